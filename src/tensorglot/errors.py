@@ -1,0 +1,112 @@
+"""One tree of errors, split by whose fault it is.
+
+    TensorglotError
+    ├── FormatError          the file breaks a rule of its format
+    │   ├── TruncatedError     bytes are missing
+    │   ├── LimitError         lawful perhaps, but beyond a bound that the reader enforces
+    │   ├── IntegrityError     a checksum does not match, or is required and absent
+    │   └── AmbiguousFormat    the bytes are valid in two formats that disagree
+    ├── InputError           the caller asked for something that makes no sense
+    ├── UnsupportedError     lawful, but it cannot be expressed or decoded here
+    └── TensorNotFound       no tensor of that name; also a KeyError
+
+Every error carries the rule that was broken, and where they apply the byte offset
+in the source and the name of the tensor. For any input bytes only these and
+OSError leave the library.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = [
+    "AmbiguousFormat",
+    "FormatError",
+    "InputError",
+    "IntegrityError",
+    "LimitError",
+    "TensorNotFound",
+    "TensorglotError",
+    "TruncatedError",
+    "UnsupportedError",
+    "escape",
+]
+
+
+def escape(name: str, *, longest: int = 120) -> str:
+    """A name from a file, safe to print: no control, bidi or other invisible characters, the middle elided."""
+    text = "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in name)
+    if len(text) > longest:
+        half = (longest - 1) // 2
+        text = f"{text[:half]}…{text[-half:]}"
+    return text
+
+
+class TensorglotError(Exception):
+    """The root of every error that this library raises on purpose."""
+
+    def __init__(self, message: str, *, rule: str, offset: int | None = None, tensor: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.rule = rule
+        self.offset = offset
+        self.tensor = tensor
+
+    def __str__(self) -> str:
+        where = []
+        if self.tensor is not None:
+            where.append(f"tensor '{escape(self.tensor)}'")
+        if self.offset is not None:
+            where.append(f"byte {self.offset}")
+        where.append(f"rule {self.rule}")
+        return f"{self.message} ({', '.join(where)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.rule, self.offset, self.tensor)
+
+
+def _rebuild(
+    kind: type[TensorglotError], message: str, rule: str, offset: int | None, tensor: str | None
+) -> TensorglotError:
+    return kind(message, rule=rule, offset=offset, tensor=tensor)
+
+
+class FormatError(TensorglotError):
+    """The file breaks a rule of its format."""
+
+
+class TruncatedError(FormatError):
+    """The file ends before its contents do."""
+
+
+class LimitError(FormatError):
+    """The file asks for more than `Limits` allows."""
+
+
+class IntegrityError(FormatError):
+    """A checksum does not match its bytes, or is required and absent."""
+
+
+class AmbiguousFormat(FormatError):
+    """The bytes are valid under two layouts that disagree; name one with `format=`."""
+
+
+class InputError(TensorglotError, ValueError):
+    """The caller's arguments make no sense."""
+
+
+class UnsupportedError(TensorglotError):
+    """Lawful, but it cannot be expressed or decoded here."""
+
+
+class TensorNotFound(TensorglotError, KeyError):
+    """No tensor of that name; the message has the nearest names."""
+
+    @classmethod
+    def among(cls, name: str, names: Iterable[str]) -> TensorNotFound:
+        near = difflib.get_close_matches(name, itertools.islice(names, 10_000), n=3)
+        hint = "; the nearest: " + ", ".join(f"'{escape(n)}'" for n in near) if near else ""
+        return cls(f"no such tensor{hint}", rule="tensor.name", tensor=name)

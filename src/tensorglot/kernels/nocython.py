@@ -1,0 +1,40 @@
+"""A stand-in for the `cython` module where Cython is not installed: types and decorators that do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+compiled = False
+
+
+class _Type:
+    """Any C type: `uchar`, `uchar[::1]`, `const[uchar]`."""
+
+    def __getitem__(self, _: object) -> _Type:
+        return self
+
+
+uchar = schar = ushort = uint = longlong = ulonglong = Py_ssize_t = bint = double = const = _Type()
+
+
+def _same(function: F) -> F:
+    return function
+
+
+def _option(*_: object, **__: object) -> Callable[[F], F]:
+    return _same
+
+
+cfunc = inline = nogil = _same
+boundscheck = wraparound = cdivision = initializedcheck = returns = locals = exceptval = _option
+
+
+def cast(_: object, value: Any) -> Any:
+    return value
+
+
+def declare(_: object, value: Any = None) -> Any:
+    return value

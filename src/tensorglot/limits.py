@@ -1,0 +1,39 @@
+"""The bounds that a reader enforces before it allocates or loops.
+
+Each is a property of the reader, not of a format: a file beyond one of them may be
+lawful, and a caller who trusts it raises the bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DEFAULT", "Limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds for reading; `Limits(rank=300)` raises one of them."""
+
+    header_nbytes: int = 100_000_000
+    """The header, index or manifest of a file."""
+    tensors: int | None = None
+    """Tensors in a file. None stands for the format's own: 2**20, and 1,388,888 in BinTensors."""
+    rank: int = 64
+    """Dimensions of a tensor."""
+    name_nbytes: int = 100_000
+    """The UTF-8 form of one name."""
+    type_depth: int = 64
+    """Nesting of a type string."""
+    cbor_depth: int = 32
+    """Nesting of a CBOR item."""
+    zstd_window: int = 1 << 27
+    """The window that a zstd frame may ask for."""
+    void_count: int = 1 << 20
+    """Elements of a dimension whose elements take no bytes."""
+
+    def tensors_or(self, default: int = 1 << 20) -> int:
+        return default if self.tensors is None else self.tensors
+
+
+DEFAULT = Limits()

@@ -1,0 +1,122 @@
+"""The table of element types: name, width in bits, NumPy's type. The only one.
+
+Names are those of NumPy and ml_dtypes, which are DyND's too where DyND has the
+type. Types of fewer than eight bits are packed at rest, the first element in the
+lowest bits, and take one byte an element in NumPy. The 128-bit types exist in DyND
+and not in NumPy: they are carried as bytes. The codes of a format live in the
+format's module, as a table from its code to a name here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from tensorglot.errors import InputError, UnsupportedError
+
+__all__ = ["BY_NAME", "TABLE", "DType", "dtype_of", "pack", "unpack"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DType:
+    """One row of the table. Rows are compared by identity."""
+
+    code: int
+    name: str
+    bits: int
+    numpy: np.dtype[Any] | None = field(repr=False)
+
+    @property
+    def packed(self) -> bool:
+        """Several elements share a byte at rest."""
+        return self.bits < 8
+
+    def nbytes(self, count: int) -> int:
+        """Bytes at rest of `count` elements."""
+        return (count * self.bits + 7) // 8
+
+    def require_numpy(self, tensor: str | None = None) -> np.dtype[Any]:
+        """NumPy's type in the machine's byte order, or a refusal by name."""
+        if self.numpy is None:
+            raise UnsupportedError(f"NumPy has no {self.name}", rule="dtype.numpy", tensor=tensor)
+        return self.numpy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BY_NAME.__getitem__, (self.name,)
+
+
+_ROWS: tuple[tuple[str, int, Any], ...] = (
+    ("bool", 8, np.bool_),
+    ("int8", 8, np.int8),
+    ("int16", 16, np.int16),
+    ("int32", 32, np.int32),
+    ("int64", 64, np.int64),
+    ("uint8", 8, np.uint8),
+    ("uint16", 16, np.uint16),
+    ("uint32", 32, np.uint32),
+    ("uint64", 64, np.uint64),
+    ("float16", 16, np.float16),
+    ("float32", 32, np.float32),
+    ("float64", 64, np.float64),
+    ("complex64", 64, np.complex64),
+    ("complex128", 128, np.complex128),
+    ("bfloat16", 16, ml_dtypes.bfloat16),
+    ("float8_e3m4", 8, ml_dtypes.float8_e3m4),
+    ("float8_e4m3", 8, ml_dtypes.float8_e4m3),
+    ("float8_e4m3b11fnuz", 8, ml_dtypes.float8_e4m3b11fnuz),
+    ("float8_e4m3fn", 8, ml_dtypes.float8_e4m3fn),
+    ("float8_e4m3fnuz", 8, ml_dtypes.float8_e4m3fnuz),
+    ("float8_e5m2", 8, ml_dtypes.float8_e5m2),
+    ("float8_e5m2fnuz", 8, ml_dtypes.float8_e5m2fnuz),
+    ("float8_e8m0fnu", 8, ml_dtypes.float8_e8m0fnu),
+    ("float6_e2m3fn", 6, ml_dtypes.float6_e2m3fn),
+    ("float6_e3m2fn", 6, ml_dtypes.float6_e3m2fn),
+    ("float4_e2m1fn", 4, ml_dtypes.float4_e2m1fn),
+    ("int4", 4, ml_dtypes.int4),
+    ("uint4", 4, ml_dtypes.uint4),
+    ("int2", 2, ml_dtypes.int2),
+    ("uint2", 2, ml_dtypes.uint2),
+    ("int1", 1, ml_dtypes.int1),
+    ("uint1", 1, ml_dtypes.uint1),
+    ("int128", 128, None),
+    ("uint128", 128, None),
+    ("float128", 128, None),
+)
+
+TABLE: tuple[DType, ...] = tuple(
+    DType(code, name, bits, None if kind is None else np.dtype(kind)) for code, (name, bits, kind) in enumerate(_ROWS)
+)
+BY_NAME: dict[str, DType] = {row.name: row for row in TABLE}
+_BY_NUMPY: dict[np.dtype[Any], DType] = {row.numpy: row for row in TABLE if row.numpy is not None}
+
+
+def dtype_of(kind: DType | DTypeLike, tensor: str | None = None) -> DType:
+    """The row for a name, a NumPy type of either byte order, or a row itself."""
+    if isinstance(kind, DType):
+        return kind
+    if isinstance(kind, str) and kind in BY_NAME:
+        return BY_NAME[kind]
+    try:
+        numpy = np.dtype(kind)
+    except TypeError as error:
+        raise InputError(f"no element type is called {kind!r}", rule="dtype.name", tensor=tensor) from error
+    row = _BY_NUMPY.get(numpy) or _BY_NUMPY.get(numpy.newbyteorder("="))
+    if row is None:
+        raise UnsupportedError(f"no element type for NumPy's {numpy}", rule="dtype.name", tensor=tensor)
+    return row
+
+
+def pack(values: NDArray[Any], row: DType) -> NDArray[np.uint8]:
+    """One byte an element to `row.bits` an element, first element lowest, last byte filled with zeros."""
+    bits = np.unpackbits(values.reshape(-1, 1).view(np.uint8), axis=1, bitorder="little")[:, : row.bits]
+    return np.packbits(bits.reshape(-1), bitorder="little")
+
+
+def unpack(packed: NDArray[np.uint8], count: int, row: DType) -> NDArray[Any]:
+    """The inverse of `pack`."""
+    bits = np.unpackbits(packed, count=count * row.bits, bitorder="little").reshape(count, row.bits)
+    return np.packbits(bits, axis=1, bitorder="little").reshape(count).view(row.require_numpy())
