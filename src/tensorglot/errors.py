@@ -7,6 +7,7 @@
     │   ├── IntegrityError     a checksum does not match, or is required and absent
     │   └── AmbiguousFormat    the bytes are valid in two formats that disagree
     ├── InputError           the caller asked for something that makes no sense
+    │   └── OutOfRange         an index outside the tensor; also an IndexError
     ├── UnsupportedError     lawful, but it cannot be expressed or decoded here
     └── TensorNotFound       no tensor of that name; also a KeyError
 
@@ -28,6 +29,7 @@ __all__ = [
     "InputError",
     "IntegrityError",
     "LimitError",
+    "OutOfRange",
     "TensorNotFound",
     "TensorglotError",
     "TruncatedError",
@@ -96,6 +98,10 @@ class AmbiguousFormat(FormatError):
 
 class InputError(TensorglotError, ValueError):
     """The caller's arguments make no sense."""
+
+
+class OutOfRange(InputError, IndexError):
+    """An index outside the tensor."""
 
 
 class UnsupportedError(TensorglotError):

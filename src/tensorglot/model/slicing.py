@@ -1,0 +1,165 @@
+"""Basic NumPy indexing over bytes that are not in memory.
+
+An index becomes, for each axis, a start, a step and a count. From the innermost axis
+outwards the selection is one run of bytes as long as the gaps inside it are small;
+the axes that remain outside are looped over, one read for each run. So a slice of
+rows is one read, a slice of columns one for each row, and no read is wider than the
+selection itself plus gaps of at most GAP_NBYTES.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import InputError, OutOfRange
+from tensorglot.model.payload import Payload
+
+__all__ = ["GAP_NBYTES", "Index", "Selection", "gather", "select"]
+
+GAP_NBYTES = 4096
+"""A gap of up to a page is read over: a second read would cost more."""
+SCRATCH_NBYTES = 8 << 20
+"""A run with gaps is read into scratch memory of at most this size."""
+
+Index: TypeAlias = Any
+"""Whatever may stand between the brackets; `select` refuses all but basic indices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Positions start, start + step, … of one axis; the step is positive."""
+
+    start: int
+    step: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A basic index, normalised: what to read of each axis, then how to finish in memory."""
+
+    axes: tuple[Axis, ...]
+    finish: tuple[int | slice | None, ...]
+    """Applied to the gathered block: drops integer axes, turns reversed ones, adds new ones."""
+
+
+def select(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> Selection:
+    """Normalises an index as NumPy would, or refuses it."""
+    items = index if isinstance(index, tuple) else (index,)
+    consumed = sum(1 for item in items if item is not None and item is not Ellipsis)
+    if consumed > len(shape):
+        raise OutOfRange(f"{consumed} indices for {len(shape)} dimensions", rule="index.rank", tensor=tensor)
+    if sum(item is Ellipsis for item in items) > 1:
+        raise OutOfRange("an index may hold one Ellipsis", rule="index.ellipsis", tensor=tensor)
+    if not any(item is Ellipsis for item in items):
+        items = (*items, Ellipsis)
+
+    axes: list[Axis] = []
+    finish: list[int | slice | None] = []
+    for item in items:
+        if item is None:
+            finish.append(None)
+        elif item is Ellipsis:
+            for size in shape[len(axes) : len(axes) + len(shape) - consumed]:
+                axes.append(Axis(0, 1, size))
+                finish.append(slice(None))
+        elif isinstance(item, slice):
+            axis, end = _slice_axis(item, shape[len(axes)], tensor)
+            axes.append(axis)
+            finish.append(end)
+        else:
+            axes.append(_integer_axis(item, shape[len(axes)], len(axes), tensor))
+            finish.append(0)
+    return Selection(tuple(axes), tuple(finish))
+
+
+def _slice_axis(item: slice, size: int, tensor: str | None) -> tuple[Axis, slice]:
+    try:
+        positions = range(*item.indices(size))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"not a slice for an axis of {size}: {error}", rule="index.slice", tensor=tensor) from error
+    if not positions:
+        return Axis(0, 1, 0), slice(None)
+    if positions.step > 0:
+        return Axis(positions[0], positions.step, len(positions)), slice(None)
+    return Axis(positions[-1], -positions.step, len(positions)), slice(None, None, -1)
+
+
+def _integer_axis(item: object, size: int, axis: int, tensor: str | None) -> Axis:
+    if isinstance(item, (bool, np.bool_)) or (isinstance(item, np.ndarray) and item.ndim):
+        raise InputError(
+            "only integers, slices, Ellipsis and newaxis; read the array first for masks and lists",
+            rule="index.basic",
+            tensor=tensor,
+        )
+    try:
+        position = operator.index(item)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise InputError(f"{type(item).__name__} is not a basic index", rule="index.basic", tensor=tensor) from error
+    if not -size <= position < size:
+        raise OutOfRange(f"index {position} outside axis {axis} of size {size}", rule="index.range", tensor=tensor)
+    return Axis(position % size, 1, 1)
+
+
+def gather(payload: Payload, selection: Selection, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Reads a selection of the C-ordered array of `shape` that the payload holds."""
+    axes = selection.axes
+    counts = tuple(axis.count for axis in axes)
+    strides = [math.prod(shape[i + 1 :]) * dtype.itemsize for i in range(len(shape))]
+    block: NDArray[Any]
+    if 0 in counts:
+        block = np.empty(counts, dtype)
+    else:
+        inner, extent = _inner_run(axes, strides, dtype.itemsize)
+        if inner == 0 and extent == math.prod(counts) * dtype.itemsize:
+            block = np.ndarray(counts, dtype, payload.read(_start(axes, strides), extent))
+        else:
+            block = np.empty(counts, dtype)
+            _fill(payload, axes, strides, block, inner, extent)
+    result: NDArray[Any] = block[(*selection.finish, ...)]
+    return result
+
+
+def _start(axes: tuple[Axis, ...], strides: list[int]) -> int:
+    return sum(axis.start * stride for axis, stride in zip(axes, strides, strict=True))
+
+
+def _fill(
+    payload: Payload, axes: tuple[Axis, ...], strides: list[int], block: NDArray[Any], inner: int, extent: int
+) -> None:
+    starts = np.full((), _start(axes, strides), np.int64)
+    for axis, stride in zip(axes[:inner], strides[:inner], strict=True):
+        starts = starts[..., None] + axis.step * stride * np.arange(axis.count)
+    counts = block.shape[inner:]
+    if math.prod(counts) * block.itemsize == extent:
+        out = memoryview(block.reshape(-1).view(np.uint8))
+        for i, start in enumerate(starts.reshape(-1).tolist()):
+            payload.read_into(start, out[i * extent : (i + 1) * extent])
+        return
+    scratch = np.empty(extent, np.uint8)
+    steps = [axis.step * stride for axis, stride in zip(axes[inner:], strides[inner:], strict=True)]
+    run: NDArray[Any] = np.ndarray(counts, block.dtype, scratch, 0, steps)
+    rows = block.reshape(-1, *counts)
+    for i, start in enumerate(starts.reshape(-1).tolist()):
+        payload.read_into(start, memoryview(scratch))
+        rows[i] = run
+
+
+def _inner_run(axes: tuple[Axis, ...], strides: list[int], itemsize: int) -> tuple[int, int]:
+    """The outermost axis that still belongs to one run of bytes, and the length of that run."""
+    extent = needed = itemsize
+    for i in range(len(axes) - 1, -1, -1):
+        step = axes[i].step * strides[i]
+        wider = (axes[i].count - 1) * step + extent
+        gap = step - extent
+        if axes[i].count > 1 and (gap or extent > needed) and (gap > GAP_NBYTES or wider > SCRATCH_NBYTES):
+            return i + 1, extent
+        extent = wider
+        needed *= axes[i].count
+    return 0, extent

@@ -1,0 +1,279 @@
+"""A tensor is a type plus named flat parts. Nothing of it is read until somebody asks.
+
+A dense tensor has one part, `data`. Other layouts (sparse, quantized, nested) have
+several, and what they mean together is known to the verbs in EXPORTS, which the
+model names and does not import: each is loaded when it is first called.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import FormatError, InputError, UnsupportedError, escape
+from tensorglot.model.dtypes import DType, unpack
+from tensorglot.model.payload import Encoded, Memory, Payload, Span, as_bytes
+from tensorglot.model.slicing import Index as BasicIndex
+from tensorglot.model.slicing import gather, select
+from tensorglot.model.types import Type, dense
+
+__all__ = ["EXPORTS", "Part", "Tensor", "human_nbytes"]
+
+EXPORTS: dict[str, str] = {
+    "serialize": "tensorglot.dynd:serialize",
+    "cid": "tensorglot.dynd:cid",
+    "tolist": "tensorglot.dynd:tolist",
+    "awkward": "tensorglot.bridges.awkward:from_tensor",
+    "arrow": "tensorglot.bridges.arrow:from_tensor",
+    "scipy": "tensorglot.bridges.scipy:from_tensor",
+    "dequantize": "tensorglot.operations.dequantize:dequantize",
+}
+"""Where the verbs of a Tensor live that need more than the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One flat block of one element type."""
+
+    dtype: DType | None
+    """None where the file names a type that we do not know."""
+    shape: tuple[int, ...]
+    payload: Payload
+    big_endian: bool = False
+    checksum: str | None = None
+    checksum_decoded: bool = False
+    """The checksum covers the decoded bytes, not the stored ones."""
+    unknown_dtype: str | None = None
+
+    @property
+    def encoding(self) -> str:
+        return self.payload.codec.name if isinstance(self.payload, Encoded) else "raw"
+
+    @property
+    def nbytes(self) -> int:
+        return self.payload.nbytes
+
+    def array(self, tensor: str | None = None, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """The values, in memory of their own unless the source was opened to be shared."""
+        dtype = self.numpy_dtype(tensor)
+        if out is not None:
+            return self._array_into(out, dtype, tensor)
+        if self.dtype is not None and self.dtype.packed:
+            values = self._array_packed()
+        elif isinstance(self.payload, Memory):
+            values = self.payload.array
+        else:
+            data = self.payload.view()
+            shared = data is not None
+            buffer = data if data is not None else self.payload.read(0, self.payload.nbytes)
+            values = np.ndarray(self.shape, self._stored(dtype), buffer)
+            if self.big_endian or not (shared or values.flags.aligned):
+                values = values.astype(dtype)
+        check_bool(values, tensor, self.offset)
+        return values
+
+    def _array_packed(self) -> NDArray[Any]:
+        assert self.dtype is not None  # noqa: S101
+        if isinstance(self.payload, Memory):
+            return self.payload.array
+        raw = np.frombuffer(self.payload.read(0, self.payload.nbytes), np.uint8)
+        return unpack(raw, math.prod(self.shape), self.dtype).reshape(self.shape)
+
+    def _array_into(self, out: NDArray[Any], dtype: np.dtype[Any], tensor: str | None) -> NDArray[Any]:
+        if out.shape != self.shape or out.dtype != dtype:
+            raise InputError(
+                f"out is {out.dtype}{list(out.shape)}, the tensor {dtype}{list(self.shape)}",
+                rule="out.shape",
+                tensor=tensor,
+            )
+        direct = out.flags.c_contiguous and not self.big_endian and out.itemsize * out.size == self.payload.nbytes
+        if direct and not isinstance(self.payload, Memory):
+            self.payload.read_into(0, as_bytes(out))
+            check_bool(out, tensor, self.offset)
+        else:
+            out[...] = self.array(tensor)
+        return out
+
+    def select(self, index: BasicIndex, tensor: str | None = None) -> NDArray[Any]:
+        """What NumPy's `array[index]` would give, reading as little as that needs."""
+        dtype = self.numpy_dtype(tensor)
+        selection = select(index, self.shape, tensor)
+        whole = isinstance(self.payload, Memory) or (self.dtype is not None and self.dtype.packed)
+        if whole or self.payload.view() is not None:
+            result: NDArray[Any] = self.array(tensor)[(*index, ...) if isinstance(index, tuple) and ... not in index else index]
+            return np.asarray(result)
+        values = gather(self.payload, selection, self.shape, self._stored(dtype))
+        if self.big_endian:
+            values = values.astype(dtype)
+        check_bool(values, tensor, self.offset)
+        return values
+
+    @property
+    def offset(self) -> int | None:
+        """Where the stored bytes begin in their source."""
+        return None if isinstance(self.payload, Memory) else self.payload.begin
+
+    def numpy_dtype(self, tensor: str | None = None) -> np.dtype[Any]:
+        if self.dtype is None:
+            raise UnsupportedError(
+                f"element type '{escape(self.unknown_dtype or '')}' is not known here", rule="dtype.known", tensor=tensor
+            )
+        return self.dtype.require_numpy(tensor)
+
+    def _stored(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        return dtype.newbyteorder(">" if self.big_endian else "<")
+
+
+def check_bool(values: NDArray[Any], tensor: str | None, offset: int | None) -> None:
+    """A bool byte is 0 or 1: anything else would be a NumPy array that lies."""
+    if values.dtype == np.bool_ and values.size and values.view(np.uint8).max() > 1:
+        raise FormatError("a bool byte is neither 0 nor 1", rule="values.bool", offset=offset, tensor=tensor)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Tensor:
+    """A named tensor of an archive or in memory."""
+
+    name: str
+    type: Type
+    parts: Mapping[str, Part]
+    layout: str = "dense"
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    verifier: Callable[[Tensor], None] | None = None
+    """Called before values are read: checks the checksums once."""
+
+    @classmethod
+    def of_array(cls, name: str, array: NDArray[Any], dtype: DType) -> Tensor:
+        """A dense tensor in memory."""
+        return cls(name, dense(dtype, array.shape), {"data": Part(dtype, array.shape, Memory(array))})
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        part = self.parts.get("data") if self.layout == "dense" else None
+        return part.dtype.numpy if part is not None and part.dtype is not None else None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        from tensorglot.model.types import leading
+
+        return self.parts["data"].shape if self.layout == "dense" else leading(self.type)
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded bytes of all parts."""
+        return sum(part.nbytes for part in self.parts.values())
+
+    @property
+    def stored_nbytes(self) -> int:
+        """Bytes that the parts take where they are."""
+        return sum(
+            part.payload.end - part.payload.begin if isinstance(part.payload, Encoded) else part.nbytes
+            for part in self.parts.values()
+        )
+
+    @property
+    def encoding(self) -> str:
+        return next(iter(self.parts.values())).encoding
+
+    @property
+    def checksum(self) -> str | None:
+        return next(iter(self.parts.values())).checksum
+
+    @property
+    def offset(self) -> int | None:
+        """Where the first part begins in its source; None in memory."""
+        return next(iter(self.parts.values())).offset
+
+    def numpy(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """The array, in memory of its own, or a view where the archive was opened with backend="mmap"."""
+        return self._dense().array(self.name, out)
+
+    def __getitem__(self, index: BasicIndex) -> NDArray[Any]:
+        """What NumPy's `array[index]` would give, for every basic index, reading only what it needs."""
+        return self._dense().select(index, self.name)
+
+    def _dense(self) -> Part:
+        if self.layout != "dense":
+            raise UnsupportedError(
+                f"a tensor of layout {escape(self.layout)} is not one array: use its parts, .scipy() or .dequantize()",
+                rule="tensor.dense",
+                tensor=self.name,
+            )
+        if self.verifier is not None:
+            self.verifier(self)
+        return self.parts["data"]
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a tensor without dimensions")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return (self[i] for i in range(len(self)))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.numpy(), dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def serialize(self) -> memoryview:
+        """The canonical bytes of the value."""
+        return self._export("serialize")  # type: ignore[no-any-return]
+
+    def cid(self) -> str:
+        """The identity of the value, the same in every container."""
+        return self._export("cid")  # type: ignore[no-any-return]
+
+    def tolist(self) -> Any:
+        """Plain Python values."""
+        return self._export("tolist")
+
+    def awkward(self) -> Any:
+        """An awkward array."""
+        return self._export("awkward")
+
+    def arrow(self) -> Any:
+        """An Arrow array."""
+        return self._export("arrow")
+
+    def scipy(self) -> Any:
+        """A scipy.sparse array of a sparse tensor."""
+        return self._export("scipy")
+
+    def dequantize(self) -> NDArray[Any]:
+        """The real values of a quantized tensor."""
+        return self._export("dequantize")  # type: ignore[no-any-return]
+
+    def _export(self, verb: str) -> Any:
+        module, function = EXPORTS[verb].split(":")
+        return getattr(import_module(module), function)(self)
+
+    def __repr__(self) -> str:
+        part = self.parts.get("data") if self.layout == "dense" else None
+        if part is not None:
+            kind = part.dtype.name if part.dtype is not None else escape(part.unknown_dtype or "?")
+            what = f"{kind}{list(part.shape)}"
+        else:
+            what = f"{self.layout} {self.type}"
+        return f"Tensor({escape(self.name, longest=60)}: {what}, {human_nbytes(self.nbytes)})"
+
+
+def human_nbytes(nbytes: float) -> str:
+    """`2.0 MiB`"""
+    if nbytes < 1024:
+        return f"{int(nbytes)} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        nbytes /= 1024
+        if nbytes < 1024:
+            return f"{nbytes:.1f} {unit}"
+    return f"{nbytes / 1024:.1f} TiB"
