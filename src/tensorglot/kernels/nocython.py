@@ -17,7 +17,7 @@ class _Type:
         return self
 
 
-uchar = schar = ushort = uint = longlong = ulonglong = Py_ssize_t = bint = double = const = _Type()
+int = uchar = schar = ushort = uint = longlong = ulonglong = Py_ssize_t = bint = double = const = _Type()
 
 
 def _same(function: F) -> F:
@@ -28,7 +28,7 @@ def _option(*_: object, **__: object) -> Callable[[F], F]:
     return _same
 
 
-cfunc = inline = nogil = _same
+cclass = cfunc = inline = nogil = _same
 boundscheck = wraparound = cdivision = initializedcheck = returns = locals = exceptval = _option
 
 

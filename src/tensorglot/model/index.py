@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -91,11 +91,19 @@ class Index:
     def shapes(self) -> list[tuple[int, ...]]:
         """All shapes at once, for those who need them all."""
         dims, offsets = self.dims.tolist(), self.dim_offsets.tolist()
-        return [tuple(dims[a:b]) for a, b in zip(offsets, offsets[1:], strict=False)]
+        return [tuple(dims[a:b]) for a, b in pairwise(offsets)]
 
     def dtype(self, row: int) -> DType | None:
         code = int(self.dtypes[row])
         return None if code == UNKNOWN else TABLE[code]
+
+    @cached_property
+    def nbytes(self) -> NDArray[np.int64]:
+        """Decoded bytes of each row."""
+        sizes = self.ends - self.begins
+        if self.decoded_nbytes:
+            sizes[list(self.decoded_nbytes)] = list(self.decoded_nbytes.values())
+        return sizes
 
     @property
     def plain(self) -> bool:
@@ -107,7 +115,7 @@ class Index:
         )
 
     @classmethod
-    def of_arrays(
+    def of_payloads(
         cls,
         names: Sequence[str],
         dtypes: Sequence[int],

@@ -94,7 +94,7 @@ class Encoded:
     """The `Limits` that the archive was opened with."""
 
     def read(self, offset: int, nbytes: int) -> memoryview:
-        out = memoryview(np.empty(nbytes, np.uint8))
+        out = np.empty(nbytes, np.uint8).data
         self.codec.decode_into(self, offset, out)
         return out
 
@@ -120,7 +120,7 @@ class Memory:
         return self.array.nbytes
 
     def read(self, offset: int, nbytes: int) -> memoryview:
-        out = memoryview(np.empty(nbytes, np.uint8))
+        out = np.empty(nbytes, np.uint8).data
         self.read_into(offset, out)
         return out
 

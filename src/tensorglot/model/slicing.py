@@ -47,11 +47,19 @@ class Selection:
     axes: tuple[Axis, ...]
     finish: tuple[int | slice | None, ...]
     """Applied to the gathered block: drops integer axes, turns reversed ones, adds new ones."""
+    scalar: bool
+    """NumPy would give a scalar, not an array without dimensions."""
+
+    @property
+    def basic(self) -> tuple[int | slice | None, ...]:
+        """The same selection as an index into the whole array."""
+        axes = iter(self.axes)
+        return tuple(None if end is None else _index_of(next(axes), end) for end in self.finish)
 
 
 def select(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> Selection:
     """Normalises an index as NumPy would, or refuses it."""
-    items = index if isinstance(index, tuple) else (index,)
+    items = given = index if isinstance(index, tuple) else (index,)
     consumed = sum(1 for item in items if item is not None and item is not Ellipsis)
     if consumed > len(shape):
         raise OutOfRange(f"{consumed} indices for {len(shape)} dimensions", rule="index.rank", tensor=tensor)
@@ -76,7 +84,17 @@ def select(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> S
         else:
             axes.append(_integer_axis(item, shape[len(axes)], len(axes), tensor))
             finish.append(0)
-    return Selection(tuple(axes), tuple(finish))
+    scalar = all(end == 0 for end in finish) and not any(item is Ellipsis for item in given)
+    return Selection(tuple(axes), tuple(finish), scalar)
+
+
+def _index_of(axis: Axis, finish: int | slice) -> int | slice:
+    if isinstance(finish, int):
+        return axis.start
+    stop = axis.start + axis.step * axis.count
+    if finish.step is None:
+        return slice(axis.start, stop, axis.step)
+    return slice(stop - axis.step, axis.start - 1 if axis.start else None, -axis.step)
 
 
 def _slice_axis(item: slice, size: int, tensor: str | None) -> tuple[Axis, slice]:
@@ -138,7 +156,7 @@ def _fill(
         starts = starts[..., None] + axis.step * stride * np.arange(axis.count)
     counts = block.shape[inner:]
     if math.prod(counts) * block.itemsize == extent:
-        out = memoryview(block.reshape(-1).view(np.uint8))
+        out = block.reshape(-1).view(np.uint8).data
         for i, start in enumerate(starts.reshape(-1).tolist()):
             payload.read_into(start, out[i * extent : (i + 1) * extent])
         return
@@ -147,7 +165,7 @@ def _fill(
     run: NDArray[Any] = np.ndarray(counts, block.dtype, scratch, 0, steps)
     rows = block.reshape(-1, *counts)
     for i, start in enumerate(starts.reshape(-1).tolist()):
-        payload.read_into(start, memoryview(scratch))
+        payload.read_into(start, scratch.data)
         rows[i] = run
 
 

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, InputError, UnsupportedError, escape
-from tensorglot.model.dtypes import DType, unpack
-from tensorglot.model.payload import Encoded, Memory, Payload, Span, as_bytes
+from tensorglot.model.dtypes import DType, pack, unpack
+from tensorglot.model.payload import PIECE_NBYTES, Chunk, Encoded, Memory, Payload, as_bytes
 from tensorglot.model.slicing import Index as BasicIndex
 from tensorglot.model.slicing import gather, select
-from tensorglot.model.types import Type, dense
+from tensorglot.model.types import FixedBytes, Type, dense, leading
 
 __all__ = ["EXPORTS", "Part", "Tensor", "human_nbytes"]
 
@@ -65,25 +65,17 @@ class Part:
         if out is not None:
             return self._array_into(out, dtype, tensor)
         if self.dtype is not None and self.dtype.packed:
-            values = self._array_packed()
-        elif isinstance(self.payload, Memory):
-            values = self.payload.array
-        else:
-            data = self.payload.view()
-            shared = data is not None
-            buffer = data if data is not None else self.payload.read(0, self.payload.nbytes)
-            values = np.ndarray(self.shape, self._stored(dtype), buffer)
-            if self.big_endian or not (shared or values.flags.aligned):
-                values = values.astype(dtype)
+            raw = np.frombuffer(self.payload.read(0, self.payload.nbytes), np.uint8)
+            return unpack(raw, math.prod(self.shape), self.dtype).reshape(self.shape)
+        if isinstance(self.payload, Memory):
+            return self.payload.array if self.payload.array.dtype == dtype else self.payload.array.astype(dtype)
+        shared = self.payload.view()
+        buffer = self.payload.read(0, self.payload.nbytes) if shared is None else shared
+        values: NDArray[Any] = np.ndarray(self.shape, self._stored(dtype), buffer)
+        if self.big_endian or (shared is None and not values.flags.aligned):
+            values = values.astype(dtype)
         check_bool(values, tensor, self.offset)
         return values
-
-    def _array_packed(self) -> NDArray[Any]:
-        assert self.dtype is not None  # noqa: S101
-        if isinstance(self.payload, Memory):
-            return self.payload.array
-        raw = np.frombuffer(self.payload.read(0, self.payload.nbytes), np.uint8)
-        return unpack(raw, math.prod(self.shape), self.dtype).reshape(self.shape)
 
     def _array_into(self, out: NDArray[Any], dtype: np.dtype[Any], tensor: str | None) -> NDArray[Any]:
         if out.shape != self.shape or out.dtype != dtype:
@@ -100,19 +92,28 @@ class Part:
             out[...] = self.array(tensor)
         return out
 
-    def select(self, index: BasicIndex, tensor: str | None = None) -> NDArray[Any]:
-        """What NumPy's `array[index]` would give, reading as little as that needs."""
+    def select(self, index: BasicIndex, tensor: str | None = None) -> Any:
+        """What NumPy's `array[index]` would give, a scalar included, reading as little as that needs."""
         dtype = self.numpy_dtype(tensor)
         selection = select(index, self.shape, tensor)
-        whole = isinstance(self.payload, Memory) or (self.dtype is not None and self.dtype.packed)
-        if whole or self.payload.view() is not None:
-            result: NDArray[Any] = self.array(tensor)[(*index, ...) if isinstance(index, tuple) and ... not in index else index]
-            return np.asarray(result)
-        values = gather(self.payload, selection, self.shape, self._stored(dtype))
+        if isinstance(self.payload, Memory) or (self.dtype is not None and self.dtype.packed):
+            return self.array(tensor)[index]
+        shared = self.payload.view()
+        if shared is not None:
+            values: NDArray[Any] = np.ndarray(self.shape, self._stored(dtype), shared)[(*selection.basic, ...)]
+        else:
+            values = gather(self.payload, selection, self.shape, self._stored(dtype))
         if self.big_endian:
             values = values.astype(dtype)
         check_bool(values, tensor, self.offset)
-        return values
+        return values[()] if selection.scalar else values
+
+    def swapped_chunks(self) -> Iterator[Chunk]:
+        """The bytes of a big-endian part as little-endian ones."""
+        dtype = self._stored(self.numpy_dtype())
+        for start in range(0, self.nbytes, PIECE_NBYTES):
+            piece = self.payload.read(start, min(PIECE_NBYTES, self.nbytes - start))
+            yield as_bytes(np.frombuffer(piece, dtype).byteswap())
 
     @property
     def offset(self) -> int | None:
@@ -122,7 +123,9 @@ class Part:
     def numpy_dtype(self, tensor: str | None = None) -> np.dtype[Any]:
         if self.dtype is None:
             raise UnsupportedError(
-                f"element type '{escape(self.unknown_dtype or '')}' is not known here", rule="dtype.known", tensor=tensor
+                f"element type '{escape(self.unknown_dtype or '')}' is not known here",
+                rule="dtype.known",
+                tensor=tensor,
             )
         return self.dtype.require_numpy(tensor)
 
@@ -141,9 +144,10 @@ class Tensor:
     """A named tensor of an archive or in memory."""
 
     name: str
-    type: Type
     parts: Mapping[str, Part]
     layout: str = "dense"
+    declared: Type | None = None
+    """The type of a tensor that is not dense."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     verifier: Callable[[Tensor], None] | None = None
     """Called before values are read: checks the checksums once."""
@@ -151,7 +155,16 @@ class Tensor:
     @classmethod
     def of_array(cls, name: str, array: NDArray[Any], dtype: DType) -> Tensor:
         """A dense tensor in memory."""
-        return cls(name, dense(dtype, array.shape), {"data": Part(dtype, array.shape, Memory(array))})
+        at_rest = pack(array, dtype) if dtype.packed else array
+        return cls(name, {"data": Part(dtype, array.shape, Memory(at_rest))})
+
+    @property
+    def type(self) -> Type:
+        """The DyND type of the value; of elements that we do not know, just so many bytes."""
+        if self.declared is not None:
+            return self.declared
+        part = self.parts["data"]
+        return FixedBytes(part.nbytes) if part.dtype is None else dense(part.dtype, part.shape)
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
@@ -160,9 +173,7 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        from tensorglot.model.types import leading
-
-        return self.parts["data"].shape if self.layout == "dense" else leading(self.type)
+        return self.parts["data"].shape if self.declared is None else leading(self.declared)[0]
 
     @property
     def nbytes(self) -> int:
@@ -194,7 +205,7 @@ class Tensor:
         """The array, in memory of its own, or a view where the archive was opened with backend="mmap"."""
         return self._dense().array(self.name, out)
 
-    def __getitem__(self, index: BasicIndex) -> NDArray[Any]:
+    def __getitem__(self, index: BasicIndex) -> Any:
         """What NumPy's `array[index]` would give, for every basic index, reading only what it needs."""
         return self._dense().select(index, self.name)
 

@@ -1,0 +1,242 @@
+"""BinTensors: a length, a bincode header, the tensors back to back.
+
+Two layouts exist and the file does not say which. Layout 0 is the published
+document: the tensors without names, then a map from name to position. Layout 1 puts
+each name before its tensor. A header is parsed strictly under each; exactly one must
+fit. Both layouts order tensors by dtype code descending, then by name, so that every
+tensor is aligned; a reader accepts another order unless it is strict.
+
+    file   = u64 N | header of N bytes | data
+    header = metadata, tensors, … then 0 to 7 spaces up to a multiple of 8
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import AmbiguousFormat, FormatError, LimitError, TruncatedError, UnsupportedError
+from tensorglot.formats.table import ReadOptions, WriteOptions
+from tensorglot.kernels import bintensors as kernel
+from tensorglot.model.archive import Archive
+from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.index import Index, shape_columns
+from tensorglot.model.payload import Chunk, Source
+
+__all__ = ["DTYPES", "read", "write"]
+
+DTYPES: dict[int, str] = dict(
+    enumerate(
+        (
+            "bool", "uint8", "int8", "float8_e5m2", "float8_e4m3fn", "int16", "uint16", "float16", "bfloat16",
+            "int32", "uint32", "float32", "float64", "int64", "uint64",
+        )
+    )
+)  # fmt: skip
+
+HEADER_MAX_NBYTES = 100_000_000
+TENSORS_MAX = 1_388_888
+"""The reference implementation charges its limit in memory sizes, and stops here."""
+
+_LAYOUTS = ("0", "1")
+_ITEMSIZES = bytes(BY_NAME[name].bits // 8 for name in DTYPES.values())
+_OUR_CODE = np.array([BY_NAME[name].code for name in DTYPES.values()], np.uint8)
+_THEIR_CODE: dict[int, int] = {BY_NAME[name].code: code for code, name in DTYPES.items()}
+
+_FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
+    kernel.HEADER_END: (TruncatedError, "header.end", "the header ends inside a value"),
+    kernel.VARINT_TAG: (FormatError, "varint.tag", "a varint of more than 64 bits"),
+    kernel.VARINT_LONG: (FormatError, "varint.minimal", "a varint longer than its value needs"),
+    kernel.OPTION_TAG: (FormatError, "metadata.tag", "the metadata tag is neither 0 nor 1"),
+    kernel.UTF8: (FormatError, "text.utf8", "a string is not UTF-8"),
+    kernel.DTYPE: (FormatError, "dtype", f"a dtype code above {len(DTYPES) - 1}"),
+    kernel.COUNT: (FormatError, "count", "a count of more items than the header has bytes for"),
+    kernel.LIMIT_TENSORS: (LimitError, "limit.tensors", "more tensors than Limits.tensors allows"),
+    kernel.LIMIT_RANK: (LimitError, "limit.rank", "more dimensions than Limits.rank allows"),
+    kernel.LIMIT_NAME: (LimitError, "limit.name", "a name longer than Limits.name_nbytes allows"),
+    kernel.DIMS: (FormatError, "shape.product", "the product of the dimensions passes 2**63"),
+    kernel.SIZE: (FormatError, "offsets.size", "the offsets do not span what dtype and shape ask for"),
+    kernel.OFFSETS: (FormatError, "offsets.contiguous", "the tensor does not begin where the one before it ends"),
+    kernel.PADDING_BYTE: (FormatError, "padding.byte", "a padding byte is not a space"),
+    kernel.PADDING_LENGTH: (FormatError, "padding.length", "bytes hide between the header's last value and the data"),
+    kernel.MAP_COUNT: (FormatError, "map.count", "the index map has not one name for each tensor"),
+    kernel.MAP_RANGE: (FormatError, "map.range", "the index map points past the last tensor"),
+    kernel.MAP_ALIAS: (FormatError, "map.alias", "the index map has two names for one tensor"),
+}
+
+
+def read(source: Source, options: ReadOptions) -> Index:
+    header = _header(source, options)
+    layouts = _LAYOUTS if options.version is None else (options.version,)
+    accepted: list[Index] = []
+    refused: list[FormatError] = []
+    for layout in layouts:
+        try:
+            accepted.append(_parse(header, layout, source.size, options))
+        except FormatError as error:
+            refused.append(error)
+    if not accepted:
+        raise _furthest(refused)
+    if len(accepted) > 1 and any(len(index.names) for index in accepted):
+        raise AmbiguousFormat(
+            "valid in both layouts, with different contents: name format='bintensors@0' or 'bintensors@1'",
+            rule="bintensors.layout",
+            offset=8,
+        )
+    return accepted[0]
+
+
+def _furthest(refused: Sequence[FormatError]) -> FormatError:
+    """The refusal of the layout that fits longer, which is most likely the file's own."""
+    *others, best = sorted(refused, key=lambda error: error.offset or 0)
+    for other in others:
+        if other.rule != best.rule:
+            best.message += f"; as the other layout, {other.message} at byte {other.offset}"
+    return best
+
+
+def _header(source: Source, options: ReadOptions) -> bytes:
+    if source.size < 8:
+        raise TruncatedError("shorter than the header's length field", rule="bintensors.header.length", offset=0)
+    field = bytearray(8)
+    source.read_into(0, memoryview(field))
+    nbytes = int.from_bytes(field, "little")
+    if nbytes > options.limits.header_nbytes:
+        raise LimitError(
+            f"a header of {nbytes} bytes is beyond Limits.header_nbytes", rule="bintensors.limit.header", offset=0
+        )
+    if nbytes > source.size - 8:
+        raise TruncatedError(
+            f"a header of {nbytes} bytes in a file of {source.size}", rule="bintensors.header.length", offset=0
+        )
+    if nbytes % 8:
+        raise FormatError("the header's length is no multiple of 8", rule="bintensors.header.multiple", offset=0)
+    header = bytearray(nbytes)
+    source.read_into(8, memoryview(header))
+    return bytes(header)
+
+
+def _parse(header: bytes, layout: str, size: int, options: ReadOptions) -> Index:
+    limits = options.limits
+    fault, position, row, pairs, names, codes, dims, dim_offsets, begins, ends, name_offsets = kernel.scan(
+        header, int(layout), _ITEMSIZES, limits.tensors_or(TENSORS_MAX), limits.rank, limits.name_nbytes
+    )
+    if fault:
+        kind, rule, message = _FAULTS[fault]
+        name = names[row] if 0 <= row < len(names) else None
+        raise kind(message, rule=f"bintensors.{rule}", offset=8 + position, tensor=name)
+    data = 8 + len(header)
+    metadata = None if pairs is None else dict(pairs)
+    if metadata is not None and len(metadata) < len(pairs):
+        raise FormatError("a metadata key stands twice", rule="bintensors.metadata.duplicate", offset=8)
+    end = int(ends[-1]) if len(ends) else 0
+    if data + end > size:
+        raise TruncatedError(
+            f"the tensors end at byte {data + end} of a file of {size}",
+            rule="bintensors.data.end",
+            offset=size,
+            tensor=names[int(np.searchsorted(ends, size - data, side="right"))],
+        )
+    if data + end < size:
+        raise FormatError("bytes behind the last tensor", rule="bintensors.data.trailing", offset=data + end)
+    index = Index(
+        format=f"bintensors@{layout}",
+        names=names,
+        dtypes=_OUR_CODE[codes],
+        dims=dims,
+        dim_offsets=dim_offsets,
+        begins=begins + data,
+        ends=ends + data,
+        metadata=metadata,
+    )
+    if len(index.positions) < len(names):
+        later = next(last for i, name in enumerate(names) if (last := index.positions[name]) != i)
+        raise FormatError(
+            "two tensors of one name",
+            rule="bintensors.name.duplicate",
+            offset=8 + int(name_offsets[later]),
+            tensor=names[later],
+        )
+    if options.strict:
+        _check_order(codes, names, name_offsets)
+        _check_sorted(header, _encode(layout, metadata, names, codes.tobytes(), dims, dim_offsets, ends))
+    return index
+
+
+def _check_order(codes: NDArray[np.uint8], names: Sequence[str], name_offsets: NDArray[np.int64]) -> None:
+    keys = zip((-codes.astype(np.int16)).tolist(), names, strict=True)
+    for i, (one, two) in enumerate(pairwise(keys), 1):
+        if one > two:
+            raise FormatError(
+                "tensors are not in the writer's order",
+                rule="bintensors.strict.order",
+                offset=8 + int(name_offsets[i]),
+                tensor=names[i],
+            )
+
+
+def _check_sorted(header: bytes, ours: bytearray) -> None:
+    """One byte string for a value: with the same contents, only the order of keys can still differ."""
+    if header != ours:
+        differs = next(i for i, (one, two) in enumerate(zip(header, ours, strict=True)) if one != two)
+        raise FormatError("keys are not sorted", rule="bintensors.strict.sorted", offset=8 + differs)
+
+
+def _encode(
+    layout: str,
+    metadata: Mapping[str, str] | None,
+    names: Sequence[str],
+    codes: bytes,
+    dims: NDArray[np.int64],
+    dim_offsets: NDArray[np.int64],
+    ends: NDArray[np.int64],
+) -> bytearray:
+    pairs = None if metadata is None else sorted(metadata.items())
+    return kernel.encode(int(layout), pairs, names, codes, dims, dim_offsets, ends)
+
+
+def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
+    index = archive.index
+    count = len(index.names)
+    if count > TENSORS_MAX:
+        raise UnsupportedError(f"{count} tensors; a reader takes {TENSORS_MAX}", rule="bintensors.write.tensors")
+    codes = _codes(index)
+    order = sorted(range(count), key=index.names.__getitem__)
+    order.sort(key=codes.__getitem__, reverse=True)  # stable, so by name within a code
+    names = [index.names[row] for row in order]
+    shapes = index.shapes
+    dims, dim_offsets = shape_columns([shapes[row] for row in order])
+    header = _encode(
+        options.version,
+        index.metadata,
+        names,
+        bytes(codes[row] for row in order),
+        dims,
+        dim_offsets,
+        np.cumsum(index.nbytes[order]),
+    )
+    if len(header) > HEADER_MAX_NBYTES:
+        raise UnsupportedError(
+            f"a header of {len(header)} bytes; a reader takes {HEADER_MAX_NBYTES}", rule="bintensors.write.header"
+        )
+    yield len(header).to_bytes(8, "little")
+    yield header
+    for row, name in zip(order, names, strict=True):
+        yield from archive.chunks(row, name)
+
+
+def _codes(index: Index) -> list[int]:
+    """The format's code of every row, or a refusal that names the tensor and its type."""
+    codes = [_THEIR_CODE.get(ours, -1) for ours in index.dtypes.tolist()]
+    if -1 in codes:
+        row = codes.index(-1)
+        dtype = index.dtype(row)
+        raise UnsupportedError(
+            f"BinTensors has no {index.unknown_dtypes.get(row) if dtype is None else dtype.name}",
+            rule="bintensors.write.dtype",
+            tensor=index.names[row],
+        )
+    return codes

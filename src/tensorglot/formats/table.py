@@ -1,0 +1,165 @@
+"""The table of formats, and which of them a file is.
+
+A format is a module with `read(source, options) -> Index`, `write(archive, options)
+-> iterator of chunks` and `DTYPES` (its codes), and a row here. The module is
+imported when it is used. Nothing outside a format's module knows the format.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast
+
+from tensorglot.errors import FormatError, InputError
+from tensorglot.limits import DEFAULT, Limits
+from tensorglot.model.archive import Archive
+from tensorglot.model.index import Index
+from tensorglot.model.payload import Chunk, Source
+
+__all__ = ["TABLE", "Format", "ReadOptions", "WriteOptions", "detect", "for_target", "formats", "named"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a caller may say about reading. A version of None stands for any."""
+
+    version: str | None = None
+    strict: bool = False
+    limits: Limits = DEFAULT
+    path: Path | None = None
+    """Where the source is, for formats of several files."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What a caller may say about writing."""
+
+    version: str
+    compression: str | None = None
+    level: int | None = None
+    checksum: str | None = None
+    threads: int | None = None
+
+
+class Module(Protocol):
+    """What the module of a format provides."""
+
+    DTYPES: Mapping[Any, str]
+    """The format's code of each element type that it can hold, to our name of it."""
+
+    def read(self, source: Source, options: ReadOptions) -> Index: ...
+    def write(self, archive: Archive, options: WriteOptions) -> Iterator[Chunk]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One row."""
+
+    name: str
+    versions: tuple[str, ...]
+    """Those that can be read."""
+    writes: tuple[str, ...]
+    """Those that can be written, the default first."""
+    suffixes: tuple[str, ...]
+    magic: tuple[bytes, ...] = ()
+    metadata: Literal["none", "text", "any"] = "none"
+    attributes: bool = False
+    compression: tuple[str, ...] = ()
+    checksums: tuple[str, ...] = ()
+    layouts: tuple[str, ...] = ("dense",)
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Which packages read a version, by version."""
+
+    @property
+    def module(self) -> Module:
+        return cast("Module", import_module(f"tensorglot.formats.{self.name}"))
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Names of the element types that it can hold."""
+        return tuple(sorted(set(self.module.DTYPES.values())))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "reads": list(self.versions),
+            "writes": list(self.writes),
+            "suffixes": list(self.suffixes),
+            "dtypes": list(self.dtypes),
+            "metadata": self.metadata,
+            "attributes": self.attributes,
+            "compression": list(self.compression),
+            "checksums": list(self.checksums),
+            "layouts": list(self.layouts),
+            "notes": dict(self.notes),
+        }
+
+
+TABLE: tuple[Format, ...] = (
+    Format(
+        name="bintensors",
+        versions=("0", "1"),
+        writes=("0", "1"),
+        suffixes=(".bt",),
+        metadata="text",
+        notes={
+            "0": "the published document; read by bintensors 0.0.4 and 0.0.5",
+            "1": "read by bintensors 0.1.0 to 0.2.0",
+        },
+    ),
+)
+_BY_NAME = {row.name: row for row in TABLE}
+
+
+def formats() -> tuple[Format, ...]:
+    """The table of formats, with what each can read, write and hold."""
+    return TABLE
+
+
+def named(text: str) -> tuple[Format, str | None]:
+    """`bintensors` or `bintensors@1` to a row and a version."""
+    name, _, version = text.partition("@")
+    row = _BY_NAME.get(name)
+    if row is None:
+        raise InputError(f"no format '{name}'; there are {', '.join(_BY_NAME)}", rule="format.name")
+    if version and version not in row.versions:
+        raise InputError(f"{name} has the versions {', '.join(row.versions)}, not '{version}'", rule="format.version")
+    return row, version or None
+
+
+def for_target(target: str | os.PathLike[str] | None, format: str | None) -> tuple[Format, str]:
+    """The row and version to write: as named, or by the suffix of the target."""
+    if format is not None:
+        row, version = named(format)
+    else:
+        suffix = "" if target is None else Path(target).suffix.lower()
+        found = [row for row in TABLE if suffix in row.suffixes and row.writes]
+        if not found:
+            known = ", ".join(s for row in TABLE if row.writes for s in row.suffixes)
+            raise InputError(f"no format for the suffix '{suffix}' ({known}); name one", rule="format.suffix")
+        row, version = found[0], None
+    chosen = version or (row.writes[0] if row.writes else "")
+    if chosen not in row.writes:
+        raise InputError(f"{row.name}@{chosen} can be read, not written", rule="format.write")
+    return row, chosen
+
+
+def detect(source: Source, path: Path | None) -> Format:
+    """By magic; else by suffix; else BinTensors, which has no magic, if its length field is plausible."""
+    head = bytearray(min(source.size, 16))
+    source.read_into(0, memoryview(head))
+    for row in TABLE:
+        if any(head.startswith(magic) for magic in row.magic):
+            return row
+    suffix = "" if path is None else path.suffix.lower()
+    for row in TABLE:
+        if suffix in row.suffixes:
+            return row
+    if len(head) >= 8 and 0 < int.from_bytes(head[:8], "little") <= source.size - 8:
+        return _BY_NAME["bintensors"]
+    known = ", ".join(row.name for row in TABLE)
+    raise FormatError(f"not a file of any format known here ({known})", rule="format.unknown", offset=0)

@@ -1,0 +1,72 @@
+"""Memory to read large arrays into, and the threads that fill it.
+
+Loading is bound by page faults, not by copying. So a large array gets an anonymous
+mapping of its own, in huge pages, and is filled by several threads at once. The
+mapping starts at the file offset's residue modulo a page: the kernel's copy runs
+several times slower when the two differ by a few bytes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TypeVar
+
+import numpy as np
+
+__all__ = ["LARGE_NBYTES", "READ_NBYTES", "allocate", "default_threads", "each"]
+
+LARGE_NBYTES = 1 << 20
+"""From here on an allocation is a mapping of its own."""
+READ_NBYTES = 8 << 20
+"""What one thread reads at a time."""
+
+_ALIGNMENT = 16
+_PAGE = 4096
+_HUGE_PAGE = 2 << 20
+
+T = TypeVar("T")
+
+
+def allocate(nbytes: int, offset: int = 0) -> memoryview:
+    """Uninitialised, writable memory for `nbytes` that come from `offset` of a file."""
+    if nbytes < LARGE_NBYTES:
+        start = offset % _ALIGNMENT
+        return np.empty(start + nbytes, np.uint8).data[start:]
+    residue = offset % _PAGE
+    whole = mmap.mmap(-1, nbytes + residue + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        whole.madvise(mmap.MADV_HUGEPAGE)
+    base = int(np.frombuffer(whole, np.uint8).__array_interface__["data"][0])
+    start = -base % _HUGE_PAGE + residue
+    return memoryview(whole)[start : start + nbytes]
+
+
+def default_threads() -> int:
+    """As many as there are processors for us, at most eight: more do not read faster."""
+    return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+@cache
+def _pool(threads: int, pid: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="tensorglot")
+
+
+def each(work: Callable[[T], None], items: Iterable[T], threads: int | None = None) -> None:
+    """Calls `work` on every item, on several threads where there are several items. The first error is raised."""
+    jobs = list(items)
+    count = min(default_threads() if threads is None else threads, len(jobs))
+    if count <= 1:
+        for job in jobs:
+            work(job)
+        return
+    futures = [_pool(count, os.getpid()).submit(work, job) for job in jobs]
+    try:
+        for future in futures:
+            future.result()
+    finally:
+        for future in futures:
+            future.cancel()

@@ -1,0 +1,218 @@
+"""Where bytes go: a file that is whole or absent, or a file object.
+
+The durable save: a temporary file with a random name beside the target, created
+exclusively; preallocated; written in full; given the mode and owner of the file that
+it replaces; fsynced, closed, renamed through the directory's descriptor; and the
+directory fsynced. Whatever is raised on the way, the temporary file is removed and
+the old file is as it was. An fsync that failed is never tried again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Protocol, TypeAlias
+
+from tensorglot.errors import InputError
+from tensorglot.io.source import FileSource
+
+__all__ = ["AtomicFile", "Stored", "Writable", "write_stream"]
+
+Writable: TypeAlias = "str | os.PathLike[str] | BinaryIO"
+
+_JOIN_NBYTES = 64 << 10
+"""Buffers below this are joined before they are written."""
+_BATCH_NBYTES = 1 << 20
+_COPY_NBYTES = 8 << 20
+
+
+class Stored(Protocol):
+    """Bytes of another source, to be copied without passing through Python where the system can."""
+
+    @property
+    def begin(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def source(self) -> object: ...
+    def read_into(self, offset: int, out: memoryview) -> None: ...
+
+
+Piece: TypeAlias = "bytes | bytearray | memoryview | Stored"
+
+
+class AtomicFile:
+    """A file being written. It replaces the target when the `with` block ends well, and never was when it does not."""
+
+    def __init__(self, target: str | os.PathLike[str], *, durable: bool = True) -> None:
+        self._durable = durable
+        path = Path(target)
+        resolved = Path(os.path.realpath(path))
+        self._name = resolved.name
+        if path.is_dir() or not self._name:
+            raise InputError(f"{path} is a directory", rule="sink.target")
+        self._directory = os.open(resolved.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._fd = -1
+        self._temporary = f".tensorglot-{secrets.token_hex(8)}.tmp"
+        try:
+            self._old = self._stat_old()
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._fd = os.open(self._temporary, flags, 0o666, dir_fd=self._directory)
+        except BaseException:
+            os.close(self._directory)
+            raise
+        self._position = 0
+
+    def _stat_old(self) -> os.stat_result | None:
+        try:
+            status = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError("the target exists and is not a regular file", rule="sink.target")
+        return status
+
+    def reserve(self, nbytes: int) -> None:
+        """Takes the disk space now: a full disk is found out before anything is written."""
+        if nbytes <= _BATCH_NBYTES or not hasattr(os, "posix_fallocate"):
+            return
+        try:
+            os.posix_fallocate(self._fd, 0, nbytes)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+
+    def write(self, pieces: Iterable[Piece]) -> int:
+        """Appends all pieces, small ones together. Returns how many bytes the file has now."""
+        for batch in _batches(pieces):
+            if isinstance(batch, (bytes, bytearray, memoryview)):
+                self._write_buffer(memoryview(batch))
+            else:
+                self._copy(batch)
+        return self._position
+
+    def _write_buffer(self, data: memoryview) -> None:
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._fd, data[done:], self._position + done)
+        self._position += done
+
+    def _copy(self, span: Stored) -> None:
+        begin = span.begin
+        if isinstance(span.source, FileSource):
+            begin = self._copy_in_kernel(span.source.fileno(), begin, span.end)
+        room = memoryview(bytearray(min(_COPY_NBYTES, span.end - begin)))
+        while begin < span.end:
+            piece = room[: span.end - begin]
+            span.read_into(begin - span.begin, piece)
+            self._write_buffer(piece)
+            begin += len(piece)
+
+    def _copy_in_kernel(self, fd: int, begin: int, end: int) -> int:
+        while begin < end:
+            try:
+                done = os.copy_file_range(fd, self._fd, end - begin, begin, self._position)
+            except OSError as error:
+                if error.errno in (errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                    break
+                raise
+            if done == 0:
+                break
+            begin += done
+            self._position += done
+        return begin
+
+    def __enter__(self) -> AtomicFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            self._abandon()
+
+    def _finish(self) -> None:
+        os.ftruncate(self._fd, self._position)
+        if self._old is not None:
+            self._take_over(self._old)
+        if self._durable:
+            os.fsync(self._fd)
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+        os.rename(self._temporary, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+        self._temporary = ""
+        if self._durable:
+            os.fsync(self._directory)
+
+    def _take_over(self, old: os.stat_result) -> None:
+        status = os.fstat(self._fd)
+        if (status.st_uid, status.st_gid) != (old.st_uid, old.st_gid):
+            try:
+                os.fchown(self._fd, old.st_uid, old.st_gid)
+            except PermissionError:
+                return  # a file of another owner keeps no more rights than a new one would have
+        os.fchmod(self._fd, stat.S_IMODE(old.st_mode))
+
+    def _abandon(self) -> None:
+        """Closes what is open and removes the temporary file if it is still there."""
+        try:
+            if self._fd >= 0:
+                fd, self._fd = self._fd, -1
+                os.close(fd)
+        finally:
+            try:
+                if self._temporary:
+                    os.unlink(self._temporary, dir_fd=self._directory)
+            finally:
+                os.close(self._directory)
+
+
+def write_stream(stream: BinaryIO, pieces: Iterable[Piece]) -> int:
+    """The same pieces to a file object, which decides for itself what whole and durable mean."""
+    total = 0
+    for batch in _batches(pieces):
+        if isinstance(batch, (bytes, bytearray, memoryview)):
+            total += _write_all(stream, memoryview(batch))
+            continue
+        room = memoryview(bytearray(min(_COPY_NBYTES, batch.end - batch.begin)))
+        for start in range(0, batch.end - batch.begin, _COPY_NBYTES):
+            piece = room[: batch.end - batch.begin - start]
+            batch.read_into(start, piece)
+            total += _write_all(stream, piece)
+    return total
+
+
+def _write_all(stream: BinaryIO, data: memoryview) -> int:
+    done = 0
+    while done < len(data):
+        written = stream.write(data[done:])
+        done += len(data) - done if written is None else written
+    return done
+
+
+def _batches(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Joins runs of small buffers; passes everything else on."""
+    small: list[bytes | bytearray | memoryview] = []
+    nbytes = 0
+    for piece in pieces:
+        if isinstance(piece, (bytes, bytearray, memoryview)) and len(piece) < _JOIN_NBYTES:
+            small.append(piece)
+            nbytes += len(piece)
+            if nbytes < _BATCH_NBYTES:
+                continue
+            yield b"".join(small)
+        else:
+            if small:
+                yield b"".join(small)
+            yield piece
+        small, nbytes = [], 0
+    if small:
+        yield b"".join(small)

@@ -1,0 +1,428 @@
+"""The header of a BinTensors file, from bytes to columns and back.
+
+`scan` walks the header once, checks every rule that can be checked in passing, and
+returns columns or a fault: a code, the byte where the offending field begins, and
+the tensor's position. `encode` writes what `scan` accepts, and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from tensorglot.kernels import nocython as cython
+
+# Faults. The format's module has the words for each.
+OK = 0
+HEADER_END = 1
+VARINT_TAG = 2
+VARINT_LONG = 3
+OPTION_TAG = 4
+UTF8 = 5
+DTYPE = 6
+COUNT = 7
+LIMIT_TENSORS = 8
+LIMIT_RANK = 9
+LIMIT_NAME = 10
+DIMS = 11
+SIZE = 12
+OFFSETS = 13
+PADDING_BYTE = 14
+PADDING_LENGTH = 15
+MAP_COUNT = 16
+MAP_RANGE = 17
+MAP_ALIAS = 18
+
+_MAX: cython.ulonglong = 0x7FFF_FFFF_FFFF_FFFF
+
+
+@cython.cclass
+class Cursor:
+    """A position in the header. The first fault stays; every read after it yields zero."""
+
+    data: cython.const[cython.uchar][::1]
+    size: cython.Py_ssize_t
+    position: cython.Py_ssize_t
+    fault: cython.int
+    fault_position: cython.Py_ssize_t
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+        self.size = len(data)
+        self.position = 0
+        self.fault = 0
+        self.fault_position = 0
+
+    @cython.cfunc
+    def fail(self, fault: cython.int, position: cython.Py_ssize_t) -> cython.int:
+        if self.fault == 0:
+            self.fault = fault
+            self.fault_position = position
+        return 0
+
+    @cython.cfunc
+    def byte(self) -> cython.int:
+        if self.fault != 0:
+            return 0
+        if self.position >= self.size:
+            return self.fail(HEADER_END, self.position)
+        self.position += 1
+        return self.data[self.position - 1]
+
+    @cython.cfunc
+    def varint(self) -> cython.ulonglong:
+        start: cython.Py_ssize_t = self.position
+        tag: cython.int = self.byte()
+        width: cython.int
+        value: cython.ulonglong = 0
+        least: cython.ulonglong
+        i: cython.int
+        if tag < 251:
+            return tag
+        if tag == 251:
+            width, least = 2, 251
+        elif tag == 252:
+            width, least = 4, 0x1_0000
+        elif tag == 253:
+            width, least = 8, 0x1_0000_0000
+        else:
+            return self.fail(VARINT_TAG, start)
+        if self.size - self.position < width:
+            return self.fail(HEADER_END, start)
+        for i in range(width):
+            value |= cython.cast(cython.ulonglong, self.data[self.position + i]) << (8 * i)
+        self.position += width
+        if value < least:
+            return self.fail(VARINT_LONG, start)
+        return value
+
+
+def scan(
+    header: bytes,
+    layout: cython.int,
+    itemsizes: bytes,
+    max_tensors: cython.longlong,
+    max_rank: cython.longlong,
+    max_name: cython.longlong,
+) -> tuple[Any, ...]:
+    """Fault, byte, tensor; metadata pairs or None; names, dtype codes, dims, dim offsets, begins, ends, name offsets."""
+    cursor: Cursor = Cursor(header)
+    pairs: Any = None
+    names: list[Any] = []
+    codes: Any = b""
+    dims: Any = None
+    dim_offsets: Any = None
+    begins: Any = None
+    ends: Any = None
+    name_offsets: Any = None
+    tensor: cython.longlong = -1
+    count: cython.Py_ssize_t
+    try:
+        pairs = _metadata(cursor, header)
+        count = _count(cursor, 5 if layout == 1 else 4)
+        if cursor.fault == 0 and count > max_tensors:
+            cursor.fail(LIMIT_TENSORS, cursor.position)
+        if cursor.fault == 0:
+            codes = np.empty(count, np.uint8)
+            dims = np.empty(cursor.size - cursor.position, np.int64)
+            dim_offsets = np.zeros(count + 1, np.int64)
+            begins = np.empty(count, np.int64)
+            ends = np.empty(count, np.int64)
+            name_offsets = np.empty(count, np.int64)
+            tensor = _tensors(
+                cursor, header, layout, itemsizes, max_rank, max_name, names,
+                memoryview(codes), memoryview(dims), memoryview(dim_offsets), memoryview(begins), memoryview(ends),
+                memoryview(name_offsets),
+            )  # fmt: skip
+            if layout == 0 and cursor.fault == 0:
+                tensor = _index_map(cursor, header, count, max_name, names, memoryview(name_offsets))
+            dims = dims[: dim_offsets[count]].copy()
+        _padding(cursor)
+    except UnicodeDecodeError:
+        cursor.fail(UTF8, cursor.position)
+        tensor = len(names)
+    return (
+        cursor.fault,
+        cursor.fault_position,
+        tensor,
+        pairs,
+        names,
+        codes,
+        dims,
+        dim_offsets,
+        begins,
+        ends,
+        name_offsets,
+    )
+
+
+@cython.cfunc
+def _count(cursor: Cursor, least: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """A number of items that take at least `least` bytes each: more than could follow is a fault."""
+    start: cython.Py_ssize_t = cursor.position
+    count: cython.ulonglong = cursor.varint()
+    if count > cython.cast(cython.ulonglong, (cursor.size - cursor.position) // least):
+        return cursor.fail(COUNT, start)
+    return count
+
+
+@cython.cfunc
+def _text(cursor: Cursor, header: bytes, longest: cython.longlong) -> object:
+    """A string. Invalid UTF-8 raises, with the cursor where the string begins."""
+    start: cython.Py_ssize_t = cursor.position
+    nbytes: cython.ulonglong = cursor.varint()
+    begin: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    if cursor.fault != 0:
+        return ""
+    if nbytes > cython.cast(cython.ulonglong, cursor.size - cursor.position):
+        cursor.fail(HEADER_END, start)
+        return ""
+    if longest >= 0 and nbytes > cython.cast(cython.ulonglong, longest):
+        cursor.fail(LIMIT_NAME, start)
+        return ""
+    begin = cursor.position
+    end = begin + cython.cast(cython.Py_ssize_t, nbytes)
+    text: object = header[begin:end].decode("utf-8")
+    cursor.position = end
+    return text
+
+
+@cython.cfunc
+def _metadata(cursor: Cursor, header: bytes) -> object:
+    tag: cython.int = cursor.byte()
+    if tag > 1:
+        cursor.fail(OPTION_TAG, cursor.position - 1)
+    if tag != 1 or cursor.fault != 0:
+        return None
+    pairs: list[Any] = []
+    count: cython.Py_ssize_t = _count(cursor, 2)
+    for _ in range(count):
+        key: object = _text(cursor, header, -1)
+        value: object = _text(cursor, header, -1)
+        if cursor.fault != 0:
+            break
+        pairs.append((key, value))
+    return pairs
+
+
+@cython.cfunc
+def _tensors(
+    cursor: Cursor,
+    header: bytes,
+    layout: cython.int,
+    itemsizes: bytes,
+    max_rank: cython.longlong,
+    max_name: cython.longlong,
+    names: Any,
+    codes: cython.uchar[::1],
+    dims: cython.longlong[::1],
+    dim_offsets: cython.longlong[::1],
+    begins: cython.longlong[::1],
+    ends: cython.longlong[::1],
+    name_offsets: cython.longlong[::1],
+) -> cython.longlong:
+    """Fills the columns; returns the position of the tensor at which it stopped, or -1."""
+    count: cython.Py_ssize_t = len(codes)
+    kinds: cython.const[cython.uchar][::1] = itemsizes
+    row: cython.Py_ssize_t
+    filled: cython.Py_ssize_t = 0
+    start: cython.Py_ssize_t
+    code: cython.ulonglong
+    rank: cython.ulonglong
+    dim: cython.ulonglong
+    begin: cython.ulonglong
+    end: cython.ulonglong
+    product: cython.ulonglong
+    nbytes: cython.ulonglong
+    expected: cython.ulonglong = 0
+    for row in range(count):
+        if layout == 1:
+            name_offsets[row] = cursor.position
+            name: object = _text(cursor, header, max_name)
+            if cursor.fault != 0:
+                return row
+            names.append(name)
+        start = cursor.position
+        code = cursor.varint()
+        if code >= cython.cast(cython.ulonglong, len(kinds)):
+            cursor.fail(DTYPE, start)
+        start = cursor.position
+        rank = cursor.varint()
+        if rank > cython.cast(cython.ulonglong, cursor.size - cursor.position):
+            cursor.fail(COUNT, start)
+        if rank > cython.cast(cython.ulonglong, max_rank):
+            cursor.fail(LIMIT_RANK, start)
+        if cursor.fault != 0:
+            return row
+        product = kinds[code]
+        nbytes = product
+        for _ in range(cython.cast(cython.Py_ssize_t, rank)):
+            start = cursor.position
+            dim = cursor.varint()
+            if dim > _MAX or (dim > 1 and product > _MAX // dim):
+                cursor.fail(DIMS, start)
+            if cursor.fault != 0:
+                return row
+            if dim != 0:
+                product *= dim
+                nbytes *= dim
+            else:
+                nbytes = 0
+            dims[filled] = dim
+            filled += 1
+        start = cursor.position
+        begin = cursor.varint()
+        end = cursor.varint()
+        if begin != expected or end < begin or end > _MAX:
+            cursor.fail(OFFSETS, start)
+        elif end - begin != nbytes:
+            cursor.fail(SIZE, start)
+        if cursor.fault != 0:
+            return row
+        expected = end
+        codes[row] = code
+        begins[row] = begin
+        ends[row] = end
+        dim_offsets[row + 1] = filled
+    return -1
+
+
+@cython.cfunc
+def _index_map(
+    cursor: Cursor,
+    header: bytes,
+    count: cython.Py_ssize_t,
+    max_name: cython.longlong,
+    names: Any,
+    name_offsets: cython.longlong[::1],
+) -> cython.longlong:
+    """Layout 0: names and the positions that they belong to, each position exactly once."""
+    start: cython.Py_ssize_t = cursor.position
+    entries: cython.ulonglong = cursor.varint()
+    row: cython.Py_ssize_t
+    target: cython.ulonglong
+    if cursor.fault == 0 and entries != cython.cast(cython.ulonglong, count):
+        cursor.fail(MAP_COUNT, start)
+    if cursor.fault != 0:
+        return -1
+    names.extend([None] * count)
+    for row in range(count):
+        at: cython.Py_ssize_t = cursor.position
+        name: object = _text(cursor, header, max_name)
+        start = cursor.position
+        target = cursor.varint()
+        if cursor.fault == 0 and target >= cython.cast(cython.ulonglong, count):
+            cursor.fail(MAP_RANGE, start)
+        if cursor.fault == 0 and names[target] is not None:
+            cursor.fail(MAP_ALIAS, start)
+        if cursor.fault != 0:
+            return row
+        names[target] = name
+        name_offsets[target] = at
+    return -1
+
+
+@cython.cfunc
+def _padding(cursor: Cursor) -> cython.int:
+    i: cython.Py_ssize_t
+    if cursor.fault != 0:
+        return 0
+    if cursor.size - cursor.position > 7:
+        return cursor.fail(PADDING_LENGTH, cursor.position)
+    for i in range(cursor.position, cursor.size):
+        if cursor.data[i] != 0x20:
+            return cursor.fail(PADDING_BYTE, i)
+    return 0
+
+
+def encode(
+    layout: cython.int, pairs: Any, names: Any, codes: bytes, dims: Any, dim_offsets: Any, ends: Any
+) -> bytearray:
+    """The header, padded. Tensors are contiguous: each begins where the one before it ends."""
+    texts: list[Any] = [name.encode("utf-8") for name in names]
+    metadata: list[Any] = [] if pairs is None else [text.encode("utf-8") for pair in pairs for text in pair]
+    capacity: cython.Py_ssize_t = 64 + 9 * len(dims) + 48 * len(texts) + 9 * len(metadata)
+    capacity += sum(map(len, texts)) + sum(map(len, metadata))
+    buffer: bytearray = bytearray(capacity)
+    out: cython.uchar[::1] = memoryview(buffer)
+    position: cython.Py_ssize_t = 1
+    if pairs is not None:
+        out[0] = 1
+        position = _put(out, position, len(metadata) // 2)
+        for text in metadata:
+            position = _put_text(out, buffer, position, text)
+    position = _put_tensors(
+        out, buffer, position, layout, texts, codes, memoryview(dims), memoryview(dim_offsets), memoryview(ends)
+    )
+    while position % 8 != 0:
+        out[position] = 0x20
+        position += 1
+    del out
+    del buffer[position:]
+    return buffer
+
+
+@cython.cfunc
+def _put(out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulonglong) -> cython.Py_ssize_t:
+    width: cython.int
+    i: cython.int
+    if value < 251:
+        out[position] = value
+        return position + 1
+    if value <= 0xFFFF:
+        out[position], width = 251, 2
+    elif value <= 0xFFFF_FFFF:
+        out[position], width = 252, 4
+    else:
+        out[position], width = 253, 8
+    for i in range(width):
+        out[position + 1 + i] = (value >> (8 * i)) & 0xFF
+    return position + 1 + width
+
+
+@cython.cfunc
+def _put_tensors(
+    out: cython.uchar[::1],
+    buffer: bytearray,
+    position: cython.Py_ssize_t,
+    layout: cython.int,
+    texts: Any,
+    codes: cython.const[cython.uchar][::1],
+    dims: cython.const[cython.longlong][::1],
+    dim_offsets: cython.const[cython.longlong][::1],
+    ends: cython.const[cython.longlong][::1],
+) -> cython.Py_ssize_t:
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    begin: cython.longlong = 0
+    count: cython.Py_ssize_t = len(texts)
+    position = _put(out, position, count)
+    for row in range(count):
+        if layout == 1:
+            position = _put_text(out, buffer, position, texts[row])
+        position = _put(out, position, codes[row])
+        position = _put(out, position, dim_offsets[row + 1] - dim_offsets[row])
+        for i in range(dim_offsets[row], dim_offsets[row + 1]):
+            position = _put(out, position, dims[i])
+        position = _put(out, position, begin)
+        position = _put(out, position, ends[row])
+        begin = ends[row]
+    if layout == 0:
+        position = _put(out, position, count)
+        for row in sorted(range(count), key=texts.__getitem__):
+            position = _put_text(out, buffer, position, texts[row])
+            position = _put(out, position, row)
+    return position
+
+
+@cython.cfunc
+def _put_text(out: cython.uchar[::1], buffer: bytearray, position: cython.Py_ssize_t, text: bytes) -> cython.Py_ssize_t:
+    nbytes: cython.Py_ssize_t = len(text)
+    position = _put(out, position, nbytes)
+    buffer[position : position + nbytes] = text
+    return position + nbytes

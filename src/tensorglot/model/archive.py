@@ -1,0 +1,185 @@
+"""An archive is an index bound to a source: a read-only mapping from names to tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Protocol
+
+from tensorglot.errors import InputError, TensorNotFound
+from tensorglot.limits import DEFAULT, Limits
+from tensorglot.model.index import Index
+from tensorglot.model.payload import Chunk, Encoded, Payload, Source, Span
+from tensorglot.model.tensor import Part, Tensor
+
+__all__ = ["Archive", "Verifier"]
+
+
+class Verifier(Protocol):
+    """Checks the checksums of a tensor before its values are read."""
+
+    def __call__(self, tensor: Tensor) -> None: ...
+
+
+class Archive(Mapping[str, Tensor]):
+    """The tensors of one file, by name. Closing it closes the file.
+
+    An archive that was opened by path or from bytes can be pickled: the other side
+    opens it again, so what travels is the name, not the contents.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        source: Source | None,
+        *,
+        limits: Limits = DEFAULT,
+        verifier: Verifier | None = None,
+        reopen: Callable[[], Archive] | None = None,
+    ) -> None:
+        self.index = index
+        self.source = source
+        self._limits = limits
+        self._verifier = verifier
+        self._reopen = reopen
+
+    @property
+    def format(self) -> str:
+        """Format and version: `bintensors@1`."""
+        return self.index.format
+
+    @property
+    def metadata(self) -> Mapping[str, Any] | None:
+        """The metadata of the whole file; None where the file has none."""
+        return self.index.metadata
+
+    @property
+    def verifies(self) -> bool:
+        """Checksums are looked at before values are handed out."""
+        return self._verifier is not None
+
+    @property
+    def attributes(self) -> dict[str, Mapping[str, Any]]:
+        """The custom fields of each tensor that has any."""
+        return {self.index.names[i]: fields for i, fields in self.index.attributes.items()}
+
+    def info(self, name: str) -> dict[str, Any]:
+        """All that the index says of one tensor, as plain values."""
+        tensor = self[name]
+        return {
+            "name": tensor.name,
+            "type": str(tensor.type),
+            "dtype": None if tensor.dtype is None else tensor.dtype.name,
+            "shape": list(tensor.shape),
+            "nbytes": tensor.nbytes,
+            "stored_nbytes": tensor.stored_nbytes,
+            "layout": tensor.layout,
+            "encoding": tensor.encoding,
+            "checksum": tensor.checksum,
+            "offset": tensor.offset,
+            "attributes": dict(tensor.attributes),
+            "parts": {
+                part_name: {
+                    "dtype": part.dtype.name if part.dtype is not None else part.unknown_dtype,
+                    "shape": list(part.shape),
+                    "nbytes": part.nbytes,
+                    "encoding": part.encoding,
+                    "checksum": part.checksum,
+                    "offset": part.offset,
+                }
+                for part_name, part in tensor.parts.items()
+            },
+        }
+
+    def __getitem__(self, name: str) -> Tensor:
+        position = self.index.positions.get(name)
+        if position is None:
+            raise TensorNotFound.among(str(name), self.index.names)
+        return self.tensor_at(position)
+
+    def tensor_at(self, position: int) -> Tensor:
+        """The tensor at a position of `index.names`."""
+        index = self.index
+        layout = index.layouts.get(position)
+        name = index.names[position]
+        parts = {self._part_name(row): self._part(row, name) for row in index.rows(position)}
+        return Tensor(
+            name,
+            parts,
+            "dense" if layout is None else layout.name,
+            None if layout is None else layout.type,
+            index.attributes.get(position, {}),
+            self._verifier,
+        )
+
+    def _part_name(self, row: int) -> str:
+        return "data" if self.index.part_names is None else self.index.part_names[row]
+
+    def _part(self, row: int, name: str) -> Part:
+        index = self.index
+        return Part(
+            index.dtype(row),
+            index.shape(row),
+            self.payload(row, name),
+            row in index.big_endian,
+            None if index.checksums is None else index.checksums[row],
+            index.checksums_decoded,
+            index.unknown_dtypes.get(row),
+        )
+
+    def payload(self, row: int, name: str) -> Payload:
+        """Where the bytes of a row are."""
+        index = self.index
+        if index.payloads is not None:
+            return index.payloads[row]
+        source = index.sources.get(row, self.source)
+        if source is None:
+            raise InputError("the archive is closed", rule="archive.closed", tensor=name)
+        begin, end = int(index.begins[row]), int(index.ends[row])
+        codec = index.codecs.get(row)
+        if codec is None:
+            return Span(source, begin, end)
+        return Encoded(source, begin, end, index.decoded_nbytes[row], codec, name, self._limits)
+
+    def chunks(self, row: int, name: str) -> Iterator[Chunk]:
+        """The decoded, little-endian bytes of a row, in bounded memory or as a span to copy."""
+        if row not in self.index.big_endian:
+            return self.payload(row, name).chunks()
+        return self._part(row, name).swapped_chunks()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.index.positions
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.index.names)
+
+    def __len__(self) -> int:
+        return len(self.index.names)
+
+    def close(self) -> None:
+        """Lets go of the file. Arrays that share its memory stay valid."""
+        source, self.source = self.source, None
+        for held in (source, *self.index.sources.values()):
+            close = getattr(held, "close", None)
+            if close is not None:
+                close()
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._reopen is None:
+            raise InputError("an archive over a file object cannot be pickled: open it by path", rule="archive.pickle")
+        return _open_again, (self._reopen,)
+
+    def __repr__(self) -> str:
+        return f"Archive({self.format}, {len(self)} tensor{'' if len(self) == 1 else 's'})"
+
+
+def _open_again(reopen: Callable[[], Archive]) -> Archive:
+    return reopen()

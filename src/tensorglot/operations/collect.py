@@ -1,0 +1,149 @@
+"""The door: whatever a caller wants saved becomes one archive in memory.
+
+Arrays of any order, stride and byte order, scalars, nested lists of numbers, tensors
+of another archive, or such an archive itself. Behind the door there are columns and
+payloads, and nobody asks again what kind of thing a value was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import InputError, TensorglotError
+from tensorglot.model.archive import Archive
+from tensorglot.model.dtypes import DType, dtype_of
+from tensorglot.model.index import UNKNOWN, Index, Layout
+from tensorglot.model.payload import Memory, Payload
+from tensorglot.model.tensor import Part, Tensor, check_bool
+
+__all__ = ["as_tensor", "collect"]
+
+
+class _Columns:
+    """Rows and tensors as they come in."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.dtypes: list[int] = []
+        self.shapes: list[tuple[int, ...]] = []
+        self.payloads: list[Payload] = []
+        self.part_names: list[str] = []
+        self.first_rows: list[int] = [0]
+        self.layouts: dict[int, Layout] = {}
+        self.attributes: dict[int, Mapping[str, Any]] = {}
+        self.big_endian: set[int] = set()
+        self.unknown_dtypes: dict[int, str] = {}
+
+    def add(self, tensor: Tensor) -> None:
+        position = len(self.names)
+        self.names.append(tensor.name)
+        if tensor.declared is not None:
+            self.layouts[position] = Layout(tensor.layout, tensor.declared)
+        if tensor.attributes:
+            self.attributes[position] = tensor.attributes
+        for part_name, part in tensor.parts.items():
+            self._add_part(part_name, part)
+        self.first_rows.append(len(self.dtypes))
+
+    def _add_part(self, name: str, part: Part) -> None:
+        row = len(self.dtypes)
+        if part.big_endian:
+            self.big_endian.add(row)
+        if part.unknown_dtype is not None:
+            self.unknown_dtypes[row] = part.unknown_dtype
+        self.dtypes.append(UNKNOWN if part.dtype is None else part.dtype.code)
+        self.shapes.append(part.shape)
+        self.payloads.append(part.payload)
+        self.part_names.append(name)
+
+    def index(self, metadata: Mapping[str, Any] | None) -> Index:
+        several = bool(self.layouts) or len(self.names) != len(self.dtypes)
+        return Index.of_payloads(
+            self.names,
+            self.dtypes,
+            self.shapes,
+            self.payloads,
+            metadata=metadata,
+            first_rows=np.array(self.first_rows) if several else None,
+            part_names=self.part_names if several else None,
+            layouts=self.layouts,
+            attributes=self.attributes,
+            big_endian=frozenset(self.big_endian),
+            unknown_dtypes=self.unknown_dtypes,
+        )
+
+
+def collect(
+    tensors: Mapping[str, Any],
+    metadata: Mapping[str, Any] | None = None,
+    attributes: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Archive:
+    """An archive in memory. The metadata and attributes given replace those of an archive given."""
+    if isinstance(tensors, Archive):
+        metadata = tensors.metadata if metadata is None else metadata
+    elif not isinstance(tensors, Mapping):
+        raise InputError(f"a mapping of names to tensors, not {type(tensors).__name__}", rule="save.tensors")
+    columns = _Columns()
+    plain: dict[np.dtype[Any], DType] = {}
+    for name, value in tensors.items():
+        if type(value) is np.ndarray and value.dtype in plain and type(name) is str and name.isascii():
+            columns.names.append(name)
+            columns.dtypes.append(plain[value.dtype].code)
+            columns.shapes.append(value.shape)
+            columns.payloads.append(Memory(value))
+            columns.part_names.append("data")
+            columns.first_rows.append(len(columns.dtypes))
+            continue
+        tensor = as_tensor(name, value)
+        columns.add(tensor)
+        if isinstance(value, np.ndarray):
+            dtype = dtype_of(value.dtype)
+            if not dtype.packed and dtype.name != "bool":
+                plain[value.dtype] = dtype
+    _attach(columns, attributes or {})
+    return Archive(columns.index(metadata), None)
+
+
+def as_tensor(name: str, value: Any) -> Tensor:
+    """Any one value as a tensor in memory."""
+    check_name(name)
+    if isinstance(value, Tensor):
+        return Tensor(name, value.parts, value.layout, value.declared, value.attributes)
+    array = _as_array(name, value)
+    dtype = dtype_of(array.dtype, name)
+    check_bool(array, name, None)
+    return Tensor.of_array(name, array, dtype)
+
+
+def check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise InputError(f"a name is a str, not {type(name).__name__}", rule="name.text")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InputError("a name has a lone surrogate", rule="name.utf8", tensor=name) from error
+
+
+def _as_array(name: str, value: Any) -> NDArray[Any]:
+    if isinstance(value, np.ndarray):
+        return np.asarray(value)
+    try:
+        return np.asarray(value)
+    except TensorglotError:
+        raise
+    except Exception as error:  # whatever a stranger's __array__ raises is about this value
+        raise InputError(
+            f"{type(value).__name__} cannot become an array: {error}", rule="save.value", tensor=name
+        ) from error
+
+
+def _attach(columns: _Columns, attributes: Mapping[str, Mapping[str, Any]]) -> None:
+    positions = dict(zip(columns.names, range(len(columns.names)), strict=True))
+    for name, fields in attributes.items():
+        if name not in positions:
+            raise InputError("attributes for a tensor that is not given", rule="save.attributes", tensor=name)
+        columns.attributes[positions[name]] = fields

@@ -1,0 +1,177 @@
+"""Loading whole archives into memory, as fast as the machine allows.
+
+Large tensors get memory of their own; small neighbours share slabs, each read at
+once. All reads go to a pool of threads, in file order. Then the arrays are made as
+views; a run of equal shapes is one array that is taken apart, which costs a fraction
+of making each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import InputError, TensorNotFound
+from tensorglot.io.memory import LARGE_NBYTES, READ_NBYTES, allocate, each
+from tensorglot.io.source import Backend, Readable
+from tensorglot.limits import Limits
+from tensorglot.model.archive import Archive
+from tensorglot.model.dtypes import TABLE
+from tensorglot.model.index import Index
+from tensorglot.model.payload import Source
+from tensorglot.model.tensor import check_bool
+from tensorglot.operations.open import Verify, open
+
+__all__ = ["load", "loads"]
+
+SLAB_NBYTES = 4 << 20
+"""Small tensors share memory up to about this size, so that keeping one keeps little more."""
+
+
+def load(
+    source: Readable,
+    *,
+    names: Iterable[str] | None = None,
+    out: Mapping[str, NDArray[Any]] | None = None,
+    threads: int | None = None,
+    framework: Literal["numpy"] = "numpy",
+    format: str | None = None,
+    backend: Backend = "auto",
+    strict: bool = False,
+    verify: Verify = "never",
+    limits: Limits | None = None,
+) -> dict[str, NDArray[Any]]:
+    """All tensors of a file, or those of `names`, as NumPy arrays in memory of their own.
+
+    `out` has arrays to read into, by name; those tensors are returned as the arrays given.
+    """
+    if framework != "numpy":
+        raise InputError(f"framework is 'numpy', not {framework!r}", rule="load.framework")
+    with open(source, format=format, backend=backend, strict=strict, verify=verify, limits=limits) as archive:
+        rows = _rows(archive.index, names)
+        if out is None and _all_plain(archive) and archive.source is not None:
+            return _load_plain(archive.index, archive.source, rows, threads)
+        return _load_each(archive, rows, out or {}, threads)
+
+
+def loads(
+    data: bytes | bytearray | memoryview,
+    *,
+    names: Iterable[str] | None = None,
+    format: str | None = None,
+    strict: bool = False,
+    verify: Verify = "never",
+    limits: Limits | None = None,
+) -> dict[str, NDArray[Any]]:
+    """All tensors of a file that is in memory, as arrays of their own."""
+    return load(data, names=names, format=format, strict=strict, verify=verify, limits=limits)
+
+
+def _all_plain(archive: Archive) -> bool:
+    """Bytes at spans that are the arrays, with nothing to check or to share first."""
+    shared = archive.source is not None and archive.source.view(0, 0) is not None
+    packed = any(TABLE[code].packed for code in np.unique(archive.index.dtypes).tolist())
+    return archive.index.plain and not archive.verifies and not shared and not packed
+
+
+def _rows(index: Index, names: Iterable[str] | None) -> NDArray[np.int64]:
+    """Positions of the tensors wanted, in the order of the file."""
+    if names is None:
+        return np.arange(len(index.names))
+    wanted = set()
+    for name in names:
+        position = index.positions.get(name)
+        if position is None:
+            raise TensorNotFound.among(name, index.names)
+        wanted.add(position)
+    return np.array(sorted(wanted), np.int64)
+
+
+def _load_each(
+    archive: Archive, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]], threads: int | None
+) -> dict[str, NDArray[Any]]:
+    names = [archive.index.names[row] for row in rows.tolist()]
+    arrays: dict[str, NDArray[Any]] = dict.fromkeys(names, np.empty(0))
+
+    def read(name: str) -> None:
+        arrays[name] = archive[name].numpy(out.get(name))
+
+    each(read, names, threads)
+    return arrays
+
+
+def _load_plain(index: Index, source: Source, rows: NDArray[np.int64], threads: int | None) -> dict[str, NDArray[Any]]:
+    order = rows[np.argsort(index.begins[rows], kind="stable")]
+    begins, ends = index.begins[order], index.ends[order]
+    groups = _groups(begins, ends)
+    buffers = [allocate(int(ends[b - 1] - begins[a]), int(begins[a])) for a, b in pairwise(groups)]
+    pieces = [
+        (int(begins[a]) + start, buffer[start : start + READ_NBYTES])
+        for a, buffer in zip(groups, buffers, strict=False)
+        for start in range(0, len(buffer), READ_NBYTES)
+    ]
+    each(lambda piece: source.read_into(*piece), pieces, threads)
+
+    arrays: list[NDArray[Any]] = []
+    runs = _runs(index, order, groups)
+    group = 0
+    for a, b in pairwise(runs):
+        if a == groups[group + 1]:
+            group += 1
+        arrays += _views(index, int(order[a]), b - a, buffers[group], int(begins[a] - begins[groups[group]]))
+    _check_bools(index, order, arrays)
+    names = index.names
+    if len(order) == len(names) and (order[1:] > order[:-1]).all():
+        return dict(zip(names, arrays, strict=True))
+    by_row = dict(zip(order.tolist(), arrays, strict=True))
+    return {names[row]: by_row[row] for row in rows.tolist()}
+
+
+def _groups(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> list[int]:
+    """Where a new piece of memory starts: at and behind a large tensor, behind a hole, and at every slab."""
+    count = len(begins)
+    if count == 0:
+        return [0]
+    large = ends - begins >= LARGE_NBYTES
+    slabs = begins // SLAB_NBYTES
+    new = np.ones(count, np.bool_)
+    new[1:] = large[1:] | large[:-1] | (begins[1:] != ends[:-1]) | (slabs[1:] != slabs[:-1])
+    return [*np.flatnonzero(new).tolist(), count]
+
+
+def _runs(index: Index, order: NDArray[np.int64], groups: list[int]) -> list[int]:
+    """Where the shape, the type or the memory changes."""
+    count = len(order)
+    if count == 0:
+        return [0]
+    ranks = np.diff(index.dim_offsets)
+    same = np.zeros(len(ranks) + 1, np.bool_)
+    same[1:-1] = (ranks[1:] == ranks[:-1]) & (index.dtypes[1:] == index.dtypes[:-1])
+    previous = np.arange(len(index.dims)) - np.repeat(ranks, ranks)
+    differing = np.zeros(len(index.dims) + 1, np.int64)
+    np.cumsum(index.dims != index.dims[previous], out=differing[1:])
+    same[:-1] &= differing[index.dim_offsets[1:]] == differing[index.dim_offsets[:-1]]
+    new = np.ones(count, np.bool_)
+    new[1:] = ~same[order[1:]] | (order[1:] != order[:-1] + 1)
+    new[groups[:-1]] = True
+    return [*np.flatnonzero(new).tolist(), count]
+
+
+def _views(index: Index, row: int, count: int, buffer: memoryview, start: int) -> list[NDArray[Any]]:
+    dtype = TABLE[index.dtypes[row]].require_numpy(index.names[row])
+    shape = index.shape(row)
+    if count > 1 and shape and 0 not in shape:
+        views = list(np.ndarray((count, *shape), dtype, buffer, start))
+    else:
+        step = int(index.ends[row] - index.begins[row])
+        views = [np.ndarray(shape, dtype, buffer, start + i * step) for i in range(count)]
+    return views if views[0].flags.aligned else [view.copy() for view in views]
+
+
+def _check_bools(index: Index, order: NDArray[np.int64], arrays: list[NDArray[Any]]) -> None:
+    for i in np.flatnonzero(index.dtypes[order] == 0).tolist():
+        check_bool(arrays[i], index.names[int(order[i])], int(index.begins[order[i]]))

@@ -1,0 +1,65 @@
+"""Opening: a source, the format that it is in, its index, an archive."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.formats.table import ReadOptions, detect, named
+from tensorglot.io.source import Backend, FileSource, Readable, StreamSource, source_for
+from tensorglot.limits import DEFAULT, Limits
+from tensorglot.model.archive import Archive
+from tensorglot.operations.check import verifier_for
+
+__all__ = ["Verify", "open"]
+
+Verify: TypeAlias = Literal["never", "lazy", "require"]
+
+
+def open(
+    source: Readable,
+    *,
+    format: str | None = None,
+    backend: Backend = "auto",
+    strict: bool = False,
+    verify: Verify = "never",
+    limits: Limits | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Archive:
+    """Reads the index of a file and no tensor.
+
+    `backend="auto"` and `"pread"` copy what is asked for, and a file that is cut short
+    meanwhile is an error; `"mmap"` shares the file's memory. `strict` accepts only the
+    one byte string that a canonical writer makes. `verify` checks checksums on the
+    first read ("lazy") and may insist that there is one ("require").
+    """
+    path = Path(source) if isinstance(source, (str, os.PathLike)) else None
+    if path is not None and "://" in os.fspath(source):  # type: ignore[arg-type]
+        raise UnsupportedError("URLs cannot be opened: fetch the file first", rule="source.url")
+    if storage_options is not None:
+        raise InputError("storage_options go with a URL", rule="source.url")
+    limits = limits or DEFAULT
+    verifier = verifier_for(verify)
+    opened = source_for(source, backend)
+    try:
+        row, version = named(format) if format is not None else (detect(opened, path), None)
+        index = row.module.read(opened, ReadOptions(version, strict, limits, path))
+    except BaseException:
+        if isinstance(opened, FileSource):
+            opened.close()
+        raise
+    again = partial(
+        open,
+        path.absolute() if path is not None else source,
+        format=format,
+        backend=backend,
+        strict=strict,
+        verify=verify,
+        limits=limits,
+    )
+    reopen = None if isinstance(opened, StreamSource) else again
+    return Archive(index, opened, limits=limits, verifier=verifier, reopen=reopen)

@@ -1,0 +1,146 @@
+"""Saving: the door, the format's writer, a sink."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from tensorglot.errors import InputError, UnsupportedError, escape
+from tensorglot.formats.table import Format, WriteOptions, for_target
+from tensorglot.io.sink import AtomicFile, Writable, write_stream
+from tensorglot.model.archive import Archive
+from tensorglot.model.payload import Chunk, Span
+from tensorglot.operations.collect import collect
+
+__all__ = ["Progress", "dumps", "save", "save_archive"]
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the bytes written so far and the bytes in all."""
+
+_PROGRESS_NBYTES = 32 << 20
+
+
+def save(
+    target: Writable,
+    tensors: Mapping[str, Any],
+    *,
+    format: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    compression: str | None = None,
+    level: int | None = None,
+    checksum: str | None = None,
+    attributes: Mapping[str, Mapping[str, Any]] | None = None,
+    durable: bool = True,
+    progress: Progress | None = None,
+) -> None:
+    """Writes tensors to a file, whole or not at all, durable when it returns.
+
+    The format goes by the suffix of the target or by `format="bintensors@1"`. Arrays of
+    any memory order, stride and byte order are saved right.
+    """
+    path = target if isinstance(target, (str, os.PathLike)) else None
+    row, version = for_target(path, format)
+    options = WriteOptions(version, compression, level, checksum)
+    save_archive(target, collect(tensors, metadata, attributes), row, options, durable=durable, progress=progress)
+
+
+def dumps(
+    tensors: Mapping[str, Any],
+    *,
+    format: str,
+    metadata: Mapping[str, Any] | None = None,
+    compression: str | None = None,
+    level: int | None = None,
+    checksum: str | None = None,
+    attributes: Mapping[str, Mapping[str, Any]] | None = None,
+) -> bytes:
+    """The bytes that `save` would write."""
+    row, version = for_target(None, format)
+    archive = collect(tensors, metadata, attributes)
+    chunks = _chunks(archive, row, WriteOptions(version, compression, level, checksum))
+    return b"".join(chunk.read(0, chunk.nbytes) if isinstance(chunk, Span) else chunk for chunk in chunks)
+
+
+def save_archive(
+    target: Writable,
+    archive: Archive,
+    row: Format,
+    options: WriteOptions,
+    *,
+    durable: bool = True,
+    progress: Progress | None = None,
+) -> None:
+    """Writes an archive in a given format."""
+    chunks = _chunks(archive, row, options)
+    total = int(archive.index.nbytes.sum())
+    if progress is not None:
+        chunks = _reported(chunks, total, progress)
+    if not isinstance(target, (str, os.PathLike)):
+        if not hasattr(target, "write"):
+            raise InputError(f"a path or a binary file, not {type(target).__name__}", rule="sink.target")
+        write_stream(target, chunks)
+        return
+    with AtomicFile(target, durable=durable) as file:
+        if options.compression is None:
+            file.reserve(total)
+        file.write(chunks)
+
+
+def _chunks(archive: Archive, row: Format, options: WriteOptions) -> Iterator[Chunk]:
+    _check_expressible(archive, row, options)
+    return row.module.write(archive, options)
+
+
+def _check_expressible(archive: Archive, row: Format, options: WriteOptions) -> None:
+    """What the format has no place for is refused by name, before anything is written."""
+    index = archive.index
+    if index.metadata is not None:
+        _check_metadata(index.metadata, row)
+    if index.attributes and not row.attributes:
+        name = index.names[next(iter(index.attributes))]
+        raise UnsupportedError(f"{row.name} has no attributes", rule="save.attributes", tensor=name)
+    for position, layout in index.layouts.items():
+        if layout.name not in row.layouts:
+            raise UnsupportedError(
+                f"{row.name} has no layout '{escape(layout.name)}'", rule="save.layout", tensor=index.names[position]
+            )
+    for what, asked, offered in (
+        ("compression", options.compression, row.compression),
+        ("checksum", options.checksum, row.checksums),
+    ):
+        if asked is not None and asked not in offered:
+            choices = f"has {', '.join(offered)}" if offered else f"has no {what}"
+            raise UnsupportedError(f"{row.name} {choices}, not '{asked}'", rule=f"save.{what}")
+    if options.level is not None and options.compression is None:
+        raise InputError("a level goes with a compression", rule="save.level")
+
+
+def _check_metadata(metadata: Mapping[str, Any], row: Format) -> None:
+    if row.metadata == "none":
+        raise UnsupportedError(f"{row.name} has no metadata", rule="save.metadata")
+    if not isinstance(metadata, Mapping):
+        raise InputError(f"metadata is a mapping, not {type(metadata).__name__}", rule="save.metadata")
+    for key, value in metadata.items():
+        for text in (key, value) if row.metadata == "text" else (key,):
+            if not isinstance(text, str):
+                raise InputError(f"metadata of {row.name} is text, not {type(text).__name__}", rule="save.metadata")
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise InputError("metadata has a lone surrogate", rule="save.metadata") from error
+
+
+def _reported(chunks: Iterable[Chunk], total: int, progress: Progress) -> Iterator[Chunk]:
+    """Cuts large chunks so that progress is seen."""
+    done = 0
+    for chunk in chunks:
+        nbytes = chunk.nbytes if isinstance(chunk, Span) else len(chunk)
+        for start in range(0, nbytes, _PROGRESS_NBYTES):
+            end = min(start + _PROGRESS_NBYTES, nbytes)
+            if isinstance(chunk, Span):
+                yield Span(chunk.source, chunk.begin + start, chunk.begin + end)
+            else:
+                yield memoryview(chunk)[start:end]
+            done += end - start
+            progress(min(done, total), total)
