@@ -109,7 +109,7 @@ def scan(
     max_rank: cython.longlong,
     max_name: cython.longlong,
 ) -> tuple[Any, ...]:
-    """Fault, byte, tensor; metadata pairs or None; names, dtype codes, dims, dim offsets, begins, ends, name offsets."""
+    """Fault, byte, tensor; metadata or None; names, dtype codes, dims, dim offsets, begins, ends, name offsets."""
     cursor: Cursor = Cursor(header)
     pairs: Any = None
     names: list[Any] = []
