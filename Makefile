@@ -1,0 +1,42 @@
+# Every target makes the environment that it needs: Python 3.11 or newer with venv and pip is enough.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+KERNELS := $(wildcard src/tensorglot/kernels/*.py)
+
+.PHONY: demo test test-interpreted lint bench fuzz clean
+
+demo: $(VENV)/.installed
+	$(BIN)/tensorglot demo
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -n auto
+
+# The same tests on the kernels as plain Python.
+test-interpreted: $(VENV)/.test
+	TENSORGLOT_KERNELS=interpreted $(BIN)/python -m pytest -n auto
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.bench
+	$(BIN)/python -m benchmarks
+
+COUNT ?= 200000
+fuzz: $(VENV)/.test
+	for target in fuzz/[a-z]*.py; do $(BIN)/python $$target $(COUNT) || exit 1; done
+
+$(VENV)/.installed: pyproject.toml setup.py $(KERNELS)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+$(VENV)/.%: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build src/*.egg-info src/tensorglot/kernels/*.so

@@ -1,0 +1,30 @@
+"""What all tests share: the form of the kernels, and skips that CI turns into failures.
+
+TENSORGLOT_KERNELS=interpreted runs the suite on the kernels as plain Python, also
+where they are compiled. TENSORGLOT_REQUIRE=all makes a missing peer a failure.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+KERNELS = Path(__file__).parent.parent / "src" / "tensorglot" / "kernels"
+
+
+class InterpretedKernels:
+    """Finds every kernel as its Python source, before the extension module can be found."""
+
+    def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        package, _, stem = name.rpartition(".")
+        if package != "tensorglot.kernels":
+            return None
+        return importlib.util.spec_from_file_location(name, KERNELS / f"{stem}.py")
+
+
+if os.environ.get("TENSORGLOT_KERNELS") == "interpreted":
+    sys.meta_path.insert(0, InterpretedKernels())  # type: ignore[arg-type]
