@@ -24,7 +24,13 @@ def kernels() -> list[Extension]:
         for path in sorted(Path("src/tensorglot/kernels").glob("*.py"))
         if path.stem not in PLAIN
     ]
-    directives = {"language_level": 3, "wraparound": False, "cdivision": True}
+    directives = {
+        "language_level": 3,
+        "boundscheck": False,  # kernels check every bound before they touch a byte
+        "wraparound": False,
+        "initializedcheck": False,
+        "cdivision": True,
+    }
     modules: list[Extension] = cythonize(extensions, compiler_directives=directives, build_dir="build")
     return modules
 

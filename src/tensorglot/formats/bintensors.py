@@ -12,8 +12,10 @@ tensor is aligned; a reader accepts another order unless it is strict.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,7 @@ from tensorglot.kernels import bintensors as kernel
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index, shape_columns
+from tensorglot.model.names import Names
 from tensorglot.model.payload import Chunk, Source
 
 __all__ = ["DTYPES", "read", "write"]
@@ -68,25 +71,64 @@ _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
 }
 
 
+class Scan(NamedTuple):
+    """What the kernel found in a header."""
+
+    fault: int
+    position: int
+    tensor: int
+    metadata: list[tuple[str, str]] | None
+    codes: NDArray[np.uint8]
+    dims: NDArray[np.int64]
+    dim_offsets: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    names: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]
+
+
 def read(source: Source, options: ReadOptions) -> Index:
     header = _header(source, options)
+    limits = options.limits
+    bounds = (limits.tensors_or(TENSORS_MAX), limits.rank, limits.name_nbytes)
     layouts = _LAYOUTS if options.version is None else (options.version,)
+    scans = {layout: Scan(*kernel.scan(header, int(layout), _ITEMSIZES, *bounds)) for layout in layouts}
+    fitting = [layout for layout in layouts if not scans[layout].fault]
+    if not fitting:
+        raise _furthest([_refusal(header, scan) for scan in scans.values()])
+    if len(fitting) == 1:
+        return _index(header, fitting[0], scans[fitting[0]], source.size, options)
+    return _only_one([partial(_index, header, layout, scans[layout], source.size, options) for layout in fitting])
+
+
+def _only_one(candidates: Sequence[Callable[[], Index]]) -> Index:
+    """Two layouts fit the header: one of them must fail the other checks, or the file means two things."""
     accepted: list[Index] = []
     refused: list[FormatError] = []
-    for layout in layouts:
+    for candidate in candidates:
         try:
-            accepted.append(_parse(header, layout, source.size, options))
+            accepted.append(candidate())
         except FormatError as error:
             refused.append(error)
     if not accepted:
         raise _furthest(refused)
-    if len(accepted) > 1 and any(len(index.names) for index in accepted):
+    if len(accepted) > 1:
         raise AmbiguousFormat(
             "valid in both layouts, with different contents: name format='bintensors@0' or 'bintensors@1'",
             rule="bintensors.layout",
             offset=8,
         )
     return accepted[0]
+
+
+def _refusal(header: bytes, scan: Scan) -> FormatError:
+    kind, rule, message = _FAULTS[scan.fault]
+    names = Names(header, *scan.names)
+    known = scan.tensor >= 0 and names.offset(scan.tensor) >= 0
+    return kind(
+        message,
+        rule=f"bintensors.{rule}",
+        offset=8 + scan.position,
+        tensor=names[scan.tensor] if known else None,
+    )
 
 
 def _furthest(refused: Sequence[FormatError]) -> FormatError:
@@ -119,18 +161,11 @@ def _header(source: Source, options: ReadOptions) -> bytes:
     return bytes(header)
 
 
-def _parse(header: bytes, layout: str, size: int, options: ReadOptions) -> Index:
-    limits = options.limits
-    fault, position, row, pairs, names, codes, dims, dim_offsets, begins, ends, name_offsets = kernel.scan(
-        header, int(layout), _ITEMSIZES, limits.tensors_or(TENSORS_MAX), limits.rank, limits.name_nbytes
-    )
-    if fault:
-        kind, rule, message = _FAULTS[fault]
-        name = names[row] if 0 <= row < len(names) else None
-        raise kind(message, rule=f"bintensors.{rule}", offset=8 + position, tensor=name)
+def _index(header: bytes, layout: str, scan: Scan, size: int, options: ReadOptions) -> Index:
+    names, pairs, ends = Names(header, *scan.names), scan.metadata, scan.ends
     data = 8 + len(header)
     metadata = None if pairs is None else dict(pairs)
-    if metadata is not None and len(metadata) < len(pairs):
+    if pairs is not None and metadata is not None and len(metadata) < len(pairs):
         raise FormatError("a metadata key stands twice", rule="bintensors.metadata.duplicate", offset=8)
     end = int(ends[-1]) if len(ends) else 0
     if data + end > size:
@@ -142,38 +177,42 @@ def _parse(header: bytes, layout: str, size: int, options: ReadOptions) -> Index
         )
     if data + end < size:
         raise FormatError("bytes behind the last tensor", rule="bintensors.data.trailing", offset=data + end)
-    index = Index(
-        format=f"bintensors@{layout}",
-        names=names,
-        dtypes=_OUR_CODE[codes],
-        dims=dims,
-        dim_offsets=dim_offsets,
-        begins=begins + data,
-        ends=ends + data,
-        metadata=metadata,
-    )
-    if len(index.positions) < len(names):
-        later = next(last for i, name in enumerate(names) if (last := index.positions[name]) != i)
+    twice = names.first_duplicate()
+    if twice is not None:
         raise FormatError(
             "two tensors of one name",
             rule="bintensors.name.duplicate",
-            offset=8 + int(name_offsets[later]),
-            tensor=names[later],
+            offset=8 + names.offset(twice),
+            tensor=names[twice],
         )
     if options.strict:
-        _check_order(codes, names, name_offsets)
-        _check_sorted(header, _encode(layout, metadata, names, codes.tobytes(), dims, dim_offsets, ends))
-    return index
+        _check_order(scan.codes, names)
+        ours = _encode(layout, metadata, names, scan.codes.tobytes(), scan.dims, scan.dim_offsets, ends)
+        _check_sorted(header, ours)
+    ends += data
+    begins = np.empty_like(ends)
+    begins[:1] = data
+    begins[1:] = ends[:-1]
+    return Index(
+        format=f"bintensors@{layout}",
+        names=names,
+        dtypes=_OUR_CODE[scan.codes],
+        dims=scan.dims,
+        dim_offsets=scan.dim_offsets,
+        begins=begins,
+        ends=ends,
+        metadata=metadata,
+    )
 
 
-def _check_order(codes: NDArray[np.uint8], names: Sequence[str], name_offsets: NDArray[np.int64]) -> None:
+def _check_order(codes: NDArray[np.uint8], names: Names) -> None:
     keys = zip((-codes.astype(np.int16)).tolist(), names, strict=True)
     for i, (one, two) in enumerate(pairwise(keys), 1):
         if one > two:
             raise FormatError(
                 "tensors are not in the writer's order",
                 rule="bintensors.strict.order",
-                offset=8 + int(name_offsets[i]),
+                offset=8 + names.offset(i),
                 tensor=names[i],
             )
 

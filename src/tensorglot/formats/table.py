@@ -30,7 +30,7 @@ class ReadOptions:
     version: str | None = None
     strict: bool = False
     limits: Limits = DEFAULT
-    path: Path | None = None
+    path: str | None = None
     """Where the source is, for formats of several files."""
 
 
@@ -148,14 +148,14 @@ def for_target(target: str | os.PathLike[str] | None, format: str | None) -> tup
     return row, chosen
 
 
-def detect(source: Source, path: Path | None) -> Format:
+def detect(source: Source, path: str | None) -> Format:
     """By magic; else by suffix; else BinTensors, which has no magic, if its length field is plausible."""
     head = bytearray(min(source.size, 16))
     source.read_into(0, memoryview(head))
     for row in TABLE:
         if any(head.startswith(magic) for magic in row.magic):
             return row
-    suffix = "" if path is None else path.suffix.lower()
+    suffix = "" if path is None else os.path.splitext(path)[1].lower()  # noqa: PTH122
     for row in TABLE:
         if suffix in row.suffixes:
             return row

@@ -37,9 +37,17 @@ MAP_COUNT = 16
 MAP_RANGE = 17
 MAP_ALIAS = 18
 
-_MAX: cython.ulonglong = 0x7FFF_FFFF_FFFF_FFFF
+_ROOM = cython.declare(cython.int, -1)  # more dimensions than there was room for: not a fault, try again
+
+_MAX = cython.declare(cython.ulonglong, 0x7FFF_FFFF_FFFF_FFFF)
+_FNV_BASIS = cython.declare(cython.ulonglong, 0xCBF2_9CE4_8422_2325)
+_FNV_PRIME = cython.declare(cython.ulonglong, 0x100_0000_01B3)
+_LEAST_LONG = cython.declare(cython.ulonglong, 0x1_0000_0000)
+_NOT_ASCII = cython.declare(cython.ulonglong, 0x8080_8080_8080_8080)
+_MASK = cython.declare(cython.ulonglong, 0xFFFF_FFFF_FFFF_FFFF)
 
 
+@cython.final
 @cython.cclass
 class Cursor:
     """A position in the header. The first fault stays; every read after it yields zero."""
@@ -58,6 +66,7 @@ class Cursor:
         self.fault_position = 0
 
     @cython.cfunc
+    @cython.exceptval(check=False)
     def fail(self, fault: cython.int, position: cython.Py_ssize_t) -> cython.int:
         if self.fault == 0:
             self.fault = fault
@@ -65,6 +74,7 @@ class Cursor:
         return 0
 
     @cython.cfunc
+    @cython.exceptval(check=False)
     def byte(self) -> cython.int:
         if self.fault != 0:
             return 0
@@ -74,6 +84,7 @@ class Cursor:
         return self.data[self.position - 1]
 
     @cython.cfunc
+    @cython.exceptval(check=False)
     def varint(self) -> cython.ulonglong:
         start: cython.Py_ssize_t = self.position
         tag: cython.int = self.byte()
@@ -88,12 +99,13 @@ class Cursor:
         elif tag == 252:
             width, least = 4, 0x1_0000
         elif tag == 253:
-            width, least = 8, 0x1_0000_0000
+            width, least = 8, _LEAST_LONG
         else:
             return self.fail(VARINT_TAG, start)
         if self.size - self.position < width:
             return self.fail(HEADER_END, start)
-        for i in range(width):
+        value = self.data[self.position] | cython.cast(cython.ulonglong, self.data[self.position + 1]) << 8
+        for i in range(2, width):
             value |= cython.cast(cython.ulonglong, self.data[self.position + i]) << (8 * i)
         self.position += width
         if value < least:
@@ -109,58 +121,141 @@ def scan(
     max_rank: cython.longlong,
     max_name: cython.longlong,
 ) -> tuple[Any, ...]:
-    """Fault, byte, tensor; metadata or None; names, dtype codes, dims, dim offsets, begins, ends, name offsets."""
+    """Fault, byte, tensor; metadata or None; dtype codes, dims, dim offsets, ends; begins, ends and hashes of names."""
     cursor: Cursor = Cursor(header)
-    pairs: Any = None
-    names: list[Any] = []
-    codes: Any = b""
-    dims: Any = None
-    dim_offsets: Any = None
-    begins: Any = None
-    ends: Any = None
-    name_offsets: Any = None
     tensor: cython.longlong = -1
-    count: cython.Py_ssize_t
-    try:
-        pairs = _metadata(cursor, header)
-        count = _count(cursor, 5 if layout == 1 else 4)
-        if cursor.fault == 0 and count > max_tensors:
-            cursor.fail(LIMIT_TENSORS, cursor.position)
-        if cursor.fault == 0:
-            codes = np.empty(count, np.uint8)
-            dims = np.empty(cursor.size - cursor.position, np.int64)
-            dim_offsets = np.zeros(count + 1, np.int64)
-            begins = np.empty(count, np.int64)
-            ends = np.empty(count, np.int64)
-            name_offsets = np.empty(count, np.int64)
-            tensor = _tensors(
-                cursor, header, layout, itemsizes, max_rank, max_name, names,
-                memoryview(codes), memoryview(dims), memoryview(dim_offsets), memoryview(begins), memoryview(ends),
-                memoryview(name_offsets),
-            )  # fmt: skip
-            if layout == 0 and cursor.fault == 0:
-                tensor = _index_map(cursor, header, count, max_name, names, memoryview(name_offsets))
-            dims = dims[: dim_offsets[count]].copy()
-        _padding(cursor)
-    except UnicodeDecodeError:
-        cursor.fail(UTF8, cursor.position)
-        tensor = len(names)
+    pairs: Any = _metadata(cursor, header)
+    count: cython.Py_ssize_t = _count(cursor, 5 if layout == 1 else 4)
+    if count > max_tensors:
+        cursor.fail(LIMIT_TENSORS, cursor.position)
+    if cursor.fault != 0:
+        count = 0
+    codes: Any = np.empty(count, np.uint8)
+    first: cython.Py_ssize_t = cursor.position
+    room: cython.Py_ssize_t = cursor.size - first
+    dims: Any = np.empty(min(room, 4 * count + 64), np.int64)
+    dim_offsets: Any = np.zeros(count + 1, np.int64)
+    ends: Any = np.empty(count, np.int64)
+    names: Names = Names(header, count, max_name)
+    if cursor.fault == 0:
+        tensor = _tensors(
+            cursor, layout, itemsizes, max_rank, names, codes.data, dims.data, dim_offsets.data, ends.data
+        )
+    if cursor.fault == _ROOM:
+        cursor.position, cursor.fault = first, 0
+        dims = np.empty(room, np.int64)
+        tensor = _tensors(
+            cursor, layout, itemsizes, max_rank, names, codes.data, dims.data, dim_offsets.data, ends.data
+        )
+    if layout == 0 and cursor.fault == 0:
+        tensor = _index_map(cursor, names)
+    _padding(cursor)
     return (
-        cursor.fault,
-        cursor.fault_position,
-        tensor,
-        pairs,
-        names,
-        codes,
-        dims,
-        dim_offsets,
-        begins,
-        ends,
-        name_offsets,
+        cursor.fault, cursor.fault_position, tensor, pairs, codes, dims[: dim_offsets[count]].copy(), dim_offsets, ends,
+        (names.begins, names.ends, names.hashes),
+    )  # fmt: skip
+
+
+@cython.final
+@cython.cclass
+class Names:
+    """Where each name is, and a hash of it. Names are checked here and decoded when somebody asks."""
+
+    header: bytes
+    longest: cython.longlong
+    begin: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    hash: cython.ulonglong
+    begins: Any
+    ends: Any
+    hashes: Any
+    begin_column: cython.longlong[::1]
+    end_column: cython.longlong[::1]
+    hash_column: cython.ulonglong[::1]
+
+    def __init__(self, header: bytes, count: cython.Py_ssize_t, longest: cython.longlong) -> None:
+        self.header = header
+        self.longest = longest
+        self.begins = np.full(count, -1, np.int64)
+        self.ends = np.empty(count, np.int64)
+        self.hashes = np.empty(count, np.uint64)
+        self.begin_column = self.begins.data
+        self.end_column = self.ends.data
+        self.hash_column = self.hashes.data
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def read(self, cursor: Cursor) -> cython.int:
+        """Passes over a name, and remembers its span and hash (FNV-1a, eight bytes at a time)."""
+        start: cython.Py_ssize_t = cursor.position
+        nbytes: cython.ulonglong = cursor.varint()
+        i: cython.Py_ssize_t
+        word: cython.ulonglong
+        seen: cython.ulonglong = 0
+        hash: cython.ulonglong = _FNV_BASIS
+        if cursor.fault != 0:
+            return 0
+        if nbytes > cython.cast(cython.ulonglong, cursor.size - cursor.position):
+            return cursor.fail(HEADER_END, start)
+        if nbytes > cython.cast(cython.ulonglong, self.longest):
+            return cursor.fail(LIMIT_NAME, start)
+        self.begin = cursor.position
+        self.end = self.begin + cython.cast(cython.Py_ssize_t, nbytes)
+        i = self.begin
+        while i + 8 <= self.end:
+            word = _word(cursor.data, i)
+            seen |= word
+            hash = ((hash ^ word) * _FNV_PRIME) & _MASK
+            i += 8
+        while i < self.end:
+            seen |= cursor.data[i]
+            hash = ((hash ^ cursor.data[i]) * _FNV_PRIME) & _MASK
+            i += 1
+        if seen & _NOT_ASCII != 0 and not _is_utf8(self.header, self.begin, self.end):
+            return cursor.fail(UTF8, self.begin)
+        self.hash = hash
+        cursor.position = self.end
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def keep(self, row: cython.Py_ssize_t) -> cython.int:
+        """The name that was read is that of `row`."""
+        self.begin_column[row] = self.begin
+        self.end_column[row] = self.end
+        self.hash_column[row] = self.hash
+        return 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _word(data: cython.const[cython.uchar][::1], i: cython.Py_ssize_t) -> cython.ulonglong:
+    """Eight bytes as a little-endian number: one load, once compiled."""
+    return (
+        cython.cast(cython.ulonglong, data[i])
+        | cython.cast(cython.ulonglong, data[i + 1]) << 8
+        | cython.cast(cython.ulonglong, data[i + 2]) << 16
+        | cython.cast(cython.ulonglong, data[i + 3]) << 24
+        | cython.cast(cython.ulonglong, data[i + 4]) << 32
+        | cython.cast(cython.ulonglong, data[i + 5]) << 40
+        | cython.cast(cython.ulonglong, data[i + 6]) << 48
+        | cython.cast(cython.ulonglong, data[i + 7]) << 56
     )
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
+def _is_utf8(header: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
+    try:
+        header[begin:end].decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
 def _count(cursor: Cursor, least: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """A number of items that take at least `least` bytes each: more than could follow is a fault."""
     start: cython.Py_ssize_t = cursor.position
@@ -171,25 +266,19 @@ def _count(cursor: Cursor, least: cython.Py_ssize_t) -> cython.Py_ssize_t:
 
 
 @cython.cfunc
-def _text(cursor: Cursor, header: bytes, longest: cython.longlong) -> object:
-    """A string. Invalid UTF-8 raises, with the cursor where the string begins."""
+def _text(cursor: Cursor, header: bytes) -> object:
     start: cython.Py_ssize_t = cursor.position
     nbytes: cython.ulonglong = cursor.varint()
-    begin: cython.Py_ssize_t
-    end: cython.Py_ssize_t
-    if cursor.fault != 0:
-        return ""
     if nbytes > cython.cast(cython.ulonglong, cursor.size - cursor.position):
         cursor.fail(HEADER_END, start)
+    if cursor.fault != 0:
         return ""
-    if longest >= 0 and nbytes > cython.cast(cython.ulonglong, longest):
-        cursor.fail(LIMIT_NAME, start)
+    start = cursor.position
+    cursor.position += cython.cast(cython.Py_ssize_t, nbytes)
+    if not _is_utf8(header, start, cursor.position):
+        cursor.fail(UTF8, start)
         return ""
-    begin = cursor.position
-    end = begin + cython.cast(cython.Py_ssize_t, nbytes)
-    text: object = header[begin:end].decode("utf-8")
-    cursor.position = end
-    return text
+    return header[start : cursor.position].decode("utf-8")
 
 
 @cython.cfunc
@@ -202,8 +291,8 @@ def _metadata(cursor: Cursor, header: bytes) -> object:
     pairs: list[Any] = []
     count: cython.Py_ssize_t = _count(cursor, 2)
     for _ in range(count):
-        key: object = _text(cursor, header, -1)
-        value: object = _text(cursor, header, -1)
+        key: object = _text(cursor, header)
+        value: object = _text(cursor, header)
         if cursor.fault != 0:
             break
         pairs.append((key, value))
@@ -213,18 +302,14 @@ def _metadata(cursor: Cursor, header: bytes) -> object:
 @cython.cfunc
 def _tensors(
     cursor: Cursor,
-    header: bytes,
     layout: cython.int,
     itemsizes: bytes,
     max_rank: cython.longlong,
-    max_name: cython.longlong,
-    names: Any,
+    names: Names,
     codes: cython.uchar[::1],
     dims: cython.longlong[::1],
     dim_offsets: cython.longlong[::1],
-    begins: cython.longlong[::1],
     ends: cython.longlong[::1],
-    name_offsets: cython.longlong[::1],
 ) -> cython.longlong:
     """Fills the columns; returns the position of the tensor at which it stopped, or -1."""
     count: cython.Py_ssize_t = len(codes)
@@ -242,11 +327,10 @@ def _tensors(
     expected: cython.ulonglong = 0
     for row in range(count):
         if layout == 1:
-            name_offsets[row] = cursor.position
-            name: object = _text(cursor, header, max_name)
+            names.read(cursor)
             if cursor.fault != 0:
                 return row
-            names.append(name)
+            names.keep(row)
         start = cursor.position
         code = cursor.varint()
         if code >= cython.cast(cython.ulonglong, len(kinds)):
@@ -259,12 +343,15 @@ def _tensors(
             cursor.fail(LIMIT_RANK, start)
         if cursor.fault != 0:
             return row
+        if filled + cython.cast(cython.Py_ssize_t, rank) > len(dims):
+            cursor.fail(_ROOM, start)
+            return row
         product = kinds[code]
         nbytes = product
         for _ in range(cython.cast(cython.Py_ssize_t, rank)):
             start = cursor.position
             dim = cursor.varint()
-            if dim > _MAX or (dim > 1 and product > _MAX // dim):
+            if (dim | product) >> 31 != 0 and (dim > _MAX or (dim > 1 and product > _MAX // dim)):
                 cursor.fail(DIMS, start)
             if cursor.fault != 0:
                 return row
@@ -286,48 +373,38 @@ def _tensors(
             return row
         expected = end
         codes[row] = code
-        begins[row] = begin
         ends[row] = end
         dim_offsets[row + 1] = filled
     return -1
 
 
 @cython.cfunc
-def _index_map(
-    cursor: Cursor,
-    header: bytes,
-    count: cython.Py_ssize_t,
-    max_name: cython.longlong,
-    names: Any,
-    name_offsets: cython.longlong[::1],
-) -> cython.longlong:
+def _index_map(cursor: Cursor, names: Names) -> cython.longlong:
     """Layout 0: names and the positions that they belong to, each position exactly once."""
     start: cython.Py_ssize_t = cursor.position
-    entries: cython.ulonglong = cursor.varint()
+    count: cython.Py_ssize_t = len(names.begin_column)
     row: cython.Py_ssize_t
     target: cython.ulonglong
-    if cursor.fault == 0 and entries != cython.cast(cython.ulonglong, count):
+    if cursor.varint() != cython.cast(cython.ulonglong, count):
         cursor.fail(MAP_COUNT, start)
     if cursor.fault != 0:
         return -1
-    names.extend([None] * count)
     for row in range(count):
-        at: cython.Py_ssize_t = cursor.position
-        name: object = _text(cursor, header, max_name)
+        names.read(cursor)
         start = cursor.position
         target = cursor.varint()
-        if cursor.fault == 0 and target >= cython.cast(cython.ulonglong, count):
+        if target >= cython.cast(cython.ulonglong, count):
             cursor.fail(MAP_RANGE, start)
-        if cursor.fault == 0 and names[target] is not None:
+        elif names.begin_column[target] >= 0:
             cursor.fail(MAP_ALIAS, start)
         if cursor.fault != 0:
             return row
-        names[target] = name
-        name_offsets[target] = at
+        names.keep(target)
     return -1
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
 def _padding(cursor: Cursor) -> cython.int:
     i: cython.Py_ssize_t
     if cursor.fault != 0:
@@ -368,6 +445,7 @@ def encode(
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
 def _put(out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulonglong) -> cython.Py_ssize_t:
     width: cython.int
     i: cython.int
@@ -386,6 +464,7 @@ def _put(out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulon
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
 def _put_tensors(
     out: cython.uchar[::1],
     buffer: bytearray,
@@ -421,6 +500,7 @@ def _put_tensors(
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
 def _put_text(out: cython.uchar[::1], buffer: bytearray, position: cython.Py_ssize_t, text: bytes) -> cython.Py_ssize_t:
     nbytes: cython.Py_ssize_t = len(text)
     position = _put(out, position, nbytes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.errors import InputError, UnsupportedError
@@ -37,8 +36,8 @@ def open(
     one byte string that a canonical writer makes. `verify` checks checksums on the
     first read ("lazy") and may insist that there is one ("require").
     """
-    path = Path(source) if isinstance(source, (str, os.PathLike)) else None
-    if path is not None and "://" in os.fspath(source):  # type: ignore[arg-type]
+    path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
+    if path is not None and "://" in path:
         raise UnsupportedError("URLs cannot be opened: fetch the file first", rule="source.url")
     if storage_options is not None:
         raise InputError("storage_options go with a URL", rule="source.url")
@@ -54,7 +53,7 @@ def open(
         raise
     again = partial(
         open,
-        path.absolute() if path is not None else source,
+        source if path is None else os.path.abspath(path),  # noqa: PTH100
         format=format,
         backend=backend,
         strict=strict,

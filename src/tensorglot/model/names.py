@@ -1,0 +1,65 @@
+"""The names of an index without an object for each: spans of the header's text.
+
+A file of 100,000 tensors opens without making 100,000 strings; they are made, all at
+once, when somebody lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.kernels import names as kernel
+
+__all__ = ["Names"]
+
+
+class Names(Sequence[str]):
+    """Names that lie in `text` at `begins` to `ends`, known to be UTF-8."""
+
+    def __init__(
+        self, text: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64], hashes: NDArray[np.uint64]
+    ) -> None:
+        self._text = text
+        self._begins = begins
+        self._ends = ends
+        self._hashes = hashes
+
+    @cached_property
+    def _list(self) -> list[str]:
+        return kernel.decode(self._text, self._begins, self._ends)
+
+    def first_duplicate(self) -> int | None:
+        """The first position whose name stands before it, too. Equal hashes alone prove nothing."""
+        ordered = np.sort(self._hashes)
+        if not (ordered[1:] == ordered[:-1]).any():
+            return None
+        seen: set[str] = set()
+        for position, name in enumerate(self._list):
+            if name in seen:
+                return position
+            seen.add(name)
+        return None
+
+    def offset(self, position: int) -> int:
+        """Where a name begins in the text."""
+        return int(self._begins[position])
+
+    @overload
+    def __getitem__(self, position: int) -> str: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[str]: ...
+    def __getitem__(self, position: Any) -> Any:
+        if "_list" in self.__dict__ or isinstance(position, slice):
+            return self._list[position]
+        return self._text[int(self._begins[position]) : int(self._ends[position])].decode()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._list)
+
+    def __len__(self) -> int:
+        return len(self._begins)
