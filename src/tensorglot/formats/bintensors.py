@@ -20,12 +20,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import AmbiguousFormat, FormatError, LimitError, TruncatedError, UnsupportedError
+from tensorglot.errors import AmbiguousFormat, FormatError, LimitError, TruncatedError, UnsupportedError, escape
 from tensorglot.formats.table import ReadOptions, WriteOptions
 from tensorglot.kernels import bintensors as kernel
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.index import Index, shape_columns
+from tensorglot.model.index import Index, permuted
 from tensorglot.model.names import Names
 from tensorglot.model.payload import Chunk, Source
 
@@ -47,7 +47,8 @@ TENSORS_MAX = 1_388_888
 _LAYOUTS = ("0", "1")
 _ITEMSIZES = bytes(BY_NAME[name].bits // 8 for name in DTYPES.values())
 _OUR_CODE = np.array([BY_NAME[name].code for name in DTYPES.values()], np.uint8)
-_THEIR_CODE: dict[int, int] = {BY_NAME[name].code: code for code, name in DTYPES.items()}
+_THEIR_CODE = np.full(256, -1, np.int16)
+_THEIR_CODE[_OUR_CODE] = range(len(DTYPES))
 
 _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
     kernel.HEADER_END: (TruncatedError, "header.end", "the header ends inside a value"),
@@ -187,7 +188,7 @@ def _index(header: bytes, layout: str, scan: Scan, size: int, options: ReadOptio
         )
     if options.strict:
         _check_order(scan.codes, names)
-        ours = _encode(layout, metadata, names, scan.codes.tobytes(), scan.dims, scan.dim_offsets, ends)
+        ours = _encode(layout, metadata, names, scan.codes, scan.dims, scan.dim_offsets, ends)
         _check_sorted(header, ours)
     ends += data
     begins = np.empty_like(ends)
@@ -224,38 +225,18 @@ def _check_sorted(header: bytes, ours: bytearray) -> None:
         raise FormatError("keys are not sorted", rule="bintensors.strict.sorted", offset=8 + differs)
 
 
-def _encode(
-    layout: str,
-    metadata: Mapping[str, str] | None,
-    names: Sequence[str],
-    codes: bytes,
-    dims: NDArray[np.int64],
-    dim_offsets: NDArray[np.int64],
-    ends: NDArray[np.int64],
-) -> bytearray:
-    pairs = None if metadata is None else sorted(metadata.items())
-    return kernel.encode(int(layout), pairs, names, codes, dims, dim_offsets, ends)
-
-
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     index = archive.index
     count = len(index.names)
     if count > TENSORS_MAX:
         raise UnsupportedError(f"{count} tensors; a reader takes {TENSORS_MAX}", rule="bintensors.write.tensors")
     codes = _codes(index)
-    order = sorted(range(count), key=index.names.__getitem__)
-    order.sort(key=codes.__getitem__, reverse=True)  # stable, so by name within a code
-    names = [index.names[row] for row in order]
-    shapes = index.shapes
-    dims, dim_offsets = shape_columns([shapes[row] for row in order])
+    by_name = np.array(sorted(range(count), key=index.names.__getitem__), np.int64)
+    order = by_name[np.argsort(-codes[by_name], kind="stable")]
+    names = [index.names[row] for row in order.tolist()]
+    dims, dim_offsets = permuted(index.dims, index.dim_offsets, order)
     header = _encode(
-        options.version,
-        index.metadata,
-        names,
-        bytes(codes[row] for row in order),
-        dims,
-        dim_offsets,
-        np.cumsum(index.nbytes[order]),
+        options.version, index.metadata, names, codes[order], dims, dim_offsets, np.cumsum(index.nbytes[order])
     )
     if len(header) > HEADER_MAX_NBYTES:
         raise UnsupportedError(
@@ -263,18 +244,38 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
         )
     yield len(header).to_bytes(8, "little")
     yield header
-    for row, name in zip(order, names, strict=True):
-        yield from archive.chunks(row, name)
+    yield from archive.chunks(order)
 
 
-def _codes(index: Index) -> list[int]:
+def _encode(
+    layout: str,
+    metadata: Mapping[str, str] | None,
+    names: Sequence[str],
+    codes: NDArray[np.integer],
+    dims: NDArray[np.int64],
+    dim_offsets: NDArray[np.int64],
+    ends: NDArray[np.int64],
+) -> bytearray:
+    texts = None if metadata is None else [text.encode() for pair in sorted(metadata.items()) for text in pair]
+    whole = "".join(names)
+    lengths = map(len, names) if whole.isascii() else (len(name.encode()) for name in names)
+    offsets = np.zeros(len(names) + 1, np.int64)
+    np.cumsum(np.fromiter(lengths, np.int64, len(names)), out=offsets[1:])
+    by_name = np.array(sorted(range(len(names)), key=names.__getitem__) if layout == "0" else (), np.int64)
+    return kernel.encode(
+        int(layout), texts, whole.encode(), offsets, codes.astype(np.uint8).tobytes(), dims, dim_offsets, ends, by_name
+    )
+
+
+def _codes(index: Index) -> NDArray[np.int16]:
     """The format's code of every row, or a refusal that names the tensor and its type."""
-    codes = [_THEIR_CODE.get(ours, -1) for ours in index.dtypes.tolist()]
-    if -1 in codes:
-        row = codes.index(-1)
+    codes = _THEIR_CODE[index.dtypes]
+    missing = np.flatnonzero(codes < 0)
+    if missing.size:
+        row = int(missing[0])
         dtype = index.dtype(row)
         raise UnsupportedError(
-            f"BinTensors has no {index.unknown_dtypes.get(row) if dtype is None else dtype.name}",
+            f"BinTensors has no {escape(index.unknown_dtypes[row]) if dtype is None else dtype.name}",
             rule="bintensors.write.dtype",
             tensor=index.names[row],
         )

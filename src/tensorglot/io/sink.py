@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Protocol, TypeAlias
+from typing import BinaryIO, Protocol, TypeAlias, cast
 
 from tensorglot.errors import InputError
 from tensorglot.io.source import FileSource
@@ -90,8 +90,8 @@ class AtomicFile:
     def write(self, pieces: Iterable[Piece]) -> int:
         """Appends all pieces, small ones together. Returns how many bytes the file has now."""
         for batch in _batches(pieces):
-            if isinstance(batch, (bytes, bytearray, memoryview)):
-                self._write_buffer(memoryview(batch))
+            if isinstance(batch, memoryview):
+                self._write_buffer(batch)
             else:
                 self._copy(batch)
         return self._position
@@ -179,8 +179,8 @@ def write_stream(stream: BinaryIO, pieces: Iterable[Piece]) -> int:
     """The same pieces to a file object, which decides for itself what whole and durable mean."""
     total = 0
     for batch in _batches(pieces):
-        if isinstance(batch, (bytes, bytearray, memoryview)):
-            total += _write_all(stream, memoryview(batch))
+        if isinstance(batch, memoryview):
+            total += _write_all(stream, batch)
             continue
         room = memoryview(bytearray(min(_COPY_NBYTES, batch.end - batch.begin)))
         for start in range(0, batch.end - batch.begin, _COPY_NBYTES):
@@ -198,21 +198,20 @@ def _write_all(stream: BinaryIO, data: memoryview) -> int:
     return done
 
 
-def _batches(pieces: Iterable[Piece]) -> Iterator[Piece]:
+def _batches(pieces: Iterable[Piece]) -> Iterator[memoryview | Stored]:
     """Joins runs of small buffers; passes everything else on."""
-    small: list[bytes | bytearray | memoryview] = []
+    small: list[memoryview] = []
     nbytes = 0
     for piece in pieces:
-        if isinstance(piece, (bytes, bytearray, memoryview)) and len(piece) < _JOIN_NBYTES:
-            small.append(piece)
-            nbytes += len(piece)
-            if nbytes < _BATCH_NBYTES:
-                continue
-            yield b"".join(small)
+        whole = memoryview(piece) if isinstance(piece, (bytes, bytearray, memoryview)) else piece
+        little = isinstance(whole, memoryview) and len(whole) < _JOIN_NBYTES
+        if small and (nbytes >= _BATCH_NBYTES or not little):
+            yield memoryview(b"".join(small))
+            small, nbytes = [], 0
+        if little:
+            small.append(cast("memoryview", whole))
+            nbytes += len(small[-1])
         else:
-            if small:
-                yield b"".join(small)
-            yield piece
-        small, nbytes = [], 0
+            yield whole
     if small:
-        yield b"".join(small)
+        yield memoryview(b"".join(small))

@@ -418,24 +418,39 @@ def _padding(cursor: Cursor) -> cython.int:
 
 
 def encode(
-    layout: cython.int, pairs: Any, names: Any, codes: bytes, dims: Any, dim_offsets: Any, ends: Any
+    layout: cython.int,
+    metadata: Any,
+    text: bytes,
+    text_offsets: Any,
+    codes: bytes,
+    dims: Any,
+    dim_offsets: Any,
+    ends: Any,
+    by_name: Any,
 ) -> bytearray:
-    """The header, padded. Tensors are contiguous: each begins where the one before it ends."""
-    texts: list[Any] = [name.encode("utf-8") for name in names]
-    metadata: list[Any] = [] if pairs is None else [text.encode("utf-8") for pair in pairs for text in pair]
-    capacity: cython.Py_ssize_t = 64 + 9 * len(dims) + 48 * len(texts) + 9 * len(metadata)
-    capacity += sum(map(len, texts)) + sum(map(len, metadata))
+    """The header, padded. Tensors are contiguous: each begins where the one before it ends.
+
+    `metadata` is None or a list of keys and values in turn, as bytes; name i is
+    text[text_offsets[i]:text_offsets[i + 1]]; `by_name` orders the index map of layout 0.
+    """
+    count: cython.Py_ssize_t = len(codes)
+    capacity: cython.Py_ssize_t = 64 + 9 * len(dims) + 48 * count + len(text)
+    if metadata is not None:
+        capacity += 9 * len(metadata) + sum(map(len, metadata))
     buffer: bytearray = bytearray(capacity)
     out: cython.uchar[::1] = memoryview(buffer)
     position: cython.Py_ssize_t = 1
-    if pairs is not None:
+    if metadata is not None:
         out[0] = 1
         position = _put(out, position, len(metadata) // 2)
-        for text in metadata:
-            position = _put_text(out, buffer, position, text)
+        for item in metadata:
+            position = _put(out, position, len(item))
+            buffer[position : position + len(item)] = item
+            position += len(item)
     position = _put_tensors(
-        out, buffer, position, layout, texts, codes, memoryview(dims), memoryview(dim_offsets), memoryview(ends)
-    )
+        out, position, layout, text, memoryview(text_offsets), codes,
+        memoryview(dims), memoryview(dim_offsets), memoryview(ends), memoryview(by_name),
+    )  # fmt: skip
     while position % 8 != 0:
         out[position] = 0x20
         position += 1
@@ -454,7 +469,7 @@ def _put(out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulon
         return position + 1
     if value <= 0xFFFF:
         out[position], width = 251, 2
-    elif value <= 0xFFFF_FFFF:
+    elif value < _LEAST_LONG:
         out[position], width = 252, 4
     else:
         out[position], width = 253, 8
@@ -464,26 +479,26 @@ def _put(out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulon
 
 
 @cython.cfunc
-@cython.exceptval(check=False)
 def _put_tensors(
     out: cython.uchar[::1],
-    buffer: bytearray,
     position: cython.Py_ssize_t,
     layout: cython.int,
-    texts: Any,
+    text: cython.const[cython.uchar][::1],
+    text_offsets: cython.const[cython.longlong][::1],
     codes: cython.const[cython.uchar][::1],
     dims: cython.const[cython.longlong][::1],
     dim_offsets: cython.const[cython.longlong][::1],
     ends: cython.const[cython.longlong][::1],
+    by_name: cython.const[cython.longlong][::1],
 ) -> cython.Py_ssize_t:
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     begin: cython.longlong = 0
-    count: cython.Py_ssize_t = len(texts)
+    count: cython.Py_ssize_t = len(codes)
     position = _put(out, position, count)
     for row in range(count):
         if layout == 1:
-            position = _put_text(out, buffer, position, texts[row])
+            position = _put_name(out, position, text, text_offsets[row], text_offsets[row + 1])
         position = _put(out, position, codes[row])
         position = _put(out, position, dim_offsets[row + 1] - dim_offsets[row])
         for i in range(dim_offsets[row], dim_offsets[row + 1]):
@@ -493,16 +508,21 @@ def _put_tensors(
         begin = ends[row]
     if layout == 0:
         position = _put(out, position, count)
-        for row in sorted(range(count), key=texts.__getitem__):
-            position = _put_text(out, buffer, position, texts[row])
+        for i in range(count):
+            row = by_name[i]
+            position = _put_name(out, position, text, text_offsets[row], text_offsets[row + 1])
             position = _put(out, position, row)
     return position
 
 
 @cython.cfunc
-@cython.exceptval(check=False)
-def _put_text(out: cython.uchar[::1], buffer: bytearray, position: cython.Py_ssize_t, text: bytes) -> cython.Py_ssize_t:
-    nbytes: cython.Py_ssize_t = len(text)
-    position = _put(out, position, nbytes)
-    buffer[position : position + nbytes] = text
-    return position + nbytes
+def _put_name(
+    out: cython.uchar[::1],
+    position: cython.Py_ssize_t,
+    text: cython.const[cython.uchar][::1],
+    begin: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    position = _put(out, position, end - begin)
+    out[position : position + end - begin] = text[begin:end]
+    return position + end - begin

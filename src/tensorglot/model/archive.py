@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, TensorNotFound
 from tensorglot.limits import DEFAULT, Limits
-from tensorglot.model.index import Index
-from tensorglot.model.payload import Chunk, Encoded, Payload, Source, Span
+from tensorglot.model.index import Index, grouped
+from tensorglot.model.payload import JOINED_NBYTES, PIECE_NBYTES, Chunk, Encoded, Memory, Payload, Source, Span, joined
 from tensorglot.model.tensor import Part, Tensor
 
 __all__ = ["Archive", "Verifier"]
@@ -131,7 +135,8 @@ class Archive(Mapping[str, Tensor]):
         """Where the bytes of a row are."""
         index = self.index
         if index.payloads is not None:
-            return index.payloads[row]
+            held = index.payloads[row]
+            return Memory(held) if isinstance(held, np.ndarray) else held
         source = index.sources.get(row, self.source)
         if source is None:
             raise InputError("the archive is closed", rule="archive.closed", tensor=name)
@@ -141,11 +146,25 @@ class Archive(Mapping[str, Tensor]):
             return Span(source, begin, end)
         return Encoded(source, begin, end, index.decoded_nbytes[row], codec, name, self._limits)
 
-    def chunks(self, row: int, name: str) -> Iterator[Chunk]:
-        """The decoded, little-endian bytes of a row, in bounded memory or as a span to copy."""
-        if row not in self.index.big_endian:
-            return self.payload(row, name).chunks()
-        return self._part(row, name).swapped_chunks()
+    def chunks(self, rows: NDArray[np.int64]) -> Iterator[Chunk]:
+        """The decoded, little-endian bytes of rows one after the other: in bounded memory, or as spans to copy."""
+        ends = np.cumsum(self.index.nbytes[rows])
+        groups = grouped(ends - self.index.nbytes[rows], ends, JOINED_NBYTES, PIECE_NBYTES)
+        listed, payloads = rows.tolist(), self.index.payloads
+        for a, b in pairwise(groups):
+            if payloads is not None and b - a > 1:
+                held = [payloads[row] for row in listed[a:b]]
+                if all(type(payload) is np.ndarray for payload in held):
+                    yield joined(cast("list[NDArray[Any]]", held))
+                    continue
+            for row in listed[a:b]:
+                yield from self._row_chunks(row)
+
+    def _row_chunks(self, row: int) -> Iterator[Chunk]:
+        name = self.index.name_of(row)
+        if row in self.index.big_endian:
+            return self._part(row, name).swapped_chunks()
+        return self.payload(row, name).chunks()
 
     def __contains__(self, name: object) -> bool:
         return name in self.index.positions

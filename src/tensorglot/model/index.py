@@ -21,7 +21,7 @@ from tensorglot.model.dtypes import TABLE, DType
 from tensorglot.model.payload import Codec, Payload, Source
 from tensorglot.model.types import Type
 
-__all__ = ["UNKNOWN", "Index", "Layout", "first_overlap", "shape_columns"]
+__all__ = ["UNKNOWN", "Index", "Layout", "first_overlap", "grouped", "permuted", "shape_columns"]
 
 UNKNOWN = 255
 """The dtype code of a row whose element type we do not know."""
@@ -51,8 +51,9 @@ class Index:
     """Where the stored bytes of each row are in the source."""
     metadata: Mapping[str, Any] | None = None
 
-    payloads: Sequence[Payload] | None = None
-    """Where the rows are instead, if not at their spans of the source: rows to be written."""
+    payloads: Sequence[Payload | NDArray[Any]] | None = None
+    """Where the rows are instead, if not at their spans of the source: rows to be written.
+    An array stands for its own memory: it is C-contiguous and little-endian."""
     first_rows: NDArray[np.int64] | None = None
     """Tensor i has the rows first_rows[i] up to first_rows[i + 1]. None: it has row i."""
     part_names: Sequence[str] | None = None
@@ -82,6 +83,12 @@ class Index:
         if self.first_rows is None:
             return range(tensor, tensor + 1)
         return range(int(self.first_rows[tensor]), int(self.first_rows[tensor + 1]))
+
+    def name_of(self, row: int) -> str:
+        """The name of the tensor that a row belongs to."""
+        if self.first_rows is None:
+            return self.names[row]
+        return self.names[int(np.searchsorted(self.first_rows, row, side="right")) - 1]
 
     def shape(self, row: int) -> tuple[int, ...]:
         begin, end = self.dim_offsets[row : row + 2].tolist()
@@ -120,13 +127,13 @@ class Index:
         names: Sequence[str],
         dtypes: Sequence[int],
         shapes: Sequence[tuple[int, ...]],
-        payloads: Sequence[Payload],
+        payloads: Sequence[Payload | NDArray[Any]],
         **columns: Any,
     ) -> Index:
         """An index of rows that lie in memory or elsewhere, ready to be written."""
         dims, dim_offsets = shape_columns(shapes)
         begins = np.zeros(len(dtypes), np.int64)
-        ends = np.fromiter((payload.nbytes for payload in payloads), np.int64, len(payloads))
+        ends = np.array([payload.nbytes for payload in payloads], np.int64)
         return cls(
             format="memory",
             names=names,
@@ -145,6 +152,28 @@ def shape_columns(shapes: Sequence[tuple[int, ...]]) -> tuple[NDArray[np.int64],
     offsets = np.zeros(len(shapes) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, shapes), np.int64, len(shapes)), out=offsets[1:])
     return np.fromiter(chain.from_iterable(shapes), np.int64, int(offsets[-1])), offsets
+
+
+def permuted(
+    dims: NDArray[np.int64], dim_offsets: NDArray[np.int64], order: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The columns of the same shapes in another order."""
+    ranks = np.diff(dim_offsets)[order]
+    offsets = np.zeros(len(order) + 1, np.int64)
+    np.cumsum(ranks, out=offsets[1:])
+    return dims[np.repeat(dim_offsets[order] - offsets[:-1], ranks) + np.arange(offsets[-1])], offsets
+
+
+def grouped(begins: NDArray[np.int64], ends: NDArray[np.int64], large: int, slab: int) -> list[int]:
+    """Where groups of neighbours start, and the end: small rows go together up to about a slab, large ones alone."""
+    count = len(begins)
+    if count == 0:
+        return [0]
+    alone = ends - begins >= large
+    slabs = begins // slab
+    new = np.ones(count, np.bool_)
+    new[1:] = alone[1:] | alone[:-1] | (begins[1:] != ends[:-1]) | (slabs[1:] != slabs[:-1])
+    return [*np.flatnonzero(new).tolist(), count]
 
 
 def first_overlap(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[int, int] | None:

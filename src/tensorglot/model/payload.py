@@ -10,15 +10,32 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PIECE_NBYTES", "Buffer", "Chunk", "Codec", "Encoded", "Memory", "Payload", "Source", "Span", "as_bytes"]
+from tensorglot.model.dtypes import TABLE
+
+__all__ = [
+    "PIECE_NBYTES",
+    "Buffer",
+    "Chunk",
+    "Codec",
+    "Encoded",
+    "Memory",
+    "Payload",
+    "Source",
+    "Span",
+    "as_bytes",
+    "joined",
+]
 
 PIECE_NBYTES = 8 << 20
 """Data that must pass through memory does so in pieces of this size."""
+
+JOINED_NBYTES = 64 << 10
+"""Arrays below this size are written together."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Contiguous bytes."""
@@ -151,12 +168,25 @@ Chunk: TypeAlias = Buffer | Span
 """What a format's writer yields: bytes, or a span that a sink copies without reading it."""
 
 
+def joined(arrays: list[NDArray[Any]]) -> bytes:
+    """The bytes of C-contiguous arrays one after the other."""
+    if any(dtype in _CARRIERS for dtype in {array.dtype for array in arrays}):
+        arrays = [array.view(_CARRIERS.get(array.dtype, array.dtype)) for array in arrays]
+    return b"".join(cast("list[bytes]", arrays))
+
+
 def as_bytes(data: Any) -> memoryview:
     """The bytes of a C-contiguous buffer or array; ml_dtypes, which export no buffer, included."""
     if isinstance(data, np.ndarray):
         data = data.reshape(-1).view(np.uint8)
     view = memoryview(data)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+_CARRIERS = {
+    row.numpy: np.dtype(f"u{row.numpy.itemsize}") for row in TABLE if row.numpy is not None and row.numpy.kind == "V"
+}
+"""Types of ml_dtypes export no buffer; these do, and are as wide."""
 
 
 def _plain(array: NDArray[Any]) -> bool:

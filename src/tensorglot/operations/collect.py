@@ -15,12 +15,20 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, TensorglotError
 from tensorglot.model.archive import Archive
-from tensorglot.model.dtypes import DType, dtype_of
+from tensorglot.model.dtypes import TABLE, dtype_of
 from tensorglot.model.index import UNKNOWN, Index, Layout
 from tensorglot.model.payload import Memory, Payload
 from tensorglot.model.tensor import Part, Tensor, check_bool
 
 __all__ = ["as_tensor", "collect"]
+
+
+PLAIN = {
+    row.numpy: row
+    for row in TABLE
+    if row.numpy is not None and not row.packed and row.name != "bool" and row.numpy.newbyteorder("<") == row.numpy
+}
+"""Types whose arrays are at rest what they are in memory, whatever their values."""
 
 
 class _Columns:
@@ -87,25 +95,29 @@ def collect(
         metadata = tensors.metadata if metadata is None else metadata
     elif not isinstance(tensors, Mapping):
         raise InputError(f"a mapping of names to tensors, not {type(tensors).__name__}", rule="save.tensors")
-    columns = _Columns()
-    plain: dict[np.dtype[Any], DType] = {}
-    for name, value in tensors.items():
-        if type(value) is np.ndarray and value.dtype in plain and type(name) is str and name.isascii():
-            columns.names.append(name)
-            columns.dtypes.append(plain[value.dtype].code)
-            columns.shapes.append(value.shape)
-            columns.payloads.append(Memory(value))
-            columns.part_names.append("data")
-            columns.first_rows.append(len(columns.dtypes))
-            continue
-        tensor = as_tensor(name, value)
-        columns.add(tensor)
-        if isinstance(value, np.ndarray):
-            dtype = dtype_of(value.dtype)
-            if not dtype.packed and dtype.name != "bool":
-                plain[value.dtype] = dtype
-    _attach(columns, attributes or {})
-    return Archive(columns.index(metadata), None)
+    index = None if attributes else _plain_index(tensors, metadata)
+    if index is None:
+        columns = _Columns()
+        for name, value in tensors.items():
+            columns.add(as_tensor(name, value))
+        _attach(columns, attributes or {})
+        index = columns.index(metadata)
+    return Archive(index, None)
+
+
+def _plain_index(tensors: Mapping[str, Any], metadata: Mapping[str, Any] | None) -> Index | None:
+    """All columns at once, if every value is an array that needs no look of its own; None if one does."""
+    names, values = list(tensors), list(tensors.values())
+    if set(map(type, values)) != {np.ndarray} or set(map(type, names)) != {str}:
+        return None
+    dtypes = [value.dtype for value in values]
+    try:
+        "".join(names).encode()
+        rows = [PLAIN[dtype].code for dtype in dtypes]
+    except (KeyError, UnicodeEncodeError):
+        return None
+    payloads = [value if value.flags.c_contiguous else Memory(value) for value in values]
+    return Index.of_payloads(names, rows, [value.shape for value in values], payloads, metadata=metadata)
 
 
 def as_tensor(name: str, value: Any) -> Tensor:

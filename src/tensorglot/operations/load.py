@@ -21,7 +21,7 @@ from tensorglot.io.source import Backend, Readable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE
-from tensorglot.model.index import Index
+from tensorglot.model.index import Index, grouped
 from tensorglot.model.payload import Source
 from tensorglot.model.tensor import check_bool
 from tensorglot.operations.open import Verify, open
@@ -107,7 +107,7 @@ def _load_each(
 def _load_plain(index: Index, source: Source, rows: NDArray[np.int64], threads: int | None) -> dict[str, NDArray[Any]]:
     order = rows[np.argsort(index.begins[rows], kind="stable")]
     begins, ends = index.begins[order], index.ends[order]
-    groups = _groups(begins, ends)
+    groups = grouped(begins, ends, LARGE_NBYTES, SLAB_NBYTES)
     buffers = [allocate(int(ends[b - 1] - begins[a]), int(begins[a])) for a, b in pairwise(groups)]
     pieces = [
         (int(begins[a]) + start, buffer[start : start + READ_NBYTES])
@@ -129,18 +129,6 @@ def _load_plain(index: Index, source: Source, rows: NDArray[np.int64], threads: 
         return dict(zip(names, arrays, strict=True))
     by_row = dict(zip(order.tolist(), arrays, strict=True))
     return {names[row]: by_row[row] for row in rows.tolist()}
-
-
-def _groups(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> list[int]:
-    """Where a new piece of memory starts: at and behind a large tensor, behind a hole, and at every slab."""
-    count = len(begins)
-    if count == 0:
-        return [0]
-    large = ends - begins >= LARGE_NBYTES
-    slabs = begins // SLAB_NBYTES
-    new = np.ones(count, np.bool_)
-    new[1:] = large[1:] | large[:-1] | (begins[1:] != ends[:-1]) | (slabs[1:] != slabs[:-1])
-    return [*np.flatnonzero(new).tolist(), count]
 
 
 def _runs(index: Index, order: NDArray[np.int64], groups: list[int]) -> list[int]:

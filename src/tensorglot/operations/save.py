@@ -10,7 +10,7 @@ from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.formats.table import Format, WriteOptions, for_target
 from tensorglot.io.sink import AtomicFile, Writable, write_stream
 from tensorglot.model.archive import Archive
-from tensorglot.model.payload import Chunk, Span
+from tensorglot.model.payload import Chunk, Span, as_bytes
 from tensorglot.operations.collect import collect
 
 __all__ = ["Progress", "dumps", "save", "save_archive"]
@@ -59,7 +59,7 @@ def dumps(
     row, version = for_target(None, format)
     archive = collect(tensors, metadata, attributes)
     chunks = _chunks(archive, row, WriteOptions(version, compression, level, checksum))
-    return b"".join(chunk.read(0, chunk.nbytes) if isinstance(chunk, Span) else chunk for chunk in chunks)
+    return b"".join(chunk.read(0, chunk.nbytes) if isinstance(chunk, Span) else as_bytes(chunk) for chunk in chunks)
 
 
 def save_archive(
@@ -135,12 +135,12 @@ def _reported(chunks: Iterable[Chunk], total: int, progress: Progress) -> Iterat
     """Cuts large chunks so that progress is seen."""
     done = 0
     for chunk in chunks:
-        nbytes = chunk.nbytes if isinstance(chunk, Span) else len(chunk)
-        for start in range(0, nbytes, _PROGRESS_NBYTES):
-            end = min(start + _PROGRESS_NBYTES, nbytes)
-            if isinstance(chunk, Span):
-                yield Span(chunk.source, chunk.begin + start, chunk.begin + end)
+        whole = chunk if isinstance(chunk, Span) else as_bytes(chunk)
+        for start in range(0, whole.nbytes, _PROGRESS_NBYTES):
+            end = min(start + _PROGRESS_NBYTES, whole.nbytes)
+            if isinstance(whole, Span):
+                yield Span(whole.source, whole.begin + start, whole.begin + end)
             else:
-                yield memoryview(chunk)[start:end]
+                yield whole[start:end]
             done += end - start
             progress(min(done, total), total)

@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -50,7 +50,7 @@ class TensorStream:
         else:
             chunks = [as_bytes(data)]
         for chunk in chunks:
-            piece = cast("memoryview", chunk)
+            piece = as_bytes(chunk)
             if len(piece) > self._left:
                 raise InputError(
                     f"{len(piece)} bytes more where {self._left} are left", rule="stream.size", tensor=self._name
