@@ -1,0 +1,39 @@
+"""Documentation that runs: every Python block of README.md and docs/, and every command of a console block."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.M | re.S)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a page share one folder and one namespace, as a reader would run them."""
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {}
+    for kind, text in BLOCK.findall(page.read_text()):
+        if kind == "python":
+            exec(compile(text, str(page), "exec"), namespace)
+            continue
+        for line in text.splitlines():
+            if line.startswith("$ tensorglot "):
+                command = [sys.executable, "-m", "tensorglot", *shlex.split(line)[2:]]
+                done = subprocess.run(command, capture_output=True, text=True)
+                assert done.returncode == 0, f"{line}\n{done.stderr}"
+                assert done.stdout, line
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_links(page: Path) -> None:
+    """What a page points at in this repository is there."""
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
