@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -27,6 +28,7 @@ READ_NBYTES = 8 << 20
 _ALIGNMENT = 16
 _PAGE = 4096
 _HUGE_PAGE = 2 << 20
+_THREADS = "tensorglot"
 
 T = TypeVar("T")
 
@@ -52,13 +54,18 @@ def default_threads() -> int:
 
 @cache
 def _pool(threads: int, pid: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="tensorglot")
+    return ThreadPoolExecutor(threads, thread_name_prefix=_THREADS)
 
 
 def each(work: Callable[[T], None], items: Iterable[T], threads: int | None = None) -> None:
-    """Calls `work` on every item, on several threads where there are several items. The first error is raised."""
+    """Calls `work` on every item, on several threads where there are several items. The first error is raised.
+
+    Work that calls this again stays on its own thread: one that waits for others of its pool may wait forever.
+    """
     jobs = list(items)
     count = min(default_threads() if threads is None else threads, len(jobs))
+    if threading.current_thread().name.startswith(_THREADS):
+        count = 1
     if count <= 1:
         for job in jobs:
             work(job)
