@@ -67,6 +67,7 @@ class FileSource:
 
     def __init__(self, file: str | os.PathLike[str] | int) -> None:
         """Opens a path, or takes over a descriptor."""
+        self._fd = -1
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         self._fd = file if isinstance(file, int) else os.open(file, flags)
         status = os.fstat(self._fd)
