@@ -40,7 +40,9 @@ __all__ = [
 
 def escape(name: str, *, longest: int = 120) -> str:
     """A name from a file, safe to print: no control, bidi or other invisible characters, the middle elided."""
-    text = "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in name)
+    text = name
+    if not name.isprintable() or "\\" in name:
+        text = "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in name)
     if len(text) > longest:
         half = (longest - 1) // 2
         text = f"{text[:half]}…{text[-half:]}"
