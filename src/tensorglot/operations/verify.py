@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorglot.errors import TensorglotError, UnsupportedError
+from tensorglot.errors import FormatError, TensorglotError, UnsupportedError
 from tensorglot.io.source import Backend, Readable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
@@ -82,10 +82,13 @@ def verify(
     deep: bool = False,
     limits: Limits | None = None,
 ) -> Report:
-    """Checks structure, and with `deep` every value. Problems are in the report; only I/O errors are raised."""
+    """Checks structure, and with `deep` every value. Problems are in the report.
+
+    Only what is not the file's fault is raised: arguments that make no sense, and I/O errors.
+    """
     try:
         archive = open(source, format=format, backend=backend, strict=strict, limits=limits)
-    except TensorglotError as error:
+    except FormatError as error:
         return Report(format, problems=(Problem.of(error),))
     with archive:
         problems = _deep_problems(archive) if deep else []
@@ -105,6 +108,6 @@ def _deep_problems(archive: Archive) -> list[Problem]:
             archive[name].numpy()
         except UnsupportedError:
             continue
-        except TensorglotError as error:
+        except FormatError as error:
             problems.append(Problem.of(error))
     return problems
