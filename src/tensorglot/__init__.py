@@ -1,49 +1,42 @@
-"""Every tensor has one identity, and can live in any container."""
+"""Every tensor has one identity, and can live in any container.
 
-from tensorglot.errors import (
-    AmbiguousFormat,
-    FormatError,
-    InputError,
-    IntegrityError,
-    LimitError,
-    OutOfRange,
-    TensorglotError,
-    TensorNotFound,
-    TruncatedError,
-    UnsupportedError,
-)
-from tensorglot.formats.table import Format, formats
-from tensorglot.limits import Limits
-from tensorglot.model.archive import Archive
-from tensorglot.model.tensor import Tensor
-from tensorglot.operations.load import load, loads
-from tensorglot.operations.open import open
-from tensorglot.operations.save import dumps, save
-from tensorglot.operations.verify import Report, verify
-from tensorglot.operations.writer import Writer
+The public names are those of `tensorglot.public`, which is loaded when one of them is
+first used: the command line prints its help without waiting for NumPy.
+"""
 
-__all__ = [
-    "AmbiguousFormat",
-    "Archive",
-    "Format",
-    "FormatError",
-    "InputError",
-    "IntegrityError",
-    "LimitError",
-    "Limits",
-    "OutOfRange",
-    "Report",
-    "Tensor",
-    "TensorNotFound",
-    "TensorglotError",
-    "TruncatedError",
-    "UnsupportedError",
-    "Writer",
-    "dumps",
-    "formats",
-    "load",
-    "loads",
-    "open",
-    "save",
-    "verify",
-]
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tensorglot.public import *  # noqa: F403
+    from tensorglot.public import __all__ as __all__
+
+
+class _Package(ModuleType):
+    """This module's class, because one public name is also that of a folder."""
+
+    @property
+    def formats(self) -> Any:
+        return import_module("tensorglot.public").formats
+
+    @formats.setter
+    def formats(self, folder: ModuleType) -> None:
+        """The import system would bind the folder here; the function stays."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__all__" or not name.startswith("_"):
+            public = import_module("tensorglot.public")
+            if name == "__all__" or name in public.__all__:
+                value = self.__dict__[name] = getattr(public, name)
+                return value
+        raise AttributeError(f"module 'tensorglot' has no attribute '{name}'", name=name, obj=self)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *import_module("tensorglot.public").__all__})
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,49 @@
+"""The public names, gathered. `tensorglot` itself hands them out; see there."""
+
+from tensorglot.errors import (
+    AmbiguousFormat,
+    FormatError,
+    InputError,
+    IntegrityError,
+    LimitError,
+    OutOfRange,
+    TensorglotError,
+    TensorNotFound,
+    TruncatedError,
+    UnsupportedError,
+)
+from tensorglot.formats.table import Format, formats
+from tensorglot.limits import Limits
+from tensorglot.model.archive import Archive
+from tensorglot.model.tensor import Tensor
+from tensorglot.operations.load import load, loads
+from tensorglot.operations.open import open
+from tensorglot.operations.save import dumps, save
+from tensorglot.operations.verify import Report, verify
+from tensorglot.operations.writer import Writer
+
+__all__ = [
+    "AmbiguousFormat",
+    "Archive",
+    "Format",
+    "FormatError",
+    "InputError",
+    "IntegrityError",
+    "LimitError",
+    "Limits",
+    "OutOfRange",
+    "Report",
+    "Tensor",
+    "TensorNotFound",
+    "TensorglotError",
+    "TruncatedError",
+    "UnsupportedError",
+    "Writer",
+    "dumps",
+    "formats",
+    "load",
+    "loads",
+    "open",
+    "save",
+    "verify",
+]
