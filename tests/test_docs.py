@@ -32,7 +32,9 @@ def test_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 assert done.stdout, line
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name
+)
 def test_links(page: Path) -> None:
     """What a page points at in this repository is there."""
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):

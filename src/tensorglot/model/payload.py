@@ -29,6 +29,7 @@ __all__ = [
     "Span",
     "as_bytes",
     "joined",
+    "place",
 ]
 
 PIECE_NBYTES = 8 << 20
@@ -68,6 +69,10 @@ class Codec(Protocol):
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
         """Fills `out` from the decoded bytes at `offset`."""
+        ...
+
+    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
+        """All decoded bytes from first to last, in bounded memory."""
         ...
 
 
@@ -122,8 +127,7 @@ class Encoded:
         return None
 
     def chunks(self) -> Iterator[Chunk]:
-        for offset in range(0, self.nbytes, PIECE_NBYTES):
-            yield self.read(offset, min(PIECE_NBYTES, self.nbytes - offset))
+        return iter(self.codec.chunks(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +177,19 @@ def joined(arrays: list[NDArray[Any]]) -> bytes:
     if any(dtype in _CARRIERS for dtype in {array.dtype for array in arrays}):
         arrays = [array.view(_CARRIERS.get(array.dtype, array.dtype)) for array in arrays]
     return b"".join(cast("list[bytes]", arrays))
+
+
+def place(payload: Payload) -> tuple[object, ...]:
+    """Payloads at one place have the same bytes: their tensors are tied. A place means nothing once they are gone."""
+    if isinstance(payload, Memory):
+        array = payload.array
+        return (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype)
+    return (
+        id(payload.source),
+        payload.begin,
+        payload.end,
+        payload.codec.name if isinstance(payload, Encoded) else None,
+    )
 
 
 def as_bytes(data: Any) -> memoryview:
