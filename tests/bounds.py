@@ -1,0 +1,62 @@
+"""What a call costs: time, memory that Python and NumPy ask for, and resident memory.
+
+Time is the least of several repeats, because the machine does other things too. Both
+kinds of memory are peaks over the call, above where it began.
+"""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["INTERPRETED", "MB", "allocated_nbytes", "resident_nbytes", "seconds"]
+
+MB = 1_000_000
+
+
+def _interpreted() -> bool:
+    from tensorglot.kernels import bintensors
+
+    return str(bintensors.__file__).endswith(".py")
+
+
+INTERPRETED = _interpreted()
+
+
+def seconds(call: Callable[[], object], repeats: int = 5) -> float:
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def allocated_nbytes(call: Callable[[], object]) -> int:
+    """The peak of what is allocated, whether it is touched or not."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        call()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+def resident_nbytes(call: Callable[[], object]) -> int:
+    """The peak of resident memory; 0 where the kernel does not tell."""
+    reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+    if not (reset.exists() and status.exists()):
+        return 0
+    reset.write_text("5")
+    before = _field(status, "VmRSS")
+    call()
+    return _field(status, "VmHWM") - before
+
+
+def _field(status: Path, name: str) -> int:
+    line = next(line for line in status.read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1]) * 1024
