@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bounds import MB, allocated_nbytes, seconds
 
 import tensorglot as tg
+from bounds import MB, allocated_nbytes, seconds
 
 CORPUS = Path(__file__).parent / "corpus"
 REJECT = CORPUS / "bintensors-reject"
@@ -106,6 +106,22 @@ def test_the_example_of_the_document_round_trips_exactly() -> None:
     assert arrays["test"].dtype.name == "int32"
     assert arrays["test"].tolist() == [[0, 0, 0, 0]]
     assert tg.dumps(arrays, format="bintensors") == EXAMPLE
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+def test_251_dimensions_are_refused_until_the_caller_allows_them(layout: int) -> None:
+    path, _ = good(layout, "ndim_251.bt")
+    with pytest.raises(tg.LimitError) as caught:
+        tg.open(path)
+    assert caught.value.rule == "bintensors.limit.rank"
+    with tg.open(path, limits=WIDE) as archive:
+        (tensor,) = archive.values()
+        assert tensor.shape == (1,) * 251
+        for read in (tensor.numpy, lambda: tensor[0], lambda: tg.load(path, limits=WIDE)):
+            with pytest.raises(tg.UnsupportedError) as unsupported:
+                read()
+            assert unsupported.value.rule == "tensor.rank"
+            assert unsupported.value.tensor == tensor.name
 
 
 @dataclass(frozen=True)

@@ -133,8 +133,8 @@ def _refusal(header: bytes, scan: Scan) -> FormatError:
 
 
 def _furthest(refused: Sequence[FormatError]) -> FormatError:
-    """The refusal of the layout that fits longer, which is most likely the file's own."""
-    *others, best = sorted(refused, key=lambda error: error.offset or 0)
+    """The refusal of the layout that fits longer, most likely the file's own; of two equals, the one to act on."""
+    *others, best = sorted(refused, key=lambda error: (error.offset or 0, isinstance(error, LimitError)))
     for other in others:
         if other.rule != best.rule:
             best.message += f"; as the other layout, {other.message} at byte {other.offset}"

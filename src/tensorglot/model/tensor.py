@@ -23,7 +23,7 @@ from tensorglot.model.slicing import Index as BasicIndex
 from tensorglot.model.slicing import gather, select
 from tensorglot.model.types import FixedBytes, Type, dense, leading
 
-__all__ = ["EXPORTS", "Part", "Tensor", "human_nbytes"]
+__all__ = ["EXPORTS", "NUMPY_RANK", "Part", "Tensor", "human_nbytes"]
 
 EXPORTS: dict[str, str] = {
     "serialize": "tensorglot.dynd:serialize",
@@ -35,6 +35,9 @@ EXPORTS: dict[str, str] = {
     "dequantize": "tensorglot.operations.dequantize:dequantize",
 }
 """Where the verbs of a Tensor live that need more than the model."""
+
+NUMPY_RANK = 64
+"""Dimensions of a NumPy array; a file may have more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,11 @@ class Part:
         return None if isinstance(self.payload, Memory) else self.payload.begin
 
     def numpy_dtype(self, tensor: str | None = None) -> np.dtype[Any]:
+        """NumPy's type of the elements; a part that NumPy cannot hold is refused."""
+        if len(self.shape) > NUMPY_RANK:
+            raise UnsupportedError(
+                f"{len(self.shape)} dimensions; NumPy has {NUMPY_RANK} at most", rule="tensor.rank", tensor=tensor
+            )
         if self.dtype is None:
             raise UnsupportedError(
                 f"element type '{escape(self.unknown_dtype or '')}' is not known here",

@@ -23,7 +23,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import Index, grouped
 from tensorglot.model.payload import Source
-from tensorglot.model.tensor import check_bool
+from tensorglot.model.tensor import NUMPY_RANK, check_bool
 from tensorglot.operations.open import Verify, open
 
 __all__ = ["load", "loads"]
@@ -72,7 +72,10 @@ def loads(
 
 
 def _all_plain(archive: Archive) -> bool:
-    """Bytes at spans that are the arrays, with nothing to check or to share first."""
+    """Bytes at spans that are the arrays, with nothing to check or to share first, and a dimension to spare for runs."""
+    ranks = np.diff(archive.index.dim_offsets)
+    if ranks.size and ranks.max() >= NUMPY_RANK:
+        return False
     shared = archive.source is not None and archive.source.view(0, 0) is not None
     packed = any(TABLE[code].packed for code in np.unique(archive.index.dtypes).tolist())
     return archive.index.plain and not archive.verifies and not shared and not packed
