@@ -55,6 +55,7 @@ _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
     kernel.VARINT_TAG: (FormatError, "varint.tag", "a varint of more than 64 bits"),
     kernel.VARINT_LONG: (FormatError, "varint.minimal", "a varint longer than its value needs"),
     kernel.OPTION_TAG: (FormatError, "metadata.tag", "the metadata tag is neither 0 nor 1"),
+    kernel.METADATA_DUPLICATE: (FormatError, "metadata.duplicate", "a metadata key stands twice"),
     kernel.UTF8: (FormatError, "text.utf8", "a string is not UTF-8"),
     kernel.DTYPE: (FormatError, "dtype", f"a dtype code above {len(DTYPES) - 1}"),
     kernel.COUNT: (FormatError, "count", "a count of more items than the header has bytes for"),
@@ -78,7 +79,7 @@ class Scan(NamedTuple):
     fault: int
     position: int
     tensor: int
-    metadata: list[tuple[str, str]] | None
+    metadata: dict[str, str] | None
     codes: NDArray[np.uint8]
     dims: NDArray[np.int64]
     dim_offsets: NDArray[np.int64]
@@ -163,11 +164,8 @@ def _header(source: Source, options: ReadOptions) -> bytes:
 
 
 def _index(header: bytes, layout: str, scan: Scan, size: int, options: ReadOptions) -> Index:
-    names, pairs, ends = Names(header, *scan.names), scan.metadata, scan.ends
+    names, ends = Names(header, *scan.names), scan.ends
     data = 8 + len(header)
-    metadata = None if pairs is None else dict(pairs)
-    if pairs is not None and metadata is not None and len(metadata) < len(pairs):
-        raise FormatError("a metadata key stands twice", rule="bintensors.metadata.duplicate", offset=8)
     end = int(ends[-1]) if len(ends) else 0
     if data + end > size:
         raise TruncatedError(
@@ -188,7 +186,7 @@ def _index(header: bytes, layout: str, scan: Scan, size: int, options: ReadOptio
         )
     if options.strict:
         _check_order(scan.codes, names)
-        ours = _encode(layout, metadata, names, scan.codes, scan.dims, scan.dim_offsets, ends)
+        ours = _encode(layout, scan.metadata, names, scan.codes, scan.dims, scan.dim_offsets, ends)
         _check_sorted(header, ours)
     ends += data
     begins = np.empty_like(ends)
@@ -202,7 +200,7 @@ def _index(header: bytes, layout: str, scan: Scan, size: int, options: ReadOptio
         dim_offsets=scan.dim_offsets,
         begins=begins,
         ends=ends,
-        metadata=metadata,
+        metadata=scan.metadata,
     )
 
 

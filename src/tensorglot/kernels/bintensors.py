@@ -36,6 +36,7 @@ PADDING_LENGTH = 15
 MAP_COUNT = 16
 MAP_RANGE = 17
 MAP_ALIAS = 18
+METADATA_DUPLICATE = 19
 
 _ROOM = cython.declare(cython.int, -1)  # more dimensions than there was room for: not a fault, try again
 
@@ -124,7 +125,7 @@ def scan(
     """Fault, byte, tensor; metadata or None; dtype codes, dims, dim offsets, ends; begins, ends and hashes of names."""
     cursor: Cursor = Cursor(header)
     tensor: cython.longlong = -1
-    pairs: Any = _metadata(cursor, header)
+    metadata: Any = _metadata(cursor, header)
     count: cython.Py_ssize_t = _count(cursor, 5 if layout == 1 else 4)
     if count > max_tensors:
         cursor.fail(LIMIT_TENSORS, cursor.position)
@@ -151,7 +152,8 @@ def scan(
         tensor = _index_map(cursor, names)
     _padding(cursor)
     return (
-        cursor.fault, cursor.fault_position, tensor, pairs, codes, dims[: dim_offsets[count]].copy(), dim_offsets, ends,
+        cursor.fault, cursor.fault_position, tensor, metadata,
+        codes, dims[: dim_offsets[count]].copy(), dim_offsets, ends,
         (names.begins, names.ends, names.hashes),
     )  # fmt: skip
 
@@ -288,14 +290,18 @@ def _metadata(cursor: Cursor, header: bytes) -> object:
         cursor.fail(OPTION_TAG, cursor.position - 1)
     if tag != 1 or cursor.fault != 0:
         return None
-    pairs: list[Any] = []
+    pairs: dict[Any, Any] = {}
     count: cython.Py_ssize_t = _count(cursor, 2)
+    start: cython.Py_ssize_t
     for _ in range(count):
+        start = cursor.position
         key: object = _text(cursor, header)
+        if cursor.fault == 0 and key in pairs:
+            cursor.fail(METADATA_DUPLICATE, start)
         value: object = _text(cursor, header)
         if cursor.fault != 0:
             break
-        pairs.append((key, value))
+        pairs[key] = value
     return pairs
 
 
@@ -380,7 +386,10 @@ def _tensors(
 
 @cython.cfunc
 def _index_map(cursor: Cursor, names: Names) -> cython.longlong:
-    """Layout 0: names and the positions that they belong to, each position exactly once."""
+    """Layout 0: names and the positions that they belong to, each position exactly once.
+
+    At a fault the name of the entry stands where the returned position says.
+    """
     start: cython.Py_ssize_t = cursor.position
     count: cython.Py_ssize_t = len(names.begin_column)
     row: cython.Py_ssize_t
@@ -391,6 +400,8 @@ def _index_map(cursor: Cursor, names: Names) -> cython.longlong:
         return -1
     for row in range(count):
         names.read(cursor)
+        if cursor.fault != 0:
+            return -1
         start = cursor.position
         target = cursor.varint()
         if target >= cython.cast(cython.ulonglong, count):
@@ -398,6 +409,7 @@ def _index_map(cursor: Cursor, names: Names) -> cython.longlong:
         elif names.begin_column[target] >= 0:
             cursor.fail(MAP_ALIAS, start)
         if cursor.fault != 0:
+            names.keep(row)
             return row
         names.keep(target)
     return -1

@@ -72,7 +72,7 @@ def loads(
 
 
 def _all_plain(archive: Archive) -> bool:
-    """Bytes at spans that are the arrays, with nothing to check or to share first, and a dimension to spare for runs."""
+    """Bytes at spans that are the arrays, nothing to check or to share first, and a dimension to spare for runs."""
     ranks = np.diff(archive.index.dim_offsets)
     if ranks.size and ranks.max() >= NUMPY_RANK:
         return False
