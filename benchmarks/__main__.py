@@ -81,7 +81,7 @@ def main() -> None:
                 console.print(case.name, highlight=False)
                 case.prepare(Path(folder))
                 rows.append(row(case, measure(group, case, Path(folder), options.rounds)))
-    Console().print(table(rows))
+    Console(width=None if sys.stdout.isatty() else 120).print(table(rows))
     machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps({"machine": machine, "rounds": options.rounds, "rows": rows}, indent=1) + "\n")

@@ -178,7 +178,8 @@ class Names:
     def __init__(self, header: bytes, count: cython.Py_ssize_t, longest: cython.longlong) -> None:
         self.header = header
         self.longest = longest
-        self.begins = np.full(count, -1, np.int64)
+        self.begins = np.empty(count, np.int64)
+        self.begins.fill(-1)
         self.ends = np.empty(count, np.int64)
         self.hashes = np.empty(count, np.uint64)
         self.begin_column = self.begins.data

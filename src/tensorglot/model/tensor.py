@@ -81,12 +81,7 @@ class Part:
         return values
 
     def _array_into(self, out: NDArray[Any], dtype: np.dtype[Any], tensor: str | None) -> NDArray[Any]:
-        if out.shape != self.shape or out.dtype != dtype:
-            raise InputError(
-                f"out is {out.dtype}{list(out.shape)}, the tensor {dtype}{list(self.shape)}",
-                rule="out.shape",
-                tensor=tensor,
-            )
+        check_out(out, self.shape, dtype, tensor)
         direct = out.flags.c_contiguous and not self.big_endian and out.itemsize * out.size == self.payload.nbytes
         if direct and not isinstance(self.payload, Memory):
             self.payload.read_into(0, as_bytes(out))
@@ -145,6 +140,14 @@ def check_bool(values: NDArray[Any], tensor: str | None, offset: int | None) -> 
     """A bool byte is 0 or 1: anything else would be a NumPy array that lies."""
     if values.dtype == np.bool_ and values.size and values.view(np.uint8).max() > 1:
         raise FormatError("a bool byte is neither 0 nor 1", rule="values.bool", offset=offset, tensor=tensor)
+
+
+def check_out(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], tensor: str | None) -> None:
+    """An array to read into has the tensor's shape and type."""
+    if out.shape != shape or out.dtype != dtype:
+        raise InputError(
+            f"out is {out.dtype}{list(out.shape)}, the tensor {dtype}{list(shape)}", rule="out.shape", tensor=tensor
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -20,10 +20,10 @@ from tensorglot.io.memory import LARGE_NBYTES, READ_NBYTES, allocate, each
 from tensorglot.io.source import Backend, Readable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
-from tensorglot.model.dtypes import TABLE
+from tensorglot.model.dtypes import BY_NAME, TABLE
 from tensorglot.model.index import Index, grouped
-from tensorglot.model.payload import Source
-from tensorglot.model.tensor import NUMPY_RANK, check_bool
+from tensorglot.model.payload import Source, as_bytes
+from tensorglot.model.tensor import NUMPY_RANK, check_bool, check_out
 from tensorglot.operations.open import Verify, open
 
 __all__ = ["load", "loads"]
@@ -53,8 +53,9 @@ def load(
         raise InputError(f"framework is 'numpy', not {framework!r}", rule="load.framework")
     with open(source, format=format, backend=backend, strict=strict, verify=verify, limits=limits) as archive:
         rows = _rows(archive.index, names)
-        if out is None and _all_plain(archive) and archive.source is not None:
-            return _load_plain(archive.index, archive.source, rows, threads)
+        contiguous = all(array.flags.c_contiguous for array in (out or {}).values())
+        if contiguous and archive.source is not None and _all_plain(archive):
+            return _load_plain(archive.index, archive.source, rows, out or {}, threads)
         return _load_each(archive, rows, out or {}, threads)
 
 
@@ -107,31 +108,55 @@ def _load_each(
     return arrays
 
 
-def _load_plain(index: Index, source: Source, rows: NDArray[np.int64], threads: int | None) -> dict[str, NDArray[Any]]:
-    order = rows[np.argsort(index.begins[rows], kind="stable")]
+def _load_plain(
+    index: Index, source: Source, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]], threads: int | None
+) -> dict[str, NDArray[Any]]:
+    given = _given(index, rows, out)
+    fresh = rows[~np.isin(rows, list(given))] if given else rows
+    order = fresh[np.argsort(index.begins[fresh], kind="stable")]
     begins, ends = index.begins[order], index.ends[order]
     groups = grouped(begins, ends, LARGE_NBYTES, SLAB_NBYTES)
     buffers = [allocate(int(ends[b - 1] - begins[a]), int(begins[a])) for a, b in pairwise(groups)]
+    reads = [*zip(begins[groups[:-1]].tolist(), buffers, strict=True)]
+    reads += [(int(index.begins[row]), as_bytes(array)) for row, array in given.items()]
+    _read(source, reads, threads)
+
+    arrays: list[NDArray[Any]] = []
+    group = 0
+    for a, b in pairwise(_runs(index, order, groups)):
+        if a == groups[group + 1]:
+            group += 1
+        arrays += _views(index, int(order[a]), b - a, buffers[group], int(begins[a] - begins[groups[group]]))
+    if not given and len(order) == len(index.names) and (order[1:] > order[:-1]).all():
+        loaded = dict(zip(index.names, arrays, strict=True))
+    else:
+        by_row = given | dict(zip(order.tolist(), arrays, strict=True))
+        loaded = {index.names[row]: by_row[row] for row in rows.tolist()}
+    for row in np.flatnonzero(index.dtypes[rows] == BY_NAME["bool"].code).tolist():
+        name = index.names[int(rows[row])]
+        check_bool(loaded[name], name, int(index.begins[rows[row]]))
+    return loaded
+
+
+def _read(source: Source, reads: Iterable[tuple[int, memoryview]], threads: int | None) -> None:
+    """Fills each buffer from its offset, in pieces for several threads."""
     pieces = [
-        (int(begins[a]) + start, buffer[start : start + READ_NBYTES])
-        for a, buffer in zip(groups, buffers, strict=False)
+        (begin + start, buffer[start : start + READ_NBYTES])
+        for begin, buffer in reads
         for start in range(0, len(buffer), READ_NBYTES)
     ]
     each(lambda piece: source.read_into(*piece), pieces, threads)
 
-    arrays: list[NDArray[Any]] = []
-    runs = _runs(index, order, groups)
-    group = 0
-    for a, b in pairwise(runs):
-        if a == groups[group + 1]:
-            group += 1
-        arrays += _views(index, int(order[a]), b - a, buffers[group], int(begins[a] - begins[groups[group]]))
-    _check_bools(index, order, arrays)
-    names = index.names
-    if len(order) == len(names) and (order[1:] > order[:-1]).all():
-        return dict(zip(names, arrays, strict=True))
-    by_row = dict(zip(order.tolist(), arrays, strict=True))
-    return {names[row]: by_row[row] for row in rows.tolist()}
+
+def _given(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]]) -> dict[int, NDArray[Any]]:
+    """The arrays of the caller, by row."""
+    given = {}
+    for row in rows.tolist() if out else ():
+        array = out.get(index.names[row])
+        if array is not None:
+            check_out(array, index.shape(row), TABLE[index.dtypes[row]].require_numpy(), index.names[row])
+            given[row] = array
+    return given
 
 
 def _runs(index: Index, order: NDArray[np.int64], groups: list[int]) -> list[int]:
@@ -161,8 +186,3 @@ def _views(index: Index, row: int, count: int, buffer: memoryview, start: int) -
         step = int(index.ends[row] - index.begins[row])
         views = [np.ndarray(shape, dtype, buffer, start + i * step) for i in range(count)]
     return views if views[0].flags.aligned else [view.copy() for view in views]
-
-
-def _check_bools(index: Index, order: NDArray[np.int64], arrays: list[NDArray[Any]]) -> None:
-    for i in np.flatnonzero(index.dtypes[order] == 0).tolist():
-        check_bool(arrays[i], index.names[int(order[i])], int(index.begins[order[i]]))
