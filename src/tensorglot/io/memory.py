@@ -40,11 +40,11 @@ def allocate(nbytes: int, offset: int = 0) -> memoryview:
         return np.empty(start + nbytes, np.uint8).data[start:]
     residue = offset % _PAGE
     whole = mmap.mmap(-1, nbytes + residue + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        whole.madvise(mmap.MADV_HUGEPAGE)
-    base = int(np.frombuffer(whole, np.uint8).__array_interface__["data"][0])
-    start = -base % _HUGE_PAGE + residue
-    return memoryview(whole)[start : start + nbytes]
+    start = -int(np.frombuffer(whole, np.uint8).__array_interface__["data"][0]) % _HUGE_PAGE
+    huge = (residue + nbytes) // _HUGE_PAGE * _HUGE_PAGE  # the rest in small pages: not a byte is taken in vain
+    if huge and hasattr(mmap, "MADV_HUGEPAGE"):
+        whole.madvise(mmap.MADV_HUGEPAGE, start, huge)
+    return memoryview(whole)[start + residue : start + residue + nbytes]
 
 
 def default_threads() -> int:

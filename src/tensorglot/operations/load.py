@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, TensorNotFound
-from tensorglot.io.memory import LARGE_NBYTES, READ_NBYTES, allocate, each
+from tensorglot.io.memory import READ_NBYTES, allocate, each
 from tensorglot.io.source import Backend, Readable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
@@ -28,8 +28,10 @@ from tensorglot.operations.open import Verify, open
 
 __all__ = ["load", "loads"]
 
-SLAB_NBYTES = 4 << 20
-"""Small tensors share memory up to about this size, so that keeping one keeps little more."""
+ALONE_NBYTES = 4 << 20
+"""From here on a tensor has memory of its own."""
+SLAB_NBYTES = 32 << 20
+"""Smaller ones share memory up to about this size, so that keeping one keeps no more than that."""
 
 
 def load(
@@ -115,7 +117,7 @@ def _load_plain(
     fresh = rows[~np.isin(rows, list(given))] if given else rows
     order = fresh[np.argsort(index.begins[fresh], kind="stable")]
     begins, ends = index.begins[order], index.ends[order]
-    groups = grouped(begins, ends, LARGE_NBYTES, SLAB_NBYTES)
+    groups = grouped(begins, ends, ALONE_NBYTES, SLAB_NBYTES)
     buffers = [allocate(int(ends[b - 1] - begins[a]), int(begins[a])) for a, b in pairwise(groups)]
     reads = [*zip(begins[groups[:-1]].tolist(), buffers, strict=True)]
     reads += [(int(index.begins[row]), as_bytes(array)) for row, array in given.items()]
