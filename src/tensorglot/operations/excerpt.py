@@ -1,0 +1,172 @@
+"""A slice of a tensor for somebody else: as text, as JSON, or as a .npy file.
+
+The index comes as text and is parsed by a pattern, never evaluated. The selection is
+read and handed out block by block, in C order and bounded memory.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from types import EllipsisType
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import InputError, UnsupportedError, escape
+from tensorglot.model.payload import PIECE_NBYTES, as_bytes
+from tensorglot.model.slicing import select
+from tensorglot.model.tensor import Tensor
+
+__all__ = ["IndexText", "json_document", "npy_bytes", "parse_index", "text_lines"]
+
+ALIGNED_COUNT = 4096
+"""Values of about so many rows are aligned together."""
+
+IndexText: TypeAlias = "tuple[int | slice | EllipsisType | None, ...]"
+
+_INTEGER = r"[+-]?[0-9]{1,19}"
+_ITEM = re.compile(rf"(?P<int>{_INTEGER})|(?P<start>{_INTEGER})?:(?P<stop>{_INTEGER})?(?::(?P<step>{_INTEGER})?)?")
+_WORDS: dict[str, EllipsisType | None] = {"...": ..., "Ellipsis": ..., "None": None, "newaxis": None}
+
+
+def parse_index(text: str) -> IndexText:
+    """`[10:20, ::2]` or `10:20, ::2`: integers, slices, `...` and `None`, as between NumPy's brackets."""
+    inner = text.strip()
+    if inner.startswith("[") and inner.endswith("]"):
+        inner = inner[1:-1]
+    items = [re.sub(r"\s", "", item) for item in inner.split(",")]
+    if len(items) > 1 and not items[-1]:
+        items.pop()
+    return tuple(_parse_item(item, text) for item in items)
+
+
+def _parse_item(item: str, text: str) -> int | slice | EllipsisType | None:
+    if item in _WORDS:
+        return _WORDS[item]
+    match = _ITEM.fullmatch(item)
+    if match is None:
+        raise InputError(
+            f"'{escape(item)}' in '{escape(text)}' is not an index; write it like [3, 10:20, ::2, ...]",
+            rule="index.text",
+        )
+    if match["int"] is not None:
+        return int(match["int"])
+    return slice(*(None if match[end] is None else int(match[end]) for end in ("start", "stop", "step")))
+
+
+class _Region:
+    """A basic index as one position or range for each axis, which can be cut further."""
+
+    def __init__(self, axes: Sequence[int | range | None]) -> None:
+        self.axes = axes
+
+    @classmethod
+    def of(cls, tensor: Tensor, index: IndexText) -> _Region:
+        sizes = iter(tensor.shape)
+        basic = select(index, tensor.shape, tensor.name).basic
+        items = [(item, 0 if item is None else next(sizes)) for item in basic]
+        return cls([range(size)[item] if isinstance(item, slice) else item for item, size in items])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(1 if axis is None else len(axis) for axis in self.axes if not isinstance(axis, int))
+
+    @property
+    def index(self) -> tuple[int | slice | None, ...]:
+        return tuple(_as_slice(axis) if isinstance(axis, range) else axis for axis in self.axes)
+
+    def cut(self, itemsize: int, *, whole_rows: bool) -> Iterator[_Region]:
+        """Regions of about PIECE_NBYTES at most, in C order, cut along the outermost axes that can be."""
+        shown = [i for i, axis in enumerate(self.axes) if not isinstance(axis, int)]
+        nbytes = math.prod(self.shape) * itemsize
+        for i in shown[:-1] if whole_rows else shown:
+            axis = self.axes[i]
+            if nbytes > PIECE_NBYTES and isinstance(axis, range) and len(axis) > 1:
+                step = max(1, PIECE_NBYTES * len(axis) // nbytes)
+                for start in range(0, len(axis), step):
+                    inner = _Region([*self.axes[:i], axis[start : start + step], *self.axes[i + 1 :]])
+                    yield from inner.cut(itemsize, whole_rows=whole_rows)
+                return
+        yield self
+
+
+def _as_slice(axis: range) -> slice:
+    stop = axis.start + len(axis) * axis.step
+    return slice(axis.start, stop if stop >= 0 else None, axis.step)
+
+
+def _dense_dtype(tensor: Tensor) -> np.dtype[Any]:
+    if tensor.layout != "dense":
+        raise UnsupportedError(
+            f"a tensor of layout {escape(tensor.layout)} is not one array", rule="tensor.dense", tensor=tensor.name
+        )
+    return tensor.parts["data"].numpy_dtype(tensor.name)
+
+
+def _blocks(tensor: Tensor, index: IndexText, *, whole_rows: bool = False) -> Iterator[NDArray[Any]]:
+    dtype = _dense_dtype(tensor)
+    packed = tensor.parts["data"].nbytes < math.prod(tensor.shape) * dtype.itemsize
+    values = tensor.numpy() if packed else tensor
+    for region in _Region.of(tensor, index).cut(dtype.itemsize, whole_rows=whole_rows):
+        yield np.asarray(values[region.index])
+
+
+def text_lines(tensor: Tensor, index: IndexText) -> Iterator[bytes]:
+    """A row of the last axis a line, an empty line between matrices; of one dimension, a value a line."""
+    shape = _Region.of(tensor, index).shape
+    if len(shape) < 2:
+        for block in _blocks(tensor, index):
+            yield from (f"{value}\n".encode() for value in block.reshape(-1))
+        return
+    width, height, done = shape[-1], shape[-2], 0
+    for block in _blocks(tensor, index, whole_rows=True):
+        rows = block.reshape(-1, width)
+        aligned = max(1, ALIGNED_COUNT // max(1, width))
+        for start in range(0, len(rows), aligned):
+            cells = [list(map(str, row)) for row in rows[start : start + aligned]]
+            longest = max(map(len, itertools.chain.from_iterable(cells)), default=0)
+            for row in cells:
+                if done and done % height == 0:
+                    yield b"\n"
+                yield " ".join(cell.rjust(longest) for cell in row).encode() + b"\n"
+                done += 1
+
+
+def npy_bytes(tensor: Tensor, index: IndexText) -> Iterator[bytes | memoryview]:
+    """What `numpy.save` writes for `tensor[index]`; types that NumPy has not itself as so many plain bytes each."""
+    dtype = _dense_dtype(tensor)
+    descr = dtype.str if dtype.isbuiltin == 1 else f"|V{dtype.itemsize}"
+    head = io.BytesIO()
+    shape = _Region.of(tensor, index).shape
+    np.lib.format.write_array_header_1_0(head, {"descr": descr, "fortran_order": False, "shape": shape})
+    yield head.getvalue()
+    for block in _blocks(tensor, index):
+        yield as_bytes(np.ascontiguousarray(block))
+
+
+def json_document(tensor: Tensor, index: IndexText) -> Iterator[bytes]:
+    """Values as nested lists: a complex number is a pair, NaN and the infinities are text."""
+    dtype = _dense_dtype(tensor)
+    values = np.asarray(tensor[index])
+    pairs = np.stack((values.real, values.imag), axis=-1) if dtype.kind == "c" else values
+    document = {
+        "name": tensor.name,
+        "dtype": dtype.name,
+        "shape": list(values.shape),
+        "values": _in_json(pairs.tolist()),
+    }
+    yield json.dumps(document).encode() + b"\n"
+
+
+def _in_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_in_json(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

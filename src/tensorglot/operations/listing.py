@@ -1,0 +1,169 @@
+"""What an index says, as rows to show: one for each tensor, and a summary of them all. Reads no values.
+
+Most files have one plain row for each tensor; then all is taken from the columns at
+once, and no Tensor is made. That is what lists 100,000 tensors without a wait.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import translate
+from typing import Any, NamedTuple
+
+from tensorglot.errors import TensorNotFound
+from tensorglot.formats.table import named
+from tensorglot.model.archive import Archive
+from tensorglot.model.dtypes import TABLE
+from tensorglot.model.index import Index
+from tensorglot.model.types import leading
+
+__all__ = ["Entry", "Summary", "entries", "matching", "summarize"]
+
+
+class Entry(NamedTuple):
+    """One tensor, as a listing shows it."""
+
+    name: str
+    dtype: str
+    """Of the elements; of a tensor that is not dense, their DyND type; else what the file calls it."""
+    shape: tuple[int, ...]
+    nbytes: int
+    stored_nbytes: int
+    offset: int | None
+    encoding: str
+    checksum: str | None
+    layout: str
+    parts: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self._asdict(), "shape": list(self.shape)}
+
+
+class Use(NamedTuple):
+    """How much of a file is of one element type."""
+
+    tensors: int
+    elements: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A whole file in a few numbers."""
+
+    format: str
+    note: str | None
+    """Which packages read this version of the format."""
+    tensors: int
+    elements: int
+    nbytes: int
+    stored_nbytes: int
+    file_nbytes: int | None
+    checksums: int
+    """Tensors that have one."""
+    dtypes: dict[str, Use]
+    """The most bytes first."""
+    encodings: dict[str, int]
+    layouts: dict[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**fields, "dtypes": {name: use._asdict() for name, use in self.dtypes.items()}}
+
+
+def matching(names: Sequence[str], patterns: Iterable[str]) -> list[str]:
+    """The names that a shell pattern matches or that stand there literally; all of them, without patterns.
+
+    A pattern that matches nothing is an error: it was meant to.
+    """
+    wanted: set[str] = set()
+    given = list(patterns)
+    for pattern in given:
+        fits = re.compile(translate(pattern)).match
+        found = {name for name in names if name == pattern or fits(name)}
+        if not found:
+            raise TensorNotFound.among(pattern, names)
+        wanted |= found
+    return [name for name in names if name in wanted] if given else list(names)
+
+
+def entries(archive: Archive, names: Iterable[str] | None = None) -> list[Entry]:
+    """A row for each tensor, or for each of those named, in the order of the file."""
+    index = archive.index
+    positions = range(len(index.names)) if names is None else sorted(index.positions[name] for name in names)
+    if index.first_rows is None and not index.layouts:
+        return _entries_by_column(index, positions)
+    return [_entry(archive, position) for position in positions]
+
+
+def _entries_by_column(index: Index, positions: Iterable[int]) -> list[Entry]:
+    names, shapes = index.names, index.shapes
+    codes = index.dtypes.tolist()
+    nbytes, begins, ends = index.nbytes.tolist(), index.begins.tolist(), index.ends.tolist()
+    checksums = index.checksums or [None] * len(codes)
+    dtype_names = {row.code: row.name for row in TABLE}
+    unknown, codecs = index.unknown_dtypes, index.codecs
+    return [
+        Entry(
+            names[i],
+            unknown[i] if i in unknown else dtype_names[codes[i]],
+            shapes[i],
+            nbytes[i],
+            ends[i] - begins[i],
+            begins[i],
+            codecs[i].name if i in codecs else "raw",
+            checksums[i],
+            "dense",
+            1,
+        )
+        for i in positions
+    ]
+
+
+def _entry(archive: Archive, position: int) -> Entry:
+    tensor = archive.tensor_at(position)
+    if tensor.declared is not None:
+        dtype = str(leading(tensor.declared)[1])
+    else:
+        part = tensor.parts["data"]
+        dtype = part.dtype.name if part.dtype is not None else str(part.unknown_dtype)
+    return Entry(
+        tensor.name,
+        dtype,
+        tensor.shape,
+        tensor.nbytes,
+        tensor.stored_nbytes,
+        tensor.offset,
+        tensor.encoding,
+        tensor.checksum,
+        tensor.layout,
+        len(tensor.parts),
+    )
+
+
+def summarize(archive: Archive) -> Summary:
+    """Counts over all tensors."""
+    rows = entries(archive)
+    row, version = named(archive.format)
+    uses: dict[str, Use] = {}
+    for entry in rows:
+        before = uses.get(entry.dtype, Use(0, 0, 0))
+        elements = math.prod(entry.shape)
+        uses[entry.dtype] = Use(before.tensors + 1, before.elements + elements, before.nbytes + entry.nbytes)
+    return Summary(
+        format=archive.format,
+        note=row.notes.get(version or ""),
+        tensors=len(rows),
+        elements=sum(use.elements for use in uses.values()),
+        nbytes=sum(use.nbytes for use in uses.values()),
+        stored_nbytes=sum(entry.stored_nbytes for entry in rows),
+        file_nbytes=None if archive.source is None else archive.source.size,
+        checksums=sum(entry.checksum is not None for entry in rows),
+        dtypes=dict(sorted(uses.items(), key=lambda item: -item[1].nbytes)),
+        encodings=dict(Counter(entry.encoding for entry in rows).most_common()),
+        layouts=dict(Counter(entry.layout for entry in rows).most_common()),
+    )

@@ -1,0 +1,230 @@
+"""Numbers that describe each tensor, in one pass and bounded memory, right for every element type.
+
+A block of values is turned into float64 and gives its own sum and its own sum of
+squared deviations from its own mean (twice corrected, pairwise summed); blocks are
+merged by Chan's formula in decimals of 50 digits, which neither overflow nor cancel.
+Within a block, values too large or too small to be squared are scaled by a power of
+two, and 64-bit integers that float64 cannot hold are taken relative to the smallest.
+
+Minimum, maximum, mean and standard deviation are those of the finite values, None
+where there are none. Complex numbers have no order, hence no minimum. The deviation
+is that of the population, as NumPy has it.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import UnsupportedError
+from tensorglot.model.archive import Archive
+from tensorglot.model.dtypes import DType, dtype_of
+from tensorglot.model.tensor import Part, Tensor
+from tensorglot.operations.collect import collect
+from tensorglot.operations.pieces import pieces
+from tensorglot.operations.save import Progress
+
+__all__ = ["Stats", "stats"]
+
+BLOCK_COUNT = 1 << 17
+"""Values that are looked at together: 1 MiB of float64 stays in the processor's cache."""
+_PLAIN_EXPONENTS = range(-400, 400)
+"""Squares of values of these powers of two, summed, stay within float64."""
+_EXACT = 1 << 53
+_DIGITS = decimal.Context(prec=50)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What one part of a tensor holds; a dense tensor has one, `data`."""
+
+    name: str
+    part: str
+    dtype: str
+    shape: tuple[int, ...]
+    count: int
+    zeros: int = 0
+    nan: int = 0
+    inf: int = 0
+    """Infinite values that are not NaN in their other half."""
+    min: int | float | None = None
+    max: int | float | None = None
+    mean: float | complex | None = None
+    std: float | None = None
+    unsupported: str | None = None
+    """Why there are no numbers: an element type that cannot be interpreted here."""
+
+    def to_dict(self) -> dict[str, Any]:
+        mean = [self.mean.real, self.mean.imag] if isinstance(self.mean, complex) else self.mean
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**fields, "shape": list(self.shape), "mean": mean}
+
+
+def stats(
+    tensors: Mapping[str, Any], *, names: Iterable[str] | None = None, progress: Progress | None = None
+) -> Iterator[Stats]:
+    """The numbers of every tensor of an archive, or of a mapping of arrays; of those named, if any are."""
+    archive = tensors if isinstance(tensors, Archive) else collect(tensors)
+    chosen = [archive[name] for name in (archive if names is None else names)]
+    total, done = sum(tensor.nbytes for tensor in chosen), 0
+    for tensor in chosen:
+        for part_name, part in tensor.parts.items():
+            tally = _Tally()
+            try:
+                for piece in pieces(tensor, part):
+                    tally.add(piece)
+                    if progress is not None:
+                        progress(done + tally.done * part.nbytes // math.prod(part.shape), total)
+                yield tally.stats(tensor, part_name, part)
+            except UnsupportedError as error:
+                yield _described(tensor, part_name, part, unsupported=error.message)
+            done += part.nbytes
+
+
+def _described(tensor: Tensor, part_name: str, part: Part, **numbers: Any) -> Stats:
+    dtype = part.dtype.name if part.dtype is not None else str(part.unknown_dtype)
+    return Stats(tensor.name, part_name, dtype, part.shape, math.prod(part.shape), **numbers)
+
+
+@dataclass(slots=True)
+class _Moments:
+    """Count, sum, and sum of squared deviations from the mean."""
+
+    count: int = 0
+    total: Decimal = Decimal(0)
+    deviations: Decimal = Decimal(0)
+
+    def add(self, values: NDArray[np.float64], origin: int = 0) -> None:
+        """Takes `values + origin`; all finite, at least one."""
+        count = len(values)
+        exponent = math.frexp(max(-float(values.min()), float(values.max())))[1]
+        if exponent in _PLAIN_EXPONENTS:
+            scale = Decimal(1)
+        else:
+            values, scale = np.ldexp(values, -exponent), _DIGITS.power(2, exponent)
+        center = float(values.mean())
+        apart = values - center
+        rest = float(apart.sum())
+        np.square(apart, out=apart)
+        deviations = max(0.0, float(apart.sum()) - rest * rest / count)
+        with decimal.localcontext(_DIGITS):
+            total = (Decimal(center) * count + Decimal(rest)) * scale + origin * count
+            self._merge(count, total, Decimal(deviations) * scale * scale)
+
+    def _merge(self, count: int, total: Decimal, deviations: Decimal) -> None:
+        if self.count:
+            apart = total / count - self.total / self.count
+            deviations += apart * apart * self.count * count / (self.count + count)
+        self.count += count
+        self.total += total
+        self.deviations += deviations
+
+    @property
+    def mean(self) -> float:
+        return float(_DIGITS.divide(self.total, self.count))
+
+    @property
+    def variance(self) -> Decimal:
+        return _DIGITS.divide(self.deviations, self.count)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """The numbers of one part as they come in."""
+
+    done: int = 0
+    zeros: int = 0
+    nan: int = 0
+    inf: int = 0
+    min: int | float | None = None
+    max: int | float | None = None
+    real: _Moments = field(default_factory=_Moments)
+    imaginary: _Moments = field(default_factory=_Moments)
+
+    def add(self, piece: NDArray[Any]) -> None:
+        dtype = dtype_of(piece.dtype)
+        take = self._add_complex if dtype.name.startswith("complex") else self._add_real
+        for start in range(0, len(piece), BLOCK_COUNT):
+            block = piece[start : start + BLOCK_COUNT]
+            take(block, dtype)
+            self.done += len(block)
+
+    def _add_real(self, block: NDArray[Any], dtype: DType) -> None:
+        if dtype.name in ("int64", "uint64"):
+            low, high = int(block.min()), int(block.max())
+            if max(-low, high) > _EXACT:
+                self.zeros += len(block) - int(np.count_nonzero(block))
+                self._widen(low, high)
+                distances = block.view(np.uint64) - np.uint64(low % (1 << 64))
+                self.real.add(distances.astype(np.float64), low)
+                return
+        values = self._finite(_as_float64(block, dtype))
+        if len(values):
+            whole = int if dtype.name.startswith(("int", "uint", "bool")) else float
+            self._widen(whole(values.min()), whole(values.max()))
+            self.real.add(values)
+
+    def _add_complex(self, block: NDArray[Any], dtype: DType) -> None:
+        values = self._finite(block.astype(np.complex128))
+        if len(values):
+            self.real.add(values.real)
+            self.imaginary.add(values.imag)
+
+    def _finite(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Counts zeros, NaN and Inf, and leaves the others."""
+        self.zeros += len(values) - int(np.count_nonzero(values))
+        finite = np.isfinite(values)
+        apart = len(values) - int(np.count_nonzero(finite))
+        if not apart:
+            return values
+        nan = int(np.count_nonzero(np.isnan(values)))
+        self.nan += nan
+        self.inf += apart - nan
+        kept: NDArray[Any] = values[finite]
+        return kept
+
+    def _widen(self, low: int | float, high: int | float) -> None:
+        self.min = low if self.min is None or low < self.min else self.min
+        self.max = high if self.max is None or high > self.max else self.max
+
+    def stats(self, tensor: Tensor, part_name: str, part: Part) -> Stats:
+        mean: float | complex | None = None
+        std: float | None = None
+        if self.imaginary.count:
+            mean = complex(self.real.mean, self.imaginary.mean)
+            std = float((self.real.variance + self.imaginary.variance).sqrt(_DIGITS))
+        elif self.real.count:
+            mean, std = self.real.mean, float(self.real.variance.sqrt(_DIGITS))
+        return _described(
+            tensor,
+            part_name,
+            part,
+            zeros=self.zeros,
+            nan=self.nan,
+            inf=self.inf,
+            min=self.min,
+            max=self.max,
+            mean=mean,
+            std=std,
+        )
+
+
+def _as_float64(block: NDArray[Any], dtype: DType) -> NDArray[np.float64]:
+    """Exact for all but the 64-bit integers beyond 2**53."""
+    if dtype.bits <= 8 and block.dtype.itemsize == 1:
+        return _byte_values(dtype)[block.view(np.uint8)]
+    return block.astype(np.float64)
+
+
+@cache
+def _byte_values(dtype: DType) -> NDArray[np.float64]:
+    """The value of every byte, which is several times faster to look up than to convert."""
+    return np.arange(256).astype(np.uint8).view(dtype.require_numpy()).astype(np.float64)
