@@ -1,0 +1,105 @@
+"""The command line: a table of commands, each loaded when it is called.
+
+A command reads its arguments, calls an operation and prints. Data goes to stdout,
+progress and messages to stderr. Nothing here computes, and nothing here imports more
+than click before a command is chosen, so that help costs nothing. A new command is a
+module with `command`, and a row.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NamedTuple, NoReturn
+
+import click
+
+from tensorglot.cli.exits import EXITS, finish
+
+__all__ = ["COMMANDS", "Command", "commands", "main"]
+
+
+class Command(NamedTuple):
+    """One row."""
+
+    name: str
+    module: str
+    help: str
+    """The first line of the command's own help."""
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("ls", "tensorglot.cli.ls", "List the tensors of a file."),
+    Command("info", "tensorglot.cli.info", "Describe a file, or one tensor of it."),
+    Command("cat", "tensorglot.cli.cat", "Print a tensor or a slice of it."),
+    Command("stats", "tensorglot.cli.stats", "Minimum, maximum, mean, deviation, zeros, NaN and Inf of tensors."),
+    Command("verify", "tensorglot.cli.verify", "Check that a file keeps the rules of its format."),
+    Command("formats", "tensorglot.cli.formats", "List the formats with what each can read, write and hold."),
+    Command("demo", "tensorglot.cli.demo", "Make a small checkpoint and show what can be done with it."),
+)
+_BY_NAME = {row.name: row for row in COMMANDS}
+
+
+class Commands(click.Group):
+    """The table as a group of click."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_BY_NAME)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        row = _BY_NAME.get(cmd_name)
+        if row is None:
+            return None
+        command = import_module(row.module).command
+        assert isinstance(command, click.Command)  # noqa: S101
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(row.name, row.help) for row in COMMANDS])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), meaning) for code, meaning in EXITS.items()])
+
+    def main(  # type: ignore[override]  # it always exits
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        **options: Any,
+    ) -> NoReturn:
+        """Runs a command and leaves with its exit code, whatever happens on the way."""
+        given = sys.argv[1:] if args is None else list(args)
+
+        def run() -> int | None:
+            self._main_shell_completion({}, "tensorglot", complete_var)
+            with self.make_context("tensorglot", list(given)) as context:
+                code: int | None = self.invoke(context)
+                return code
+
+        finish(run, as_json="--json" in given)
+
+
+def _version(ctx: click.Context, option: click.Parameter, asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        click.echo(version("tensorglot"))
+        ctx.exit()
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print it, exit.")
+def commands() -> None:
+    """Tensors in any container: look, check, compare, convert.
+
+    Data goes to stdout, progress and messages to stderr. Every command has --json:
+    then stdout is one JSON document, and an error is one JSON object on stderr.
+    """
+
+
+def main() -> None:
+    """The entry point."""
+    commands.main()

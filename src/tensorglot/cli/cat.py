@@ -1,0 +1,58 @@
+"""`tensorglot cat`"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tensorglot.cli.options import as_json, file_argument, reading_format
+from tensorglot.cli.terminal import message
+
+__all__ = ["command"]
+
+
+@click.command
+@file_argument
+@click.argument("name")
+@click.argument("index", default="...")
+@click.option("--npy", is_flag=True, help="Write a .npy file instead of text.")
+@click.option("-o", "--output", type=click.Path(path_type=str), help="Write to this file, whole or not at all.")
+@reading_format
+@as_json
+def command(file: str, name: str, index: str, npy: bool, output: str | None, format: str | None, as_json: bool) -> None:
+    """Print a tensor or a slice of it.
+
+    INDEX is what stands between NumPy's brackets: integers, slices, ... and None.
+    Only what it selects is read.
+
+    As text, one dimension is a value a line; of more dimensions, each line is a row,
+    and an empty line parts matrices. Nothing is left out. With --json a complex
+    number is a pair, and NaN and the infinities are text.
+
+    \b
+    Examples:
+      tensorglot cat model.bt lm_head.weight '[10:20, ::2]'
+      tensorglot cat model.bt lm_head.weight '[0, -5:]' --json
+      tensorglot cat model.bt lm_head.weight --npy -o head.npy
+    """
+    import tensorglot as tg
+    from tensorglot.io.sink import AtomicFile, write_stream
+    from tensorglot.operations.excerpt import json_document, npy_bytes, parse_index, text_lines
+
+    if npy and as_json:
+        raise click.UsageError("--npy and --json exclude each other.")
+    if npy and output is None and sys.stdout.isatty():
+        raise click.UsageError("A .npy file is not for a terminal: redirect it, or use -o FILE.")
+    chosen = parse_index(index)
+    with tg.open(file, format=format) as archive:
+        tensor = archive[name]
+        form = npy_bytes if npy else json_document if as_json else text_lines
+        pieces = form(tensor, chosen)
+        if output is None:
+            write_stream(sys.stdout.buffer, pieces)
+        else:
+            with AtomicFile(output) as target:
+                target.write(pieces)
+    if npy and tensor.dtype is not None and tensor.dtype.isbuiltin != 1:
+        message(f".npy has no {tensor.dtype}: read it with numpy.load(file).view(ml_dtypes.{tensor.dtype})")

@@ -1,0 +1,104 @@
+"""How a command ends: every way out has an exit code, and an error is one line on stderr.
+
+With `--json` on the command line that line is an object instead:
+`{"error": {"kind", "message", "rule", "offset", "tensor", "exit"}}`. A reader of the
+output that goes away (`| head`) is no error, and gets no message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+import click
+
+from tensorglot.cli.terminal import one_line, styled
+from tensorglot.errors import FormatError, InputError, TensorglotError, TensorNotFound, UnsupportedError
+
+__all__ = ["EXITS", "finish"]
+
+DEFECT = 70
+EXITS: dict[int, str] = {
+    0: "all is well",
+    1: "files differ, or verification failed",
+    2: "the command line makes no sense, or names what is not there",
+    3: "the input breaks a rule of its format",
+    4: "lawful but not supported, or a loss was refused",
+    5: "reading or writing failed",
+    DEFECT: "a defect in tensorglot",
+    130: "interrupted",
+    141: "the reader of the output went away",
+}
+
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (click.ClickException, 2),
+    (InputError, 2),
+    (TensorNotFound, 2),
+    (FormatError, 3),
+    (UnsupportedError, 4),
+    (OSError, 5),
+    (MemoryError, 5),
+    (click.Abort, 130),
+    (KeyboardInterrupt, 130),
+)
+
+
+def finish(run: Callable[[], int | None], *, as_json: bool) -> NoReturn:
+    """Runs, reports what went wrong, exits."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        try:
+            code = run() or 0
+        finally:
+            _flush()
+    except click.exceptions.Exit as leaving:
+        code = leaving.exit_code
+    except BrokenPipeError:
+        code = 141
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - every way out has its code
+        code = next((code for kind, code in _CODES if isinstance(error, kind)), DEFECT)
+        _report(error, code, as_json)
+    sys.exit(code)
+
+
+def _flush() -> None:
+    """What was printed is out, or nobody tries again at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
+
+
+def _report(error: BaseException, code: int, as_json: bool) -> None:
+    if code == DEFECT:
+        traceback.print_exception(error)
+    if as_json:
+        where = {name: getattr(error, name, None) for name in ("rule", "offset", "tensor")}
+        fields = {"kind": type(error).__name__, "message": _message(error), **where, "exit": code}
+        print(json.dumps({"error": fields}), file=sys.stderr)
+        return
+    message = str(error) if isinstance(error, TensorglotError) else _message(error)
+    label = click.style("error:", fg="red", bold=True) if styled(sys.stderr) else "error:"
+    print(label, one_line(message), file=sys.stderr)
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, TensorglotError):
+        return error.message
+    if isinstance(error, click.ClickException):
+        context = getattr(error, "ctx", None)
+        return error.format_message() + (f" Try '{context.command_path} --help'." if context else "")
+    if isinstance(error, OSError):
+        what = error.strerror or str(error)
+        return what if error.filename is None else f"{error.filename}: {what}"
+    if isinstance(error, MemoryError):
+        return "not enough memory"
+    if isinstance(error, (click.Abort, KeyboardInterrupt)):
+        return "interrupted"
+    return f"{type(error).__name__}: {error} (a defect: please report it)"

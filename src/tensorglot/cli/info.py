@@ -1,0 +1,131 @@
+"""`tensorglot info`"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tensorglot.cli.options import as_json, counted, file_argument, reading_format, shape_text
+from tensorglot.cli.terminal import Column, print_fields, print_json, print_table
+from tensorglot.errors import escape
+
+if TYPE_CHECKING:
+    from tensorglot.operations.listing import Summary
+
+__all__ = ["command"]
+
+
+@click.command
+@file_argument
+@click.argument("name", required=False)
+@reading_format
+@as_json
+def command(file: str, name: str | None, format: str | None, as_json: bool) -> None:
+    """Describe a file, or one tensor of it.
+
+    Of a file: the format and who reads it, how many tensors and bytes of which
+    types, and the metadata. Of a tensor: all that the file says about it. No values
+    are read.
+
+    \b
+    Examples:
+      tensorglot info model.bt
+      tensorglot info model.bt lm_head.weight
+      tensorglot info model.bt --json | jq .metadata
+    """
+    import tensorglot as tg
+    from tensorglot.operations.listing import summarize
+
+    with tg.open(file, format=format) as archive:
+        if name is not None:
+            fields = archive.info(name)
+            (print_json if as_json else _print_tensor)(fields)
+            return
+        summary = summarize(archive)
+        metadata = archive.metadata
+    if as_json:
+        print_json({"file": file, **summary.to_dict(), "metadata": metadata})
+    else:
+        _print_summary(file, summary, metadata)
+
+
+def _print_summary(file: str, summary: Summary, metadata: Mapping[str, Any] | None) -> None:
+    from tensorglot.model.tensor import human_nbytes
+
+    size = human_nbytes(summary.nbytes)
+    if summary.stored_nbytes != summary.nbytes:
+        size += f", stored as {human_nbytes(summary.stored_nbytes)}"
+    whole = summary.file_nbytes
+    fields = [
+        ("file", escape(file, longest=sys.maxsize)),
+        ("size", "-" if whole is None else f"{human_nbytes(whole)} ({whole:,} bytes)"),
+        ("format", summary.format),
+        ("", summary.note or ""),
+        ("tensors", f"{summary.tensors:,} ({summary.elements:,} elements, {size})"),
+        ("checksums", f"{summary.checksums:,} of {counted(summary.tensors, 'tensor')}"),
+    ]
+    for title, counts in (("encodings", summary.encodings), ("layouts", summary.layouts)):
+        if set(counts) - {"raw", "dense"}:
+            fields.append((title, ", ".join(f"{escape(name)} {count:,}" for name, count in counts.items())))
+    print_fields(fields)
+    if summary.dtypes:
+        print()
+        uses = summary.dtypes.values()
+        print_table(
+            [
+                Column("dtype", [escape(name) for name in summary.dtypes]),
+                Column("tensors", [f"{use.tensors:,}" for use in uses], right=True),
+                Column("elements", [f"{use.elements:,}" for use in uses], right=True),
+                Column("size", [human_nbytes(use.nbytes) for use in uses], right=True),
+            ]
+        )
+    print()
+    if metadata:
+        print_table(
+            [
+                Column("metadata", [escape(key, longest=sys.maxsize) for key in metadata]),
+                Column("value", [_text(value) for value in metadata.values()], elastic=True),
+            ]
+        )
+    else:
+        print("no metadata" if metadata is None else "empty metadata")
+
+
+def _print_tensor(fields: Mapping[str, Any]) -> None:
+    from tensorglot.model.tensor import human_nbytes
+
+    shown = [
+        ("name", escape(fields["name"], longest=sys.maxsize)),
+        ("type", escape(fields["type"], longest=sys.maxsize)),
+        ("dtype", fields["dtype"] or "-"),
+        ("shape", shape_text(fields["shape"])),
+        ("size", f"{human_nbytes(fields['nbytes'])} ({fields['nbytes']:,} bytes)"),
+        ("stored", f"{fields['stored_nbytes']:,} bytes at byte {fields['offset']:,}"),
+        ("encoding", escape(fields["encoding"])),
+        ("layout", escape(fields["layout"])),
+        ("checksum", escape(fields["checksum"] or "none")),
+    ]
+    shown += [(escape(key), _text(value)) for key, value in fields["attributes"].items()]
+    print_fields(shown)
+    parts = fields["parts"]
+    if len(parts) > 1:
+        print()
+        print_table(
+            [
+                Column("part", [escape(name) for name in parts]),
+                Column("dtype", [escape(str(part["dtype"])) for part in parts.values()]),
+                Column("shape", [shape_text(part["shape"]) for part in parts.values()], elastic=True),
+                Column("size", [human_nbytes(part["nbytes"]) for part in parts.values()], right=True),
+                Column("offset", [str(part["offset"]) for part in parts.values()], right=True),
+                Column("encoding", [escape(part["encoding"]) for part in parts.values()]),
+                Column("checksum", [escape(part["checksum"] or "-") for part in parts.values()], elastic=True),
+            ]
+        )
+
+
+def _text(value: Any) -> str:
+    return escape(value if isinstance(value, str) else json.dumps(value, default=str), longest=sys.maxsize)

@@ -1,0 +1,85 @@
+"""`tensorglot ls`"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from tensorglot.cli.options import as_json, counted, file_argument, patterns_argument, reading_format, shape_text
+from tensorglot.cli.terminal import Column, informative, print_json, print_table
+from tensorglot.errors import escape
+
+if TYPE_CHECKING:
+    from tensorglot.operations.listing import Entry
+
+__all__ = ["command"]
+
+
+@click.command
+@file_argument
+@patterns_argument
+@click.option("-l", "--long", is_flag=True, help="Also offset, encoding, layout and checksum.")
+@reading_format
+@as_json
+def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None, as_json: bool) -> None:
+    """List the tensors of a file.
+
+    With patterns, only those whose names match one of them, as in a shell: * any
+    characters, ? any one. On a terminal long names are shortened in the middle; in a
+    pipe they are whole. Characters that cannot be shown are escaped.
+
+    \b
+    Examples:
+      tensorglot ls model.bt
+      tensorglot ls model.bt 'layers.0.*' --long
+      tensorglot ls model.bt --json | jq '.tensors[].name'
+    """
+    import tensorglot as tg
+    from tensorglot.model.tensor import human_nbytes
+    from tensorglot.operations.listing import entries, matching
+
+    with tg.open(file, format=format) as archive:
+        rows = entries(archive, matching(archive.index.names, patterns) if patterns else None)
+        kind = archive.format
+    nbytes = sum(row.nbytes for row in rows)
+    if as_json:
+        tensors = [row.to_dict() for row in rows]
+        print_json({"file": file, "format": kind, "tensors": tensors, "count": len(rows), "nbytes": nbytes})
+        return
+    columns = [
+        Column("name", [escape(row.name, longest=sys.maxsize) for row in rows], elastic=True),
+        Column("dtype", [escape(row.dtype) for row in rows]),
+        Column("shape", [shape_text(row.shape) for row in rows], elastic=True),
+        Column("size", [human_nbytes(row.nbytes) for row in rows], right=True),
+    ]
+    total = f"{counted(len(rows), 'tensor')}, {human_nbytes(nbytes)}"
+    if long:
+        more, alike = _long_columns(rows)
+        columns += more
+        total += f"; {', '.join(alike)}" if rows and alike else ""
+    print_table(columns)
+    print(total)
+
+
+def _long_columns(rows: Sequence[Entry]) -> tuple[list[Column], list[str]]:
+    """What the long form adds: columns, and for those that would say the same everywhere a word for the total."""
+    from tensorglot.model.tensor import human_nbytes
+
+    columns, alike = [], []
+    if any(row.stored_nbytes != row.nbytes for row in rows):
+        columns.append(Column("stored", [human_nbytes(row.stored_nbytes) for row in rows], right=True))
+    columns.append(Column("offset", ["-" if row.offset is None else str(row.offset) for row in rows], right=True))
+    for title, usual, cells in (
+        ("encoding", "raw", [escape(row.encoding) for row in rows]),
+        ("layout", "dense", [escape(row.layout) for row in rows]),
+        ("checksum", "none", [escape(row.checksum or "none") for row in rows]),
+    ):
+        column = Column(title, cells, elastic=True)
+        if informative(column, usual):
+            columns.append(column)
+        else:
+            alike.append(f"{title} {usual}")
+    return columns, alike

@@ -1,0 +1,77 @@
+"""`tensorglot stats`"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from tensorglot.cli.options import as_json, counted, file_argument, patterns_argument, reading_format
+from tensorglot.cli.terminal import Column, informative, message, print_json, print_table, progress_bar
+from tensorglot.errors import escape
+
+if TYPE_CHECKING:
+    from tensorglot.operations.stats import Stats
+
+__all__ = ["command"]
+
+
+@click.command
+@file_argument
+@patterns_argument
+@reading_format
+@as_json
+def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: bool) -> int:
+    """Minimum, maximum, mean, deviation, zeros, NaN and Inf of tensors.
+
+    Of the finite values; NaN and infinite ones are only counted. The deviation is
+    that of the population. Every value is read once, in bounded memory. The parts of
+    a tensor that is not dense are shown one by one, as NAME#PART. With --json the
+    mean of complex numbers is a pair.
+
+    \b
+    Examples:
+      tensorglot stats model.bt
+      tensorglot stats model.bt '*.bias' --json
+    """
+    import tensorglot as tg
+    from tensorglot.operations.listing import matching
+    from tensorglot.operations.stats import stats
+
+    with tg.open(file, format=format) as archive, progress_bar("reading") as progress:
+        rows = list(stats(archive, names=matching(archive.index.names, patterns), progress=progress))
+    if as_json:
+        print_json({"file": file, "tensors": [row.to_dict() for row in rows]})
+    else:
+        _print(rows)
+    left_out = [row for row in rows if row.unsupported is not None]
+    for row in left_out:
+        message(f"{escape(row.name)}: {row.unsupported}")
+    return 4 if left_out else 0
+
+
+def _print(rows: Sequence[Stats]) -> None:
+    names = [row.name if row.part == "data" else f"{row.name}#{row.part}" for row in rows]
+    columns = [
+        Column("name", [escape(name, longest=sys.maxsize) for name in names], elastic=True),
+        Column("min", [_number(row.min) for row in rows], right=True),
+        Column("max", [_number(row.max) for row in rows], right=True),
+        Column("mean", [_number(row.mean) for row in rows], right=True),
+        Column("std", [_number(row.std) for row in rows], right=True),
+    ]
+    counts = [
+        Column("zeros", [str(row.zeros) for row in rows], right=True),
+        Column("NaN", [str(row.nan) for row in rows], right=True),
+        Column("Inf", [str(row.inf) for row in rows], right=True),
+    ]
+    print_table(columns + [column for column in counts if informative(column, "0")])
+    absent = [f"no {column.title}" for column in counts if not informative(column, "0")]
+    print(", ".join([counted(len({row.name for row in rows}), "tensor"), *absent]))
+
+
+def _number(value: float | complex | None) -> str:
+    if value is None:
+        return "-"
+    return str(value) if isinstance(value, int) else f"{value:.3g}"
