@@ -84,14 +84,17 @@ class Commands(click.Group):
 
 def _version(ctx: click.Context, option: click.Parameter, asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        click.echo(version("tensorglot"))
+        try:
+            click.echo(version("tensorglot"))
+        except PackageNotFoundError:
+            click.echo("not installed: running from a source tree")
         ctx.exit()
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print it, exit.")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show it and exit.")
 def commands() -> None:
     """Tensors in any container: look, check, compare, convert.
 

@@ -80,7 +80,8 @@ def _report(error: BaseException, code: int, as_json: bool) -> None:
         traceback.print_exception(error)
     if as_json:
         where = {name: getattr(error, name, None) for name in ("rule", "offset", "tensor")}
-        fields = {"kind": type(error).__name__, "message": _message(error), **where, "exit": code}
+        kind = "UsageError" if isinstance(error, click.ClickException) else type(error).__name__
+        fields = {"kind": kind, "message": _message(error), **where, "exit": code}
         print(json.dumps({"error": fields}), file=sys.stderr)
         return
     message = str(error) if isinstance(error, TensorglotError) else _message(error)

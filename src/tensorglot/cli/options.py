@@ -26,7 +26,7 @@ def as_json(command: F) -> F:
 
 def reading_format(command: F) -> F:
     return click.option(
-        "--format", metavar="NAME", help="Read it as this format, e.g. bintensors@1, instead of looking."
+        "--format", metavar="NAME", help="Read it as this format, e.g. bintensors@1, instead of finding out."
     )(command)
 
 

@@ -122,11 +122,11 @@ def text_lines(tensor: Tensor, index: IndexText) -> Iterator[bytes]:
     shape = _Region.of(tensor, index).shape
     if len(shape) < 2:
         for block in _blocks(tensor, index):
-            yield from (f"{value}\n".encode() for value in block.reshape(-1))
+            yield from (f"{value!s}\n".encode() for value in block.reshape(-1))
         return
     width, height, done = shape[-1], shape[-2], 0
     for block in _blocks(tensor, index, whole_rows=True):
-        rows = block.reshape(-1, width)
+        rows = block.reshape(math.prod(block.shape[:-1]), width)
         aligned = max(1, ALIGNED_COUNT // max(1, width))
         for start in range(0, len(rows), aligned):
             cells = [list(map(str, row)) for row in rows[start : start + aligned]]

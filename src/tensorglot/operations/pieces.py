@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.model.dtypes import unpack
-from tensorglot.model.payload import PIECE_NBYTES, Memory, Payload, as_bytes
+from tensorglot.model.payload import PIECE_NBYTES, Payload, Span, as_bytes
 from tensorglot.model.tensor import Part, Tensor, check_bool
 
 __all__ = ["pieces"]
@@ -23,8 +23,8 @@ def pieces(tensor: Tensor, part: Part) -> Iterator[NDArray[Any]]:
         tensor.verifier(tensor)
     packed = part.dtype if part.dtype is not None and part.dtype.packed else None
     left = math.prod(part.shape)
-    whole_items = math.lcm(packed.bits, 8) if packed is not None else dtype.itemsize
-    for raw in _raw_pieces(part.payload, PIECE_NBYTES // whole_items * whole_items):
+    unit = math.lcm(packed.bits, 8) // 8 if packed is not None else dtype.itemsize
+    for raw in _raw_pieces(part.payload, unit):
         if packed is not None:
             count = min(left, len(raw) * 8 // packed.bits)
             values = unpack(np.frombuffer(raw, np.uint8), count, packed)
@@ -36,15 +36,22 @@ def pieces(tensor: Tensor, part: Part) -> Iterator[NDArray[Any]]:
         yield values
 
 
-def _raw_pieces(payload: Payload, nbytes: int) -> Iterator[memoryview]:
-    if isinstance(payload, Memory):
-        for chunk in payload.chunks():
-            whole = as_bytes(chunk)
-            for start in range(0, len(whole), nbytes):
-                yield whole[start : start + nbytes]
+def _raw_pieces(payload: Payload, unit: int) -> Iterator[memoryview]:
+    """The stored bytes in order, cut at multiples of `unit`."""
+    nbytes = max(unit, PIECE_NBYTES // unit * unit)
+    if isinstance(payload, Span):
+        scratch = np.empty(min(nbytes, payload.nbytes), np.uint8).data
+        for start in range(0, payload.nbytes, nbytes):
+            piece = scratch[: payload.nbytes - start]
+            payload.read_into(start, piece)
+            yield piece
         return
-    scratch = np.empty(min(nbytes, payload.nbytes), np.uint8).data
-    for start in range(0, payload.nbytes, nbytes):
-        piece = scratch[: payload.nbytes - start]
-        payload.read_into(start, piece)
-        yield piece
+    rest = b""
+    for chunk in payload.chunks():
+        whole = memoryview(rest + bytes(as_bytes(chunk))) if rest else as_bytes(chunk)
+        end = len(whole) // unit * unit
+        for start in range(0, end, nbytes):
+            yield whole[start : min(start + nbytes, end)]
+        rest = bytes(whole[end:])
+    if rest:
+        yield memoryview(rest)

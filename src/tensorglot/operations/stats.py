@@ -152,10 +152,11 @@ class _Tally:
     def add(self, piece: NDArray[Any]) -> None:
         dtype = dtype_of(piece.dtype)
         take = self._add_complex if dtype.name.startswith("complex") else self._add_real
-        for start in range(0, len(piece), BLOCK_COUNT):
-            block = piece[start : start + BLOCK_COUNT]
-            take(block, dtype)
-            self.done += len(block)
+        with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
+            for start in range(0, len(piece), BLOCK_COUNT):
+                block = piece[start : start + BLOCK_COUNT]
+                take(block, dtype)
+                self.done += len(block)
 
     def _add_real(self, block: NDArray[Any], dtype: DType) -> None:
         if dtype.name in ("int64", "uint64"):

@@ -1,0 +1,5 @@
+"""`python -m tensorglot`"""
+
+from tensorglot.cli import main
+
+main()
