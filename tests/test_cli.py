@@ -269,3 +269,15 @@ def test_help_of_all() -> None:
     for code, meaning in EXITS.items():
         assert f"  {code} " in out
         assert meaning in out
+
+
+def test_metadata_that_json_lacks(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = {"nan": float("nan"), "raw": b"\x00\xff", "pair": 1 + 2j, "deep": {"keys": [(1, None, True)], 7: 2.5}}
+    monkeypatch.setattr("tensorglot.model.archive.Archive.metadata", odd)
+    assert run_json("info", model)["metadata"] == {
+        "nan": "NaN",
+        "raw": "00ff",
+        "pair": [1.0, 2.0],
+        "deep": {"keys": [[1, None, True]], "7": 2.5},
+    }
+    assert '{"keys": [[1, null, true]], "7": 2.5}' in run("info", model).stdout

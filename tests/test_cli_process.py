@@ -188,3 +188,10 @@ def test_version() -> None:
         assert done.stdout.decode().strip() == version("tensorglot")
     except PackageNotFoundError:
         assert done.stdout.startswith(b"not installed")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-"])
+def test_streams_that_are_closed(folder: Path, closed: str) -> None:
+    line = f'"{sys.executable}" -m tensorglot ls "{folder / "model.bt"}" {closed}'
+    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, env=environment())
+    assert (done.returncode, done.stderr) == (0, b"")

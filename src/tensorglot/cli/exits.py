@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -49,8 +50,10 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 
 def finish(run: Callable[[], int | None], *, as_json: bool) -> NoReturn:
     """Runs, reports what went wrong, exits."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
+        getattr(sys, name).reconfigure(errors="backslashreplace")
     try:
         try:
             code = run() or 0

@@ -39,14 +39,15 @@ def command(file: str, name: str | None, format: str | None, as_json: bool) -> N
     """
     import tensorglot as tg
     from tensorglot.operations.listing import summarize
+    from tensorglot.operations.plain import plain
 
     with tg.open(file, format=format) as archive:
         if name is not None:
-            fields = archive.info(name)
+            fields = plain(archive.info(name))
             (print_json if as_json else _print_tensor)(fields)
             return
         summary = summarize(archive)
-        metadata = archive.metadata
+        metadata = plain(archive.metadata)
     if as_json:
         print_json({"file": file, **summary.to_dict(), "metadata": metadata})
     else:
@@ -128,4 +129,4 @@ def _print_tensor(fields: Mapping[str, Any]) -> None:
 
 
 def _text(value: Any) -> str:
-    return escape(value if isinstance(value, str) else json.dumps(value, default=str), longest=sys.maxsize)
+    return escape(value if isinstance(value, str) else json.dumps(value), longest=sys.maxsize)

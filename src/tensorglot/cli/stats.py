@@ -29,7 +29,7 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
     Of the finite values; NaN and infinite ones are only counted. The deviation is
     that of the population. Every value is read once, in bounded memory. The parts of
     a tensor that is not dense are shown one by one, as NAME#PART. With --json the
-    mean of complex numbers is a pair.
+    mean of complex numbers is a pair. Checksums are checked where there are any.
 
     \b
     Examples:
@@ -40,7 +40,7 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
     from tensorglot.operations.listing import matching
     from tensorglot.operations.stats import stats
 
-    with tg.open(file, format=format) as archive, progress_bar("reading") as progress:
+    with tg.open(file, format=format, verify="lazy") as archive, progress_bar("reading") as progress:
         rows = list(stats(archive, names=matching(archive.index.names, patterns), progress=progress))
     if as_json:
         print_json({"file": file, "tensors": [row.to_dict() for row in rows]})

@@ -22,6 +22,7 @@ from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.model.payload import PIECE_NBYTES, as_bytes
 from tensorglot.model.slicing import select
 from tensorglot.model.tensor import Tensor
+from tensorglot.operations.plain import plain
 
 __all__ = ["IndexText", "json_document", "npy_bytes", "parse_index", "text_lines"]
 
@@ -154,19 +155,10 @@ def json_document(tensor: Tensor, index: IndexText) -> Iterator[bytes]:
     """Values as nested lists: a complex number is a pair, NaN and the infinities are text."""
     dtype = _dense_dtype(tensor)
     values = np.asarray(tensor[index])
-    pairs = np.stack((values.real, values.imag), axis=-1) if dtype.kind == "c" else values
     document = {
         "name": tensor.name,
         "dtype": dtype.name,
         "shape": list(values.shape),
-        "values": _in_json(pairs.tolist()),
+        "values": plain(values.tolist()),
     }
     yield json.dumps(document).encode() + b"\n"
-
-
-def _in_json(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_in_json(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value

@@ -1,0 +1,27 @@
+"""Values that files hold, as values that JSON has.
+
+NaN and the infinities are text, a complex number is a pair, bytes are text in
+hexadecimal, a key that is no text is shown as such.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+__all__ = ["plain"]
+
+
+def plain(value: Any) -> Any:
+    """The same value out of dicts, lists, text, numbers, booleans and None."""
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else repr(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, complex):
+        return [plain(value.real), plain(value.imag)]
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).hex()
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
