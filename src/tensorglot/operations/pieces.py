@@ -1,57 +1,78 @@
-"""The values of a part in order, a piece at a time, in bounded memory, wherever and however they are stored."""
+"""The values of a part as a stream of short arrays: what every verb over large tensors consumes.
+
+Whatever the payload is (a span, encoded, in memory), whatever its byte order, and
+whether several elements share a byte, out come flat arrays of so many elements each,
+in the machine's byte order. A buffer is valid until the next one is asked for.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.model.dtypes import unpack
-from tensorglot.model.payload import PIECE_NBYTES, Payload, Span, as_bytes
-from tensorglot.model.tensor import Part, Tensor, check_bool
+from tensorglot.model.payload import Chunk, Span, as_bytes
+from tensorglot.model.tensor import Part, check_bool
 
-__all__ = ["pieces"]
+__all__ = ["PIECE_COUNT", "blocks", "elements"]
+
+PIECE_COUNT = 1 << 18
+"""Elements in a piece. Few enough that a piece and what is computed from it stay in the processor's cache."""
 
 
-def pieces(tensor: Tensor, part: Part) -> Iterator[NDArray[Any]]:
-    """Flat arrays in C order; each is valid until the next is asked for."""
-    dtype = part.numpy_dtype(tensor.name)
-    if tensor.verifier is not None:
-        tensor.verifier(tensor)
-    packed = part.dtype if part.dtype is not None and part.dtype.packed else None
+def elements(part: Part, tensor: str, count: int = PIECE_COUNT) -> Iterator[NDArray[Any]]:
+    """The elements of a part in C order, `count` at a time; `count` is a multiple of 8."""
+    dtype = part.numpy_dtype(tensor)
+    row = part.dtype
     left = math.prod(part.shape)
-    unit = math.lcm(packed.bits, 8) // 8 if packed is not None else dtype.itemsize
-    for raw in _raw_pieces(part.payload, unit):
-        if packed is not None:
-            count = min(left, len(raw) * 8 // packed.bits)
-            values = unpack(np.frombuffer(raw, np.uint8), count, packed)
+    for block in blocks(part.payload.chunks(), count * row.bits // 8 if row is not None else 0):
+        if row is not None and row.packed:
+            values = unpack(np.frombuffer(block, np.uint8), min(count, left), row)
         else:
-            stored = np.frombuffer(raw, dtype.newbyteorder(">" if part.big_endian else "<"))
-            values = stored.astype(dtype, copy=False)
+            values = np.frombuffer(block, dtype.newbyteorder(">" if part.big_endian else "<")).astype(dtype, copy=False)
+        check_bool(values, tensor, part.offset)
         left -= len(values)
-        check_bool(values, tensor.name, part.offset)
         yield values
 
 
-def _raw_pieces(payload: Payload, unit: int) -> Iterator[memoryview]:
-    """The stored bytes in order, cut at multiples of `unit`."""
-    nbytes = max(unit, PIECE_NBYTES // unit * unit)
-    if isinstance(payload, Span):
-        scratch = np.empty(min(nbytes, payload.nbytes), np.uint8).data
-        for start in range(0, payload.nbytes, nbytes):
-            piece = scratch[: payload.nbytes - start]
-            payload.read_into(start, piece)
+def blocks(chunks: Iterable[Chunk], nbytes: int) -> Iterator[memoryview]:
+    """The bytes of the chunks in blocks of `nbytes`, the last one shorter. Spans are read as they are needed."""
+    room = np.empty(nbytes, np.uint8).data
+    filled = 0
+    for view in _views(chunks, nbytes):
+        if filled:
+            taken = min(nbytes - filled, len(view))
+            room[filled : filled + taken] = view[:taken]
+            filled += taken
+            view = view[taken:]
+            if filled < nbytes:
+                continue
+            yield room
+            filled = 0
+        whole = len(view) - len(view) % nbytes
+        for start in range(0, whole, nbytes):
+            yield view[start : start + nbytes]
+        filled = len(view) - whole
+        room[:filled] = view[whole:]
+    if filled:
+        yield room[:filled]
+
+
+def _views(chunks: Iterable[Chunk], nbytes: int) -> Iterator[memoryview]:
+    scratch: memoryview | None = None
+    for chunk in chunks:
+        shared = chunk.view() if isinstance(chunk, Span) else as_bytes(chunk)
+        if shared is not None:
+            yield shared
+            continue
+        assert isinstance(chunk, Span)  # noqa: S101
+        if scratch is None:
+            scratch = np.empty(nbytes, np.uint8).data
+        for start in range(0, chunk.nbytes, nbytes):
+            piece = scratch[: chunk.nbytes - start]
+            chunk.read_into(start, piece)
             yield piece
-        return
-    rest = b""
-    for chunk in payload.chunks():
-        whole = memoryview(rest + bytes(as_bytes(chunk))) if rest else as_bytes(chunk)
-        end = len(whole) // unit * unit
-        for start in range(0, end, nbytes):
-            yield whole[start : min(start + nbytes, end)]
-        rest = bytes(whole[end:])
-    if rest:
-        yield memoryview(rest)

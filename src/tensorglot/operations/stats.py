@@ -29,7 +29,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations.collect import collect
-from tensorglot.operations.pieces import pieces
+from tensorglot.operations.pieces import elements
 from tensorglot.operations.save import Progress
 
 __all__ = ["Stats", "stats"]
@@ -79,8 +79,10 @@ def stats(
         for part_name, part in tensor.parts.items():
             tally = _Tally()
             try:
-                for piece in pieces(tensor, part):
-                    tally.add(piece)
+                if tensor.verifier is not None:
+                    tensor.verifier(tensor)
+                for block in elements(part, tensor.name, BLOCK_COUNT):
+                    tally.add(block)
                     if progress is not None:
                         progress(done + tally.done * part.nbytes // math.prod(part.shape), total)
                 yield tally.stats(tensor, part_name, part)
@@ -149,14 +151,14 @@ class _Tally:
     real: _Moments = field(default_factory=_Moments)
     imaginary: _Moments = field(default_factory=_Moments)
 
-    def add(self, piece: NDArray[Any]) -> None:
-        dtype = dtype_of(piece.dtype)
-        take = self._add_complex if dtype.name.startswith("complex") else self._add_real
+    def add(self, block: NDArray[Any]) -> None:
+        dtype = dtype_of(block.dtype)
         with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
-            for start in range(0, len(piece), BLOCK_COUNT):
-                block = piece[start : start + BLOCK_COUNT]
-                take(block, dtype)
-                self.done += len(block)
+            if dtype.name.startswith("complex"):
+                self._add_complex(block)
+            else:
+                self._add_real(block, dtype)
+        self.done += len(block)
 
     def _add_real(self, block: NDArray[Any], dtype: DType) -> None:
         if dtype.name in ("int64", "uint64"):
@@ -173,7 +175,7 @@ class _Tally:
             self._widen(whole(values.min()), whole(values.max()))
             self.real.add(values)
 
-    def _add_complex(self, block: NDArray[Any], dtype: DType) -> None:
+    def _add_complex(self, block: NDArray[Any]) -> None:
         values = self._finite(block.astype(np.complex128))
         if len(values):
             self.real.add(values.real)
@@ -203,7 +205,8 @@ class _Tally:
             mean = complex(self.real.mean, self.imaginary.mean)
             std = float((self.real.variance + self.imaginary.variance).sqrt(_DIGITS))
         elif self.real.count:
-            mean, std = self.real.mean, float(self.real.variance.sqrt(_DIGITS))
+            mean = self.real.mean
+            std = float(self.real.variance.sqrt(_DIGITS)) if self.min != self.max else 0.0
         return _described(
             tensor,
             part_name,
