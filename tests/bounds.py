@@ -1,7 +1,7 @@
 """What a call costs: time, memory that Python and NumPy ask for, and resident memory.
 
-Time is the least of several repeats, because the machine does other things too. Both
-kinds of memory are peaks over the call, above where it began.
+Time is that of the processor, the least of several repeats, because the machine does
+other things too. Both kinds of memory are peaks over the call, above where it began.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ INTERPRETED = _interpreted()
 def seconds(call: Callable[[], object], repeats: int = 5) -> float:
     best = float("inf")
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = time.process_time()
         call()
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
     return best
 
 
