@@ -16,11 +16,12 @@ import tensorglot
 
 __all__ = ["COMMAND", "environment", "on_terminal", "piped"]
 
+UNSET = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "PYTHONUNBUFFERED", "PYTHONIOENCODING")
 COMMAND = [sys.executable, "-m", "tensorglot"]
 
 
 def environment(**changes: str) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
+    kept = {key: value for key, value in os.environ.items() if key not in UNSET}
     return {**kept, "PYTHONPATH": str(Path(tensorglot.__file__).parents[1]), "TERM": "xterm", **changes}
 
 

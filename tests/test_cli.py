@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 import tensorglot as tg
 from tensorglot.cli import COMMANDS, commands
 from tensorglot.cli.exits import EXITS
+from tensorglot.operations.stats import Stats
 
 HOSTILE = "\x1b[31mred \u202etxt.exe\n../../x"
 SHOWN = r"\x1b[31mred \u202etxt.exe\n../../x"
@@ -163,6 +164,14 @@ def test_stats(model: Path) -> None:
     assert run("stats", model, "layers.1.w").stdout.splitlines()[-1] == "1 tensor, no NaN, no Inf"
     row = {row["name"]: row for row in run_json("stats", model)["tensors"]}["layers.0.w"]
     assert (row["min"], row["max"], row["nan"], row["inf"], row["count"]) == (0.0, 1.5, 1, 1, 4)
+
+
+def test_stats_of_what_is_not_supported(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [Stats("odd\x1b", "data", "float3", (2,), 2, unsupported="float3 is not known here")]
+    monkeypatch.setattr("tensorglot.operations.stats.stats", lambda *args, **options: iter(rows))
+    result = run("stats", model, code=4)
+    assert result.stderr == "odd\\x1b: float3 is not known here\n"
+    assert run_json("stats", model, code=4)["tensors"][0]["unsupported"] == "float3 is not known here"
 
 
 def test_verify(model: Path, cut: Path) -> None:
