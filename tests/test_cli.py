@@ -271,6 +271,12 @@ def test_help_of_each_command(row: Any) -> None:
     assert max(map(len, out.splitlines())) <= 80
 
 
+def test_no_command_is_a_call_for_help() -> None:
+    result = run(code=2)
+    assert result.stdout == ""
+    assert result.stderr == run("--help").stdout
+
+
 def test_help_of_all() -> None:
     out = run("--help").stdout
     for row in COMMANDS:

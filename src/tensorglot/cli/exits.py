@@ -81,6 +81,9 @@ def _flush() -> None:
 def _report(error: BaseException, code: int, as_json: bool) -> None:
     if code == DEFECT:
         traceback.print_exception(error)
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return
     if as_json:
         where = {name: getattr(error, name, None) for name in ("rule", "offset", "tensor")}
         kind = "UsageError" if isinstance(error, click.ClickException) else type(error).__name__

@@ -20,6 +20,7 @@ from typing import Any, TextIO
 __all__ = [
     "Column",
     "bold",
+    "informative",
     "message",
     "one_line",
     "print_fields",
