@@ -88,11 +88,11 @@ def _report(error: BaseException, code: int, as_json: bool) -> None:
         where = {name: getattr(error, name, None) for name in ("rule", "offset", "tensor")}
         kind = "UsageError" if isinstance(error, click.ClickException) else type(error).__name__
         fields = {"kind": kind, "message": _message(error), **where, "exit": code}
-        print(json.dumps({"error": fields}), file=sys.stderr)
+        print(json.dumps({"error": fields}), file=sys.stderr, flush=True)
         return
     message = str(error) if isinstance(error, TensorglotError) else _message(error)
     label = click.style("error:", fg="red", bold=True) if styled(sys.stderr) else "error:"
-    print(label, one_line(message), file=sys.stderr)
+    print(label, one_line(message), file=sys.stderr, flush=True)
 
 
 def _message(error: BaseException) -> str:

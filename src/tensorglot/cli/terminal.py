@@ -59,7 +59,7 @@ def one_line(text: str) -> str:
 
 def message(text: str) -> None:
     """For the person, not for the data."""
-    print(one_line(text), file=sys.stderr)
+    print(one_line(text), file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:
