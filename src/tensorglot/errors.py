@@ -7,7 +7,7 @@
     │   ├── IntegrityError     a checksum does not match, or is required and absent
     │   └── AmbiguousFormat    the bytes are valid in two formats that disagree
     ├── InputError           the caller asked for something that makes no sense
-    │   └── OutOfRange         an index outside the tensor; also an IndexError
+    │   └── OutOfRange         an index that does not fit the tensor; also an IndexError
     ├── UnsupportedError     lawful, but it cannot be expressed or decoded here
     └── TensorNotFound       no tensor of that name; also a KeyError
 
@@ -103,7 +103,7 @@ class InputError(TensorglotError, ValueError):
 
 
 class OutOfRange(InputError, IndexError):
-    """An index outside the tensor."""
+    """An index that does not fit the tensor, or is of no kind that can be one."""
 
 
 class UnsupportedError(TensorglotError):

@@ -111,7 +111,7 @@ def _slice_axis(item: slice, size: int, tensor: str | None) -> tuple[Axis, slice
 
 def _integer_axis(item: object, size: int, axis: int, tensor: str | None) -> Axis:
     if isinstance(item, (bool, np.bool_)) or (isinstance(item, np.ndarray) and item.ndim):
-        raise InputError(
+        raise OutOfRange(
             "only integers, slices, Ellipsis and newaxis; read the array first for masks and lists",
             rule="index.basic",
             tensor=tensor,
@@ -119,7 +119,7 @@ def _integer_axis(item: object, size: int, axis: int, tensor: str | None) -> Axi
     try:
         position = operator.index(item)  # type: ignore[arg-type]
     except TypeError as error:
-        raise InputError(f"{type(item).__name__} is not a basic index", rule="index.basic", tensor=tensor) from error
+        raise OutOfRange(f"{type(item).__name__} is not a basic index", rule="index.basic", tensor=tensor) from error
     if not -size <= position < size:
         raise OutOfRange(f"index {position} outside axis {axis} of size {size}", rule="index.range", tensor=tensor)
     return Axis(position % size, 1, 1)
@@ -163,10 +163,9 @@ def _fill(
     scratch = np.empty(extent, np.uint8)
     steps = [axis.step * stride for axis, stride in zip(axes[inner:], strides[inner:], strict=True)]
     run: NDArray[Any] = np.ndarray(counts, block.dtype, scratch, 0, steps)
-    rows = block.reshape(-1, *counts)
-    for i, start in enumerate(starts.reshape(-1).tolist()):
-        payload.read_into(start, scratch.data)
-        rows[i] = run
+    for position, begin in np.ndenumerate(starts):
+        payload.read_into(int(begin), scratch.data)
+        block[position] = run
 
 
 def _inner_run(axes: tuple[Axis, ...], strides: list[int], itemsize: int) -> tuple[int, int]:

@@ -1,0 +1,253 @@
+"""`tensor[index]` is NumPy's `array[index]`, and reads no more than it must.
+
+Random shapes and basic indices, on every kind of source. A source that records its
+reads shows what was read: every read begins and ends with a byte that the selection
+needs, no hole inside it is wider than the gap that is cheaper to read over, and no
+byte is read twice.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, basic_indices
+from numpy.typing import NDArray
+
+import tensorglot as tg
+from tensorglot.model import slicing
+from tensorglot.model.archive import Archive
+from tensorglot.model.payload import Source
+from tensorglot.model.tensor import Tensor
+from tensorglot.operations.collect import as_tensor
+
+DTYPES = [np.dtype(kind) for kind in ("u1", "<i2", "<f4", "<f8", "?", ml_dtypes.bfloat16)]
+SHAPES = st.one_of(st.just(()), array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=7))
+OPENED: dict[str, Callable[[bytes, Path], Archive]] = {
+    "bytes": lambda data, path: tg.open(data),
+    "shared bytes": lambda data, path: tg.open(data, backend="mmap"),
+    "pread": lambda data, path: tg.open(path, backend="pread"),
+    "mmap": lambda data, path: tg.open(path, backend="mmap"),
+    "file object": lambda data, path: tg.open(io.BytesIO(data)),
+}
+
+
+def an_array(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    values = np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape)
+    return (values % 2 if dtype == np.bool_ else values % 251).astype(dtype)
+
+
+def assert_same(ours: Any, numpys: Any) -> None:
+    assert type(ours) is type(numpys)
+    assert ours.dtype == numpys.dtype
+    assert ours.shape == numpys.shape
+    assert ours.tobytes() == numpys.tobytes()
+
+
+def a_slice() -> st.SearchStrategy[slice]:
+    bound = st.none() | st.integers(-9, 9) | st.sampled_from([-(1 << 70), 1 << 70])
+    return st.builds(slice, bound, bound, st.none() | st.integers(-4, 4))
+
+
+ITEM = st.one_of(
+    st.integers(-8, 8),
+    st.integers(-3, 3).map(np.int16),
+    a_slice(),
+    st.sampled_from([None, Ellipsis, 1.5, "x", slice("a", None), slice(1.0), 1 << 70]),
+)
+ANY_INDEX = st.one_of(ITEM, st.lists(ITEM, max_size=6).map(tuple))
+"""Right ones and wrong ones."""
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), dtype=st.sampled_from(DTYPES), shape=SHAPES)
+def test_a_basic_index_gives_what_numpy_gives_on_every_source(
+    data: st.DataObject, dtype: np.dtype[Any], shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    array = an_array(dtype, shape)
+    index = data.draw(basic_indices(shape, allow_newaxis=True, max_dims=8))
+    encoded = tg.dumps({"before": np.zeros(3, np.uint8), "x": array}, format="bintensors@1")
+    path = tmp_path / "x.bt"
+    path.write_bytes(encoded)
+    expected = array[index]
+    for opened in OPENED.values():
+        with opened(encoded, path) as archive:
+            assert_same(archive["x"][index], expected)
+    swapped = np.array(array, dtype.newbyteorder(">"), order="F")
+    for value in (array, swapped):
+        assert_same(as_tensor("x", value)[index], expected)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(index=ANY_INDEX, shape=SHAPES)
+def test_an_index_that_numpy_refuses_is_refused_alike(index: Any, shape: tuple[int, ...]) -> None:
+    array = an_array(np.dtype("<i2"), shape)
+    tensor = tg.open(tg.dumps({"x": array}, format="bintensors"))["x"]
+    try:
+        expected = array[index]
+    except IndexError:
+        with pytest.raises(IndexError) as caught:
+            tensor[index]
+        assert isinstance(caught.value, tg.TensorglotError)
+        assert caught.value.tensor == "x"
+    except (TypeError, ValueError):
+        with pytest.raises(tg.TensorglotError):
+            tensor[index]
+    else:
+        assert_same(tensor[index], expected)
+
+
+@pytest.mark.parametrize("index", [True, np.True_, [0, 1], np.array([0, 1]), (0, [1]), np.array([[True]])], ids=repr)
+def test_masks_and_lists_are_refused_by_name(index: Any) -> None:
+    tensor = tg.open(tg.dumps({"x": np.zeros((2, 2))}, format="bintensors"))["x"]
+    with pytest.raises(tg.InputError) as caught:
+        tensor[index]
+    assert (caught.value.rule, caught.value.tensor) == ("index.basic", "x")
+
+
+class Recorded:
+    """A source that remembers what was read of it."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.size = source.size
+        self.reads: list[tuple[int, int]] = []
+
+    def read(self, offset: int, nbytes: int) -> memoryview:
+        self.reads.append((offset, offset + nbytes))
+        return self.source.read(offset, nbytes)
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        self.reads.append((offset, offset + len(out)))
+        self.source.read_into(offset, out)
+
+    def view(self, offset: int, nbytes: int) -> memoryview | None:
+        return None
+
+
+def recorded(array: NDArray[Any]) -> tuple[Tensor, Recorded]:
+    archive = tg.open(tg.dumps({"x": array}, format="bintensors"))
+    assert archive.source is not None
+    source = Recorded(archive.source)
+    archive.source = source
+    return archive["x"], source
+
+
+def needed_bytes(array: NDArray[Any], index: Any) -> NDArray[np.bool_]:
+    """Which bytes of the C-ordered array the selection is made of."""
+    elements = np.arange(array.size).reshape(array.shape)[index]
+    needed = np.zeros((array.size, array.itemsize), np.bool_)
+    needed[np.asarray(elements).reshape(-1)] = True
+    return needed.reshape(-1)
+
+
+def check_reads(reads: list[tuple[int, int]], needed: NDArray[np.bool_], gap: int) -> None:
+    """Reads are relative to the tensor."""
+    times = np.zeros(needed.size + 1, np.int64)
+    for begin, end in reads:
+        assert 0 <= begin < end <= needed.size
+        assert needed[begin]
+        assert needed[end - 1]
+        holes = np.diff(np.flatnonzero(needed[begin:end])) - 1
+        assert holes.max(initial=0) <= gap
+        times[begin] += 1
+        times[end] -= 1
+    times = np.cumsum(times)[:-1]
+    assert times.max(initial=0) <= 1, "a byte was read twice"
+    assert (times[needed] == 1).all(), "a byte that is needed was not read"
+
+
+@settings(max_examples=1000, deadline=None)
+@given(
+    data=st.data(),
+    dtype=st.sampled_from(DTYPES),
+    shape=array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=9),
+    gap=st.sampled_from([0, 1, 3, 16, 60, 4096]),
+    scratch=st.sampled_from([0, 64, 1 << 20]),
+)
+def test_no_byte_is_read_without_need(
+    data: st.DataObject, dtype: np.dtype[Any], shape: tuple[int, ...], gap: int, scratch: int
+) -> None:
+    array = an_array(dtype, shape)
+    index = data.draw(basic_indices(shape, allow_newaxis=True))
+    tensor, source = recorded(array)
+    with patch.object(slicing, "GAP_NBYTES", gap), patch.object(slicing, "SCRATCH_NBYTES", scratch):
+        assert_same(tensor[index], array[index])
+    assert tensor.offset is not None
+    reads = [(begin - tensor.offset, end - tensor.offset) for begin, end in source.reads]
+    check_reads(reads, needed_bytes(array, index), gap)
+
+
+@pytest.mark.parametrize(
+    ("index", "rows"),
+    [
+        (slice(10, 20), (10, 20)),
+        (slice(-3, None), (97, 100)),
+        (slice(19, 9, -1), (10, 20)),
+        (7, (7, 8)),
+        (-1, (99, 100)),
+        (..., (0, 100)),
+        ((slice(4, 6), ...), (4, 6)),
+        ((None, slice(50, 51)), (50, 51)),
+        (slice(20, 10), None),
+    ],
+    ids=repr,
+)
+def test_rows_are_one_read_of_exactly_their_bytes(index: Any, rows: tuple[int, int] | None) -> None:
+    array = an_array(np.dtype("<f4"), (100, 3000))
+    tensor, source = recorded(array)
+    assert_same(tensor[index], array[index])
+    assert tensor.offset is not None
+    expected = [] if rows is None else [(tensor.offset + rows[0] * 12000, tensor.offset + rows[1] * 12000)]
+    assert source.reads == expected
+
+
+@pytest.mark.parametrize(
+    ("index", "count", "nbytes"),
+    [
+        ((slice(None), slice(0, 10)), 100, 100 * 40),  # columns: a read for each row
+        ((slice(None), 5), 100, 100 * 4),
+        ((slice(None, None, 50), slice(0, 3000)), 2, 2 * 12000),
+        ((5, slice(None, None, 2)), 1, 12000 - 4),  # every second element: one read over small gaps
+        ((slice(0, 2), slice(0, 2000)), 1, 12000 + 8000),  # a gap of 4000 bytes is read over
+        ((slice(0, 2), slice(0, 1900)), 2, 2 * 7600),  # one of 4400 is not
+        ((slice(0, 2), slice(10, 10)), 0, 0),
+        ((3, 4), 1, 4),
+    ],
+    ids=repr,
+)
+def test_how_much_is_read(index: Any, count: int, nbytes: int) -> None:
+    array = an_array(np.dtype("<f4"), (100, 3000))
+    tensor, source = recorded(array)
+    assert_same(tensor[index], array[index])
+    assert len(source.reads) == count
+    assert sum(end - begin for begin, end in source.reads) == nbytes
+
+
+def test_as_many_dimensions_as_numpy_has() -> None:
+    shape = (1,) * 62 + (4, 3)
+    array = an_array(np.dtype("<i2"), shape)
+    tensor, _ = recorded(array)
+    for index in (..., 0, (..., slice(None, None, 2)), (..., slice(None, None, -2), 1), (0,) * 62):
+        assert_same(tensor[index], array[index])
+    with pytest.raises(IndexError):
+        tensor[None]
+
+
+def test_len_and_iteration_are_those_of_the_first_axis() -> None:
+    array = an_array(np.dtype("<i2"), (3, 4))
+    tensor, source = recorded(array)
+    assert len(tensor) == 3
+    for ours, numpys in zip(tensor, array, strict=True):
+        assert_same(ours, numpys)
+    assert len(source.reads) == 3
+    with pytest.raises(TypeError, match="without dimensions"):
+        len(tg.open(tg.dumps({"x": np.float32(1)}, format="bintensors"))["x"])
