@@ -13,6 +13,8 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 KERNELS = Path(__file__).parent.parent / "src" / "tensorglot" / "kernels"
 
 
@@ -28,3 +30,21 @@ class InterpretedKernels:
 
 if os.environ.get("TENSORGLOT_KERNELS") == "interpreted":
     sys.meta_path.insert(0, InterpretedKernels())  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with nothing else in it."""
+    path = tmp_path / "folder"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def target(folder: Path) -> Path:
+    """A file to be replaced."""
+    from replaced import OLD_BYTES
+
+    path = folder / "model.bt"
+    path.write_bytes(OLD_BYTES)
+    return path

@@ -26,7 +26,9 @@ Readable: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview |
 
 def _truncated(offset: int, nbytes: int, size: int) -> TruncatedError:
     return TruncatedError(
-        f"{nbytes} bytes wanted at byte {offset}, but the source ends at {size}", rule="source.size", offset=offset
+        f"{nbytes} bytes wanted at byte {offset}, but the source ends at {size}",
+        rule="source.size",
+        offset=max(offset, size),
     )
 
 
@@ -64,6 +66,8 @@ class BufferSource:
 
 class FileSource:
     """A regular file, read with pread: safe against a file that changes under us, and usable by many threads."""
+
+    _fd = -1
 
     def __init__(self, file: str | os.PathLike[str] | int) -> None:
         """Opens a path, or takes over a descriptor."""
@@ -119,7 +123,9 @@ class MmapSource(BufferSource):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         file = FileSource(path)
         try:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.size else b""
+            data = mmap.mmap(file.fileno(), file.size, access=mmap.ACCESS_READ) if file.size else b""
+        except ValueError:
+            raise _truncated(0, file.size, os.fstat(file.fileno()).st_size) from None
         finally:
             file.close()
         super().__init__(cast("bytes", data), share=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import FormatError, InputError, UnsupportedError, escape
+from tensorglot.errors import FormatError, InputError, TruncatedError, UnsupportedError, escape
 from tensorglot.model.dtypes import DType, pack, unpack
 from tensorglot.model.payload import PIECE_NBYTES, Chunk, Encoded, Memory, Payload, as_bytes
 from tensorglot.model.slicing import Index as BasicIndex
@@ -214,11 +214,19 @@ class Tensor:
 
     def numpy(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """The array, in memory of its own, or a view where the archive was opened with backend="mmap"."""
-        return self._dense().array(self.name, out)
+        try:
+            return self._dense().array(self.name, out)
+        except TruncatedError as error:
+            error.tensor = self.name
+            raise
 
     def __getitem__(self, index: BasicIndex) -> Any:
         """What NumPy's `array[index]` would give, for every basic index, reading only what it needs."""
-        return self._dense().select(index, self.name)
+        try:
+            return self._dense().select(index, self.name)
+        except TruncatedError as error:
+            error.tensor = self.name
+            raise
 
     def _dense(self) -> Part:
         if self.layout != "dense":

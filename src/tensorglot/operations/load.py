@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import InputError, TensorNotFound
+from tensorglot.errors import InputError, TensorNotFound, TruncatedError
 from tensorglot.io.memory import READ_NBYTES, allocate, each
 from tensorglot.io.source import Backend, Readable
 from tensorglot.limits import Limits
@@ -121,7 +121,12 @@ def _load_plain(
     buffers = [allocate(int(ends[b - 1] - begins[a]), int(begins[a])) for a, b in pairwise(groups)]
     reads = [*zip(begins[groups[:-1]].tolist(), buffers, strict=True)]
     reads += [(int(index.begins[row]), as_bytes(array)) for row, array in given.items()]
-    _read(source, reads, threads)
+    try:
+        _read(source, reads, threads)
+    except TruncatedError as error:
+        missing = error.offset or 0
+        error.tensor = index.names[int(rows[np.argmax((index.begins[rows] <= missing) & (missing < index.ends[rows]))])]
+        raise
 
     arrays: list[NDArray[Any]] = []
     group = 0

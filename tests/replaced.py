@@ -1,0 +1,57 @@
+"""A file to be replaced, and what is asserted about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import tensorglot as tg
+
+__all__ = ["NEW", "NEW_BYTES", "OLD", "OLD_BYTES", "alone", "check", "names", "same", "save", "write"]
+
+OLD = {"w": np.arange(1000, dtype=np.float32)}
+NEW = {"w": np.arange(400_000, dtype=np.float64), "b": np.ones(3, np.uint8)}
+"""Large enough for a save to reserve space first."""
+OLD_BYTES, NEW_BYTES = (tg.dumps(tensors, format="bintensors") for tensors in (OLD, NEW))
+
+
+def same(path: Path, tensors: dict[str, NDArray[Any]]) -> bool:
+    loaded = tg.load(path, strict=True)
+    return loaded.keys() == tensors.keys() and all((loaded[k] == tensors[k]).all() for k in tensors)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def alone(path: Path) -> bool:
+    """Nothing beside the file, not even a hidden one."""
+    return names(path.parent) == [path.name]
+
+
+def save(path: Path) -> None:
+    tg.save(path, NEW)
+
+
+def write(path: Path) -> None:
+    with tg.Writer(path) as out:
+        out.add("b", NEW["b"])
+        with out.stream("w", "float64", NEW["w"].shape) as stream:
+            for start in range(0, 400_000, 50_000):
+                stream.write(NEW["w"][start : start + 50_000])
+
+
+def check(folder: Path, old: bytes | None, outcomes: tuple[bytes | None, ...]) -> None:
+    """The target is one of the outcomes and the only file there is; then it is set up again."""
+    target = folder / "model.bt"
+    contents = target.read_bytes() if target.exists() else None
+    beside = set(names(folder)) - {"model.bt"}
+    assert not beside, "a temporary file was left"
+    assert contents in outcomes, "neither the old contents nor the new ones"
+    if old is None:
+        target.unlink(missing_ok=True)
+    else:
+        target.write_bytes(old)
