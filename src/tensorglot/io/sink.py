@@ -9,6 +9,7 @@ the old file is as it was. An fsync that failed is never tried again.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import secrets
@@ -49,24 +50,39 @@ Piece: TypeAlias = "bytes | bytearray | memoryview | Stored"
 class AtomicFile:
     """A file being written. It replaces the target when the `with` block ends well, and never was when it does not."""
 
+    _directory = -1
+    _fd = -1
+    _temporary = ""
+    _position = 0
+
     def __init__(self, target: str | os.PathLike[str], *, durable: bool = True) -> None:
         self._durable = durable
-        path = Path(target)
-        resolved = Path(os.path.realpath(path))
+        resolved = Path(os.path.realpath(target))
+        self._parent = resolved.parent
         self._name = resolved.name
-        if path.is_dir() or not self._name:
-            raise InputError(f"{path} is a directory", rule="sink.target")
-        self._directory = os.open(resolved.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._fd = -1
+        if not self._name or resolved.is_dir():
+            raise InputError(f"{target} is a directory", rule="sink.target")
+
+    def __enter__(self) -> AtomicFile:
+        try:
+            self._directory = os.open(self._parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._old = self._stat_old()
+            self._create()
+        except BaseException:
+            self._abandon()
+            raise
+        return self
+
+    def _create(self) -> None:
+        """An empty file of our own. Nobody else can read what is to replace a file that they could not read."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        mode = 0o666 if self._old is None else 0o600
         self._temporary = f".tensorglot-{secrets.token_hex(8)}.tmp"
         try:
-            self._old = self._stat_old()
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._fd = os.open(self._temporary, flags, 0o666, dir_fd=self._directory)
-        except BaseException:
-            os.close(self._directory)
+            self._fd = os.open(self._temporary, flags, mode, dir_fd=self._directory)
+        except FileExistsError:
+            self._temporary = ""  # not ours to remove
             raise
-        self._position = 0
 
     def _stat_old(self) -> os.stat_result | None:
         try:
@@ -127,9 +143,6 @@ class AtomicFile:
             self._position += done
         return begin
 
-    def __enter__(self) -> AtomicFile:
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -153,13 +166,23 @@ class AtomicFile:
             os.fsync(self._directory)
 
     def _take_over(self, old: os.stat_result) -> None:
+        """Owner, group and mode of the old file; what cannot be kept leaves no more rights than before."""
+        mode = stat.S_IMODE(old.st_mode)
         status = os.fstat(self._fd)
         if (status.st_uid, status.st_gid) != (old.st_uid, old.st_gid):
             try:
                 os.fchown(self._fd, old.st_uid, old.st_gid)
             except PermissionError:
-                return  # a file of another owner keeps no more rights than a new one would have
-        os.fchmod(self._fd, stat.S_IMODE(old.st_mode))
+                mode = self._take_over_group(old.st_gid, mode & 0o777)
+        os.fchmod(self._fd, mode)
+
+    def _take_over_group(self, gid: int, mode: int) -> int:
+        """The group alone. Where that fails too, our own group gets the rights of others."""
+        try:
+            os.fchown(self._fd, -1, gid)
+        except PermissionError:
+            return (mode & 0o707) | (mode & 0o007) << 3
+        return mode
 
     def _abandon(self) -> None:
         """Closes what is open and removes the temporary file if it is still there."""
@@ -170,9 +193,18 @@ class AtomicFile:
         finally:
             try:
                 if self._temporary:
-                    os.unlink(self._temporary, dir_fd=self._directory)
+                    self._unlink()
             finally:
-                os.close(self._directory)
+                if self._directory >= 0:
+                    directory, self._directory = self._directory, -1
+                    os.close(directory)
+
+    def _unlink(self) -> None:
+        temporary, self._temporary = self._temporary, ""
+        with contextlib.suppress(FileNotFoundError):  # an interrupt directly before it was made or after it was renamed
+            os.unlink(temporary, dir_fd=self._directory)
+
+    __del__ = _abandon  # an interrupt may come before the `with` block has us, or before `__exit__` has begun
 
 
 def write_stream(stream: BinaryIO, pieces: Iterable[Piece]) -> int:

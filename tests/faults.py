@@ -1,0 +1,55 @@
+"""A file system that fails on request: stands in for the `os` module of one of ours.
+
+Every call of a file operation is counted. At the chosen one the fault strikes: an
+OSError or a KeyboardInterrupt in place of the operation, or an interrupt directly
+after it. A close that fails has closed, as on Linux.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["OPERATIONS", "FaultyOs"]
+
+OPERATIONS = frozenset(
+    {
+        "close", "copy_file_range", "fchmod", "fchown", "fstat", "fsync", "ftruncate", "open", "posix_fallocate",
+        "pwrite", "rename", "stat", "unlink",
+    }
+)  # fmt: skip
+
+
+class FaultyOs:
+    """`FaultyOs(3, OSError(ENOSPC, "full"))` fails the third operation; `after` lets it happen first."""
+
+    def __init__(self, strike: int = 0, fault: BaseException | None = None, *, after: bool = False) -> None:
+        self.strike = strike
+        self.fault = fault
+        self.after = after
+        self.struck = False
+        self.calls: list[str] = []
+        self.before: Callable[[str, tuple[Any, ...]], None] = lambda name, arguments: None
+        self.short_writes = False
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        if name not in OPERATIONS:
+            return real
+
+        def operation(*arguments: Any, **options: Any) -> Any:
+            self.before(name, arguments)
+            self.calls.append(name)
+            strikes = len(self.calls) == self.strike and self.fault is not None
+            self.struck = self.struck or strikes
+            if strikes and not self.after and name != "close":
+                raise self.fault  # type: ignore[misc]
+            if name == "pwrite" and self.short_writes:
+                arguments = (arguments[0], arguments[1][: max(1, len(arguments[1]) // 3)], arguments[2])
+            result = real(*arguments, **options)
+            if strikes:
+                raise self.fault  # type: ignore[misc]
+            return result
+
+        return operation

@@ -1,0 +1,123 @@
+"""A save that is broken off at every operation, by an error or an interrupt.
+
+They strike every file operation of a save in turn, through a stand-in for the `os`
+module of the sink. After each the target has its old contents or its new ones, whole,
+and there is nothing beside it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tensorglot as tg
+from faults import OPERATIONS, FaultyOs
+from replaced import NEW, NEW_BYTES, OLD_BYTES, check, save, write
+from tensorglot.io import sink
+
+ERRNOS = [
+    errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENOENT,
+    errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EFBIG, errno.EEXIST,
+]  # fmt: skip
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def sweep(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: Callable[[Path], None],
+    old: bytes | None,
+    fault: BaseException,
+    *,
+    after: bool = False,
+) -> list[str]:
+    """Strikes operation 1, 2, … until a run has none left to strike. Returns the operations of that run."""
+    target = folder / "model.bt"
+    if old is not None:
+        target.write_bytes(old)
+    for strike in range(1, 100):
+        faulty = FaultyOs(strike, fault, after=after)
+        with monkeypatch.context() as patched:
+            patched.setattr(sink, "os", faulty)
+            try:
+                how(target)
+            except type(fault) as error:
+                assert error is fault, (strike, faulty.calls)  # noqa: PT017
+                renamed = "rename" in faulty.calls[: strike if after else strike - 1]
+                check(folder, old, (NEW_BYTES,) if renamed else (old,))
+            else:
+                check(folder, old, (NEW_BYTES,))
+                if not faulty.struck:
+                    return faulty.calls
+    raise AssertionError("a save without end")
+
+
+@pytest.mark.parametrize("old", [OLD_BYTES, None], ids=["old file", "no old file"])
+@pytest.mark.parametrize("how", [save, write])
+@pytest.mark.parametrize("number", ERRNOS, ids=errno.errorcode.get)
+def test_an_error_at_any_operation(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[[Path], None], number: int, old: bytes | None
+) -> None:
+    before = descriptors()
+    calls = sweep(folder, monkeypatch, how, old, OSError(number, os.strerror(number)))
+    assert descriptors() == before
+    assert set(calls) >= {"open", "posix_fallocate", "pwrite", "ftruncate", "fsync", "close", "rename"}
+
+
+@pytest.mark.parametrize("old", [OLD_BYTES, None], ids=["old file", "no old file"])
+@pytest.mark.parametrize("how", [save, write])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_an_interrupt_around_any_operation(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[[Path], None], after: bool, old: bytes | None
+) -> None:
+    sweep(folder, monkeypatch, how, old, KeyboardInterrupt(), after=after)
+
+
+def test_an_interrupt_that_no_handler_sees(folder: Path) -> None:
+    """Between the call that makes the file and the `with` block, and before `__exit__` begins."""
+    target = folder / "model.bt"
+    target.write_bytes(OLD_BYTES)
+    before = descriptors()
+    file = sink.AtomicFile(target).__enter__()
+    file.write([b"half"])
+    del file
+    check(folder, OLD_BYTES, (OLD_BYTES,))
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_the_order_of_a_durable_save(folder: Path, monkeypatch: pytest.MonkeyPatch, durable: bool) -> None:
+    target = folder / "model.bt"
+    target.write_bytes(OLD_BYTES)
+    faulty = FaultyOs()
+    monkeypatch.setattr(sink, "os", faulty)
+    tg.save(target, NEW, durable=durable)
+    made = [call for call in faulty.calls if call != "pwrite"]
+    fsync = ["fsync"] if durable else []
+    assert made == [
+        "open", "stat", "open", "posix_fallocate", "ftruncate", "fstat", "fchmod", *fsync, "close", "rename", *fsync,
+        "close",
+    ]  # fmt: skip
+    assert target.read_bytes() == NEW_BYTES
+
+
+def test_short_writes_are_completed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    faulty = FaultyOs()
+    faulty.short_writes = True
+    monkeypatch.setattr(sink, "os", faulty)
+    tg.save(folder / "model.bt", NEW)
+    assert (folder / "model.bt").read_bytes() == NEW_BYTES
+    assert faulty.calls.count("pwrite") > 10
+
+
+def test_the_stand_in_covers_every_file_operation_of_the_sink() -> None:
+    used = set(re.findall(r"\bos\.([a-z_]+)\(", Path(str(sink.__file__)).read_text()))
+    assert used <= OPERATIONS
