@@ -1,0 +1,166 @@
+"""A save that is broken off by a kill, a power cut or a full disk.
+
+Kills strike every system call that touches the target's folder, through strace.
+Power cuts are copies of the disk of a mounted file system, taken while it is mounted.
+Full disks are small file systems.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from faults import FaultyOs
+from replaced import NEW, NEW_BYTES, OLD, OLD_BYTES, check, save, write
+from tensorglot.io import sink
+
+KILLED = """
+import sys
+from pathlib import Path
+import replaced
+from tensorglot.io import sink
+sink.secrets.token_hex = lambda nbytes: "f" * 16
+getattr(replaced, sys.argv[2])(Path(sys.argv[1]))
+"""
+TEMPORARY = f".tensorglot-{'f' * 16}.tmp"
+
+
+def strace(folder: Path, how: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Runs a save under strace, which sees the system calls on the folder and the two files and no others."""
+    paths = [part for path in (folder, folder / "model.bt", folder / TEMPORARY) for part in ("-P", str(path))]
+    command = ["strace", "-f", "-qq", *paths, *options, sys.executable, "-c", KILLED, str(folder / "model.bt"), how]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.parametrize("how", ["save", "write"])
+def test_a_kill_at_any_system_call_never_loses_the_old_file(folder: Path, how: str) -> None:
+    target = folder / "model.bt"
+    target.write_bytes(OLD_BYTES)
+    traced = strace(folder, how)
+    if "Operation not permitted" in traced.stderr:
+        pytest.skip("strace may not trace here")
+    assert traced.returncode == 0, traced.stderr
+    assert target.read_bytes() == NEW_BYTES
+    calls = re.findall(r"^(?:\[pid +\d+\] )?(\w+)\(", traced.stderr, re.MULTILINE)
+    assert {"fsync", "close", "ftruncate", "fchmod"} <= set(calls)
+    assert calls.count("fsync") == 2
+    outcomes = []
+    for i, call in enumerate(calls):
+        if how == "write" and call in ("newfstatat", "openat", "close"):
+            continue  # nothing that the other save does not have too
+        when = calls[: i + 1].count(call)
+        target.write_bytes(OLD_BYTES)
+        killed = strace(folder, how, f"--trace={call}", f"--inject={call}:signal=KILL:when={when}")
+        assert killed.returncode == -9, (call, when, killed)
+        contents = target.read_bytes()
+        assert contents in (OLD_BYTES, NEW_BYTES), (call, when)
+        outcomes.append(contents == NEW_BYTES)
+        for left in folder.iterdir():
+            if left != target:
+                assert left.name == TEMPORARY
+                left.unlink()
+    assert outcomes == sorted(outcomes), "new contents never give way to old ones"
+    assert outcomes[0] is False
+    assert outcomes[-1] is True, "killed between the rename and the end"
+
+
+# Power cuts and full disks, on file systems of their own
+
+EXT4 = "loop,noauto_da_alloc,commit=300,data=writeback"
+"""Nothing reaches the disk before it is asked to."""
+
+
+def mount(*arguments: str) -> None:
+    done = subprocess.run(["mount", *arguments], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """An image of a mounted ext4, beside its mount point `mnt`."""
+    if shutil.which("mkfs.ext4") is None:
+        pytest.skip("mkfs.ext4 is not installed")
+    image, mnt = tmp_path / "disk", tmp_path / "mnt"
+    mnt.mkdir()
+    with image.open("wb") as file:
+        file.truncate(24 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
+    mount("-o", EXT4, str(image), str(mnt))
+    yield image
+    subprocess.run(["umount", str(mnt)], check=True)
+
+
+def after_power_cut(disk: Path) -> bytes | None:
+    """What the target has on a copy of the disk as it is now, once its journal is replayed."""
+    copy, mnt = disk.with_name("copy"), disk.with_name("after")
+    shutil.copyfile(disk, copy)
+    mnt.mkdir(exist_ok=True)
+    mount("-o", "loop", str(copy), str(mnt))
+    try:
+        target = mnt / "model.bt"
+        return target.read_bytes() if target.exists() else None
+    finally:
+        subprocess.run(["umount", str(mnt)], check=True)
+
+
+def test_a_power_cut_at_any_operation_leaves_the_old_contents_or_the_new_ones(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = disk.with_name("mnt") / "model.bt"
+    tg.save(target, OLD)
+    assert after_power_cut(disk) == OLD_BYTES, "a save that returned is durable"
+    faulty = FaultyOs()
+    seen = []
+
+    def cut(name: str, arguments: tuple[Any, ...]) -> None:
+        contents = after_power_cut(disk)
+        assert contents in (OLD_BYTES, NEW_BYTES), f"torn before {name}"
+        seen.append(contents == NEW_BYTES)
+
+    faulty.before = cut
+    with monkeypatch.context() as patched:
+        patched.setattr(sink, "os", faulty)
+        tg.save(target, NEW)
+    assert len(seen) > 10
+    assert seen == sorted(seen)
+    assert after_power_cut(disk) == NEW_BYTES, "a save that returned is durable"
+
+
+def test_without_durable_a_power_cut_may_take_the_new_contents(disk: Path) -> None:
+    """The check above can fail: this is what the two calls of fsync are for."""
+    target = disk.with_name("mnt") / "model.bt"
+    tg.save(target, OLD)
+    tg.save(target, NEW, durable=False)
+    assert target.read_bytes() == NEW_BYTES
+    assert after_power_cut(disk) != NEW_BYTES
+
+
+def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+    mnt = tmp_path / "mnt"
+    mnt.mkdir()
+    mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mnt))
+    try:
+        tg.save(mnt / "model.bt", OLD)
+        for how in (save, write):
+            with pytest.raises(OSError, match="No space left"):
+                how(mnt / "model.bt")
+            check(mnt, OLD_BYTES, (OLD_BYTES,))
+        small = {f"t{i}": np.zeros(9_000, np.float32) for i in range(40)}  # no reservation for small tensors
+        with pytest.raises(OSError, match="No space left"):
+            tg.save(mnt / "model.bt", small)
+        check(mnt, OLD_BYTES, (OLD_BYTES,))
+    finally:
+        subprocess.run(["umount", str(mnt)], check=True)
