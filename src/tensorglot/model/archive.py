@@ -193,7 +193,7 @@ class Archive(Mapping[str, Tensor]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._reopen is None:
-            raise InputError("an archive over a file object cannot be pickled: open it by path", rule="archive.pickle")
+            raise InputError("only an archive over a path or bytes can be pickled", rule="archive.pickle")
         return _open_again, (self._reopen,)
 
     def __repr__(self) -> str:

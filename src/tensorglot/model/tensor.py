@@ -137,13 +137,22 @@ class Part:
 
 
 def check_bool(values: NDArray[Any], tensor: str | None, offset: int | None) -> None:
-    """A bool byte is 0 or 1: anything else would be a NumPy array that lies."""
-    if values.dtype == np.bool_ and values.size and values.view(np.uint8).max() > 1:
+    """Bools of a file are 0 or 1."""
+    if has_bad_bool(values):
         raise FormatError("a bool byte is neither 0 nor 1", rule="values.bool", offset=offset, tensor=tensor)
 
 
+def has_bad_bool(values: NDArray[Any]) -> bool:
+    """A byte other than 0 and 1 would be a NumPy bool that is equal to neither."""
+    return values.dtype == np.bool_ and values.size > 0 and bool(values.view(np.uint8).max() > 1)
+
+
 def check_out(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], tensor: str | None) -> None:
-    """An array to read into has the tensor's shape and type."""
+    """An array to read into has the tensor's shape and type, and can be written."""
+    if not isinstance(out, np.ndarray):
+        raise InputError(f"out is an array, not {type(out).__name__}", rule="out.array", tensor=tensor)
+    if not out.flags.writeable:
+        raise InputError("out is read-only", rule="out.writable", tensor=tensor)
     if out.shape != shape or out.dtype != dtype:
         raise InputError(
             f"out is {out.dtype}{list(out.shape)}, the tensor {dtype}{list(shape)}", rule="out.shape", tensor=tensor

@@ -18,7 +18,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE, dtype_of
 from tensorglot.model.index import UNKNOWN, Index, Layout
 from tensorglot.model.payload import Memory, Payload
-from tensorglot.model.tensor import Part, Tensor, check_bool
+from tensorglot.model.tensor import Part, Tensor, has_bad_bool
 
 __all__ = ["as_tensor", "collect"]
 
@@ -127,7 +127,8 @@ def as_tensor(name: str, value: Any) -> Tensor:
         return Tensor(name, value.parts, value.layout, value.declared, value.attributes)
     array = _as_array(name, value)
     dtype = dtype_of(array.dtype, name)
-    check_bool(array, name, None)
+    if has_bad_bool(array):
+        raise InputError("a bool byte is neither 0 nor 1", rule="values.bool", tensor=name)
     return Tensor.of_array(name, array, dtype)
 
 

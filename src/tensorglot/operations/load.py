@@ -55,8 +55,8 @@ def load(
         raise InputError(f"framework is 'numpy', not {framework!r}", rule="load.framework")
     with open(source, format=format, backend=backend, strict=strict, verify=verify, limits=limits) as archive:
         rows = _rows(archive.index, names)
-        contiguous = all(array.flags.c_contiguous for array in (out or {}).values())
-        if contiguous and archive.source is not None and _all_plain(archive):
+        direct = _all_direct(archive.index, rows, out or {})
+        if direct and archive.source is not None and _all_plain(archive):
             return _load_plain(archive.index, archive.source, rows, out or {}, threads)
         return _load_each(archive, rows, out or {}, threads)
 
@@ -95,6 +95,14 @@ def _rows(index: Index, names: Iterable[str] | None) -> NDArray[np.int64]:
             raise TensorNotFound.among(name, index.names)
         wanted.add(position)
     return np.array(sorted(wanted), np.int64)
+
+
+def _all_direct(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]]) -> bool:
+    """All arrays of the caller are contiguous. One for a tensor that is not to be read is refused."""
+    names = [index.names[row] for row in rows.tolist()] if out else []
+    for name in out.keys() - set(names):
+        raise TensorNotFound.among(name, names)
+    return all(isinstance(array, np.ndarray) and array.flags.c_contiguous for array in out.values())
 
 
 def _load_each(

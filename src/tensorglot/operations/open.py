@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.formats.table import ReadOptions, detect, named
-from tensorglot.io.source import Backend, FileSource, Readable, StreamSource, source_for
+from tensorglot.io.source import Backend, FileSource, Readable, source_for
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.operations.check import verifier_for
@@ -60,5 +60,5 @@ def open(
         verify=verify,
         limits=limits,
     )
-    reopen = None if isinstance(opened, StreamSource) else again
+    reopen = again if path is not None or isinstance(source, (bytes, bytearray)) else None
     return Archive(index, opened, limits=limits, verifier=verifier, reopen=reopen)

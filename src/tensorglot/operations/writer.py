@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, BinaryIO
 
@@ -23,8 +23,8 @@ from tensorglot.formats.table import WriteOptions, for_target
 from tensorglot.io.sink import Writable, write_stream
 from tensorglot.io.source import FileSource
 from tensorglot.model.dtypes import DType, dtype_of
-from tensorglot.model.payload import Memory, Span, as_bytes
-from tensorglot.model.tensor import Part, Tensor
+from tensorglot.model.payload import Chunk, Memory, Span, as_bytes
+from tensorglot.model.tensor import Part, Tensor, has_bad_bool
 from tensorglot.operations.collect import as_tensor, check_name, collect
 from tensorglot.operations.save import Progress, save_archive
 
@@ -43,20 +43,28 @@ class TensorStream:
 
     def write(self, data: Any) -> None:
         """Appends an array of the tensor's type, or raw little-endian bytes."""
-        if isinstance(data, np.ndarray):
-            if dtype_of(data.dtype, self._name) is not self._dtype or self._dtype.packed:
-                raise InputError(f"{data.dtype} for {self._dtype.name}", rule="stream.dtype", tensor=self._name)
-            chunks = list(Memory(data).chunks())
-        else:
-            chunks = [as_bytes(data)]
-        for chunk in chunks:
+        for chunk in self._chunks(data):
             piece = as_bytes(chunk)
+            if self._dtype.name == "bool" and has_bad_bool(np.frombuffer(piece, np.bool_)):
+                raise InputError("a bool byte is neither 0 nor 1", rule="values.bool", tensor=self._name)
             if len(piece) > self._left:
                 raise InputError(
                     f"{len(piece)} bytes more where {self._left} are left", rule="stream.size", tensor=self._name
                 )
             self._spool.write(piece)
             self._left -= len(piece)
+
+    def _chunks(self, data: Any) -> Iterable[Chunk]:
+        if isinstance(data, (np.ndarray, np.generic)):
+            if dtype_of(data.dtype, self._name) is not self._dtype or self._dtype.packed:
+                raise InputError(f"{data.dtype} for {self._dtype.name}", rule="stream.dtype", tensor=self._name)
+            return Memory(np.asarray(data)).chunks()
+        try:
+            return [as_bytes(data)]
+        except TypeError as error:
+            raise InputError(
+                f"an array or bytes, not {type(data).__name__}", rule="stream.data", tensor=self._name
+            ) from error
 
     def __enter__(self) -> TensorStream:
         return self

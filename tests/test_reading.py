@@ -1,0 +1,267 @@
+"""All ways of reading give the same values; what the caller may choose; sharing, closing, pickling."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from numpy.typing import NDArray
+
+import tensorglot as tg
+from gallery import NAMES, same, tensors
+
+
+class Pipe(io.RawIOBase):
+    """A stream that cannot seek."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = io.BytesIO(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, out: Any) -> int:
+        piece = self.data.read(min(len(out), 1000))
+        out[: len(piece)] = piece
+        return len(piece)
+
+
+def read(data: bytes, path: Path) -> dict[str, dict[str, NDArray[Any]]]:
+    """The same file by every way that there is to read it."""
+    path.write_bytes(data)
+    format = "bintensors@1"
+
+    def each(archive: tg.Archive, how: Callable[[tg.Tensor], NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        with archive:
+            return {name: np.array(how(tensor)) for name, tensor in archive.items()}
+
+    def rows(tensor: tg.Tensor) -> NDArray[Any]:
+        whole = np.empty(tensor.shape, tensor.dtype)
+        if not tensor.shape:
+            whole[...] = tensor[()]
+        for part in np.array_split(np.arange(tensor.shape[0]), 3) if tensor.shape else ():
+            if part.size:
+                rows = slice(int(part[0]), int(part[-1]) + 1)
+                whole[rows] = tensor[rows]
+        return whole
+
+    def into(tensor: tg.Tensor) -> NDArray[Any]:
+        return tensor.numpy(np.empty(tensor.shape, tensor.dtype, order="F"))
+
+    results = {
+        "loads": tg.loads(data, format=format),
+        "loads of a view": tg.loads(memoryview(data), format=format),
+        "load": tg.load(path, format=format),
+        "load by mmap": tg.load(path, format=format, backend="mmap"),
+        "load a stream": tg.load(io.BytesIO(data), format=format),
+        "load a pipe": tg.load(cast("Any", Pipe(data)), format=format),
+        "one thread": tg.load(path, format=format, threads=1),
+        "three threads": tg.load(path, format=format, threads=3),
+    }
+    with path.open("rb") as file:
+        results["load a file"] = tg.load(file, format=format)
+    for backend in ("pread", "mmap"):
+        for name, how in {"rows": rows, "into": into, "numpy": tg.Tensor.numpy, "asarray": np.asarray}.items():
+            archive = tg.open(path, format=format, backend=cast("Any", backend))
+            results[f"{name} by {backend}"] = each(archive, how)
+    return results
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tensors(4))
+def test_all_ways_to_read_give_the_same_values(folder: Path, values: dict[str, NDArray[Any]]) -> None:
+    results = read(tg.dumps(values, format="bintensors@1"), folder / "x.bt")
+    assert {how for how, arrays in results.items() if not same(arrays, values)} == set()
+
+
+def test_large_and_small_tensors_by_every_way_to_read(folder: Path) -> None:
+    """Memory of their own, shared slabs, several reads for one tensor, runs of equal shapes, misaligned values."""
+    values: dict[str, NDArray[Any]] = {"large": np.arange(2_500_000, dtype=np.float32)}
+    values |= {f"run{i}": np.full((16, 16), i, np.float32) for i in range(3000)}
+    values |= {f"mixed{i}": np.full((i % 5, 3), i, np.int16) for i in range(50)}
+    values |= {f"full{i}": np.full((1,) * 63 + (2,), i, np.uint8) for i in range(3)}
+    values |= {"flag": np.ones(3, np.bool_), "flags": np.zeros((5, 5), np.bool_)}
+    results = read(tg.dumps(values, format="bintensors@1"), folder / "x.bt")
+    assert {how for how, arrays in results.items() if not same(arrays, values)} == set()
+
+
+def test_names_choose_and_are_checked(folder: Path) -> None:
+    values = {name: np.full(3, i, np.int32) for i, name in enumerate(NAMES[:8])}
+    tg.save(folder / "x.bt", values)
+    for wanted in ([], ["w"], ["é", "", "w"], iter(["w", "w"]), tuple(values)):
+        wanted = list(wanted)
+        loaded = tg.load(folder / "x.bt", names=wanted)
+        assert same(loaded, {name: values[name] for name in wanted})
+    with pytest.raises(tg.TensorNotFound) as caught:
+        tg.load(folder / "x.bt", names=["w", "a.b/d"])
+    assert caught.value.tensor == "a.b/d"
+    assert "a.b/c" in str(caught.value)
+
+
+def test_out_is_filled_and_returned(folder: Path) -> None:
+    values = {"a": np.arange(6.0).reshape(2, 3), "b": np.arange(4, dtype=np.int16), "c": np.array([True, False])}
+    tg.save(folder / "x.bt", values)
+    for backend in ("pread", "mmap"):
+        out = {"a": np.empty((2, 3), order="F"), "c": np.empty(4, np.bool_)[::2], "b": np.empty(4, np.int16)}
+        loaded = tg.load(folder / "x.bt", out=out, backend=cast("Any", backend), threads=2)
+        assert all(loaded[name] is out[name] for name in values)
+        assert same(loaded, values)
+        loaded = tg.load(folder / "x.bt", names=["a", "b"], out={"b": out["b"]})
+        assert loaded["b"] is out["b"]
+        assert same(loaded, {"a": values["a"], "b": values["b"]})
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("out", "rule"),
+    [
+        (np.empty(5), "out.shape"),
+        (np.empty((4, 1)), "out.shape"),
+        (np.empty(4, np.float32), "out.shape"),
+        (np.empty(4, ">f8"), "out.shape"),
+        (_frozen(np.empty(4)), "out.writable"),
+        ([0.0] * 4, "out.array"),
+    ],
+    ids=["longer", "another shape", "another type", "another byte order", "read-only", "a list"],
+)
+@pytest.mark.parametrize("backend", ["pread", "mmap"])
+def test_out_that_does_not_fit_is_refused(folder: Path, out: Any, rule: str, backend: Any) -> None:
+    tg.save(folder / "x.bt", {"x": np.arange(4.0)})
+    for call in (
+        lambda: tg.open(folder / "x.bt", backend=backend)["x"].numpy(out),
+        lambda: tg.load(folder / "x.bt", backend=backend, out={"x": out}),
+    ):
+        with pytest.raises(tg.InputError) as caught:
+            call()
+        assert (caught.value.rule, caught.value.tensor) == (rule, "x")
+
+
+def test_out_for_a_tensor_that_is_not_read_is_refused(folder: Path) -> None:
+    tg.save(folder / "x.bt", {"x": np.arange(4.0), "y": np.arange(4.0)})
+    for options in ({"out": {"z": np.empty(4)}}, {"out": {"y": np.empty(4)}, "names": ["x"]}):
+        with pytest.raises(tg.TensorNotFound):
+            tg.load(folder / "x.bt", **cast("Any", options))
+
+
+def test_mmap_shares_the_files_memory_and_arrays_outlive_the_archive(folder: Path) -> None:
+    path = folder / "x.bt"
+    tg.save(path, {"x": np.arange(100_000, dtype=np.float32), "y": np.ones(3, np.uint8)})
+    with tg.open(path, backend="mmap") as archive:
+        whole, part = archive["x"].numpy(), archive["x"][10:20, None]
+        assert np.shares_memory(whole, part)
+        assert np.shares_memory(whole, archive["x"].numpy())
+        assert not whole.flags.owndata
+        assert not whole.flags.writeable
+        with path.open("r+b") as file:  # the file's own memory: a change in place is seen
+            file.seek(archive["x"].offset or 0)
+            file.write(np.float32(7).tobytes())
+        assert whole[0] == 7
+    assert whole[99_999] == 99_999
+    assert part.shape == (10, 1)
+    with tg.open(path) as archive:
+        one, two = archive["x"].numpy(), archive["x"].numpy()
+        assert not np.shares_memory(one, two)
+        assert one.flags.writeable
+
+
+def test_shared_bytes_are_not_copied_and_others_are() -> None:
+    data = bytearray(tg.dumps({"x": np.arange(10.0)}, format="bintensors"))
+    shared, copied = tg.open(data, backend="mmap")["x"].numpy(), tg.open(data)["x"].numpy()
+    data[-8:] = np.float64(42).tobytes()
+    assert shared[-1] == 42
+    assert copied[-1] == 9
+
+
+def test_a_closed_archive_says_so(folder: Path) -> None:
+    tg.save(folder / "x.bt", {"x": np.arange(10.0)})
+    archive = tg.open(folder / "x.bt")
+    tensor = archive["x"]
+    archive.close()
+    archive.close()
+    assert list(archive) == ["x"]
+    for use in (tensor.numpy, lambda: tensor[0], lambda: archive["x"].numpy()):
+        with pytest.raises(tg.InputError) as caught:
+            use()
+        assert caught.value.rule == "archive.closed"
+
+
+def test_no_descriptor_is_left_open(folder: Path) -> None:
+    tg.save(folder / "x.bt", {"x": np.arange(10.0)})
+    (folder / "bad.bt").write_bytes(b"bad")
+
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    gc.collect()
+    before = descriptors()
+    for _ in range(20):
+        for backend in ("pread", "mmap"):
+            tg.load(folder / "x.bt", backend=cast("Any", backend))
+            with pytest.raises(tg.FormatError):
+                tg.open(folder / "bad.bt", backend=cast("Any", backend))
+    assert descriptors() == before
+
+
+def test_an_archive_travels_as_its_name(folder: Path) -> None:
+    path = folder / "x.bt"
+    tg.save(path, {"x": np.arange(1_000_000.0)}, metadata={"a": "b"})
+    data = path.read_bytes()
+    for source in (path, str(path), os.fspath(path), data, bytearray(data)):
+        for options in ({}, {"backend": "mmap"}, {"strict": True, "limits": tg.Limits(rank=3)}):
+            with tg.open(source, **cast("Any", options)) as archive:
+                pickled = pickle.dumps(archive)
+                assert len(pickled) < (2000 if isinstance(source, (str, Path)) else len(data) + 2000)
+            with pickle.loads(pickled) as again:
+                assert again.metadata == {"a": "b"}
+                assert again["x"][999_999] == 999_999
+    with path.open("rb") as file:
+        for stream in (file, io.BytesIO(data), Pipe(data)):
+            with pytest.raises(tg.InputError) as caught:
+                pickle.dumps(tg.open(cast("Any", stream)))
+            assert caught.value.rule == "archive.pickle"
+    with pytest.raises(tg.InputError):
+        pickle.dumps(tg.open(memoryview(data)))
+
+
+def test_errors_travel_with_all_that_they_say() -> None:
+    for kind in (tg.FormatError, tg.LimitError, tg.TensorNotFound, tg.InputError, tg.OutOfRange, tg.AmbiguousFormat):
+        error = kind("words", rule="a.rule", offset=7, tensor="a\nb")
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is kind
+        assert (again.message, again.rule, again.offset, again.tensor) == ("words", "a.rule", 7, "a\nb")
+        assert str(again) == str(error)
+        assert "a\\nb" in str(error)
+
+
+def test_many_threads_read_one_archive(folder: Path) -> None:
+    values = {f"t{i}": np.full(10_000, i, np.int64) for i in range(20)}
+    tg.save(folder / "x.bt", values)
+    wrong: list[str] = []
+    for archive in (tg.open(folder / "x.bt"), tg.open(io.BytesIO((folder / "x.bt").read_bytes()))):
+
+        def work(start: int, archive: tg.Archive = archive) -> None:
+            for i in range(200):
+                name = f"t{(start + i) % 20}"
+                if (archive[name][i : i + 9] != (start + i) % 20).any():
+                    wrong.append(name)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        archive.close()
+    assert wrong == []

@@ -1,0 +1,154 @@
+"""All ways of writing give the same bytes, and a Writer that is used wrongly writes nothing."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from numpy.typing import NDArray
+
+import tensorglot as tg
+from gallery import FORMS, bits, metadata, same, tensors
+
+
+class Trickle(io.RawIOBase):
+    """A raw stream that takes part of what it is given."""
+
+    def __init__(self) -> None:
+        self.taken = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.taken += bytes(data[:99_999])
+        return min(len(data), 99_999)
+
+
+def written(values: dict[str, NDArray[Any]], text: dict[str, str] | None, folder: Path) -> dict[str, bytes]:
+    """The same tensors by every way that there is to write them."""
+    options: Any = {"format": "bintensors@1", "metadata": text}
+    quick: Any = {**options, "durable": False}
+    results = {"dumps": tg.dumps(values, **options)}
+    tg.save(folder / "saved", values, **options)
+    results["save"] = (folder / "saved").read_bytes()
+    tg.save(str(folder / "saved"), values, progress=lambda done, total: None, **quick)
+    results["save, progress"] = (folder / "saved").read_bytes()
+    with tg.Writer(folder / "saved", **quick) as out:
+        for name, value in values.items():
+            out.add(name, value)
+    results["Writer"] = (folder / "saved").read_bytes()
+    with tg.Writer(folder / "saved", **quick) as out:
+        for name, value in values.items():
+            with out.stream(name, value.dtype, value.shape) as stream:
+                for row in value if value.ndim else (value,):
+                    stream.write(row)
+    results["stream of arrays"] = (folder / "saved").read_bytes()
+    with tg.Writer(folder / "saved", **quick) as out:
+        for name, value in values.items():
+            with out.stream(name, value.dtype.name, value.shape) as stream:
+                raw = bits(value)[2]
+                step = max(7, len(raw) // 20)
+                for start in range(0, len(raw), step):
+                    stream.write(raw[start : start + step])
+    results["stream of bytes"] = (folder / "saved").read_bytes()
+    buffer, trickle = io.BytesIO(), Trickle()
+    tg.save(buffer, values, **options)
+    tg.save(cast("Any", trickle), values, **options)
+    results["file object"], results["raw file object"] = buffer.getvalue(), bytes(trickle.taken)
+    with (folder / "saved").open("wb", buffering=0) as raw_file:
+        tg.save(cast("Any", raw_file), values, **options)
+    results["unbuffered file"] = (folder / "saved").read_bytes()
+    with tg.Writer(buffer := io.BytesIO(), **options) as out:
+        for name, value in values.items():
+            out.add(name, value)
+    results["Writer to a file object"] = buffer.getvalue()
+    for backend in ("pread", "mmap"):
+        with tg.open(folder / "saved", format=options["format"], backend=cast("Any", backend)) as archive:
+            results[f"archive by {backend}"] = tg.dumps(archive, format=options["format"])
+            tg.save(folder / "again", archive, format=options["format"], durable=False)
+            results[f"archive by {backend}, saved"] = (folder / "again").read_bytes()
+    return results
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tensors(4), metadata())
+def test_all_ways_to_write_give_the_same_bytes(
+    folder: Path, values: dict[str, NDArray[Any]], text: dict[str, str] | None
+) -> None:
+    results = written(values, text, folder)
+    assert {how for how, data in results.items() if data != results["dumps"]} == set()
+
+
+def test_large_tensors_of_every_form_are_written_right_by_every_way(folder: Path) -> None:
+    """Past every size at which the code takes another path: reservations, pieces, copies."""
+    base = np.arange(3 * 800 * 1024, dtype=np.float32).reshape(3, 800, 1024)
+    values = {name: form(base) for name, form in FORMS.items() if name in ("C order", "transposed", "big-endian")}
+    values |= {f"small{i}": np.full(20_000, i, np.int16) for i in range(60)}
+    results = written(values, None, folder)
+    assert {how for how, data in results.items() if data != results["dumps"]} == set()
+    assert same(tg.loads(results["dumps"]), values)
+
+
+def test_progress_ends_at_the_total(folder: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    values = {"x": np.zeros(20 << 20, np.float32), "y": np.zeros(3, np.uint8)}
+    tg.save(folder / "x.bt", values, durable=False, progress=lambda done, total: seen.append((done, total)))
+    total = sum(value.nbytes for value in values.values())
+    assert len(seen) >= 3
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert seen[-1] == (total, total)
+
+
+STREAMED: dict[str, tuple[Callable[[tg.Writer], None], str]] = {
+    "too little": (lambda out: _stream(out, b"\0" * 7), "stream.size"),
+    "too much": (lambda out: _stream(out, b"\0" * 9), "stream.size"),
+    "another type": (lambda out: _stream(out, np.zeros(2, np.int32)), "stream.dtype"),
+    "negative": (lambda out: cast("None", out.stream("x", "float32", (-1, -8))), "stream.shape"),
+    "twice": (lambda out: (_stream(out, b"\0" * 8), _stream(out, b"\0" * 8))[0], "writer.name"),
+    "not finished": (lambda out: cast("None", out.stream("x", "float32", (2,))), "writer.stream"),
+    "another while one is open": (
+        lambda out: (out.stream("y", "float32", (2,)), _stream(out, b"\0" * 8))[1], "writer.stream"
+    ),
+    "a bool of 2, as bytes": (lambda out: _stream(out, b"\0\2", "bool"), "values.bool"),
+    "a bool of 2": (lambda out: _stream(out, np.array([2, 0], np.uint8).view(np.bool_), "bool"), "values.bool"),
+    "text": (lambda out: _stream(out, "00"), "stream.data"),
+    "a name that is none": (lambda out: out.add(cast("Any", 3), [1]), "name.text"),
+    "a lone surrogate": (lambda out: out.add("\ud800", [1]), "name.utf8"),
+}  # fmt: skip
+
+
+def _stream(out: tg.Writer, data: Any, dtype: str = "float32") -> None:
+    with out.stream("x", dtype, (2,)) as stream:
+        stream.write(data)
+
+
+@pytest.mark.parametrize("what", STREAMED)
+def test_a_writer_that_is_used_wrongly_writes_nothing(folder: Path, what: str) -> None:
+    act, rule = STREAMED[what]
+    with pytest.raises(tg.InputError) as caught, tg.Writer(folder / "x.bt") as out:
+        act(out)
+    assert caught.value.rule == rule
+    assert list(folder.iterdir()) == []
+    with pytest.raises(tg.InputError) as caught:
+        out.add("z", [1])
+    assert caught.value.rule == "writer.closed"
+
+
+def test_writer_needs_no_memory_for_what_it_writes(folder: Path) -> None:
+    from bounds import MB, allocated_nbytes
+
+    def write() -> None:
+        with tg.Writer(folder / "x.bt", durable=False) as out, out.stream("x", "float32", (100, 262_144)) as stream:
+            row = np.ones(262_144, np.float32)
+            for _ in range(100):
+                stream.write(row)
+
+    assert allocated_nbytes(write) < 16 * MB
+    assert (folder / "x.bt").stat().st_size > 100 * MB
+    (folder / "x.bt").unlink()
