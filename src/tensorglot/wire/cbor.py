@@ -1,0 +1,435 @@
+"""CBOR (RFC 8949), as strict as a profile says: bytes to values and back.
+
+A profile is data: which forms a format allows. The kernel `cbor_check` decides, once,
+whether bytes obey it; the reader below walks only bytes that have passed, and so
+checks nothing but the kind of what it was asked for. Knows no tensor and no file.
+
+Values are int, float, str, bytes, bool, None, list, dict, and three of our own where
+Python has no equal: Tag, Simple, and Pairs for a map that a dict cannot hold.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias
+
+from tensorglot.errors import FormatError, InputError, LimitError, TruncatedError
+from tensorglot.kernels import cbor_check as kernel
+
+__all__ = [
+    "DETERMINISTIC",
+    "LENIENT",
+    "Cursor",
+    "Pairs",
+    "Profile",
+    "Simple",
+    "Tag",
+    "Value",
+    "check",
+    "decode",
+    "encode",
+    "head",
+    "text",
+]
+
+Value: TypeAlias = Any
+"""Any of the kinds that the module's first lines name."""
+
+UINT, NEGATIVE, BYTES, TEXT, ARRAY, MAP, TAG, SPECIAL = range(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Which of the forms of CBOR a format allows. Duplicate keys and trailing bytes nobody may have."""
+
+    indefinite: bool
+    """Lengths may be indefinite."""
+    long_heads: bool
+    """An integer or a length may be written longer than needed."""
+    sorted_keys: bool
+    """Keys stand in the order of their encoded bytes. Written so in any case."""
+    keys: Literal["text", "plain", "any"]
+    """What a key may be; plain is text, bytes, an integer or a simple value. "any" needs sorted keys."""
+    floats: Literal["any", "shortest", "double"]
+    """Shortest: also the only NaN is f97e00. Double: always eight bytes, bit by bit."""
+    nonfinite: bool
+    """NaN and the infinities may occur."""
+    simple: bool
+    """Simple values beside false, true and null may occur."""
+    tags: frozenset[int] | None
+    """Tags that may occur; None is all of them. None is ever acted upon."""
+    depth: int
+    """Arrays, maps and tags inside one another."""
+
+    @property
+    def options(self) -> int:
+        """For the kernel."""
+        return (
+            kernel.INDEFINITE * self.indefinite
+            | kernel.LONG * self.long_heads
+            | kernel.SORTED * self.sorted_keys
+            | kernel.TEXT_KEYS * (self.keys == "text")
+            | kernel.ANY_KEYS * (self.keys == "any")
+            | kernel.SHORTEST * (self.floats == "shortest")
+            | kernel.DOUBLE * (self.floats == "double")
+            | kernel.FINITE * (not self.nonfinite)
+            | kernel.SIMPLE * self.simple
+        )
+
+
+LENIENT = Profile(
+    indefinite=True,
+    long_heads=True,
+    sorted_keys=False,
+    keys="plain",
+    floats="any",
+    nonfinite=True,
+    simple=True,
+    tags=None,
+    depth=32,
+)
+"""Every form: zTensor 0.1 and 1.x."""
+
+DETERMINISTIC = Profile(
+    indefinite=False,
+    long_heads=False,
+    sorted_keys=True,
+    keys="any",
+    floats="shortest",
+    nonfinite=True,
+    simple=False,
+    tags=frozenset(),
+    depth=32,
+)
+"""RFC 8949 §4.2.1 without tags: zTensor 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A tagged value, kept as it is."""
+
+    number: int
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Simple:
+    """A simple value beside false, true and null; 23 is undefined."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """A map with keys that a dict would lose: lists, maps, or both 1 and True."""
+
+    items: tuple[tuple[Value, Value], ...]
+
+
+_REFUSALS: dict[int, tuple[type[FormatError], str, str]] = {
+    kernel.ENDS: (TruncatedError, "cbor.ends", "an item ends after the bytes do"),
+    kernel.RESERVED: (FormatError, "cbor.reserved", "a head that CBOR reserves"),
+    kernel.LENGTH_FORM: (FormatError, "cbor.indefinite", "an indefinite length"),
+    kernel.HEAD_FORM: (FormatError, "cbor.shortest", "a head longer than needed"),
+    kernel.KEY_ORDER: (FormatError, "cbor.order", "a key before its predecessor"),
+    kernel.KEY_TWICE: (FormatError, "cbor.duplicate", "a key twice in one map"),
+    kernel.KEY_KIND: (FormatError, "cbor.key", "a key of a kind that is not allowed"),
+    kernel.TAG: (FormatError, "cbor.tag", "a tag"),
+    kernel.SIMPLE_VALUE: (FormatError, "cbor.simple", "a simple value beside false, true and null"),
+    kernel.FLOAT_FORM: (FormatError, "cbor.float", "a float in a form that is not allowed"),
+    kernel.NESTING: (LimitError, "cbor.depth", "nested too deep"),
+    kernel.UTF8: (FormatError, "cbor.utf8", "text that is not UTF-8"),
+    kernel.BREAK: (FormatError, "cbor.break", "a break where nothing can end"),
+    kernel.CHUNK: (FormatError, "cbor.chunk", "a chunk of another kind than its string"),
+}
+
+
+def check(data: bytes, profile: Profile, *, base: int = 0) -> None:
+    """Refuses bytes that are not exactly one item in the forms of the profile; `base` is where they stood."""
+    code, position = kernel.check(data, 0, len(data), profile.options, profile.depth, profile.tags)
+    if code != kernel.OK:
+        kind, rule, message = _REFUSALS[code]
+        raise kind(message, rule=rule, offset=base + position)
+    if position != len(data):
+        raise FormatError("bytes after the item", rule="cbor.trailing", offset=base + position)
+
+
+def decode(data: bytes, profile: Profile, *, base: int = 0) -> Value:
+    """The value of exactly one item."""
+    check(data, profile, base=base)
+    return Cursor(data, base=base).value()
+
+
+class Cursor:
+    """A walk over checked bytes. Each call takes one item, or refuses its kind under the rule given."""
+
+    def __init__(self, data: bytes, *, base: int = 0, pos: int = 0, rule: str = "cbor.kind") -> None:
+        self.data = data
+        self.base = base
+        self.pos = pos
+        self.rule = rule
+
+    def wrong(self, message: str) -> FormatError:
+        """The refusal of the item at hand."""
+        return FormatError(message, rule=self.rule, offset=self.base + self.pos)
+
+    def major(self) -> int:
+        return self.data[self.pos] >> 5
+
+    def _head(self) -> tuple[int, int, int | None]:
+        """Major type, additional information, argument; the argument of an indefinite length is None."""
+        byte = self.data[self.pos]
+        self.pos += 1
+        info = byte & 31
+        if info < 24:
+            return byte >> 5, info, info
+        if info == 31:
+            return byte >> 5, info, None
+        width = 1 << (info - 24)
+        self.pos += width
+        return byte >> 5, info, int.from_bytes(self.data[self.pos - width : self.pos], "big")
+
+    def uint(self, what: str) -> int:
+        if self.major() != UINT:
+            raise self.wrong(f"'{what}' is not an unsigned integer")
+        argument = self._head()[2]
+        assert argument is not None  # noqa: S101
+        return argument
+
+    def text(self, what: str) -> str:
+        if self.major() != TEXT:
+            raise self.wrong(f"'{what}' is not text")
+        return self._string().decode()
+
+    def array(self, what: str) -> Iterator[int]:
+        """Counts the elements; the caller takes one item at each step."""
+        if self.major() != ARRAY:
+            raise self.wrong(f"'{what}' is not an array")
+        return self._steps(self._head()[2])
+
+    def map(self, what: str) -> Iterator[int]:
+        """Counts the pairs; the caller takes a key and a value at each step."""
+        if self.major() != MAP:
+            raise self.wrong(f"'{what}' is not a map")
+        return self._steps(self._head()[2])
+
+    def _steps(self, count: int | None) -> Iterator[int]:
+        if count is not None:
+            yield from range(count)
+            return
+        step = 0
+        while self.data[self.pos] != 0xFF:
+            yield step
+            step += 1
+        self.pos += 1
+
+    def skip(self) -> tuple[int, int]:
+        """Passes over one item, and says where it stood."""
+        begin = self.pos
+        self.pos = kernel.skip(self.data, begin, len(self.data))
+        return begin, self.pos
+
+    def _string(self) -> bytes:
+        length = self._head()[2]
+        if length is not None:
+            self.pos += length
+            return self.data[self.pos - length : self.pos]
+        chunks = []
+        while self.data[self.pos] != 0xFF:
+            chunks.append(self._string())
+        self.pos += 1
+        return b"".join(chunks)
+
+    def value(self) -> Value:
+        """One item, as a value."""
+        open_items: list[_Open] = []
+        while True:
+            kind = self.major()
+            if self.data[self.pos] == 0xFF:
+                self.pos += 1
+                value = open_items.pop().close()
+            elif kind in (ARRAY, MAP, TAG):
+                _, _, argument = self._head()
+                opened = _Open(kind, argument)
+                if kind == TAG or argument != 0:
+                    open_items.append(opened)
+                    continue
+                value = opened.close()
+            else:
+                value = self._scalar(kind)
+            while open_items and open_items[-1].takes(value):
+                value = open_items.pop().close()
+            if not open_items:
+                return value
+
+    def _scalar(self, kind: int) -> Value:
+        if kind == TEXT:
+            return self._string().decode()
+        if kind == BYTES:
+            return self._string()
+        begin = self.pos + 1
+        _, info, argument = self._head()
+        assert argument is not None  # noqa: S101
+        if kind == UINT:
+            return argument
+        if kind == NEGATIVE:
+            return -1 - argument
+        if info >= 25:
+            return struct.unpack(_FLOATS[info], self.data[begin : self.pos])[0]
+        return _SIMPLE[argument] if argument in _SIMPLE else Simple(argument)
+
+
+_FLOATS = {25: ">e", 26: ">f", 27: ">d"}
+_SIMPLE: dict[int, bool | None] = {20: False, 21: True, 22: None}
+
+
+class _Open:
+    """An array, a map or a tag whose items are still coming."""
+
+    __slots__ = ("argument", "items", "kind", "missing")
+
+    def __init__(self, kind: int, argument: int | None) -> None:
+        self.kind = kind
+        self.argument = argument
+        self.items: list[Value] = []
+        count = 1 if kind == TAG else argument
+        self.missing = -1 if count is None else count * (2 if kind == MAP else 1)
+
+    def takes(self, value: Value) -> bool:
+        """Takes an item, and says whether it was the last."""
+        self.items.append(value)
+        self.missing -= 1
+        return self.missing == 0
+
+    def close(self) -> Value:
+        if self.kind == ARRAY:
+            return self.items
+        if self.kind == TAG:
+            assert self.argument is not None  # noqa: S101
+            return Tag(self.argument, self.items[0])
+        keys, values = self.items[::2], self.items[1::2]
+        if all(key.__hash__ is not None and not isinstance(key, (Tag, Pairs)) for key in keys):
+            pairs = dict(zip(keys, values, strict=True))
+            if len(pairs) == len(keys):
+                return pairs
+        return Pairs(tuple(zip(keys, values, strict=True)))
+
+
+def head(major: int, argument: int) -> bytes:
+    """The shortest head."""
+    if argument < 24:
+        return bytes((major << 5 | argument,))
+    width = 0 if argument < 1 << 8 else 1 if argument < 1 << 16 else 2 if argument < 1 << 32 else 3
+    return bytes((major << 5 | 24 + width,)) + argument.to_bytes(1 << width, "big")
+
+
+def text(value: str) -> bytes:
+    """A text string."""
+    try:
+        encoded = value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError("text with a lone surrogate", rule="cbor.utf8") from error
+    return head(TEXT, len(encoded)) + encoded
+
+
+def encode(value: Value, profile: Profile) -> bytes:
+    """One item: heads shortest, lengths definite, keys in the order of their encoded bytes."""
+    out: list[bytes] = []
+    todo: list[Iterator[Value]] = [iter((value,))]
+    while todo:
+        for item in todo[-1]:
+            inner = _emit(item, profile, out)
+            if inner is not None:
+                if len(todo) > profile.depth:
+                    raise InputError(f"nested deeper than {profile.depth}", rule="cbor.depth")
+                todo.append(inner)
+                break
+        else:
+            todo.pop()
+    return b"".join(out)
+
+
+def _emit(value: Value, profile: Profile, out: list[bytes]) -> Iterator[Value] | None:
+    """Writes a scalar, or the head of a container and returns what is inside it."""
+    if isinstance(value, Tag):
+        if profile.tags is not None and value.number not in profile.tags:
+            raise InputError(f"tag {value.number} is not allowed here", rule="cbor.tag")
+        out.append(head(TAG, value.number))
+        return iter((value.value,))
+    if isinstance(value, (Mapping, Pairs)):
+        pairs = value.items if isinstance(value, Pairs) else tuple(value.items())
+        out.append(head(MAP, len(pairs)))
+        return _emit_pairs(_sorted(pairs, profile))
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview)):
+        out.append(head(ARRAY, len(value)))
+        return iter(value)
+    out.append(value.encoded if isinstance(value, _Encoded) else _scalar(value, profile))
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    encoded: bytes
+
+
+def _sorted(pairs: tuple[tuple[Value, Value], ...], profile: Profile) -> list[tuple[bytes, Value]]:
+    keyed = sorted(((_key(key, profile), value) for key, value in pairs), key=lambda pair: pair[0])
+    for (key, _), (following, _) in pairwise(keyed):
+        if key == following:
+            raise InputError("a key twice in one map", rule="cbor.duplicate")
+    return keyed
+
+
+def _key(key: Value, profile: Profile) -> bytes:
+    plain = isinstance(key, (str, bytes, int, Simple)) or key is None
+    if not (isinstance(key, str) or (plain and profile.keys == "plain") or profile.keys == "any"):
+        raise InputError(f"a key is {type(key).__name__}, which is not allowed here", rule="cbor.key")
+    return encode(key, profile)
+
+
+def _emit_pairs(pairs: list[tuple[bytes, Value]]) -> Iterator[Value]:
+    for key, value in pairs:
+        yield _Encoded(key)
+        yield value
+
+
+def _scalar(value: Value, profile: Profile) -> bytes:
+    if hasattr(value, "dtype") and hasattr(value, "item"):
+        value = value.item()  # a NumPy scalar
+    if isinstance(value, str):
+        return text(value)
+    if value is None or isinstance(value, bool):
+        return head(SPECIAL, 22 if value is None else 20 + value)
+    if isinstance(value, int):
+        if not -(1 << 64) <= value < 1 << 64:
+            raise InputError(f"{value} is beyond 64 bits", rule="cbor.integer")
+        return head(UINT, value) if value >= 0 else head(NEGATIVE, -1 - value)
+    if isinstance(value, float):
+        return _float(value, profile)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        data = bytes(value)
+        return head(BYTES, len(data)) + data
+    if isinstance(value, Simple) and profile.simple:
+        return head(SPECIAL, value.number)
+    raise InputError(f"CBOR cannot hold {type(value).__name__} here", rule="cbor.value")
+
+
+def _float(value: float, profile: Profile) -> bytes:
+    if not profile.nonfinite and value - value != 0:
+        raise InputError(f"{value} is not finite", rule="cbor.float")
+    double = struct.pack(">d", value)
+    if profile.floats == "double":
+        return b"\xfb" + double
+    if value != value:
+        return b"\xf9\x7e\x00"
+    for prefix, form in ((b"\xf9", ">e"), (b"\xfa", ">f")):
+        try:
+            short = struct.pack(form, value)
+        except OverflowError:
+            continue
+        if struct.pack(">d", struct.unpack(form, short)[0]) == double:
+            return prefix + short
+    return b"\xfb" + double
