@@ -1,0 +1,84 @@
+"""Checksums as text and as running computations: `crc32c:0x1234ABCD`, `sha256:…`, `xxh3:…`.
+
+Text is parsed to a value before anything is compared. An algorithm that is not in the
+table is a value too: it can be kept and shown, never verified. Knows no tensor and no
+file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import crc32c
+import xxhash
+
+from tensorglot.errors import FormatError, InputError
+
+__all__ = ["ALGORITHMS", "Checksum", "Hasher", "hasher", "parse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """An algorithm and, where we know it, its result."""
+
+    algorithm: str
+    digest: bytes | None
+    """None for an algorithm that we do not know."""
+
+    def __str__(self) -> str:
+        if self.digest is None:
+            return f"{self.algorithm}:?"
+        if self.algorithm == "crc32c":
+            return f"crc32c:0x{self.digest.hex().upper()}"
+        return f"{self.algorithm}:{self.digest.hex()}"
+
+
+class Hasher(Protocol):
+    """Takes bytes, piece by piece."""
+
+    def update(self, data: memoryview, /) -> None: ...
+
+    def digest(self) -> bytes: ...
+
+
+class _Crc32c:
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: memoryview, /) -> None:
+        self._value = crc32c.crc32c(data, self._value)
+
+    def digest(self) -> bytes:
+        return self._value.to_bytes(4, "big")
+
+
+ALGORITHMS: dict[str, tuple[Callable[[], Hasher], re.Pattern[str]]] = {
+    "crc32c": (_Crc32c, re.compile("0[xX]([0-9a-fA-F]{1,8})", re.ASCII)),
+    "sha256": (hashlib.sha256, re.compile("([0-9a-fA-F]{64})", re.ASCII)),
+    "xxh3": (xxhash.xxh3_64, re.compile("([0-9a-fA-F]{16})", re.ASCII)),
+}
+"""By name: how to compute it, and how it is written."""
+
+
+def parse(text: str, tensor: str | None = None) -> Checksum:
+    """The value of a checksum in text, or a refusal of what no algorithm writes."""
+    algorithm, colon, written = text.partition(":")
+    if not colon:
+        raise FormatError("a checksum names no algorithm", rule="checksum.form", tensor=tensor)
+    if algorithm not in ALGORITHMS:
+        return Checksum(algorithm, None)
+    match = ALGORITHMS[algorithm][1].fullmatch(written)
+    if match is None:
+        raise FormatError(f"not a {algorithm} checksum", rule="checksum.form", tensor=tensor)
+    return Checksum(algorithm, bytes.fromhex(match[1].zfill(8)))
+
+
+def hasher(algorithm: str) -> Hasher:
+    """A fresh computation."""
+    if algorithm not in ALGORITHMS:
+        raise InputError(f"checksums are {', '.join(ALGORITHMS)}, not {algorithm!r}", rule="checksum.algorithm")
+    return ALGORITHMS[algorithm][0]()

@@ -1,0 +1,383 @@
+"""Zstandard frames (RFC 8878): found first, then decoded to exactly the size that was declared.
+
+The library that decodes is never trusted with a size. `scan` walks the headers of the
+frames and their blocks, so that before a byte is decoded it is known where each frame
+ends, what it says of its size, and how much memory it asks for. `decode_into` then
+fills the caller's buffer and asks for one byte more, which must not come. Frames are
+independent: several are decoded and compressed at once, and a range of the decoded
+bytes costs the frames that it touches.
+
+Encoded bytes come from a function, `read(offset, nbytes)`. Knows no tensor and no file.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import IO, TypeAlias, TypeVar, cast
+
+import zstandard
+
+from tensorglot.errors import FormatError, LimitError, TruncatedError
+from tensorglot.kernels import zstd_blocks
+
+__all__ = [
+    "FRAME_NBYTES",
+    "Frame",
+    "Read",
+    "compress",
+    "decode_into",
+    "ordered",
+    "pieces",
+    "read_seek_table",
+    "scan",
+    "seek_table",
+]
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+Read: TypeAlias = Callable[[int, int], memoryview]
+"""`read(offset, nbytes)`: exactly that many of the encoded bytes."""
+
+FRAME_NBYTES = 4 << 20
+"""What a frame of ours holds, decoded: large enough for zstd, small enough for threads and slices."""
+SMALL_NBYTES = 64 << 10
+"""Below this a frame is not worth a thread."""
+SCRATCH_NBYTES = 16 << 20
+"""A frame of which only a part is wanted is decoded whole up to this size, beyond it as far as needed."""
+
+_MAGIC = 0xFD2FB528
+_SKIPPABLE = 0x184D2A50
+_HEADER_NBYTES = 18
+_WALK_NBYTES = 4096
+_FEED_NBYTES = 8 << 20
+_MAX_BLOCK = 128 << 10
+_MIN_WINDOW = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame, as its headers describe it."""
+
+    begin: int
+    """Where it begins in the encoded bytes."""
+    end: int
+    nbytes: int | None
+    """Decoded size, where the frame says it."""
+    window: int
+    """Memory that decoding needs, unless the size is known."""
+    window_at: int | None
+    """Where the byte that says so is."""
+    checksum: bool
+
+
+def scan(read: Read, size: int, nbytes: int, *, max_window: int, begin: int = 0) -> list[Frame]:
+    """The frames from `begin` to `size` of the encoded bytes, which claim to decode to `nbytes`.
+
+    Skippable frames are left out.
+    """
+    frames: list[Frame] = []
+    position, count = begin, 0
+    while position < size:
+        count += 1
+        if count > 256 + nbytes // 256:
+            raise LimitError(f"{count} zstd frames and more for {nbytes} bytes", rule="zstd.frames", offset=position)
+        head = read(position, min(_HEADER_NBYTES, size - position))
+        if len(head) >= 8 and struct.unpack_from("<I", head)[0] & ~0xF == _SKIPPABLE:
+            position = _end(position + 8 + struct.unpack_from("<I", head, 4)[0], size, position)
+        else:
+            frames.append(_frame(read, head, position, size, max_window))
+            position = frames[-1].end
+    return frames
+
+
+def _frame(read: Read, head: memoryview, begin: int, size: int, max_window: int) -> Frame:
+    if len(head) < 4 or struct.unpack_from("<I", head)[0] != _MAGIC:
+        raise FormatError("not a zstd frame", rule="zstd.magic", offset=begin)
+    descriptor = head[4] if len(head) > 4 else 0
+    single_segment = bool(descriptor & 0x20)
+    dictionary_nbytes = (0, 1, 2, 4)[descriptor & 3]
+    size_nbytes = (int(single_segment), 2, 4, 8)[descriptor >> 6]
+    blocks = 5 + (not single_segment) + dictionary_nbytes + size_nbytes
+    if len(head) < blocks:
+        raise TruncatedError("a zstd frame ends in its header", rule="zstd.ends", offset=begin)
+    if descriptor & 0x08:
+        raise FormatError("a reserved bit of a zstd frame is set", rule="zstd.reserved", offset=begin)
+    if any(head[blocks - size_nbytes - dictionary_nbytes : blocks - size_nbytes]):
+        raise FormatError("a zstd frame needs a dictionary", rule="zstd.dictionary", offset=begin)
+    nbytes = int.from_bytes(head[blocks - size_nbytes : blocks], "little") + (256 if size_nbytes == 2 else 0)
+    if single_segment:
+        window = nbytes
+    else:
+        base = 1 << (10 + (head[5] >> 3))
+        window = base + base // 8 * (head[5] & 7)
+        if window > max_window:
+            raise LimitError(
+                f"a zstd frame asks for a window of {window} bytes, the limit is {max_window}",
+                rule="zstd.window",
+                offset=begin,
+            )
+    checksum = bool(descriptor & 0x04)
+    end = _blocks_end(read, begin + blocks, size, min(_MAX_BLOCK, max(window, 1)))
+    return Frame(
+        begin,
+        _end(end + 4 * checksum, size, begin),
+        nbytes if size_nbytes else None,
+        window,
+        None if single_segment else begin + 5,
+        checksum,
+    )
+
+
+def _blocks_end(read: Read, position: int, size: int, max_block: int) -> int:
+    while position + 3 <= size:
+        window = bytes(read(position, min(_WALK_NBYTES, size - position)))
+        state, reached = zstd_blocks.walk(window, position, position, max_block)
+        if state == zstd_blocks.LAST:
+            return reached
+        if state == zstd_blocks.BAD:
+            raise FormatError("a zstd block that zstd forbids", rule="zstd.block", offset=reached)
+        position = reached
+    raise TruncatedError("a zstd frame ends before its last block", rule="zstd.ends", offset=position)
+
+
+def _end(end: int, size: int, begin: int) -> int:
+    if end > size:
+        raise TruncatedError("a zstd frame ends after its bytes do", rule="zstd.ends", offset=begin)
+    return end
+
+
+def decode_into(read: Read, frames: Sequence[Frame], nbytes: int, offset: int, out: memoryview) -> None:
+    """Fills `out` from `offset` of the decoded bytes, of which there must be exactly `nbytes`."""
+    if not frames:
+        raise FormatError("no zstd frame", rule="zstd.empty", offset=0)
+    sizes = [frame.nbytes for frame in frames]
+    known = sum(size for size in sizes if size is not None)
+    if known > nbytes or (known != nbytes and None not in sizes):
+        raise _mismatch(frames[0], known, nbytes)
+    if len(frames) == 1:
+        _decode(read, frames[0], nbytes, offset, out)
+    elif None in sizes:
+        _decode_in_turn(read, frames, nbytes, offset, out)
+    else:
+        _decode_at_once(read, frames, offset, out)
+
+
+def _decode_at_once(read: Read, frames: Sequence[Frame], offset: int, out: memoryview) -> None:
+    """Frames of known size: those that hold part of what is wanted, on several threads."""
+    jobs: list[tuple[Frame, int, memoryview]] = []
+    starts = accumulate((frame.nbytes or 0 for frame in frames), initial=0)
+    for frame, start in zip(frames, starts, strict=False):
+        first, last = max(offset, start), min(offset + len(out), start + (frame.nbytes or 0))
+        if first < last:
+            jobs.append((frame, first - start, out[first - offset : last - offset]))
+    done = ordered(
+        lambda job: _decode(read, job[0], job[0].nbytes or 0, job[1], job[2]),
+        jobs,
+        lambda job: len(jobs) > 1 and (job[0].nbytes or 0) >= SMALL_NBYTES,
+    )
+    deque(done, maxlen=0)
+
+
+def _decode_in_turn(read: Read, frames: Sequence[Frame], nbytes: int, offset: int, out: memoryview) -> None:
+    """Frames of unknown size: one after the other, all of them."""
+    position = 0
+    for frame in frames:
+        position = _drain(_open(read, frame, nbytes - position), frame, position, nbytes, offset, out, early=False)
+    if position != nbytes:
+        raise _mismatch(frames[0], position, nbytes)
+
+
+def _decode(read: Read, frame: Frame, nbytes: int, offset: int, out: memoryview) -> None:
+    """Fills `out` from `offset` of a frame that must hold exactly `nbytes`."""
+    whole = len(out) == nbytes
+    if not whole and (nbytes <= SCRATCH_NBYTES or frame.window_at is None):
+        scratch = memoryview(bytearray(nbytes))
+        _decode(read, frame, nbytes, 0, scratch)
+        out[:] = scratch[offset : offset + len(out)]
+        return
+    position = _drain(_open(read, frame, nbytes), frame, 0, nbytes, offset, out, early=not whole)
+    if position < offset + len(out):
+        raise _mismatch(frame, position, nbytes)
+
+
+def _drain(
+    stream: zstandard.ZstdDecompressionReader,
+    frame: Frame,
+    position: int,
+    limit: int,
+    offset: int,
+    out: memoryview,
+    *,
+    early: bool,
+) -> int:
+    """Decodes a frame whose first byte is at `position`; what belongs into `out` goes there, the rest nowhere.
+
+    Goes on to the end of the frame, and refuses a byte beyond `limit`; with `early`
+    it stops when `out` is full.
+    """
+    end = offset + len(out)
+    scratch = memoryview(bytearray(min(SMALL_NBYTES, max(offset - position, 1))))
+    while not (early and position >= end):
+        if position < offset:
+            target = scratch[: offset - position]
+        elif position < end:
+            target = out[position - offset :]
+        else:
+            target = scratch
+        try:
+            got = stream.readinto(target)
+        except (zstandard.ZstdError, MemoryError) as error:
+            raise FormatError(f"zstd cannot decode this: {error}", rule="zstd.data", offset=frame.begin) from error
+        if got == 0:
+            break
+        position += got
+        if position > limit:
+            raise _mismatch(frame, position, limit)
+    return position
+
+
+def _mismatch(frame: Frame, found: int, nbytes: int) -> FormatError:
+    much = "at least " if found > nbytes else ""
+    return FormatError(
+        f"zstd frames hold {much}{found} bytes, {nbytes} were declared", rule="zstd.size", offset=frame.begin
+    )
+
+
+def _open(read: Read, frame: Frame, nbytes: int) -> zstandard.ZstdDecompressionReader:
+    feed = _Feed(read, frame)
+    window = frame.window
+    if frame.nbytes is None and frame.window_at is not None:
+        # A window wider than all there is to decode is memory for nothing.
+        enough = max(_MIN_WINDOW, 1 << (max(nbytes, 1) - 1).bit_length())
+        if enough < window:
+            window = enough
+            feed.replaced = (frame.window_at, (enough.bit_length() - 11) << 3)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=max(window, _MIN_WINDOW))
+    return decompressor.stream_reader(
+        cast("IO[bytes]", feed), read_size=max(1, min(frame.end - frame.begin, _FEED_NBYTES))
+    )
+
+
+class _Feed:
+    """The bytes of a frame, for the decoder to read."""
+
+    def __init__(self, read: Read, frame: Frame) -> None:
+        self._read = read
+        self._position = frame.begin
+        self._end = frame.end
+        self.replaced: tuple[int, int] | None = None
+        """A byte that the decoder is to see instead of the one there."""
+
+    def read(self, nbytes: int) -> memoryview | bytearray:
+        begin = self._position
+        self._position = min(begin + nbytes, self._end)
+        data = self._read(begin, self._position - begin)
+        if self.replaced is not None and begin <= self.replaced[0] < self._position:
+            changed = bytearray(data)
+            changed[self.replaced[0] - begin] = self.replaced[1]
+            return changed
+        return data
+
+
+def compress(data: Buffer, *, level: int, checksum: bool) -> bytes:
+    """One frame, which says its size."""
+    return _compressor(threading.get_ident(), level, checksum).compress(data)
+
+
+@lru_cache(maxsize=64)
+def _compressor(_thread: int, level: int, checksum: bool) -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(level=level, write_checksum=checksum, write_content_size=True)
+
+
+def pieces(chunks: Iterable[Buffer], nbytes: int = FRAME_NBYTES) -> Iterator[Buffer]:
+    """The same bytes in pieces of `nbytes`, the last one shorter; without a copy where a chunk is large enough."""
+    gathered = bytearray()
+    for chunk in chunks:
+        view = memoryview(chunk)
+        if gathered:
+            taken = view[: nbytes - len(gathered)]
+            gathered += taken
+            view = view[len(taken) :]
+            if len(gathered) < nbytes:
+                continue
+            yield gathered
+            gathered = bytearray()
+        whole = len(view) - len(view) % nbytes
+        for start in range(0, whole, nbytes):
+            yield view[start : start + nbytes]
+        gathered += view[whole:]
+    if gathered:
+        yield gathered
+
+
+def ordered(work: Callable[[S], T], items: Iterable[S], threaded: Callable[[S], bool]) -> Iterator[T]:
+    """`work` of each item, in order, on all processors; an item that is not worth a thread is worked on here."""
+    waiting: deque[Future[T]] = deque()
+    threads = _threads()
+    pool = _pool(threads, os.getpid())
+    try:
+        for item in items:
+            if threads == 1 or not threaded(item):
+                while waiting:
+                    yield waiting.popleft().result()
+                yield work(item)
+                continue
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _threads() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@lru_cache(maxsize=1)
+def _pool(threads: int, _pid: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="tensorglot-zstd")
+
+
+_SEEKABLE = 0x184D2A5E
+_SEEK_MAGIC = 0x8F92EAB1
+_SEEK_FOOTER = struct.Struct("<IBI")
+
+
+def seek_table(sizes: Iterable[tuple[int, int]]) -> bytes:
+    """The table that ends a seekable stream, from the encoded and decoded size of each frame."""
+    entries = b"".join(struct.pack("<II", encoded, decoded) for encoded, decoded in sizes)
+    footer = _SEEK_FOOTER.pack(len(entries) // 8, 0, _SEEK_MAGIC)
+    return struct.pack("<II", _SEEKABLE, len(entries) + len(footer)) + entries + footer
+
+
+def read_seek_table(read: Read, size: int) -> list[tuple[int, int]]:
+    """The encoded and decoded size of each frame; together with the table they are the whole stream."""
+    if size < 8 + _SEEK_FOOTER.size:
+        raise TruncatedError("no room for a seek table", rule="zstd.seek", offset=0)
+    count, descriptor, magic = _SEEK_FOOTER.unpack(read(size - _SEEK_FOOTER.size, _SEEK_FOOTER.size))
+    entry = struct.Struct("<III" if descriptor & 0x80 else "<II")
+    nbytes = count * entry.size + _SEEK_FOOTER.size
+    begin = size - nbytes - 8
+    if magic != _SEEK_MAGIC or descriptor & 0x7C or begin < 0:
+        raise FormatError("not a seek table", rule="zstd.seek", offset=size - _SEEK_FOOTER.size)
+    table = read(begin, nbytes + 8)
+    if struct.unpack_from("<II", table) != (_SEEKABLE, nbytes):
+        raise FormatError("not a seek table", rule="zstd.seek", offset=begin)
+    sizes = [(fields[0], fields[1]) for fields in entry.iter_unpack(table[8 : -_SEEK_FOOTER.size])]
+    if sum(encoded for encoded, _ in sizes) != begin:
+        raise FormatError("the seek table does not add up to the frames", rule="zstd.seek", offset=begin)
+    return sizes

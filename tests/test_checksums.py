@@ -1,0 +1,62 @@
+"""Checksums: known answers, both cases of hex, malformed text, algorithms that we do not know."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorglot.errors import FormatError, InputError
+from tensorglot.wire.checksums import ALGORITHMS, Checksum, hasher, parse
+
+KNOWN = [
+    ("crc32c", b"", "crc32c:0x00000000"),
+    ("crc32c", b"123456789", "crc32c:0xE3069283"),
+    ("sha256", b"abc", "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
+    ("xxh3", b"", "xxh3:2d06800538d394c2"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "data", "text"), KNOWN)
+def test_known(algorithm: str, data: bytes, text: str) -> None:
+    running = hasher(algorithm)
+    running.update(memoryview(data))
+    value = Checksum(algorithm, running.digest())
+    assert str(value) == text
+    assert parse(text) == value
+
+
+@given(st.binary(), st.integers(0, 100))
+def test_piece_by_piece(data: bytes, cut: int) -> None:
+    for algorithm in ALGORITHMS:
+        whole, halves = hasher(algorithm), hasher(algorithm)
+        whole.update(memoryview(data))
+        halves.update(memoryview(data[:cut]))
+        halves.update(memoryview(data[cut:]))
+        value = Checksum(algorithm, whole.digest())
+        assert value.digest == halves.digest()
+        assert parse(str(value)) == parse(str(value).replace("0x", "0x").lower()) == value
+    assert hasher("sha256").digest() == hashlib.sha256().digest()
+    assert hasher("xxh3").digest() == xxhash.xxh3_64().digest()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "crc32c", "crc32c:", "crc32c:0x", "crc32c:NOTHEX00", "crc32c:0xNOTHEX00", "crc32c:0x123456789", "sha256:00",
+     "sha256:" + "g" * 64, "xxh3:123", "xxh3:" + "١" * 16, "xxh3:0123456789abcdef\n"],
+)  # fmt: skip
+def test_malformed(text: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        parse(text, "w")
+    assert caught.value.rule == "checksum.form"
+    assert caught.value.tensor == "w"
+
+
+def test_unknown() -> None:
+    assert parse("md5:whatever").digest is None
+    assert parse("crc32c:0xABC").digest == b"\0\0\x0a\xbc"
+    with pytest.raises(InputError):
+        hasher("md5")

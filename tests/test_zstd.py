@@ -1,0 +1,265 @@
+"""Zstandard frames: round trips, ranges, bombs, and everything that can be wrong with a frame."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorglot.errors import FormatError, LimitError, TensorglotError
+from tensorglot.wire import zstd
+
+WINDOW = 1 << 27
+EMPTY = zstandard.ZstdCompressor().compress(b"")
+
+
+def reader(data: bytes) -> zstd.Read:
+    view = memoryview(data)
+
+    def read(offset: int, nbytes: int) -> memoryview:
+        assert 0 <= offset <= offset + nbytes <= len(view)
+        return view[offset : offset + nbytes]
+
+    return read
+
+
+def decode(data: bytes, nbytes: int, offset: int = 0, count: int | None = None, max_window: int = WINDOW) -> bytes:
+    read = reader(data)
+    frames = zstd.scan(read, len(data), nbytes, max_window=max_window)
+    out = bytearray(nbytes - offset if count is None else count)
+    zstd.decode_into(read, frames, nbytes, offset, memoryview(out))
+    return bytes(out)
+
+
+def streamed(data: bytes, *, level: int = 3, checksum: bool = False, **parameters: int) -> bytes:
+    """A frame that does not say its size, as the ztensor packages write it."""
+    options = zstandard.ZstdCompressionParameters.from_level(level, write_checksum=checksum, **parameters)
+    compressor = zstandard.ZstdCompressor(compression_params=options).compressobj()
+    return compressor.compress(data) + compressor.flush()
+
+
+def skippable(data: bytes, kind: int = 0) -> bytes:
+    return struct.pack("<II", 0x184D2A50 + kind, len(data)) + data
+
+
+SAMPLE = np.random.default_rng(0).integers(0, 50, 300_000, np.uint8).tobytes()
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        zstd.compress(SAMPLE, level=1, checksum=False),
+        zstd.compress(SAMPLE, level=3, checksum=True),
+        streamed(SAMPLE),
+        streamed(SAMPLE, checksum=True, window_log=27),
+        b"".join(zstd.compress(SAMPLE[i : i + 7000], level=1, checksum=True) for i in range(0, len(SAMPLE), 7000)),
+        b"".join(streamed(SAMPLE[i : i + 70000]) for i in range(0, len(SAMPLE), 70000)),
+        streamed(SAMPLE[:1000]) + zstd.compress(SAMPLE[1000:], level=1, checksum=False),
+        skippable(b"xx") + EMPTY + streamed(SAMPLE) + skippable(b"", 15) + EMPTY,
+    ],
+    ids=["sized", "checksum", "streamed", "wide", "sized frames", "streamed frames", "mixed", "skippable"],
+)
+def test_round_trip_and_ranges(encoded: bytes) -> None:
+    assert decode(encoded, len(SAMPLE)) == SAMPLE
+    for offset, count in ((0, 0), (0, 1), (0, 6999), (6999, 2), (100_000, 150_000), (299_999, 1), (300_000, 0)):
+        assert decode(encoded, len(SAMPLE), offset, count) == SAMPLE[offset : offset + count]
+    for wrong in (0, 1, len(SAMPLE) - 1, len(SAMPLE) + 1, 1 << 24):
+        with pytest.raises(FormatError, match=r"bytes.*declared|frames for") as caught:
+            decode(encoded, wrong)
+        assert caught.value.rule in {"zstd.size", "zstd.frames"}
+
+
+def test_a_range_of_a_frame_too_large_for_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zstd, "SCRATCH_NBYTES", 1000)
+    for encoded in (streamed(SAMPLE), zstd.compress(SAMPLE, level=1, checksum=True)):
+        assert decode(encoded, len(SAMPLE), 123_456, 789) == SAMPLE[123_456 : 123_456 + 789]
+        assert decode(encoded, len(SAMPLE)) == SAMPLE
+
+
+def test_only_the_touched_frames_are_read() -> None:
+    frames = [zstd.compress(SAMPLE[i : i + 10_000], level=1, checksum=True) for i in range(0, len(SAMPLE), 10_000)]
+    encoded = b"".join(frames)
+    touched: list[int] = []
+    plain = reader(encoded)
+    found = zstd.scan(plain, len(encoded), len(SAMPLE), max_window=WINDOW)
+    assert [frame.end - frame.begin for frame in found] == [len(frame) for frame in frames]
+
+    def read(offset: int, nbytes: int) -> memoryview:
+        touched.append(offset)
+        return plain(offset, nbytes)
+
+    out = memoryview(bytearray(15_000))
+    zstd.decode_into(read, found, len(SAMPLE), 24_000, out)
+    assert out == SAMPLE[24_000:39_000]
+    assert set(touched) <= {found[i].begin for i in (2, 3)} | {found[i].end for i in (2, 3)}
+
+
+CHECKED = zstd.compress(SAMPLE[:500], level=1, checksum=True)
+BROKEN = [
+    (b"", 0, "empty"),
+    (skippable(b"only"), 0, "empty"),
+    (b"\x28\xb5\x2f", 1, "magic"),
+    (b"not zstd at all", 1, "magic"),
+    (b"\x27\xb5\x2f\xfd" + bytes(20), 1, "magic"),  # zstd 0.7
+    (CHECKED + b"junk", 500, "magic"),
+    (CHECKED + b"\0", 500, "magic"),
+    (CHECKED[:-1], 500, "ends"),
+    (CHECKED[:30], 500, "ends"),
+    (CHECKED[:6], 500, "ends"),
+    (b"\x28\xb5\x2f\xfd", 1, "ends"),
+    (CHECKED[:-1] + bytes((CHECKED[-1] ^ 1,)), 500, "data"),
+    (skippable(b"abc")[:-1] + b"", 0, "ends"),
+    (b"\x50\x2a\x4d\x18\xff\xff\xff\xff", 0, "ends"),
+    (b"\x28\xb5\x2f\xfd\x28\x01\x09\0\0a", 1, "reserved"),
+    (b"\x28\xb5\x2f\xfd\x21\x07\x01\x09\0\0a", 1, "dictionary"),
+    (b"\x28\xb5\x2f\xfd\x23\x00\x00\x00\x01\x01\x09\0\0a", 1, "dictionary"),
+    (b"\x28\xb5\x2f\xfd\x00\xa8\x09\0\0a", 1, "window"),
+    (b"\x28\xb5\x2f\xfd\x00\xff\x09\0\0a", 1, "window"),
+    (b"\x28\xb5\x2f\xfd\x20\x01\x07\0\0", 1, "block"),  # kind 3
+    (b"\x28\xb5\x2f\xfd\x20\x01\x13\0\x10a", 1, "block"),  # a run longer than a block
+    (b"\x28\xb5\x2f\xfd\xe0" + (1 << 60).to_bytes(8, "little"), 1, "ends"),  # 13 bytes
+    (b"\x28\xb5\x2f\xfd\xe0" + (1 << 60).to_bytes(8, "little") + b"\x09\0\0a", 1, "size"),
+    (b"\x28\xb5\x2f\xfd\x20\x02\x09\0\0a", 2, "data"),  # says two, holds one
+    (b"\x28\xb5\x2f\xfd\x20\x01\x13\0\0ab", 1, "block"),
+    (b"\x28\xb5\x2f\xfd\x20\x02\x11\0\0ab", 1, "size"),
+    (b"\x28\xb5\x2f\xfd\x00\x00\x11\0\0ab", 1, "size"),
+    (b"\x28\xb5\x2f\xfd\x00\x00\x11\0\0ab", 3, "size"),
+]
+
+
+@pytest.mark.parametrize(("data", "nbytes", "rule"), BROKEN, ids=[f"{i}-{case[2]}" for i, case in enumerate(BROKEN)])
+def test_broken(data: bytes, nbytes: int, rule: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        decode(data, nbytes)
+    assert caught.value.rule == f"zstd.{rule}"
+    assert caught.value.offset is not None
+
+
+def block(kind: int, size: int, content: bytes, last: bool = False) -> bytes:
+    return (last | kind << 1 | size << 3).to_bytes(3, "little") + content
+
+
+def bombs() -> dict[str, bytes]:
+    zeros = bytes(1 << 20)
+    frame = b"\x28\xb5\x2f\xfd\x00\x38"  # a window of 128 KiB, no size
+    runs = frame + block(1, 128 << 10, b"\0") * 8000 + block(1, 1, b"\0", last=True)
+    return {
+        "no size": streamed(zeros * 256),
+        "honest size": zstandard.ZstdCompressor().compress(zeros * 256),
+        "false size": b"\x28\xb5\x2f\xfd\x60\x00\x00" + runs[6:],
+        "thirteen bytes": b"\x28\xb5\x2f\xfd\xe0" + ((1 << 62) - 1).to_bytes(8, "little"),
+        "many frames": streamed(zeros) * 256,
+        "many sized frames": zstandard.ZstdCompressor().compress(zeros) * 256,
+        "runs": runs,
+        "wide window": b"\x28\xb5\x2f\xfd\x00\x88" + block(1, 128 << 10, b"\0") * 100 + block(0, 0, b"", last=True),
+        "widest window": b"\x28\xb5\x2f\xfd\x00\xa8" + block(0, 0, b"", last=True),
+        "empty blocks": frame + block(0, 0, b"") * 20_000 + block(0, 0, b"", last=True),
+        "empty frames": EMPTY * 7_000,
+        "skipped": skippable(b"") * 8_000 + b"\x50\x2a\x4d\x18\xff\xff\xff\x7f",
+    }
+
+
+@pytest.mark.parametrize(("name", "data"), bombs().items(), ids=list(bombs()))
+def test_bombs(name: str, data: bytes) -> None:
+    for nbytes in (0, 64, 4096):
+        tracemalloc.start()
+        try:
+            with pytest.raises(FormatError) as caught:
+                decode(data, nbytes)
+            assert tracemalloc.get_traced_memory()[1] < nbytes + (10 << 20), name
+        except pytest.fail.Exception:
+            assert nbytes == 0, "only what decodes to nothing may be nothing"
+            assert name in {"empty blocks", "empty frames"}
+        else:
+            assert caught.value.rule.startswith("zstd.")
+        finally:
+            tracemalloc.stop()
+
+
+def test_a_wide_window_costs_no_more_than_the_content() -> None:
+    data = streamed(SAMPLE, window_log=27)
+    tracemalloc.start()
+    assert decode(data, len(SAMPLE)) == SAMPLE
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 << 20
+    with pytest.raises(LimitError):
+        decode(data, len(SAMPLE), max_window=1 << 26)
+
+
+@given(st.binary(max_size=200), st.integers(0, 300))
+@settings(max_examples=300)
+def test_any_bytes(data: bytes, nbytes: int) -> None:
+    for prefix in (b"", b"\x28\xb5\x2f\xfd", b"\x28\xb5\x2f\xfd\x20"):
+        try:
+            assert len(decode(prefix + data, nbytes)) == nbytes
+        except TensorglotError as error:
+            rule = error.rule
+            assert rule.startswith("zstd.")
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_every_flipped_bit_is_found(data: st.DataObject) -> None:
+    encoded = bytearray(CHECKED + zstd.compress(SAMPLE[500:900], level=1, checksum=True))
+    position = data.draw(st.integers(0, 8 * len(encoded) - 1))
+    encoded[position // 8] ^= 1 << position % 8
+    try:
+        decoded = decode(bytes(encoded), 900)
+    except FormatError:
+        return
+    # Bits that carry nothing: the unused bit, and sizes that say the same.
+    assert decoded == SAMPLE[:900]
+
+
+@given(st.lists(st.integers(0, 30)), st.integers(1, 12))
+def test_pieces(sizes: list[int], nbytes: int) -> None:
+    chunks = [bytes((i % 251,)) * size for i, size in enumerate(sizes)]
+    pieces = [bytes(piece) for piece in zstd.pieces(chunks, nbytes)]
+    assert b"".join(pieces) == b"".join(chunks)
+    assert all(len(piece) == nbytes for piece in pieces[:-1])
+    assert all(pieces)
+
+
+def test_ordered_keeps_order_and_raises() -> None:
+    assert list(zstd.ordered(lambda x: x * x, range(100), lambda x: x % 3 == 0)) == [x * x for x in range(100)]
+    with pytest.raises(ZeroDivisionError):
+        list(zstd.ordered(lambda x: 1 // x, [3, 2, 1, 0], lambda _: True))
+
+
+def test_seek_table() -> None:
+    sizes = [(30, 100), (40, 100), (20, 7)]
+    stream = bytes(90) + zstd.seek_table(sizes)
+    assert zstd.read_seek_table(reader(stream), len(stream)) == sizes
+    bare = zstd.seek_table([])
+    assert len(bare) == 17
+    assert zstd.read_seek_table(reader(bare), 17) == []
+    with_checksums = struct.pack("<II", 0x184D2A5E, 21) + struct.pack("<IIIIBI", 90, 100, 0, 1, 0x80, 0x8F92EAB1)
+    assert zstd.read_seek_table(reader(bytes(90) + with_checksums), 90 + len(with_checksums)) == [(90, 100)]
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b"",
+        bytes(16),
+        bytes(17),
+        zstd.seek_table([])[:-1] + b"\0",
+        zstd.seek_table([(1, 1)]),
+        b"\0" + zstd.seek_table([]),
+        bytes(5) + zstd.seek_table([(4, 4)]),
+        struct.pack("<II", 0x184D2A5E, 9) + struct.pack("<IBI", 1 << 31, 0, 0x8F92EAB1),
+        struct.pack("<II", 0x184D2A5E, 9) + struct.pack("<IBI", 0, 4, 0x8F92EAB1),
+        struct.pack("<II", 0x184D2A5E, 8) + struct.pack("<IBI", 0, 0, 0x8F92EAB1),
+        struct.pack("<II", 0x184D2A50, 9) + struct.pack("<IBI", 0, 0, 0x8F92EAB1),
+    ],
+)
+def test_broken_seek_tables(stream: bytes) -> None:
+    with pytest.raises(FormatError) as caught:
+        zstd.read_seek_table(reader(stream), len(stream))
+    assert caught.value.rule == "zstd.seek"
