@@ -111,6 +111,25 @@ TABLE: tuple[Format, ...] = (
             "1": "read by bintensors 0.1.0 to 0.2.0",
         },
     ),
+    Format(
+        name="ztensor",
+        versions=("0.1", "1.0", "1.1", "1.2", "2"),
+        writes=("0.1", "2"),
+        suffixes=(".zt",),
+        magic=(b"ZTEN0001", b"ZTEN1000", b"\x89ZT2\r\n\x1a\n"),
+        metadata="any",
+        attributes=True,
+        compression=("zstd",),
+        checksums=("crc32c", "sha256", "xxh3"),
+        layouts=("dense", "*"),
+        notes={
+            "0.1": "the published document; read by ztensor 0.1.0 to 1.2.3",
+            "1.0": "written by ztensor 1.0",
+            "1.1": "written by ztensor 1.0.2 and 1.1",
+            "1.2": "written by ztensor 1.2",
+            "2": "read by ztensor 2",
+        },
+    ),
 )
 _BY_NAME = {row.name: row for row in TABLE}
 

@@ -13,6 +13,7 @@ almost no memory.
 from __future__ import annotations
 
 from array import array
+from typing import Any
 
 try:
     import cython
@@ -198,7 +199,7 @@ def check(
     end: cython.Py_ssize_t,
     options: cython.int,
     depth: cython.Py_ssize_t,
-    tags: object,
+    tags: Any,
 ) -> tuple[int, int]:
     """Checks the item at `begin`: (OK, where it ends), or (what is wrong, where).
 
@@ -214,7 +215,7 @@ def check(
     key_count: cython.longlong[::1] = array("q", bytes(8 * (depth + 1)))
     key_begin: cython.longlong[::1] = array("q", bytes(8 * (depth + 1) * _INLINE_KEYS))
     key_end: cython.longlong[::1] = array("q", bytes(8 * (depth + 1) * _INLINE_KEYS))
-    key_sets: list = [None] * (depth + 1)
+    key_sets: list[Any] = [None] * (depth + 1)
 
     p: cython.p_uchar = data
     pos: cython.Py_ssize_t = begin
@@ -386,7 +387,7 @@ def skip(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cytho
     width: cython.Py_ssize_t
     i: cython.Py_ssize_t
     left: cython.ulonglong = 1  # items to come; 0 where only a break ends them
-    outer: list = []  # `left` of what surrounds each container of indefinite length
+    outer: list[Any] = []  # `left` of what surrounds each container of indefinite length
     counted: cython.bint
     major: cython.int
     info: cython.int

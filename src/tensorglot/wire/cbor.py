@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
@@ -33,6 +33,7 @@ __all__ = [
     "encode",
     "head",
     "text",
+    "with_depth",
 ]
 
 Value: TypeAlias = Any
@@ -105,6 +106,11 @@ DETERMINISTIC = Profile(
     depth=32,
 )
 """RFC 8949 §4.2.1 without tags: zTensor 2."""
+
+
+def with_depth(profile: Profile, depth: int) -> Profile:
+    """The same profile with another bound on nesting."""
+    return replace(profile, depth=depth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +215,20 @@ class Cursor:
         if self.major() != ARRAY:
             raise self.wrong(f"'{what}' is not an array")
         return self._steps(self._head()[2])
+
+    def count(self, what: str) -> tuple[int, int]:
+        """How many elements an array has, and where the first one begins. Passes over the array."""
+        begin = self.pos
+        if self.major() != ARRAY:
+            raise self.wrong(f"'{what}' is not an array")
+        count = self._head()[2]
+        first = self.pos
+        if count is None:
+            count = sum(self.skip()[0] >= 0 for _ in self._steps(None))
+        else:
+            self.pos = begin
+            self.skip()
+        return count, first
 
     def map(self, what: str) -> Iterator[int]:
         """Counts the pairs; the caller takes a key and a value at each step."""

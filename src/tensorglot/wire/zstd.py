@@ -98,6 +98,8 @@ def scan(read: Read, size: int, nbytes: int, *, max_window: int, begin: int = 0)
         else:
             frames.append(_frame(read, head, position, size, max_window))
             position = frames[-1].end
+    if not frames:
+        raise FormatError("no zstd frame", rule="zstd.empty", offset=begin)
     return frames
 
 
@@ -159,12 +161,10 @@ def _end(end: int, size: int, begin: int) -> int:
 
 def decode_into(read: Read, frames: Sequence[Frame], nbytes: int, offset: int, out: memoryview) -> None:
     """Fills `out` from `offset` of the decoded bytes, of which there must be exactly `nbytes`."""
-    if not frames:
-        raise FormatError("no zstd frame", rule="zstd.empty", offset=0)
     sizes = [frame.nbytes for frame in frames]
     known = sum(size for size in sizes if size is not None)
     if known > nbytes or (known != nbytes and None not in sizes):
-        raise _mismatch(frames[0], known, nbytes)
+        raise _mismatch(known, nbytes)
     if len(frames) == 1:
         _decode(read, frames[0], nbytes, offset, out)
     elif None in sizes:
@@ -195,7 +195,7 @@ def _decode_in_turn(read: Read, frames: Sequence[Frame], nbytes: int, offset: in
     for frame in frames:
         position = _drain(_open(read, frame, nbytes - position), frame, position, nbytes, offset, out, early=False)
     if position != nbytes:
-        raise _mismatch(frames[0], position, nbytes)
+        raise _mismatch(position, nbytes)
 
 
 def _decode(read: Read, frame: Frame, nbytes: int, offset: int, out: memoryview) -> None:
@@ -208,7 +208,7 @@ def _decode(read: Read, frame: Frame, nbytes: int, offset: int, out: memoryview)
         return
     position = _drain(_open(read, frame, nbytes), frame, 0, nbytes, offset, out, early=not whole)
     if position < offset + len(out):
-        raise _mismatch(frame, position, nbytes)
+        raise _mismatch(position, nbytes)
 
 
 def _drain(
@@ -243,15 +243,13 @@ def _drain(
             break
         position += got
         if position > limit:
-            raise _mismatch(frame, position, limit)
+            raise _mismatch(position, limit)
     return position
 
 
-def _mismatch(frame: Frame, found: int, nbytes: int) -> FormatError:
+def _mismatch(found: int, nbytes: int) -> FormatError:
     much = "at least " if found > nbytes else ""
-    return FormatError(
-        f"zstd frames hold {much}{found} bytes, {nbytes} were declared", rule="zstd.size", offset=frame.begin
-    )
+    return FormatError(f"zstd frames hold {much}{found} bytes, {nbytes} were declared", rule="zstd.size", offset=0)
 
 
 def _open(read: Read, frame: Frame, nbytes: int) -> zstandard.ZstdDecompressionReader:

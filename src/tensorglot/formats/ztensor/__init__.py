@@ -1,0 +1,52 @@
+"""zTensor: every version that exists.
+
+A file says by its magic number which version it is. Each version has modules of its
+own; what they share is the index that they make (`splice`), the encodings (`codecs`)
+and the words (`words`).
+
+    0.1              the document                       v01, entries, parts; writing: write01
+    1.0, 1.1, 1.2    objects with components            v1
+    2                a canonical manifest, shards       v2, objects, shards; writing: write2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tensorglot.errors import FormatError, TruncatedError
+from tensorglot.formats.table import ReadOptions, WriteOptions
+from tensorglot.formats.ztensor import v01
+from tensorglot.formats.ztensor.words import LOGICAL_2, MAGIC_01, NAMES_01, STORAGE_2
+from tensorglot.model.archive import Archive
+from tensorglot.model.index import Index
+from tensorglot.model.payload import Chunk, Source
+
+__all__ = ["DTYPES", "read", "write"]
+
+DTYPES: dict[str, str] = {
+    **{name: name for name in NAMES_01},
+    **{code: dtype.name for code, dtype in STORAGE_2.items()},
+    **{code: dtype.name for code, (dtype, _) in LOGICAL_2.items()},
+}
+
+_READERS = {MAGIC_01: v01.read}
+
+
+def read(source: Source, options: ReadOptions) -> Index:
+    if source.size < 8:
+        raise TruncatedError("shorter than a magic number", rule="ztensor.magic", offset=0)
+    magic = bytearray(8)
+    source.read_into(0, memoryview(magic))
+    reader = _READERS.get(bytes(magic))
+    if reader is None:
+        raise FormatError("no magic number of zTensor", rule="ztensor.magic", offset=0)
+    index = reader(source, options)
+    if options.version is not None and index.format != f"ztensor@{options.version}":
+        raise FormatError(
+            f"the file is {index.format}, not ztensor@{options.version}", rule="ztensor.version", offset=0
+        )
+    return index
+
+
+def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
+    raise NotImplementedError

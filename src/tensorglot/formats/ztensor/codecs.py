@@ -1,0 +1,94 @@
+"""The encodings of zTensor as codecs of the model: zstd frames, seekable zstd, and those that we cannot read."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from tensorglot.errors import FormatError, TruncatedError, UnsupportedError, escape
+from tensorglot.model.payload import Encoded
+from tensorglot.wire import zstd
+from tensorglot.wire.zstd import Frame
+
+__all__ = ["Opaque", "SeekableZstd", "Zstd"]
+
+_REMEMBERED = 64
+
+
+class Zstd:
+    """Frames of zstd, one after the other. Belongs to one index, and remembers where frames are."""
+
+    name = "zstd"
+
+    def __init__(self) -> None:
+        self._frames: dict[tuple[int, int, int], list[Frame]] = {}
+
+    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
+        def read(at: int, nbytes: int) -> memoryview:
+            return payload.source.read(payload.begin + at, nbytes)
+
+        try:
+            zstd.decode_into(read, self._scanned(payload, read), payload.nbytes, offset, out)
+        except FormatError as error:
+            error.tensor = payload.tensor
+            error.offset = payload.begin + (error.offset or 0)
+            raise
+
+    def _scanned(self, payload: Encoded, read: zstd.Read) -> list[Frame]:
+        key = (id(payload.source), payload.begin, payload.end)
+        frames = self._frames.get(key)
+        if frames is None:
+            frames = self.scan(payload, read)
+            if len(frames) > 1:
+                for old in list(islice(self._frames, max(0, len(self._frames) + 1 - _REMEMBERED))):
+                    self._frames.pop(old, None)
+                self._frames[key] = frames
+        return frames
+
+    def scan(self, payload: Encoded, read: zstd.Read) -> list[Frame]:
+        """Where the frames are, found by walking over them."""
+        size = payload.end - payload.begin
+        return zstd.scan(read, size, payload.nbytes, max_window=payload.limits.zstd_window)
+
+
+class SeekableZstd(Zstd):
+    """`zt.zstd-seekable/1`: frames of one size and a table of them."""
+
+    name = "zt.zstd-seekable/1"
+
+    def scan(self, payload: Encoded, read: zstd.Read) -> list[Frame]:
+        """Where the frames are, by the table; each is then found to be what the table says."""
+        size = payload.end - payload.begin
+        sizes = zstd.read_seek_table(read, size)
+        frames: list[Frame] = []
+        begin = 0
+        for encoded, decoded in sizes:
+            found = zstd.scan(read, begin + encoded, decoded, max_window=payload.limits.zstd_window, begin=begin)
+            if len(found) != 1 or found[0].end != begin + encoded or found[0].nbytes not in (None, decoded):
+                raise FormatError("a frame is not what the seek table says", rule="zstd.seek", offset=begin)
+            if not found[0].checksum:
+                raise FormatError("a frame without a checksum", rule="zstd.seek.checksum", offset=begin)
+            frames.append(Frame(begin, found[0].end, decoded, found[0].window, found[0].window_at, found[0].checksum))
+            begin += encoded
+        self._check_sizes([decoded for _, decoded in sizes], payload.nbytes)
+        return frames
+
+    @staticmethod
+    def _check_sizes(sizes: list[int], nbytes: int) -> None:
+        if sum(sizes) != nbytes:
+            raise TruncatedError(f"frames of {sum(sizes)} bytes for {nbytes}", rule="zstd.size", offset=0)
+        if any(size != sizes[0] for size in sizes[:-1]) or (sizes and sizes[-1] > sizes[0]):
+            raise FormatError("frames of different sizes", rule="zstd.seek.equal", offset=0)
+        if sizes and sizes[0] > 16 << 20:
+            raise FormatError("a frame of more than 16 MiB", rule="zstd.seek.large", offset=0)
+
+
+class Opaque:
+    """An encoding that we do not know, or of elements that we do not know: its bytes can only be copied."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
+        raise UnsupportedError(
+            f"encoding '{escape(self.name)}' cannot be decoded here", rule="encoding.known", tensor=payload.tensor
+        )

@@ -1,0 +1,69 @@
+"""Columns that stay bytes until somebody asks: checksums, and the attributes of tensors.
+
+An index of a hundred thousand tensors has as many digests, and attributes of any
+depth. All of it has been checked when the file was opened; making Python objects of
+it is put off until one is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.wire.cbor import Cursor
+
+__all__ = ["Attributes", "Texts"]
+
+
+class Texts(Sequence[str | None]):
+    """Texts at spans of some bytes, where a size of -1 is None, or given as they are."""
+
+    def __init__(
+        self, data: bytes, begins: NDArray[np.int64], sizes: NDArray[np.int64], given: Mapping[int, str]
+    ) -> None:
+        self._data = data
+        self._begins = begins
+        self._sizes = sizes
+        self._given = given
+
+    @overload
+    def __getitem__(self, index: int) -> str | None: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str | None]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str | None] | None:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        if index in self._given:
+            return self._given[index]
+        begin, size = int(self._begins[index]), int(self._sizes[index])
+        return None if size < 0 else self._data[begin : begin + size].decode()
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+
+class Attributes(Mapping[int, Mapping[str, Any]]):
+    """Maps of checked CBOR, by tensor."""
+
+    def __init__(self, data: bytes, begins: Mapping[int, int], hidden: Mapping[str, str | None]) -> None:
+        """`hidden` are keys that are no attributes; those with a value only where it is that value."""
+        self._data = data
+        self._begins = begins
+        self._hidden = hidden
+
+    def __getitem__(self, tensor: int) -> dict[str, Any]:
+        fields: dict[str, Any] = Cursor(self._data, pos=self._begins[tensor]).value()
+        return {
+            key: value
+            for key, value in fields.items()
+            if key not in self._hidden or self._hidden[key] not in (None, value)
+        }
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._begins)
+
+    def __len__(self) -> int:
+        return len(self._begins)

@@ -1,0 +1,246 @@
+"""Version 0.1, the document: reading.
+
+    file = "ZTEN0001", blobs at multiples of 64, index, u64 size of the index
+
+The index is a CBOR array of maps, one for each tensor (§4), read by the kernel where
+it has the common form and by `entries` where it has not. Blobs may stand in any order
+and two tensors may share one; no blob touches another, the magic number or the index.
+Unknown words are no error (§8): such a tensor is listed, and its bytes can be copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import FormatError, LimitError, TruncatedError
+from tensorglot.formats.table import ReadOptions
+from tensorglot.formats.ztensor.codecs import Opaque, Zstd
+from tensorglot.formats.ztensor.entries import KNOWN, SIZE_END, Entry, read_entry
+from tensorglot.formats.ztensor.parts import METADATA, gather_parts
+from tensorglot.formats.ztensor.splice import Object, Row, Scanned, splice
+from tensorglot.formats.ztensor.words import ALIGNMENT_01, MAGIC_01, NAMES_01
+from tensorglot.kernels import cbor_check, ztensor_index
+from tensorglot.limits import Limits
+from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.index import Index, first_overlap
+from tensorglot.model.payload import Source
+from tensorglot.wire import cbor
+
+__all__ = ["HIDDEN", "read"]
+
+HIDDEN: Mapping[str, str | None] = {**dict.fromkeys(KNOWN), "layout": "dense"}
+"""What is no attribute. To the document `layout` is; to the packages 0.1.0 to 0.1.4 it is required."""
+
+_DTYPES = [name.encode() for name in NAMES_01]
+_ENCODINGS = [b"raw", b"zstd"]
+_ENDIANS = [b"little", b"big"]
+_OUR_CODE = np.array([BY_NAME[name].code for name in NAMES_01], np.uint8)
+_ITEMSIZE = np.array([BY_NAME[name].bits // 8 for name in NAMES_01], np.int64)
+
+
+def read(source: Source, options: ReadOptions) -> Index:
+    limits = options.limits
+    index, begin = _index(source, limits)
+    count, first = _count(index, begin, limits)
+    columns = ztensor_index.Columns(count, len(index))
+    ztensor_index.scan_entries(
+        index, first, count, cbor_check.skip, limits.rank, limits.name_nbytes, _DTYPES, _ENCODINGS, _ENDIANS, columns
+    )
+    positions = columns.entries[:-1] + begin
+    scanned = _scanned(columns, positions)
+    entries = {
+        row: read_entry(index, int(columns.entries[row]), limits, begin)
+        for row in np.flatnonzero(columns.flags == ztensor_index.ODD).tolist()
+    }
+    for row, entry in entries.items():
+        scanned.names[row] = entry.name
+    rows = {row: _row(entry, int(positions[row])) for row, entry in entries.items()}
+    _check_blobs(scanned, rows, positions, begin, source.size)
+    odd: dict[int, Object | None] = {
+        row: Object(entry.name, (rows[row],), None, int(columns.entries[row]) if entry.custom else None)
+        for row, entry in entries.items()
+    }
+    odd |= gather_parts(index, entries, rows)
+    metadata = _metadata(index, scanned, columns.entries, odd)
+    found = splice(
+        scanned,
+        odd,
+        Zstd(),
+        format="ztensor@0.1",
+        data=index,
+        metadata=metadata,
+        hidden=HIDDEN,
+    )
+    if len(found.positions) < len(found.names):
+        raise _twice(found, begin)
+    return found
+
+
+def _index(source: Source, limits: Limits) -> tuple[bytes, int]:
+    """The bytes of the index, and where they stand."""
+    if source.size < len(MAGIC_01) + 8:
+        raise TruncatedError("too short for a magic number and a size", rule="ztensor.size", offset=0)
+    field = bytearray(8)
+    source.read_into(source.size - 8, memoryview(field))
+    nbytes = int.from_bytes(field, "little")
+    room = source.size - len(MAGIC_01) - 8
+    if nbytes > room or (nbytes == 0 and room):
+        raise TruncatedError(
+            f"an index of {nbytes} bytes in a file of {source.size}", rule="ztensor.index.size", offset=source.size - 8
+        )
+    if nbytes > limits.header_nbytes:
+        raise LimitError(
+            f"an index of {nbytes} bytes is beyond Limits.header_nbytes",
+            rule="ztensor.limit.index",
+            offset=source.size - 8,
+        )
+    data = bytearray(nbytes)
+    source.read_into(source.size - 8 - nbytes, memoryview(data))
+    return bytes(data) or b"\x80", source.size - 8 - nbytes
+
+
+def _count(index: bytes, begin: int, limits: Limits) -> tuple[int, int]:
+    """How many entries a checked index has, and where the first one begins."""
+    profile = cbor.with_depth(cbor.LENIENT, limits.cbor_depth)
+    cbor.check(index, profile, base=begin)
+    cursor = cbor.Cursor(index, base=begin, rule="ztensor.index.root")
+    count, first = cursor.count("index")
+    if count > limits.tensors_or():
+        raise LimitError(
+            f"{count} tensors, more than Limits.tensors allows", rule="ztensor.limit.tensors", offset=begin
+        )
+    return count, first
+
+
+def _scanned(columns: ztensor_index.Columns, positions: NDArray[np.int64]) -> Scanned:
+    """The columns of the kernel in our terms, the size of every blob checked."""
+    plain = columns.flags != ztensor_index.ODD
+    itemsizes = _ITEMSIZE[columns.dtypes]
+    wide = plain & (columns.counts > (SIZE_END - 1) // itemsizes)
+    _refuse_first(wide, columns.names, positions, "ztensor.shape.product", "more bytes than 2**63")
+    nbytes = columns.counts * itemsizes
+    raw = columns.encodings == 0
+    _refuse_first(
+        plain & raw & (columns.sizes != nbytes),
+        columns.names,
+        positions,
+        "ztensor.blob.size",
+        "the blob has not the size that dtype and shape ask for",
+    )
+    ends = columns.offsets + np.minimum(columns.sizes, SIZE_END - 1 - columns.offsets)
+    customs = np.flatnonzero(columns.flags == ztensor_index.CUSTOM).tolist()
+    return Scanned(
+        names=columns.names,
+        dtypes=_OUR_CODE[columns.dtypes],
+        dims=columns.dims[: columns.dim_offsets[-1]].copy(),
+        dim_offsets=columns.dim_offsets,
+        begins=columns.offsets,
+        ends=ends,
+        encoded=~raw,
+        nbytes=nbytes,
+        big_endian=(columns.endians == 2) & raw & (itemsizes > 1),
+        checksum_begins=columns.checksum_begins,
+        checksum_sizes=columns.checksum_sizes,
+        attributes={row: int(columns.entries[row]) for row in customs},
+    )
+
+
+def _row(entry: Entry, position: int) -> Row:
+    """An odd entry as a row. Elements or encodings that we do not know stay as they are."""
+    known = entry.dtype in NAMES_01
+    dtype = BY_NAME[entry.dtype] if known else None
+    nbytes = dtype.nbytes(entry.count) if dtype is not None else entry.size
+    if nbytes >= SIZE_END:
+        raise FormatError("more bytes than 2**63", rule="ztensor.shape.product", offset=position, tensor=entry.name)
+    if entry.encoding == "raw":
+        codec: Zstd | Opaque | None = None
+        if entry.size != nbytes:
+            raise FormatError(
+                "the blob has not the size that dtype and shape ask for",
+                rule="ztensor.blob.size",
+                offset=position,
+                tensor=entry.name,
+            )
+    else:
+        codec = Zstd() if entry.encoding == "zstd" and known else Opaque(entry.encoding)
+    return Row(
+        "data",
+        dtype,
+        entry.shape,
+        entry.offset,
+        entry.offset + entry.size,
+        codec,
+        nbytes,
+        entry.checksum,
+        entry.endianness == "big" and codec is None and (dtype is None or dtype.bits > 8),
+        None if known else entry.dtype,
+    )
+
+
+def _check_blobs(
+    scanned: Scanned, rows: Mapping[int, Row], positions: NDArray[np.int64], index_begin: int, size: int
+) -> None:
+    """Where blobs may be: aligned, between the magic number and the index, each apart from the others."""
+    begins, ends, names = scanned.begins.copy(), scanned.ends.copy(), scanned.names
+    for position, row in rows.items():
+        begins[position], ends[position] = row.begin, row.end
+    _refuse_first(
+        begins % ALIGNMENT_01 != 0,
+        names,
+        positions,
+        "ztensor.blob.alignment",
+        "a blob that begins at no multiple of 64",
+    )
+    _refuse_first(
+        (begins == 0) & (ends > 0), names, positions, "ztensor.blob.magic", "a blob that begins in the magic number"
+    )
+    _refuse_first(ends > size, names, positions, "ztensor.blob.end", "a blob that ends after the file", TruncatedError)
+    _refuse_first(ends > index_begin, names, positions, "ztensor.blob.index", "a blob that runs into the index")
+    overlap = first_overlap(begins, ends)
+    if overlap is not None:
+        raise FormatError(
+            "a blob that overlaps another",
+            rule="ztensor.blob.overlap",
+            offset=int(positions[overlap[1]]),
+            tensor=names[overlap[1]],
+        )
+
+
+def _refuse_first(
+    broken: NDArray[np.bool_],
+    names: list[str],
+    positions: NDArray[np.int64],
+    rule: str,
+    message: str,
+    kind: type[FormatError] = FormatError,
+) -> None:
+    if broken.any():
+        row = int(broken.argmax())
+        raise kind(message, rule=rule, offset=int(positions[row]), tensor=names[row])
+
+
+def _metadata(
+    index: bytes, scanned: Scanned, entries: NDArray[np.int64], odd: dict[int, Object | None]
+) -> dict[str, Any] | None:
+    """What the entry for metadata says; the entry is no tensor."""
+    for row in scanned.attributes:
+        if scanned.names[row] == METADATA and scanned.nbytes[row] == 0 and scanned.dtypes[row] == BY_NAME["uint8"].code:
+            fields = cbor.Cursor(index, pos=int(entries[row])).value()
+            if isinstance(fields.get("metadata"), dict):
+                odd[row] = None
+                found: dict[str, Any] = fields["metadata"]
+                return found
+    return None
+
+
+def _twice(index: Index, begin: int) -> FormatError:
+    seen: set[str] = set()
+    for name in index.names:
+        if name in seen:
+            return FormatError("two tensors of one name", rule="ztensor.name.duplicate", offset=begin, tensor=name)
+        seen.add(name)
+    raise AssertionError("names differ")

@@ -1,0 +1,303 @@
+"""What the parts of a sparse or quantized tensor mean together, and the rules that they obey.
+
+The layouts are zTensor 2's profiles, and their names are its names; a container that
+has no layouts of its own borrows them. `arrange` checks what can be checked without
+reading a value (which parts, of which types, of which sizes) and says what the tensor
+is; `check_values` reads the parts of a sparse tensor and checks what they point at.
+A layout that is not in the table is carried as it is: parts of so many elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import FormatError, escape
+from tensorglot.model.dtypes import BY_NAME, DType
+from tensorglot.model.tensor import Tensor
+from tensorglot.model.types import Fixed, Type, Void, dense
+
+__all__ = ["COO", "CSR", "LAYOUTS", "MX", "QUANT_GROUP", "Arrangement", "Piece", "arrange", "check_values"]
+
+CSR = "zt.sparse_csr/1"
+COO = "zt.sparse_coo/1"
+QUANT_GROUP = "zt.quant_group/1"
+MX = "zt.mx/1"
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What is known of a part before it is read."""
+
+    dtype: DType | None
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """What a tensor of several parts is: its type, and the shape of each part."""
+
+    type: Type
+    shapes: Mapping[str, Shape]
+
+
+def arrange(
+    layout: str, shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any], tensor: str | None = None
+) -> Arrangement:
+    """Checks the parts of a tensor against its layout, without reading them."""
+    rules = LAYOUTS.get(layout, _unknown)
+    try:
+        return rules(shape, pieces, attributes)
+    except _Refusal as refusal:
+        raise FormatError(
+            f"{escape(layout)}: {refusal.message}", rule=f"layout.{refusal.rule}", tensor=tensor
+        ) from None
+
+
+class _Refusal(Exception):
+    """A broken rule, on its way to `arrange`, which knows the tensor."""
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(message)
+        self.rule = rule
+        self.message = message
+
+
+def _require(condition: bool, rule: str, message: str) -> None:
+    if not condition:
+        raise _Refusal(rule, message)
+
+
+def _require_parts(pieces: Mapping[str, Piece], *names: str) -> None:
+    _require(set(pieces) == set(names), "parts", f"the parts are {', '.join(names)}")
+
+
+def _index_dtype(piece: Piece, name: str) -> DType:
+    if piece.dtype is None or piece.dtype.name not in ("uint32", "uint64"):
+        raise _Refusal("index", f"{name} is uint32 or uint64")
+    return piece.dtype
+
+
+def _elements(piece: Piece, name: str) -> int:
+    """How many elements a part of a known type has."""
+    if piece.dtype is None:
+        return piece.nbytes
+    count, rest = divmod(piece.nbytes * 8, piece.dtype.bits)
+    _require(rest == 0 or piece.dtype.packed, "size", f"{name} is not a whole number of elements")
+    return count
+
+
+def _require_count(piece: Piece, count: int, name: str) -> None:
+    if piece.dtype is not None:
+        _require(
+            piece.nbytes == piece.dtype.nbytes(count),
+            "size",
+            f"{name} has {piece.nbytes} bytes, {count} elements of {piece.dtype.name} have {piece.dtype.nbytes(count)}",
+        )
+
+
+def _typed(dtype: DType | None, shape: Shape) -> Type:
+    """A block of elements; of elements that we do not know, just its dims."""
+    if dtype is not None:
+        return dense(dtype, shape)
+    type: Type = Void()
+    for size in reversed(shape):
+        type = Fixed(size, type)
+    return type
+
+
+def _csr(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
+    _require(len(shape) == 2, "rank", "the rank is 2")
+    _require_parts(pieces, "values", "indices", "indptr")
+    dtype = _index_dtype(pieces["indices"], "indices")
+    _require(pieces["indptr"].dtype is dtype, "index", "indptr and indices have one type")
+    nnz = _elements(pieces["indices"], "indices")
+    _require_count(pieces["indptr"], shape[0] + 1, "indptr")
+    _require_count(pieces["values"], nnz, "values")
+    return Arrangement(
+        _typed(pieces["values"].dtype, shape), {"values": (nnz,), "indices": (nnz,), "indptr": (shape[0] + 1,)}
+    )
+
+
+def _coo(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
+    _require(len(shape) >= 1, "rank", "the rank is 1 or more")
+    _require_parts(pieces, "values", "coords")
+    _index_dtype(pieces["coords"], "coords")
+    nnz, rest = divmod(_elements(pieces["coords"], "coords"), len(shape))
+    _require(rest == 0, "size", "coords has one index for each dimension of each value")
+    _require_count(pieces["values"], nnz, "values")
+    return Arrangement(_typed(pieces["values"].dtype, shape), {"values": (nnz,), "coords": (len(shape), nnz)})
+
+
+MX_ELEMENTS = ("float4_e2m1fn", "float8_e4m3fn", "float8_e5m2", "int8")
+
+
+def _mx(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
+    _require_parts(pieces, "data", "scales")
+    axis = _axis(shape, attributes, default=len(shape) - 1)
+    block = _natural(attributes, "block_size")
+    _require(block >= 2 and shape[axis] % block == 0, "block_size", f"blocks of {block} do not fit {shape[axis]}")
+    form = attributes.get("scale_form", "e8m0_exponent")
+    _require(form == "e8m0_exponent", "scale_form", "scale_form is e8m0_exponent")
+    data, scales = pieces["data"], pieces["scales"]
+    _require(data.dtype is None or data.dtype.name in MX_ELEMENTS, "data", f"data is {', '.join(MX_ELEMENTS)}")
+    _require(scales.dtype is BY_NAME["float8_e8m0fnu"], "scales", "scales is float8_e8m0fnu")
+    _require_count(data, math.prod(shape), "data")
+    blocks = _divided(shape, axis, shape[axis] // block)
+    _require_count(scales, math.prod(blocks), "scales")
+    return Arrangement(dense(BY_NAME["float32"], shape), {"data": shape, "scales": blocks})
+
+
+SCALE_FORMS: dict[str, tuple[str, ...]] = {
+    "f32_factors": ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
+                    "float8_e4m3fnuz", "float8_e5m2fnuz"),
+    "f16_factors": ("float16", "bfloat16"),
+    "e8m0_exponent": ("float8_e8m0fnu",),
+}  # fmt: skip
+WORDS: dict[str, tuple[str, ...]] = {f"u{bits}": (f"uint{bits}", f"int{bits}") for bits in (8, 16, 32, 64)}
+
+
+def _quant_group(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
+    zero = _map(attributes, "zero_point")
+    _require(zero.get("form") in ("none", "implied", "tensor"), "zero_point", "form is none, implied or tensor")
+    with_zeros = zero["form"] == "tensor"
+    _require_parts(pieces, "data", "scales", *(("zeros",) if with_zeros else ()))
+    per_word, word = _packing(pieces["data"], attributes)
+    axis = _axis(shape, attributes, default=None)
+    size, group = shape[axis], _natural(attributes, "group_size")
+    _require(group == 0 or size % group == 0, "group_size", f"groups of {group} do not fit {size}")
+    codes = math.prod(shape)
+    _require(codes % per_word == 0, "size", f"{codes} codes do not fill words of {per_word}")
+    _require_count(pieces["data"], codes // per_word, "data")
+
+    form, scales = attributes.get("scale_form"), pieces["scales"]
+    _require(form in SCALE_FORMS, "scale_form", f"scale_form is {', '.join(SCALE_FORMS)}")
+    _require(
+        scales.dtype is not None and scales.dtype.name in SCALE_FORMS[str(form)], "scales", f"scales are not {form}"
+    )
+    groups = _group_shape(shape, axis, group, _elements(scales, "scales"))
+    _require_count(scales, math.prod(groups), "scales")
+    shapes = {"data": (codes // per_word,), "scales": groups}
+    if zero["form"] == "implied":
+        _require(type(zero.get("value")) is int, "zero_point", "an implied zero point has an integer value")
+    if with_zeros:
+        packing, zeros = zero.get("packing"), pieces["zeros"]
+        _require(packing in ("plain", "same_as_data"), "zero_point", "packing is plain or same_as_data")
+        count, rest = (math.prod(groups), 0) if packing == "plain" else divmod(math.prod(groups), per_word)
+        _require(rest == 0, "size", "the zero points do not fill words")
+        if packing == "same_as_data":
+            _require(zeros.dtype is not None and zeros.dtype.name in WORDS[word], "zeros", f"zeros is not {word}")
+        _require(zeros.dtype is not None, "zeros", "the type of zeros is not known here")
+        _require_count(zeros, count, "zeros")
+        shapes["zeros"] = groups if packing == "plain" else (count,)
+    return Arrangement(dense(BY_NAME["float32"], shape), shapes)
+
+
+def _packing(data: Piece, attributes: Mapping[str, Any]) -> tuple[int, str]:
+    packing = _map(attributes, "packing")
+    word, bits = packing.get("word"), _natural(attributes, "bits")
+    _require(word in WORDS, "packing", f"word is {', '.join(WORDS)}")
+    _require(data.dtype is not None and data.dtype.name in WORDS[str(word)], "data", f"data is not {word}")
+    _require(packing.get("order") in ("lsb_first", "msb_first"), "packing", "order is lsb_first or msb_first")
+    width = int(str(word)[1:])
+    _require(bits in (2, 3, 4, 5, 6, 8) and width % bits == 0, "bits", f"codes of {bits} bits do not fill {word}")
+    _require(packing.get("per_word") == width // bits, "packing", f"per_word is {width // bits}")
+    return width // bits, str(word)
+
+
+def _group_shape(shape: Shape, axis: int, group: int, scales: int) -> Shape:
+    """One scale for each group; ungrouped, one for each position of the axis, or for each element."""
+    if group:
+        return _divided(shape, axis, shape[axis] // group)
+    if scales == shape[axis]:
+        return tuple(shape[axis] if i == axis else 1 for i in range(len(shape)))
+    return shape
+
+
+def _axis(shape: Shape, attributes: Mapping[str, Any], default: int | None) -> int:
+    axis = attributes.get("axis", default)
+    _require(type(axis) is int and 0 <= axis < len(shape), "axis", f"axis is one of {len(shape)} dimensions")
+    return int(axis)
+
+
+def _natural(attributes: Mapping[str, Any], key: str) -> int:
+    value = attributes.get(key)
+    _require(type(value) is int and value >= 0, key, f"{key} is an unsigned integer")
+    return int(value)  # type: ignore[arg-type]
+
+
+def _map(attributes: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = attributes.get(key)
+    if not isinstance(value, Mapping):
+        raise _Refusal(key, f"{key} is a map")
+    return value
+
+
+def _divided(shape: Shape, axis: int, size: int) -> Shape:
+    return (*shape[:axis], size, *shape[axis + 1 :])
+
+
+def _unknown(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
+    return Arrangement(_typed(None, shape), {name: (_elements(piece, name),) for name, piece in pieces.items()})
+
+
+LAYOUTS: dict[str, Callable[[Shape, Mapping[str, Piece], Mapping[str, Any]], Arrangement]] = {
+    CSR: _csr,
+    COO: _coo,
+    QUANT_GROUP: _quant_group,
+    MX: _mx,
+}
+
+
+def check_values(tensor: Tensor) -> None:
+    """The rules of a sparse tensor that only its values can break; others have none."""
+    if tensor.layout == CSR:
+        _check_csr(tensor)
+    elif tensor.layout == COO:
+        _check_coo(tensor)
+
+
+def _broken(tensor: Tensor, part: str, rule: str, message: str) -> FormatError:
+    return FormatError(
+        f"{part}: {message}", rule=f"layout.values.{rule}", tensor=tensor.name, offset=tensor.parts[part].offset
+    )
+
+
+def _check_csr(tensor: Tensor) -> None:
+    columns = tensor.shape[1]
+    indices, indptr = (tensor.parts[name].array(tensor.name) for name in ("indices", "indptr"))
+    if indptr[0] != 0 or indptr[-1] != indices.size or (indptr[1:] < indptr[:-1]).any():
+        raise _broken(tensor, "indptr", "indptr", f"does not rise from 0 to {indices.size}")
+    if indices.size and int(indices.max()) >= columns:
+        raise _broken(tensor, "indices", "bounds", f"an index beyond {columns} columns")
+    falls = indices[1:] <= indices[:-1]
+    starts = indptr[(indptr > 0) & (indptr < indices.size)].astype(np.int64)
+    falls[starts - 1] = False
+    if falls.any():
+        raise _broken(tensor, "indices", "order", "indices of a row do not increase")
+
+
+def _check_coo(tensor: Tensor) -> None:
+    coords = tensor.parts["coords"].array(tensor.name)
+    for axis, size in enumerate(tensor.shape):
+        if coords.shape[1] and int(coords[axis].max()) >= size:
+            raise _broken(tensor, "coords", "bounds", f"an index beyond {size} in dimension {axis}")
+    if _repeats(coords, tensor.shape):
+        raise _broken(tensor, "coords", "unique", "two values for one cell")
+
+
+def _repeats(coords: NDArray[Any], shape: Shape) -> bool:
+    if math.prod(shape) < 1 << 63:
+        cells = np.zeros(coords.shape[1], np.int64)
+        for row, size in zip(coords, shape, strict=True):
+            cells = cells * size + row.astype(np.int64)
+        return bool(np.unique(cells).size < cells.size)
+    ordered = coords[:, np.lexsort(coords)]
+    return bool((ordered[:, 1:] == ordered[:, :-1]).all(axis=0).any())
