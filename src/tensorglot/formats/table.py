@@ -8,7 +8,7 @@ imported when it is used. Nothing outside a format's module knows the format.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +32,8 @@ class ReadOptions:
     limits: Limits = DEFAULT
     path: str | None = None
     """Where the source is, for formats of several files."""
+    open_file: Callable[[Path], Source] | None = None
+    """Opens another of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,8 +80,8 @@ def _require_parts(pieces: Mapping[str, Piece], *names: str) -> None:
 
 
 def _index_dtype(piece: Piece, name: str) -> DType:
-    if piece.dtype is None or piece.dtype.name not in ("uint32", "uint64"):
-        raise _Refusal("index", f"{name} is uint32 or uint64")
+    if piece.dtype is None or piece.dtype.numpy is None or piece.dtype.numpy.kind not in "iu":
+        raise _Refusal("index", f"{name} are integers")
     return piece.dtype
 
 
@@ -275,7 +275,7 @@ def _check_csr(tensor: Tensor) -> None:
     indices, indptr = (tensor.parts[name].array(tensor.name) for name in ("indices", "indptr"))
     if indptr[0] != 0 or indptr[-1] != indices.size or (indptr[1:] < indptr[:-1]).any():
         raise _broken(tensor, "indptr", "indptr", f"does not rise from 0 to {indices.size}")
-    if indices.size and int(indices.max()) >= columns:
+    if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < columns:
         raise _broken(tensor, "indices", "bounds", f"an index beyond {columns} columns")
     falls = indices[1:] <= indices[:-1]
     starts = indptr[(indptr > 0) & (indptr < indices.size)].astype(np.int64)
@@ -287,7 +287,7 @@ def _check_csr(tensor: Tensor) -> None:
 def _check_coo(tensor: Tensor) -> None:
     coords = tensor.parts["coords"].array(tensor.name)
     for axis, size in enumerate(tensor.shape):
-        if coords.shape[1] and int(coords[axis].max()) >= size:
+        if coords.shape[1] and not 0 <= int(coords[axis].min()) <= int(coords[axis].max()) < size:
             raise _broken(tensor, "coords", "bounds", f"an index beyond {size} in dimension {axis}")
     if _repeats(coords, tensor.shape):
         raise _broken(tensor, "coords", "unique", "two values for one cell")

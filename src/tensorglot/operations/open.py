@@ -46,7 +46,9 @@ def open(
     opened = source_for(source, backend)
     try:
         row, version = named(format) if format is not None else (detect(opened, path), None)
-        index = row.module.read(opened, ReadOptions(version, strict, limits, path))
+        index = row.module.read(
+            opened, ReadOptions(version, strict, limits, path, partial(source_for, backend=backend))
+        )
     except BaseException:
         if isinstance(opened, FileSource):
             opened.close()

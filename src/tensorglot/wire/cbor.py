@@ -216,15 +216,15 @@ class Cursor:
             raise self.wrong(f"'{what}' is not an array")
         return self._steps(self._head()[2])
 
-    def count(self, what: str) -> tuple[int, int]:
-        """How many elements an array has, and where the first one begins. Passes over the array."""
+    def count(self, what: str, kind: int = ARRAY) -> tuple[int, int]:
+        """How many elements an array, or pairs a map, has, and where the first one begins. Passes over all."""
         begin = self.pos
-        if self.major() != ARRAY:
-            raise self.wrong(f"'{what}' is not an array")
+        if self.major() != kind:
+            raise self.wrong(f"'{what}' is not {'a map' if kind == MAP else 'an array'}")
         count = self._head()[2]
         first = self.pos
         if count is None:
-            count = sum(self.skip()[0] >= 0 for _ in self._steps(None))
+            count = sum(self.skip()[0] >= 0 for _ in self._steps(None)) // (2 if kind == MAP else 1)
         else:
             self.pos = begin
             self.skip()

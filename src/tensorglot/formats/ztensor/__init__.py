@@ -15,8 +15,8 @@ from collections.abc import Iterator
 
 from tensorglot.errors import FormatError, TruncatedError
 from tensorglot.formats.table import ReadOptions, WriteOptions
-from tensorglot.formats.ztensor import v01
-from tensorglot.formats.ztensor.words import LOGICAL_2, MAGIC_01, NAMES_01, STORAGE_2
+from tensorglot.formats.ztensor import v01, v1, v2
+from tensorglot.formats.ztensor.words import LOGICAL_2, MAGIC_01, MAGIC_1, MAGIC_2, NAMES_01, STORAGE_2
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
@@ -29,7 +29,7 @@ DTYPES: dict[str, str] = {
     **{code: dtype.name for code, (dtype, _) in LOGICAL_2.items()},
 }
 
-_READERS = {MAGIC_01: v01.read}
+_READERS = {MAGIC_01: v01.read, MAGIC_1: v1.read, MAGIC_2: v2.read}
 
 
 def read(source: Source, options: ReadOptions) -> Index:

@@ -13,7 +13,7 @@ from tensorglot.errors import FormatError, LimitError
 from tensorglot.limits import Limits
 from tensorglot.wire.cbor import Cursor
 
-__all__ = ["KNOWN", "SIZE_END", "Entry", "read_entry"]
+__all__ = ["KNOWN", "SIZE_END", "Entry", "read_entry", "read_shape"]
 
 KNOWN = frozenset(("name", "offset", "size", "dtype", "shape", "encoding", "data_endianness", "checksum"))
 """Fields of the document. `layout` is one of somebody's own."""
@@ -54,7 +54,7 @@ def read_entry(index: bytes, begin: int, limits: Limits, base: int) -> Entry:
         if key in ("offset", "size"):
             numbers[key] = cursor.uint(key)
         elif key == "shape":
-            shape = _shape(cursor, limits)
+            shape = read_shape(cursor, limits)
         elif key in KNOWN:
             texts[key] = cursor.text(key)
         else:
@@ -82,7 +82,8 @@ def read_entry(index: bytes, begin: int, limits: Limits, base: int) -> Entry:
     return entry
 
 
-def _shape(cursor: Cursor, limits: Limits) -> tuple[int, ...]:
+def read_shape(cursor: Cursor, limits: Limits) -> tuple[int, ...]:
+    """The dims of a tensor, their product below 2**63 whatever zeros are among them."""
     begin = cursor.pos
     dims: list[int] = []
     for _ in cursor.array("shape"):

@@ -8,6 +8,7 @@ it is put off until one is wanted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
@@ -15,7 +16,10 @@ from numpy.typing import NDArray
 
 from tensorglot.wire.cbor import Cursor
 
-__all__ = ["Attributes", "Texts"]
+__all__ = ["Attributes", "LazyMap", "Texts", "metadata_at"]
+
+EAGER_NBYTES = 64 << 10
+"""Metadata up to this size is made a dict at once."""
 
 
 class Texts(Sequence[str | None]):
@@ -67,3 +71,37 @@ class Attributes(Mapping[int, Mapping[str, Any]]):
 
     def __len__(self) -> int:
         return len(self._begins)
+
+
+class LazyMap(Mapping[str, Any]):
+    """A map of checked CBOR that is read when it is first looked into."""
+
+    def __init__(self, data: bytes, begin: int) -> None:
+        self._data = data
+        self._begin = begin
+
+    @cached_property
+    def _values(self) -> dict[str, Any]:
+        values: dict[str, Any] = Cursor(self._data, pos=self._begin).value()
+        return values
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+
+def metadata_at(data: bytes, begin: int | None) -> Mapping[str, Any] | None:
+    """The metadata of a file, a map with text keys; None where there is none."""
+    if begin is None:
+        return None
+    lazy = LazyMap(data, begin)
+    end = Cursor(data, pos=begin).skip()[1]
+    return dict(lazy) if end - begin <= EAGER_NBYTES else lazy

@@ -26,9 +26,9 @@ from tensorglot.formats.ztensor.splice import Object, Row
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Layout
 from tensorglot.model.layouts import Piece, arrange
-from tensorglot.wire.cbor import Cursor
+from tensorglot.wire.cbor import MAP, TEXT, Cursor
 
-__all__ = ["METADATA", "gather_parts"]
+__all__ = ["METADATA", "gather_parts", "metadata_field"]
 
 METADATA = "__metadata__"
 """The name of an empty uint8 tensor whose field `metadata` is the file's."""
@@ -112,3 +112,23 @@ def _dims(value: object) -> tuple[int, ...] | None:
     if not isinstance(value, list) or not all(type(size) is int and 0 <= size < 1 << 63 for size in value):
         return None
     return tuple(value)
+
+
+def metadata_field(index: bytes, entry: int) -> int | None:
+    """Where the field `metadata` of an entry begins, if it is a map with text keys."""
+    cursor = Cursor(index, pos=entry)
+    found = None
+    for _ in cursor.map("entry"):
+        key = cursor.text("key")
+        begin = cursor.skip()[0]
+        if key == "metadata" and index[begin] >> 5 == MAP:
+            found = begin
+    if found is None:
+        return None
+    cursor.pos = found
+    for _ in cursor.map("metadata"):
+        if cursor.major() != TEXT:
+            return None
+        cursor.skip()
+        cursor.skip()
+    return found

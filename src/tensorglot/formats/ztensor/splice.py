@@ -70,6 +70,17 @@ class Scanned:
     attributes: dict[int, int]
     """Where the attributes of an object begin."""
 
+    @classmethod
+    def nothing(cls, names: list[str]) -> Scanned:
+        """A scan of which every object was odd."""
+        count = len(names)
+        zeros = np.zeros(count, np.int64)
+        no = np.zeros(count, np.bool_)
+        return cls(
+            names, np.zeros(count, np.uint8), zeros[:0], np.zeros(count + 1, np.int64), zeros, zeros, no, zeros, no,
+            zeros, zeros, {},
+        )  # fmt: skip
+
 
 def splice(
     scanned: Scanned,

@@ -18,15 +18,17 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, LimitError, TruncatedError
 from tensorglot.formats.table import ReadOptions
+from tensorglot.formats.ztensor.blobs import Region, check_blobs, refuse_first
 from tensorglot.formats.ztensor.codecs import Opaque, Zstd
 from tensorglot.formats.ztensor.entries import KNOWN, SIZE_END, Entry, read_entry
-from tensorglot.formats.ztensor.parts import METADATA, gather_parts
+from tensorglot.formats.ztensor.lazy import metadata_at
+from tensorglot.formats.ztensor.parts import METADATA, gather_parts, metadata_field
 from tensorglot.formats.ztensor.splice import Object, Row, Scanned, splice
 from tensorglot.formats.ztensor.words import ALIGNMENT_01, MAGIC_01, NAMES_01
 from tensorglot.kernels import cbor_check, ztensor_index
 from tensorglot.limits import Limits
 from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.index import Index, first_overlap
+from tensorglot.model.index import Index
 from tensorglot.model.payload import Source
 from tensorglot.wire import cbor
 
@@ -59,13 +61,13 @@ def read(source: Source, options: ReadOptions) -> Index:
     for row, entry in entries.items():
         scanned.names[row] = entry.name
     rows = {row: _row(entry, int(positions[row])) for row, entry in entries.items()}
-    _check_blobs(scanned, rows, positions, begin, source.size)
+    _check_places(scanned, rows, positions, begin, source.size)
     odd: dict[int, Object | None] = {
         row: Object(entry.name, (rows[row],), None, int(columns.entries[row]) if entry.custom else None)
         for row, entry in entries.items()
     }
     odd |= gather_parts(index, entries, rows)
-    metadata = _metadata(index, scanned, columns.entries, odd)
+    metadata = _metadata(index, scanned, odd)
     found = splice(
         scanned,
         odd,
@@ -120,14 +122,17 @@ def _scanned(columns: ztensor_index.Columns, positions: NDArray[np.int64]) -> Sc
     """The columns of the kernel in our terms, the size of every blob checked."""
     plain = columns.flags != ztensor_index.ODD
     itemsizes = _ITEMSIZE[columns.dtypes]
+
+    def label(row: int) -> tuple[str, int]:
+        return columns.names[row], int(positions[row])
+
     wide = plain & (columns.counts > (SIZE_END - 1) // itemsizes)
-    _refuse_first(wide, columns.names, positions, "ztensor.shape.product", "more bytes than 2**63")
+    refuse_first(wide, label, "ztensor.shape.product", "more bytes than 2**63")
     nbytes = columns.counts * itemsizes
     raw = columns.encodings == 0
-    _refuse_first(
+    refuse_first(
         plain & raw & (columns.sizes != nbytes),
-        columns.names,
-        positions,
+        label,
         "ztensor.blob.size",
         "the blob has not the size that dtype and shape ask for",
     )
@@ -181,59 +186,24 @@ def _row(entry: Entry, position: int) -> Row:
     )
 
 
-def _check_blobs(
+def _check_places(
     scanned: Scanned, rows: Mapping[int, Row], positions: NDArray[np.int64], index_begin: int, size: int
 ) -> None:
-    """Where blobs may be: aligned, between the magic number and the index, each apart from the others."""
-    begins, ends, names = scanned.begins.copy(), scanned.ends.copy(), scanned.names
+    begins, ends = scanned.begins.copy(), scanned.ends.copy()
     for position, row in rows.items():
         begins[position], ends[position] = row.begin, row.end
-    _refuse_first(
-        begins % ALIGNMENT_01 != 0,
-        names,
-        positions,
-        "ztensor.blob.alignment",
-        "a blob that begins at no multiple of 64",
-    )
-    _refuse_first(
-        (begins == 0) & (ends > 0), names, positions, "ztensor.blob.magic", "a blob that begins in the magic number"
-    )
-    _refuse_first(ends > size, names, positions, "ztensor.blob.end", "a blob that ends after the file", TruncatedError)
-    _refuse_first(ends > index_begin, names, positions, "ztensor.blob.index", "a blob that runs into the index")
-    overlap = first_overlap(begins, ends)
-    if overlap is not None:
-        raise FormatError(
-            "a blob that overlaps another",
-            rule="ztensor.blob.overlap",
-            offset=int(positions[overlap[1]]),
-            tensor=names[overlap[1]],
-        )
+    region = Region(ALIGNMENT_01, ALIGNMENT_01, index_begin, size)
+    check_blobs(begins, ends, region, lambda row: (scanned.names[row], int(positions[row])))
 
 
-def _refuse_first(
-    broken: NDArray[np.bool_],
-    names: list[str],
-    positions: NDArray[np.int64],
-    rule: str,
-    message: str,
-    kind: type[FormatError] = FormatError,
-) -> None:
-    if broken.any():
-        row = int(broken.argmax())
-        raise kind(message, rule=rule, offset=int(positions[row]), tensor=names[row])
-
-
-def _metadata(
-    index: bytes, scanned: Scanned, entries: NDArray[np.int64], odd: dict[int, Object | None]
-) -> dict[str, Any] | None:
+def _metadata(index: bytes, scanned: Scanned, odd: dict[int, Object | None]) -> Mapping[str, Any] | None:
     """What the entry for metadata says; the entry is no tensor."""
-    for row in scanned.attributes:
+    for row, entry in scanned.attributes.items():
         if scanned.names[row] == METADATA and scanned.nbytes[row] == 0 and scanned.dtypes[row] == BY_NAME["uint8"].code:
-            fields = cbor.Cursor(index, pos=int(entries[row])).value()
-            if isinstance(fields.get("metadata"), dict):
+            begin = metadata_field(index, entry)
+            if begin is not None:
                 odd[row] = None
-                found: dict[str, Any] = fields["metadata"]
-                return found
+                return metadata_at(index, begin)
     return None
 
 
