@@ -57,12 +57,12 @@ SIMPLE = 256
     CHUNK,
 ) = range(15)
 
-_ARRAY = 0
-_MAP_KEY = 1
-_MAP_VALUE = 2
-_TAGGED = 3
+_ARRAY = cython.declare(cython.int, 0)
+_MAP_KEY = cython.declare(cython.int, 1)
+_MAP_VALUE = cython.declare(cython.int, 2)
+_TAGGED = cython.declare(cython.int, 3)
 
-_INLINE_KEYS = 16
+_INLINE_KEYS = cython.declare(cython.int, 16)
 
 
 @cython.cfunc
@@ -122,11 +122,11 @@ def _float_form(info: cython.int, bits: cython.ulonglong, options: cython.int) -
 def _utf8(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
     p: cython.p_uchar = data
     i: cython.Py_ssize_t
+    high: cython.uchar = 0
     if cython.compiled:
         for i in range(begin, end):
-            if p[i] >= 0x80:
-                break
-        else:
+            high |= p[i]
+        if high < 0x80:
             return True
     try:
         p[begin:end].decode("utf-8")
@@ -193,6 +193,7 @@ def _key_value(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) ->
     return major, b"".join(pieces)
 
 
+@cython.boundscheck(False)
 def check(
     data: bytes,
     begin: cython.Py_ssize_t,
@@ -217,6 +218,12 @@ def check(
     key_end: cython.longlong[::1] = array("q", bytes(8 * (depth + 1) * _INLINE_KEYS))
     key_sets: list[Any] = [None] * (depth + 1)
 
+    long_heads: cython.bint = options & LONG != 0
+    indefinite: cython.bint = options & INDEFINITE != 0
+    sorted_keys: cython.bint = options & SORTED != 0
+    text_keys: cython.bint = options & TEXT_KEYS != 0
+    any_keys: cython.bint = options & ANY_KEYS != 0
+    simple: cython.bint = options & SIMPLE != 0
     p: cython.p_uchar = data
     pos: cython.Py_ssize_t = begin
     start: cython.Py_ssize_t
@@ -249,21 +256,21 @@ def check(
                 argument = (argument << 8) | p[pos + i]
             pos += width
             uniform = argument >= 24 and (info == 24 or argument >> (4 * width) != 0)
-            if major != 7 and not uniform and not options & LONG:
+            if major != 7 and not uniform and not long_heads:
                 return HEAD_FORM, start
         elif 28 <= info < 31:
             return RESERVED, start
         if info == 31:
-            if not options & INDEFINITE:
+            if not indefinite:
                 return LENGTH_FORM, start
             if major == 0 or major == 1 or major == 6:
                 return RESERVED, start
 
         done = True
         if level > 0 and states[level] == _MAP_KEY and not (major == 7 and info == 31):
-            if options & TEXT_KEYS and major != 3:
+            if text_keys and major != 3:
                 return KEY_KIND, start
-            if not options & ANY_KEYS and (4 <= major <= 6 or (major == 7 and info >= 25)):
+            if not any_keys and (4 <= major <= 6 or (major == 7 and info >= 25)):
                 return KEY_KIND, start
 
         if major == 2 or major == 3:
@@ -295,7 +302,7 @@ def check(
                         for i in range(width):
                             argument = (argument << 8) | p[pos + i]
                         pos += width
-                        if not options & LONG and (argument < 24 or (info > 24 and argument >> (4 * width) == 0)):
+                        if not long_heads and (argument < 24 or (info > 24 and argument >> (4 * width) == 0)):
                             return HEAD_FORM, slot
                     if argument > cython.cast(cython.ulonglong, end - pos):
                         return ENDS, slot
@@ -332,7 +339,7 @@ def check(
                     return FLOAT_FORM, start
             elif info == 24 and argument < 32:
                 return RESERVED, start
-            elif not options & SIMPLE and not 20 <= argument <= 22:
+            elif not simple and not 20 <= argument <= 22:
                 return SIMPLE_VALUE, start
 
         # An item is complete, and with it perhaps the containers that it ends.
@@ -342,7 +349,7 @@ def check(
             if states[level] == _MAP_KEY:
                 i = key_count[level]
                 slot = level * _INLINE_KEYS
-                if options & SORTED:
+                if sorted_keys:
                     if i > 0:
                         order: cython.int = _compare(data, key_begin[slot], key_end[slot], start, pos)
                         if order == 0:

@@ -26,14 +26,15 @@ ODD = 1
 CUSTOM = 2
 """The entry has fields beside the known ones."""
 
-_UINT = 0
-_TEXT = 3
-_ARRAY = 4
-_MAP = 5
+_UINT = cython.declare(cython.int, 0)
+_TEXT = cython.declare(cython.int, 3)
+_ARRAY = cython.declare(cython.int, 4)
+_MAP = cython.declare(cython.int, 5)
 
-_MAX: cython.ulonglong = 0x7FFF_FFFF_FFFF_FFFF
+_MAX = cython.declare(cython.ulonglong, 0x7FFF_FFFF_FFFF_FFFF)
 
 
+@cython.final
 @cython.cclass
 class Walk:
     """A position in checked CBOR. Once something is not of the common form, `odd` stays true."""
@@ -239,6 +240,7 @@ def _another(walk: Walk, pairs: cython.Py_ssize_t, done: cython.Py_ssize_t) -> c
     return True
 
 
+@cython.boundscheck(False)
 def scan_entries(
     data: bytes,
     begin: cython.Py_ssize_t,
@@ -334,6 +336,7 @@ def scan_entries(
     entries[count] = walk.pos
 
 
+@cython.boundscheck(False)
 def scan_objects(
     data: bytes,
     begin: cython.Py_ssize_t,
@@ -505,6 +508,7 @@ def encode_entries(
 
 
 @cython.cfunc
+@cython.boundscheck(False)
 def _fill_entries(
     buffer: bytearray,
     texts: list,  # type: ignore[type-arg]

@@ -216,19 +216,16 @@ class Cursor:
             raise self.wrong(f"'{what}' is not an array")
         return self._steps(self._head()[2])
 
-    def count(self, what: str, kind: int = ARRAY) -> tuple[int, int]:
-        """How many elements an array, or pairs a map, has, and where the first one begins. Passes over all."""
-        begin = self.pos
+    def count(self, what: str, kind: int = ARRAY) -> int:
+        """How many elements an array, or pairs a map, has. Stops before the first one."""
         if self.major() != kind:
             raise self.wrong(f"'{what}' is not {'a map' if kind == MAP else 'an array'}")
         count = self._head()[2]
-        first = self.pos
         if count is None:
+            first = self.pos
             count = sum(self.skip()[0] >= 0 for _ in self._steps(None)) // (2 if kind == MAP else 1)
-        else:
-            self.pos = begin
-            self.skip()
-        return count, first
+            self.pos = first
+        return count
 
     def map(self, what: str) -> Iterator[int]:
         """Counts the pairs; the caller takes a key and a value at each step."""

@@ -110,12 +110,12 @@ def _count(index: bytes, begin: int, limits: Limits) -> tuple[int, int]:
     profile = cbor.with_depth(cbor.LENIENT, limits.cbor_depth)
     cbor.check(index, profile, base=begin)
     cursor = cbor.Cursor(index, base=begin, rule="ztensor.index.root")
-    count, first = cursor.count("index")
+    count = cursor.count("index")
     if count > limits.tensors_or():
         raise LimitError(
             f"{count} tensors, more than Limits.tensors allows", rule="ztensor.limit.tensors", offset=begin
         )
-    return count, first
+    return count, cursor.pos
 
 
 def _scanned(columns: ztensor_index.Columns, positions: NDArray[np.int64]) -> Scanned:

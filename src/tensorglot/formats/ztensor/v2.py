@@ -137,7 +137,10 @@ def _root(data: bytes, begin: int, limits: Limits) -> _Manifest:
     count = 0
     for key in known_keys(cursor, "manifest"):
         if key == "objects":
-            count, objects = cursor.count("objects", cbor.MAP)
+            at = cursor.pos
+            count, objects = cursor.count("objects", cbor.MAP), cursor.pos
+            cursor.pos = at
+            cursor.skip()
         elif key == "shards":
             shards = read_shards(cursor)
         elif key == "attributes":
