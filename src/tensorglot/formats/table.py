@@ -32,7 +32,7 @@ class ReadOptions:
     limits: Limits = DEFAULT
     path: str | None = None
     """Where the source is, for formats of several files."""
-    open_file: Callable[[Path], Source] | None = None
+    open_file: Callable[[str], Source] | None = None
     """Opens another of them."""
 
 

@@ -67,6 +67,7 @@ _INLINE_KEYS = cython.declare(cython.int, 16)
 
 @cython.cfunc
 @cython.inline
+@cython.exceptval(check=False)
 def _half_holds_single(bits: cython.ulonglong) -> cython.bint:
     """Whether the float32 with these bits is a float16 too; NaN is."""
     exponent: cython.longlong = ((bits >> 23) & 0xFF) - 127
@@ -83,6 +84,7 @@ def _half_holds_single(bits: cython.ulonglong) -> cython.bint:
 
 @cython.cfunc
 @cython.inline
+@cython.exceptval(check=False)
 def _single_holds_double(bits: cython.ulonglong) -> cython.bint:
     """Whether the float64 with these bits is a float32 too; NaN is."""
     exponent: cython.longlong = ((bits >> 52) & 0x7FF) - 1023
@@ -98,6 +100,7 @@ def _single_holds_double(bits: cython.ulonglong) -> cython.bint:
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
 def _float_form(info: cython.int, bits: cython.ulonglong, options: cython.int) -> cython.bint:
     """Whether a float of two, four or eight bytes (info 25, 26, 27) has the form that is asked for."""
     if options & DOUBLE and info != 27:
@@ -136,6 +139,7 @@ def _utf8(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cyth
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
 def _compare(
     data: bytes, a: cython.Py_ssize_t, a_end: cython.Py_ssize_t, b: cython.Py_ssize_t, b_end: cython.Py_ssize_t
 ) -> cython.int:
@@ -155,6 +159,7 @@ def _compare(
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
 def _same(
     data: bytes, a: cython.Py_ssize_t, a_end: cython.Py_ssize_t, b: cython.Py_ssize_t, b_end: cython.Py_ssize_t
 ) -> cython.bint:

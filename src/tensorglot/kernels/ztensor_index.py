@@ -32,6 +32,9 @@ _ARRAY = cython.declare(cython.int, 4)
 _MAP = cython.declare(cython.int, 5)
 
 _MAX = cython.declare(cython.ulonglong, 0x7FFF_FFFF_FFFF_FFFF)
+_MASK = cython.declare(cython.ulonglong, 0xFFFF_FFFF_FFFF_FFFF)
+_FNV_BASIS = cython.declare(cython.ulonglong, 0xCBF2_9CE4_8422_2325)
+_FNV_PRIME = cython.declare(cython.ulonglong, 0x100_0000_01B3)
 
 
 @cython.final
@@ -59,6 +62,7 @@ class Walk:
         self.open_ended = False
 
     @cython.cfunc
+    @cython.exceptval(check=False)
     def head(self) -> cython.int:
         """Reads a head: its major type, or -1."""
         info: cython.int
@@ -85,6 +89,7 @@ class Walk:
         return self.major
 
     @cython.cfunc
+    @cython.exceptval(check=False)
     def uint(self) -> cython.longlong:
         """An unsigned integer below 2**63."""
         if self.head() != _UINT or self.argument > _MAX:
@@ -93,6 +98,7 @@ class Walk:
         return cython.cast(cython.longlong, self.argument)
 
     @cython.cfunc
+    @cython.exceptval(check=False)
     def text(self) -> cython.Py_ssize_t:
         """A definite text: its length, with the position behind it."""
         if self.head() != _TEXT or self.open_ended:
@@ -103,6 +109,16 @@ class Walk:
             return 0
         self.pos += cython.cast(cython.Py_ssize_t, self.argument)
         return cython.cast(cython.Py_ssize_t, self.argument)
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def hash(self, size: cython.Py_ssize_t) -> cython.ulonglong:
+        """Of the `size` bytes before the position: FNV-1a."""
+        hash: cython.ulonglong = _FNV_BASIS
+        i: cython.Py_ssize_t
+        for i in range(self.pos - size, self.pos):
+            hash = ((hash ^ self.p[i]) * _FNV_PRIME) & _MASK
+        return hash
 
     @cython.cfunc
     def word(self, words: list) -> cython.int:  # type: ignore[type-arg]
@@ -117,6 +133,7 @@ class Walk:
         return 0
 
     @cython.cfunc
+    @cython.exceptval(check=False)
     def matches(self, size: cython.Py_ssize_t, word: bytes) -> cython.bint:
         """Whether the `size` bytes before the position are `word`."""
         q: cython.p_uchar = word
@@ -132,6 +149,7 @@ class Walk:
         return i == size
 
     @cython.cfunc
+    @cython.exceptval(check=False)
     def shape(
         self, dims: cython.longlong[::1], filled: cython.Py_ssize_t, max_rank: cython.longlong
     ) -> cython.longlong:
@@ -162,6 +180,7 @@ class Walk:
         return product
 
     @cython.cfunc
+    @cython.exceptval(check=False)
     def skip(self) -> cython.int:
         """Passes over one item of definite length."""
         left: cython.ulonglong = 1
@@ -188,10 +207,12 @@ class Walk:
 
 
 class Columns:
-    """What a scan fills: names, and for each entry its numbers."""
+    """What a scan fills: for each entry its numbers, and where its texts are."""
 
     def __init__(self, count: int, dims: int) -> None:
-        self.names: list[Any] = [""] * count
+        self.name_begins = np.zeros(count, np.int64)
+        self.name_ends = np.zeros(count, np.int64)
+        self.name_hashes = np.zeros(count, np.uint64)
         self.flags = np.zeros(count, np.uint8)
         self.entries = np.zeros(count + 1, np.int64)
         """Where each entry begins, and where the last one ends."""
@@ -214,6 +235,7 @@ class Columns:
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
 def _definite(walk: Walk) -> cython.Py_ssize_t:
     """A map: how many pairs it has, or -1 where a break ends it."""
     if walk.head() != _MAP:
@@ -225,6 +247,7 @@ def _definite(walk: Walk) -> cython.Py_ssize_t:
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
 def _another(walk: Walk, pairs: cython.Py_ssize_t, done: cython.Py_ssize_t) -> cython.bint:
     """Whether a map has one more pair."""
     if walk.odd:
@@ -255,7 +278,9 @@ def scan_entries(
 ) -> None:
     """The entries of version 0.1: `count` maps from `begin` on. `skip` finds the end of an odd one."""
     walk: Walk = Walk(data, begin)
-    names: list = columns.names  # type: ignore[type-arg]
+    name_begins: cython.longlong[::1] = columns.name_begins
+    name_ends: cython.longlong[::1] = columns.name_ends
+    name_hashes: cython.ulonglong[::1] = columns.name_hashes
     flags: cython.uchar[::1] = columns.flags
     entries: cython.longlong[::1] = columns.entries
     offsets: cython.longlong[::1] = columns.offsets
@@ -290,7 +315,9 @@ def scan_entries(
                 if size > max_name:
                     walk.odd = True
                 if not walk.odd:
-                    names[row] = walk.p[walk.pos - size : walk.pos].decode("utf-8")
+                    name_begins[row] = walk.pos - size
+                    name_ends[row] = walk.pos
+                    name_hashes[row] = walk.hash(size)
             elif size == 6 and walk.matches(6, b"offset"):
                 seen |= 2
                 offsets[row] = walk.uint()
@@ -351,7 +378,8 @@ def scan_objects(
 ) -> None:
     """The objects of version 2: `count` pairs of name and map, from `begin` on, dense ones of one part."""
     walk: Walk = Walk(data, begin)
-    names: list = columns.names  # type: ignore[type-arg]
+    name_begins: cython.longlong[::1] = columns.name_begins
+    name_ends: cython.longlong[::1] = columns.name_ends
     flags: cython.uchar[::1] = columns.flags
     entries: cython.longlong[::1] = columns.entries
     offsets: cython.longlong[::1] = columns.offsets
@@ -388,7 +416,8 @@ def scan_objects(
             for i in range(walk.pos - size, walk.pos):
                 if walk.p[i] == 0:
                     walk.odd = True
-            names[row] = walk.p[walk.pos - size : walk.pos].decode("utf-8")
+            name_begins[row] = walk.pos - size
+            name_ends[row] = walk.pos
         pairs = _definite(walk)
         while _another(walk, pairs, done):
             done += 1
@@ -454,6 +483,7 @@ def scan_objects(
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
 def _digest(walk: Walk, size: cython.Py_ssize_t) -> cython.bint:
     """Whether the text before the position is `xxh3:` and sixteen digits of lower-case hex."""
     i: cython.Py_ssize_t
@@ -558,6 +588,7 @@ def _put(out: cython.uchar[::1], position: cython.Py_ssize_t, data: bytes) -> cy
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
 def _put_head(
     out: cython.uchar[::1], position: cython.Py_ssize_t, major: cython.int, value: cython.longlong
 ) -> cython.Py_ssize_t:

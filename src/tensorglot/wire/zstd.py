@@ -34,6 +34,7 @@ __all__ = [
     "Read",
     "compress",
     "decode_into",
+    "decoded_chunks",
     "ordered",
     "pieces",
     "read_seek_table",
@@ -161,16 +162,46 @@ def _end(end: int, size: int, begin: int) -> int:
 
 def decode_into(read: Read, frames: Sequence[Frame], nbytes: int, offset: int, out: memoryview) -> None:
     """Fills `out` from `offset` of the decoded bytes, of which there must be exactly `nbytes`."""
+    _check_total(frames, nbytes)
+    if len(frames) == 1:
+        _decode(read, frames[0], nbytes, offset, out)
+    elif any(frame.nbytes is None for frame in frames):
+        _decode_in_turn(read, frames, nbytes, offset, out)
+    else:
+        _decode_at_once(read, frames, offset, out)
+
+
+def decoded_chunks(read: Read, frames: Sequence[Frame], nbytes: int) -> Iterator[memoryview]:
+    """All decoded bytes, in bounded memory, each frame decoded once: several at once where their sizes are known."""
+    _check_total(frames, nbytes)
+    if len(frames) > 1 and all(frame.nbytes is not None and frame.nbytes <= 2 * FRAME_NBYTES for frame in frames):
+        yield from ordered(lambda frame: _whole(read, frame), frames, lambda frame: (frame.nbytes or 0) >= SMALL_NBYTES)
+        return
+    position = 0
+    for frame in frames:
+        stream = _open(read, frame, nbytes - position)
+        while True:
+            piece = memoryview(bytearray(min(FRAME_NBYTES, nbytes - position) or 1))
+            filled = _drain(stream, frame, position, nbytes, position, piece, early=True) - position
+            if filled == 0:
+                break
+            position += filled
+            yield piece[:filled]
+    if position != nbytes:
+        raise _mismatch(position, nbytes)
+
+
+def _whole(read: Read, frame: Frame) -> memoryview:
+    out = memoryview(bytearray(frame.nbytes or 0))
+    _decode(read, frame, frame.nbytes or 0, 0, out)
+    return out
+
+
+def _check_total(frames: Sequence[Frame], nbytes: int) -> None:
     sizes = [frame.nbytes for frame in frames]
     known = sum(size for size in sizes if size is not None)
     if known > nbytes or (known != nbytes and None not in sizes):
         raise _mismatch(known, nbytes)
-    if len(frames) == 1:
-        _decode(read, frames[0], nbytes, offset, out)
-    elif None in sizes:
-        _decode_in_turn(read, frames, nbytes, offset, out)
-    else:
-        _decode_at_once(read, frames, offset, out)
 
 
 def _decode_at_once(read: Read, frames: Sequence[Frame], offset: int, out: memoryview) -> None:
@@ -332,7 +363,7 @@ def ordered(work: Callable[[S], T], items: Iterable[S], threaded: Callable[[S], 
                 yield work(item)
                 continue
             waiting.append(pool.submit(work, item))
-            if len(waiting) > 2 * threads:
+            if len(waiting) > threads:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
@@ -342,7 +373,8 @@ def ordered(work: Callable[[S], T], items: Iterable[S], threaded: Callable[[S], 
 
 
 def _threads() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(16, count)
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tensorglot.errors import FormatError, TruncatedError
 from tensorglot.model.index import first_overlap
 
-__all__ = ["Region", "check_blobs", "refuse_first"]
+__all__ = ["Label", "Region", "check_blobs", "refuse_first"]
 
 Label = Callable[[int], tuple[str | None, int]]
 """The tensor and the position in the file of whatever described a blob."""

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 
 from tensorglot.errors import FormatError, TruncatedError, UnsupportedError, escape
-from tensorglot.model.payload import Encoded
+from tensorglot.model.payload import Buffer, Encoded
 from tensorglot.wire import zstd
 from tensorglot.wire.zstd import Frame
 
 __all__ = ["Opaque", "SeekableZstd", "Zstd"]
 
 _REMEMBERED = 64
+
+
+def _reader(payload: Encoded) -> zstd.Read:
+    def read(at: int, nbytes: int) -> memoryview:
+        return payload.source.read(payload.begin + at, nbytes)
+
+    return read
+
+
+@contextmanager
+def _named(payload: Encoded) -> Iterator[None]:
+    """Errors of zstd say which tensor and which byte of the file they are about."""
+    try:
+        yield
+    except FormatError as error:
+        error.tensor = payload.tensor
+        error.offset = payload.begin + (error.offset or 0)
+        raise
 
 
 class Zstd:
@@ -23,15 +43,22 @@ class Zstd:
         self._frames: dict[tuple[int, int, int], list[Frame]] = {}
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
-        def read(at: int, nbytes: int) -> memoryview:
-            return payload.source.read(payload.begin + at, nbytes)
-
-        try:
+        read = _reader(payload)
+        with _named(payload):
             zstd.decode_into(read, self._scanned(payload, read), payload.nbytes, offset, out)
-        except FormatError as error:
-            error.tensor = payload.tensor
-            error.offset = payload.begin + (error.offset or 0)
-            raise
+
+    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
+        """Frame by frame where their sizes are known, else as one stream: nothing is decoded twice."""
+        read = _reader(payload)
+        with _named(payload):
+            frames = self._scanned(payload, read)
+        chunks = zstd.decoded_chunks(read, frames, payload.nbytes)
+        while True:
+            with _named(payload):
+                chunk = next(chunks, None)
+            if chunk is None:
+                return
+            yield chunk
 
     def _scanned(self, payload: Encoded, read: zstd.Read) -> list[Frame]:
         key = (id(payload.source), payload.begin, payload.end)
@@ -92,3 +119,7 @@ class Opaque:
         raise UnsupportedError(
             f"encoding '{escape(self.name)}' cannot be decoded here", rule="encoding.known", tensor=payload.tensor
         )
+
+    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
+        self.decode_into(payload, 0, memoryview(b""))
+        yield b""

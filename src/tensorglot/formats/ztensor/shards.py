@@ -73,7 +73,7 @@ def read_shards(cursor: Cursor) -> dict[str, Shard]:
 class ShardSource:
     """The bytes of a shard, from the file beside the root."""
 
-    def __init__(self, shard: Shard, root: Path | None, open_file: Callable[[Path], Source] | None) -> None:
+    def __init__(self, shard: Shard, root: str | None, open_file: Callable[[str], Source] | None) -> None:
         self.shard = shard
         self.size = shard.size
         self._root = root
@@ -88,8 +88,9 @@ class ShardSource:
                     f"shard '{self.shard.name}' is in another file: open the root by its path",
                     rule="ztensor.shard.path",
                 )
-            path = self._root.with_name(f"{self._root.stem}-{self.shard.name}.zt")
-            source = self._open_file(path)
+            root = Path(self._root)
+            path = root.with_name(f"{root.stem}-{self.shard.name}.zt")
+            source = self._open_file(str(path))
             head, tail = bytearray(8), bytearray(8)
             if source.size == self.size:
                 source.read_into(0, memoryview(head))

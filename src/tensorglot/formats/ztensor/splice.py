@@ -9,8 +9,8 @@ rows of the scan and a loop over the odd ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,12 @@ from numpy.typing import NDArray
 from tensorglot.formats.ztensor.lazy import Attributes, Texts
 from tensorglot.model.dtypes import DType
 from tensorglot.model.index import UNKNOWN, Index, Layout
+from tensorglot.model.names import Names
 from tensorglot.model.payload import Codec, Source
 
 __all__ = ["Object", "Row", "Scanned", "splice"]
+
+A = TypeVar("A", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """An odd object, or what an object of the scan has beside its row."""
+    """An odd object."""
 
     name: str
     rows: tuple[Row, ...]
@@ -53,9 +56,9 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """The columns of a scan, in our terms; of odd objects they hold nothing."""
+    """The columns of a scan, in our terms, one row for each object. Of odd objects they hold nothing."""
 
-    names: list[str]
+    names: Names
     dtypes: NDArray[np.uint8]
     dims: NDArray[np.int64]
     dim_offsets: NDArray[np.int64]
@@ -71,15 +74,48 @@ class Scanned:
     """Where the attributes of an object begin."""
 
     @classmethod
-    def nothing(cls, names: list[str]) -> Scanned:
-        """A scan of which every object was odd."""
-        count = len(names)
-        zeros = np.zeros(count, np.int64)
-        no = np.zeros(count, np.bool_)
+    def nothing(cls, count: int) -> Scanned:
+        """A scan that found every object odd."""
+        zeros, no = np.zeros(count, np.int64), np.zeros(count, np.bool_)
         return cls(
-            names, np.zeros(count, np.uint8), zeros[:0], np.zeros(count + 1, np.int64), zeros, zeros, no, zeros, no,
-            zeros, zeros, {},
-        )  # fmt: skip
+            names=Names(b"", zeros, zeros, zeros.astype(np.uint64)),
+            dtypes=np.zeros(count, np.uint8),
+            dims=zeros[:0],
+            dim_offsets=np.zeros(count + 1, np.int64),
+            begins=zeros,
+            ends=zeros,
+            encoded=no,
+            nbytes=zeros,
+            big_endian=no,
+            checksum_begins=zeros,
+            checksum_sizes=zeros - 1,
+            attributes={},
+        )
+
+
+@dataclass(slots=True)
+class _Columns:
+    """All rows and tensors, on their way into an index."""
+
+    names: Names | list[str]
+    dtypes: NDArray[np.uint8]
+    dims: NDArray[np.int64]
+    dim_offsets: NDArray[np.int64]
+    begins: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    encoded: NDArray[np.bool_]
+    nbytes: NDArray[np.int64]
+    big_endian: NDArray[np.bool_]
+    checksum_begins: NDArray[np.int64]
+    checksum_sizes: NDArray[np.int64]
+    attributes: dict[int, int]
+    first_rows: NDArray[np.int64] | None = None
+    part_names: list[str] | None = None
+    layouts: dict[int, Layout] = field(default_factory=dict)
+    codecs: dict[int, Codec] = field(default_factory=dict)
+    checksums: dict[int, str] = field(default_factory=dict)
+    unknown_dtypes: dict[int, str] = field(default_factory=dict)
+    sources: dict[int, Source] = field(default_factory=dict)
 
 
 def splice(
@@ -93,115 +129,125 @@ def splice(
     checksums_decoded: bool = False,
     hidden: Mapping[str, str | None] | None = None,
 ) -> Index:
-    """The index. `odd` has the odd objects by position, None for what is no tensor."""
-    given: dict[int, str] = {}
-    columns: dict[str, Any] = {
-        "names": scanned.names,
-        "dtypes": scanned.dtypes,
-        "dims": scanned.dims,
-        "dim_offsets": scanned.dim_offsets,
-        "begins": scanned.begins,
-        "ends": scanned.ends,
-        "codecs": dict.fromkeys(np.flatnonzero(scanned.encoded).tolist(), codec),
-        "big_endian": frozenset(np.flatnonzero(scanned.big_endian).tolist()),
-    }
-    nbytes, begins, sizes = scanned.nbytes, scanned.checksum_begins, scanned.checksum_sizes
-    attributes = scanned.attributes
-    if odd:
-        columns, nbytes, begins, sizes, attributes = _with_odd(scanned, odd, codec, given)
+    """The index. `odd` has the odd objects by position, None for what is no tensor; `codec` decodes encoded rows."""
+    fields = {name: getattr(scanned, name) for name in Scanned.__dataclass_fields__}
+    columns = _merged(scanned, odd) if odd else _Columns(**fields)
+    codecs = dict.fromkeys(np.flatnonzero(columns.encoded).tolist(), codec) | columns.codecs
+    checksums = None
+    if columns.checksums or (columns.checksum_sizes >= 0).any():
+        checksums = Texts(data, columns.checksum_begins, columns.checksum_sizes, columns.checksums)
     return Index(
         format=format,
+        names=columns.names,
+        dtypes=columns.dtypes,
+        dims=columns.dims,
+        dim_offsets=columns.dim_offsets,
+        begins=columns.begins,
+        ends=columns.ends,
         metadata=metadata,
-        checksums=Texts(data, begins, sizes, given) if given or (sizes >= 0).any() else None,
+        first_rows=columns.first_rows,
+        part_names=columns.part_names,
+        layouts=columns.layouts,
+        attributes=Attributes(data, columns.attributes, hidden or {}),
+        checksums=checksums,
         checksums_decoded=checksums_decoded,
-        attributes=Attributes(data, attributes, hidden or {}),
-        decoded_nbytes={row: int(nbytes[row]) for row in columns["codecs"]},
-        **columns,
+        codecs=codecs,
+        decoded_nbytes={row: int(columns.nbytes[row]) for row in codecs},
+        big_endian=frozenset(np.flatnonzero(columns.big_endian).tolist()),
+        unknown_dtypes=columns.unknown_dtypes,
+        sources=columns.sources,
     )
 
 
-def _with_odd(
-    scanned: Scanned, odd: Mapping[int, Object | None], codec: Codec, given: dict[int, str]
-) -> tuple[dict[str, Any], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], dict[int, int]]:
+def _merged(scanned: Scanned, odd: Mapping[int, Object | None]) -> _Columns:
     count = len(scanned.names)
     counts = np.ones(count, np.int64)
     for position, thing in odd.items():
         counts[position] = 0 if thing is None else len(thing.rows)
     first_rows = np.zeros(count + 1, np.int64)
     np.cumsum(counts, out=first_rows[1:])
-    plain = np.ones(count, np.bool_)
-    plain[list(odd)] = False
-    rows = first_rows[:-1][plain]
-    total = int(first_rows[-1])
+    from_scan = np.ones(count, np.bool_)
+    from_scan[list(odd)] = False
+    rows, total = first_rows[:-1][from_scan], int(first_rows[-1])
 
-    def spread(column: NDArray[Any], fill: int) -> NDArray[Any]:
+    def spread(column: NDArray[A], fill: int) -> NDArray[A]:
         out = np.full(total, fill, column.dtype)
-        out[rows] = column[plain]
+        out[rows] = column[from_scan]
         return out
 
-    ranks = spread(np.diff(scanned.dim_offsets), 0)
-    dtypes, begins, ends = spread(scanned.dtypes, UNKNOWN), spread(scanned.begins, 0), spread(scanned.ends, 0)
-    nbytes, encoded = spread(scanned.nbytes, 0), spread(scanned.encoded, False)
-    big_endian = spread(scanned.big_endian, False)
-    checksum_begins, checksum_sizes = spread(scanned.checksum_begins, 0), spread(scanned.checksum_sizes, -1)
+    columns = _Columns(
+        names=[],
+        dtypes=spread(scanned.dtypes, UNKNOWN),
+        dims=scanned.dims,
+        dim_offsets=scanned.dim_offsets,
+        begins=spread(scanned.begins, 0),
+        ends=spread(scanned.ends, 0),
+        encoded=spread(scanned.encoded, False),
+        nbytes=spread(scanned.nbytes, 0),
+        big_endian=spread(scanned.big_endian, False),
+        checksum_begins=spread(scanned.checksum_begins, 0),
+        checksum_sizes=spread(scanned.checksum_sizes, -1),
+        attributes={},
+    )
     part_names = ["data"] * total
-    codecs: dict[int, Codec] = dict.fromkeys(np.flatnonzero(encoded).tolist(), codec)
-    unknown_dtypes: dict[int, str] = {}
-    sources: dict[int, Source] = {}
     shapes: dict[int, tuple[int, ...]] = {}
     for position, thing in odd.items():
         for at, row in enumerate(() if thing is None else thing.rows, int(first_rows[position])):
-            dtypes[at] = UNKNOWN if row.dtype is None else row.dtype.code
-            begins[at], ends[at], part_names[at] = row.begin, row.end, row.part
-            big_endian[at] = row.big_endian
-            ranks[at] = len(row.shape)
+            part_names[at] = row.part
             shapes[at] = row.shape
-            if row.codec is not None:
-                codecs[at] = row.codec
-                nbytes[at] = row.nbytes
-            if row.checksum is not None:
-                given[at] = row.checksum
-            if row.unknown_dtype is not None:
-                unknown_dtypes[at] = row.unknown_dtype
-            if row.source is not None:
-                sources[at] = row.source
+            _fill(columns, at, row)
+    columns.dims, columns.dim_offsets = _dims(scanned.dims, spread(np.diff(scanned.dim_offsets), 0), shapes)
+    kept = _name_tensors(columns, scanned, odd)
+    if columns.layouts or total != len(kept):
+        columns.first_rows = np.append(first_rows[:-1][kept], total)
+        columns.part_names = part_names
+    return columns
 
-    dim_offsets = np.zeros(total + 1, np.int64)
-    np.cumsum(ranks, out=dim_offsets[1:])
-    dims = np.zeros(int(dim_offsets[-1]), np.int64)
-    from_scan = np.ones(len(dims), np.bool_)
+
+def _fill(columns: _Columns, at: int, row: Row) -> None:
+    columns.dtypes[at] = UNKNOWN if row.dtype is None else row.dtype.code
+    columns.begins[at], columns.ends[at] = row.begin, row.end
+    columns.big_endian[at] = row.big_endian
+    if row.codec is not None:
+        columns.codecs[at] = row.codec
+        columns.nbytes[at] = row.nbytes
+    if row.checksum is not None:
+        columns.checksums[at] = row.checksum
+    if row.unknown_dtype is not None:
+        columns.unknown_dtypes[at] = row.unknown_dtype
+    if row.source is not None:
+        columns.sources[at] = row.source
+
+
+def _dims(
+    dims: NDArray[np.int64], ranks: NDArray[np.int64], shapes: Mapping[int, tuple[int, ...]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The dims of the scan, with those of the odd rows between them."""
     for at, shape in shapes.items():
-        dims[dim_offsets[at] : dim_offsets[at + 1]] = shape
-        from_scan[dim_offsets[at] : dim_offsets[at + 1]] = False
-    dims[from_scan] = scanned.dims
+        ranks[at] = len(shape)
+    offsets = np.zeros(len(ranks) + 1, np.int64)
+    np.cumsum(ranks, out=offsets[1:])
+    out = np.zeros(int(offsets[-1]), np.int64)
+    from_scan = np.ones(len(out), np.bool_)
+    for at, shape in shapes.items():
+        out[offsets[at] : offsets[at + 1]] = shape
+        from_scan[offsets[at] : offsets[at + 1]] = False
+    out[from_scan] = dims
+    return out, offsets
 
-    kept = [i for i in range(count) if i not in odd or odd[i] is not None]
-    objects = {new: odd[old] for new, old in enumerate(kept) if old in odd}
-    moved = dict(zip(kept, range(len(kept)), strict=True))
-    attributes = {moved[old]: begin for old, begin in scanned.attributes.items() if old in moved}
-    names = [scanned.names[i] for i in kept]
-    layouts: dict[int, Layout] = {}
-    for position, thing in objects.items():
+
+def _name_tensors(columns: _Columns, scanned: Scanned, odd: Mapping[int, Object | None]) -> list[int]:
+    """Names, layouts and attributes, by tensor; returns the positions of the objects that are tensors."""
+    kept = [position for position in range(len(scanned.names)) if odd.get(position, scanned) is not None]
+    names = list(scanned.names)
+    for tensor, position in enumerate(kept):
+        thing = odd.get(position)
+        begin = scanned.attributes.get(position) if thing is None else thing.attributes_begin
+        if begin is not None:
+            columns.attributes[tensor] = begin
         if thing is not None:
             names[position] = thing.name
             if thing.layout is not None:
-                layouts[position] = thing.layout
-            if thing.attributes_begin is not None:
-                attributes[position] = thing.attributes_begin
-    several = bool(layouts) or total != len(kept)
-    columns: dict[str, Any] = {
-        "names": names,
-        "dtypes": dtypes,
-        "dims": dims,
-        "dim_offsets": dim_offsets,
-        "begins": begins,
-        "ends": ends,
-        "codecs": codecs,
-        "big_endian": frozenset(np.flatnonzero(big_endian).tolist()),
-        "first_rows": np.append(first_rows[:-1][kept], total) if several else None,
-        "part_names": part_names if several else None,
-        "layouts": layouts,
-        "unknown_dtypes": unknown_dtypes,
-        "sources": sources,
-    }
-    return columns, nbytes, checksum_begins, checksum_sizes, attributes
+                columns.layouts[tensor] = thing.layout
+    columns.names = [names[position] for position in kept]
+    return kept

@@ -10,15 +10,14 @@ Unknown words are no error (§8): such a tensor is listed, and its bytes can be 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, LimitError, TruncatedError
 from tensorglot.formats.table import ReadOptions
-from tensorglot.formats.ztensor.blobs import Region, check_blobs, refuse_first
+from tensorglot.formats.ztensor.blobs import Label, Region, check_blobs, refuse_first
 from tensorglot.formats.ztensor.codecs import Opaque, Zstd
 from tensorglot.formats.ztensor.entries import KNOWN, SIZE_END, Entry, read_entry
 from tensorglot.formats.ztensor.lazy import metadata_at
@@ -29,6 +28,7 @@ from tensorglot.kernels import cbor_check, ztensor_index
 from tensorglot.limits import Limits
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index
+from tensorglot.model.names import Names
 from tensorglot.model.payload import Source
 from tensorglot.wire import cbor
 
@@ -52,33 +52,30 @@ def read(source: Source, options: ReadOptions) -> Index:
     ztensor_index.scan_entries(
         index, first, count, cbor_check.skip, limits.rank, limits.name_nbytes, _DTYPES, _ENCODINGS, _ENDIANS, columns
     )
-    positions = columns.entries[:-1] + begin
-    scanned = _scanned(columns, positions)
     entries = {
         row: read_entry(index, int(columns.entries[row]), limits, begin)
         for row in np.flatnonzero(columns.flags == ztensor_index.ODD).tolist()
     }
-    for row, entry in entries.items():
-        scanned.names[row] = entry.name
-    rows = {row: _row(entry, int(positions[row])) for row, entry in entries.items()}
-    _check_places(scanned, rows, positions, begin, source.size)
+    names = Names(index, columns.name_begins, columns.name_ends, columns.name_hashes)
+
+    def label(row: int) -> tuple[str, int]:
+        return entries[row].name if row in entries else names[row], begin + int(columns.entries[row])
+
+    scanned = _scanned(columns, names, label)
+    rows = {row: _row(entry, begin + int(columns.entries[row])) for row, entry in entries.items()}
+    _check_places(scanned, rows, Region(ALIGNMENT_01, ALIGNMENT_01, begin, source.size), label)
     odd: dict[int, Object | None] = {
         row: Object(entry.name, (rows[row],), None, int(columns.entries[row]) if entry.custom else None)
         for row, entry in entries.items()
     }
     odd |= gather_parts(index, entries, rows)
     metadata = _metadata(index, scanned, odd)
-    found = splice(
-        scanned,
-        odd,
-        Zstd(),
-        format="ztensor@0.1",
-        data=index,
-        metadata=metadata,
-        hidden=HIDDEN,
-    )
-    if len(found.positions) < len(found.names):
-        raise _twice(found, begin)
+    found = splice(scanned, odd, Zstd(), format="ztensor@0.1", data=index, metadata=metadata, hidden=HIDDEN)
+    twice = names.first_duplicate() if not odd else _first_duplicate(found.names)
+    if twice is not None:
+        raise FormatError(
+            "two tensors of one name", rule="ztensor.name.duplicate", offset=begin, tensor=found.names[twice]
+        )
     return found
 
 
@@ -118,14 +115,10 @@ def _count(index: bytes, begin: int, limits: Limits) -> tuple[int, int]:
     return count, cursor.pos
 
 
-def _scanned(columns: ztensor_index.Columns, positions: NDArray[np.int64]) -> Scanned:
+def _scanned(columns: ztensor_index.Columns, names: Names, label: Label) -> Scanned:
     """The columns of the kernel in our terms, the size of every blob checked."""
     plain = columns.flags != ztensor_index.ODD
     itemsizes = _ITEMSIZE[columns.dtypes]
-
-    def label(row: int) -> tuple[str, int]:
-        return columns.names[row], int(positions[row])
-
     wide = plain & (columns.counts > (SIZE_END - 1) // itemsizes)
     refuse_first(wide, label, "ztensor.shape.product", "more bytes than 2**63")
     nbytes = columns.counts * itemsizes
@@ -139,7 +132,7 @@ def _scanned(columns: ztensor_index.Columns, positions: NDArray[np.int64]) -> Sc
     ends = columns.offsets + np.minimum(columns.sizes, SIZE_END - 1 - columns.offsets)
     customs = np.flatnonzero(columns.flags == ztensor_index.CUSTOM).tolist()
     return Scanned(
-        names=columns.names,
+        names=names,
         dtypes=_OUR_CODE[columns.dtypes],
         dims=columns.dims[: columns.dim_offsets[-1]].copy(),
         dim_offsets=columns.dim_offsets,
@@ -186,14 +179,11 @@ def _row(entry: Entry, position: int) -> Row:
     )
 
 
-def _check_places(
-    scanned: Scanned, rows: Mapping[int, Row], positions: NDArray[np.int64], index_begin: int, size: int
-) -> None:
+def _check_places(scanned: Scanned, rows: Mapping[int, Row], region: Region, label: Label) -> None:
     begins, ends = scanned.begins.copy(), scanned.ends.copy()
     for position, row in rows.items():
         begins[position], ends[position] = row.begin, row.end
-    region = Region(ALIGNMENT_01, ALIGNMENT_01, index_begin, size)
-    check_blobs(begins, ends, region, lambda row: (scanned.names[row], int(positions[row])))
+    check_blobs(begins, ends, region, label)
 
 
 def _metadata(index: bytes, scanned: Scanned, odd: dict[int, Object | None]) -> Mapping[str, Any] | None:
@@ -207,10 +197,10 @@ def _metadata(index: bytes, scanned: Scanned, odd: dict[int, Object | None]) -> 
     return None
 
 
-def _twice(index: Index, begin: int) -> FormatError:
+def _first_duplicate(names: Sequence[str]) -> int | None:
     seen: set[str] = set()
-    for name in index.names:
+    for position, name in enumerate(names):
         if name in seen:
-            return FormatError("two tensors of one name", rule="ztensor.name.duplicate", offset=begin, tensor=name)
+            return position
         seen.add(name)
-    raise AssertionError("names differ")
+    return None

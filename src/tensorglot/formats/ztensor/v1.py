@@ -71,7 +71,7 @@ def read(source: Source, options: ReadOptions) -> Index:
         lambda i: (blobs[i][0], blobs[i][1].position),
     )
     index = splice(
-        Scanned.nothing([thing.name for thing in objects]),
+        Scanned.nothing(len(objects)),
         odd,
         Zstd(),
         format=f"ztensor@{version}",

@@ -34,6 +34,7 @@ from tensorglot.limits import Limits
 from tensorglot.model.dtypes import DType
 from tensorglot.model.index import Index, Layout
 from tensorglot.model.layouts import COO, CSR, LAYOUTS, Piece, arrange
+from tensorglot.model.names import Names
 from tensorglot.model.payload import Source
 from tensorglot.wire import cbor
 
@@ -69,7 +70,7 @@ def read(source: Source, options: ReadOptions) -> Index:
     limits = options.limits
     found = _footer(source, limits)
     if found is None:
-        return splice(Scanned.nothing([]), {}, SeekableZstd(), format="ztensor@2", data=b"", metadata=None)
+        return splice(Scanned.nothing(0), {}, SeekableZstd(), format="ztensor@2", data=b"", metadata=None)
     manifest = _root(*found, limits)
     sources = {name: ShardSource(shard, options.path, options.open_file) for name, shard in manifest.shards.items()}
     columns = ztensor_index.Columns(manifest.count, len(manifest.data))
@@ -77,13 +78,12 @@ def read(source: Source, options: ReadOptions) -> Index:
         manifest.data, manifest.objects, manifest.count, cbor_check.skip, limits.rank, 1024, _STORAGE, _LOGICAL,
         [SEEKABLE.encode()], columns,
     )  # fmt: skip
-    scanned = _scanned(columns, manifest.begin)
+    names = Names(manifest.data, columns.name_begins, columns.name_ends, columns.name_hashes)
+    scanned = _scanned(columns, names, manifest.begin)
     specs = {
         position: _spec(manifest, int(columns.entries[position]), limits)
         for position in np.flatnonzero(columns.flags == ztensor_index.ODD).tolist()
     }
-    for position, spec in specs.items():
-        scanned.names[position] = spec.name
     _check_places(scanned, columns, specs, manifest, source.size)
     return splice(
         scanned,
@@ -156,14 +156,14 @@ def _root(data: bytes, begin: int, limits: Limits) -> _Manifest:
     return _Manifest(data, begin, objects, count, shards, attributes)
 
 
-def _scanned(columns: ztensor_index.Columns, base: int) -> Scanned:
+def _scanned(columns: ztensor_index.Columns, names: Names, base: int) -> Scanned:
     """The columns of the kernel in our terms, the size of every part checked (§5.1)."""
     plain = columns.flags != ztensor_index.ODD
     logical = columns.types > 0
     kinds = np.where(logical, columns.types.astype(np.int64) - 1 + len(_STORAGE_ROWS), columns.dtypes)
 
     def label(row: int) -> tuple[str, int]:
-        return columns.names[row], base + int(columns.entries[row])
+        return names[row], base + int(columns.entries[row])
 
     stored_as = _STORED_AS[np.maximum(columns.types, 1) - 1]
     refuse_first(
@@ -181,7 +181,7 @@ def _scanned(columns: ztensor_index.Columns, base: int) -> Scanned:
         "the part has not the size that shape and type ask for",
     )
     return Scanned(
-        names=columns.names,
+        names=names,
         dtypes=_OUR_CODE[kinds],
         dims=columns.dims[: columns.dim_offsets[-1]].copy(),
         dim_offsets=columns.dim_offsets,
@@ -189,7 +189,7 @@ def _scanned(columns: ztensor_index.Columns, base: int) -> Scanned:
         ends=columns.offsets + np.minimum(columns.sizes, SIZE_END - 1 - columns.offsets),
         encoded=columns.encodings > 0,
         nbytes=nbytes,
-        big_endian=np.zeros(len(columns.names), np.bool_),
+        big_endian=np.zeros(len(names), np.bool_),
         checksum_begins=columns.checksum_begins,
         checksum_sizes=columns.checksum_sizes,
         attributes={},
