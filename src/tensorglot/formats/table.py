@@ -73,6 +73,7 @@ class Format:
     compression: tuple[str, ...] = ()
     checksums: tuple[str, ...] = ()
     layouts: tuple[str, ...] = ("dense",)
+    """What it can hold; * is any."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Which packages read a version, by version."""
 
@@ -122,7 +123,7 @@ TABLE: tuple[Format, ...] = (
         metadata="any",
         attributes=True,
         compression=("zstd",),
-        checksums=("crc32c", "sha256", "xxh3"),
+        checksums=("crc32c", "sha256", "xxh3", "frame"),
         layouts=("dense", "*"),
         notes={
             "0.1": "the published document; read by ztensor 0.1.0 to 1.2.3",

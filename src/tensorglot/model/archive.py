@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import TracebackType
 from typing import Any, Protocol, cast
@@ -146,8 +146,11 @@ class Archive(Mapping[str, Tensor]):
             return Span(source, begin, end)
         return Encoded(source, begin, end, index.decoded_nbytes[row], codec, name, self._limits)
 
-    def chunks(self, rows: NDArray[np.int64]) -> Iterator[Chunk]:
-        """The decoded, little-endian bytes of rows one after the other: in bounded memory, or as spans to copy."""
+    def chunks(self, rows: NDArray[np.int64], pads: Sequence[bytes] | None = None) -> Iterator[Chunk]:
+        """The decoded, little-endian bytes of rows one after the other: in bounded memory, or as spans to copy.
+
+        Each row stands behind its pad, if there are any.
+        """
         ends = np.cumsum(self.index.nbytes[rows])
         groups = grouped(ends - self.index.nbytes[rows], ends, JOINED_NBYTES, PIECE_NBYTES)
         listed, payloads = rows.tolist(), self.index.payloads
@@ -155,9 +158,11 @@ class Archive(Mapping[str, Tensor]):
             if payloads is not None and b - a > 1:
                 held = [payloads[row] for row in listed[a:b]]
                 if all(type(payload) is np.ndarray for payload in held):
-                    yield joined(cast("list[NDArray[Any]]", held))
+                    yield joined(cast("list[NDArray[Any]]", held), None if pads is None else pads[a:b])
                     continue
-            for row in listed[a:b]:
+            for i, row in enumerate(listed[a:b], a):
+                if pads is not None:
+                    yield pads[i]
                 yield from self._row_chunks(row)
 
     def _row_chunks(self, row: int) -> Iterator[Chunk]:

@@ -8,7 +8,7 @@ answers the protocols below.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -172,10 +172,12 @@ Chunk: TypeAlias = Buffer | Span
 """What a format's writer yields: bytes, or a span that a sink copies without reading it."""
 
 
-def joined(arrays: list[NDArray[Any]]) -> bytes:
-    """The bytes of C-contiguous arrays one after the other."""
+def joined(arrays: list[NDArray[Any]], pads: Sequence[bytes] | None = None) -> bytes:
+    """The bytes of C-contiguous arrays one after the other, each behind its pad."""
     if any(dtype in _CARRIERS for dtype in {array.dtype for array in arrays}):
         arrays = [array.view(_CARRIERS.get(array.dtype, array.dtype)) for array in arrays]
+    if pads is not None:
+        return b"".join(cast("list[bytes]", [piece for pair in zip(pads, arrays, strict=True) for piece in pair]))
     return b"".join(cast("list[bytes]", arrays))
 
 

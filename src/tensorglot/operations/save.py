@@ -101,7 +101,7 @@ def _check_expressible(archive: Archive, row: Format, options: WriteOptions) -> 
         name = index.names[next(iter(index.attributes))]
         raise UnsupportedError(f"{row.name} has no attributes", rule="save.attributes", tensor=name)
     for position, layout in index.layouts.items():
-        if layout.name not in row.layouts:
+        if layout.name not in row.layouts and "*" not in row.layouts:
             raise UnsupportedError(
                 f"{row.name} has no layout '{escape(layout.name)}'", rule="save.layout", tensor=index.names[position]
             )

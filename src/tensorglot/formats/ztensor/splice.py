@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tensorglot.formats.ztensor.lazy import Attributes, Texts
 from tensorglot.model.dtypes import DType
-from tensorglot.model.index import UNKNOWN, Index, Layout
+from tensorglot.model.index import UNKNOWN, Index, Layout, permuted
 from tensorglot.model.names import Names
 from tensorglot.model.payload import Codec, Source
 
@@ -196,7 +196,8 @@ def _merged(scanned: Scanned, odd: Mapping[int, Object | None]) -> _Columns:
             part_names[at] = row.part
             shapes[at] = row.shape
             _fill(columns, at, row)
-    columns.dims, columns.dim_offsets = _dims(scanned.dims, spread(np.diff(scanned.dim_offsets), 0), shapes)
+    dims, _ = permuted(scanned.dims, scanned.dim_offsets, np.flatnonzero(from_scan))
+    columns.dims, columns.dim_offsets = _dims(dims, spread(np.diff(scanned.dim_offsets), 0), shapes)
     kept = _name_tensors(columns, scanned, odd)
     if columns.layouts or total != len(kept):
         columns.first_rows = np.append(first_rows[:-1][kept], total)
