@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from tensorglot.errors import FormatError, TruncatedError
 from tensorglot.formats.table import ReadOptions, WriteOptions
-from tensorglot.formats.ztensor import v01, v1, v2, write01
+from tensorglot.formats.ztensor import v01, v1, v2, write01, write2
 from tensorglot.formats.ztensor.words import LOGICAL_2, MAGIC_01, MAGIC_1, MAGIC_2, NAMES_01, STORAGE_2
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
@@ -32,7 +32,7 @@ DTYPES: dict[str, str] = {
 _READERS = {MAGIC_01: v01.read, MAGIC_1: v1.read, MAGIC_2: v2.read}
 
 
-_WRITERS = {"0.1": write01.write}
+_WRITERS = {"0.1": write01.write, "2": write2.write}
 
 
 def read(source: Source, options: ReadOptions) -> Index:

@@ -16,6 +16,7 @@ from tensorglot.model.layouts import COO, CSR, check_values
 from tensorglot.model.payload import PIECE_NBYTES, Buffer, Chunk, Encoded, Memory, Span
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import zstd
+from tensorglot.wire.checksums import Hasher
 
 __all__ = ["buffers", "compressed", "copied", "decoded", "index_parts", "is_opaque"]
 
@@ -55,10 +56,13 @@ class _Piece:
     data: Buffer
 
 
-def compressed(parts: Sequence[Part | None], level: int, *, checksum: bool) -> Iterator[tuple[int, int, bytes]]:
+def compressed(
+    parts: Sequence[Part | None], level: int, *, checksum: bool, hashers: Sequence[Hasher] | None = None
+) -> Iterator[tuple[int, int, bytes]]:
     """Position, decoded size and bytes of every frame of the parts, in order; None stands for a part to leave out.
 
-    A part without bytes has one frame without content.
+    A part without bytes has one frame without content. The hashers, one for each part,
+    take the bytes before they are compressed.
     """
 
     def pieces() -> Iterator[_Piece]:
@@ -68,6 +72,8 @@ def compressed(parts: Sequence[Part | None], level: int, *, checksum: bool) -> I
             if part.nbytes == 0:
                 yield _Piece(position, b"")
             for data in zstd.pieces(buffers(decoded(part))):
+                if hashers is not None:
+                    hashers[position].update(memoryview(data))
                 yield _Piece(position, data)
 
     def compress(piece: _Piece) -> tuple[int, int, bytes]:

@@ -23,6 +23,7 @@ from tensorglot.formats.ztensor.entries import KNOWN, SIZE_END, Entry, read_entr
 from tensorglot.formats.ztensor.lazy import metadata_at
 from tensorglot.formats.ztensor.parts import METADATA, gather_parts, metadata_field
 from tensorglot.formats.ztensor.splice import Object, Row, Scanned, splice
+from tensorglot.formats.ztensor.strict import check_01
 from tensorglot.formats.ztensor.words import ALIGNMENT_01, MAGIC_01, NAMES_01
 from tensorglot.kernels import cbor_check, ztensor_index
 from tensorglot.limits import Limits
@@ -76,6 +77,8 @@ def read(source: Source, options: ReadOptions) -> Index:
         raise FormatError(
             "two tensors of one name", rule="ztensor.name.duplicate", offset=begin, tensor=found.names[twice]
         )
+    if options.strict:
+        check_01(source, found, index, begin)
     return found
 
 

@@ -11,7 +11,6 @@ not referred to, and so not seen (§2.5).
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -28,7 +27,8 @@ from tensorglot.formats.ztensor.lazy import metadata_at
 from tensorglot.formats.ztensor.objects import Part, Spec, check_attributes, known_keys, read_object
 from tensorglot.formats.ztensor.shards import Shard, ShardSource, check_shard_name, read_shards
 from tensorglot.formats.ztensor.splice import Object, Row, Scanned, splice
-from tensorglot.formats.ztensor.words import ALIGNMENT_2, FOOTER_2, LOGICAL_2, MAGIC_2, SEEKABLE, STORAGE_2
+from tensorglot.formats.ztensor.strict import check_2
+from tensorglot.formats.ztensor.words import ALIGNMENT_2, FOOTER_2, FOOTER_FORM, LOGICAL_2, MAGIC_2, SEEKABLE, STORAGE_2
 from tensorglot.kernels import cbor_check, ztensor_index
 from tensorglot.limits import Limits
 from tensorglot.model.dtypes import DType
@@ -38,9 +38,8 @@ from tensorglot.model.names import Names
 from tensorglot.model.payload import Source
 from tensorglot.wire import cbor
 
-__all__ = ["FOOTER", "MANIFEST_NBYTES", "read"]
+__all__ = ["MANIFEST_NBYTES", "read"]
 
-FOOTER = struct.Struct("<QQQII8s")
 MANIFEST_NBYTES = 1 << 30
 
 _WRONG_SIZE = "the part has not the size that shape and type ask for"
@@ -85,7 +84,7 @@ def read(source: Source, options: ReadOptions) -> Index:
         for position in np.flatnonzero(columns.flags == ztensor_index.ODD).tolist()
     }
     _check_places(scanned, columns, specs, manifest, source.size)
-    return splice(
+    index = splice(
         scanned,
         {position: _placed(spec, manifest, sources) for position, spec in specs.items()},
         SeekableZstd(),
@@ -94,6 +93,9 @@ def read(source: Source, options: ReadOptions) -> Index:
         metadata=metadata_at(manifest.data, manifest.attributes_begin),
         checksums_decoded=True,
     )
+    if options.strict:
+        check_2(source, index, manifest.data, manifest.begin)
+    return index
 
 
 def _footer(source: Source, limits: Limits) -> tuple[bytes, int] | None:
@@ -103,7 +105,7 @@ def _footer(source: Source, limits: Limits) -> tuple[bytes, int] | None:
     tail = bytearray(FOOTER_2)
     at = source.size - FOOTER_2
     source.read_into(at, memoryview(tail))
-    offset, length, digest, version, _, magic = FOOTER.unpack(tail)
+    offset, length, digest, version, _, magic = FOOTER_FORM.unpack(tail)
     if magic != MAGIC_2:
         raise FormatError("no magic number at the end", rule="ztensor.footer.magic", offset=source.size - 8)
     if version != 2:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from tensorglot.model.dtypes import BY_NAME, DType
 
 __all__ = [
@@ -9,6 +11,7 @@ __all__ = [
     "ALIGNMENT_2",
     "CANONICAL_ALIGNMENT",
     "FOOTER_2",
+    "FOOTER_FORM",
     "LOGICAL_2",
     "MAGIC_01",
     "MAGIC_1",
@@ -27,8 +30,9 @@ ALIGNMENT_01 = 64
 """Also of 1.x."""
 ALIGNMENT_2 = 4096
 CANONICAL_ALIGNMENT = 65536
-FOOTER_2 = 40
-"""Bytes of the footer."""
+FOOTER_FORM = struct.Struct("<QQQII8s")
+"""§2.3: offset, length and hash of the manifest, version, reserved, magic."""
+FOOTER_2 = FOOTER_FORM.size
 
 NAMES_01: tuple[str, ...] = (
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",

@@ -31,7 +31,7 @@ from tensorglot.model.payload import Chunk, Encoded, Memory, Span, as_bytes, pla
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import cbor, checksums
 
-__all__ = ["Entries", "encode_index", "entries_of", "fields_of", "write"]
+__all__ = ["Blob", "blobs_of", "encode_blobs", "write"]
 
 LEVEL = 1
 """Of compression, unless the caller says another. Higher ones gain next to nothing on floats."""
@@ -42,7 +42,7 @@ _THEIR_CODE[[BY_NAME[name].code for name in NAMES_01]] = range(len(NAMES_01))
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class _Entries:
     """The columns of the index, but for the places of the blobs."""
 
     names: Sequence[str]
@@ -56,7 +56,7 @@ class Entries:
     """Encoded pairs from the key `encoding` on."""
 
 
-def encode_index(entries: Entries, offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> bytearray:
+def _encode_index(entries: _Entries, offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> bytearray:
     """The index, in the order and form of the packages."""
     return ztensor_index.encode_entries(
         entries.names, entries.dtypes, entries.codes, entries.dims, entries.dim_offsets, offsets, sizes,
@@ -64,7 +64,7 @@ def encode_index(entries: Entries, offsets: NDArray[np.int64], sizes: NDArray[np
     )  # fmt: skip
 
 
-def fields_of(
+def _fields_of(
     encoding: str, endianness: str | None, checksum: str | None = None, custom: Mapping[str, Any] | None = None
 ) -> bytes:
     """The pairs of an entry from the key `encoding` on; custom ones stand last, in the order of their bytes."""
@@ -85,18 +85,18 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
         raise InputError("the checksum of a frame goes with compression", rule="save.checksum")
     plain = None
     if options.compression is None and options.checksum is None:
-        plain = entries_of(archive.index)
+        plain = _entries_of(archive.index)
     return _write(archive, options) if plain is None else _write_plain(archive, plain)
 
 
-def entries_of(index: Index) -> Entries | None:
+def _entries_of(index: Index) -> _Entries | None:
     """All entries at once, if every tensor is one dense, raw part of a type that 0.1 has, and nothing more."""
     codes = _THEIR_CODE[index.dtypes]
     special = index.layouts or index.attributes or index.unknown_dtypes or index.codecs or index.big_endian
     if special or index.first_rows is not None or index.metadata is not None or (codes < 0).any() or _tied(index):
         return None
-    by_code = [fields_of("raw", _endianness(name)) for name in NAMES_01]
-    return Entries(
+    by_code = [_fields_of("raw", _endianness(name)) for name in NAMES_01]
+    return _Entries(
         index.names,
         [cbor.text(name) for name in NAMES_01],
         codes.astype(np.uint8).tobytes(),
@@ -117,7 +117,7 @@ def _endianness(dtype: str) -> str | None:
     return "little" if BY_NAME[dtype].bits > 8 else None
 
 
-def _write_plain(archive: Archive, entries: Entries) -> Iterator[Chunk]:
+def _write_plain(archive: Archive, entries: _Entries) -> Iterator[Chunk]:
     """Every size is known before, and so every place."""
     sizes = archive.index.nbytes
     room = -(-sizes // ALIGNMENT_01) * ALIGNMENT_01
@@ -126,13 +126,13 @@ def _write_plain(archive: Archive, entries: Entries) -> Iterator[Chunk]:
     padding = [bytes(count) for count in range(ALIGNMENT_01)]
     yield MAGIC_01
     yield from archive.chunks(np.arange(len(sizes)), [padding[count] for count in (offsets - ends_before).tolist()])
-    index = encode_index(entries, offsets, sizes)
+    index = _encode_index(entries, offsets, sizes)
     yield index
     yield len(index).to_bytes(8, "little")
 
 
 @dataclass(slots=True)
-class _Blob:
+class Blob:
     """One entry of the index, and the part whose bytes it has."""
 
     name: str
@@ -151,7 +151,7 @@ class _Blob:
 
 
 def _write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
-    blobs = list(_blobs(archive, options))
+    blobs = list(blobs_of(archive, options))
     _share(blobs)
     algorithm = options.checksum if options.checksum in ("crc32c", "sha256") else None
     yield MAGIC_01
@@ -172,12 +172,12 @@ def _write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
         blob.size = position - blob.offset
         if algorithm is not None and hasher is not None:
             blob.checksum = str(checksums.Checksum(algorithm, hasher.digest()))
-    index = _encode(blobs)
+    index = encode_blobs(blobs)
     yield index
     yield len(index).to_bytes(8, "little")
 
 
-def _stored(blobs: Sequence[_Blob], options: WriteOptions) -> Iterator[Iterable[Chunk]]:
+def _stored(blobs: Sequence[Blob], options: WriteOptions) -> Iterator[Iterable[Chunk]]:
     """The chunks of each blob, in order, as they are to be stored."""
     squeezed = [blob.part if blob.encoding == "zstd" and not is_opaque(blob.part) else None for blob in blobs]
     level = LEVEL if options.level is None else options.level
@@ -191,7 +191,7 @@ def _stored(blobs: Sequence[_Blob], options: WriteOptions) -> Iterator[Iterable[
             yield copied(blob.part) if is_opaque(blob.part) else decoded(blob.part)
 
 
-def _share(blobs: Sequence[_Blob]) -> None:
+def _share(blobs: Sequence[Blob]) -> None:
     """Tensors that were one blob where they come from are one again."""
     first: dict[tuple[object, ...], int] = {}
     for position, blob in enumerate(blobs):
@@ -202,11 +202,12 @@ def _share(blobs: Sequence[_Blob]) -> None:
             blob.shared = first[key]
 
 
-def _blobs(archive: Archive, options: WriteOptions) -> Iterator[_Blob]:
+def blobs_of(archive: Archive, options: WriteOptions) -> Iterator[Blob]:
+    """The entries that an archive becomes."""
     index = archive.index
     if index.metadata is not None:
         part = Part(BY_NAME["uint8"], (0,), Memory(np.zeros(0, np.uint8)))
-        yield _Blob(METADATA, "uint8", (0,), part, "raw", None, custom={"metadata": dict(index.metadata)})
+        yield Blob(METADATA, "uint8", (0,), part, "raw", None, custom={"metadata": dict(index.metadata)})
     for position in range(len(index.names)):
         tensor = index_parts(archive.tensor_at(position))
         part = next(iter(tensor.parts.values()))
@@ -231,19 +232,19 @@ def _custom(tensor: Tensor) -> tuple[bytes, dict[str, Any]]:
     return cbor.encode(layout, cbor.LENIENT), custom
 
 
-def _blob(name: str, part: Part, options: WriteOptions, layout: bytes, custom: Mapping[str, Any]) -> _Blob:
+def _blob(name: str, part: Part, options: WriteOptions, layout: bytes, custom: Mapping[str, Any]) -> Blob:
     if is_opaque(part):
         dtype = part.unknown_dtype if part.dtype is None else part.dtype.name
         encoding = part.payload.codec.name if isinstance(part.payload, Encoded) else "raw"
         endianness = "big" if part.big_endian else None
-        return _Blob(name, dtype or "", part.shape, part, encoding, endianness, layout, custom, part.checksum)
+        return Blob(name, dtype or "", part.shape, part, encoding, endianness, layout, custom, part.checksum)
     assert part.dtype is not None  # noqa: S101
     encoding = options.compression or "raw"
     endianness = _endianness(part.dtype.name) if encoding == "raw" else None
-    return _Blob(name, part.dtype.name, part.shape, part, encoding, endianness, layout, custom)
+    return Blob(name, part.dtype.name, part.shape, part, encoding, endianness, layout, custom)
 
 
-def _part_blobs(tensor: Tensor, options: WriteOptions) -> Iterator[_Blob]:
+def _part_blobs(tensor: Tensor, options: WriteOptions) -> Iterator[Blob]:
     """Entries for the parts of a tensor; elements without a name in 0.1 are stored as bytes."""
     for i, (name, part) in enumerate(tensor.parts.items()):
         custom: dict[str, Any] = {"part_of": tensor.name, "part": name}
@@ -258,7 +259,8 @@ def _part_blobs(tensor: Tensor, options: WriteOptions) -> Iterator[_Blob]:
         yield blob
 
 
-def _encode(blobs: Sequence[_Blob]) -> bytearray:
+def encode_blobs(blobs: Sequence[Blob]) -> bytearray:
+    """The index of blobs that have their places."""
     names = [blob.name for blob in blobs]
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
@@ -267,14 +269,14 @@ def _encode(blobs: Sequence[_Blob]) -> bytearray:
     if len(dtypes) > 256:
         raise UnsupportedError("more than 256 element types", rule="ztensor.write.dtype")
     dims, dim_offsets = shape_columns([blob.shape for blob in blobs])
-    entries = Entries(
+    entries = _Entries(
         names,
         [cbor.text(dtype) for dtype in dtypes],
         bytes(dtypes.index(blob.dtype) for blob in blobs),
         dims,
         dim_offsets,
         [blob.layout for blob in blobs],
-        [fields_of(blob.encoding, blob.endianness, blob.checksum, blob.custom) for blob in blobs],
+        [_fields_of(blob.encoding, blob.endianness, blob.checksum, blob.custom) for blob in blobs],
     )
     offsets = np.array([blob.offset for blob in blobs], np.int64)
-    return encode_index(entries, offsets, np.array([blob.size for blob in blobs], np.int64))
+    return _encode_index(entries, offsets, np.array([blob.size for blob in blobs], np.int64))
