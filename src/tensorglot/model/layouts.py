@@ -10,6 +10,7 @@ A layout that is not in the table is carried as it is: parts of so many elements
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import FormatError, escape
-from tensorglot.model.dtypes import BY_NAME, DType
+from tensorglot.errors import FormatError, InputError, escape
+from tensorglot.model.dtypes import BY_NAME, DType, dtype_of
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types import Fixed, Type, Void, dense
 
-__all__ = ["COO", "CSR", "LAYOUTS", "MX", "QUANT_GROUP", "Arrangement", "Piece", "arrange", "check_values"]
+__all__ = ["COO", "CSR", "LAYOUTS", "MX", "QUANT_GROUP", "Arrangement", "Piece", "arrange", "assemble", "check_values"]
 
 CSR = "zt.sparse_csr/1"
 COO = "zt.sparse_coo/1"
@@ -59,6 +60,25 @@ def arrange(
         raise FormatError(
             f"{escape(layout)}: {refusal.message}", rule=f"layout.{refusal.rule}", tensor=tensor
         ) from None
+
+
+def assemble(
+    name: str, layout: str, shape: Shape, arrays: Mapping[str, NDArray[Any]], attributes: Mapping[str, Any]
+) -> Tensor:
+    """A tensor in memory of the parts that its layout asks for, each in any shape of as many elements."""
+    dims = tuple(operator.index(size) for size in shape)
+    given = {part: np.asarray(array) for part, array in arrays.items()}
+    dtypes = {part: dtype_of(array.dtype, name) for part, array in given.items()}
+    pieces = {part: Piece(dtypes[part], dtypes[part].nbytes(array.size)) for part, array in given.items()}
+    try:
+        arranged = arrange(layout, dims, pieces, attributes, name)
+    except FormatError as error:
+        raise InputError(error.message, rule=error.rule, tensor=name) from None
+    parts = {
+        part: Tensor.of_array(name, array.reshape(arranged.shapes[part]), dtypes[part]).parts["data"]
+        for part, array in given.items()
+    }
+    return Tensor(name, parts, layout, arranged.type, attributes)
 
 
 class _Refusal(Exception):

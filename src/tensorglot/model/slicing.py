@@ -18,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, OutOfRange
-from tensorglot.model.payload import Payload
+from tensorglot.model.payload import Encoded, Payload
 
 __all__ = ["GAP_NBYTES", "Index", "Selection", "gather", "select"]
 
 GAP_NBYTES = 4096
 """A gap of up to a page is read over: a second read would cost more."""
+DECODED_GAP_NBYTES = 8 << 20
+"""Where bytes must be decoded to be passed over, what lies between two runs is decoded with them up to here."""
 SCRATCH_NBYTES = 8 << 20
 """A run with gaps is read into scratch memory of at most this size."""
 
@@ -134,7 +136,7 @@ def gather(payload: Payload, selection: Selection, shape: tuple[int, ...], dtype
     if 0 in counts:
         block = np.empty(counts, dtype)
     else:
-        inner, extent = _inner_run(axes, strides, dtype.itemsize)
+        inner, extent = _inner_run(axes, strides, dtype.itemsize, decoding=isinstance(payload, Encoded))
         if inner == 0 and extent == math.prod(counts) * dtype.itemsize:
             block = np.ndarray(counts, dtype, payload.read(_start(axes, strides), extent))
         else:
@@ -168,14 +170,15 @@ def _fill(
         block[position] = run
 
 
-def _inner_run(axes: tuple[Axis, ...], strides: list[int], itemsize: int) -> tuple[int, int]:
+def _inner_run(axes: tuple[Axis, ...], strides: list[int], itemsize: int, *, decoding: bool) -> tuple[int, int]:
     """The outermost axis that still belongs to one run of bytes, and the length of that run."""
+    widest_gap, widest = (DECODED_GAP_NBYTES, 1 << 63) if decoding else (GAP_NBYTES, SCRATCH_NBYTES)
     extent = needed = itemsize
     for i in range(len(axes) - 1, -1, -1):
         step = axes[i].step * strides[i]
         wider = (axes[i].count - 1) * step + extent
         gap = step - extent
-        if axes[i].count > 1 and (gap or extent > needed) and (gap > GAP_NBYTES or wider > SCRATCH_NBYTES):
+        if axes[i].count > 1 and (gap or extent > needed) and (gap > widest_gap or wider > widest):
             return i + 1, extent
         extent = wider
         needed *= axes[i].count

@@ -69,6 +69,7 @@ class Part:
             return self._array_into(out, dtype, tensor)
         if self.dtype is not None and self.dtype.packed:
             raw = np.frombuffer(self.payload.read(0, self.payload.nbytes), np.uint8)
+            check_spare_bits(raw[-1:], self.shape, self.dtype, tensor, self.offset)
             return unpack(raw, math.prod(self.shape), self.dtype).reshape(self.shape)
         if isinstance(self.payload, Memory):
             return self.payload.array if self.payload.array.dtype == dtype else self.payload.array.astype(dtype)
@@ -147,6 +148,15 @@ def has_bad_bool(values: NDArray[Any]) -> bool:
     return values.dtype == np.bool_ and values.size > 0 and bool(values.view(np.uint8).max() > 1)
 
 
+def check_spare_bits(
+    last: NDArray[np.uint8], shape: tuple[int, ...], dtype: DType, tensor: str | None, offset: int | None
+) -> None:
+    """The bits behind the last element of a packed type are zero."""
+    used = math.prod(shape) * dtype.bits % 8
+    if used and last.size and int(last[-1]) >> used:
+        raise FormatError("bits behind the last element are set", rule="values.packed", offset=offset, tensor=tensor)
+
+
 def check_out(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], tensor: str | None) -> None:
     """An array to read into has the tensor's shape and type, and can be written."""
     if not isinstance(out, np.ndarray):
@@ -177,6 +187,25 @@ class Tensor:
         """A dense tensor in memory."""
         at_rest = pack(array, dtype) if dtype.packed else array
         return cls(name, {"data": Part(dtype, array.shape, Memory(at_rest))})
+
+    @classmethod
+    def of_parts(
+        cls,
+        name: str,
+        layout: str,
+        shape: tuple[int, ...],
+        parts: Mapping[str, NDArray[Any]],
+        attributes: Mapping[str, Any] | None = None,
+    ) -> Tensor:
+        """A sparse or quantized tensor in memory, of the parts that its layout asks for."""
+        from tensorglot.model.layouts import assemble
+
+        return assemble(name, layout, shape, parts, attributes or {})
+
+    def verify(self) -> None:
+        """Checks the checksums, where the archive was opened to have them checked."""
+        if self.verifier is not None:
+            self.verifier(self)
 
     @property
     def type(self) -> Type:
@@ -244,8 +273,7 @@ class Tensor:
                 rule="tensor.dense",
                 tensor=self.name,
             )
-        if self.verifier is not None:
-            self.verifier(self)
+        self.verify()
         return self.parts["data"]
 
     def __len__(self) -> int:

@@ -8,7 +8,8 @@ payloads, and nobody asks again what kind of thing a value was.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from importlib import import_module
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,10 @@ PLAIN = {
     if row.numpy is not None and not row.packed and row.name != "bool" and row.numpy.newbyteorder("<") == row.numpy
 }
 """Types whose arrays are at rest what they are in memory, whatever their values."""
+
+
+BRIDGES = {"scipy": "tensorglot.bridges.scipy"}
+"""Libraries whose values are not arrays: the module that makes tensors of them, imported when one comes."""
 
 
 class _Columns:
@@ -125,6 +130,9 @@ def as_tensor(name: str, value: Any) -> Tensor:
     check_name(name)
     if isinstance(value, Tensor):
         return Tensor(name, value.parts, value.layout, value.declared, value.attributes)
+    bridge = BRIDGES.get(type(value).__module__.partition(".")[0])
+    if bridge is not None:
+        return cast("Tensor", import_module(bridge).to_tensor(name, value))
     array = _as_array(name, value)
     dtype = dtype_of(array.dtype, name)
     if has_bad_bool(array):

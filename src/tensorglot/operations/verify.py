@@ -11,10 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorglot.errors import FormatError, TensorglotError, UnsupportedError
+from tensorglot.formats.table import ReadOptions, named
+from tensorglot.io.memory import each
 from tensorglot.io.source import Backend, Readable
-from tensorglot.limits import Limits
+from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
+from tensorglot.model.layouts import check_values
+from tensorglot.operations.check import check_part
 from tensorglot.operations.open import open
+from tensorglot.operations.values import check_bytes
 
 __all__ = ["Problem", "Report", "verify"]
 
@@ -49,7 +54,11 @@ class Report:
     checksums: int = 0
     """Checksums that were there and matched."""
     unverified: tuple[str, ...] = ()
-    """Tensors without a checksum."""
+    """Tensors with a part that has no checksum, or one of a kind that we do not know."""
+    canonical: bool | None = None
+    """With `deep`: the file is the one byte string that a canonical writer makes."""
+    content_digest: str | None = None
+    """The format's own identity of all tensors together, where it has one."""
     problems: tuple[Problem, ...] = field(default=())
 
     @property
@@ -64,6 +73,8 @@ class Report:
             "nbytes": self.nbytes,
             "checksums": self.checksums,
             "unverified": list(self.unverified),
+            "canonical": self.canonical,
+            "content_digest": self.content_digest,
             "problems": [problem.to_dict() for problem in self.problems],
         }
 
@@ -82,7 +93,7 @@ def verify(
     deep: bool = False,
     limits: Limits | None = None,
 ) -> Report:
-    """Checks structure, and with `deep` every value. Problems are in the report.
+    """Checks structure and checksums, and with `deep` every value. Problems are in the report.
 
     Only what is not the file's fault is raised: arguments that make no sense, and I/O errors.
     """
@@ -91,23 +102,64 @@ def verify(
     except FormatError as error:
         return Report(format, problems=(Problem.of(error),))
     with archive:
-        problems = _deep_problems(archive) if deep else []
+        found = {name: _Found() for name in archive}
+        each(lambda name: _look(archive, name, found[name], deep=deep), list(found))
+        problems = [problem for one in found.values() for problem in one.problems]
+        module = named(archive.format)[0].module
+        if deep:
+            problems += [Problem.of(error) for error in getattr(module, "inspect", _nothing)(archive)]
         return Report(
             archive.format,
             tensors=len(archive),
             nbytes=int(archive.index.nbytes.sum()),
-            unverified=tuple(archive),
+            checksums=sum(one.checksums for one in found.values()),
+            unverified=tuple(name for name, one in found.items() if one.unverified),
+            canonical=_canonical(archive, limits) if deep else None,
+            content_digest=getattr(module, "content_digest", _nothing)(archive) or None,
             problems=tuple(problems),
         )
 
 
-def _deep_problems(archive: Archive) -> list[Problem]:
-    problems = []
-    for name in archive:
+@dataclass(slots=True)
+class _Found:
+    """What was found of one tensor."""
+
+    checksums: int = 0
+    unverified: bool = False
+    problems: list[Problem] = field(default_factory=list)
+
+
+def _nothing(archive: Archive) -> tuple[()]:
+    return ()
+
+
+def _look(archive: Archive, name: str, found: _Found, *, deep: bool) -> None:
+    tensor = archive[name]
+    for part in tensor.parts.values():
         try:
-            archive[name].numpy()
+            known = check_part(part, name)
+            found.checksums += known
+            found.unverified |= not known
+            if deep:
+                check_bytes(part, name)
         except UnsupportedError:
-            continue
+            found.unverified = True
         except FormatError as error:
-            problems.append(Problem.of(error))
-    return problems
+            found.problems.append(Problem.of(error))
+    if deep and not found.problems:
+        try:
+            check_values(tensor)
+        except UnsupportedError:
+            return
+        except FormatError as error:
+            found.problems.append(Problem.of(error))
+
+
+def _canonical(archive: Archive, limits: Limits | None) -> bool:
+    row, version = named(archive.format)
+    assert archive.source is not None  # noqa: S101
+    try:
+        row.module.read(archive.source, ReadOptions(version, strict=True, limits=limits or DEFAULT))
+    except FormatError:
+        return False
+    return True

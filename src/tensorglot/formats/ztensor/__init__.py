@@ -15,13 +15,14 @@ from collections.abc import Iterator
 
 from tensorglot.errors import FormatError, TruncatedError
 from tensorglot.formats.table import ReadOptions, WriteOptions
-from tensorglot.formats.ztensor import v01, v1, v2, write01, write2
+from tensorglot.formats.ztensor import manifest, v01, v1, v2, write01, write2
+from tensorglot.formats.ztensor.shards import ShardSource
 from tensorglot.formats.ztensor.words import LOGICAL_2, MAGIC_01, MAGIC_1, MAGIC_2, NAMES_01, STORAGE_2
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
 
-__all__ = ["DTYPES", "read", "write"]
+__all__ = ["DTYPES", "content_digest", "inspect", "read", "write"]
 
 DTYPES: dict[str, str] = {
     **{name: name for name in NAMES_01},
@@ -53,3 +54,18 @@ def read(source: Source, options: ReadOptions) -> Index:
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     return _WRITERS[options.version](archive, options)
+
+
+def content_digest(archive: Archive) -> str | None:
+    """The identity of the tensors of a version 2 file, from its digests alone (§6.4)."""
+    return manifest.content_digest(archive) if archive.format == "ztensor@2" else None
+
+
+def inspect(archive: Archive) -> Iterator[FormatError]:
+    """What only a look at whole files can find: shards whose bytes are not those that the root names."""
+    for source in set(archive.index.sources.values()):
+        if isinstance(source, ShardSource):
+            try:
+                source.check_digest()
+            except FormatError as error:
+                yield error

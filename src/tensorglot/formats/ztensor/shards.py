@@ -15,7 +15,8 @@ from tensorglot.errors import FormatError, IntegrityError, UnsupportedError
 from tensorglot.formats.ztensor.entries import SIZE_END
 from tensorglot.formats.ztensor.objects import known_keys
 from tensorglot.formats.ztensor.words import FOOTER_2, MAGIC_2
-from tensorglot.model.payload import Source
+from tensorglot.model.payload import PIECE_NBYTES, Source
+from tensorglot.wire import checksums
 from tensorglot.wire.cbor import Cursor
 
 __all__ = ["Shard", "ShardSource", "check_shard_name", "read_shards"]
@@ -102,6 +103,17 @@ class ShardSource:
                 )
             self._source = source
         return self._source
+
+    def check_digest(self) -> None:
+        """Reads the whole shard and compares it with the digest that the root has of it (§7.3)."""
+        expected = checksums.parse(self.shard.digest)
+        if expected.digest is None:
+            return
+        hasher = checksums.hasher(expected.algorithm)
+        for start in range(0, self.size, PIECE_NBYTES):
+            hasher.update(self.read(start, min(PIECE_NBYTES, self.size - start)))
+        if hasher.digest() != expected.digest:
+            raise IntegrityError(f"shard '{self.shard.name}' has another digest", rule="ztensor.shard.digest")
 
     def read(self, offset: int, nbytes: int) -> memoryview:
         return self.opened().read(offset, nbytes)

@@ -69,6 +69,8 @@ def read(source: Source, options: ReadOptions) -> Index:
     limits = options.limits
     found = _footer(source, limits)
     if found is None:
+        if options.strict:
+            raise FormatError("a shard of another file", rule="ztensor.strict.shard", offset=source.size - FOOTER_2)
         return splice(Scanned.nothing(0), {}, SeekableZstd(), format="ztensor@2", data=b"", metadata=None)
     manifest = _root(*found, limits)
     sources = {name: ShardSource(shard, options.path, options.open_file) for name, shard in manifest.shards.items()}

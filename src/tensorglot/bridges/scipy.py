@@ -1,0 +1,85 @@
+"""Sparse tensors to and from scipy.sparse.
+
+Values are checked before scipy sees them: scipy trusts its index arrays, and an index
+beyond the shape is memory that is not there. Nothing is copied that scipy does not
+copy itself, but for index arrays of a type that scipy does not have.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.model.layouts import COO, CSR, check_values
+from tensorglot.model.tensor import Tensor
+
+__all__ = ["from_tensor", "to_tensor"]
+
+
+def _sparse() -> Any:
+    try:
+        import scipy.sparse
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            "sparse tensors need scipy: pip install tensorglot[scipy]", rule="bridge.missing"
+        ) from error
+    return scipy.sparse
+
+
+def from_tensor(tensor: Tensor) -> Any:
+    """A csr_array or coo_array."""
+    sparse = _sparse()
+    if tensor.layout not in (CSR, COO):
+        raise UnsupportedError(
+            f"a tensor of layout {tensor.layout} is not sparse", rule="bridge.layout", tensor=tensor.name
+        )
+    tensor.verify()
+    check_values(tensor)
+    values = tensor.parts["values"].array(tensor.name)
+    if tensor.layout == COO:
+        coords = tuple(map(_signed, tensor.parts["coords"].array(tensor.name)))
+        return sparse.coo_array((values, coords), shape=tensor.shape)
+    indices, indptr = (_signed(tensor.parts[part].array(tensor.name)) for part in ("indices", "indptr"))
+    return sparse.csr_array((values, indices, indptr), shape=tensor.shape)
+
+
+def _signed(indices: NDArray[Any]) -> NDArray[Any]:
+    """scipy's index types are int32 and int64; indices that are within a shape fit."""
+    fits = indices.size == 0 or int(indices.max()) < 1 << 31
+    return indices.astype(np.int32 if fits else np.int64, copy=False)
+
+
+def to_tensor(name: str, value: Any) -> Tensor:
+    """A tensor of a scipy.sparse matrix or array: COO stays COO, all else becomes CSR. Duplicates are summed."""
+    sparse = _sparse()
+    if not sparse.issparse(value):
+        raise InputError(f"{type(value).__name__} is not sparse", rule="save.value", tensor=name)
+    if value.format == "coo":
+        whole = value
+        if not value.has_canonical_format:
+            whole = value.copy()
+            whole.sum_duplicates()
+        coords = (
+            np.stack([np.asarray(axis) for axis in _coords(whole)]) if whole.nnz else np.zeros((len(value.shape), 0))
+        )
+        return Tensor.of_parts(
+            name, COO, value.shape, {"values": whole.data, "coords": coords.astype(_index_type(value.shape, whole.nnz))}
+        )
+    rows = value.tocsr()
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
+    kind = _index_type(value.shape, rows.nnz)
+    parts = {"values": rows.data, "indices": rows.indices.astype(kind), "indptr": rows.indptr.astype(kind)}
+    return Tensor.of_parts(name, CSR, rows.shape, parts)
+
+
+def _coords(value: Any) -> Any:
+    return value.coords if hasattr(value, "coords") else (value.row, value.col)
+
+
+def _index_type(shape: tuple[int, ...], count: int) -> type[np.unsignedinteger[Any]]:
+    return np.uint32 if max(*shape, count, 1) < 1 << 32 else np.uint64

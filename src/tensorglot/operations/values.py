@@ -1,0 +1,40 @@
+"""Values that a type forbids: bool bytes beside 0 and 1, bits behind the last element of a packed type.
+
+Reads a part from first to last in bounded memory, and so also finds out whether its
+encoding can be decoded to the size that was declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tensorglot.errors import FormatError
+from tensorglot.model.payload import PIECE_NBYTES, Encoded, Span, as_bytes
+from tensorglot.model.tensor import Part, check_spare_bits
+
+__all__ = ["check_bytes"]
+
+
+def check_bytes(part: Part, tensor: str) -> None:
+    """Refuses a part that holds what its type forbids, or that cannot be decoded."""
+    is_bool = part.dtype is not None and part.dtype.name == "bool"
+    is_packed = part.dtype is not None and part.dtype.packed
+    if not (is_bool or is_packed or isinstance(part.payload, Encoded)):
+        return
+    last = b""
+    for chunk in part.payload.chunks():
+        for piece in _pieces(chunk) if isinstance(chunk, Span) else (as_bytes(chunk),):
+            if is_bool and len(piece) and int(np.frombuffer(piece, np.uint8).max()) > 1:
+                raise FormatError(
+                    "a bool byte is neither 0 nor 1", rule="values.bool", offset=part.offset, tensor=tensor
+                )
+            last = bytes(piece[-1:]) or last
+    if is_packed and part.dtype is not None:
+        check_spare_bits(np.frombuffer(last, np.uint8), part.shape, part.dtype, tensor, part.offset)
+
+
+def _pieces(span: Span) -> Iterator[memoryview]:
+    for start in range(0, span.nbytes, PIECE_NBYTES):
+        yield span.read(start, min(PIECE_NBYTES, span.nbytes - start))
