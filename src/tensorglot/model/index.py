@@ -21,8 +21,20 @@ from tensorglot.model.dtypes import TABLE, DType
 from tensorglot.model.payload import Codec, Payload, Source
 from tensorglot.model.types import Type
 
-__all__ = ["UNKNOWN", "Index", "Layout", "first_overlap", "grouped", "permuted", "shape_columns"]
+__all__ = [
+    "UNKNOWN",
+    "Index",
+    "Layout",
+    "Placement",
+    "first_overlap",
+    "grouped",
+    "permuted",
+    "placed",
+    "shape_columns",
+]
 
+ALIGNMENT = 64
+"""Rows keep their residue modulo this, wherever they go."""
 UNKNOWN = 255
 """The dtype code of a row whose element type we do not know."""
 
@@ -174,6 +186,43 @@ def grouped(begins: NDArray[np.int64], ends: NDArray[np.int64], large: int, slab
     new = np.ones(count, np.bool_)
     new[1:] = alone[1:] | alone[:-1] | (begins[1:] != ends[:-1]) | (slabs[1:] != slabs[:-1])
     return [*np.flatnonzero(new).tolist(), count]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where rows that lie in a file, in the order of their begins, go in memory."""
+
+    groups: list[int]
+    """Where groups start, and the end. A group is one piece of memory."""
+    offsets: NDArray[np.int64]
+    """Of each row in the memory of its group."""
+    runs: list[int]
+    """Where runs start, and the end. A run is one read: its rows are as far apart in memory as in the file."""
+
+
+def placed(begins: NDArray[np.int64], ends: NDArray[np.int64], large: int, slab: int) -> Placement:
+    """Small rows go together up to about a slab, large ones alone; what lies between rows is left out.
+
+    Up to 63 bytes between two rows are kept, and of longer holes the residue: so every
+    row is aligned as in the file, and the padding of a file does not cut its reads.
+    """
+    count = len(begins)
+    if count == 0:
+        return Placement([0], begins, [0])
+    sizes, holes = ends - begins, begins[1:] - ends[:-1]
+    positions = np.zeros(count, np.int64)
+    np.cumsum(sizes[:-1] + holes % ALIGNMENT, out=positions[1:])
+    alone, slabs = sizes >= large, positions // slab
+    new = np.ones(count, np.bool_)
+    new[1:] = alone[1:] | alone[:-1] | (slabs[1:] != slabs[:-1])
+    groups = np.flatnonzero(new)
+    cut = new.copy()
+    cut[1:] |= (holes < 0) | (holes >= ALIGNMENT)
+    return Placement(
+        [*groups.tolist(), count],
+        positions - np.repeat(positions[groups], np.diff(np.append(groups, count))),
+        [*np.flatnonzero(cut).tolist(), count],
+    )
 
 
 def first_overlap(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[int, int] | None:

@@ -8,6 +8,7 @@ of making each.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from tensorglot.io.source import Backend, Readable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE
-from tensorglot.model.index import Index, grouped
+from tensorglot.model.index import Index, placed
 from tensorglot.model.payload import Source, as_bytes
 from tensorglot.model.tensor import NUMPY_RANK, check_bool, check_out
 from tensorglot.operations.open import Verify, open
@@ -30,6 +31,8 @@ __all__ = ["load", "loads"]
 
 ALONE_NBYTES = 4 << 20
 """From here on a tensor has memory of its own."""
+BATCH = 256
+"""Small reads that one thread does in a row."""
 SLAB_NBYTES = 32 << 20
 """Smaller ones share memory up to about this size, so that keeping one keeps no more than that."""
 
@@ -111,10 +114,11 @@ def _load_each(
     names = [archive.index.names[row] for row in rows.tolist()]
     arrays: dict[str, NDArray[Any]] = dict.fromkeys(names, np.empty(0))
 
-    def read(name: str) -> None:
-        arrays[name] = archive[name].numpy(out.get(name))
+    def read(start: int) -> None:
+        for name in names[start : start + BATCH]:
+            arrays[name] = archive[name].numpy(out.get(name))
 
-    each(read, names, threads)
+    each(read, range(0, len(names), BATCH), threads)
     return arrays
 
 
@@ -125,9 +129,20 @@ def _load_plain(
     fresh = rows[~np.isin(rows, list(given))] if given else rows
     order = fresh[np.argsort(index.begins[fresh], kind="stable")]
     begins, ends = index.begins[order], index.ends[order]
-    groups = grouped(begins, ends, ALONE_NBYTES, SLAB_NBYTES)
-    buffers = [allocate(int(ends[b - 1] - begins[a]), int(begins[a])) for a, b in pairwise(groups)]
-    reads = [*zip(begins[groups[:-1]].tolist(), buffers, strict=True)]
+    places = placed(begins, ends, ALONE_NBYTES, SLAB_NBYTES)
+    tails = places.offsets + ends - begins
+    buffers = [allocate(int(tails[b - 1]), int(begins[a])) for a, b in pairwise(places.groups)]
+    group_of = np.repeat(np.arange(len(buffers)), np.diff(places.groups)).tolist()
+    reads = [
+        (begin, buffers[group_of[a]][offset:tail])
+        for a, begin, offset, tail in zip(
+            places.runs,
+            begins[places.runs[:-1]].tolist(),
+            places.offsets[places.runs[:-1]].tolist(),
+            tails[np.array(places.runs[1:], np.int64) - 1].tolist(),
+            strict=False,
+        )
+    ]
     reads += [(int(index.begins[row]), as_bytes(array)) for row, array in given.items()]
     try:
         _read(source, reads, threads)
@@ -137,11 +152,9 @@ def _load_plain(
         raise
 
     arrays: list[NDArray[Any]] = []
-    group = 0
-    for a, b in pairwise(_runs(index, order, groups)):
-        if a == groups[group + 1]:
-            group += 1
-        arrays += _views(index, int(order[a]), b - a, buffers[group], int(begins[a] - begins[groups[group]]))
+    steps = np.diff(places.offsets, append=0)
+    for a, b in pairwise(_runs(index, order, places.groups, steps)):
+        arrays += _views(index, int(order[a]), b - a, buffers[group_of[a]], int(places.offsets[a]), int(steps[a]))
     if not given and len(order) == len(index.names) and (order[1:] > order[:-1]).all():
         loaded = dict(zip(index.names, arrays, strict=True))
     else:
@@ -154,13 +167,23 @@ def _load_plain(
 
 
 def _read(source: Source, reads: Iterable[tuple[int, memoryview]], threads: int | None) -> None:
-    """Fills each buffer from its offset, in pieces for several threads."""
-    pieces = [
-        (begin + start, buffer[start : start + READ_NBYTES])
-        for begin, buffer in reads
-        for start in range(0, len(buffer), READ_NBYTES)
-    ]
-    each(lambda piece: source.read_into(*piece), pieces, threads)
+    """Fills each buffer from its offset: large ones in pieces for several threads, small ones many to a thread."""
+    jobs: list[list[tuple[int, memoryview]]] = []
+    room = 0
+    for begin, buffer in reads:
+        for start in range(0, len(buffer), READ_NBYTES):
+            piece = buffer[start : start + READ_NBYTES]
+            if len(piece) > room or len(jobs[-1]) >= BATCH:
+                jobs.append([])
+                room = READ_NBYTES
+            jobs[-1].append((begin + start, piece))
+            room -= len(piece)
+
+    def fill(job: list[tuple[int, memoryview]]) -> None:
+        for begin, piece in job:
+            source.read_into(begin, piece)
+
+    each(fill, jobs, threads)
 
 
 def _given(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]]) -> dict[int, NDArray[Any]]:
@@ -174,8 +197,8 @@ def _given(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]
     return given
 
 
-def _runs(index: Index, order: NDArray[np.int64], groups: list[int]) -> list[int]:
-    """Where the shape, the type or the memory changes."""
+def _runs(index: Index, order: NDArray[np.int64], groups: list[int], steps: NDArray[np.int64]) -> list[int]:
+    """Where the shape, the type or the memory changes, or the distance from one to the next."""
     count = len(order)
     if count == 0:
         return [0]
@@ -189,15 +212,17 @@ def _runs(index: Index, order: NDArray[np.int64], groups: list[int]) -> list[int
     new = np.ones(count, np.bool_)
     new[1:] = ~same[order[1:]] | (order[1:] != order[:-1] + 1)
     new[groups[:-1]] = True
+    new[2:] |= ~new[1:-1] & (steps[1:-1] != steps[:-2])
     return [*np.flatnonzero(new).tolist(), count]
 
 
-def _views(index: Index, row: int, count: int, buffer: memoryview, start: int) -> list[NDArray[Any]]:
+def _views(index: Index, row: int, count: int, buffer: memoryview, start: int, step: int) -> list[NDArray[Any]]:
+    """Arrays of one shape, the first at `start`, each `step` behind the one before."""
     dtype = TABLE[index.dtypes[row]].require_numpy(index.names[row])
     shape = index.shape(row)
     if count > 1 and shape and 0 not in shape:
-        views = list(np.ndarray((count, *shape), dtype, buffer, start))
+        within = [math.prod(shape[i + 1 :]) * dtype.itemsize for i in range(len(shape))]
+        views = list(np.ndarray((count, *shape), dtype, buffer, start, (step, *within)))
     else:
-        step = int(index.ends[row] - index.begins[row])
         views = [np.ndarray(shape, dtype, buffer, start + i * step) for i in range(count)]
     return views if views[0].flags.aligned else [view.copy() for view in views]
