@@ -17,7 +17,8 @@ class _Type:
         return self
 
 
-int = uchar = p_uchar = schar = ushort = uint = longlong = ulonglong = Py_ssize_t = bint = double = const = _Type()
+int = uchar = schar = ushort = uint = longlong = ulonglong = Py_ssize_t = bint = double = const = _Type()
+void = p_uchar = _Type()
 
 
 def _same(function: F) -> F:

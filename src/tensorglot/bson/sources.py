@@ -1,0 +1,197 @@
+"""Where the vectors of a matrix come from: raw BSON, dumps, cursors, documents, payloads.
+
+Everything becomes batches of two kinds: spans in a run of raw BSON, or a list of
+payloads. Nothing here knows pymongo: a cursor is what can be iterated, a raw document
+has `.raw`, a Binary has `.subtype`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.bson.vector import Vector, encode
+from tensorglot.errors import FormatError, InputError, escape
+from tensorglot.io.source import FileSource
+from tensorglot.wire.bson import (
+    BINARY,
+    NULL,
+    VECTOR_SUBTYPE,
+    Column,
+    find,
+    find_vectors,
+    kind_name,
+    path_bytes,
+    path_text,
+    pieces,
+    view,
+)
+from tensorglot.wire.bson_value import decode_value
+from tensorglot.wire.bson_vector import Row, agree, gather, gather_payloads, row_of
+from tensorglot.wire.gzipped import reader
+
+__all__ = ["Batch", "IdReader", "Payloads", "Run", "batches", "read_ids"]
+
+_BATCH = 1000
+
+IdReader: TypeAlias = Callable[[memoryview, Column], list[Any]]
+"""Makes the ids of a run from where they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Vectors in a run of documents."""
+
+    data: memoryview
+    begins: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    missing: NDArray[np.bool_]
+    """By document. The spans are those of the others."""
+    ids: list[Any] | None
+
+    def row(self, like: Row | None) -> Row:
+        return agree(self.data, self.begins, self.ends, like)
+
+    def gather(self, row: Row, out: memoryview) -> None:
+        gather(self.data, self.begins, row, out)
+
+
+@dataclass(frozen=True, slots=True)
+class Payloads:
+    """Vectors that are objects of their own."""
+
+    payloads: list[bytes]
+    missing: NDArray[np.bool_]
+    ids: list[Any] | None
+
+    def row(self, like: Row | None) -> Row:
+        return like or row_of(memoryview(self.payloads[0]))
+
+    def gather(self, row: Row, out: memoryview) -> None:
+        gather_payloads(self.payloads, row, out)
+
+
+Batch: TypeAlias = Run | Payloads
+
+
+def batches(source: Any, key: str | None, ids: IdReader | None) -> Iterator[Batch]:
+    """The vectors of anything that has some, in order."""
+    if isinstance(source, (str, os.PathLike)):
+        return _runs(_file_pieces(source), key, ids)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _runs([view(source)], key, ids)
+    if not isinstance(source, Iterable):
+        raise InputError(
+            f"vectors come from bytes, a dump, a cursor or payloads, not {type(source).__name__}", rule="bson.source"
+        )
+    if type(source).__name__.startswith("RawBatch"):
+        return _runs(map(view, source), key, ids)
+    return _from_items(source, key, ids)
+
+
+def _file_pieces(path: str | os.PathLike[str]) -> Iterator[memoryview]:
+    file = FileSource(path)
+    try:
+        for _, piece in pieces(reader(file.size, file.read_into)):
+            yield piece
+    finally:
+        file.close()
+
+
+def _runs(runs: Iterable[memoryview], key: str | None, ids: IdReader | None) -> Iterator[Batch]:
+    names = None if key is None else path_bytes(key)
+    for data in runs:
+        names = names or _only_field(data)
+        yield _run(data, names, ids)
+
+
+def _only_field(data: memoryview) -> list[bytes]:
+    """The keys of the one vector field that there is."""
+    paths = find_vectors(data).paths
+    if len(paths) != 1:
+        found = ", ".join(f"'{escape(path_text(path))}'" for path in paths[:10]) or "none"
+        raise InputError(f"name the field of the vectors with key=; the documents have {found}", rule="bson.key")
+    return [name + b"\0" for name in paths[0].split(b"\0")[:-1]]
+
+
+def _run(data: memoryview, names: Sequence[bytes], ids: IdReader | None) -> Run:
+    column = find(data, names)
+    missing = (column.kinds == 0) | (column.kinds == NULL)
+    there = ~missing
+    binary = column.kinds == BINARY
+    if binary.any():
+        binary[binary] = np.frombuffer(data, np.uint8)[column.begins[binary] + 4] == VECTOR_SUBTYPE
+    wrong = np.flatnonzero(there & ~binary)
+    if wrong.size:
+        first = int(wrong[0])
+        raise _not_a_vector(kind_name(int(column.kinds[first])), names, first, int(column.begins[first]))
+    own_ids = None if ids is None else ids(data, find(data, [b"_id\0"]))
+    return Run(data, column.begins[there] + 5, column.ends[there], missing, own_ids)
+
+
+def _not_a_vector(found: str, names: Sequence[bytes], document: int, offset: int | None) -> FormatError:
+    path = escape(path_text(b"".join(names)))
+    hint = "; write_matrix makes vectors, migrate turns arrays into them" if found == "array" else ""
+    return FormatError(
+        f"'{path}' of document {document} is of kind {found}, no vector{hint}", rule="bson.field.kind", offset=offset
+    )
+
+
+def read_ids(data: memoryview, column: Column) -> list[Any]:
+    """Ids as plain Python values, an ObjectId as `Raw`; None where a document has none."""
+    rows = zip(column.kinds.tolist(), column.begins.tolist(), column.ends.tolist(), strict=True)
+    return [decode_value(data, kind, begin, end) if kind else None for kind, begin, end in rows]
+
+
+def _from_items(source: Iterable[Any], key: str | None, ids: IdReader | None) -> Iterator[Batch]:
+    """Payloads, raw documents or mappings, as the first item of each batch is."""
+    items = iter(source)
+    size = len(source) if isinstance(source, list) and key is None else _BATCH
+    while batch := list(islice(items, size or 1)):
+        first = next((item for item in batch if item is not None), None)
+        if key is None:
+            if ids is not None:
+                raise InputError("payloads have no ids", rule="bson.ids")
+            yield _payloads(batch, None, None)
+        elif isinstance(first, Mapping) and not hasattr(first, "raw"):
+            own_ids = None if ids is None else [document.get("_id") for document in batch]
+            names = key.split(".")
+            yield _payloads([_lookup(document, names) for document in batch], key, own_ids)
+        else:
+            joined = b"".join(getattr(item, "raw", item) for item in batch)
+            yield _run(view(joined), path_bytes(key), ids)
+
+
+def _lookup(document: Any, names: Sequence[str]) -> Any:
+    value = document
+    for name in names:
+        if isinstance(value, Mapping):
+            value = value.get(name)
+        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return None
+    return value
+
+
+def _payloads(items: list[Any], key: str | None, ids: list[Any] | None) -> Payloads:
+    missing = np.fromiter((item is None for item in items), np.bool_, len(items))
+    given = [item for item in items if item is not None] if missing.any() else items
+    return Payloads([_payload(item, number, key) for number, item in enumerate(given)], missing, ids)
+
+
+def _payload(item: Any, number: int, key: str | None) -> bytes:
+    if isinstance(item, bytes) and getattr(item, "subtype", VECTOR_SUBTYPE if key is None else 0) == VECTOR_SUBTYPE:
+        return item
+    if isinstance(item, Vector) or type(item).__name__ == "BinaryVector":
+        return encode(item, ignored_bits="keep")
+    if key is None and isinstance(item, (bytearray, memoryview)):
+        return bytes(item)
+    where = f"item {number}" if key is None else f"'{escape(key)}' of document {number}"
+    raise FormatError(f"{where} is {type(item).__name__}, no vector", rule="bson.field.kind")

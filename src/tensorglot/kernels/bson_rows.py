@@ -1,0 +1,137 @@
+"""Rows of equal length, between a matrix and the many places where BSON keeps them.
+
+Knows only bytes and positions. A position that does not lie in the data is a refusal,
+so a caller may pass on what a file says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from tensorglot.kernels import nocython as cython
+
+OK = 0
+PAST_END = -1
+OTHER_SIZE = -2
+OTHER_HEAD = -3
+
+
+@cython.cfunc
+@cython.inline
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+def _copy(
+    out: cython.uchar[::1],
+    to: cython.Py_ssize_t,
+    data: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    nbytes: cython.Py_ssize_t,
+) -> cython.void:
+    i: cython.Py_ssize_t
+    if not cython.compiled:
+        out[to : to + nbytes] = data[at : at + nbytes]
+        return
+    for i in range(nbytes):
+        out[to + i] = data[at + i]
+
+
+@cython.boundscheck(False)
+def gather(
+    data: cython.const[cython.uchar][::1],
+    begins: cython.const[cython.longlong][::1],
+    nbytes: cython.Py_ssize_t,
+    out: cython.uchar[::1],
+) -> tuple[Any, ...]:
+    """Copies the rows that begin at `begins` one after the other into `out`: (rule, row)."""
+    row: cython.Py_ssize_t
+    if nbytes < 0 or out.shape[0] != begins.shape[0] * nbytes:
+        return OTHER_SIZE, 0
+    for row in range(begins.shape[0]):
+        if begins[row] < 0 or begins[row] > data.shape[0] - nbytes:
+            return PAST_END, row
+        _copy(out, row * nbytes, data, begins[row], nbytes)
+    return OK, begins.shape[0]
+
+
+@cython.boundscheck(False)
+def gather_payloads(
+    payloads: list[Any], head: cython.const[cython.uchar][::1], nbytes: cython.Py_ssize_t, out: cython.uchar[::1]
+) -> tuple[Any, ...]:
+    """Copies what is behind the `head` that all payloads begin with, `nbytes` of each, into `out`: (rule, row)."""
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    before: cython.Py_ssize_t = head.shape[0]
+    data: cython.const[cython.uchar][::1]
+    if nbytes < 0 or out.shape[0] != len(payloads) * nbytes:
+        return OTHER_SIZE, 0
+    for row in range(len(payloads)):
+        data = payloads[row]
+        if data.shape[0] != before + nbytes:
+            return OTHER_SIZE, row
+        for i in range(before):
+            if data[i] != head[i]:
+                return OTHER_HEAD, row
+        _copy(out, row * nbytes, data, before, nbytes)
+    return OK, len(payloads)
+
+
+@cython.boundscheck(False)
+def split(
+    data: cython.const[cython.uchar][::1], rows: cython.Py_ssize_t, nbytes: cython.Py_ssize_t, head: bytes
+) -> list[Any]:
+    """A `bytes` of head and data for each of `rows` rows of `nbytes`; nothing if `data` has not so many."""
+    row: cython.Py_ssize_t
+    before: cython.Py_ssize_t = len(head)
+    scratch: cython.uchar[::1] = memoryview(bytearray(head) + bytearray(nbytes))
+    payloads: list[Any] = []
+    if nbytes < 0 or rows * nbytes > data.shape[0]:
+        return payloads
+    for row in range(rows):
+        if cython.compiled:
+            _copy(scratch, before, data, row * nbytes, nbytes)
+            payloads.append(cython.cast(cython.p_uchar, cython.address(scratch[0]))[: before + nbytes])
+        else:
+            payloads.append(head + bytes(data[row * nbytes : (row + 1) * nbytes]))
+    return payloads
+
+
+def blank(nbytes: cython.Py_ssize_t) -> Any:
+    """Memory for `scatter` to fill, in zeros: a `bytes` where we are compiled and may write to a fresh one."""
+    return bytes(nbytes) if cython.compiled else bytearray(nbytes)
+
+
+@cython.boundscheck(False)
+def scatter(
+    target: Any,
+    at: cython.Py_ssize_t,
+    stride: cython.Py_ssize_t,
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    data: cython.const[cython.uchar][::1],
+    nbytes: cython.Py_ssize_t,
+) -> Any:
+    """Writes rows `first` to `last` of `data`, of `nbytes` each, to a `blank` that has `stride` for each row: a rule.
+
+    A row begins `at` bytes into its stride. Data of one row only is written again and again.
+    """
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    step: cython.Py_ssize_t = 0 if data.shape[0] == nbytes else nbytes
+    if nbytes < 0 or at < 0 or stride < at + nbytes or first < 0 or len(target) < stride * last:
+        return OTHER_SIZE
+    if data.shape[0] < (step * last if step else nbytes):
+        return OTHER_SIZE
+    if not cython.compiled:
+        out = memoryview(target)
+        for row in range(first, last):
+            out[row * stride + at : row * stride + at + nbytes] = data[row * step : row * step + nbytes]
+        return OK
+    place: cython.p_uchar = cython.cast(cython.p_uchar, cython.cast(bytes, target))
+    place += at
+    for row in range(first, last):
+        for i in range(nbytes):
+            place[row * stride + i] = data[row * step + i]
+    return OK

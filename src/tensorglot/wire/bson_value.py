@@ -1,0 +1,224 @@
+"""One BSON document to Python values and back, byte for byte.
+
+What decodes encodes to the same bytes: an int64 stays one, and a kind that Python has
+no type for is kept as its bytes in `Raw`. Strict where a driver is not: duplicate keys
+and arrays with other keys than 0, 1, 2, … are refused. Knows of binaries only their
+subtype; the caller's hooks turn them into more.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from tensorglot.errors import FormatError, InputError, escape
+from tensorglot.kernels import bson_walk as walk
+from tensorglot.wire.bson import ARRAY, BINARY, DEPTH, DOCUMENT, NULL, key_bytes, kind_name, refusal
+
+__all__ = ["Binary", "Int64", "Raw", "decode_document", "decode_value", "encode_document", "encode_value"]
+
+_INT32 = struct.Struct("<i")
+_INT64 = struct.Struct("<q")
+_DOUBLE = struct.Struct("<d")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+DOUBLE, STRING, OBJECT_ID, BOOL, DATE, INT32, INT64 = 0x01, 0x02, 0x07, 0x08, 0x09, 0x10, 0x12
+
+
+class Int64(int):
+    """An integer that was, and will be, eight bytes wide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """Bytes with a subtype."""
+
+    subtype: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A value that Python has no type for, as its bytes: an ObjectId, a timestamp, a regular expression."""
+
+    kind: int
+    data: bytes
+
+    def __repr__(self) -> str:
+        return f"Raw({kind_name(self.kind)}, {self.data.hex()})"
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def decode_document(data: memoryview, binary: Callable[[Binary], Any] = _as_is) -> dict[str, Any]:
+    """The document that fills `data`. `binary` is called with every binary but plain bytes."""
+    rule, at, count = walk.count(data, 0, len(data))
+    if rule:
+        raise refusal(rule, at)
+    if count != 1:
+        raise FormatError(f"{count} documents where one is expected", rule="bson.document.one", offset=at)
+    return _fields(data, 0, len(data), binary, 1)
+
+
+def decode_value(
+    data: memoryview, kind: int, begin: int, end: int, binary: Callable[[Binary], Any] = _as_is, depth: int = 1
+) -> Any:
+    """The value at `begin` to `end`, whose bounds the walk has checked."""
+    if kind in (DOCUMENT, ARRAY):
+        if depth >= DEPTH:
+            raise refusal(walk.DEPTH, begin)
+        fields = _fields(data, begin, end, binary, depth + 1)
+        return fields if kind == DOCUMENT else _items(fields, begin)
+    raw = bytes(data[begin:end])
+    if kind == STRING:
+        return _text(raw[4:-1], begin)
+    if kind == BINARY:
+        subtype = raw[4]
+        return raw[5:] if subtype == 0 else binary(Binary(subtype, raw[9:] if subtype == 2 else raw[5:]))
+    decode = _DECODERS.get(kind)
+    return Raw(kind, raw) if decode is None else decode(raw)
+
+
+def _fields(data: memoryview, begin: int, end: int, binary: Callable[[Binary], Any], depth: int) -> dict[str, Any]:
+    at, last = begin + 4, end - 1
+    fields: dict[str, Any] = {}
+    while at < last:
+        kind = data[at]
+        value = walk.name_end(data, at + 1, last)
+        after = value if value < 0 else walk.value_end(data, kind, value, last)
+        if after < 0:
+            raise refusal(after, at)
+        key = _text(bytes(data[at + 1 : value - 1]), at)
+        if key in fields:
+            raise refusal(walk.DUPLICATE, at)
+        fields[key] = decode_value(data, kind, value, after, binary, depth)
+        at = after
+    return fields
+
+
+def _items(fields: dict[str, Any], offset: int) -> list[Any]:
+    if any(key != str(i) for i, key in enumerate(fields)):
+        raise FormatError("the keys of an array are not 0, 1, 2, …", rule="bson.array.keys", offset=offset)
+    return list(fields.values())
+
+
+def _text(raw: bytes, offset: int) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError("text that is not UTF-8", rule="bson.utf8", offset=offset) from error
+
+
+def _date(raw: bytes) -> datetime | Raw:
+    try:
+        return _EPOCH + int(_INT64.unpack(raw)[0]) * _MILLISECOND
+    except OverflowError:
+        return Raw(DATE, raw)
+
+
+_DECODERS: dict[int, Callable[[bytes], Any]] = {
+    DOUBLE: lambda raw: _DOUBLE.unpack(raw)[0],
+    BOOL: lambda raw: raw == b"\1",
+    DATE: _date,
+    NULL: lambda raw: None,
+    INT32: lambda raw: _INT32.unpack(raw)[0],
+    INT64: lambda raw: Int64(_INT64.unpack(raw)[0]),
+}
+
+
+def encode_document(fields: Mapping[str, Any], default: Callable[[Any], Any] | None = None, depth: int = 1) -> bytes:
+    """The document of these fields. `default` turns a value of another type into one that is known here."""
+    if depth > DEPTH:
+        raise InputError(f"documents nest more than {DEPTH} levels deep", rule="bson.depth")
+    body = b"".join(_element(key, *encode_value(value, default, depth)) for key, value in fields.items())
+    return _length(len(body) + 5) + body + b"\0"
+
+
+def _length(nbytes: int) -> bytes:
+    if nbytes > 0x7FFFFFFF:
+        raise InputError("BSON holds nothing of 2 GiB or more", rule="bson.length")
+    return _INT32.pack(nbytes)
+
+
+def _element(key: str, kind: int, value: bytes) -> bytes:
+    if not isinstance(key, str):
+        raise InputError(f"a key must be text, not {type(key).__name__}", rule="bson.key")
+    return bytes((kind,)) + key_bytes(key) + value
+
+
+def encode_value(value: Any, default: Callable[[Any], Any] | None = None, depth: int = 1) -> tuple[int, bytes]:
+    """The kind and the bytes of one value, pymongo's ObjectId and Binary and NumPy's scalars included."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None:
+        return NULL, b""
+    if isinstance(value, bool):
+        return BOOL, bytes((value,))
+    if isinstance(value, int):
+        return _integer(value)
+    if isinstance(value, float):
+        return DOUBLE, _DOUBLE.pack(value)
+    if isinstance(value, str):
+        return STRING, _string(value)
+    if isinstance(value, bytes):
+        return BINARY, _binary(getattr(value, "subtype", 0), value)
+    if isinstance(value, Binary):
+        return BINARY, _binary(value.subtype, value.data)
+    if isinstance(value, Raw):
+        return value.kind, _checked(value)
+    if isinstance(value, datetime):
+        return DATE, _milliseconds(value)
+    if isinstance(value, Mapping):
+        return DOCUMENT, encode_document(value, default, depth + 1)
+    if isinstance(value, (list, tuple)):
+        return ARRAY, encode_document({str(i): item for i, item in enumerate(value)}, default, depth + 1)
+    if type(value).__name__ == "ObjectId" and isinstance(getattr(value, "binary", None), bytes):
+        return OBJECT_ID, value.binary
+    if default is not None:
+        return encode_value(default(value), None, depth)
+    raise InputError(f"BSON has no form for {type(value).__name__}", rule="bson.value")
+
+
+def _checked(value: Raw) -> bytes:
+    if walk.value_end(value.data, value.kind, 0, len(value.data)) != len(value.data):
+        raise InputError(f"{value!r} is not the bytes of one such value", rule="bson.value")
+    return value.data
+
+
+def _integer(value: int) -> tuple[int, bytes]:
+    wide = type(value).__name__ == "Int64"
+    if not wide and -(1 << 31) <= value < 1 << 31:
+        return INT32, _INT32.pack(value)
+    if -(1 << 63) <= value < 1 << 63:
+        return INT64, _INT64.pack(value)
+    raise InputError("an integer beyond 64 bits", rule="bson.value")
+
+
+def _string(value: str) -> bytes:
+    try:
+        raw = value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"'{escape(value)}' is not valid Unicode", rule="bson.utf8") from error
+    return _length(len(raw) + 1) + raw + b"\0"
+
+
+def _binary(subtype: int, data: bytes) -> bytes:
+    inner = _length(len(data)) if subtype == 2 else b""
+    return _length(len(inner) + len(data)) + bytes((subtype,)) + inner + data
+
+
+def _milliseconds(value: datetime) -> bytes:
+    if value.tzinfo is None:
+        raise InputError("a date needs a time zone", rule="bson.date")
+    count, rest = divmod(value - _EPOCH, _MILLISECOND)
+    if rest:
+        raise InputError("a date in BSON has milliseconds, no microseconds", rule="bson.date")
+    return _INT64.pack(count)

@@ -1,0 +1,198 @@
+"""The payload of a BSON vector: a dtype byte, a padding byte, the elements in little-endian order.
+
+All rules of the accepted specification are here, once: for one payload, and for a
+column of them that must agree so that they can be the rows of one matrix. Knows bytes
+and positions; what the elements become is the caller's.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import FormatError, InputError, TensorglotError
+from tensorglot.kernels import bson_rows
+
+__all__ = [
+    "HEAD_NBYTES",
+    "KINDS",
+    "IgnoredBits",
+    "Kind",
+    "Row",
+    "agree",
+    "check_padding",
+    "disagreement",
+    "gather",
+    "gather_payloads",
+    "kind_called",
+    "parse",
+    "row_of",
+    "split",
+    "weave",
+]
+
+HEAD_NBYTES = 2
+_BLOCK_NBYTES = 512 << 10
+"""Rows are woven in blocks that stay in the cache until all their pieces are there."""
+_LARGE_NBYTES = 4 << 20
+IgnoredBits: TypeAlias = Literal["error", "keep", "zero"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One dtype of the specification."""
+
+    name: str
+    code: int
+    itemsize: int
+    """Bytes of what is stored as one: an element, or eight bits."""
+
+    def count(self, nbytes: int, padding: int) -> int:
+        """Elements in so many bytes of data."""
+        return 8 * nbytes - padding if self.name == "packed_bit" else nbytes // self.itemsize
+
+
+KINDS = (Kind("int8", 0x03, 1), Kind("float32", 0x27, 4), Kind("packed_bit", 0x10, 1))
+_BY_CODE = {kind.code: kind for kind in KINDS}
+_BY_NAME = {kind.name: kind for kind in KINDS}
+
+
+def kind_called(name: str) -> Kind:
+    """The kind of this name."""
+    kind = _BY_NAME.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise InputError(f"no vector dtype is called {name!r}: {', '.join(_BY_NAME)}", rule="bson.vector.dtype")
+    return kind
+
+
+def check_padding(kind: Kind, padding: int, nbytes: int, error: type[TensorglotError] = InputError) -> None:
+    """Padding is 0, or 1 to 7 for bits that have a last byte."""
+    if kind.name != "packed_bit" and padding != 0:
+        raise error(f"{kind.name} has no padding, here it is {padding}", rule="bson.vector.padding")
+    if not 0 <= padding <= 7:
+        raise error(f"padding is 0 to 7, here it is {padding}", rule="bson.vector.padding")
+    if padding and not nbytes:
+        raise error("padding without data", rule="bson.vector.padding")
+
+
+def parse(payload: memoryview) -> tuple[Kind, int]:
+    """Kind and padding of one payload that keeps the rules; its ignored bits are not looked at."""
+    if len(payload) < HEAD_NBYTES:
+        raise FormatError(f"a vector of {len(payload)} bytes has no dtype and padding", rule="bson.vector.size")
+    kind, padding, nbytes = _BY_CODE.get(payload[0]), payload[1], len(payload) - HEAD_NBYTES
+    if kind is None:
+        raise FormatError(f"unknown vector dtype 0x{payload[0]:02x}", rule="bson.vector.dtype")
+    check_padding(kind, padding, nbytes, FormatError)
+    if nbytes % kind.itemsize:
+        raise FormatError(f"{nbytes} bytes are no whole number of {kind.name}", rule="bson.vector.length")
+    return kind, padding
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What the rows of one matrix have in common."""
+
+    kind: Kind
+    padding: int
+    nbytes: int
+    """Of the data."""
+
+    @property
+    def count(self) -> int:
+        """Elements."""
+        return self.kind.count(self.nbytes, self.padding)
+
+    @property
+    def head(self) -> bytes:
+        """The two bytes before the data."""
+        return bytes((self.kind.code, self.padding))
+
+    def __str__(self) -> str:
+        return f"{self.kind.name}[{self.count}]"
+
+
+def row_of(payload: memoryview) -> Row:
+    """What one payload is like, which must keep the rules."""
+    kind, padding = parse(payload)
+    return Row(kind, padding, len(payload) - HEAD_NBYTES)
+
+
+def agree(data: memoryview, begins: NDArray[np.int64], ends: NDArray[np.int64], like: Row | None = None) -> Row:
+    """What the payloads at these spans, at least one, are all like, or a refusal that names the first that differs."""
+    row = like or row_of(data[int(begins[0]) : int(ends[0])])
+    raw = np.frombuffer(data, np.uint8)
+    same = ends - begins == HEAD_NBYTES + row.nbytes
+    where = begins[same]
+    same[same] = (raw[where] == row.head[0]) & (raw[where + 1] == row.head[1])
+    if not same.all():
+        number = int(np.flatnonzero(~same)[0])
+        begin = int(begins[number])
+        raise disagreement(row, data[begin : int(ends[number])], number, begin)
+    return row
+
+
+def disagreement(row: Row, payload: memoryview, number: int, offset: int | None = None) -> FormatError:
+    """Why a payload cannot be a row with the others."""
+    try:
+        other = row_of(payload)
+    except FormatError as error:
+        return FormatError(f"vector {number}: {error.message}", rule=error.rule, offset=offset)
+    message = f"vectors disagree: {row} before, vector {number} is {other}"
+    if other.padding != row.padding:
+        message += f" with padding {other.padding}, not {row.padding}"
+    return FormatError(message, rule="bson.vector.disagree", offset=offset)
+
+
+def gather(data: memoryview, begins: NDArray[np.int64], row: Row, out: memoryview) -> None:
+    """Copies the data of the payloads that begin at `begins` one after the other into `out`."""
+    rule, number = bson_rows.gather(data, begins + HEAD_NBYTES, row.nbytes, out)
+    if rule:
+        raise InputError(f"vector {number} does not lie in the data", rule="bson.vector.gather")
+
+
+def gather_payloads(payloads: list[bytes], row: Row, out: memoryview) -> None:
+    """The same for payloads that are objects of their own, which must be like the row."""
+    rule, number = bson_rows.gather_payloads(payloads, row.head, row.nbytes, out)
+    if rule:
+        raise disagreement(row, memoryview(payloads[number]), number)
+
+
+def split(data: memoryview, count: int, row: Row) -> list[bytes]:
+    """The payload of each of `count` rows."""
+    payloads: list[bytes] = bson_rows.split(data, count, row.nbytes, row.head)
+    return payloads
+
+
+def weave(count: int, pieces: Sequence[tuple[memoryview | bytes, int]]) -> bytes:
+    """`count` rows, each made of its part of every piece in turn.
+
+    A piece is its bytes and how many of them a row gets; where it has no more than
+    those, every row gets the same.
+    """
+    stride = sum(nbytes for _, nbytes in pieces)
+    target = bson_rows.blank(count * stride)
+    _use_huge_pages(target)
+    block = max(1, _BLOCK_NBYTES // stride)
+    for first in range(0, count, block):
+        at, last = 0, min(first + block, count)
+        for data, nbytes in pieces:
+            if bson_rows.scatter(target, at, stride, first, last, data, nbytes):
+                raise InputError("the pieces do not have a row for each", rule="bson.weave")
+            at += nbytes
+    return bytes(target)
+
+
+def _use_huge_pages(target: bytes | bytearray) -> None:
+    """Asks for them where the memory is large: faulting it in by small pages costs more than filling it."""
+    if len(target) < _LARGE_NBYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return
+    import ctypes
+
+    address = int(np.frombuffer(target, np.uint8).__array_interface__["data"][0])
+    begin, end = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE, (address + len(target)) // mmap.PAGESIZE * mmap.PAGESIZE
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_HUGEPAGE)

@@ -1,0 +1,86 @@
+"""Gzip, one stretch of output at a time: never more of it in memory than the caller has room for.
+
+Members may follow each other, as in the output of `gzip` and `mongodump`; anything
+else behind the last one is refused. zlib checks each member's checksum and length.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+from tensorglot.errors import FormatError, TruncatedError
+
+__all__ = ["MAGIC", "reader"]
+
+MAGIC: Final = b"\x1f\x8b"
+_READ_NBYTES = 256 << 10
+_GZIP_WINDOW = 31
+
+
+class _Inflater:
+    """Output in the order of the file."""
+
+    def __init__(self, size: int, read_at: Callable[[int, memoryview], None]) -> None:
+        self._size = size
+        self._read_at = read_at
+        self._position = 0
+        self._pending = b""
+        self._member = zlib.decompressobj(_GZIP_WINDOW)
+
+    def read_into(self, out: memoryview) -> int:
+        done = 0
+        while done < len(out):
+            if not self._pending and not self._refill():
+                break
+            piece = self._inflate(len(out) - done)
+            out[done : done + len(piece)] = piece
+            done += len(piece)
+        return done
+
+    def _refill(self) -> bool:
+        left = self._size - self._position
+        if left == 0:
+            if not self._member.eof:
+                raise TruncatedError("the gzip data ends too early", rule="gzip.end", offset=self._size)
+            return False
+        if self._member.eof:
+            self._member = zlib.decompressobj(_GZIP_WINDOW)
+        room = bytearray(min(left, _READ_NBYTES))
+        self._read_at(self._position, memoryview(room))
+        self._position += len(room)
+        self._pending = bytes(room)
+        return True
+
+    def _inflate(self, most: int) -> bytes:
+        if self._member.eof:
+            self._member = zlib.decompressobj(_GZIP_WINDOW)
+        try:
+            piece = self._member.decompress(self._pending, most)
+        except zlib.error as error:
+            offset = self._position - len(self._pending)
+            raise FormatError("not gzip data, or damaged", rule="gzip.data", offset=offset) from error
+        self._pending = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
+        return piece
+
+
+def reader(size: int, read_at: Callable[[int, memoryview], None]) -> Callable[[memoryview], int]:
+    """What fills memory from the front with the contents of `size` bytes, inflated if they are gzip.
+
+    `read_at` fills memory from an offset. The result fills less than all only at the end.
+    """
+    magic = bytearray(min(size, len(MAGIC)))
+    read_at(0, memoryview(magic))
+    if magic == MAGIC:
+        return _Inflater(size, read_at).read_into
+    position = 0
+
+    def read_into(out: memoryview) -> int:
+        nonlocal position
+        nbytes = min(len(out), size - position)
+        read_at(position, out[:nbytes])
+        position += nbytes
+        return nbytes
+
+    return read_into
