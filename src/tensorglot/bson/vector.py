@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tensorglot.bson.normal import NUMPY, DTypeName, apply_ignored_bits, normalise
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.wire.bson import VECTOR_SUBTYPE, view
-from tensorglot.wire.bson_vector import HEAD_NBYTES, IgnoredBits, kind_called, parse
+from tensorglot.wire.bson_vector import HEAD_NBYTES, IgnoredBits, kind_called, row_of
 
 if TYPE_CHECKING:
     from bson.binary import Binary, BinaryVector
@@ -120,10 +120,10 @@ def decode(payload: Any, ignored_bits: IgnoredBits = "error") -> Vector:
     if getattr(payload, "subtype", VECTOR_SUBTYPE) != VECTOR_SUBTYPE:
         raise InputError(f"a binary of subtype {payload.subtype} is no vector", rule="bson.vector.subtype")
     raw = view(payload)
-    kind, padding = parse(raw)
-    data = apply_ignored_bits(np.frombuffer(raw[HEAD_NBYTES:], NUMPY[kind.name]).copy(), padding, ignored_bits)
+    row = row_of(raw)
+    data = np.frombuffer(raw[HEAD_NBYTES:], NUMPY[row.kind.name]).copy()
     vector = object.__new__(Vector)
-    _set(vector, data, kind.name, padding)
+    _set(vector, apply_ignored_bits(data, row.padding, ignored_bits), row.kind.name, row.padding)
     return vector
 
 

@@ -30,8 +30,8 @@ __all__ = [
     "gather",
     "gather_payloads",
     "kind_called",
-    "parse",
     "row_of",
+    "row_of_head",
     "split",
     "weave",
 ]
@@ -80,19 +80,6 @@ def check_padding(kind: Kind, padding: int, nbytes: int, error: type[TensorglotE
         raise error("padding without data", rule="bson.vector.padding")
 
 
-def parse(payload: memoryview) -> tuple[Kind, int]:
-    """Kind and padding of one payload that keeps the rules; its ignored bits are not looked at."""
-    if len(payload) < HEAD_NBYTES:
-        raise FormatError(f"a vector of {len(payload)} bytes has no dtype and padding", rule="bson.vector.size")
-    kind, padding, nbytes = _BY_CODE.get(payload[0]), payload[1], len(payload) - HEAD_NBYTES
-    if kind is None:
-        raise FormatError(f"unknown vector dtype 0x{payload[0]:02x}", rule="bson.vector.dtype")
-    check_padding(kind, padding, nbytes, FormatError)
-    if nbytes % kind.itemsize:
-        raise FormatError(f"{nbytes} bytes are no whole number of {kind.name}", rule="bson.vector.length")
-    return kind, padding
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
     """What the rows of one matrix have in common."""
@@ -117,9 +104,22 @@ class Row:
 
 
 def row_of(payload: memoryview) -> Row:
-    """What one payload is like, which must keep the rules."""
-    kind, padding = parse(payload)
-    return Row(kind, padding, len(payload) - HEAD_NBYTES)
+    """What one payload is like, which must keep the rules; its ignored bits are not looked at."""
+    code, padding = payload[:HEAD_NBYTES] if len(payload) >= HEAD_NBYTES else (0, 0)
+    return row_of_head(len(payload), code, padding)
+
+
+def row_of_head(size: int, code: int, padding: int) -> Row:
+    """The same for a payload of `size` bytes whose first two are these."""
+    if size < HEAD_NBYTES:
+        raise FormatError(f"a vector of {size} bytes has no dtype and padding", rule="bson.vector.size")
+    kind, nbytes = _BY_CODE.get(code), size - HEAD_NBYTES
+    if kind is None:
+        raise FormatError(f"unknown vector dtype 0x{code:02x}", rule="bson.vector.dtype")
+    check_padding(kind, padding, nbytes, FormatError)
+    if nbytes % kind.itemsize:
+        raise FormatError(f"{nbytes} bytes are no whole number of {kind.name}", rule="bson.vector.length")
+    return Row(kind, padding, nbytes)
 
 
 def agree(data: memoryview, begins: NDArray[np.int64], ends: NDArray[np.int64], like: Row | None = None) -> Row:

@@ -1,0 +1,36 @@
+"""Documents with vectors, to and from bytes: a Vector is a value like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tensorglot.bson.vector import Vector, decode, encode
+from tensorglot.errors import InputError
+from tensorglot.wire import bson_value
+from tensorglot.wire.bson import VECTOR_SUBTYPE, view
+
+__all__ = ["decode_document", "encode_document"]
+
+
+def encode_document(fields: Mapping[str, Any]) -> bytes:
+    """One BSON document. Values are plain Python, Vectors, pymongo's ObjectId, Binary and BinaryVector, and `Raw`."""
+    return bson_value.encode_document(fields, _as_binary)
+
+
+def decode_document(data: Any) -> dict[str, Any]:
+    """One BSON document, its vectors as Vectors, and what Python has no type for as `Raw`.
+
+    Encoding the result gives the same bytes again.
+    """
+    return bson_value.decode_document(view(data), _as_vector)
+
+
+def _as_binary(value: Any) -> bson_value.Binary:
+    if isinstance(value, Vector) or type(value).__name__ == "BinaryVector":
+        return bson_value.Binary(VECTOR_SUBTYPE, encode(value, ignored_bits="keep"))
+    raise InputError(f"BSON has no form for {type(value).__name__}", rule="bson.value")
+
+
+def _as_vector(value: bson_value.Binary) -> bson_value.Binary | Vector:
+    return decode(value.data) if value.subtype == VECTOR_SUBTYPE else value

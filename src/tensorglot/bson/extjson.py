@@ -1,0 +1,50 @@
+"""Extended JSON for vectors, canonical and legacy.
+
+Two functions that fit the hooks of `json`, so that documents of any shape pass:
+`json.dumps(document, default=to_extjson)` and `json.loads(text, object_hook=from_extjson)`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+from tensorglot.bson.vector import Vector, decode
+from tensorglot.errors import FormatError, InputError
+
+__all__ = ["from_extjson", "to_extjson"]
+
+_SUBTYPES = ("09", "9")
+
+
+def to_extjson(vector: Vector, *, legacy: bool = False) -> dict[str, Any]:
+    """`{"$binary": {"base64": "…", "subType": "09"}}`; legacy, `{"$binary": "…", "$type": "09"}`."""
+    if not isinstance(vector, Vector):
+        raise InputError(f"a Vector has this form, not {type(vector).__name__}", rule="extjson.value")
+    text = base64.b64encode(bytes(vector)).decode("ascii")
+    return {"$binary": text, "$type": "09"} if legacy else {"$binary": {"base64": text, "subType": "09"}}
+
+
+def from_extjson(value: dict[str, Any]) -> Any:
+    """The Vector of an object that is one; any other object as it is."""
+    found = _vector_text(value)
+    if found is None:
+        return value
+    try:
+        payload = base64.b64decode(found, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise FormatError("the payload of a vector is not base64", rule="extjson.base64") from error
+    return decode(payload)
+
+
+def _vector_text(value: dict[str, Any]) -> str | None:
+    """The base64 text of an object in one of the two forms with the subtype of a vector."""
+    inner = value.get("$binary")
+    if isinstance(inner, dict) and value.keys() == {"$binary"} and inner.keys() == {"base64", "subType"}:
+        text, subtype = inner["base64"], inner["subType"]
+    elif value.keys() == {"$binary", "$type"}:
+        text, subtype = inner, value["$type"]
+    else:
+        return None
+    return text if isinstance(text, str) and subtype in _SUBTYPES else None
