@@ -14,18 +14,16 @@ from numpy.typing import NDArray
 
 from tensorglot.bson.normal import NUMPY, Normal, apply_ignored_bits, normalise
 from tensorglot.bson.sources import Batch, batches, read_ids
-from tensorglot.errors import FormatError, InputError, UnsupportedError
+from tensorglot.errors import FormatError, InputError
 from tensorglot.model.payload import as_bytes
-from tensorglot.wire.bson import BINARY, DOCUMENT, VECTOR_SUBTYPE, path_bytes
+from tensorglot.wire.bson import path_bytes
+from tensorglot.wire.bson_template import Slot, Tree, add_vector, template, weave
 from tensorglot.wire.bson_value import encode_value
-from tensorglot.wire.bson_vector import HEAD_NBYTES, IgnoredBits, Row, split, weave
+from tensorglot.wire.bson_vector import IgnoredBits, Row, split
 
-__all__ = ["DOCUMENT_NBYTES", "OnMissing", "assemble", "decode_matrix", "encode_documents", "encode_matrix"]
+__all__ = ["OnMissing", "assemble", "decode_matrix", "encode_documents", "encode_matrix"]
 
 OnMissing: TypeAlias = Literal["error", "skip", "nan"]
-
-DOCUMENT_NBYTES = 16 << 20
-"""The largest document that MongoDB stores."""
 
 
 def encode_matrix(matrix: Any, dtype: str | None = None) -> list[bytes]:
@@ -42,22 +40,20 @@ def encode_documents(matrix: Any, key: str, ids: Sequence[Any] | None = None, dt
     """
     normal = normalise(matrix, dtype, None, 2)
     row, count = _row(normal), len(normal.data)
-    names = path_bytes(key)
-    if names[0] == b"_id\0":
+    data = as_bytes(normal.data)
+    if path_bytes(key)[0] == b"_id\0":
         raise InputError("the vector cannot be the _id", rule="bson.key")
     if ids is None:
-        return _documents(as_bytes(normal.data), count, row, names, b"", 0)
+        return _documents(data, count, row, key, None, b"")
     if len(ids) != count:
         raise InputError(f"{len(ids)} ids for {count} rows", rule="bson.ids")
-    data = as_bytes(normal.data)
     kind, joined = _uniform_ids(ids)
     if kind is not None:
-        return _documents(data, count, row, names, joined, kind)
+        return _documents(data, count, row, key, kind, joined)
     parts = []
     for i, value in enumerate(ids):
-        kind, encoded = encode_value(value)
         own = data[i * row.nbytes : (i + 1) * row.nbytes]
-        parts.append(_documents(own, 1, row, names, encoded, kind))
+        parts.append(_documents(own, 1, row, key, *encode_value(value)))
     return b"".join(parts)
 
 
@@ -79,34 +75,13 @@ def _uniform_ids(ids: Sequence[Any]) -> tuple[int | None, bytes]:
     return kind, numbers.astype(width).tobytes()
 
 
-def _documents(data: memoryview, count: int, row: Row, names: list[bytes], ids: bytes, id_kind: int) -> bytes:
+def _documents(data: memoryview, count: int, row: Row, key: str, id_kind: int | None, ids: bytes) -> bytes:
     """Documents that differ only in id and vector."""
     if count == 0:
         return b""
-    id_nbytes = len(ids) // count
-    binary = bytes((BINARY,)) + names[-1] + _int32(HEAD_NBYTES + row.nbytes) + bytes((VECTOR_SUBTYPE,)) + row.head
-    nbytes = len(binary) + row.nbytes
-    for name in reversed(names[:-1]):
-        binary = bytes((DOCUMENT,)) + name + _int32(nbytes + 5) + binary
-        nbytes += 1 + len(name) + 5
-    head = bytes((id_kind,)) + b"_id\0" if id_kind else b""
-    nbytes += 5 + len(head) + id_nbytes
-    if nbytes > DOCUMENT_NBYTES:
-        raise UnsupportedError(f"a document of {nbytes} bytes; MongoDB stores 16 MiB", rule="bson.document.size")
-    head = _int32(nbytes) + head
-    tail = bytes(len(names))
-    pieces: list[tuple[memoryview | bytes, int]] = [
-        (head, len(head)),
-        (ids, id_nbytes),
-        (binary, len(binary)),
-        (data, row.nbytes),
-        (tail, len(tail)),
-    ]
-    return weave(count, pieces)
-
-
-def _int32(number: int) -> bytes:
-    return number.to_bytes(4, "little")
+    tree: Tree = {} if id_kind is None else {b"_id\0": Slot("_id", id_kind, b"", len(ids) // count)}
+    add_vector(tree, key, row)
+    return weave(count, template(tree), {"_id": ids, key: data})
 
 
 @overload

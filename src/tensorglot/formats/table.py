@@ -133,6 +133,14 @@ TABLE: tuple[Format, ...] = (
             "2": "read by ztensor 2",
         },
     ),
+    Format(
+        name="bson",
+        versions=("1.1",),
+        writes=("1.1",),
+        suffixes=(".bson",),
+        magic=(b"\x1f\x8b",),
+        notes={"1.1": "a vector for each row; read by mongorestore, bsondump and every driver"},
+    ),
 )
 _BY_NAME = {row.name: row for row in TABLE}
 
@@ -171,7 +179,7 @@ def for_target(target: str | os.PathLike[str] | None, format: str | None) -> tup
 
 
 def detect(source: Source, path: str | None) -> Format:
-    """By magic; else by suffix; else BinTensors, which has no magic, if its length field is plausible."""
+    """By magic; else by suffix; else one of the two without a magic, if its length field is plausible."""
     head = bytearray(min(source.size, 16))
     source.read_into(0, memoryview(head))
     for row in TABLE:
@@ -183,5 +191,7 @@ def detect(source: Source, path: str | None) -> Format:
             return row
     if len(head) >= 8 and 0 < int.from_bytes(head[:8], "little") <= source.size - 8:
         return _BY_NAME["bintensors"]
+    if len(head) >= 5 and 5 <= int.from_bytes(head[:4], "little") <= source.size and head[4] in range(0x14):
+        return _BY_NAME["bson"]
     known = ", ".join(row.name for row in TABLE)
     raise FormatError(f"not a file of any format known here ({known})", rule="format.unknown", offset=0)

@@ -7,8 +7,6 @@ and positions; what the elements become is the caller's.
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -33,13 +31,9 @@ __all__ = [
     "row_of",
     "row_of_head",
     "split",
-    "weave",
 ]
 
 HEAD_NBYTES = 2
-_BLOCK_NBYTES = 512 << 10
-"""Rows are woven in blocks that stay in the cache until all their pieces are there."""
-_LARGE_NBYTES = 4 << 20
 IgnoredBits: TypeAlias = Literal["error", "keep", "zero"]
 
 
@@ -166,33 +160,3 @@ def split(data: memoryview, count: int, row: Row) -> list[bytes]:
     """The payload of each of `count` rows."""
     payloads: list[bytes] = bson_rows.split(data, count, row.nbytes, row.head)
     return payloads
-
-
-def weave(count: int, pieces: Sequence[tuple[memoryview | bytes, int]]) -> bytes:
-    """`count` rows, each made of its part of every piece in turn.
-
-    A piece is its bytes and how many of them a row gets; where it has no more than
-    those, every row gets the same.
-    """
-    stride = sum(nbytes for _, nbytes in pieces)
-    target = bson_rows.blank(count * stride)
-    _use_huge_pages(target)
-    block = max(1, _BLOCK_NBYTES // stride)
-    for first in range(0, count, block):
-        at, last = 0, min(first + block, count)
-        for data, nbytes in pieces:
-            if bson_rows.scatter(target, at, stride, first, last, data, nbytes):
-                raise InputError("the pieces do not have a row for each", rule="bson.weave")
-            at += nbytes
-    return bytes(target)
-
-
-def _use_huge_pages(target: bytes | bytearray) -> None:
-    """Asks for them where the memory is large: faulting it in by small pages costs more than filling it."""
-    if len(target) < _LARGE_NBYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return
-    import ctypes
-
-    address = int(np.frombuffer(target, np.uint8).__array_interface__["data"][0])
-    begin, end = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE, (address + len(target)) // mmap.PAGESIZE * mmap.PAGESIZE
-    ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_HUGEPAGE)

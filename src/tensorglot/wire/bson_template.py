@@ -1,0 +1,136 @@
+"""Documents that differ only in some slots of fixed size: one template, woven with columns of data.
+
+A template is a list of constant bytes and slots. Weaving fills memory once for all
+documents, each slot from its own column.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, Union
+
+import numpy as np
+
+from tensorglot.errors import InputError, UnsupportedError, escape
+from tensorglot.kernels import bson_rows
+from tensorglot.wire.bson import BINARY, DOCUMENT, VECTOR_SUBTYPE, path_bytes
+from tensorglot.wire.bson_vector import HEAD_NBYTES, Row
+
+__all__ = ["STORED_MAX_NBYTES", "Slot", "Template", "Tree", "add_vector", "stride", "template", "weave"]
+
+STORED_MAX_NBYTES = 16 << 20
+"""The largest document that MongoDB stores."""
+_BLOCK_NBYTES = 512 << 10
+"""Documents are woven in blocks that stay in the cache until all their slots are filled."""
+_LARGE_NBYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A value of its own in every document."""
+
+    name: str
+    kind: int
+    before: bytes
+    """The constant beginning of the value."""
+    nbytes: int
+    """Of what follows it."""
+
+
+Tree: TypeAlias = dict[bytes, Union[Slot, "Tree"]]
+"""A document by its keys, each with its zero byte."""
+Template: TypeAlias = list[bytes | Slot]
+
+
+def add_vector(tree: Tree, path: str, row: Row) -> None:
+    """Puts a slot for vectors at a dotted path."""
+    *outer, last = path_bytes(path)
+    for name in outer:
+        inner = tree.setdefault(name, {})
+        if isinstance(inner, Slot):
+            raise UnsupportedError(
+                f"'{escape(path)}' is inside '{escape(inner.name)}', which is a vector", rule="bson.path"
+            )
+        tree = inner
+    if last in tree:
+        raise UnsupportedError(f"'{escape(path)}' is a vector and holds others", rule="bson.path")
+    before = _int32(HEAD_NBYTES + row.nbytes) + bytes((VECTOR_SUBTYPE,)) + row.head
+    tree[last] = Slot(path, BINARY, before, row.nbytes)
+
+
+def template(tree: Tree) -> Template:
+    """The parts of the document, no two constants next to each other."""
+    parts, nbytes = _document(tree)
+    if nbytes > STORED_MAX_NBYTES:
+        raise UnsupportedError(f"a document of {nbytes} bytes; MongoDB stores 16 MiB", rule="bson.document.size")
+    joined: Template = []
+    for part in parts:
+        if joined and isinstance(part, bytes) and isinstance(joined[-1], bytes):
+            joined[-1] += part
+        else:
+            joined.append(part)
+    return joined
+
+
+def _document(tree: Tree) -> tuple[Template, int]:
+    parts: Template = []
+    nbytes = 5
+    for name, value in tree.items():
+        if isinstance(value, Slot):
+            parts += [bytes((value.kind,)) + name + value.before, value]
+            nbytes += 1 + len(name) + len(value.before) + value.nbytes
+        else:
+            inner, inner_nbytes = _document(value)
+            parts += [bytes((DOCUMENT,)) + name, *inner]
+            nbytes += 1 + len(name) + inner_nbytes
+    return [_int32(nbytes), *parts, b"\0"], nbytes
+
+
+def _int32(number: int) -> bytes:
+    return (number & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def stride(parts: Template) -> int:
+    """Bytes of each document."""
+    return sum(part.nbytes if isinstance(part, Slot) else len(part) for part in parts)
+
+
+def weave(count: int, parts: Template, columns: Mapping[str, memoryview | bytes]) -> bytes:
+    """`count` documents, their slots filled from the columns of the same names."""
+    nbytes = stride(parts)
+    target = bson_rows.blank(count * nbytes)
+    _use_huge_pages(target)
+    block = max(1, _BLOCK_NBYTES // nbytes)
+    for first in range(0, count, block):
+        _weave_block(target, nbytes, first, min(first + block, count), parts, columns)
+    return bytes(target)
+
+
+def _weave_block(
+    target: bytes | bytearray,
+    nbytes: int,
+    first: int,
+    last: int,
+    parts: Sequence[bytes | Slot],
+    columns: Mapping[str, memoryview | bytes],
+) -> None:
+    at = 0
+    for part in parts:
+        data, size = (columns[part.name], part.nbytes) if isinstance(part, Slot) else (part, len(part))
+        if bson_rows.scatter(target, at, nbytes, first, last, data, size):
+            raise InputError("a column has not a row for each document", rule="bson.weave")
+        at += size
+
+
+def _use_huge_pages(target: bytes | bytearray) -> None:
+    """Asks for them where the memory is large: faulting it in by small pages costs more than filling it."""
+    if len(target) < _LARGE_NBYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return
+    import ctypes
+
+    address = int(np.frombuffer(target, np.uint8).__array_interface__["data"][0])
+    page = mmap.PAGESIZE
+    begin, end = -(-address // page) * page, (address + len(target)) // page * page
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_HUGEPAGE)
