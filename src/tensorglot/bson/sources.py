@@ -36,7 +36,7 @@ from tensorglot.wire.bson_value import decode_value
 from tensorglot.wire.bson_vector import Row, agree, gather, gather_payloads, row_of
 from tensorglot.wire.gzipped import reader
 
-__all__ = ["Batch", "IdReader", "Payloads", "Run", "batches", "read_ids"]
+__all__ = ["Batch", "IdReader", "Payloads", "Run", "batches", "read_ids", "runs"]
 
 _BATCH = 1000
 
@@ -82,17 +82,32 @@ Batch: TypeAlias = Run | Payloads
 
 def batches(source: Any, key: str | None, ids: IdReader | None) -> Iterator[Batch]:
     """The vectors of anything that has some, in order."""
-    if isinstance(source, (str, os.PathLike)):
-        return _runs(_file_pieces(source), key, ids)
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return _runs([view(source)], key, ids)
+    raw = _raw_runs(source)
+    if raw is not None:
+        return _from_runs(raw, key, ids)
     if not isinstance(source, Iterable):
         raise InputError(
             f"vectors come from bytes, a dump, a cursor or payloads, not {type(source).__name__}", rule="bson.source"
         )
-    if type(source).__name__.startswith("RawBatch"):
-        return _runs(map(view, source), key, ids)
     return _from_items(source, key, ids)
+
+
+def runs(source: Any) -> Iterable[memoryview]:
+    """Raw BSON, each run good until the next is asked for."""
+    raw = _raw_runs(source)
+    if raw is None:
+        raise InputError(f"raw BSON, a dump or a raw cursor is needed, not {type(source).__name__}", rule="bson.source")
+    return raw
+
+
+def _raw_runs(source: Any) -> Iterable[memoryview] | None:
+    if isinstance(source, (str, os.PathLike)):
+        return _file_pieces(source)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return [view(source)]
+    if type(source).__name__.startswith("RawBatch"):
+        return map(view, source)
+    return None
 
 
 def _file_pieces(path: str | os.PathLike[str]) -> Iterator[memoryview]:
@@ -104,9 +119,9 @@ def _file_pieces(path: str | os.PathLike[str]) -> Iterator[memoryview]:
         file.close()
 
 
-def _runs(runs: Iterable[memoryview], key: str | None, ids: IdReader | None) -> Iterator[Batch]:
+def _from_runs(raw: Iterable[memoryview], key: str | None, ids: IdReader | None) -> Iterator[Batch]:
     names = None if key is None else path_bytes(key)
-    for data in runs:
+    for data in raw:
         names = names or _only_field(data)
         yield _run(data, names, ids)
 

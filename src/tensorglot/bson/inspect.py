@@ -1,0 +1,59 @@
+"""What vectors there are: every field of some documents, with what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tensorglot.bson.sources import runs
+from tensorglot.wire.bson_fields import Field, scan
+
+__all__ = ["FieldReport", "inspect"]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldReport:
+    """One vector field."""
+
+    name: str
+    """Its dotted path."""
+    dtype: str | None
+    """None where the first vector is not even valid."""
+    count: int | None
+    """Elements of a vector."""
+    padding: int | None
+    vectors: int
+    documents: int
+    """All documents, also those without the field."""
+    trouble: str | None
+    """Why `decode_matrix` would refuse the field as it is."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def inspect(source: Any) -> list[FieldReport]:
+    """The vector fields of raw BSON, of a dump or of a raw cursor. No vector is copied."""
+    found = scan(_placed(source))
+    return [_report(field, found.documents) for field in found.fields]
+
+
+def _placed(source: Any) -> Iterator[tuple[int, memoryview]]:
+    start = 0
+    for run in runs(source):
+        yield start, run
+        start += len(run)
+
+
+def _report(field: Field, documents: int) -> FieldReport:
+    row = field.row
+    return FieldReport(
+        field.name,
+        None if row is None else row.kind.name,
+        None if row is None else row.count,
+        None if row is None else row.padding,
+        len(field.begins),
+        documents,
+        field.trouble,
+    )
