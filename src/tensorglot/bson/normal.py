@@ -47,10 +47,10 @@ def normalise(
     """The value as vector data of `ndim` dimensions, or a refusal that says what is wrong with it."""
     value, dtype, padding = _unwrap(value, dtype, padding)
     array = _array(value)
+    family = _family(array)
     if array.ndim != ndim:
         hint = ": encode_matrix takes two" if ndim == 1 and array.ndim == 2 else ""
         raise InputError(f"{ndim} dimensions are needed, here are {array.ndim}{hint}", rule="bson.vector.rank")
-    family = _family(array)
     if dtype is None:
         dtype = None if isinstance(value, (list, tuple)) and not array.size else _INFERRED.get(family)
         if dtype is None:
@@ -84,7 +84,7 @@ def apply_ignored_bits(
 
 def _unwrap(value: Any, dtype: str | None, padding: int | None) -> tuple[Any, str | None, int | None]:
     """What carries its own dtype and padding: our vectors and quantized matrices, pymongo's BinaryVector."""
-    if not all(hasattr(value, name) for name in ("data", "dtype", "padding")):
+    if not all(hasattr(value, name) for name in ("padding", "dtype", "data")):
         return value, dtype, padding
     own = str(getattr(value.dtype, "name", value.dtype)).lower()
     if dtype not in (None, own) or padding not in (None, value.padding):

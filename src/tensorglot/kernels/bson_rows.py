@@ -47,13 +47,14 @@ def gather(
 ) -> tuple[Any, ...]:
     """Copies the rows that begin at `begins` one after the other into `out`: (rule, row)."""
     row: cython.Py_ssize_t
-    if nbytes < 0 or out.shape[0] != begins.shape[0] * nbytes:
+    last: cython.Py_ssize_t = len(data) - nbytes
+    if nbytes < 0 or len(out) != len(begins) * nbytes:
         return OTHER_SIZE, 0
-    for row in range(begins.shape[0]):
-        if begins[row] < 0 or begins[row] > data.shape[0] - nbytes:
+    for row in range(len(begins)):
+        if begins[row] < 0 or begins[row] > last:
             return PAST_END, row
         _copy(out, row * nbytes, data, begins[row], nbytes)
-    return OK, begins.shape[0]
+    return OK, len(begins)
 
 
 @cython.boundscheck(False)
@@ -63,13 +64,13 @@ def gather_payloads(
     """Copies what is behind the `head` that all payloads begin with, `nbytes` of each, into `out`: (rule, row)."""
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
-    before: cython.Py_ssize_t = head.shape[0]
+    before: cython.Py_ssize_t = len(head)
     data: cython.const[cython.uchar][::1]
-    if nbytes < 0 or out.shape[0] != len(payloads) * nbytes:
+    if nbytes < 0 or len(out) != len(payloads) * nbytes:
         return OTHER_SIZE, 0
     for row in range(len(payloads)):
         data = payloads[row]
-        if data.shape[0] != before + nbytes:
+        if len(data) != before + nbytes:
             return OTHER_SIZE, row
         for i in range(before):
             if data[i] != head[i]:
@@ -87,7 +88,7 @@ def split(
     before: cython.Py_ssize_t = len(head)
     scratch: cython.uchar[::1] = memoryview(bytearray(head) + bytearray(nbytes))
     payloads: list[Any] = []
-    if nbytes < 0 or rows * nbytes > data.shape[0]:
+    if nbytes < 0 or rows * nbytes > len(data):
         return payloads
     for row in range(rows):
         if cython.compiled:
@@ -119,10 +120,10 @@ def scatter(
     """
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
-    step: cython.Py_ssize_t = 0 if data.shape[0] == nbytes else nbytes
+    step: cython.Py_ssize_t = 0 if len(data) == nbytes else nbytes
     if nbytes < 0 or at < 0 or stride < at + nbytes or first < 0 or len(target) < stride * last:
         return OTHER_SIZE
-    if data.shape[0] < (step * last if step else nbytes):
+    if len(data) < (step * last if step else nbytes):
         return OTHER_SIZE
     if not cython.compiled:
         out = memoryview(target)

@@ -190,7 +190,8 @@ def _same_name(
 ) -> cython.bint:
     """Whether the name at `begin`, its zero byte included, is the one at `at` of `names`."""
     i: cython.Py_ssize_t
-    if end - begin > names.shape[0] - at:
+    left: cython.Py_ssize_t = len(names) - at
+    if end - begin > left:
         return False
     if not cython.compiled:
         return bytes(data[begin:end]) == bytes(names[at : at + end - begin])
@@ -218,6 +219,9 @@ def find(
     absent. `closings` is scratch, one place for each name.
     """
     at: cython.Py_ssize_t = begin
+    end: cython.Py_ssize_t = len(data)
+    rows: cython.Py_ssize_t = len(kinds)
+    deepest: cython.Py_ssize_t = len(starts) - 1
     last: cython.Py_ssize_t
     name: cython.Py_ssize_t
     value: cython.Py_ssize_t
@@ -226,10 +230,10 @@ def find(
     depth: cython.Py_ssize_t
     matched: cython.bint
     kind: cython.int
-    for row in range(kinds.shape[0]):
+    for row in range(rows):
         kinds[row] = 0
         begins[row] = ends[row] = 0
-        after = _after_closed(data, at, data.shape[0], 5, 0)
+        after = _after_closed(data, at, end, 5, 0)
         if after < 0:
             return after, at, row
         depth = 0
@@ -257,7 +261,7 @@ def find(
                 if matched:
                     return DUPLICATE, at, row
                 matched = True
-                if depth == starts.shape[0] - 1:
+                if depth == deepest:
                     kinds[row] = kind
                     begins[row] = value
                     ends[row] = after
@@ -267,7 +271,7 @@ def find(
                     matched = False
                     after = value + 4
             at = after
-    return OK, at, kinds.shape[0]
+    return OK, at, rows
 
 
 @cython.boundscheck(False)
@@ -296,6 +300,8 @@ def vectors(
     last: cython.Py_ssize_t
     value: cython.Py_ssize_t
     after: cython.Py_ssize_t
+    room: cython.Py_ssize_t = len(begins)
+    deepest: cython.Py_ssize_t = len(closings)
     rows: cython.Py_ssize_t = 0
     kept: cython.Py_ssize_t
     document: cython.Py_ssize_t = 0
@@ -328,12 +334,12 @@ def vectors(
                 return after, at, rows, document
             if kind == 0x03 or kind == 0x04:
                 depth += 1
-                if depth == closings.shape[0]:
+                if depth == deepest:
                     return DEPTH, at, rows, document
                 last = closings[depth] = after - 1
                 after = value + 4
             elif kind == 0x05 and data[value + 4] == 9:
-                if rows == begins.shape[0]:
+                if rows == room:
                     return FULL, start, kept, document
                 path = _path(data, names, depth, end)
                 documents[rows] = first + document
@@ -383,10 +389,11 @@ def numbers(
     last: cython.Py_ssize_t = end - 1
     value: cython.Py_ssize_t
     after: cython.Py_ssize_t
+    room: cython.Py_ssize_t = len(kinds)
     done: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
     kind: cython.int
-    if begin < 0 or end - begin < 5 or end > data.shape[0] or out.shape[0] < 8 * kinds.shape[0]:
+    if begin < 0 or end - begin < 5 or end > len(data) or len(out) < 8 * room:
         return PAST_END, begin, 0
     while at < last:
         kind = data[at]
@@ -396,7 +403,7 @@ def numbers(
         after = _after_value(data, kind, value, last)
         if after < 0:
             return after, at, done
-        if done == kinds.shape[0]:
+        if done == room:
             return FULL, at, done
         if kind != 0x01 and kind != 0x10 and kind != 0x12:
             return NOT_NUMBER, at, done

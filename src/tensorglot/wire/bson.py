@@ -216,7 +216,7 @@ def find_vectors(data: memoryview) -> Vectors:
 
 def numbers(data: memoryview, begin: int, end: int) -> NDArray[np.float64]:
     """The array of numbers whose value is at `begin` to `end`, without an object for each."""
-    room = max(0, end - begin - 5) // 7  # an int32 with a key of one digit takes seven bytes
+    room = max(0, end - begin - 5) // 6  # an int32 with an empty key takes six bytes
     kinds, raw = np.empty(room, np.uint8), np.empty(8 * room, np.uint8)
     rule, at, count = walk.numbers(data, begin, end, kinds, raw)
     if rule:

@@ -100,6 +100,8 @@ def stride(parts: Template) -> int:
 def weave(count: int, parts: Template, columns: Mapping[str, memoryview | bytes]) -> bytes:
     """`count` documents, their slots filled from the columns of the same names."""
     nbytes = stride(parts)
+    if any(isinstance(part, Slot) and len(columns[part.name]) != count * part.nbytes for part in parts):
+        raise InputError("a column has not a row for each document", rule="bson.weave")
     target = bson_rows.blank(count * nbytes)
     _use_huge_pages(target)
     block = max(1, _BLOCK_NBYTES // nbytes)
@@ -119,8 +121,7 @@ def _weave_block(
     at = 0
     for part in parts:
         data, size = (columns[part.name], part.nbytes) if isinstance(part, Slot) else (part, len(part))
-        if bson_rows.scatter(target, at, nbytes, first, last, data, size):
-            raise InputError("a column has not a row for each document", rule="bson.weave")
+        bson_rows.scatter(target, at, nbytes, first, last, data, size)
         at += size
 
 
