@@ -8,14 +8,15 @@ and with TENSORGLOT_REQUIRE=all it fails.
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
-__all__ = ["EXTERNAL", "missing", "peer", "run"]
+__all__ = ["EXTERNAL", "missing", "needs", "peer", "run"]
 
 EXTERNAL = Path(os.environ.get("TENSORGLOT_EXTERNAL", Path(__file__).parents[2] / "shared" / "external"))
 """Public test suites of others, used in place."""
@@ -26,6 +27,14 @@ def missing(reason: str) -> NoReturn:
     if os.environ.get("TENSORGLOT_REQUIRE") == "all":
         pytest.fail(f"required, and missing: {reason}")
     pytest.skip(reason)
+
+
+def needs(module: str) -> Any:
+    """An optional library of this environment."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        missing(f"{module} is not installed")
 
 
 def peer(name: str) -> Path:

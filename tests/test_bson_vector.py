@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from peers import EXTERNAL, missing
+from peers import EXTERNAL, missing, needs
 from tensorglot import bson as vectors
 from tensorglot.bson import Vector, decode, encode
 from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError
@@ -41,7 +41,7 @@ def number(value: Any) -> Any:
 
 
 def as_torch(values: list[Any]) -> Any:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    torch = needs("torch")
     return torch.tensor(values, dtype=torch.float32 if any(isinstance(v, float) for v in values) else torch.int64)
 
 
@@ -298,7 +298,7 @@ def test_pickle() -> None:
 
 
 def test_torch() -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    torch = needs("torch")
     values = [0.5, -2.0]
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         assert encode(torch.tensor(values, dtype=dtype)) == encode(values, "float32")
