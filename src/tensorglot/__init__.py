@@ -12,8 +12,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tensorglot import bson as bson
     from tensorglot.public import *  # noqa: F403
     from tensorglot.public import __all__ as __all__
+
+
+_MODULES = ("bson",)
+"""Modules that need no import of their own."""
 
 
 class _Package(ModuleType):
@@ -28,6 +33,8 @@ class _Package(ModuleType):
         """The import system would bind the folder here; the function stays."""
 
     def __getattr__(self, name: str) -> Any:
+        if name in _MODULES:
+            return import_module(f"tensorglot.{name}")
         if name == "__all__" or not name.startswith("_"):
             public = import_module("tensorglot.public")
             if name == "__all__" or name in public.__all__:
@@ -36,7 +43,7 @@ class _Package(ModuleType):
         raise AttributeError(f"module 'tensorglot' has no attribute '{name}'", name=name, obj=self)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *import_module("tensorglot.public").__all__})
+        return sorted({*super().__dir__(), *_MODULES, *import_module("tensorglot.public").__all__})
 
 
 sys.modules[__name__].__class__ = _Package

@@ -23,7 +23,7 @@ from tensorglot.formats.table import ReadOptions, WriteOptions
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import UNKNOWN, Index, shape_columns
-from tensorglot.model.payload import PIECE_NBYTES, Chunk, Encoded, Source, as_bytes
+from tensorglot.model.payload import PIECE_NBYTES, Buffer, Chunk, Encoded, Source, as_bytes
 from tensorglot.wire.bson import pieces
 from tensorglot.wire.bson_fields import Field, scan
 from tensorglot.wire.bson_template import Tree, add_vector, stride, template, weave
@@ -73,6 +73,11 @@ class _Scattered:
             low, high = max(begin, offset), min(last * self.width, end)
             out[low - offset : high - offset] = self._decoded(payload.source, first, last)[low - begin : high - begin]
 
+    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
+        step = max(1, PIECE_NBYTES // max(1, self.width)) * self.width
+        for offset in range(0, payload.nbytes, max(1, step)):
+            yield payload.read(offset, min(step, payload.nbytes - offset))
+
     def _decoded(self, source: Source, first: int, last: int) -> memoryview:
         stored = np.empty((last - first, self.row.nbytes), np.uint8)
         self._rows_into(source, first, last, as_bytes(stored))
@@ -110,6 +115,9 @@ class _Refused:
     name: str = "bson"
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
+        raise UnsupportedError(self.trouble, rule="bson.field", tensor=payload.tensor, offset=payload.begin)
+
+    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
         raise UnsupportedError(self.trouble, rule="bson.field", tensor=payload.tensor, offset=payload.begin)
 
 
