@@ -137,8 +137,8 @@ def _converted(data: memoryview, kind: int, begin: int, end: int) -> tuple[bytes
     if not values.size:
         raise _NoVector("the array is empty")
     stored = np.frombuffer(payload, "<f4", offset=2)
-    moved = np.abs(values - stored, where=np.isfinite(values), out=np.zeros(values.shape))
-    return payload, float(moved.max())
+    moved = np.subtract(values, stored, where=np.isfinite(values), out=np.zeros(values.shape))
+    return payload, float(np.abs(moved).max())
 
 
 def _update(still: bytes, key: str, payload: bytes) -> Any:

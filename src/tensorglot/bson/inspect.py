@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tensorglot.bson.sources import runs
-from tensorglot.wire.bson_fields import Field, scan
+from tensorglot.wire.bson_fields import Fields, scan
 
 __all__ = ["FieldReport", "inspect"]
 
@@ -36,7 +36,7 @@ class FieldReport:
 def inspect(source: Any) -> list[FieldReport]:
     """The vector fields of raw BSON, of a dump or of a raw cursor. No vector is copied."""
     found = scan(_placed(source))
-    return [_report(field, found.documents) for field in found.fields]
+    return [_report(found, field) for field in range(len(found.names))]
 
 
 def _placed(source: Any) -> Iterator[tuple[int, memoryview]]:
@@ -46,14 +46,14 @@ def _placed(source: Any) -> Iterator[tuple[int, memoryview]]:
         start += len(run)
 
 
-def _report(field: Field, documents: int) -> FieldReport:
-    row = field.row
+def _report(found: Fields, field: int) -> FieldReport:
+    row = found.row_of(field)
     return FieldReport(
-        field.name,
+        found.names[field],
         None if row is None else row.kind.name,
         None if row is None else row.count,
         None if row is None else row.padding,
-        len(field.begins),
-        documents,
-        field.trouble,
+        len(found.begins_of(field)),
+        found.documents,
+        found.troubles.get(field),
     )

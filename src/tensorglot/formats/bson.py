@@ -11,9 +11,8 @@ a name has dots. `strict` accepts only that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +21,10 @@ from tensorglot.errors import FormatError, LimitError, UnsupportedError
 from tensorglot.formats.table import ReadOptions, WriteOptions
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.index import UNKNOWN, Index, shape_columns
-from tensorglot.model.payload import PIECE_NBYTES, Buffer, Chunk, Encoded, Source, as_bytes
+from tensorglot.model.index import UNKNOWN, Index
+from tensorglot.model.payload import PIECE_NBYTES, Buffer, Chunk, Codec, Encoded, Source, as_bytes
 from tensorglot.wire.bson import pieces
-from tensorglot.wire.bson_fields import Field, scan
+from tensorglot.wire.bson_fields import Fields, scan
 from tensorglot.wire.bson_template import Tree, add_vector, stride, template, weave
 from tensorglot.wire.bson_vector import HEAD_NBYTES, KINDS, Row, gather
 from tensorglot.wire.gzipped import MAGIC, reader
@@ -37,6 +36,11 @@ _KIND_OF = {DTYPES[kind.code]: kind for kind in KINDS}
 
 _SPARSE = 4
 """Rows that take less than a quarter of their stretch of the file are read one by one."""
+
+
+def _width(row: Row) -> int:
+    """Decoded bytes of a row: of bits, one each."""
+    return row.count if row.kind.name == "packed_bit" else row.nbytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,8 +59,7 @@ class _Scattered:
 
     @property
     def width(self) -> int:
-        """Decoded bytes of a row: of bits, one each."""
-        return self.row.count if self._bits else self.row.nbytes
+        return _width(self.row)
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
         if not len(out):
@@ -126,13 +129,13 @@ def read(source: Source, options: ReadOptions) -> Index:
     source.read_into(0, memoryview(magic))
     inflated = bytearray() if magic == MAGIC else None
     found = scan(_documents(source, inflated))
-    limit = options.limits.tensors_or()
-    if len(found.fields) > limit:
-        raise LimitError(f"{len(found.fields)} vector fields; Limits.tensors is {limit}", rule="bson.limit.tensors")
-    longest = max(found.fields, key=lambda field: len(field.name), default=None)
-    if longest is not None and len(longest.name.encode()) > options.limits.name_nbytes:
-        raise LimitError("a name longer than Limits.name_nbytes allows", rule="bson.limit.name", tensor=longest.name)
-    index = _index(found.fields, found.documents, None if inflated is None else memoryview(inflated))
+    limits = options.limits
+    if len(found.names) > limits.tensors_or():
+        raise LimitError(f"{len(found.names)} vector fields pass Limits.tensors", rule="bson.limit.tensors")
+    longest = max(found.names, key=len, default="")
+    if len(longest.encode()) > limits.name_nbytes:
+        raise LimitError("a name longer than Limits.name_nbytes allows", rule="bson.limit.name", tensor=longest)
+    index = _index(found, None if inflated is None else memoryview(inflated))
     if options.strict:
         _check_canonical(index, source)
     return index
@@ -151,38 +154,53 @@ def _documents(source: Source, inflated: bytearray | None) -> Iterator[tuple[int
         yield start, piece
 
 
-def _index(fields: tuple[Field, ...], documents: int, inflated: memoryview | None) -> Index:
-    codecs: dict[int, Any] = {}
-    decoded: dict[int, int] = {}
-    troubles: dict[int, str] = {}
-    codes: list[int] = []
-    shapes: list[tuple[int, ...]] = []
-    for i, field in enumerate(fields):
-        if field.row is None or field.trouble is not None:
-            troubles[i] = field.trouble or ""
-            codecs[i] = _Refused(troubles[i])
-            decoded[i] = 0
-            codes.append(UNKNOWN)
-            shapes.append((len(field.begins),))
-            continue
-        codec = codecs[i] = _Scattered(field.row, field.begins, inflated)
-        decoded[i] = documents * codec.width
-        codes.append(BY_NAME[DTYPES[field.row.kind.code]].code)
-        shapes.append((documents, field.row.count))
-    dims, dim_offsets = shape_columns(shapes)
-    begins = np.array([field.begins[0] for field in fields], np.int64)
-    ends = [field.begins[-1] + (0 if field.row is None else HEAD_NBYTES + field.row.nbytes) for field in fields]
+class _Codecs(Mapping[int, Codec]):
+    """The codec of each field, made when somebody asks."""
+
+    def __init__(self, found: Fields, inflated: memoryview | None) -> None:
+        self._found = found
+        self._inflated = inflated
+
+    def __getitem__(self, field: int) -> Codec:
+        if not 0 <= field < len(self):
+            raise KeyError(field)
+        row = self._found.row_of(field)
+        trouble = self._found.troubles.get(field)
+        if row is None or trouble is not None:
+            return _Refused(trouble or "")
+        return _Scattered(row, self._found.begins_of(field), self._inflated)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return len(self._found.names)
+
+
+def _index(found: Fields, inflated: memoryview | None) -> Index:
+    valid = [row if isinstance(row, Row) else None for row in found.heads]
+    codes = np.array([UNKNOWN if row is None else BY_NAME[DTYPES[row.kind.code]].code for row in valid], np.uint8)
+    elements = np.array([0 if row is None else row.count for row in valid], np.int64)[found.head]
+    stored = np.array([0 if row is None else HEAD_NBYTES + row.nbytes for row in valid], np.int64)[found.head]
+    widths = np.array([0 if row is None else _width(row) for row in valid], np.int64)[found.head]
+    troubled = np.zeros(len(found.names), np.bool_)
+    troubled[list(found.troubles)] = True
+    counts = np.diff(found.offsets)
+    dim_offsets = np.concatenate(([0], np.cumsum(np.where(troubled, 1, 2))))
+    dims = np.empty(int(dim_offsets[-1]), np.int64)
+    dims[dim_offsets[:-1]] = np.where(troubled, counts, found.documents)
+    dims[dim_offsets[1:][~troubled] - 1] = elements[~troubled]
     return Index(
         format="bson@1.1",
-        names=[field.name for field in fields],
-        dtypes=np.array(codes, np.uint8),
+        names=found.names,
+        dtypes=np.where(troubled, UNKNOWN, codes[found.head]).astype(np.uint8),
         dims=dims,
         dim_offsets=dim_offsets,
-        begins=begins,
-        ends=np.array(ends, np.int64),
-        codecs=codecs,
-        decoded_nbytes=decoded,
-        unknown_dtypes=troubles,
+        begins=found.begins[found.offsets[:-1]],
+        ends=found.begins[found.offsets[1:] - 1] + stored,
+        codecs=_Codecs(found, inflated),
+        decoded_nbytes=dict(enumerate(np.where(troubled, 0, found.documents * widths).tolist())),
+        unknown_dtypes=found.troubles,
     )
 
 

@@ -45,6 +45,7 @@ DEPTH: Final = 100
 DOCUMENT_MAX_NBYTES: Final = (16 << 20) + (16 << 10)
 """The largest document in a dump: what MongoDB lets users store, and its own envelope."""
 PIECE_NBYTES: Final = 8 << 20
+_ROOM_NBYTES = 64
 DOCUMENT, ARRAY, BINARY, NULL = 0x03, 0x04, 0x05, 0x0A
 VECTOR_SUBTYPE = 9
 
@@ -161,7 +162,7 @@ def pieces(read_into: Callable[[memoryview], int], nbytes: int = PIECE_NBYTES) -
     `read_into` fills its argument from the front and returns how many bytes it filled,
     fewer than all only at the end. A piece is good until the next one is asked for.
     """
-    room = bytearray(nbytes)
+    room = bytearray(max(nbytes, _ROOM_NBYTES))
     rest, start = bytearray(), 0
     while True:
         room[: len(rest)] = rest
@@ -174,10 +175,11 @@ def pieces(read_into: Callable[[memoryview], int], nbytes: int = PIECE_NBYTES) -
         if filled < len(room):
             return
         rest, start = room[at:filled], start + at
-        if at == 0:
-            if len(room) > DOCUMENT_MAX_NBYTES:
-                raise LimitError("a document larger than MongoDB allows", rule="bson.document.size", offset=start)
-            room = bytearray(DOCUMENT_MAX_NBYTES + 1)
+        needed = int.from_bytes(rest[:4], "little") if len(rest) >= 4 else 0
+        if needed > DOCUMENT_MAX_NBYTES:
+            raise LimitError("a document larger than MongoDB allows", rule="bson.document.size", offset=start)
+        if needed >= len(room):
+            room = bytearray(needed + 1)
 
 
 def find(data: memoryview, names: Sequence[bytes]) -> Column:

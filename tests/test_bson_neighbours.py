@@ -1,0 +1,141 @@
+"""Vectors as other databases have them, against the real packages where they are installed."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peers import missing, needs
+from tensorglot.bson import Vector, from_neighbour, to_neighbour
+from tensorglot.errors import FormatError, TensorglotError, UnsupportedError
+
+FLOATS = Vector([1.5, -2.0, 0.1], "float32")
+BYTES = Vector([1, -128, 127], "int8")
+BITS = Vector(
+    [True, False, False, False, False, False, False, False, True, True, True, False, False, False, False, True]
+)
+ODD_BITS = Vector([True, False, True])
+
+
+@pytest.mark.parametrize(
+    ("vector", "database", "raw"),
+    [
+        (FLOATS, "pgvector", struct.pack(">HH3f", 3, 0, 1.5, -2.0, 0.1)),
+        (BITS, "pgvector", b"\0\0\0\x10\x80\xe1"),
+        (ODD_BITS, "pgvector", b"\0\0\0\3\xa0"),
+        (FLOATS, "sqlite-vec", struct.pack("<3f", 1.5, -2.0, 0.1)),
+        (BYTES, "sqlite-vec", struct.pack("<3b", 1, -128, 127)),
+        (BITS, "sqlite-vec", b"\x01\x87"),
+        (FLOATS, "redis", struct.pack("<3f", 1.5, -2.0, 0.1)),
+        (Vector([], "float32"), "redis", b""),
+    ],
+)
+def test_bytes(vector: Vector, database: Any, raw: bytes) -> None:
+    assert to_neighbour(vector, database) == raw
+    assert from_neighbour(raw, database, vector.dtype) == vector
+    assert from_neighbour(bytearray(raw), database, vector.dtype) == vector
+
+
+@pytest.mark.parametrize(
+    ("vector", "database"),
+    [
+        (BYTES, "pgvector"),
+        (BYTES, "redis"),
+        (BITS, "redis"),
+        (FLOATS, "sqlite"),
+        (ODD_BITS, "sqlite-vec"),
+        (Vector(np.zeros(16_001, np.float32)), "pgvector"),
+    ],
+)
+def test_what_a_neighbour_does_not_have(vector: Vector, database: Any) -> None:
+    with pytest.raises(UnsupportedError):
+        to_neighbour(vector, database)
+
+
+@pytest.mark.parametrize(
+    ("raw", "database", "dtype"),
+    [
+        (b"", "pgvector", "float32"),
+        (b"\0\1\0", "pgvector", "float32"),
+        (b"\0\1\0\1\0\0\0\0", "pgvector", "float32"),
+        (b"\0\2\0\0\0\0\0\0", "pgvector", "float32"),
+        (b"\0\1\0\0\0\0\0", "pgvector", "float32"),
+        (b"\xff\xff\xff\xff", "pgvector", "packed_bit"),
+        (b"\x7f\xff\xff\xff\0", "pgvector", "packed_bit"),
+        (b"\0\0\0\x08", "pgvector", "packed_bit"),
+        (b"\0\0\0\x00\0", "pgvector", "packed_bit"),
+        (b"\0\0\0\3\xa1", "pgvector", "packed_bit"),
+        (b"abc", "sqlite-vec", "float32"),
+        (b"abcde", "redis", "float32"),
+    ],
+)
+def test_bytes_that_are_none(raw: bytes, database: Any, dtype: Any) -> None:
+    with pytest.raises(FormatError):
+        from_neighbour(raw, database, dtype)
+
+
+@given(
+    st.binary(max_size=24),
+    st.sampled_from(["pgvector", "sqlite-vec", "redis"]),
+    st.sampled_from(["float32", "int8", "packed_bit"]),
+)
+def test_any_bytes(raw: bytes, database: Any, dtype: Any) -> None:
+    try:
+        vector = from_neighbour(raw, database, dtype)
+    except TensorglotError:
+        return
+    assert to_neighbour(vector, database) == raw
+
+
+@pytest.mark.mongo
+def test_pgvector() -> None:
+    pgvector = needs("pgvector")
+    rng = np.random.default_rng(7)
+    for count in (1, 3, 1536, 16_000):
+        values = rng.standard_normal(count, np.float32)
+        raw = to_neighbour(Vector(values), "pgvector")
+        assert raw == pgvector.Vector(values).to_binary()
+        assert pgvector.Vector.from_binary(raw).to_numpy().tobytes() == values.tobytes()
+        assert from_neighbour(pgvector.Vector(values).to_binary(), "pgvector") == Vector(values)
+        bits = rng.integers(0, 2, count).astype(bool)
+        assert to_neighbour(Vector(bits), "pgvector") == pgvector.Bit(bits).to_binary()
+        assert from_neighbour(pgvector.Bit(bits).to_binary(), "pgvector", "packed_bit") == Vector(bits)
+
+
+@pytest.mark.mongo
+def test_sqlite_vec() -> None:
+    sqlite_vec = needs("sqlite_vec")
+    connection = _sqlite_with_extensions()
+    connection.enable_load_extension(True)
+    connection.load_extension(sqlite_vec.loadable_path())
+
+    def ask(sql: str, *values: Any) -> Any:
+        return next(iter(connection.execute(f"select {sql}", values)))[0]
+
+    floats, small, bits = [0.5, -2.0, 3.25], [1, -128, 127], [1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1]
+    assert ask("vec_to_json(vec_f32(?))", to_neighbour(Vector(floats), "sqlite-vec")) == "[0.500000,-2.000000,3.250000]"
+    assert ask("vec_to_json(vec_int8(?))", to_neighbour(Vector(small, "int8"), "sqlite-vec")) == "[1,-128,127]"
+    assert ask("vec_to_json(vec_bit(?))", to_neighbour(BITS, "sqlite-vec")) == str(bits).replace(" ", "")
+    assert to_neighbour(Vector(floats), "sqlite-vec") == sqlite_vec.serialize_float32(floats)
+    assert to_neighbour(Vector(small, "int8"), "sqlite-vec") == sqlite_vec.serialize_int8(small)
+    assert from_neighbour(ask("vec_f32('[0.5, -2, 3.25]')"), "sqlite-vec") == Vector(floats)
+    assert from_neighbour(ask("vec_int8('[1, -128, 127]')"), "sqlite-vec", "int8") == Vector(small, "int8")
+    signs = [1.0 if bit else -1.0 for bit in bits]
+    assert from_neighbour(ask("vec_quantize_binary(?)", str(signs)), "sqlite-vec", "packed_bit") == BITS
+
+
+def _sqlite_with_extensions() -> Any:
+    """Some Pythons are built without loadable extensions; apsw brings an SQLite that has them."""
+    import sqlite3
+
+    if hasattr(sqlite3.Connection, "enable_load_extension"):
+        return sqlite3.connect(":memory:")
+    try:
+        return needs("apsw").Connection(":memory:")
+    except ModuleNotFoundError:
+        missing("neither sqlite3 with extensions nor apsw")
