@@ -205,8 +205,9 @@ class TestScan:
             scan([(0, wire.view(document(element(5, b"\xff", binary(9, PAYLOAD)))))])
         assert caught.value.rule == "bson.utf8"
 
-    def test_more_vectors_than_the_columns_had_room_for(self) -> None:
+    def test_more_vectors_than_the_columns_had_room_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         many = document(*(vector(f"v{i}", PAYLOAD) for i in range(5000)))
+        monkeypatch.setattr(wire, "_ROOM_ROWS", 1000)
         found = scan([(0, wire.view(document(vector("v0", PAYLOAD)) * 900 + many))])
         assert len(found.names) == 5000
         assert len(found.begins_of(0)) == 901
@@ -397,5 +398,9 @@ class TestNumbers:
         with pytest.raises(FormatError) as caught:
             wire.numbers(raw, 0, len(raw))
         assert (caught.value.rule, caught.value.offset) == ("bson.array.number", 15)
+        for kind, value in ((0x0A, b""), (8, b"\0"), (3, document())):
+            raw = wire.view(array(element(kind, "0", value)))
+            with pytest.raises(FormatError):
+                wire.numbers(raw, 0, len(raw))
         short_keys = wire.view(array(*(element(0x10, "", bytes(4)) for _ in range(50))))
         assert wire.numbers(short_keys, 0, len(short_keys)).tolist() == [0] * 50

@@ -28,7 +28,7 @@ from tensorglot.wire.bson import (
     find_vectors,
     kind_name,
     path_bytes,
-    path_text,
+    path_texts,
     pieces,
     view,
 )
@@ -130,7 +130,7 @@ def _only_field(data: memoryview) -> list[bytes]:
     """The keys of the one vector field that there is."""
     paths = find_vectors(data).paths
     if len(paths) != 1:
-        found = ", ".join(f"'{escape(path_text(path))}'" for path in paths[:10]) or "none"
+        found = ", ".join(f"'{escape(path)}'" for path in path_texts(paths[:10])) or "none"
         raise InputError(f"name the field of the vectors with key=; the documents have {found}", rule="bson.key")
     return [name + b"\0" for name in paths[0].split(b"\0")[:-1]]
 
@@ -151,7 +151,7 @@ def _run(data: memoryview, names: Sequence[bytes], ids: IdReader | None) -> Run:
 
 
 def _not_a_vector(found: str, names: Sequence[bytes], document: int, offset: int | None) -> FormatError:
-    path = escape(path_text(b"".join(names)))
+    path = escape(path_texts([b"".join(names)])[0])
     hint = "; write_matrix makes vectors, migrate turns arrays into them" if found == "array" else ""
     return FormatError(
         f"'{path}' of document {document} is of kind {found}, no vector{hint}", rule="bson.field.kind", offset=offset

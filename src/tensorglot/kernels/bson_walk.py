@@ -403,10 +403,10 @@ def numbers(
         after = _after_value(data, kind, value, last)
         if after < 0:
             return after, at, done
-        if done == room:
-            return FULL, at, done
         if kind != 0x01 and kind != 0x10 and kind != 0x12:
             return NOT_NUMBER, at, done
+        if done == room:
+            return FULL, at, done
         kinds[done] = kind
         for i in range(after - value):
             out[8 * done + i] = data[value + i]

@@ -7,7 +7,7 @@ no tensor and no file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ __all__ = [
     "kind_name",
     "numbers",
     "path_bytes",
-    "path_text",
+    "path_texts",
     "pieces",
     "refusal",
     "view",
@@ -46,6 +46,9 @@ DOCUMENT_MAX_NBYTES: Final = (16 << 20) + (16 << 10)
 """The largest document in a dump: what MongoDB lets users store, and its own envelope."""
 PIECE_NBYTES: Final = 8 << 20
 _ROOM_NBYTES = 64
+_ROOM_ROWS = 1 << 16
+_VECTOR_NBYTES = 7
+"""The least that a vector takes: kind, zero byte of its key, length, subtype."""
 DOCUMENT, ARRAY, BINARY, NULL = 0x03, 0x04, 0x05, 0x0A
 VECTOR_SUBTYPE = 9
 
@@ -123,10 +126,10 @@ def path_bytes(path: str) -> list[bytes]:
     return [key_bytes(name) for name in names]
 
 
-def path_text(path: bytes) -> str:
+def path_texts(paths: Iterable[bytes]) -> list[str]:
     """Keys with zero bytes, as the walk has them, in dotted form."""
     try:
-        return path[:-1].decode().replace("\0", ".")
+        return [path[:-1].decode().replace("\0", ".") for path in paths]
     except UnicodeDecodeError as error:
         raise FormatError("a key is not UTF-8", rule="bson.utf8") from error
 
@@ -202,7 +205,7 @@ def find_vectors(data: memoryview) -> Vectors:
     paths: dict[bytes, int] = {}
     blocks: list[NDArray[np.int64]] = []
     at = count = 0
-    room = 1024
+    room = min(_ROOM_ROWS, len(data) // _VECTOR_NBYTES + 1)
     while True:
         block = np.empty((4, room), np.int64)
         rule, at, rows, done = walk.vectors(data, at, len(data), closings, names, paths, count, *block)

@@ -7,7 +7,7 @@ field is said, not raised: the other fields of the file are still good.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError
 from tensorglot.kernels import bson_walk as walk
-from tensorglot.wire.bson import find_vectors, path_text, refusal
+from tensorglot.wire.bson import find_vectors, path_texts, refusal
 from tensorglot.wire.bson_vector import Row, row_of_head
 
 __all__ = ["Fields", "scan"]
@@ -81,7 +81,7 @@ def _fields(paths: list[bytes], columns: NDArray[np.int64], documents: int) -> F
     twice = np.flatnonzero((path[1:] == path[:-1]) & (document[1:] == document[:-1]))
     if twice.size:
         raise refusal(walk.DUPLICATE, int(begins[twice[0] + 1]))
-    names = [path_text(name) for name in paths]
+    names = path_texts(paths)
     if len(set(names)) < len(names):
         raise FormatError("two fields have the same dotted name", rule="bson.key.duplicate")
     counts = np.bincount(path, minlength=len(paths))
@@ -90,15 +90,25 @@ def _fields(paths: list[bytes], columns: NDArray[np.int64], documents: int) -> F
     heads = [_row(key) for key in distinct.tolist()]
     bits_set = lasts & ((1 << np.minimum(keys & 0xFF, 7)) - 1) != 0
     troubles = dict.fromkeys(np.unique(path[bits_set]).tolist(), "ignored bits of a vector are not zero")
-    for i in np.flatnonzero(counts < documents).tolist():
-        troubles[i] = f"{counts[i]} of {documents} documents have a vector here"
+    few = np.flatnonzero(counts < documents)
+    troubles |= _told(few, counts[few], lambda n: f"{n} of {documents} documents have a vector here")
     differing = np.flatnonzero(keys != np.repeat(keys[offsets[:-1]], counts))
-    for i, at in zip(*np.unique(path[differing], return_index=True), strict=True):
-        troubles[int(i)] = f"vectors disagree: {heads[head[i]]}, then {_row(int(keys[differing[at]]))}"
-    wrong = np.array([isinstance(row, str) for row in heads], np.bool_)
-    for i in np.flatnonzero(wrong[head]).tolist():
-        troubles[i] = str(heads[head[i]])
+    unlike, at = np.unique(path[differing], return_index=True)
+    others, which = np.unique(keys[differing[at]], return_inverse=True)
+    troubles |= _told(
+        unlike,
+        head[unlike] * len(others) + which,
+        lambda pair: f"vectors disagree: {heads[pair // len(others)]}, then {_row(int(others[pair % len(others)]))}",
+    )
+    wrong = np.flatnonzero(np.array([isinstance(row, str) for row in heads], np.bool_)[head])
+    troubles |= _told(wrong, head[wrong], lambda which: str(heads[which]))
     return Fields(documents, names, heads, head, begins, offsets, troubles)
+
+
+def _told(fields: NDArray[np.int64], causes: NDArray[np.int64], text: Callable[[int], str]) -> dict[int, str]:
+    """What is wrong with each of these fields; the same cause has the same text."""
+    texts = {cause: text(cause) for cause in np.unique(causes).tolist()}
+    return dict(zip(fields.tolist(), map(texts.__getitem__, causes.tolist()), strict=True))
 
 
 def _row(head: int) -> Row | str:
