@@ -15,6 +15,8 @@ from types import ModuleType
 
 import pytest
 
+from mongod import mongod_url  # noqa: F401
+
 KERNELS = Path(__file__).parent.parent / "src" / "tensorglot" / "kernels"
 
 

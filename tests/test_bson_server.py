@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
-from mongod import server
 from peers import needs
 from tensorglot.bridges.mongo_migrate import migrate
 from tensorglot.bridges.pymongo import read_matrix, write_matrix
@@ -24,15 +23,9 @@ RNG = np.random.default_rng(9)
 ROWS, COLUMNS = 10_000, 1536
 
 
-@pytest.fixture(scope="session")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with server(tmp_path_factory.mktemp("mongod")) as address:
-        yield address
-
-
 @pytest.fixture
-def collection(url: str, request: pytest.FixtureRequest) -> Iterator[Any]:
-    with needs("pymongo").MongoClient(url) as client:
+def collection(mongod_url: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+    with needs("pymongo").MongoClient(mongod_url) as client:
         found = client["tensorglot"][request.node.name.replace("[", "_").replace("]", "")]
         found.drop()
         yield found
@@ -227,7 +220,7 @@ class TestMigrate:
         assert collection.find_one({"_id": 7})["n"]["v"].as_vector().data == [9.0, 9.0, 9.0]
 
     @pytest.mark.parametrize("after", [1, 5, 9])
-    def test_killed_half_way_and_run_again(self, collection: Any, url: str, after: int) -> None:
+    def test_killed_half_way_and_run_again(self, collection: Any, mongod_url: str, after: int) -> None:
         values = self.fill(collection)
         script = (
             "import sys, pymongo\n"
@@ -235,7 +228,7 @@ class TestMigrate:
             "collection = pymongo.MongoClient(sys.argv[1])['tensorglot'][sys.argv[2]]\n"
             "migrate(collection, 'n.v', batch_size=100, progress=lambda done, total: print(done, flush=True))\n"
         )
-        command = [sys.executable, "-c", script, url, collection.name]
+        command = [sys.executable, "-c", script, mongod_url, collection.name]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
         assert process.stdout is not None
         for _ in range(after):

@@ -24,7 +24,7 @@ from tensorglot.wire.bson_vector import IgnoredBits
 if TYPE_CHECKING:
     from pymongo.collection import Collection
 
-__all__ = ["Progress", "pymongo_ids", "read_matrix", "require", "write_matrix"]
+__all__ = ["Progress", "pymongo_ids", "read_matrix", "require", "stored_vectors", "write_matrix"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the documents done so far and the documents in all."""
@@ -174,13 +174,24 @@ def read_matrix(
 
     The options are those of `decode_matrix`. With `ids`, the ids of the rows too.
     """
+    found = assemble(stored_vectors(collection, key, filter, ids, progress), out, on_missing, ignored_bits)
+    return (found.matrix, found.ids) if ids else found.matrix
+
+
+def stored_vectors(
+    collection: Collection[Any],
+    key: str,
+    filter: Mapping[str, Any] | None = None,
+    ids: bool = False,
+    progress: Progress | None = None,
+) -> Iterator[Batch]:
+    """The vectors of a collection, batch by batch."""
     require()
     cursor = collection.find_raw_batches(filter or {}, {key: 1, "_id": int(ids)})
     found = batches(cursor, key, pymongo_ids if ids else None)
-    if progress is not None:
-        found = _reported(found, collection.count_documents(filter or {}), progress)
-    matrix, own_ids = assemble(found, out, on_missing, ignored_bits)
-    return (matrix, own_ids) if ids else matrix
+    if progress is None:
+        return found
+    return _reported(found, collection.count_documents(filter or {}), progress)
 
 
 def _reported(found: Iterator[Batch], total: int, progress: Progress) -> Iterator[Batch]:

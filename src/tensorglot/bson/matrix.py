@@ -7,6 +7,7 @@ Documents of equal length are woven from one template. Reading takes batches fro
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast, overload
 
 import numpy as np
@@ -21,7 +22,7 @@ from tensorglot.wire.bson_template import Slot, Tree, add_vector, template, weav
 from tensorglot.wire.bson_value import encode_value
 from tensorglot.wire.bson_vector import IgnoredBits, Row, split
 
-__all__ = ["OnMissing", "assemble", "decode_matrix", "encode_documents", "encode_matrix"]
+__all__ = ["Assembled", "OnMissing", "assemble", "decode_matrix", "encode_documents", "encode_matrix"]
 
 OnMissing: TypeAlias = Literal["error", "skip", "nan"]
 
@@ -121,20 +122,38 @@ def decode_matrix(
     the part that was filled is returned. A document without the field is an error, is
     left out ("skip") or gives a row of NaN ("nan"). With `ids`, the `_id` of each row too.
     """
-    matrix, own_ids = assemble(batches(source, key, read_ids if ids else None), out, on_missing, ignored_bits)
-    return (matrix, own_ids) if ids else matrix
+    found = assemble(batches(source, key, read_ids if ids else None), out, on_missing, ignored_bits)
+    return (found.matrix, found.ids) if ids else found.matrix
 
 
 def assemble(
-    parts: Iterable[Batch], out: NDArray[Any] | None, on_missing: OnMissing, ignored_bits: IgnoredBits
-) -> tuple[NDArray[Any], list[Any]]:
-    """Batches as one matrix, with the ids of its rows."""
+    parts: Iterable[Batch],
+    out: NDArray[Any] | None = None,
+    on_missing: OnMissing = "error",
+    ignored_bits: IgnoredBits = "error",
+) -> Assembled:
+    """Batches as one matrix."""
     if on_missing not in ("error", "skip", "nan"):
         raise InputError(f"on_missing is 'error', 'skip' or 'nan', not {on_missing!r}", rule="bson.on_missing")
     growing = _Growing(out, on_missing, ignored_bits)
     for part in parts:
         growing.add(part)
-    return growing.finish(), growing.ids
+    return Assembled(growing.finish(), growing.ids, growing.row)
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A matrix, the ids of its rows where they were asked for, and what its rows are; None where there are none."""
+
+    matrix: NDArray[Any]
+    ids: list[Any]
+    row: Row | None
+
+    def unpacked(self) -> NDArray[Any]:
+        """The matrix; of bits, with a bool for each."""
+        if self.row is None or self.row.kind.name != "packed_bit":
+            return self.matrix
+        return np.unpackbits(self.matrix, axis=1, count=self.row.count).view(np.bool_)
 
 
 class _Growing:
@@ -145,7 +164,7 @@ class _Growing:
         self._out = out
         self._on_missing = on_missing
         self._ignored_bits = ignored_bits
-        self._row: Row | None = None
+        self.row: Row | None = None
         self._matrix: NDArray[Any] = np.empty((0, 0), np.float32)
         self._filled = 0
         self._documents = 0
@@ -160,17 +179,17 @@ class _Growing:
         if batch.ids is not None:
             self.ids += [i for i, lost in zip(batch.ids, missing, strict=True) if not lost] if skipped else batch.ids
         if absent < len(missing):
-            self._row = batch.row(self._row)
+            self.row = batch.row(self.row)
         block = self._next(len(missing) - skipped)
         if absent == skipped:
             if len(block):
-                batch.gather(cast("Row", self._row), as_bytes(block))
+                batch.gather(cast("Row", self.row), as_bytes(block))
             return
         self._permit_nan()
         block[missing] = np.nan
         if absent < len(missing):
             values = np.empty((len(missing) - absent, block.shape[1]), block.dtype)
-            batch.gather(cast("Row", self._row), as_bytes(values))
+            batch.gather(cast("Row", self.row), as_bytes(values))
             block[~missing] = values
 
     def _permit(self, missing: NDArray[np.bool_]) -> None:
@@ -181,19 +200,19 @@ class _Growing:
             )
 
     def _permit_nan(self) -> None:
-        if self._row is not None and self._row.kind.name != "float32":
-            raise InputError(f"{self._row.kind.name} has no NaN: on_missing='skip'", rule="bson.on_missing")
+        if self.row is not None and self.row.kind.name != "float32":
+            raise InputError(f"{self.row.kind.name} has no NaN: on_missing='skip'", rule="bson.on_missing")
 
     def _next(self, rows: int) -> NDArray[Any]:
         """The next rows of the matrix; without columns as long as no vector was seen."""
         begin, self._filled = self._filled, self._filled + rows
-        if self._row is None:
+        if self.row is None:
             return np.empty((rows, 0), np.float32)
         fresh = self._matrix.shape[1] == 0
         if self._out is not None:
-            self._matrix = _checked(self._out, self._row, self._filled)
+            self._matrix = _checked(self._out, self.row, self._filled)
         elif fresh:
-            self._matrix = np.empty((self._filled, _width(self._row)), NUMPY[self._row.kind.name])
+            self._matrix = np.empty((self._filled, _width(self.row)), NUMPY[self.row.kind.name])
         elif self._filled > len(self._matrix):
             room = max(self._filled, len(self._matrix) + len(self._matrix) // 4)
             self._matrix.resize((room, self._matrix.shape[1]), refcheck=False)
@@ -203,14 +222,14 @@ class _Growing:
         return self._matrix[begin : self._filled]
 
     def finish(self) -> NDArray[Any]:
-        if self._row is None:
+        if self.row is None:
             return np.empty((self._filled, 0), np.float32)
         if self._out is None:
             self._matrix.resize((self._filled, self._matrix.shape[1]), refcheck=False)
         matrix = self._matrix[: self._filled]
-        if self._ignored_bits == "zero" and self._row.padding:
-            matrix[:, -1] &= 256 - (1 << self._row.padding)
-        return apply_ignored_bits(matrix, self._row.padding, self._ignored_bits)
+        if self._ignored_bits == "zero" and self.row.padding:
+            matrix[:, -1] &= 256 - (1 << self.row.padding)
+        return apply_ignored_bits(matrix, self.row.padding, self._ignored_bits)
 
 
 def _width(row: Row) -> int:

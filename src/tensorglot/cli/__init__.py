@@ -35,6 +35,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("cat", "tensorglot.cli.cat", "Print a tensor or a slice of it."),
     Command("stats", "tensorglot.cli.stats", "Minimum, maximum, mean, deviation, zeros, NaN and Inf of tensors."),
     Command("verify", "tensorglot.cli.verify", "Check that a file keeps the rules of its format."),
+    Command("vectors", "tensorglot.cli.vectors", "Move vectors between files and MongoDB, and make them smaller."),
     Command("formats", "tensorglot.cli.formats", "List the formats with what each can read, write and hold."),
     Command("demo", "tensorglot.cli.demo", "Make a small checkpoint and show what can be done with it."),
 )

@@ -152,15 +152,27 @@ def bold(text: str) -> str:
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr to call with the bytes done and the bytes in all; None where nobody would see it."""
+def progress_bar(what: str, unit: str = "bytes") -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on stderr to call with the units done and the units in all; None where nobody would see it."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
-    shown = (TextColumn(what), BarColumn(), DownloadColumn(True), TransferSpeedColumn(), TimeRemainingColumn())
+    amount: tuple[ProgressColumn, ...] = (DownloadColumn(True), TransferSpeedColumn())
+    if unit != "bytes":
+        amount = (MofNCompleteColumn(), TextColumn(unit))
+    shown = (TextColumn(what), BarColumn(), *amount, TimeRemainingColumn())
     with Progress(*shown, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,244 @@
+"""`tensorglot vectors`"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tensorglot.cli.options import as_json, counted
+from tensorglot.cli.terminal import Column, message, print_fields, print_json, print_table, progress_bar
+from tensorglot.errors import escape
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["command"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_KEY = "embedding"
+
+
+@click.group
+def command() -> None:
+    """Move vectors between files and MongoDB, and make them smaller.
+
+    A place is a file (.npy, .bson, or a container such as .zt and .bt) or a
+    collection, mongodb://HOST/DATABASE.COLLECTION. In BSON every row of a matrix is a
+    vector in a document of its own; in containers and .npy files it is one tensor:
+    float32, int8, or bool for packed bits. Each of the commands has --json.
+
+    \b
+    Examples:
+      tensorglot vectors import embeddings.npy mongodb://localhost/shop.products
+      tensorglot vectors inspect dump/products.bson.gz
+    """
+
+
+def _places(function: F) -> F:
+    for option in (
+        click.option("--key", metavar="NAME", help="What it is called in TARGET; a path with dots is a nested field."),
+        click.option("--from", "name", metavar="NAME", help="What it is called in SOURCE, where there are several."),
+        click.argument("target", type=click.Path(path_type=str)),
+        click.argument("source", type=click.Path(path_type=str)),
+    ):
+        function = option(function)
+    return function
+
+
+_on_missing = click.option(
+    "--on-missing",
+    type=click.Choice(["error", "skip", "nan"]),
+    default="error",
+    help="What to do with documents that have no vector.",
+)
+
+
+@command.command("import")
+@_places
+@click.option("--dtype", type=click.Choice(["float32", "int8", "packed_bit"]), help="Of the vectors; else as they are.")
+@as_json
+def import_(source: str, target: str, name: str | None, key: str | None, dtype: str | None, as_json: bool) -> None:
+    """Write the rows of a matrix as vectors.
+
+    TARGET is a collection or a .bson file. Into a collection documents are added; a
+    file is made anew. Numbers are float32 vectors, int8 stay int8, bool become packed
+    bits; bytes that are packed bits already need --dtype packed_bit.
+
+    \b
+    Examples:
+      tensorglot vectors import embeddings.npy mongodb://localhost/shop.products
+      tensorglot vectors import model.zt vectors.bson --from embed --key meta.v
+    """
+    from tensorglot.bridges.places import natural, read_place
+
+    found = read_place(source, name)
+    _write(source, target, natural(found.matrix, dtype), key or found.name or DEFAULT_KEY, as_json)
+
+
+@command.command("export")
+@_places
+@_on_missing
+@as_json
+def export(source: str, target: str, name: str | None, key: str | None, on_missing: Any, as_json: bool) -> None:
+    """Write the vectors of documents as one matrix.
+
+    SOURCE is a collection or a .bson file, also gzipped. Documents are read in the
+    order in which the server or the file has them.
+
+    \b
+    Examples:
+      tensorglot vectors export mongodb://localhost/shop.products embeddings.npy
+      tensorglot vectors export dump/products.bson.gz v.zt --on-missing skip
+    """
+    from tensorglot.bridges.places import read_place
+
+    with progress_bar("reading", unit="documents") as progress:
+        found = read_place(source, name, on_missing=on_missing, progress=progress)
+    _write(source, target, found.matrix, key or found.name or DEFAULT_KEY, as_json)
+
+
+def _write(
+    source: str,
+    target: str,
+    matrix: NDArray[Any],
+    key: str,
+    as_json: bool,
+    others: dict[str, NDArray[np.float32]] | None = None,
+) -> None:
+    from tensorglot.bridges.places import write_place
+
+    with progress_bar("writing", unit="documents") as progress:
+        write_place(target, key, matrix, others=others, progress=progress)
+    rows, columns = matrix.shape
+    if as_json:
+        shape = {"vectors": rows, "count": columns, "dtype": matrix.dtype.name}
+        print_json({"source": source, "target": target, "name": key, **shape, "others": sorted(others or {})})
+    else:
+        print(f"{counted(rows, 'vector')} of {matrix.dtype.name}[{columns}] as '{escape(key)}'")
+
+
+@command.command("inspect")
+@click.argument("source", type=click.Path(path_type=str))
+@as_json
+def inspect(source: str, as_json: bool) -> int:
+    """List the vector fields of documents, with what is wrong with them.
+
+    SOURCE is a collection or a .bson file, also gzipped; all of it is looked at. Exits
+    with 1 if the vectors of a field could not be the rows of one matrix.
+
+    \b
+    Examples:
+      tensorglot vectors inspect dump/products.bson
+      tensorglot vectors inspect mongodb://localhost/shop.products --json
+    """
+    from tensorglot.bridges.places import inspect_place
+
+    fields = inspect_place(source)
+    if as_json:
+        print_json({"source": source, "fields": [field.to_dict() for field in fields]})
+    else:
+        print_table(
+            [
+                Column("field", [escape(field.name) for field in fields], elastic=True),
+                Column("dtype", [field.dtype or "-" for field in fields]),
+                Column("count", ["-" if field.count is None else str(field.count) for field in fields], right=True),
+                Column("vectors", [f"{field.vectors:,}" for field in fields], right=True),
+                Column("documents", [f"{field.documents:,}" for field in fields], right=True),
+                Column("trouble", [field.trouble or "-" for field in fields], elastic=True),
+            ]
+        )
+    return 1 if any(field.trouble for field in fields) else 0
+
+
+@command.command("quantize")
+@_places
+@click.option(
+    "--to", type=click.Choice(["int8", "packed_bit"]), default="int8", help="A byte or a bit for each number."
+)
+@click.option("--ranges", type=click.Path(path_type=str), help="Write the ranges of the dimensions to this file.")
+@_on_missing
+@as_json
+def quantize(
+    source: str,
+    target: str,
+    name: str | None,
+    key: str | None,
+    to: Any,
+    ranges: str | None,
+    on_missing: Any,
+    as_json: bool,
+) -> None:
+    """Make vectors smaller: a byte or a bit for each number.
+
+    Bytes spread the range of each dimension over 256 steps. The ranges, which undo it
+    and are needed for queries, go into TARGET as NAME.low and NAME.high if it is a
+    container, else into the file of --ranges.
+
+    \b
+    Examples:
+      tensorglot vectors quantize embeddings.npy small.zt
+      tensorglot vectors quantize e.npy bits.bson --to packed_bit
+    """
+    import tensorglot as tg
+    from tensorglot.bridges.places import holds_several, natural, read_place
+
+    found = read_place(source, name, on_missing=on_missing)
+    smaller = tg.bson.quantize(found.matrix, to=to)
+    own = key or found.name or DEFAULT_KEY
+    others: dict[str, NDArray[np.float32]] = {}
+    if smaller.low is not None and smaller.high is not None:
+        if ranges is not None:
+            tg.save(ranges, {"low": smaller.low, "high": smaller.high})
+        elif holds_several(target):
+            others = {f"{own}.low": smaller.low, f"{own}.high": smaller.high}
+        else:
+            message(f"the ranges are not kept: {target} has no place for them, and --ranges names no file")
+    _write(source, target, natural(smaller), own, as_json, others)
+
+
+@command.command("migrate")
+@click.argument("collection")
+@click.option(
+    "--key", metavar="NAME", default=DEFAULT_KEY, show_default=True, help="The field; dots are nested fields."
+)
+@click.option("--dry-run", is_flag=True, help="Write nothing: say what would be done.")
+@click.option("--batch-size", type=click.IntRange(1), default=500, show_default=True, help="Documents at a time.")
+@as_json
+def migrate(collection: str, key: str, dry_run: bool, batch_size: int, as_json: bool) -> int:
+    """Turn arrays of numbers in a collection into float32 vectors.
+
+    A document is changed only if its array is still the one that was read. One that
+    has other things than numbers stays as it is, is listed, and makes the exit code 1.
+    A run that was interrupted is finished by running it again.
+
+    \b
+    Examples:
+      tensorglot vectors migrate mongodb://localhost/shop.products --dry-run
+      tensorglot vectors migrate mongodb://localhost/shop.products --key meta.v
+    """
+    from tensorglot.bridges.mongo_migrate import migrate as run
+    from tensorglot.bridges.places import collection_at
+    from tensorglot.model.tensor import human_nbytes
+
+    with collection_at(collection) as found, progress_bar("migrating", unit="documents") as progress:
+        result = run(found, key, dry_run=dry_run, batch_size=batch_size, progress=progress)
+    if as_json:
+        print_json({"collection": found.full_name, "key": key, **result.to_dict()})
+    else:
+        for own_id, reason in result.reasons:
+            message(f"{escape(str(own_id))}: {reason}")
+        print_fields(
+            [
+                ("arrays", f"{result.found:,}"),
+                ("would be migrated" if dry_run else "migrated", f"{result.migrated:,}"),
+                ("changed meanwhile", f"{result.changed:,}"),
+                ("left as they are", f"{result.skipped:,}"),
+                ("saved", human_nbytes(result.saved_nbytes)),
+                ("largest error", f"{result.largest_error:.3g}"),
+            ]
+        )
+    return 1 if result.skipped or result.changed else 0
