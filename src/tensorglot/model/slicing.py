@@ -70,6 +70,9 @@ def select(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> S
     if not any(item is Ellipsis for item in items):
         items = (*items, Ellipsis)
 
+    for item in items:
+        if not (item is None or item is Ellipsis or isinstance(item, slice)):
+            _position(item, tensor)
     axes: list[Axis] = []
     finish: list[int | slice | None] = []
     for item in items:
@@ -112,6 +115,13 @@ def _slice_axis(item: slice, size: int, tensor: str | None) -> tuple[Axis, slice
 
 
 def _integer_axis(item: object, size: int, axis: int, tensor: str | None) -> Axis:
+    position = _position(item, tensor)
+    if not -size <= position < size:
+        raise OutOfRange(f"index {position} outside axis {axis} of size {size}", rule="index.range", tensor=tensor)
+    return Axis(position % size, 1, 1)
+
+
+def _position(item: object, tensor: str | None) -> int:
     if isinstance(item, (bool, np.bool_)) or (isinstance(item, np.ndarray) and item.ndim):
         raise OutOfRange(
             "only integers, slices, Ellipsis and newaxis; read the array first for masks and lists",
@@ -119,12 +129,9 @@ def _integer_axis(item: object, size: int, axis: int, tensor: str | None) -> Axi
             tensor=tensor,
         )
     try:
-        position = operator.index(item)  # type: ignore[arg-type]
+        return operator.index(item)  # type: ignore[arg-type]
     except TypeError as error:
         raise OutOfRange(f"{type(item).__name__} is not a basic index", rule="index.basic", tensor=tensor) from error
-    if not -size <= position < size:
-        raise OutOfRange(f"index {position} outside axis {axis} of size {size}", rule="index.range", tensor=tensor)
-    return Axis(position % size, 1, 1)
 
 
 def gather(payload: Payload, selection: Selection, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
