@@ -8,6 +8,7 @@ and there is nothing beside it.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import re
 from collections.abc import Callable
@@ -27,6 +28,7 @@ ERRNOS = [
 
 
 def descriptors() -> int:
+    gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
