@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import InputError, OutOfRange
+from tensorglot.errors import OutOfRange
 from tensorglot.model.payload import Encoded, Payload
 
 __all__ = ["GAP_NBYTES", "Index", "Selection", "gather", "select"]
@@ -70,9 +70,6 @@ def select(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> S
     if not any(item is Ellipsis for item in items):
         items = (*items, Ellipsis)
 
-    for item in items:
-        if not (item is None or item is Ellipsis or isinstance(item, slice)):
-            _position(item, tensor)
     axes: list[Axis] = []
     finish: list[int | slice | None] = []
     for item in items:
@@ -106,7 +103,7 @@ def _slice_axis(item: slice, size: int, tensor: str | None) -> tuple[Axis, slice
     try:
         positions = range(*item.indices(size))
     except (TypeError, ValueError) as error:
-        raise InputError(f"not a slice for an axis of {size}: {error}", rule="index.slice", tensor=tensor) from error
+        raise OutOfRange(f"not a slice for an axis of {size}: {error}", rule="index.slice", tensor=tensor) from error
     if not positions:
         return Axis(0, 1, 0), slice(None)
     if positions.step > 0:
@@ -115,13 +112,6 @@ def _slice_axis(item: slice, size: int, tensor: str | None) -> tuple[Axis, slice
 
 
 def _integer_axis(item: object, size: int, axis: int, tensor: str | None) -> Axis:
-    position = _position(item, tensor)
-    if not -size <= position < size:
-        raise OutOfRange(f"index {position} outside axis {axis} of size {size}", rule="index.range", tensor=tensor)
-    return Axis(position % size, 1, 1)
-
-
-def _position(item: object, tensor: str | None) -> int:
     if isinstance(item, (bool, np.bool_)) or (isinstance(item, np.ndarray) and item.ndim):
         raise OutOfRange(
             "only integers, slices, Ellipsis and newaxis; read the array first for masks and lists",
@@ -129,9 +119,12 @@ def _position(item: object, tensor: str | None) -> int:
             tensor=tensor,
         )
     try:
-        return operator.index(item)  # type: ignore[arg-type]
+        position = operator.index(item)  # type: ignore[arg-type]
     except TypeError as error:
         raise OutOfRange(f"{type(item).__name__} is not a basic index", rule="index.basic", tensor=tensor) from error
+    if not -size <= position < size:
+        raise OutOfRange(f"index {position} outside axis {axis} of size {size}", rule="index.range", tensor=tensor)
+    return Axis(position % size, 1, 1)
 
 
 def gather(payload: Payload, selection: Selection, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
