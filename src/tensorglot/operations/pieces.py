@@ -18,10 +18,13 @@ from tensorglot.model.dtypes import unpack
 from tensorglot.model.payload import Chunk, Span, as_bytes
 from tensorglot.model.tensor import Part, check_bool
 
-__all__ = ["PIECE_COUNT", "blocks", "elements"]
+__all__ = ["BLOCK_COUNT", "PIECE_COUNT", "blocks", "elements"]
 
 PIECE_COUNT = 1 << 18
-"""Elements in a piece. Few enough that a piece and what is computed from it stay in the processor's cache."""
+"""Elements that are read together."""
+BLOCK_COUNT = 1 << 14
+"""Elements that are computed on together. Few enough that results go to memory that was there before: fresh pages
+cost several times the arithmetic."""
 
 
 def elements(part: Part, tensor: str, count: int = PIECE_COUNT) -> Iterator[NDArray[Any]]:

@@ -1,0 +1,237 @@
+"""What differs between two archives: names, types, shapes, values, metadata.
+
+A difference is a value, as a problem is for `verify`. Containers do not count: the
+same tensors in two formats are the same, and what one of the two formats has no place
+for is no difference. Tensors are read side by side, in bounded memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Literal, TypeAlias
+
+from tensorglot.errors import escape
+from tensorglot.formats.table import named
+from tensorglot.io.memory import in_order
+from tensorglot.limits import Limits
+from tensorglot.model.archive import Archive
+from tensorglot.model.tensor import Part, Tensor
+from tensorglot.operations.compare import Comparison, compare
+from tensorglot.operations.opened import Given, opened
+from tensorglot.operations.save import Progress
+
+__all__ = ["Change", "Diff", "Kind", "diff"]
+
+_BATCH_NBYTES = 4 << 20
+_TENSOR_COST = 4 << 10
+"""What looking at a tensor costs, in bytes that could be compared meanwhile."""
+
+Kind: TypeAlias = Literal[
+    "removed", "added", "layout", "type", "shape", "values", "bits", "attributes", "metadata"
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference. `old` is what the first archive has, `new` the second."""
+
+    kind: Kind
+    tensor: str | None = None
+    key: str | None = None
+    """The part of a tensor that has several, or the key of the metadata."""
+    old: Any = None
+    new: Any = None
+    values: Comparison | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "tensor": self.tensor,
+            "key": self.key,
+            "old": _plain(self.old),
+            "new": _plain(self.new),
+            "values": None if self.values is None else _plain(self.values.to_dict()),
+        }
+
+    def __str__(self) -> str:
+        where = "#".join(escape(name, longest=60) for name in (self.tensor, self.key) if name is not None)
+        return f"{where}: {self.what}"
+
+    @property
+    def what(self) -> str:
+        """The change in words, without the tensor's name."""
+        if self.kind == "removed":
+            return f"only in the first, {self.old}"
+        if self.kind == "added":
+            return f"only in the second, {self.new}"
+        if self.values is None:
+            return f"{self.kind} {_short(self.old)} → {_short(self.new)}"
+        if self.kind == "bits":
+            return f"the same numbers, {self.values.bits_only} of {self.values.count} in other bits"
+        return _in_words(self.values)
+
+
+def _in_words(values: Comparison) -> str:
+    text = f"{values.changed} of {values.count} elements ({values.share:.3g} of all)"
+    if values.largest_absolute:
+        text += f", by at most {values.largest_absolute:.6g}, relative {values.largest_relative:.3g}"
+    return text + (f", {values.nan} NaN on one side" if values.nan else "")
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def _short(value: Any) -> str:
+    return escape("none" if value is None else str(value), longest=60)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Diff:
+    """What `diff` found."""
+
+    formats: tuple[str, str]
+    tensors: int = 0
+    """Names in either archive."""
+    equal: int = 0
+    """Tensors without any change."""
+    changes: tuple[Change, ...] = field(default=())
+
+    @property
+    def same(self) -> bool:
+        return not self.changes
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "same": self.same,
+            "formats": list(self.formats),
+            "tensors": self.tensors,
+            "equal": self.equal,
+            "changes": [change.to_dict() for change in self.changes],
+        }
+
+    def __repr__(self) -> str:
+        if self.same:
+            return f"Diff(same, {self.tensors} tensors)"
+        kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(c.kind for c in self.changes).items())
+        return f"Diff({self.tensors - self.equal} of {self.tensors} tensors differ: {kinds}; first: {self.changes[0]})"
+
+
+def diff(a: Given, b: Given, *, limits: Limits | None = None, progress: Progress | None = None) -> Diff:
+    """Compares two files, archives or mappings of arrays."""
+    with opened(a, limits=limits) as one, opened(b, limits=limits) as two:
+        names = [*one, *(name for name in two if name not in one)]
+        nbytes = [one[name].nbytes if name in one else 0 for name in names]
+        total, done, equal = sum(nbytes), 0, 0
+        changes = list(_metadata_changes(one, two))
+
+        def compared(batch: range) -> tuple[range, list[list[Change]]]:
+            return batch, [list(_tensor_changes(names[i], one, two)) for i in batch]
+
+        for batch, found in in_order(compared, _batches(nbytes)):
+            equal += found.count([])
+            changes += chain.from_iterable(found)
+            done += sum(nbytes[i] for i in batch)
+            if progress is not None:
+                progress(done, total)
+        return Diff((one.format, two.format), len(names), equal, tuple(changes))
+
+
+def _batches(nbytes: list[int]) -> Iterator[range]:
+    """Positions of neighbours that are together worth a thread."""
+    first, together = 0, 0
+    for i, size in enumerate(nbytes):
+        together += size + _TENSOR_COST
+        if together >= _BATCH_NBYTES:
+            yield range(first, i + 1)
+            first, together = i + 1, 0
+    if first < len(nbytes):
+        yield range(first, len(nbytes))
+
+
+def _metadata_changes(one: Archive, two: Archive) -> Iterator[Change]:
+    if _holds(one, "metadata") and _holds(two, "metadata"):
+        old, new = one.metadata or {}, two.metadata or {}
+        for key in sorted({*old, *new}):
+            if not _equal(old.get(key), new.get(key)):
+                yield Change("metadata", None, key, old.get(key), new.get(key))
+
+
+def _equal(old: Any, new: Any) -> bool:
+    """NaN in metadata equals itself."""
+    return bool(old == new) or repr(old) == repr(new)
+
+
+def _holds(archive: Archive, what: Literal["metadata", "attributes"]) -> bool:
+    """The format of an archive has a place for it. An archive in memory has one for everything."""
+    if archive.format == "memory":
+        return True
+    row = named(archive.format)[0]
+    return row.attributes if what == "attributes" else row.metadata != "none"
+
+
+def _tensor_changes(name: str, one: Archive, two: Archive) -> Iterator[Change]:
+    if name not in two:
+        yield Change("removed", name, old=str(one[name].type))
+        return
+    if name not in one:
+        yield Change("added", name, new=str(two[name].type))
+        return
+    x, y = one[name], two[name]
+    if _holds(one, "attributes") and _holds(two, "attributes") and not _equal(x.attributes, y.attributes):
+        yield Change("attributes", name, old=dict(x.attributes), new=dict(y.attributes))
+    if x.layout != y.layout:
+        yield Change("layout", name, old=x.layout, new=y.layout)
+        return
+    if x.declared is not None and x.type != y.type:
+        yield Change("type", name, old=str(x.type), new=str(y.type))
+    for part in [*x.parts, *(part for part in y.parts if part not in x.parts)]:
+        yield from _part_changes(part, x, y)
+
+
+def _part_changes(name: str, x: Tensor, y: Tensor) -> Iterator[Change]:
+    label = None if x.layout == "dense" else name
+    if name not in x.parts or name not in y.parts:
+        kind: Kind = "added" if name in y.parts else "removed"
+        yield Change(kind, x.name, name, _type(x.parts.get(name)), _type(y.parts.get(name)))
+        return
+    one, two = x.parts[name], y.parts[name]
+    if _type(one) != _type(two):
+        yield Change("type", x.name, label, _type(one), _type(two))
+    if one.shape != two.shape:
+        yield Change("shape", x.name, label, list(one.shape), list(two.shape))
+        return
+    if one.payload is two.payload:
+        return
+    if one.nbytes != two.nbytes and _unknown(one, two):
+        yield Change("values", x.name, label, f"{one.nbytes} bytes", f"{two.nbytes} bytes")
+        return
+    for tensor in (x, y):
+        if tensor.verifier is not None:
+            tensor.verifier(tensor)
+    values = compare(one, two, x.name)
+    if values.changed:
+        yield Change("values", x.name, label, values=values)
+    elif values.bits_only:
+        yield Change("bits", x.name, label, values=values)
+
+
+def _unknown(*parts: Part) -> bool:
+    return any(part.dtype is None or part.dtype.numpy is None for part in parts)
+
+
+def _type(part: Part | None) -> str | None:
+    if part is None:
+        return None
+    return part.dtype.name if part.dtype is not None else part.unknown_dtype
