@@ -29,6 +29,7 @@ __all__ = [
     "InputError",
     "IntegrityError",
     "LimitError",
+    "LossWarning",
     "OutOfRange",
     "TensorNotFound",
     "TensorglotError",
@@ -108,6 +109,10 @@ class OutOfRange(InputError, IndexError):
 
 class UnsupportedError(TensorglotError):
     """Lawful, but it cannot be expressed or decoded here."""
+
+
+class LossWarning(UserWarning):
+    """A conversion left out what its target cannot hold, as `on_loss="warn"` asked."""
 
 
 class TensorNotFound(TensorglotError, KeyError):

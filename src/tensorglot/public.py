@@ -6,6 +6,7 @@ from tensorglot.errors import (
     InputError,
     IntegrityError,
     LimitError,
+    LossWarning,
     OutOfRange,
     TensorglotError,
     TensorNotFound,
@@ -16,6 +17,8 @@ from tensorglot.formats.table import Format, formats
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Tensor
+from tensorglot.operations.convert import convert
+from tensorglot.operations.diff import Diff, diff
 from tensorglot.operations.load import load, loads
 from tensorglot.operations.open import open
 from tensorglot.operations.save import dumps, save
@@ -25,12 +28,14 @@ from tensorglot.operations.writer import Writer
 __all__ = [
     "AmbiguousFormat",
     "Archive",
+    "Diff",
     "Format",
     "FormatError",
     "InputError",
     "IntegrityError",
     "LimitError",
     "Limits",
+    "LossWarning",
     "OutOfRange",
     "Report",
     "Tensor",
@@ -39,6 +44,8 @@ __all__ = [
     "TruncatedError",
     "UnsupportedError",
     "Writer",
+    "convert",
+    "diff",
     "dumps",
     "formats",
     "load",

@@ -11,14 +11,16 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import cache
+from itertools import chain, islice
 from typing import TypeVar
 
 import numpy as np
 
-__all__ = ["LARGE_NBYTES", "READ_NBYTES", "allocate", "default_threads", "each"]
+__all__ = ["LARGE_NBYTES", "READ_NBYTES", "allocate", "default_threads", "each", "in_order"]
 
 LARGE_NBYTES = 1 << 20
 """From here on an allocation is a mapping of its own."""
@@ -30,6 +32,7 @@ _PAGE = 4096
 _HUGE_PAGE = 2 << 20
 _THREADS = "tensorglot"
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -76,4 +79,29 @@ def each(work: Callable[[T], None], items: Iterable[T], threads: int | None = No
             future.result()
     finally:
         for future in futures:
+            future.cancel()
+
+
+def in_order(work: Callable[[S], T], items: Iterable[S], executor: Executor | None = None) -> Iterator[T]:
+    """`work` of each item, in their order, a few items ahead on threads or on the executor given.
+
+    A single item is worked on here: most tensors are small. So is all that is asked for on one of those threads.
+    """
+    waiting: deque[Future[T]] = deque()
+    jobs = iter(items)
+    first = list(islice(jobs, 2))
+    if len(first) < 2 or threading.current_thread().name.startswith(_THREADS):
+        yield from map(work, chain(first, jobs))
+        return
+    ahead = 2 * default_threads()
+    pool = executor or _pool(default_threads(), os.getpid())
+    try:
+        for job in chain(first, jobs):
+            waiting.append(pool.submit(work, job))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
             future.cancel()

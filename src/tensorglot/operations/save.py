@@ -13,7 +13,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
 from tensorglot.operations.collect import collect
 
-__all__ = ["Progress", "dumps", "save", "save_archive"]
+__all__ = ["Progress", "check_expressible", "dumps", "save", "save_archive"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the bytes written so far and the bytes in all."""
@@ -88,11 +88,11 @@ def save_archive(
 
 
 def _chunks(archive: Archive, row: Format, options: WriteOptions) -> Iterator[Chunk]:
-    _check_expressible(archive, row, options)
+    check_expressible(archive, row, options)
     return row.module.write(archive, options)
 
 
-def _check_expressible(archive: Archive, row: Format, options: WriteOptions) -> None:
+def check_expressible(archive: Archive, row: Format, options: WriteOptions) -> None:
     """What the format has no place for is refused by name, before anything is written."""
     index = archive.index
     if index.metadata is not None:

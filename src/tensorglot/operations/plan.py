@@ -1,0 +1,242 @@
+"""What a conversion will do, as a value, before it does anything.
+
+A plan is made of what the index of the source says and what the row of the target
+format can hold; no tensor is read. It names every loss: what the target has no place
+for. Whether a loss is acceptable is the caller's decision, and none of the plan's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from tensorglot.errors import TensorglotError, escape
+from tensorglot.formats.table import Format
+from tensorglot.model.archive import Archive
+from tensorglot.model.payload import place
+from tensorglot.model.tensor import human_nbytes
+from tensorglot.operations.choose import DTypes, Rename, Select, new_dtype, renamed, selected
+
+__all__ = ["Action", "Loss", "LossKind", "Plan", "Step", "make_plan"]
+
+LossKind: TypeAlias = Literal["metadata", "attributes", "checksum", "layout", "dtype"]
+Action: TypeAlias = Literal["copy", "decode", "swap", "cast"]
+"""The stored bytes as they are, decompressed, in the other byte order, or as another type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One thing that the target has no place for."""
+
+    kind: LossKind
+    message: str
+    tensor: str | None = None
+    fatal: bool = False
+    """The tensor as a whole has no place, and will be left out."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "message": self.message, "tensor": self.tensor, "left_out": self.fatal}
+
+    def __str__(self) -> str:
+        return str(TensorglotError(self.message, rule=f"convert.{self.kind}", tensor=self.tensor))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One tensor on its way."""
+
+    source: str
+    target: str
+    action: Action
+    old: str
+    new: str
+    """Types: of elements, or of the whole value where it is not dense."""
+    shape: tuple[int, ...]
+    stored_nbytes: int
+    """In the source."""
+    nbytes: int
+    """In the target, before any compression."""
+    tied: str | None = None
+    """The tensor of the target, earlier on, that has the same bytes in the source."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "target": self.target,
+            "action": self.action,
+            "old": self.old,
+            "new": self.new,
+            "shape": list(self.shape),
+            "stored_nbytes": self.stored_nbytes,
+            "nbytes": self.nbytes,
+            "tied": self.tied,
+        }
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Plan:
+    """Steps, losses and sizes of a conversion."""
+
+    source: str
+    target: str
+    """Formats."""
+    compression: str | None
+    checksum: str | None
+    metadata: Mapping[str, Any] | None
+    steps: tuple[Step, ...]
+    losses: tuple[Loss, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of values to be written, before any compression."""
+        return sum(step.nbytes for step in self.steps)
+
+    @property
+    def stored_nbytes(self) -> int:
+        """Bytes of values to be read."""
+        return sum(step.stored_nbytes for step in self.steps if step.tied is None)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "target": self.target,
+            "compression": self.compression,
+            "checksum": self.checksum,
+            "nbytes": self.nbytes,
+            "stored_nbytes": self.stored_nbytes,
+            "metadata": None if self.metadata is None else sorted(self.metadata),
+            "losses": [loss.to_dict() for loss in self.losses],
+            "steps": [step.to_dict() for step in self.steps],
+        }
+
+    def __repr__(self) -> str:
+        lost = f", {len(self.losses)} losses" if self.losses else ""
+        return f"Plan({self.source} → {self.target}, {len(self.steps)} tensors, {human_nbytes(self.nbytes)}{lost})"
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the caller said."""
+
+    select: Select | None = None
+    rename: Rename | None = None
+    dtype: DTypes | None = None
+    metadata: Mapping[str, Any] | None = None
+    compression: str | None = None
+    checksum: str | None = None
+
+
+def make_plan(archive: Archive, row: Format, version: str, wishes: Wishes) -> Plan:
+    """The plan for an archive and a row of the table of formats."""
+    losses: list[Loss] = []
+    names = selected(archive.index.names, wishes.select)
+    checksum = wishes.checksum or _kept_checksum(archive, names, row, losses)
+    metadata = _metadata(archive.metadata if wishes.metadata is None else wishes.metadata, row, losses)
+    steps = []
+    for old, new in renamed(names, wishes.rename).items():
+        found = list(_losses(archive, old, row, wishes.dtype))
+        losses += found
+        if not any(loss.fatal for loss in found):
+            steps.append(_step(archive, old, new, wishes.dtype))
+    return Plan(
+        archive.format,
+        f"{row.name}@{version}",
+        wishes.compression,
+        checksum,
+        metadata,
+        tuple(_tied(archive, steps)),
+        tuple(losses),
+    )
+
+
+def _kept_checksum(archive: Archive, names: list[str], row: Format, losses: list[Loss]) -> str | None:
+    """Checksums go on: the same algorithm where the target has it, else the target's own."""
+    index = archive.index
+    if index.checksums is None:
+        return None
+    rows = (part for name in names for part in index.rows(index.positions[name]))
+    first = next((text for part in rows if (text := index.checksums[part]) is not None), None)
+    if first is None:
+        return None
+    if not row.checksums:
+        losses.append(Loss("checksum", f"{row.name} has no checksums, and the source does"))
+        return None
+    algorithm = first.partition(":")[0]
+    return algorithm if algorithm in row.checksums else row.checksums[0]
+
+
+def _metadata(metadata: Mapping[str, Any] | None, row: Format, losses: list[Loss]) -> Mapping[str, Any] | None:
+    """The metadata as the target can have it: none, text, or as it is."""
+    if not metadata or row.metadata == "any":
+        return metadata if row.metadata != "none" else None
+    if row.metadata == "none":
+        losses.append(Loss("metadata", f"{row.name} has no metadata: {', '.join(map(escape, metadata))}"))
+        return None
+    kept: dict[str, Any] = {}
+    for key, value in metadata.items():
+        if isinstance(value, str):
+            kept[key] = value
+            continue
+        try:
+            kept[key] = json.dumps(value, ensure_ascii=False)
+            became = "becomes JSON"
+        except (TypeError, ValueError):
+            became = "is left out"
+        kind = type(value).__name__
+        losses.append(Loss("metadata", f"metadata of {row.name} is text: '{escape(key)}', of {kind}, {became}"))
+    return kept
+
+
+def _losses(archive: Archive, name: str, row: Format, dtype: DTypes | None) -> Iterator[Loss]:
+    index = archive.index
+    position = index.positions[name]
+    if not row.attributes and index.attributes.get(position):
+        fields = ", ".join(map(escape, index.attributes[position]))
+        yield Loss("attributes", f"{row.name} has no attributes: {fields}", name)
+    layout = index.layouts.get(position)
+    if layout is not None and not {layout.name, "*"} & {*row.layouts}:
+        yield Loss("layout", f"{row.name} has no layout '{escape(layout.name)}'", name, fatal=True)
+        return
+    for part in index.rows(position):
+        old = index.dtype(part)
+        new = new_dtype(name, old, dtype) or old
+        if new is None:
+            if archive.format.partition("@")[0] != row.name:
+                unknown = escape(index.unknown_dtypes[part])
+                yield Loss("dtype", f"{row.name} has no element type '{unknown}'", name, fatal=True)
+        elif new.name not in row.dtypes:
+            yield Loss("dtype", f"{row.name} has no {new.name}", name, fatal=True)
+
+
+def _step(archive: Archive, old: str, new: str, dtype: DTypes | None) -> Step:
+    index = archive.index
+    position = index.positions[old]
+    rows = index.rows(position)
+    stored = sum(int(index.ends[row] - index.begins[row]) for row in rows)
+    layout = index.layouts.get(position)
+    if layout is not None:
+        type_ = str(layout.type)
+        action: Action = "decode" if any(row in index.codecs for row in rows) else "copy"
+        return Step(old, new, action, type_, type_, (), stored, sum(int(index.nbytes[row]) for row in rows))
+    row = rows[0]
+    was, shape = index.dtype(row), index.shape(row)
+    becomes = new_dtype(old, was, dtype)
+    action = "cast" if becomes else "decode" if row in index.codecs else "swap" if row in index.big_endian else "copy"
+    before = index.unknown_dtypes[row] if was is None else was.name
+    after = before if becomes is None else becomes.name
+    nbytes = int(index.nbytes[row]) if becomes is None else becomes.nbytes(math.prod(shape))
+    return Step(old, new, action, before, after, shape, stored, nbytes)
+
+
+def _tied(archive: Archive, steps: list[Step]) -> Iterator[Step]:
+    """Steps whose bytes are those of an earlier one know it."""
+    seen: dict[tuple[object, ...], str] = {}
+    index = archive.index
+    for step in steps:
+        row = index.rows(index.positions[step.source])[0]
+        key = (place(archive.payload(row, step.source)), step.new, step.shape)
+        first = seen.setdefault(key, step.target)
+        yield step if first == step.target or not step.nbytes else replace(step, tied=first)
