@@ -70,6 +70,8 @@ class Format:
     magic: tuple[bytes, ...] = ()
     metadata: Literal["none", "text", "any"] = "none"
     attributes: bool = False
+    ties: bool = False
+    """Two tensors may have their bytes in one place."""
     compression: tuple[str, ...] = ()
     checksums: tuple[str, ...] = ()
     layouts: tuple[str, ...] = ("dense",)
@@ -95,6 +97,7 @@ class Format:
             "dtypes": list(self.dtypes),
             "metadata": self.metadata,
             "attributes": self.attributes,
+            "ties": self.ties,
             "compression": list(self.compression),
             "checksums": list(self.checksums),
             "layouts": list(self.layouts),

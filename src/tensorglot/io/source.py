@@ -13,7 +13,9 @@ import mmap
 import os
 import stat
 import threading
-from typing import BinaryIO, Literal, TypeAlias, cast
+from contextlib import closing
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, TypeAlias, cast
 
 from tensorglot.errors import InputError, TruncatedError
 from tensorglot.io.memory import READ_NBYTES, allocate, each
@@ -59,13 +61,23 @@ class BufferSource:
         self._check(offset, nbytes)
         return self._view[offset : offset + nbytes]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _buffer_source, (bytes(self._view), self._share)
+
     def _check(self, offset: int, nbytes: int) -> None:
         if offset + nbytes > self.size:
             raise _truncated(offset, nbytes, self.size)
 
 
+def _buffer_source(data: bytes, share: bool) -> BufferSource:
+    return BufferSource(data, share=share)
+
+
 class FileSource:
-    """A regular file, read with pread: safe against a file that changes under us, and usable by many threads."""
+    """A regular file, read with pread: safe against a file that changes under us, and usable by many threads.
+
+    It can be sent to another process, which opens the file again and finds it unchanged.
+    """
 
     _fd = -1
 
@@ -73,12 +85,20 @@ class FileSource:
         """Opens a path, or takes over a descriptor."""
         self._fd = -1
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        self._path = None if isinstance(file, int) else Path(file).absolute()
         self._fd = file if isinstance(file, int) else os.open(file, flags)
         status = os.fstat(self._fd)
         self.size = status.st_size
+        self.stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        """What changes when a file is replaced or written to."""
         if not stat.S_ISREG(status.st_mode):
             self.close()
             raise InputError(f"{file} is {_kind(status.st_mode)}, not a file", rule="source.regular")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._path is None:
+            raise InputError("a file without a name cannot be sent to another process", rule="source.pickle")
+        return _reopened, (type(self), self._path, self.stamp)
 
     def fileno(self) -> int:
         if self._fd < 0:
@@ -117,18 +137,28 @@ class FileSource:
     __del__ = close
 
 
+def _reopened(kind: type[FileSource] | type[MmapSource], path: Path, stamp: tuple[int, ...]) -> FileSource | MmapSource:
+    source = kind(path)
+    if source.stamp != stamp:
+        raise InputError(f"{path} has changed since the handle to it was made", rule="source.changed")
+    return source
+
+
 class MmapSource(BufferSource):
     """A regular file as shared memory: no copy, and the caller's promise that nobody cuts the file short."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        file = FileSource(path)
-        try:
-            data = mmap.mmap(file.fileno(), file.size, access=mmap.ACCESS_READ) if file.size else b""
-        except ValueError:
-            raise _truncated(0, file.size, os.fstat(file.fileno()).st_size) from None
-        finally:
-            file.close()
+        self._path = Path(path).absolute()
+        with closing(FileSource(path)) as file:
+            self.stamp = file.stamp
+            try:
+                data = mmap.mmap(file.fileno(), file.size, access=mmap.ACCESS_READ) if file.size else b""
+            except ValueError:
+                raise _truncated(0, file.size, os.fstat(file.fileno()).st_size) from None
         super().__init__(cast("bytes", data), share=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (type(self), self._path, self.stamp)
 
 
 class StreamSource:
@@ -159,6 +189,9 @@ class StreamSource:
 
     def view(self, offset: int, nbytes: int) -> memoryview | None:
         return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise InputError("a file object cannot be sent to another process: open it by path", rule="source.pickle")
 
 
 def source_for(source: Readable, backend: Backend = "auto") -> BufferSource | FileSource | StreamSource:

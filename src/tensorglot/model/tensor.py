@@ -32,6 +32,7 @@ EXPORTS: dict[str, str] = {
     "awkward": "tensorglot.bridges.awkward:from_tensor",
     "arrow": "tensorglot.bridges.arrow:from_tensor",
     "scipy": "tensorglot.bridges.scipy:from_tensor",
+    "dlpack": "tensorglot.bridges.dlpack:from_tensor",
     "dequantize": "tensorglot.operations.dequantize:dequantize",
 }
 """Where the verbs of a Tensor live that need more than the model."""
@@ -288,7 +289,7 @@ class Tensor:
         return np.array(self.numpy(), dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self.numpy().__dlpack__(**options)
+        return self._export("dlpack", **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -321,9 +322,9 @@ class Tensor:
         """The real values of a quantized tensor."""
         return self._export("dequantize")  # type: ignore[no-any-return]
 
-    def _export(self, verb: str) -> Any:
+    def _export(self, verb: str, **options: Any) -> Any:
         module, function = EXPORTS[verb].split(":")
-        return getattr(import_module(module), function)(self)
+        return getattr(import_module(module), function)(self, **options)
 
     def __repr__(self) -> str:
         part = self.parts.get("data") if self.layout == "dense" else None

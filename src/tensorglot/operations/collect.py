@@ -1,12 +1,15 @@
 """The door: whatever a caller wants saved becomes one archive in memory.
 
-Arrays of any order, stride and byte order, scalars, nested lists of numbers, tensors
-of another archive, or such an archive itself. Behind the door there are columns and
+Arrays of any order, stride and byte order, tensors of PyTorch and JAX, whatever speaks
+DLPack, scalars, nested lists of numbers, tensors of another archive, or such an
+archive itself. A framework is known by being loaded already: none is imported here
+that the caller did not import. Behind the door there are columns and
 payloads, and nobody asks again what kind of thing a value was.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, cast
@@ -153,13 +156,23 @@ def _as_array(name: str, value: Any) -> NDArray[Any]:
     if isinstance(value, np.ndarray):
         return np.asarray(value)
     try:
-        return np.asarray(value)
+        return _foreign(name, value)
     except TensorglotError:
         raise
     except Exception as error:  # whatever a stranger's __array__ raises is about this value
         raise InputError(
             f"{type(value).__name__} cannot become an array: {error}", rule="save.value", tensor=name
         ) from error
+
+
+def _foreign(name: str, value: Any) -> NDArray[Any]:
+    """A tensor of a framework through its bridge; anything else as NumPy or DLPack takes it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return cast("NDArray[Any]", import_module("tensorglot.bridges.torch").to_numpy(name, value))
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        return cast("NDArray[Any]", import_module("tensorglot.bridges.dlpack").to_numpy(value))
+    return np.asarray(value)
 
 
 def _attach(columns: _Columns, attributes: Mapping[str, Mapping[str, Any]]) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,14 @@ from tensorglot.operations.open import Verify, open
 
 __all__ = ["load", "loads"]
 
+Framework: TypeAlias = Literal["numpy", "torch", "jax"]
+
+_BRIDGES: dict[str, str | None] = {
+    "numpy": None,
+    "torch": "tensorglot.bridges.torch",
+    "jax": "tensorglot.bridges.jax",
+}
+
 ALONE_NBYTES = 4 << 20
 """From here on a tensor has memory of its own."""
 BATCH = 256
@@ -43,38 +52,50 @@ def load(
     names: Iterable[str] | None = None,
     out: Mapping[str, NDArray[Any]] | None = None,
     threads: int | None = None,
-    framework: Literal["numpy"] = "numpy",
+    framework: Framework = "numpy",
     format: str | None = None,
     backend: Backend = "auto",
     strict: bool = False,
     verify: Verify = "never",
     limits: Limits | None = None,
-) -> dict[str, NDArray[Any]]:
-    """All tensors of a file, or those of `names`, as NumPy arrays in memory of their own.
+) -> dict[str, Any]:
+    """All tensors of a file, or those of `names`, as arrays in memory of their own.
 
-    `out` has arrays to read into, by name; those tensors are returned as the arrays given.
+    They are NumPy arrays, or with `framework="torch"` or `"jax"` tensors of that library.
+    `out` has NumPy arrays to read into, by name; those tensors are returned as the arrays
+    given.
     """
-    if framework != "numpy":
-        raise InputError(f"framework is 'numpy', not {framework!r}", rule="load.framework")
+    if framework not in _BRIDGES:
+        raise InputError(f"framework is {', '.join(_BRIDGES)}, not {framework!r}", rule="load.framework")
     with open(source, format=format, backend=backend, strict=strict, verify=verify, limits=limits) as archive:
-        rows = _rows(archive.index, names)
-        direct = _all_direct(archive.index, rows, out or {})
-        if direct and archive.source is not None and _all_plain(archive):
-            return _load_plain(archive.index, archive.source, rows, out or {}, threads)
-        return _load_each(archive, rows, out or {}, threads)
+        arrays = _arrays(archive, _rows(archive.index, names), out or {}, threads)
+    bridge = _BRIDGES[framework]
+    if bridge is None:
+        return arrays
+    convert = import_module(bridge).from_numpy
+    return {name: convert(name, array) for name, array in arrays.items()}
+
+
+def _arrays(
+    archive: Archive, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]], threads: int | None
+) -> dict[str, NDArray[Any]]:
+    if _all_direct(archive.index, rows, out) and archive.source is not None and _all_plain(archive):
+        return _load_plain(archive.index, archive.source, rows, out, threads)
+    return _load_each(archive, rows, out, threads)
 
 
 def loads(
     data: bytes | bytearray | memoryview,
     *,
     names: Iterable[str] | None = None,
+    framework: Framework = "numpy",
     format: str | None = None,
     strict: bool = False,
     verify: Verify = "never",
     limits: Limits | None = None,
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, Any]:
     """All tensors of a file that is in memory, as arrays of their own."""
-    return load(data, names=names, format=format, strict=strict, verify=verify, limits=limits)
+    return load(data, names=names, framework=framework, format=format, strict=strict, verify=verify, limits=limits)
 
 
 def _all_plain(archive: Archive) -> bool:

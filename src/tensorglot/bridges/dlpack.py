@@ -1,0 +1,107 @@
+"""DLPack both ways, for the element types that NumPy's own DLPack refuses, too.
+
+NumPy exchanges integers, floats, complex numbers and bools. A bfloat16 or float8
+array goes out as integers of its width, and then the one byte of the exchanged
+structure that names the type is set right; coming in, the other way round. Nothing is
+copied. Types of fewer than eight bits have no agreed packing, and are refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import UnsupportedError
+from tensorglot.model.dtypes import BY_NAME, dtype_of
+from tensorglot.model.tensor import Tensor
+
+__all__ = ["Exporter", "from_tensor", "to_numpy"]
+
+_UINT = 1
+_CODES = {
+    "bfloat16": 4,
+    "float8_e3m4": 7,
+    "float8_e4m3": 8,
+    "float8_e4m3b11fnuz": 9,
+    "float8_e4m3fn": 10,
+    "float8_e4m3fnuz": 11,
+    "float8_e5m2": 12,
+    "float8_e5m2fnuz": 13,
+    "float8_e8m0fnu": 14,
+}
+"""DLDataTypeCode of the types that NumPy does not exchange. Each has one width."""
+_NAMES = {code: name for name, code in _CODES.items()}
+
+_CODE_OFFSET = {b"dltensor": 20, b"dltensor_versioned": 52}
+"""Where the type code is in each form of the structure: data, device and rank stand before it, and in the
+versioned form the version, the manager's two pointers and the flags before those."""
+_CPU = (1, 0)
+_HOST_DEVICES = (1, 3, 11)
+"""CPU, and memory of CUDA and ROCm that the CPU can reach."""
+
+
+class Exporter(Protocol):
+    """Whatever has DLPack's two methods."""
+
+    def __dlpack__(self, **options: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+
+def from_tensor(tensor: Tensor, **options: Any) -> Any:
+    """The capsule that `Tensor.__dlpack__` gives."""
+    array = tensor.numpy()
+    row = dtype_of(array.dtype, tensor.name)
+    if row.packed:
+        raise UnsupportedError(f"DLPack has no agreed form for {row.name}", rule="dlpack.dtype", tensor=tensor.name)
+    if row.name not in _CODES:
+        return array.__dlpack__(**options)
+    capsule = array.view(f"u{array.itemsize}").__dlpack__(**options)
+    _type_code(capsule).value = _CODES[row.name]
+    return capsule
+
+
+def to_numpy(value: Exporter) -> NDArray[Any]:
+    """The array that an exporter has, without a copy if it is in memory that the CPU reaches."""
+    incoming = _Incoming(value)
+    array: NDArray[Any] = np.from_dlpack(incoming)
+    return array if incoming.name is None else array.view(BY_NAME[incoming.name].require_numpy())
+
+
+class _Incoming:
+    """An exporter that shows NumPy only types that NumPy knows."""
+
+    def __init__(self, value: Exporter) -> None:
+        self._value = value
+        self.name: str | None = None
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if self._value.__dlpack_device__()[0] not in _HOST_DEVICES:
+            options["dl_device"] = _CPU
+        try:
+            capsule = self._value.__dlpack__(**options)
+        except TypeError:  # an exporter from before the options
+            capsule = self._value.__dlpack__()
+        code = _type_code(capsule)
+        self.name = _NAMES.get(code.value)
+        if self.name is not None:
+            code.value = _UINT
+        return capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CPU
+
+
+def _type_code(capsule: Any) -> ctypes.c_uint8:
+    name = _capsule_name(capsule)
+    return ctypes.c_uint8.from_address(_capsule_pointer(capsule, name) + _CODE_OFFSET[name])
+
+
+_capsule_name = ctypes.pythonapi.PyCapsule_GetName
+_capsule_name.argtypes = [ctypes.py_object]
+_capsule_name.restype = ctypes.c_char_p
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_capsule_pointer.restype = ctypes.c_void_p
