@@ -46,7 +46,7 @@ class DType:
         return self.numpy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BY_NAME.__getitem__, (self.name,)
+        return dtype_of, (self.name,)
 
 
 _ROWS: tuple[tuple[str, int, Any], ...] = (
