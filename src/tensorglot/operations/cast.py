@@ -105,9 +105,9 @@ def _cast_complex(values: Array, new: DType) -> tuple[Array, int, int]:
 
 
 def _cast_real(values: Array, old: DType, new: np.dtype[Any]) -> tuple[Array, int, int]:
-    if old.name == "bool" or (np.can_cast(values.dtype, new) and not (kind_of(old) == "integer" and old.bits == 64)):
+    if (new == np.float64 and old.bits <= 32) or (new == np.float32 and old.bits <= 16):
         return values.astype(new), 0, 0
-    if kind_of(old) == "integer":
+    if kind_of(old) != "real":
         wide = values.astype(np.int64 if old.name.startswith("int") else np.uint64)
         cast_values = wide.astype(new)
         # A 64-bit integer may round up to 2**63 or 2**64, which no integer type can take back.

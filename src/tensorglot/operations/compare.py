@@ -150,7 +150,8 @@ def _compare_integers(x: Array, y: Array, count: int) -> Comparison:
 def _compare_inexact(x: Array, y: Array, count: int) -> Comparison:
     same_type = x.dtype == y.dtype
     wide = np.complex128 if "c" in (x.dtype.kind, y.dtype.kind) else np.float64
-    x, y = x.astype(wide), y.astype(wide)
+    with np.errstate(invalid="ignore"):  # of a signalling NaN
+        x, y = x.astype(wide), y.astype(wide)
     x_nan, y_nan = np.isnan(x), np.isnan(y)
     changed = (x != y) & ~(x_nan & y_nan)
     total = int(np.count_nonzero(changed))

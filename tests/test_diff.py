@@ -1,0 +1,165 @@
+"""diff: what counts as a difference, how large it is, and that it costs no memory."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import tensorglot as tg
+from arrays import random_array
+from bounds import MB, resident_nbytes
+from tensorglot.model.dtypes import BY_NAME, TABLE
+from tensorglot.model.payload import Memory
+from tensorglot.model.tensor import Part
+from tensorglot.operations.collect import as_tensor
+from tensorglot.operations.compare import Comparison, compare
+
+NAN, INF = math.nan, math.inf
+
+
+def compared(one: Any, two: Any) -> Comparison:
+    x, y = as_tensor("x", np.asarray(one)), as_tensor("x", np.asarray(two))
+    return compare(x.parts["data"], y.parts["data"], "x")
+
+
+VALUES: dict[str, tuple[Any, Any, Comparison]] = {
+    "equal": ([1.0, 2.0], [1.0, 2.0], Comparison(2)),
+    "one of four": ([1.0, 2, 3, 4], [1.0, 2, 3, 8], Comparison(4, 1, 0, 0, 4.0, 0.5)),
+    "nan equals nan": ([NAN, 1.0], [NAN, 2.0], Comparison(2, 1, 0, 0, 1.0, 0.5)),
+    "nan on one side": ([NAN, 1.0], [0.0, 1.0], Comparison(2, 1, 0, 1, 0.0, 0.0)),
+    "two infinities": ([INF, -INF], [INF, INF], Comparison(2, 1, 0, 0, INF, INF)),
+    "infinity and a number": ([INF], [1.0], Comparison(1, 1, 0, 0, INF, INF)),
+    "NaNs of two payloads": (
+        np.array([0x7FA00000, 0x7FC00001], "u4").view("f4"),
+        np.array([0x7FA00001, 0x7FC00001], "u4").view("f4"),
+        Comparison(2, 0, 1),
+    ),
+    "zeros of two signs": ([0.0, 1.0], [-0.0, 1.0], Comparison(2, 0, 1)),
+    "large neighbours": ([2**62, 1], [2**62 + 1, 1], Comparison(2, 1, 0, 0, 1.0, 2.0**-62)),
+    "the widest int64": ([-(2**63)], [2**63 - 1], Comparison(1, 1, 0, 0, 2.0**64, 2.0)),
+    "unsigned": (np.array([0], "u8"), np.array([2**64 - 1], "u8"), Comparison(1, 1, 0, 0, 2.0**64, 1.0)),
+    "bool": ([True, False], [True, True], Comparison(2, 1, 0, 0, 1.0, 1.0)),
+    "complex": ([3 + 4j], [0j], Comparison(1, 1, 0, 0, 5.0, 1.0)),
+    "two types": (np.float32([1, 2]), np.float64([1, 2]), Comparison(2)),
+    "rounded by a cast": (np.float32([1.001]), np.array([1.001], ml_dtypes.bfloat16), None),
+    "int and float": (np.int8([1, 2]), np.float32([1, 3]), Comparison(2, 1, 0, 0, 1.0, 1 / 3)),
+    "signed and unsigned": (np.int64([-1]), np.uint64([2**64 - 1]), Comparison(1, 1, 0, 0, 2.0**64, 1.0)),
+    "packed": (
+        np.array([1, -8, 3], ml_dtypes.int4),
+        np.array([1, 7, 3], ml_dtypes.int4),
+        Comparison(3, 1, 0, 0, 15.0, 1.875),
+    ),
+    "nothing": ([], [], Comparison(0)),
+}
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_values(case: str) -> None:
+    one, two, expected = VALUES[case]
+    found = compared(one, two)
+    if expected is None:
+        assert (found.changed, found.count) == (1, 1)
+        assert found.largest_absolute == pytest.approx(0.001, rel=1e-3)
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE if row.numpy is not None], ids=lambda row: row.name)
+def test_every_type_equals_itself_and_not_another(row: Any) -> None:
+    array = random_array(random.Random(1), row.name, (64,))
+    assert compared(array, array) == Comparison(64)
+    other = array.copy()
+    other.view(np.uint8)[0] ^= 1
+    found = compared(array, other)
+    assert found.changed + found.bits_only == 1
+
+
+finite = hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(-1e6, 1e6))
+
+
+@given(finite, st.data())
+def test_counts_and_distances(array: Any, data: Any) -> None:
+    other = data.draw(hnp.arrays(np.float64, array.shape, elements=st.floats(-1e6, 1e6)))
+    found = compared(array, other)
+    assert found.changed == np.count_nonzero(array != other)
+    assert found.largest_absolute == np.abs(array - other).max()
+    assert 0 <= found.largest_relative <= 2
+
+
+def test_opaque_elements_are_only_told_apart() -> None:
+    parts = [
+        Part(BY_NAME["int128"], (3,), Memory(np.frombuffer(data, np.uint8))) for data in (bytes(48), bytes(47) + b"x")
+    ]
+    assert compare(parts[0], parts[1], "x") == Comparison(3, 1, 0, 0, None, None)
+    assert compare(parts[0], parts[0], "x").equal
+
+
+def test_structure() -> None:
+    one = {"same": np.arange(3), "gone": np.zeros(2), "type": np.float32([1, 2]), "shape": np.zeros((2, 3))}
+    two = {"same": np.arange(3), "new": np.zeros(2), "type": np.float64([1, 2]), "shape": np.zeros((3, 2))}
+    found = tg.diff(one, two)
+    assert [(change.kind, change.tensor) for change in found.changes] == [
+        ("removed", "gone"),
+        ("type", "type"),
+        ("shape", "shape"),
+        ("added", "new"),
+    ]
+    assert not found.same
+    assert (found.tensors, found.equal) == (5, 1)
+    assert found.to_dict()["changes"][2] == {
+        "kind": "shape", "tensor": "shape", "key": None, "old": [2, 3], "new": [3, 2], "values": None,
+    }  # fmt: skip
+
+
+def test_metadata(tmp_path: Path) -> None:
+    for name, metadata in (("a", {"x": "1", "y": "2"}), ("b", {"y": "3"})):
+        tg.save(tmp_path / f"{name}.bt", {"w": np.zeros(1)}, metadata=metadata)
+    found = tg.diff(tmp_path / "a.bt", tmp_path / "b.bt")
+    assert [(c.kind, c.key, c.old, c.new) for c in found.changes] == [
+        ("metadata", "x", "1", None),
+        ("metadata", "y", "2", "3"),
+    ]
+    assert found.equal == 1
+
+
+def test_signed_zeros_are_other_bits() -> None:
+    found = tg.diff({"w": np.float32([0.0])}, {"w": np.float32([-0.0])})
+    assert [change.kind for change in found.changes] == ["bits"]
+
+
+def test_repr_says_how_many_and_what_first() -> None:
+    assert repr(tg.diff({"w": [1.0]}, {"w": [1.0]})) == "Diff(same, 1 tensors)"
+    text = repr(tg.diff({"w": [1.0, 2.0], "v": [1]}, {"w": [1.0, 2.5], "v": [1]}))
+    assert (
+        text
+        == "Diff(1 of 2 tensors differ: 1 values; first: w: 1 of 2 elements (0.5 of all), by at most 0.5, relative 0.2)"
+    )
+
+
+def test_names_are_escaped() -> None:
+    assert "\x1b" not in repr(tg.diff({"\x1b[2J": [1]}, {}))
+
+
+@pytest.mark.parametrize("order", ["F", "strided", "big-endian", "transposed"])
+def test_memory_order_is_no_difference(order: str) -> None:
+    array = random_array(random.Random(2), "float32", (300, 40, 50))
+    other = random_array(random.Random(2), "float32", (300, 40, 50), order)
+    assert tg.diff({"w": array}, {"w": other}).same
+
+
+def test_bounded_memory(tmp_path: Path) -> None:
+    array = np.zeros(24 << 20, np.float32)
+    tg.save(tmp_path / "a.bt", {"w": array}, durable=False)
+    array += 1
+    tg.save(tmp_path / "b.bt", {"w": array}, durable=False)
+    del array
+    assert resident_nbytes(lambda: tg.diff(tmp_path / "a.bt", tmp_path / "b.bt")) < 64 * MB
