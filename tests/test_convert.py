@@ -1,0 +1,322 @@
+"""convert: the plan, the losses, what the caller may ask for, and what is left when it goes wrong."""
+
+from __future__ import annotations
+
+import io
+import os
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from bounds import MB, resident_nbytes
+from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.index import Index
+from tensorglot.model.payload import Memory
+from tensorglot.model.tensor import Part, Tensor
+from tensorglot.model.types import dense
+from tensorglot.operations.collect import collect
+
+TENSORS: dict[str, Any] = {
+    "model.0.weight": np.arange(12, dtype=np.float32).reshape(3, 4) / 7,
+    "model.0.bias": np.float64([1.5, -2.25, 1e10]),
+    "model.1.weight": np.ones((2, 2), ml_dtypes.bfloat16),
+    "ids": np.arange(5),
+    "mask": np.array([True, False]),
+    "[x]": np.int8([1]),
+}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    tg.save(tmp_path / "a.bt", TENSORS, metadata={"step": "10"})
+    return tmp_path / "a.bt"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "b.bt"
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_is_written_is_what_save_would_write(source: Path, target: Path) -> None:
+    report = tg.convert(source, target, format="bintensors@1")
+    assert report.ok
+    assert report.written
+    assert target.read_bytes() == tg.dumps(TENSORS, format="bintensors@1", metadata={"step": "10"})
+    assert tg.diff(source, target).same
+    assert (report.format, report.tensors, report.losses) == ("bintensors@1", 6, ())
+    assert report.nbytes == sum(array.nbytes for array in TENSORS.values())
+
+
+def test_sources_and_targets_of_every_kind(source: Path) -> None:
+    expected = tg.dumps(TENSORS, format="bintensors", metadata={"step": "10"})
+    with tg.open(source) as archive, source.open("rb") as file:
+        for given in (source, str(source), source.read_bytes(), file, archive):
+            stream = io.BytesIO()
+            tg.convert(given, stream, format="bintensors")
+            assert stream.getvalue() == expected
+        assert list(archive)
+    stream = io.BytesIO()
+    tg.convert(TENSORS, stream, format="bintensors", metadata={"step": "10"})
+    assert stream.getvalue() == expected
+
+
+def test_a_file_converted_onto_itself(source: Path) -> None:
+    tg.convert(source, source, select="model.*")
+    assert set(tg.load(source)) == {name for name in TENSORS if name.startswith("model.")}
+
+
+SELECT: dict[str, tuple[Any, list[str]]] = {
+    "a pattern": ("model.*", ["model.0.weight", "model.0.bias", "model.1.weight"]),
+    "a name": ("ids", ["ids"]),
+    "several": (["*.bias", "mask"], ["model.0.bias", "mask"]),
+    "a name that is a pattern": ("[x]", ["[x]"]),
+    "a function": (lambda name: "bias" in name, ["model.0.bias"]),
+}
+
+
+@pytest.mark.parametrize("case", SELECT)
+def test_select(case: str, source: Path, target: Path) -> None:
+    select, names = SELECT[case]
+    tg.convert(source, target, select=select)
+    assert sorted(tg.load(target)) == sorted(names)
+
+
+RENAME: dict[str, tuple[Any, dict[str, str]]] = {
+    "one": ({"ids": "positions"}, {"ids": "positions"}),
+    "a star": (
+        {"model.*": "*"},
+        {"model.0.weight": "0.weight", "model.0.bias": "0.bias", "model.1.weight": "1.weight"},
+    ),
+    "two stars": (
+        {"model.*.*": "*/*"},
+        {"model.0.weight": "0/weight", "model.0.bias": "0/bias", "model.1.weight": "1/weight"},
+    ),
+    "a name before a pattern": ({"*": "x.*", "ids": "ids"}, {name: f"x.{name}" for name in TENSORS if name != "ids"}),
+    "a function": (str.upper, {name: name.upper() for name in TENSORS}),
+}
+
+
+@pytest.mark.parametrize("case", RENAME)
+def test_rename(case: str, source: Path, target: Path) -> None:
+    rename, expected = RENAME[case]
+    tg.convert(source, target, rename=rename)
+    assert set(tg.load(target)) == {expected.get(name, name) for name in TENSORS}
+
+
+CASTS: dict[str, tuple[Any, dict[str, str]]] = {
+    "a float for the floats": (
+        "float16",
+        {"model.0.weight": "float16", "model.0.bias": "float16", "model.1.weight": "float16"},
+    ),
+    "an integer for the integers": (np.int32, {"ids": "int32", "[x]": "int32"}),
+    "by pattern": ({"*.bias": "float32", "mask": "uint8"}, {"model.0.bias": "float32", "mask": "uint8"}),
+    "the first pattern": ({"*.0.*": "float64", "*": np.float32}, {
+        "model.0.weight": "float64", "model.1.weight": "float32", "ids": "float32", "mask": "float32", "[x]": "float32",
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASTS)
+def test_dtype(case: str, source: Path, target: Path) -> None:
+    dtype, changed = CASTS[case]
+    report = tg.convert(source, target, dtype=dtype, on_loss="drop")
+    loaded = tg.load(target)
+    for name, array in TENSORS.items():
+        kind = BY_NAME[changed.get(name, array.dtype.name)].numpy
+        with np.errstate(over="ignore"):
+            expected = array.astype(kind)
+        assert loaded[name].dtype == kind
+        assert np.array_equal(loaded[name].view(np.uint8), expected.view(np.uint8))
+    assert {cast.tensor: cast.new for cast in report.casts} == {n: k for n, k in changed.items() if n in TENSORS}
+
+
+def test_the_account_of_a_cast(source: Path, target: Path) -> None:
+    report = tg.convert(source, target, dtype={"model.0.*": "float16"}, on_loss="drop")
+    casts = {cast.tensor: cast for cast in report.casts}
+    weight = TENSORS["model.0.weight"]
+    rounded = np.count_nonzero(weight.astype(np.float16) != weight)
+    assert (casts["model.0.weight"].rounded, casts["model.0.weight"].overflowed) == (rounded, 0)
+    assert (casts["model.0.bias"].rounded, casts["model.0.bias"].overflowed) == (0, 1)
+    assert report.to_dict()["casts"][0]["count"] == 3
+
+
+def test_an_overflow_is_refused_and_leaves_nothing(source: Path, target: Path) -> None:
+    with pytest.raises(tg.UnsupportedError, match="float16 cannot hold 1 of") as caught:
+        tg.convert(source, target, dtype="float16")
+    assert (caught.value.rule, caught.value.tensor) == ("convert.overflow", "model.0.bias")
+    assert names_in(source.parent) == ["a.bt"]
+    with pytest.warns(tg.LossWarning, match=r"model\.0\.bias: 1 "):
+        tg.convert(source, target, dtype="float16", on_loss="warn")
+
+
+def test_dry_run(source: Path, target: Path) -> None:
+    report = tg.convert(source, target, dtype={"ids": "int4"}, rename={"mask": "m"}, dry_run=True)
+    assert not report.written
+    assert not report.ok
+    assert not target.exists()
+    plan = report.plan
+    assert plan is not None
+    assert [(loss.kind, loss.tensor) for loss in plan.losses] == [("dtype", "ids")]
+    steps = {step.source: step for step in plan.steps}
+    assert "ids" not in steps
+    assert (steps["mask"].target, steps["mask"].action, steps["mask"].nbytes) == ("m", "copy", 2)
+    assert report.to_dict()["plan"]["steps"][0]["action"] == "copy"
+    assert tg.convert(source, target, dry_run=True).ok
+
+
+def archive_with(**what: Any) -> Any:
+    return collect({"w": what.pop("tensor", np.zeros(2))}, **what)
+
+
+def sparse() -> Tensor:
+    part = Part(BY_NAME["float32"], (1,), Memory(np.float32([1])))
+    return Tensor("w", {"values": part}, "zt.sparse_coo/1", dense(BY_NAME["float32"], (3, 3)))
+
+
+LOSSES: dict[str, tuple[Any, str, str | None, Any]] = {
+    "dtype": (lambda: archive_with(tensor=np.zeros(2, ml_dtypes.int4)), "dtype", "w", {}),
+    "layout": (lambda: archive_with(tensor=sparse()), "layout", "w", {}),
+    "attributes": (lambda: archive_with(attributes={"w": {"unit": "m"}}), "attributes", "w", {"w": [0.0, 0.0]}),
+    "metadata that is no text": (lambda: archive_with(metadata={"n": 3}), "metadata", None, {"w": [0.0, 0.0]}),
+    "metadata that is not even JSON": (lambda: archive_with(metadata={"n": b"x"}), "metadata", None, {"w": [0.0, 0.0]}),
+    "checksums": (lambda: with_checksums(), "checksum", None, {"w": [0.0, 0.0]}),
+}
+
+
+def with_checksums() -> Any:
+    archive = archive_with()
+    fields = {name: getattr(archive.index, name) for name in Index.__dataclass_fields__}
+    return tg.Archive(Index(**{**fields, "checksums": ["crc32c:0x00000000"]}), None)
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_losses_are_named_and_refused(case: str, target: Path) -> None:
+    make, kind, tensor, left = LOSSES[case]
+    with pytest.raises(tg.UnsupportedError, match="on_loss='warn' or 'drop'") as caught:
+        tg.convert(make(), target)
+    assert (caught.value.rule, caught.value.tensor) == (f"convert.{kind}", tensor)
+    assert not target.exists()
+    with pytest.warns(tg.LossWarning, match="bintensors has no|of bintensors is text"):
+        tg.convert(make(), target, on_loss="warn")
+    target.unlink()
+    report = tg.convert(make(), target, on_loss="drop")
+    assert [(loss.kind, loss.tensor) for loss in report.losses] == [(kind, tensor)]
+    assert {name: array.tolist() for name, array in tg.load(target).items()} == left
+
+
+def test_metadata_is_carried_replaced_or_made_text(source: Path, target: Path) -> None:
+    def found() -> Any:
+        with tg.open(target) as archive:
+            return archive.metadata
+
+    tg.convert(source, target)
+    assert found() == {"step": "10"}
+    tg.convert(source, target, metadata={"by": "hand"})
+    assert found() == {"by": "hand"}
+    tg.convert(archive_with(metadata={"n": 3, "list": [1, "é"], "raw": b"x"}), target, on_loss="drop")
+    assert found() == {"n": "3", "list": '[1, "é"]'}
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a pattern for nothing": ({"select": "nothing*"}, "select.nothing"),
+    "two of one name": ({"rename": {"ids": "mask"}}, "rename.twice"),
+    "stars that do not match": ({"rename": {"*": "x"}}, "rename.stars"),
+    "no such type": ({"dtype": "float12"}, "dtype.name"),
+    "no such policy": ({"on_loss": "ignore"}, "convert.on_loss"),
+    "no such compression": ({"compression": "zstd"}, "save.compression"),
+    "no such checksum": ({"checksum": "crc32c"}, "save.checksum"),
+    "a type NumPy has not": ({"dtype": {"ids": "int128"}}, "convert.dtype"),
+}
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("case", REFUSED)
+def test_arguments_that_make_no_sense(case: str, dry_run: bool, source: Path, target: Path) -> None:
+    options, rule = REFUSED[case]
+    if rule == "convert.dtype" and dry_run:
+        assert not tg.convert(source, target, dry_run=True, **options).ok
+        return
+    with pytest.raises(tg.TensorglotError) as caught:
+        tg.convert(source, target, dry_run=dry_run, **options)
+    assert caught.value.rule == rule
+    assert not target.exists()
+
+
+def test_complex_has_no_real_form(target: Path) -> None:
+    with pytest.raises(tg.InputError, match="imaginary"):
+        tg.convert({"w": np.array([1j])}, target, dtype={"w": "float64"})
+
+
+def test_tied_tensors_are_known(target: Path) -> None:
+    shared = np.arange(4, dtype=np.float32)
+    report = tg.convert({"a": shared, "b": shared, "c": shared[1:], "d": shared.copy()}, target, dtype="bfloat16")
+    plan = report.plan
+    assert plan is not None
+    assert {step.target: step.tied for step in plan.steps} == {"a": None, "b": "a", "c": None, "d": None}
+    assert [cast.tensor for cast in report.casts] == ["a", "c", "d"]
+    assert tg.load(target)["b"].tolist() == [0, 1, 2, 3]
+
+
+def test_interrupted(source: Path, target: Path) -> None:
+    target.write_bytes(b"what was there")
+
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tg.convert(source, target, progress=interrupt)
+    assert target.read_bytes() == b"what was there"
+    assert names_in(source.parent) == ["a.bt", "b.bt"]
+
+
+def test_progress_reaches_the_end(source: Path, target: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    tg.convert(source, target, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1] > 0
+
+
+@pytest.mark.parametrize("pool", ["threads", "processes"])
+def test_executor(pool: str, tmp_path: Path) -> None:
+    kinds: dict[str, Any] = {
+        "threads": ThreadPoolExecutor,
+        "processes": partial(ProcessPoolExecutor, mp_context=get_context("spawn")),
+    }
+    tensors = {"w": np.linspace(-1, 1, 2_000_001, dtype=np.float32)}
+    with kinds[pool](2) as executor:
+        report = tg.convert(tensors, tmp_path / "a.bt", dtype="bfloat16", executor=executor)
+    assert report.casts == tg.convert(tensors, tmp_path / "b.bt", dtype="bfloat16").casts
+    assert (tmp_path / "a.bt").read_bytes() == (tmp_path / "b.bt").read_bytes()
+
+
+def test_raw_spans_are_copied_by_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tg.save(tmp_path / "a.bt", {"w": np.zeros(1 << 20)})
+    copied = 0
+    copy = os.copy_file_range
+
+    def counted(*arguments: Any) -> int:
+        nonlocal copied
+        done = copy(*arguments)
+        copied += done
+        return done
+
+    monkeypatch.setattr(os, "copy_file_range", counted)
+    tg.convert(tmp_path / "a.bt", tmp_path / "b.bt", format="bintensors@1")
+    assert copied == 8 << 20
+
+
+@pytest.mark.parametrize("dtype", [None, "float64", "float8_e4m3fn"])
+def test_bounded_memory(dtype: str | None, tmp_path: Path) -> None:
+    tg.save(tmp_path / "a.bt", {"w": np.ones(24 << 20, np.float32)}, durable=False)
+    used = resident_nbytes(lambda: tg.convert(tmp_path / "a.bt", tmp_path / "b.bt", dtype=dtype, durable=False))
+    assert used < 64 * MB
