@@ -1,0 +1,365 @@
+"""PyTorch, JAX and DLPack: every element type both ways, any stride, tied weights, handles that travel."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import random
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from arrays import random_array, raw
+from peers import missing
+from tensorglot.bridges import dlpack
+from tensorglot.model.dtypes import BY_NAME, TABLE
+from tensorglot.operations.collect import as_tensor
+
+WHOLE = [row.name for row in TABLE if row.numpy is not None and not row.packed]
+NOT_IN_TORCH = {"float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"}
+IN_TORCH = [name for name in WHOLE if name not in NOT_IN_TORCH]
+
+
+def library(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        missing(f"{name} is not installed")
+
+
+@pytest.fixture
+def torch() -> Any:
+    return library("torch")
+
+
+@pytest.fixture
+def jax() -> Any:
+    found = library("jax")
+    found.config.update("jax_platforms", "cpu")
+    return found
+
+
+class TestDLPack:
+    @pytest.mark.parametrize("version", [None, (1, 0)])
+    @pytest.mark.parametrize("name", WHOLE)
+    def test_out_and_in_again(self, name: str, version: Any) -> None:
+        array = random_array(random.Random(1), name, (3, 4, 5), "transposed")
+        tensor = as_tensor("x", array)
+
+        class Exporter:
+            def __dlpack__(self, **options: Any) -> Any:
+                return tensor.__dlpack__(max_version=version)
+
+            def __dlpack_device__(self) -> tuple[int, int]:
+                return tensor.__dlpack_device__()
+
+        back = dlpack.to_numpy(Exporter())
+        assert back.dtype == array.dtype
+        assert raw(back) == raw(array)
+        assert np.shares_memory(back, array)
+        assert raw(as_tensor("x", Exporter()).numpy()) == raw(array)
+
+    def test_an_exporter_from_before_the_options(self) -> None:
+        class Old:
+            def __dlpack__(self, stream: Any = None) -> Any:
+                return np.arange(3).__dlpack__()
+
+            def __dlpack_device__(self) -> tuple[int, int]:
+                return (1, 0)
+
+        assert tg.loads(tg.dumps({"x": Old()}, format="bintensors"))["x"].tolist() == [0, 1, 2]
+
+    @pytest.mark.parametrize("name", [row.name for row in TABLE if row.packed])
+    def test_packed_types_are_refused(self, name: str) -> None:
+        with pytest.raises(tg.UnsupportedError, match=name):
+            as_tensor("x", np.zeros(3, BY_NAME[name].numpy)).__dlpack__()
+
+
+class TestHandles:
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        tg.save(
+            tmp_path / "m.bt", {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "v": np.ones(2, ml_dtypes.bfloat16)}
+        )
+        return tmp_path / "m.bt"
+
+    @pytest.mark.parametrize("backend", ["pread", "mmap"])
+    def test_tensors_and_archives_are_sent(self, path: Path, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(path.parent)
+        with tg.open(path.name, backend=backend) as archive:
+            sent = pickle.dumps((archive, archive["w"], archive["v"]))
+        monkeypatch.chdir("/")
+        archive, w, v = pickle.loads(sent)
+        assert len(sent) < 4000
+        assert w[1].tolist() == archive["w"][1].tolist() == [3, 4, 5]
+        assert v.numpy().dtype == ml_dtypes.bfloat16
+        archive.close()
+
+    def test_another_process_reads(self, path: Path) -> None:
+        with tg.open(path) as archive, multiprocessing.get_context("spawn").Pool(1) as pool:
+            assert pool.apply(_total, (archive["w"],)) == 15
+
+    def test_a_file_that_has_changed_is_not_read(self, path: Path) -> None:
+        with tg.open(path) as archive:
+            sent = pickle.dumps(archive["w"])
+        tg.save(path, {"w": np.zeros(6, np.float32)})
+        with pytest.raises(tg.InputError) as caught:
+            pickle.loads(sent)
+        assert caught.value.rule == "source.changed"
+
+    def test_bytes_travel_and_streams_do_not(self, path: Path) -> None:
+        with tg.open(path.read_bytes()) as archive:
+            assert pickle.loads(pickle.dumps(archive["w"])).numpy().sum() == 15
+        with path.open("rb") as file, tg.open(file) as archive, pytest.raises(tg.InputError) as caught:
+            pickle.dumps(archive["w"])
+        assert caught.value.rule == "source.pickle"
+
+
+def _total(tensor: tg.Tensor) -> float:
+    return float(tensor.numpy().sum())
+
+
+def test_no_framework_is_imported() -> None:
+    script = """
+import sys, numpy as np, tensorglot as tg
+tg.loads(tg.dumps({"w": np.zeros(3), "n": 1.5, "l": [1, 2]}, format="bintensors"))
+assert not {"torch", "jax"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_an_unknown_framework_is_refused() -> None:
+    with pytest.raises(tg.InputError, match="numpy, torch, jax"):
+        tg.loads(b"", framework="caffe")  # type: ignore[arg-type]
+
+
+@pytest.mark.frameworks
+class TestTorch:
+    @pytest.mark.parametrize("name", IN_TORCH)
+    @pytest.mark.parametrize("order", ["C", "strided", "transposed"])
+    def test_every_type_both_ways(self, torch: Any, name: str, order: str) -> None:
+        from tensorglot.bridges.torch import from_numpy, to_numpy
+
+        array = random_array(random.Random(2), name, (3, 4, 5), order)
+        tensor = from_numpy("x", array)
+        assert tensor.dtype is getattr(torch, name)
+        assert tuple(tensor.shape) == array.shape
+        back = to_numpy("x", tensor)
+        assert back.dtype == array.dtype
+        assert raw(back) == raw(array)
+        if order == "C":
+            assert raw(np.asarray(to_numpy("x", torch.from_dlpack(as_tensor("x", array))))) == raw(array)
+
+    @pytest.mark.parametrize("name", [*sorted(NOT_IN_TORCH), "float4_e2m1fn", "int4"])
+    def test_other_types_are_refused_by_name(self, torch: Any, name: str) -> None:
+        from tensorglot.bridges.torch import from_numpy
+
+        with pytest.raises(tg.UnsupportedError, match=name):
+            from_numpy("x", np.zeros(3, BY_NAME[name].numpy))
+
+    def test_load_and_save(self, torch: Any, tmp_path: Path) -> None:
+        base = torch.arange(24, dtype=torch.float32).reshape(4, 6)
+        tensors = {
+            "plain": base,
+            "transposed": base.t(),
+            "strided": base[::2, 1::3],
+            "expanded": torch.ones(1, 3).expand(4, 3),
+            "bfloat16": base.to(torch.bfloat16).t(),
+            "float8": base.to(torch.float8_e4m3fn),
+            "scalar": torch.tensor(7),
+            "empty": torch.zeros(0, 3, dtype=torch.int16),
+            "parameter": torch.nn.Parameter(torch.ones(2)),
+            "graph": torch.ones(2, requires_grad=True) * 2,
+            "bool": torch.tensor([True, False]),
+            "unsigned": torch.tensor([1, 65535], dtype=torch.uint16),
+        }
+        tg.save(tmp_path / "m.bt", tensors)
+        loaded = tg.load(tmp_path / "m.bt", framework="torch")
+        assert loaded.keys() == tensors.keys()
+        for name, tensor in tensors.items():
+            assert loaded[name].dtype is tensor.dtype
+            assert torch.equal(loaded[name].to(torch.float64), tensor.detach().to(torch.float64)), name
+            loaded[name].zero_()
+
+    def test_conjugate_and_negative_views(self, torch: Any) -> None:
+        tensor = torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex64)
+        assert as_tensor("x", tensor.conj()).numpy().tolist() == [1 - 2j, 3 + 1j]
+        assert as_tensor("x", tensor.conj().imag).numpy().tolist() == [-2, 1]
+
+    def test_nothing_is_copied(self, torch: Any) -> None:
+        tensor = torch.zeros(4, dtype=torch.bfloat16)
+        array = as_tensor("x", tensor).numpy()
+        tensor[1] = 5
+        assert array[1] == 5
+
+    def test_memory_that_must_not_be_written_is_copied(self, torch: Any, tmp_path: Path) -> None:
+        tg.save(tmp_path / "m.bt", {"w": np.zeros(3, np.float32)})
+        tensor = tg.load(tmp_path / "m.bt", framework="torch", backend="mmap")["w"]
+        tensor[0] = 1
+        assert tg.load(tmp_path / "m.bt")["w"][0] == 0
+
+    def test_what_has_no_values_is_refused(self, torch: Any) -> None:
+        cases = {
+            "torch.meta": torch.zeros(3, device="meta"),
+            "torch.layout": torch.eye(3).to_sparse(),
+            "torch.dtype": torch.zeros(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
+        }
+        for rule, tensor in cases.items():
+            with pytest.raises(tg.TensorglotError) as caught:
+                tg.dumps({"w": tensor}, format="bintensors")
+            assert (caught.value.rule, caught.value.tensor) == (rule, "w")
+
+    def test_a_large_archive_is_shared_not_copied(self, torch: Any, tmp_path: Path) -> None:
+        from bounds import MB, resident_nbytes
+
+        tg.save(tmp_path / "m.bt", {"w": np.ones(25_000_000, ml_dtypes.bfloat16)}, durable=False)
+        kept = []
+        used = resident_nbytes(lambda: kept.append(tg.load(tmp_path / "m.bt", framework="torch")))
+        assert used < (50 + 32) * MB
+        assert kept[0]["w"].dtype is torch.bfloat16
+
+
+@pytest.mark.frameworks
+class TestModules:
+    @pytest.fixture
+    def make(self, torch: Any) -> Any:
+        class Model(torch.nn.Module):  # type: ignore[name-defined,misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.embedding = torch.nn.Embedding(10, 4)
+                self.norm = torch.nn.BatchNorm1d(4)
+                self.narrow = torch.nn.Linear(4, 3).to(torch.bfloat16)
+                self.head = torch.nn.Linear(4, 10, bias=False)
+                self.head.weight = self.embedding.weight
+
+        return Model
+
+    def test_round_trip(self, torch: Any, make: Any, tmp_path: Path) -> None:
+        from tensorglot.bridges.torch import load_model, save_model
+
+        for row in tg.formats():
+            if not row.writes:
+                continue
+            one, two = make(), make()
+            path = tmp_path / f"m{row.suffixes[0]}"
+            save_model(path, one, format=row.name)
+            assert load_model(path, two, format=row.name) == ([], [])
+            for (name, x), y in zip(one.state_dict().items(), two.state_dict().values(), strict=True):
+                assert torch.equal(x, y), (row.name, name)
+            assert two.head.weight is two.embedding.weight
+
+    def test_tied_weights_are_stored_once(self, make: Any, tmp_path: Path) -> None:
+        from tensorglot.bridges.torch import save_model
+
+        for row in tg.formats():
+            if not row.writes:
+                continue
+            path = tmp_path / f"m{row.suffixes[0]}"
+            save_model(path, make(), format=row.name)
+            with tg.open(path, format=row.name) as archive:
+                if row.ties:
+                    assert archive["head.weight"].offset == archive["embedding.weight"].offset
+                else:
+                    assert "head.weight" not in archive
+                    if row.metadata != "none":
+                        assert archive.metadata == {"head.weight": "embedding.weight"}
+
+    def test_names_must_fit(self, make: Any, tmp_path: Path) -> None:
+        from tensorglot.bridges.torch import load_model
+
+        state = {k: v for k, v in make().state_dict().items() if k != "norm.weight"} | {"extra": np.zeros(1)}
+        tg.save(tmp_path / "m.bt", state)
+        with pytest.raises(tg.InputError, match=r"missing: norm\.weight; unexpected: extra"):
+            load_model(tmp_path / "m.bt", make())
+        assert load_model(tmp_path / "m.bt", make(), strict=False) == (["norm.weight"], ["extra"])
+
+    def test_nothing_changes_unless_everything_fits(self, torch: Any, make: Any, tmp_path: Path) -> None:
+        from tensorglot.bridges.torch import load_model
+
+        for wrong in (torch.zeros(3, 5, dtype=torch.bfloat16), torch.zeros(3, 4)):
+            tg.save(tmp_path / "m.bt", {**make().state_dict(), "narrow.weight": wrong})
+            model = make()
+            before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+            with pytest.raises(tg.InputError) as caught:
+                load_model(tmp_path / "m.bt", model)
+            assert (caught.value.rule, caught.value.tensor) == ("torch.shape", "narrow.weight")
+            assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+    def test_read_into_the_module_itself(self, torch: Any, make: Any, tmp_path: Path) -> None:
+        from tensorglot.bridges.torch import load_model, save_model
+
+        one, two = make(), make()
+        save_model(tmp_path / "m.bt", one)
+        two.narrow.weight.data = two.narrow.weight.data.t().contiguous().t()
+        pointer = two.embedding.weight.data_ptr()
+        load_model(tmp_path / "m.bt", two)
+        assert two.embedding.weight.data_ptr() == pointer
+        assert torch.equal(one.narrow.weight, two.narrow.weight)
+
+    def test_with_the_safetensors_package(self, torch: Any, make: Any, tmp_path: Path) -> None:
+        if not any(row.name == "safetensors" for row in tg.formats()):
+            pytest.skip("no safetensors format yet")
+        theirs = library("safetensors.torch")
+        from tensorglot.bridges.torch import load_model, save_model
+
+        one, two, three = make(), make(), make()
+        save_model(tmp_path / "a.safetensors", one)
+        theirs.load_model(two, str(tmp_path / "a.safetensors"))
+        theirs.save_model(two, str(tmp_path / "b.safetensors"))
+        load_model(tmp_path / "b.safetensors", three)
+        assert all(
+            torch.equal(x, y) for x, y in zip(one.state_dict().values(), three.state_dict().values(), strict=True)
+        )
+
+    def test_only_modules(self, torch: Any, tmp_path: Path) -> None:
+        from tensorglot.bridges.torch import load_model, save_model
+
+        with pytest.raises(tg.InputError):
+            save_model(tmp_path / "m.bt", {"w": torch.zeros(1)})
+        tg.save(tmp_path / "m.bt", {})
+        with pytest.raises(tg.InputError):
+            load_model(tmp_path / "m.bt", {})
+
+
+@pytest.mark.frameworks
+class TestJax:
+    @pytest.mark.parametrize("name", WHOLE)
+    def test_every_type_both_ways(self, jax: Any, name: str) -> None:
+        from tensorglot.bridges.jax import from_numpy
+
+        array = random_array(random.Random(3), name, (3, 4, 5), "transposed")
+        with jax.enable_x64(True):
+            converted = from_numpy("x", array)
+            assert converted.dtype == array.dtype
+            assert raw(as_tensor("x", converted).numpy()) == raw(array)
+            assert raw(np.asarray(jax.numpy.from_dlpack(as_tensor("x", array)))) == raw(array)
+
+    def test_load_and_save(self, jax: Any, tmp_path: Path) -> None:
+        numpy = jax.numpy
+        tensors = {"a": numpy.arange(6).reshape(2, 3).T, "b": numpy.ones(3, numpy.bfloat16), "c": numpy.float32(2)}
+        tg.save(tmp_path / "m.bt", tensors)
+        loaded = tg.load(tmp_path / "m.bt", framework="jax")
+        for name, tensor in tensors.items():
+            assert isinstance(loaded[name], jax.Array)
+            assert loaded[name].dtype == tensor.dtype
+            assert (loaded[name] == tensor).all()
+
+    @pytest.mark.parametrize("name", ["int64", "uint64", "float64", "complex128"])
+    def test_wide_types_are_never_narrowed(self, jax: Any, name: str) -> None:
+        from tensorglot.bridges.jax import from_numpy
+
+        with jax.enable_x64(False), pytest.raises(tg.UnsupportedError, match="jax_enable_x64"):
+            from_numpy("x", np.zeros(3, name))
+
+    def test_types_that_the_platform_has_not(self, jax: Any) -> None:
+        from tensorglot.bridges.jax import from_numpy
+
+        with pytest.raises(tg.UnsupportedError, match="float6_e2m3fn"):
+            from_numpy("x", np.zeros(3, ml_dtypes.float6_e2m3fn))
