@@ -1,0 +1,129 @@
+"""Checksums of many stretches of a source, about as fast as the algorithm itself.
+
+Small neighbours are read together; large stretches are spread over threads, and one
+that is larger than its share of the whole is read ahead by one thread while another
+computes. What is in memory at a time is a few pieces.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from tensorglot.io.memory import default_threads, each
+from tensorglot.model.payload import Source
+from tensorglot.wire.checksums import Hasher, hasher
+
+__all__ = ["Stretch", "digests"]
+
+READ_NBYTES = 1 << 20
+"""Few enough to stay in the processor's cache between being read and being computed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Bytes of a source, and what to compute of them."""
+
+    source: Source
+    begin: int
+    end: int
+    algorithm: str
+
+    @property
+    def nbytes(self) -> int:
+        return self.end - self.begin
+
+
+def digests(stretches: Sequence[Stretch], threads: int | None = None) -> list[bytes]:
+    """The digest of each, in the order given."""
+    found = [b""] * len(stretches)
+    count = default_threads() if threads is None else threads
+    share = max(READ_NBYTES, sum(stretch.nbytes for stretch in stretches) // count)
+    large = [i for i, stretch in enumerate(stretches) if count > 1 and stretch.nbytes > share]
+    for i in large:
+        found[i] = _read_ahead(stretches[i])
+
+    def work(group: list[int]) -> None:
+        for i, digest in zip(group, _digests_of(stretches, group), strict=True):
+            found[i] = digest
+
+    each(work, _groups(stretches, set(large)), count)
+    return found
+
+
+def _groups(stretches: Sequence[Stretch], done: set[int]) -> list[list[int]]:
+    """Neighbours of one source, up to a piece together; larger ones alone, the largest first."""
+    order = sorted(
+        (i for i in range(len(stretches)) if i not in done),
+        key=lambda i: (id(stretches[i].source), stretches[i].begin, stretches[i].end),
+    )
+    groups: list[list[int]] = [[]]
+    for i in order:
+        group, stretch = groups[-1], stretches[i]
+        first = stretches[group[0]] if group else stretch
+        if stretch.source is first.source and stretch.end - first.begin <= READ_NBYTES:
+            group.append(i)
+        else:
+            groups.append([i])
+    return sorted(groups, key=lambda group: -stretches[group[-1]].nbytes if group else 0)
+
+
+def _digests_of(stretches: Sequence[Stretch], group: list[int]) -> Iterator[bytes]:
+    if len(group) > 1:
+        first = stretches[group[0]]
+        base = first.begin
+        block = _room()[: max(stretches[i].end for i in group) - base]
+        first.source.read_into(base, block)
+        for i in group:
+            running = hasher(stretches[i].algorithm)
+            running.update(block[stretches[i].begin - base : stretches[i].end - base])
+            yield running.digest()
+    elif group:
+        stretch = stretches[group[0]]
+        running = hasher(stretch.algorithm)
+        room = _room()
+        for begin, end in _pieces(stretch):
+            stretch.source.read_into(begin, room[: end - begin])
+            running.update(room[: end - begin])
+        yield running.digest()
+
+
+_rooms = threading.local()
+
+
+def _room() -> memoryview:
+    """A piece of memory for each thread, to be used again: pages that are there already are the fast ones."""
+    if not hasattr(_rooms, "piece"):
+        _rooms.piece = np.empty(READ_NBYTES, np.uint8).data
+    piece: memoryview = _rooms.piece
+    return piece
+
+
+def _read_ahead(stretch: Stretch) -> bytes:
+    """One thread reads while this one computes."""
+    running: Hasher = hasher(stretch.algorithm)
+    rooms = [np.empty(READ_NBYTES, np.uint8).data for _ in range(3)]
+    pieces = list(_pieces(stretch))
+
+    def read(i: int) -> memoryview:
+        begin, end = pieces[i]
+        room = rooms[i % 3][: end - begin]
+        stretch.source.read_into(begin, room)
+        return room
+
+    with ThreadPoolExecutor(1, thread_name_prefix="tensorglot-ahead") as reader:
+        ahead = [reader.submit(read, i) for i in range(min(2, len(pieces)))]
+        for i in range(len(pieces)):
+            running.update(ahead.pop(0).result())
+            if i + 2 < len(pieces):
+                ahead.append(reader.submit(read, i + 2))
+    return running.digest()
+
+
+def _pieces(stretch: Stretch) -> Iterator[tuple[int, int]]:
+    return pairwise([*range(stretch.begin, stretch.end, READ_NBYTES), stretch.end])
