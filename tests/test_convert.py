@@ -229,7 +229,7 @@ def test_metadata_is_carried_replaced_or_made_text(source: Path, target: Path) -
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a pattern for nothing": ({"select": "nothing*"}, "select.nothing"),
+    "a pattern for nothing": ({"select": "nothing*"}, "tensor.name"),
     "two of one name": ({"rename": {"ids": "mask"}}, "rename.twice"),
     "stars that do not match": ({"rename": {"*": "x"}}, "rename.stars"),
     "no such type": ({"dtype": "float12"}, "dtype.name"),

@@ -35,8 +35,11 @@ COMMANDS: tuple[Command, ...] = (
     Command("cat", "tensorglot.cli.cat", "Print a tensor or a slice of it."),
     Command("stats", "tensorglot.cli.stats", "Minimum, maximum, mean, deviation, zeros, NaN and Inf of tensors."),
     Command("verify", "tensorglot.cli.verify", "Check that a file keeps the rules of its format."),
+    Command("diff", "tensorglot.cli.diff", "Compare two files: names, types, shapes, values, metadata."),
+    Command("convert", "tensorglot.cli.convert", "Write the tensors of a file to another, in any format."),
     Command("vectors", "tensorglot.cli.vectors", "Move vectors between files and MongoDB, and make them smaller."),
     Command("formats", "tensorglot.cli.formats", "List the formats with what each can read, write and hold."),
+    Command("completion", "tensorglot.cli.completion", "Print what makes a shell complete commands and options."),
     Command("demo", "tensorglot.cli.demo", "Make a small checkpoint and show what can be done with it."),
 )
 _BY_NAME = {row.name: row for row in COMMANDS}

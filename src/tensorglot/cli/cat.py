@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from tensorglot.cli.options import as_json, file_argument, reading_format
+from tensorglot.cli.options import as_json, file_argument, reading_format, source_of
 from tensorglot.cli.terminal import message
 
 __all__ = ["command"]
@@ -45,7 +45,7 @@ def command(file: str, name: str, index: str, npy: bool, output: str | None, for
     if npy and output is None and sys.stdout.isatty():
         raise click.UsageError("A .npy file is not for a terminal: redirect it, or use -o FILE.")
     chosen = parse_index(index)
-    with tg.open(file, format=format) as archive:
+    with tg.open(source_of(file), format=format) as archive:
         tensor = archive[name]
         form = npy_bytes if npy else json_document if as_json else text_lines
         pieces = form(tensor, chosen)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tensorglot.cli.options import as_json, counted, file_argument, reading_format, shape_text
+from tensorglot.cli.options import as_json, counted, file_argument, reading_format, shape_text, source_of
 from tensorglot.cli.terminal import Column, print_fields, print_json, print_table
 from tensorglot.errors import escape
 
@@ -41,7 +41,7 @@ def command(file: str, name: str | None, format: str | None, as_json: bool) -> N
     from tensorglot.operations.listing import summarize
     from tensorglot.operations.plain import plain
 
-    with tg.open(file, format=format) as archive:
+    with tg.open(source_of(file), format=format) as archive:
         if name is not None:
             fields = plain(archive.info(name))
             (print_json if as_json else _print_tensor)(fields)

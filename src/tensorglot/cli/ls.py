@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorglot.cli.options import as_json, counted, file_argument, patterns_argument, reading_format, shape_text
+from tensorglot.cli.options import (
+    as_json,
+    counted,
+    file_argument,
+    patterns_argument,
+    reading_format,
+    shape_text,
+    source_of,
+)
 from tensorglot.cli.terminal import Column, informative, print_json, print_table
 from tensorglot.errors import escape
 
@@ -41,7 +49,7 @@ def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None
     from tensorglot.model.tensor import human_nbytes
     from tensorglot.operations.listing import entries, matching
 
-    with tg.open(file, format=format) as archive:
+    with tg.open(source_of(file), format=format) as archive:
         rows = entries(archive, matching(archive.index.names, patterns) if patterns else None)
         kind = archive.format
     nbytes = sum(row.nbytes for row in rows)

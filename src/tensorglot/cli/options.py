@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import click
 
-__all__ = ["as_json", "counted", "file_argument", "patterns_argument", "reading_format", "shape_text"]
+__all__ = [
+    "as_json",
+    "counted",
+    "file_argument",
+    "pairs",
+    "patterns_argument",
+    "reading_format",
+    "shape_text",
+    "source_of",
+    "target_of",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,3 +48,34 @@ def counted(count: int, noun: str) -> str:
 
 def shape_text(shape: Sequence[int]) -> str:
     return f"[{', '.join(map(str, shape))}]"
+
+
+def source_of(file: str) -> str | BinaryIO:
+    """What to open: the file, or stdin for `-`."""
+    if file != "-":
+        return file
+    if sys.stdin.isatty():
+        raise click.UsageError("- is stdin, and stdin is a terminal: pipe a file into it.")
+    return sys.stdin.buffer
+
+
+def target_of(file: str, format: str | None, dry_run: bool = False) -> str | BinaryIO:
+    """What to write to: the file, or stdout for `-`, where no suffix says the format."""
+    if file != "-":
+        return file
+    if format is None:
+        raise click.UsageError("- is stdout: name the format.")
+    if sys.stdout.isatty() and not dry_run:
+        raise click.UsageError("A file of tensors is not for a terminal: redirect it.")
+    return sys.stdout.buffer
+
+
+def pairs(given: Sequence[str], option: str) -> dict[str, str]:
+    """`KEY=VALUE` texts as a mapping."""
+    found: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise click.UsageError(f"{option} takes a pair with '=', not '{text}'.")
+        found[key] = value
+    return found

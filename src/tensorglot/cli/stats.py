@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorglot.cli.options import as_json, counted, file_argument, patterns_argument, reading_format
+from tensorglot.cli.options import as_json, counted, file_argument, patterns_argument, reading_format, source_of
 from tensorglot.cli.terminal import Column, informative, message, print_json, print_table, progress_bar
 from tensorglot.errors import escape
 
@@ -40,7 +40,7 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
     from tensorglot.operations.listing import matching
     from tensorglot.operations.stats import stats
 
-    with tg.open(file, format=format, verify="lazy") as archive, progress_bar("reading") as progress:
+    with tg.open(source_of(file), format=format, verify="lazy") as archive, progress_bar("reading") as progress:
         rows = list(stats(archive, names=matching(archive.index.names, patterns), progress=progress))
     if as_json:
         print_json({"file": file, "tensors": [row.to_dict() for row in rows]})

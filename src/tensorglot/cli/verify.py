@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tensorglot.cli.options import as_json, counted, file_argument, reading_format
+from tensorglot.cli.options import as_json, counted, file_argument, reading_format, source_of
 from tensorglot.cli.terminal import one_line, print_json
 
 __all__ = ["command"]
@@ -30,7 +30,7 @@ def command(file: str, deep: bool, strict: bool, format: str | None, as_json: bo
     import tensorglot as tg
     from tensorglot.model.tensor import human_nbytes
 
-    report = tg.verify(file, format=format, deep=deep, strict=strict)
+    report = tg.verify(source_of(file), format=format, deep=deep, strict=strict)
     if as_json:
         print_json({"file": file, **report.to_dict()})
     elif report.ok:

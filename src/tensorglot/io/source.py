@@ -11,7 +11,9 @@ from __future__ import annotations
 import io
 import mmap
 import os
+import shutil
 import stat
+import tempfile
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +23,8 @@ from tensorglot.errors import InputError, TruncatedError
 from tensorglot.io.memory import READ_NBYTES, allocate, each
 
 __all__ = ["Backend", "BufferSource", "FileSource", "MmapSource", "Readable", "StreamSource", "source_for"]
+
+_SPOOL_NBYTES = 16 << 20
 
 Backend: TypeAlias = Literal["auto", "pread", "mmap"]
 Readable: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO"
@@ -194,8 +198,22 @@ class StreamSource:
         raise InputError("a file object cannot be sent to another process: open it by path", rule="source.pickle")
 
 
+class SpooledSource(StreamSource):
+    """A stream that cannot seek, read to its end: in memory if it is short, else to a file without a name."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._spool = tempfile.SpooledTemporaryFile(_SPOOL_NBYTES)  # noqa: SIM115
+        shutil.copyfileobj(stream, self._spool, 1 << 20)
+        super().__init__(cast("BinaryIO", self._spool))
+
+    def close(self) -> None:
+        self._spool.close()
+
+    __del__ = close
+
+
 def source_for(source: Readable, backend: Backend = "auto") -> BufferSource | FileSource | StreamSource:
-    """The source for whatever the caller named. A stream that cannot seek is read to its end first."""
+    """The source for whatever the caller named."""
     if backend not in ("auto", "pread", "mmap"):
         raise InputError(f"backend is 'auto', 'pread' or 'mmap', not {backend!r}", rule="source.backend")
     if isinstance(source, (str, os.PathLike)):
@@ -203,7 +221,7 @@ def source_for(source: Readable, backend: Backend = "auto") -> BufferSource | Fi
     if isinstance(source, (bytes, bytearray, memoryview, mmap.mmap)):
         return BufferSource(cast("bytes", source), share=backend == "mmap")
     if hasattr(source, "read") and hasattr(source, "seek"):
-        return StreamSource(source) if source.seekable() else BufferSource(source.read())
+        return StreamSource(source) if source.seekable() else SpooledSource(source)
     try:
         return BufferSource(cast("memoryview", source), share=backend == "mmap")
     except TypeError:

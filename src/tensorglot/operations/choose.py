@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike
 from tensorglot.errors import InputError
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.operations.cast import kind_of
+from tensorglot.operations.listing import matching
 
 __all__ = ["DTypes", "Rename", "Select", "new_dtype", "renamed", "selected"]
 
@@ -30,13 +31,7 @@ def selected(names: Sequence[str], select: Select | None) -> list[str]:
         return list(names)
     if callable(select):
         return [name for name in names if select(name)]
-    known, chosen = set(names), set[str]()
-    for pattern in [select] if isinstance(select, str) else select:
-        matching = {pattern} if pattern in known else set(fnmatch.filter(names, pattern))
-        if not matching:
-            raise InputError(f"'{pattern}' selects no tensor", rule="select.nothing")
-        chosen |= matching
-    return [name for name in names if name in chosen]
+    return matching(names, [select] if isinstance(select, str) else select)
 
 
 def renamed(names: Sequence[str], rename: Rename | None) -> dict[str, str]:

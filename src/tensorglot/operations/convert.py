@@ -26,10 +26,11 @@ from tensorglot.model.tensor import Tensor, human_nbytes
 from tensorglot.operations.cast import Cast, cast_part
 from tensorglot.operations.choose import DTypes, Rename, Select
 from tensorglot.operations.collect import collect
-from tensorglot.operations.open import Verify
+from tensorglot.operations.open import Verify, open
 from tensorglot.operations.opened import Given, opened
 from tensorglot.operations.plan import Loss, Plan, Wishes, make_plan
 from tensorglot.operations.save import Progress, check_expressible, save_archive
+from tensorglot.operations.sums import write_sums
 from tensorglot.operations.verify import Problem, Report
 
 __all__ = ["Conversion", "OnLoss", "convert"]
@@ -78,6 +79,7 @@ def convert(
     compression: str | None = None,
     level: int | None = None,
     checksum: str | None = None,
+    sums: bool = False,
     on_loss: OnLoss = "error",
     dry_run: bool = False,
     source_format: str | None = None,
@@ -92,15 +94,18 @@ def convert(
     What the target cannot hold is named and refused; with `on_loss="warn"` it is named
     by a warning and left out, with `"drop"` only in the report. `dtype` casts: a type
     for all tensors of its kind, or a mapping from patterns to types; values too large
-    for the new type are a loss too. `dry_run` makes the plan and writes nothing. The
-    casts run on `executor` if one is given.
+    for the new type are a loss too. `sums` writes checksums beside the target. `dry_run`
+    makes the plan and writes nothing. The casts run on `executor` if one is given.
     """
     if on_loss not in ("error", "warn", "drop"):
         raise InputError(f"on_loss is 'error', 'warn' or 'drop', not {on_loss!r}", rule="convert.on_loss")
+    path = target if isinstance(target, (str, os.PathLike)) else None
+    if sums and path is None:
+        raise InputError("checksums go beside a file that has a name", rule="sums.source")
     begun = time.perf_counter()
-    row, version = for_target(target if isinstance(target, (str, os.PathLike)) else None, format)
+    row, version = for_target(path, format)
     with opened(source, format=source_format, verify=verify, limits=limits) as archive:
-        plan = make_plan(archive, row, version, Wishes(select, rename, dtype, metadata, compression, checksum))
+        plan = make_plan(archive, row, version, Wishes(select, rename, dtype, metadata, compression, checksum, sums))
         refused = plan.losses if on_loss == "error" else ()
         converted, accounts = _converted(archive, plan, row, on_loss, executor)
         options = WriteOptions(version, compression, level, plan.checksum)
@@ -114,6 +119,9 @@ def convert(
                 warnings.warn(str(loss), LossWarning, stacklevel=2)
         _verify(archive, plan)
         save_archive(target, converted, row, options, durable=durable, progress=progress)
+    if sums and path is not None:
+        with open(path, format=plan.target) as written:
+            write_sums(written, path)
     casts = tuple(account() for account in accounts)
     if on_loss == "warn":
         for cast in casts:

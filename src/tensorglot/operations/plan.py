@@ -127,13 +127,14 @@ class Wishes:
     metadata: Mapping[str, Any] | None = None
     compression: str | None = None
     checksum: str | None = None
+    sums: bool = False
 
 
 def make_plan(archive: Archive, row: Format, version: str, wishes: Wishes) -> Plan:
     """The plan for an archive and a row of the table of formats."""
     losses: list[Loss] = []
     names = selected(archive.index.names, wishes.select)
-    checksum = wishes.checksum or _kept_checksum(archive, names, row, losses)
+    checksum = wishes.checksum or _kept_checksum(archive, names, row, wishes.sums, losses)
     metadata = _metadata(archive.metadata if wishes.metadata is None else wishes.metadata, row, losses)
     steps = []
     for old, new in renamed(names, wishes.rename).items():
@@ -152,14 +153,16 @@ def make_plan(archive: Archive, row: Format, version: str, wishes: Wishes) -> Pl
     )
 
 
-def _kept_checksum(archive: Archive, names: list[str], row: Format, losses: list[Loss]) -> str | None:
-    """Checksums go on: the same algorithm where the target has it, else the target's own."""
+def _kept_checksum(archive: Archive, names: list[str], row: Format, sums: bool, losses: list[Loss]) -> str | None:
+    """Checksums go on: the same algorithm where the target has it, else the target's own, else a sidecar."""
     index = archive.index
     if index.checksums is None:
         return None
     rows = (part for name in names for part in index.rows(index.positions[name]))
     first = next((text for part in rows if (text := index.checksums[part]) is not None), None)
     if first is None:
+        return None
+    if not row.checksums and sums:
         return None
     if not row.checksums:
         losses.append(Loss("checksum", f"{row.name} has no checksums, and the source does"))

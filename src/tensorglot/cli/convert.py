@@ -1,0 +1,173 @@
+"""`tensorglot convert`"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from tensorglot.cli.options import as_json, counted, pairs, shape_text, source_of, target_of
+from tensorglot.cli.terminal import Column, informative, message, print_json, print_table, progress_bar
+from tensorglot.errors import escape
+
+if TYPE_CHECKING:
+    from tensorglot.operations.cast import Cast
+    from tensorglot.operations.convert import Conversion
+    from tensorglot.operations.plan import Plan
+
+__all__ = ["command"]
+
+
+@click.command
+@click.argument("source", type=click.Path(path_type=str))
+@click.argument("target", type=click.Path(path_type=str))
+@click.option("--to", metavar="FORMAT", help="Write this format, e.g. bintensors@1, not the one of the suffix.")
+@click.option("--from", "from_", metavar="FORMAT", help="Read the source as this format instead of finding out.")
+@click.option("--select", metavar="PATTERN", multiple=True, help="Only tensors whose names match; may be repeated.")
+@click.option("--rename", metavar="OLD=NEW", multiple=True, help="Names or patterns, e.g. 'model.*=*'.")
+@click.option(
+    "--dtype", metavar="[PATTERN=]TYPE", multiple=True, help="Cast tensors of the type's kind, or those named."
+)
+@click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Metadata instead of the source's.")
+@click.option("--compression", metavar="NAME", help="Compress, e.g. zstd.")
+@click.option("--level", type=int, help="How hard to compress.")
+@click.option("--checksum", metavar="NAME", help="Add checksums, e.g. crc32c.")
+@click.option("--sums", is_flag=True, help="Write checksums to a file beside the target.")
+@click.option(
+    "--on-loss",
+    type=click.Choice(["error", "warn", "drop"]),
+    default="error",
+    show_default=True,
+    help="What to do about what the target cannot hold.",
+)
+@click.option("--dry-run", is_flag=True, help="Show the plan, write nothing.")
+@as_json
+def command(
+    source: str,
+    target: str,
+    to: str | None,
+    from_: str | None,
+    select: tuple[str, ...],
+    rename: tuple[str, ...],
+    dtype: tuple[str, ...],
+    metadata: tuple[str, ...],
+    compression: str | None,
+    level: int | None,
+    checksum: str | None,
+    sums: bool,
+    on_loss: str,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Write the tensors of a file to another, in any format.
+
+    The format goes by the suffix of TARGET, or by --to. What the target cannot hold
+    is named, and refused unless --on-loss says otherwise. The target is whole or not
+    there, whatever happens. - is stdin or stdout.
+
+    \b
+    Examples:
+      tensorglot convert model.safetensors model.bt --dry-run
+      tensorglot convert model.bt half.bt --dtype bfloat16 --select 'layers.*'
+      tensorglot convert old.bt - --to bintensors@1 | ssh host 'cat > new.bt'
+    """
+    import tensorglot as tg
+
+    if target == "-" and as_json and not dry_run:
+        raise click.UsageError("stdout cannot have the file and the report: write to a file.")
+    if target == "-" and sums:
+        raise click.UsageError("Checksums beside a file go with a file.")
+    with progress_bar("converting") as progress:
+        report = tg.convert(
+            source_of(source),
+            target_of(target, to, dry_run),
+            format=to,
+            source_format=from_,
+            select=select or None,
+            rename=pairs(rename, "--rename") or None,
+            dtype=_dtype(dtype),
+            metadata=pairs(metadata, "--metadata") or None,
+            compression=compression,
+            level=level,
+            checksum=checksum,
+            sums=sums,
+            on_loss="error" if on_loss == "error" else "drop",
+            dry_run=dry_run,
+            progress=progress,
+        )
+    if as_json:
+        print_json({"source": source, "target": target, **report.to_dict()})
+    elif dry_run and report.plan is not None:
+        _print_plan(report.plan)
+    else:
+        _print_done(target, report, losses=on_loss == "warn")
+    return 0 if report.ok else 4
+
+
+def _dtype(given: Sequence[str]) -> str | dict[str, str] | None:
+    """One type for its kind, or types by pattern."""
+    if len(given) == 1 and "=" not in given[0]:
+        return given[0]
+    return pairs(given, "--dtype") or None
+
+
+def _print_done(target: str, report: Conversion, *, losses: bool) -> None:
+    from tensorglot.formats.table import named
+    from tensorglot.model.tensor import human_nbytes
+
+    rate = report.nbytes / report.seconds if report.seconds else 0
+    where = "" if target == "-" else f" to {target}"
+    message(
+        f"{counted(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}{where}: {report.format}, "
+        f"{report.seconds:.1f} s, {human_nbytes(rate)}/s"
+    )
+    for cast in report.casts:
+        if cast.rounded or cast.overflowed:
+            message(_cast_text(cast))
+    for loss in report.losses if losses else ():
+        message(f"lost: {loss}")
+    row, version = named(report.format or "")
+    if version is not None and version in row.notes:
+        message(f"{row.name}@{version}: {row.notes[version]}")
+
+
+def _cast_text(cast: Cast) -> str:
+    what = [
+        f"{count:,} {word}" for count, word in ((cast.rounded, "rounded"), (cast.overflowed, "overflowed")) if count
+    ]
+    return f"{escape(cast.tensor)}: {cast.old} to {cast.new}, {' and '.join(what)} of {cast.count:,}"
+
+
+def _print_plan(plan: Plan) -> None:
+    from tensorglot.model.tensor import human_nbytes
+
+    steps = plan.steps
+    columns = [
+        Column("name", [escape(step.source, longest=sys.maxsize) for step in steps], elastic=True),
+        Column(
+            "becomes",
+            ["" if s.target == s.source else escape(s.target, longest=sys.maxsize) for s in steps],
+            elastic=True,
+        ),
+        Column("action", [step.action for step in steps]),
+        Column(
+            "type", [step.old if step.new == step.old else f"{step.old} → {step.new}" for step in steps], elastic=True
+        ),
+        Column("shape", [shape_text(step.shape) for step in steps], elastic=True),
+        Column("size", [human_nbytes(step.nbytes) for step in steps], right=True),
+        Column(
+            "tied to",
+            ["" if step.tied is None else escape(step.tied, longest=sys.maxsize) for step in steps],
+            elastic=True,
+        ),
+    ]
+    print_table([column for column in columns if column.title == "name" or informative(column, "")])
+    print(
+        f"{plan.source} to {plan.target}: {counted(len(steps), 'tensor')}, "
+        f"{human_nbytes(plan.stored_nbytes)} to read, {human_nbytes(plan.nbytes)} to write"
+        + (f" before {plan.compression}" if plan.compression else "")
+    )
+    for loss in plan.losses:
+        print(f"lost: {loss}")

@@ -1,0 +1,81 @@
+"""`tensorglot diff`"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from tensorglot.cli.options import as_json, counted, source_of
+from tensorglot.cli.terminal import Column, informative, print_json, print_table, progress_bar
+from tensorglot.errors import escape
+
+if TYPE_CHECKING:
+    from tensorglot.operations.diff import Change, Diff
+
+__all__ = ["command"]
+
+
+@click.command
+@click.argument("one", type=click.Path(path_type=str))
+@click.argument("two", type=click.Path(path_type=str))
+@as_json
+def command(one: str, two: str, as_json: bool) -> int:
+    """Compare two files: names, types, shapes, values, metadata.
+
+    Exits with 1 if they differ. Formats do not count: the same tensors in two formats
+    are the same. NaN equals NaN. The relative difference is to the larger of the two
+    magnitudes. Values are compared in bounded memory. - is stdin.
+
+    \b
+    Examples:
+      tensorglot diff before.bt after.bt
+      tensorglot diff model.bt model.zt && rm model.bt
+      tensorglot diff a.bt b.bt --json | jq '.changes[].tensor'
+    """
+    import tensorglot as tg
+
+    with progress_bar("comparing") as progress:
+        found = tg.diff(source_of(one), source_of(two), progress=progress)
+    if as_json:
+        print_json({"one": one, "two": two, **found.to_dict()})
+    else:
+        _print(found)
+    return 0 if found.same else 1
+
+
+def _print(found: Diff) -> None:
+    tensors = counted(found.tensors, "tensor")
+    if found.same:
+        print(f"the same: {tensors}")
+        return
+    changes = found.changes
+    values = [change.values for change in changes]
+    columns = [
+        Column("name", [_name(change) for change in changes], elastic=True),
+        Column("change", [change.kind for change in changes]),
+        Column("first", [_side(change.old) for change in changes], elastic=True),
+        Column("second", [_side(change.new) for change in changes], elastic=True),
+        Column("changed", ["" if v is None else f"{v.changed:,} of {v.count:,}" for v in values], right=True),
+        Column("share", ["" if v is None else f"{v.share:.2%}" for v in values], right=True),
+        Column("absolute", ["" if v is None else _number(v.largest_absolute) for v in values], right=True),
+        Column("relative", ["" if v is None else _number(v.largest_relative) for v in values], right=True),
+        Column("NaN", ["" if v is None or not v.nan else f"{v.nan:,}" for v in values], right=True),
+        Column("bits", ["" if v is None or not v.bits_only else f"{v.bits_only:,}" for v in values], right=True),
+    ]
+    print_table([column for column in columns if informative(column, "")])
+    print(f"different: {counted(found.tensors - found.equal, 'tensor')} of {found.tensors:,}, {found.equal:,} equal")
+
+
+def _name(change: Change) -> str:
+    name = "#".join(part for part in (change.tensor, change.key) if part is not None)
+    return escape(name, longest=sys.maxsize)
+
+
+def _side(value: object) -> str:
+    return "" if value is None else escape(str(value), longest=200)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"

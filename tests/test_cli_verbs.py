@@ -1,0 +1,214 @@
+"""convert, diff, completion and `-`: what they print, what they leave, and with which code they end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import tensorglot as tg
+from tensorglot.cli import commands
+from terminals import COMMAND, environment, on_terminal, piped
+
+TENSORS: dict[str, Any] = {
+    "model.w": np.arange(12, dtype=np.float32).reshape(3, 4) / 7,
+    "model.b": np.ones(3),
+    "ids": np.arange(4),
+}
+
+
+USAGE = [
+    ["--rename", "x"],
+    ["--dtype", "float16", "--dtype", "int8"],
+    ["--on-loss", "ignore"],
+    ["--select", "nothing*"],
+]
+COMPLETED = [(["con"], "convert"), (["convert", "--dr"], "--dry-run"), (["convert", "--on-loss", "w"], "warn")]
+
+
+def run(*args: str | Path, code: int = 0, stdin: bytes | None = None) -> Result:
+    result = CliRunner().invoke(commands, [str(arg) for arg in args], input=stdin)
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    tg.save(tmp_path / "a.bt", TENSORS, metadata={"k": "v"})
+    return tmp_path / "a.bt"
+
+
+class TestConvert:
+    def test_it_converts_and_says_so_on_stderr(self, model: Path) -> None:
+        target = model.with_name("b.bt")
+        result = run("convert", model, target, "--to", "bintensors@1")
+        assert result.stdout == ""
+        assert "3 tensors, 104 B to " in result.stderr
+        assert "bintensors@1: read by bintensors 0.1.0 to 0.2.0" in result.stderr
+        assert tg.diff(model, target).same
+
+    def test_every_wish(self, model: Path) -> None:
+        target = model.with_name("b.bt")
+        arguments = ["--select", "model.*", "--rename", "model.*=*", "--dtype", "bfloat16", "--metadata", "a=b=c"]
+        result = run("convert", model, target, *arguments, "--sums")
+        assert "model.w: float32 to bfloat16, 10 rounded of 12" in result.stderr
+        with tg.open(target) as archive:
+            assert sorted(archive) == ["b", "w"]
+            assert archive.metadata == {"a": "b=c"}
+            assert archive["w"].dtype == "bfloat16"
+        assert target.with_name("b.bt.sums").exists()
+
+    def test_dry_run(self, model: Path) -> None:
+        target = model.with_name("b.bt")
+        lines = run("convert", model, target, "--dry-run", "--dtype", "ids=int32").stdout.splitlines()
+        assert lines[0].split() == ["name", "action", "type", "shape", "size"]
+        assert ["ids", "cast", "int64", "→", "int32", "[4]", "16", "B"] in [line.split() for line in lines]
+        assert lines[-1] == "bintensors@0 to bintensors@0: 3 tensors, 104 B to read, 88 B to write"
+        assert not target.exists()
+        plan = json.loads(run("convert", model, target, "--dry-run", "--json").stdout)
+        assert plan["written"] is False
+        assert [step["action"] for step in plan["plan"]["steps"]] == ["copy"] * 3
+
+    def test_losses(self, model: Path) -> None:
+        target = model.with_name("b.bt")
+        refused = run("convert", model, target, "--dtype", "ids=int4", code=4)
+        assert "bintensors has no int4" in refused.stderr
+        assert not target.exists()
+        assert run("convert", model, target, "--dtype", "ids=int4", "--dry-run", code=4)
+        warned = run("convert", model, target, "--dtype", "ids=int4", "--on-loss", "warn")
+        assert "lost: bintensors has no int4" in warned.stderr
+        assert sorted(tg.load(target)) == ["model.b", "model.w"]
+        assert "lost" not in run("convert", model, target, "--dtype", "ids=int4", "--on-loss", "drop").stderr
+
+    def test_json(self, model: Path) -> None:
+        report = json.loads(run("convert", model, model.with_name("b.bt"), "--json").stdout)
+        assert (report["ok"], report["written"], report["plan"]["target"]) == (True, True, "bintensors@0")
+
+    @pytest.mark.parametrize("arguments", USAGE, ids=" ".join)
+    def test_usage(self, model: Path, arguments: list[str]) -> None:
+        run("convert", model, model.with_name("b.bt"), *arguments, code=2)
+        assert not model.with_name("b.bt").exists()
+
+    def test_an_interrupt_leaves_nothing(self, tmp_path: Path) -> None:
+        tg.save(tmp_path / "big.bt", {"w": np.zeros(40_000_000, np.float32)}, durable=False)
+        arguments = ["convert", "big.bt", "out.bt", "--dtype", "float8_e4m3fn"]
+        process = subprocess.Popen(
+            [*COMMAND, *arguments], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(600):
+            if len(list(tmp_path.iterdir())) > 1:
+                break
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130, errors
+        assert [path.name for path in tmp_path.iterdir()] == ["big.bt"]
+
+    def test_a_bar_on_a_terminal(self, tmp_path: Path) -> None:
+        tg.save(tmp_path / "a.bt", {"w": np.zeros(20_000_000, np.float32)}, durable=False)
+        code, seen = on_terminal("convert", tmp_path / "a.bt", tmp_path / "b.bt", "--dtype", "bfloat16", columns=100)
+        assert code == 0
+        assert "converting" in seen
+        assert "MB/s" in seen or "GB/s" in seen or "MiB/s" in seen
+
+
+class TestDiff:
+    def test_the_same(self, model: Path) -> None:
+        assert run("diff", model, model).stdout == "the same: 3 tensors\n"
+        report = json.loads(run("diff", model, model, "--json").stdout)
+        assert (report["same"], report["changes"]) == (True, [])
+
+    def test_different(self, model: Path) -> None:
+        other = dict(TENSORS)
+        other["model.w"] = TENSORS["model.w"].copy()
+        other["model.w"][0, 0] = np.inf
+        other["ids"] = np.arange(5)
+        tg.save(model.with_name("b.bt"), other, metadata={"k": "w"})
+        lines = run("diff", model, model.with_name("b.bt"), code=1).stdout.splitlines()
+        assert lines[0].split() == ["name", "change", "first", "second", "changed", "share", "absolute", "relative"]
+        cells = [line.split() for line in lines]
+        assert ["k", "metadata", "v", "w"] in cells
+        assert ["ids", "shape", "[4]", "[5]"] in cells
+        assert ["model.w", "values", "1", "of", "12", "8.33%", "inf", "inf"] in cells
+        assert lines[-1] == "different: 2 tensors of 3, 1 equal"
+        document = run("diff", model, model.with_name("b.bt"), "--json", code=1).stdout
+        report = json.loads(document, parse_constant=pytest.fail)
+        assert report["changes"][-1]["values"]["largest_absolute"] == "Infinity"
+
+    def test_names_are_escaped(self, tmp_path: Path) -> None:
+        tg.save(tmp_path / "a.bt", {"\x1b[2J": [1]})
+        tg.save(tmp_path / "b.bt", {"\x1b[2J": [2]})
+        assert "\x1b" not in run("diff", tmp_path / "a.bt", tmp_path / "b.bt", code=1).stdout
+
+    def test_a_file_that_is_not_there(self, model: Path) -> None:
+        run("diff", model, "nothing.bt", code=5)
+
+
+class TestStreams:
+    @pytest.mark.parametrize("command", [["ls"], ["info"], ["stats"], ["verify"], ["cat", "ids"]], ids=lambda c: c[0])
+    def test_every_reader_takes_stdin(self, model: Path, command: list[str]) -> None:
+        from_file = run(command[0], model, *command[1:]).stdout
+        from_stdin = run(command[0], "-", *command[1:], stdin=model.read_bytes()).stdout
+        assert (
+            from_stdin.replace(" - ", f" {model} ") == from_file
+            or from_stdin.splitlines()[1:] == from_file.splitlines()[1:]
+        )
+
+    def test_a_pipe_through_convert(self, model: Path) -> None:
+        script = f"cat {model} | $T convert - - --to bintensors@1 | $T diff {model} -"
+        done = subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {script.replace('$T', ' '.join(COMMAND))}"],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "the same: 3 tensors\n"
+
+    def test_more_than_fits_in_memory_goes_to_disk(self, tmp_path: Path) -> None:
+        from tensorglot.io.source import SpooledSource
+
+        class Pipe:
+            left = 40 << 20
+
+            def read(self, nbytes: int = -1) -> bytes:
+                taken = min(nbytes, self.left)
+                self.left -= taken
+                return bytes(taken)
+
+        source = SpooledSource(Pipe())  # type: ignore[arg-type]
+        assert source.size == 40 << 20
+        assert source._spool._rolled  # type: ignore[attr-defined]
+        assert not any(source.read((40 << 20) - 3, 3))
+        source.close()
+
+    def test_what_makes_no_sense(self, model: Path) -> None:
+        assert "name the format" in run("convert", model, "-", code=2).stderr
+        assert "stdout cannot have" in run("convert", model, "-", "--to", "bintensors", "--json", code=2).stderr
+        assert "go with a file" in run("convert", model, "-", "--to", "bintensors", "--sums", code=2).stderr
+
+    def test_terminals_are_no_files(self, model: Path) -> None:
+        code, seen = on_terminal("ls", "-")
+        assert (code, "stdin is a terminal" in seen) == (2, True)
+        code, seen = on_terminal("convert", model, "-", "--to", "bintensors")
+        assert (code, "not for a terminal" in seen) == (2, True)
+
+
+class TestCompletion:
+    @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+    def test_the_script_names_the_command(self, shell: str) -> None:
+        assert "_TENSORGLOT_COMPLETE" in run("completion", shell).stdout
+
+    @pytest.mark.parametrize(("words", "expected"), COMPLETED)
+    def test_words_are_completed(self, words: list[str], expected: str) -> None:
+        text = " ".join(["tensorglot", *words])
+        done = piped(_TENSORGLOT_COMPLETE="bash_complete", COMP_WORDS=text, COMP_CWORD=str(len(words)))
+        assert f"plain,{expected}" in done.stdout.decode().splitlines()
