@@ -8,6 +8,7 @@ module with `command`, and a row.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -107,6 +108,13 @@ def commands() -> None:
     """
 
 
-def main() -> None:
+def main() -> NoReturn:
     """The entry point."""
-    commands.main()
+    try:
+        commands.main()
+    except SystemExit as leaving:
+        if leaving.code == 130:
+            # All is cleaned up and printed. A worker that was just being started when the interrupt came is known to
+            # nobody, and an ordinary exit would wait for it forever.
+            os._exit(130)
+        raise
