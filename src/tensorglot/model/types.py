@@ -17,14 +17,12 @@ ends, and the law is that `N * T` is the concatenation of its elements.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import ClassVar, Literal, TypeVar
 
-from tensorglot.errors import InputError
 from tensorglot.model.dtypes import BY_NAME, DType
+from tensorglot.model.typebase import Type, check_names, check_size, check_symbol, listed, refuse, value
 
 __all__ = [
     "ANY",
@@ -32,7 +30,6 @@ __all__ = [
     "Bytes",
     "Char",
     "Complex",
-    "Dims",
     "Fixed",
     "FixedBytes",
     "FixedString",
@@ -53,63 +50,29 @@ __all__ = [
     "Void",
     "dense",
     "dense_parts",
+    "fold",
     "leading",
-    "quote",
     "symbolic",
     "walk",
 ]
 
-SIZE_END = 1 << 63
+R = TypeVar("R")
+
 COMPLEX_PARTS = {"float16", "float32", "float64", "float128"}
 UNITS = {"utf8": 1, "ascii": 1, "utf16": 2, "utf32": 4}
 
-_BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_SYMBOL = re.compile(r"[A-Z][A-Za-z0-9_]*", re.ASCII)
-_ESCAPES = {"\\": r"\\", "'": r"\'", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
+@value
+class _Leaf(Type):
+    """Nothing but a name."""
 
-def _refuse(message: str, rule: str) -> InputError:
-    return InputError(message, rule=f"dynd.type.{rule}")
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Type:
-    """A DyND type. `str` is canonical."""
+    text: ClassVar[str] = ""
 
     def pieces(self) -> Iterator[str | Type]:
-        """The canonical text, with the types inside left as they are."""
-        raise NotImplementedError
-
-    @property
-    def children(self) -> tuple[Type, ...]:
-        return ()
-
-    @cached_property
-    def _text(self) -> str:
-        text: list[str] = []
-        stack: list[str | Type] = [self]
-        while stack:
-            piece = stack.pop()
-            if isinstance(piece, str):
-                text.append(piece)
-            else:
-                stack.extend(reversed(list(piece.pieces())))
-        return "".join(text)
-
-    def __str__(self) -> str:
-        return self._text
-
-    def __repr__(self) -> str:
-        return f"Type({self._text!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Type) and self._text == other._text)
-
-    def __hash__(self) -> int:
-        return hash(self._text)
+        yield self.text
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@value
 class Scalar(Type):
     """A row of the table of element types, the complex ones excepted."""
 
@@ -117,13 +80,13 @@ class Scalar(Type):
 
     def __post_init__(self) -> None:
         if self.dtype.name in _COMPLEX_ROWS:
-            raise _refuse(f"{self.dtype.name} is complex[T]", "complex")
+            raise refuse(f"{self.dtype.name} is complex[T]", "complex")
 
     def pieces(self) -> Iterator[str | Type]:
         yield self.dtype.name
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@value
 class Complex(Type):
     """`complex[T]`: two of T, a DyND float."""
 
@@ -131,42 +94,40 @@ class Complex(Type):
 
     def __post_init__(self) -> None:
         if not isinstance(self.part, Scalar) or self.part.dtype.name not in COMPLEX_PARTS:
-            raise _refuse(f"complex[{self.part}] has parts that are no float16, 32, 64 or 128", "complex")
+            raise refuse(f"complex[{self.part}] has parts that are no float16, 32, 64 or 128", "complex")
 
     def pieces(self) -> Iterator[str | Type]:
         yield f"complex[{self.part.dtype.name}]"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@value
 class FixedBytes(Type):
     """`bytes[N]`."""
 
     size: int
 
     def __post_init__(self) -> None:
-        _check_size(self.size)
+        check_size(self.size)
 
     def pieces(self) -> Iterator[str | Type]:
         yield f"bytes[{self.size}]"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Bytes(Type):
+@value
+class Bytes(_Leaf):
     """`bytes`, of any length."""
 
-    def pieces(self) -> Iterator[str | Type]:
-        yield "bytes"
+    text = "bytes"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class String(Type):
+@value
+class String(_Leaf):
     """`string`, UTF-8."""
 
-    def pieces(self) -> Iterator[str | Type]:
-        yield "string"
+    text = "string"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@value
 class FixedString(Type):
     """`fixed_string[N, 'encoding']`: N code units, filled up with NUL."""
 
@@ -174,83 +135,87 @@ class FixedString(Type):
     encoding: Literal["utf8", "ascii", "utf16", "utf32"] = "utf8"
 
     def __post_init__(self) -> None:
-        _check_size(self.size * UNITS.get(self.encoding, 1))
+        check_size(self.size * UNITS.get(self.encoding, 1))
         if self.size == 0:
-            raise _refuse("fixed_string of size 0", "fixed_string")
+            raise refuse("fixed_string of size 0", "fixed_string")
         if self.encoding not in UNITS:
-            raise _refuse(f"no encoding {self.encoding!r}; there are {', '.join(UNITS)}", "encoding")
+            raise refuse(f"no encoding {self.encoding!r}; there are {', '.join(UNITS)}", "encoding")
 
     @property
     def nbytes(self) -> int:
         return self.size * UNITS[self.encoding]
 
     def pieces(self) -> Iterator[str | Type]:
-        yield (
-            f"fixed_string[{self.size}]" if self.encoding == "utf8" else f"fixed_string[{self.size}, '{self.encoding}']"
-        )
+        encoding = "" if self.encoding == "utf8" else f", '{self.encoding}'"
+        yield f"fixed_string[{self.size}{encoding}]"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Char(Type):
+@value
+class Char(_Leaf):
     """`char`: one code point."""
 
-    def pieces(self) -> Iterator[str | Type]:
-        yield "char"
+    text = "char"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class TypeType(Type):
+@value
+class TypeType(_Leaf):
     """`type`: the value is a type."""
 
-    def pieces(self) -> Iterator[str | Type]:
-        yield "type"
+    text = "type"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Void(Type):
+@value
+class Void(_Leaf):
     """`void`: no bytes."""
 
-    def pieces(self) -> Iterator[str | Type]:
-        yield "void"
+    text = "void"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@value
 class _Around(Type):
     """One type inside another."""
 
     element: Type
+    before: ClassVar[str] = ""
+    after: ClassVar[str] = ""
 
     @property
     def children(self) -> tuple[Type, ...]:
         return (self.element,)
 
+    def pieces(self) -> Iterator[str | Type]:
+        yield self.before
+        yield self.element
+        yield self.after
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
-class Fixed(_Around):
+
+@value
+class Fixed(Type):
     """`N * T`."""
 
     size: int
+    element: Type
 
-    def __init__(self, size: int, element: Type) -> None:
-        _check_size(size)
-        object.__setattr__(self, "size", size)
-        object.__setattr__(self, "element", element)
+    def __post_init__(self) -> None:
+        check_size(self.size)
+
+    @property
+    def children(self) -> tuple[Type, ...]:
+        return (self.element,)
 
     def pieces(self) -> Iterator[str | Type]:
         yield f"{self.size} * "
         yield self.element
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@value
 class Var(_Around):
     """`var * T`: as many as there are."""
 
-    def pieces(self) -> Iterator[str | Type]:
-        yield "var * "
-        yield self.element
+    before = "var * "
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@value
 class Tuple(Type):
     """`(T0, T1)`. Open, `(T0, ...)`, it is symbolic."""
 
@@ -263,11 +228,11 @@ class Tuple(Type):
 
     def pieces(self) -> Iterator[str | Type]:
         yield "("
-        yield from _listed(list(self.elements), (), self.open)
+        yield from listed(list(self.elements), (), self.open)
         yield ")"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@value
 class Struct(Type):
     """`{a: T0, b: T1}`. Open, `{a: T0, ...}`, it is symbolic."""
 
@@ -275,7 +240,7 @@ class Struct(Type):
     open: bool = False
 
     def __post_init__(self) -> None:
-        _check_names(self.fields)
+        check_names(self.fields)
 
     @property
     def children(self) -> tuple[Type, ...]:
@@ -283,57 +248,46 @@ class Struct(Type):
 
     def pieces(self) -> Iterator[str | Type]:
         yield "{"
-        yield from _listed([], self.fields, self.open)
+        yield from listed([], self.fields, self.open)
         yield "}"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@value
 class Option(_Around):
     """`?T`: T, or missing."""
+
+    before = "?"
 
     def __post_init__(self) -> None:
         inner = self.element
         while isinstance(inner, Pointer):
             inner = inner.element
         if isinstance(inner, Option):
-            raise _refuse("an option of an option", "option")
-
-    def pieces(self) -> Iterator[str | Type]:
-        yield "?"
-        yield self.element
+            raise refuse("an option of an option", "option")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@value
 class Pointer(_Around):
     """`pointer[T]`: T itself, when serialized."""
 
-    def pieces(self) -> Iterator[str | Type]:
-        yield "pointer["
-        yield self.element
-        yield "]"
+    before, after = "pointer[", "]"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@value
 class Array(_Around):
     """`array[T]`: a type that T describes, and a value of it."""
 
-    def pieces(self) -> Iterator[str | Type]:
-        yield "array["
-        yield self.element
-        yield "]"
+    before, after = "array[", "]"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@value
 class Merkle(_Around):
     """`merkle[T]`: the CID of a value of T."""
 
-    def pieces(self) -> Iterator[str | Type]:
-        yield "merkle["
-        yield self.element
-        yield "]"
+    before, after = "merkle[", "]"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@value
 class Storage(_Around):
     """`storage[dims * T, axis=[…]]`: the leading fixed dims, stored in another order; axis[0] varies slowest.
 
@@ -345,11 +299,11 @@ class Storage(_Around):
 
     def __post_init__(self) -> None:
         if sorted(self.axis) != list(range(len(self.axis))):
-            raise _refuse(f"axis {list(self.axis)} is not a permutation", "axis")
+            raise refuse(f"axis {list(self.axis)} is not a permutation", "axis")
         if len(self.axis) > len(leading(self.element)[0]):
-            raise _refuse(f"axis {list(self.axis)} is longer than the leading fixed dims of {self.element}", "axis")
+            raise refuse(f"axis {list(self.axis)} is longer than the leading fixed dims of {self.element}", "axis")
         if not self.axis or self.axis[-1] == len(self.axis) - 1:
-            raise _refuse(f"axis {list(self.axis)} ends in axes that stay where they are", "axis")
+            raise refuse(f"axis {list(self.axis)} ends in axes that stay where they are", "axis")
 
     @staticmethod
     def of(element: Type, axis: tuple[int, ...]) -> Type:
@@ -364,53 +318,41 @@ class Storage(_Around):
         yield f", axis=[{', '.join(map(str, self.axis))}]]"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@value
 class Symbol(Type):
     """`Any`, or a type variable. Symbolic: it has no data."""
 
     name: str
 
     def __post_init__(self) -> None:
-        _check_symbol(self.name)
+        check_symbol(self.name)
 
     def pieces(self) -> Iterator[str | Type]:
         yield self.name
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
-class SymbolicDim(_Around):
-    """`N * T` with a variable for the dimension, or `Fixed * T`."""
+@value
+class SymbolicDim(Type):
+    """`N * T` with a variable for the dimension, or `Fixed * T`. With dots, `N... * T` or `... * T`, for any number."""
 
     name: str
+    dots: bool
+    element: Type
 
-    def __init__(self, name: str, element: Type) -> None:
-        _check_symbol(name)
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "element", element)
+    def __post_init__(self) -> None:
+        if self.name or not self.dots:
+            check_symbol(self.name)
+
+    @property
+    def children(self) -> tuple[Type, ...]:
+        return (self.element,)
 
     def pieces(self) -> Iterator[str | Type]:
-        yield f"{self.name} * "
+        yield f"{self.name}... * " if self.dots else f"{self.name} * "
         yield self.element
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
-class Dims(_Around):
-    """`... * T` or `Name... * T`: any number of dimensions."""
-
-    name: str
-
-    def __init__(self, name: str, element: Type) -> None:
-        if name:
-            _check_symbol(name)
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "element", element)
-
-    def pieces(self) -> Iterator[str | Type]:
-        yield f"{self.name}... * "
-        yield self.element
-
-
-@dataclass(frozen=True, eq=False, repr=False)
+@value
 class Function(Type):
     """`(T0, name: T1) -> R`."""
 
@@ -420,7 +362,7 @@ class Function(Type):
     open: bool = False
 
     def __post_init__(self) -> None:
-        _check_names(self.keywords)
+        check_names(self.keywords)
 
     @property
     def children(self) -> tuple[Type, ...]:
@@ -428,58 +370,14 @@ class Function(Type):
 
     def pieces(self) -> Iterator[str | Type]:
         yield "("
-        yield from _listed(list(self.positional), self.keywords, self.open)
+        yield from listed(list(self.positional), self.keywords, self.open)
         yield ") -> "
         yield self.result
 
 
-def quote(name: str) -> str:
-    """A field's name as the canonical text has it: bare where that is possible, else quoted and pure ASCII."""
-    if _BARE.fullmatch(name):
-        return name
-    return f"'{''.join(_quoted(c) for c in name)}'"
-
-
-def _quoted(c: str) -> str:
-    if c in _ESCAPES:
-        return _ESCAPES[c]
-    if " " <= c <= "~":
-        return c
-    return f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}"
-
-
-def _listed(positional: list[Type], keywords: tuple[tuple[str, Type], ...], open: bool) -> Iterator[str | Type]:
-    entries: list[tuple[str, Type | None]] = [("", element) for element in positional]
-    entries += [(f"{quote(name)}: ", element) for name, element in keywords]
-    if open:
-        entries.append(("...", None))
-    for i, (before, element) in enumerate(entries):
-        yield f", {before}" if i else before
-        if element is not None:
-            yield element
-
-
-def _check_size(size: int) -> None:
-    if not 0 <= size < SIZE_END:
-        raise _refuse(f"size {size} is not within 0 and 2**63 - 1", "size")
-
-
-def _check_symbol(name: str) -> None:
-    if not _SYMBOL.fullmatch(name):
-        raise _refuse(f"a type variable starts with a capital letter, {name!r} does not", "symbol")
-
-
-def _check_names(fields: tuple[tuple[str, Type], ...]) -> None:
-    names = {name for name, _ in fields}
-    if len(names) != len(fields):
-        raise _refuse("a field's name stands twice", "field")
-    if any("\ud800" <= c <= "\udfff" for name in names for c in name):
-        raise _refuse("a field's name has a surrogate", "field")
-
-
 ANY = Symbol("Any")
 _COMPLEX_ROWS = {"complex64": "float32", "complex128": "float64"}
-_SYMBOLIC = (Symbol, SymbolicDim, Dims, Function)
+_SYMBOLIC = (Symbol, SymbolicDim, Function)
 
 
 def walk(type: Type) -> Iterator[Type]:
@@ -489,6 +387,27 @@ def walk(type: Type) -> Iterator[Type]:
         inner = stack.pop()
         yield inner
         stack.extend(reversed(inner.children))
+
+
+def fold(
+    type: Type,
+    combine: Callable[[Type, list[R]], R],
+    inside: Callable[[Type], tuple[Type, ...]] = attrgetter("children"),
+) -> R:
+    """Combines a type with the results for the types inside it, from the inside out."""
+    results: list[R] = []
+    stack: list[tuple[Type, bool]] = [(type, False)]
+    while stack:
+        inner, ready = stack.pop()
+        arity = len(inside(inner))
+        if ready:
+            arguments = results[len(results) - arity :]
+            del results[len(results) - arity :]
+            results.append(combine(inner, arguments))
+        else:
+            stack.append((inner, True))
+            stack.extend((child, False) for child in reversed(inside(inner)))
+    return results[0]
 
 
 def symbolic(type: Type) -> bool:

@@ -1,0 +1,114 @@
+"""What every type has: its parts, and from them its canonical text.
+
+Knows how text is put together and how names are quoted; knows no kind of type.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar, dataclass_transform
+
+from tensorglot.errors import InputError
+
+__all__ = ["SIZE_END", "Type", "check_names", "check_size", "check_symbol", "listed", "quote", "refuse", "value"]
+
+K = TypeVar("K")
+SIZE_END = 1 << 63
+
+_BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_SYMBOL = re.compile(r"[A-Z][A-Za-z0-9_]*", re.ASCII)
+_ESCAPES = {"\\": r"\\", "'": r"\'", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+def value(kind: type[K]) -> type[K]:
+    """Frozen, compared and shown by its text."""
+    return dataclass(frozen=True, eq=False, repr=False)(kind)
+
+
+def refuse(message: str, rule: str) -> InputError:
+    return InputError(message, rule=f"dynd.type.{rule}")
+
+
+@value
+class Type:
+    """A DyND type. `str` is canonical."""
+
+    def pieces(self) -> Iterator[str | Type]:
+        """The canonical text, with the types inside left as they are."""
+        raise NotImplementedError
+
+    @property
+    def children(self) -> tuple[Type, ...]:
+        return ()
+
+    @cached_property
+    def _text(self) -> str:
+        text: list[str] = []
+        stack: list[str | Type] = [self]
+        while stack:
+            piece = stack.pop()
+            if isinstance(piece, str):
+                text.append(piece)
+            else:
+                stack.extend(reversed(list(piece.pieces())))
+        return "".join(text)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Type({self._text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Type) and self._text == other._text)
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+def quote(name: str) -> str:
+    """A field's name as the canonical text has it: bare where that is possible, else quoted and pure ASCII."""
+    if _BARE.fullmatch(name):
+        return name
+    return f"'{''.join(_quoted(c) for c in name)}'"
+
+
+def _quoted(c: str) -> str:
+    if c in _ESCAPES:
+        return _ESCAPES[c]
+    if " " <= c <= "~":
+        return c
+    return f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}"
+
+
+def listed(positional: list[Type], keywords: tuple[tuple[str, Type], ...], open: bool) -> Iterator[str | Type]:
+    entries: list[tuple[str, Type | None]] = [("", element) for element in positional]
+    entries += [(f"{quote(name)}: ", element) for name, element in keywords]
+    if open:
+        entries.append(("...", None))
+    for i, (before, element) in enumerate(entries):
+        yield f", {before}" if i else before
+        if element is not None:
+            yield element
+
+
+def check_size(size: int) -> None:
+    if not 0 <= size < SIZE_END:
+        raise refuse(f"size {size} is not within 0 and 2**63 - 1", "size")
+
+
+def check_symbol(name: str) -> None:
+    if not _SYMBOL.fullmatch(name):
+        raise refuse(f"a type variable starts with a capital letter, {name!r} does not", "symbol")
+
+
+def check_names(fields: tuple[tuple[str, Type], ...]) -> None:
+    names = {name for name, _ in fields}
+    if len(names) != len(fields):
+        raise refuse("a field's name stands twice", "field")
+    if any("\ud800" <= c <= "\udfff" for name in names for c in name):
+        raise refuse("a field's name has a surrogate", "field")
