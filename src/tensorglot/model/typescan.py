@@ -1,0 +1,107 @@
+"""The words of a type's text, one at a time, and refusals that show where they stand.
+
+One regular expression finds the next word, so the time is linear in the text. Knows
+no grammar beyond words, numbers and quoting.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+from tensorglot.errors import TensorglotError
+
+__all__ = ["TEXT_NBYTES", "Scanner"]
+
+TEXT_NBYTES = 1 << 16
+"""The longest text of a type that is read or written."""
+
+_WORD = re.compile(
+    r"""[ \t\r\n]*(?:
+        (?P<int>(?:0|[1-9][0-9]*)(?![0-9]))
+      | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
+      | (?P<text>'(?:[^'\\\n]|\\.)*' | "(?:[^"\\\n]|\\.)*")
+      | (?P<sign>\*\*|->|\.\.\.|[*?,:=()\[\]{}])
+      | (?P<end>\Z)
+    )""",
+    re.VERBOSE | re.ASCII,
+)
+_ESCAPE = re.compile(r"\\(?:([\\'\"bfnrt])|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|())", re.ASCII)
+_ESCAPED = {"\\": "\\", "'": "'", '"': '"', "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_BEFORE_CARET, _AFTER_CARET = 60, 20
+
+
+class Scanner:
+    """One text, read once from left to right. `word` is at hand; it is of `kind` and begins at `at`."""
+
+    def __init__(self, text: str, fault: type[TensorglotError], beyond: type[TensorglotError]) -> None:
+        self.text, self.fault, self.beyond = text, fault, beyond
+        self.at = self.next = 0
+        self.kind = self.word = ""
+        self.check_length(text)
+        self.advance()
+
+    def check_length(self, text: str) -> None:
+        if len(text) > TEXT_NBYTES:
+            raise self.beyond(f"a type of {len(text)} characters, {TEXT_NBYTES} are allowed", rule="dynd.type.length")
+
+    def advance(self) -> str:
+        """Moves to the next word and returns the one that was at hand."""
+        previous = self.word
+        match = _WORD.match(self.text, self.next)
+        if match is None:
+            self.at = len(self.text) - len(self.text[self.next :].lstrip(" \t\r\n"))
+            self.refuse("this begins nothing that a type has", "token")
+        kind = match.lastgroup or ""
+        self.kind, self.word, self.at, self.next = kind, match[kind], match.start(kind), match.end()
+        return previous
+
+    def peek(self) -> str | None:
+        """The sign after the word at hand, if a sign it is."""
+        match = _WORD.match(self.text, self.next)
+        return match["sign"] if match else None
+
+    def accept(self, word: str) -> bool:
+        if self.word != word or self.kind not in ("sign", "name"):
+            return False
+        self.advance()
+        return True
+
+    def expect(self, word: str) -> None:
+        if not self.accept(word):
+            self.refuse(f"expected '{word}'", "syntax")
+
+    def integer(self) -> int:
+        if self.kind != "int":
+            self.refuse("expected a number", "syntax")
+        if len(self.word) > 19 or int(self.word) >= 1 << 63:
+            self.refuse("a number is at most 2**63 - 1", "size")
+        return int(self.advance())
+
+    def quoted(self) -> str:
+        if self.kind != "text":
+            self.refuse("expected a quoted text", "syntax")
+        text = _ESCAPE.sub(self._unescape, self.word[1:-1])
+        self.advance()
+        return text
+
+    def _unescape(self, match: re.Match[str]) -> str:
+        if match[1]:
+            return _ESCAPED[match[1]]
+        code = int(match[2] or match[3] or "110000", 16)
+        if code > 0x10FFFF or 0xD800 <= code < 0xE000:
+            self.refuse("an escape that is no character", "field", self.at + 1 + match.start())
+        return chr(code)
+
+    def refuse(self, message: str, rule: str, at: int | None = None, *, beyond: bool = False) -> NoReturn:
+        at = self.at if at is None else at
+        begin = self.text.rfind("\n", 0, at) + 1
+        end = self.text.find("\n", at)
+        column = at - begin
+        line = self.text[max(begin, at - _BEFORE_CARET) : min(len(self.text) if end < 0 else end, at + _AFTER_CARET)]
+        shown = "".join(c if c.isprintable() else "?" for c in line)
+        where = f"line {self.text.count(chr(10), 0, at) + 1}, column {column + 1}"
+        caret = " " * min(column, _BEFORE_CARET) + "^"
+        raise (self.beyond if beyond else self.fault)(
+            f"{message}, at {where}:\n  {shown}\n  {caret}\n", rule=f"dynd.type.{rule}"
+        )
