@@ -23,11 +23,12 @@ from tensorglot.model.slicing import Index as BasicIndex
 from tensorglot.model.slicing import gather, select
 from tensorglot.model.types import FixedBytes, Type, dense, leading
 
-__all__ = ["EXPORTS", "NUMPY_RANK", "Part", "Tensor", "human_nbytes"]
+__all__ = ["EXPORTS", "NESTED", "NUMPY_RANK", "Part", "Tensor", "human_nbytes"]
 
 EXPORTS: dict[str, str] = {
     "serialize": "tensorglot.dynd:serialize",
     "cid": "tensorglot.dynd:cid",
+    "numpy": "tensorglot.dynd:numpy",
     "tolist": "tensorglot.dynd:tolist",
     "awkward": "tensorglot.bridges.awkward:from_tensor",
     "arrow": "tensorglot.bridges.arrow:from_tensor",
@@ -36,6 +37,9 @@ EXPORTS: dict[str, str] = {
     "dequantize": "tensorglot.operations.dequantize:dequantize",
 }
 """Where the verbs of a Tensor live that need more than the model."""
+
+NESTED = "nested"
+"""The layout of a value that is no block of elements: its parts are the columns of its type."""
 
 NUMPY_RANK = 64
 """Dimensions of a NumPy array; a file may have more."""
@@ -253,6 +257,8 @@ class Tensor:
 
     def numpy(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """The array, in memory of its own, or a view where the archive was opened with backend="mmap"."""
+        if self.layout == NESTED:
+            return self._nested(out)
         try:
             return self._dense().array(self.name, out)
         except TruncatedError as error:
@@ -261,11 +267,22 @@ class Tensor:
 
     def __getitem__(self, index: BasicIndex) -> Any:
         """What NumPy's `array[index]` would give, for every basic index, reading only what it needs."""
+        if self.layout == NESTED:
+            return self._nested(None)[index]
         try:
             return self._dense().select(index, self.name)
         except TruncatedError as error:
             error.tensor = self.name
             raise
+
+    def _nested(self, out: NDArray[Any] | None) -> NDArray[Any]:
+        values: NDArray[Any] = self._export("numpy")
+        if out is None:
+            return values
+        if (out.shape, out.dtype) != (values.shape, values.dtype):
+            raise InputError(f"out is {out.dtype}{list(out.shape)}, the tensor {self.type}", rule="out.shape")
+        out[...] = values
+        return out
 
     def _dense(self) -> Part:
         if self.layout != "dense":

@@ -1,0 +1,108 @@
+"""The values of a fixed size that have nothing inside: how each lies in NumPy, and what its bytes may be.
+
+A value that NumPy has no type for (128 bits, `bytes[N]`, `fixed_string`, a CID) is an
+array of its own along a last axis, the tail. Knows one value at a time; dims, lists
+and options are the plan's affair.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from tensorglot.errors import InputError
+from tensorglot.model.dtypes import BY_NAME, DType
+from tensorglot.model.typebase import Type
+from tensorglot.model.types import Complex, FixedBytes, FixedString, Merkle, Scalar, Void
+
+__all__ = ["ATOM_TYPES", "BYTE", "CID_NBYTES", "Atom", "atom_of"]
+
+CID_NBYTES = 36
+"""CIDv1 of a BLAKE3-256 hash: version, codec, hash and its length, 32 bytes."""
+
+ATOM_TYPES = (Scalar, Complex, FixedBytes, FixedString, Merkle, Void)
+
+Check = Literal["any", "limit", "text", "cid"]
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """How one value lies in NumPy: one of `base`, or a tail of them."""
+
+    type: Type
+    row: DType
+    """The element type of the part that holds such values."""
+    tail: tuple[int, ...] = ()
+    check: Check = "any"
+    limit: int = 0
+    """Of the check "limit": the first byte value that is not allowed."""
+    sentinel: bytes | None = None
+    """The bytes that stand for missing."""
+
+    @property
+    def base(self) -> np.dtype[Any]:
+        """Little-endian."""
+        return self.row.require_numpy().newbyteorder("<")
+
+    @property
+    def nbytes(self) -> int:
+        return self.row.bits // 8 * math.prod(self.tail) if self.row.bits >= 8 else 1
+
+
+_BYTE_ROW = BY_NAME["uint8"]
+BYTE = Atom(Scalar(_BYTE_ROW), _BYTE_ROW)
+
+# formats.md §3, "Missing values". The others have a flag byte.
+_SENTINELS: dict[str, bytes] = {
+    "bool": b"\x02",
+    **{f"int{bits}": bytes(bits // 8 - 1) + b"\x80" for bits in (8, 16, 32, 64, 128)},
+    "float16": bytes.fromhex("0a7e"),
+    "float32": bytes.fromhex("a207807f"),
+    "float64": bytes.fromhex("a20700000000f07f"),
+}
+
+
+@lru_cache(maxsize=1024)
+def atom_of(type: Type) -> Atom:
+    """How a value of a type in ATOM_TYPES lies in NumPy."""
+    if isinstance(type, Scalar):
+        return _scalar(type)
+    if isinstance(type, Complex):
+        return _complex(type)
+    if isinstance(type, FixedBytes):
+        return Atom(type, _BYTE_ROW, (type.size,))
+    if isinstance(type, FixedString):
+        return Atom(type, _BYTE_ROW, (type.nbytes,), check="text")
+    if isinstance(type, Merkle):
+        return Atom(type, _BYTE_ROW, (CID_NBYTES,), check="cid")
+    if isinstance(type, Void):
+        return Atom(type, _BYTE_ROW, (0,), sentinel=b"")
+    raise InputError(f"{type} has no fixed size", rule="dynd.symbolic")
+
+
+def _scalar(type: Scalar) -> Atom:
+    row = type.dtype
+    sentinel = _SENTINELS.get(row.name)
+    if row.numpy is None:
+        return Atom(type, _BYTE_ROW, (row.bits // 8,), sentinel=sentinel)
+    if row.name == "bool":
+        return Atom(type, row, check="limit", limit=2, sentinel=sentinel)
+    if row.packed:
+        return Atom(type, row, check="limit", limit=1 << row.bits)
+    return Atom(type, row, sentinel=sentinel)
+
+
+def _complex(type: Complex) -> Atom:
+    part = type.part.dtype
+    sentinel = _SENTINELS.get(part.name)
+    doubled = None if sentinel is None else sentinel * 2
+    whole = {"float32": "complex64", "float64": "complex128"}.get(part.name)
+    if whole is not None:
+        return Atom(type, BY_NAME[whole], sentinel=doubled)
+    if part.numpy is None:
+        return Atom(type, _BYTE_ROW, (part.bits // 4,), sentinel=doubled)
+    return Atom(type, part, (2,), sentinel=doubled)

@@ -1,0 +1,103 @@
+"""Whether a type is an instance of a symbolic one: what `array[T]` may hold.
+
+A type variable stands for one type (or size) wherever it occurs, `Any` for any type
+and `Fixed` for any size anywhere. `...` in a run of dimensions takes what the others
+leave.
+"""
+
+from __future__ import annotations
+
+from tensorglot.model.typebase import Type
+from tensorglot.model.types import (
+    Fixed,
+    Function,
+    Storage,
+    Struct,
+    Symbol,
+    SymbolicDim,
+    Tuple,
+    Var,
+    symbolic,
+)
+
+__all__ = ["matches"]
+
+_DIMS = (Fixed, Var, SymbolicDim)
+
+
+def matches(pattern: Type, type: Type) -> bool:
+    """Whether `type`, which is not symbolic, is an instance of `pattern`."""
+    bound: dict[str, object] = {}
+    stack = [(pattern, type)]
+    while stack:
+        wanted, given = stack.pop()
+        if isinstance(wanted, Symbol):
+            if wanted.name != "Any" and bound.setdefault(wanted.name, given) != given:
+                return False
+        elif not symbolic(wanted):
+            if wanted != given:
+                return False
+        else:
+            inner = _inner(wanted, given, bound)
+            if inner is None:
+                return False
+            stack.extend(inner)
+    return True
+
+
+def _inner(wanted: Type, given: Type, bound: dict[str, object]) -> list[tuple[Type, Type]] | None:
+    """What must match inside two types, or None if they differ outside."""
+    if isinstance(wanted, _DIMS):
+        return _dims(wanted, given, bound)
+    if isinstance(wanted, Tuple) and isinstance(given, Tuple):
+        fits = (
+            len(given.elements) >= len(wanted.elements) if wanted.open else len(given.elements) == len(wanted.elements)
+        )
+        return list(zip(wanted.elements, given.elements, strict=False)) if fits else None
+    if isinstance(wanted, Struct) and isinstance(given, Struct):
+        names = [name for name, _ in given.fields]
+        if not wanted.open:
+            same = [name for name, _ in wanted.fields] == names
+            return list(zip(wanted.children, given.children, strict=True)) if same else None
+        fields = dict(given.fields)
+        return [(t, fields[name]) for name, t in wanted.fields] if all(n in fields for n, _ in wanted.fields) else None
+    if isinstance(wanted, Storage) and isinstance(given, Storage) and wanted.axis != given.axis:
+        return None
+    if isinstance(wanted, Function) or wanted.__class__ is not given.__class__:
+        return None
+    return list(zip(wanted.children, given.children, strict=True))
+
+
+def _run(type: Type) -> tuple[list[Type], Type]:
+    """A run of dimensions, and what they are dimensions of."""
+    dims = []
+    while isinstance(type, _DIMS):
+        dims.append(type)
+        type = type.element
+    return list(dims), type
+
+
+def _dims(wanted: Type, given: Type, bound: dict[str, object]) -> list[tuple[Type, Type]] | None:
+    wanted_dims, wanted_rest = _run(wanted)
+    given_dims, given_rest = _run(given)
+    dots = [i for i, dim in enumerate(wanted_dims) if isinstance(dim, SymbolicDim) and dim.dots]
+    spare = len(given_dims) - len(wanted_dims) + len(dots)
+    if isinstance(wanted_rest, Symbol) and not dots and spare > 0:
+        given_rest = given_dims[len(wanted_dims)]
+        given_dims, spare = given_dims[: len(wanted_dims)], 0
+    if len(dots) > 1 or spare < 0 or (spare and not dots):
+        return None
+    if dots:
+        del given_dims[dots[0] : dots[0] + spare]
+        del wanted_dims[dots[0]]
+    same = all(_same_dim(w, g, bound) for w, g in zip(wanted_dims, given_dims, strict=True))
+    return [(wanted_rest, given_rest)] if same else None
+
+
+def _same_dim(wanted: Type, given: Type, bound: dict[str, object]) -> bool:
+    size: object = given.size if isinstance(given, Fixed) else "var"
+    if isinstance(wanted, SymbolicDim):
+        if wanted.name == "Fixed":
+            return isinstance(given, Fixed)
+        return bool(bound.setdefault(wanted.name, size) == size)
+    return size == (wanted.size if isinstance(wanted, Fixed) else "var")

@@ -1,0 +1,179 @@
+"""Python's numbers, bytes and texts to values of a fixed size, and back.
+
+What a type cannot hold exactly is refused: an integer out of range, a float for an
+integer, a finite float that would become infinite. A float rounds to a narrower one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.dynd.atoms import Atom
+from tensorglot.errors import InputError
+from tensorglot.model.typebase import Type
+from tensorglot.model.types import Complex, FixedBytes, FixedString, Merkle, Scalar, Void
+from tensorglot.wire.cid import CID
+
+__all__ = ["array_to_atoms", "atoms_to_array"]
+
+Items: TypeAlias = "Sequence[Any] | NDArray[Any]"
+
+_CODECS = {"utf8": "utf-8", "ascii": "ascii", "utf16": "utf-16-le", "utf32": "utf-32-le"}
+
+
+def atoms_to_array(atom: Atom, items: Items) -> NDArray[Any]:
+    """An array of the atom's base with one row for each item."""
+    type = atom.type
+    if isinstance(type, Scalar) and type.dtype.numpy is not None:
+        return _numbers(type, items)
+    if isinstance(type, Complex) and not atom.tail:
+        return _converted(type, _given(type, items), "biufc", atom.base)
+    if isinstance(type, Complex) and type.part.dtype.numpy is not None:
+        parts = _converted(type, _given(type, items), "biufc", np.dtype(np.complex128))
+        return _narrowed(type, parts.view(np.float64).reshape(-1, 2), atom.base)
+    raw = b"".join([_raw(type, atom.nbytes, item) for item in items])
+    return np.frombuffer(raw, np.uint8).reshape(len(items), atom.nbytes)
+
+
+def _refuse(type: Type, item: Any) -> InputError:
+    return InputError(f"{item!r:.60} is no value of {type}", rule="dynd.value")
+
+
+def _numbers(type: Scalar, items: Items) -> NDArray[Any]:
+    row = type.dtype
+    base = row.require_numpy().newbyteorder("<")
+    if len(items) == 0:
+        return np.empty(0, base)
+    given = _given(type, items)
+    if given.dtype == base:
+        return given
+    if row.name == "bool":
+        return _converted(type, given, "b", base)
+    if row.name.removeprefix("u").startswith("int"):
+        if given.dtype.kind == "f" and not isinstance(items, np.ndarray):  # NumPy's mean of int64 and uint64
+            given = np.array(items, object)
+        return _integers(type, given, base)
+    return _narrowed(type, _converted(type, given, "biufVO", np.dtype(np.float64)), base)
+
+
+def _given(type: Type, items: Items) -> NDArray[Any]:
+    """The items as NumPy sees them."""
+    try:
+        given = np.array(items)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise _refuse(type, items) from error
+    if given.ndim != 1:
+        raise _refuse(type, items[0])
+    return given
+
+
+def _converted(type: Type, given: NDArray[Any], kinds: str, to: np.dtype[Any]) -> NDArray[Any]:
+    if given.dtype.kind not in kinds or (given.dtype.kind == "O" and not all(isinstance(i, int) for i in given)):
+        raise _refuse(type, given.reshape(-1)[0].item() if given.size == 1 else given.tolist())
+    try:
+        return given.astype(to)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise _refuse(type, given.tolist()) from error
+
+
+def _integers(type: Scalar, given: NDArray[Any], base: np.dtype[Any]) -> NDArray[Any]:
+    if given.dtype.kind == "V":
+        given = _converted(type, given, "V", np.dtype(np.int64))
+    if given.dtype.kind not in "biuO" or (given.dtype.kind == "O" and not all(isinstance(i, int) for i in given)):
+        raise _refuse(type, given.tolist()[0])
+    signed = not type.dtype.name.startswith("u")
+    least = -(1 << (type.dtype.bits - 1)) if signed else 0
+    most = (1 << (type.dtype.bits - signed)) - 1
+    low, high = int(given.min()), int(given.max())
+    if low < least or high > most:
+        raise InputError(f"{low if low < least else high} is out of the range of {type}", rule="dynd.range")
+    return given.astype(base)
+
+
+def _narrowed(type: Type, wide: NDArray[Any], base: np.dtype[Any]) -> NDArray[Any]:
+    """Floats as narrower ones: rounded, but neither made infinite nor NaN."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = wide.astype(base)
+        back = narrow.astype(np.float64)
+    lost = (np.isfinite(wide) != np.isfinite(back)) | (np.isnan(wide) != np.isnan(back))
+    if base.itemsize == 1:  # some of these saturate
+        most = float(ml_dtypes.finfo(base).max)  # type: ignore[no-untyped-call]
+        lost |= np.isfinite(wide) & (np.abs(wide) > most)
+    if lost.any():
+        raise InputError(f"{wide[lost][0]} is out of the range of {type}", rule="dynd.range")
+    return narrow
+
+
+def _raw(type: Type, nbytes: int, item: Any) -> bytes:
+    """The bytes of a value that NumPy has no type for."""
+    if isinstance(type, Void) and item is None:
+        return b""
+    if isinstance(type, Merkle) and isinstance(item, CID | str):
+        return bytes(CID.parse(item) if isinstance(item, str) else item)
+    if isinstance(type, FixedString) and isinstance(item, str):
+        return _fixed_text(type, item)
+    if isinstance(type, Scalar) and type.dtype.name != "float128" and isinstance(item, int | np.integer):
+        try:
+            return int(item).to_bytes(nbytes, "little", signed=not type.dtype.name.startswith("u"))
+        except OverflowError as error:
+            raise InputError(f"{item} is out of the range of {type}", rule="dynd.range") from error
+    carried = isinstance(type, FixedBytes | Complex) or (isinstance(type, Scalar) and type.dtype.name == "float128")
+    if carried and isinstance(item, bytes | bytearray | memoryview | np.void):
+        raw = item.tobytes() if isinstance(item, np.void) else bytes(item)
+        if len(raw) == nbytes:
+            return raw
+    raise _refuse(type, item)
+
+
+def _fixed_text(type: FixedString, item: str) -> bytes:
+    if "\0" in item:
+        raise InputError("a fixed_string ends at a NUL, so it cannot have one", rule="dynd.fixed_string.nul")
+    try:
+        raw = item.encode(_CODECS[type.encoding])
+    except UnicodeEncodeError as error:
+        raise InputError(f"{item!r:.60} is not {type.encoding}", rule="dynd.utf8") from error
+    if len(raw) > type.nbytes:
+        raise InputError(f"{item!r:.60} does not fit in {type}", rule="dynd.length")
+    return raw.ljust(type.nbytes, b"\0")
+
+
+def array_to_atoms(atom: Atom, array: NDArray[Any]) -> Any:
+    """A list of Python's values, of an array with one row for each."""
+    type = atom.type
+    if isinstance(type, Scalar) and type.dtype.numpy is not None:
+        if array.dtype.kind == "V":  # ml_dtypes
+            array = array.astype(np.int64 if type.dtype.name.removeprefix("u").startswith("int") else np.float64)
+        return array.tolist()
+    if isinstance(type, Complex) and not atom.tail:
+        return array.tolist()
+    if isinstance(type, Complex) and type.part.dtype.numpy is not None:
+        return [complex(*pair) for pair in array.tolist()]
+    if isinstance(type, Void):
+        return [None] * len(array)
+    raw = np.ascontiguousarray(array).tobytes()
+    read = _reader(type)
+    return [read(raw[i * atom.nbytes : (i + 1) * atom.nbytes]) for i in range(len(array))]
+
+
+def _reader(type: Type) -> Callable[[bytes], Any]:
+    if isinstance(type, Merkle):
+        return CID.from_bytes
+    if isinstance(type, FixedString):
+        unit = type.nbytes // type.size
+        codec = _CODECS[type.encoding]
+        return lambda raw: _before_nul(raw, unit).decode(codec)
+    if isinstance(type, Scalar) and type.dtype.name != "float128":
+        signed = not type.dtype.name.startswith("u")
+        return lambda raw: int.from_bytes(raw, "little", signed=signed)
+    return bytes
+
+
+def _before_nul(raw: bytes, unit: int) -> bytes:
+    while raw.endswith(bytes(unit)):
+        raw = raw[:-unit]
+    return raw

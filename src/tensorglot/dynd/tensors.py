@@ -1,0 +1,158 @@
+"""Values as tensors, and tensors as values.
+
+A block of elements of the table is a dense tensor, whatever made it. Every other value
+is a tensor of layout "nested": its parts are the columns of its plan, under their
+paths. What lies in an `array[T]` is kept as its bytes, type first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.dynd.decode import decode
+from tensorglot.dynd.encode import encoded, type_header
+from tensorglot.dynd.inputs import Memory as Input
+from tensorglot.dynd.plan import Kind, Node, plan_of
+from tensorglot.dynd.value import Column, Lists, Value, lists_of
+from tensorglot.errors import FormatError, UnsupportedError
+from tensorglot.limits import DEFAULT
+from tensorglot.model.dtypes import BY_NAME, DType
+from tensorglot.model.payload import Memory
+from tensorglot.model.tensor import NESTED, Part, Tensor
+from tensorglot.model.types import ANY, Array, dense_parts
+
+__all__ = ["from_tensor", "to_tensor"]
+
+_POSITIONS, _BYTES, _CODES = BY_NAME["int64"], BY_NAME["uint8"], BY_NAME["uint32"]
+
+
+def to_tensor(value: Value, name: str = "") -> Tensor:
+    """A tensor of the value, which shares its memory."""
+    block = dense_parts(value.plan.type)
+    if block is not None:
+        return _dense(value, *block, name)
+    parts: dict[str, Part] = {}
+    for node in value.plan.nodes:
+        for role, row, array in _columns(value, node):
+            parts[node.column(role)] = Part(row, array.shape, Memory(array))
+    return Tensor(name, parts, NESTED, value.plan.type)
+
+
+def _dense(value: Value, row: DType, shape: tuple[int, ...], name: str) -> Tensor:
+    leaf = next(value.array(node) for node in value.plan.nodes if node.kind is Kind.BLOCK)
+    if row.numpy is None:
+        return Tensor(name, {"data": Part(row, shape, Memory(leaf.reshape(-1)))})
+    return Tensor.of_array(name, leaf.reshape(shape).view(row.numpy), row)
+
+
+def _columns(value: Value, node: Node) -> Iterator[tuple[str, DType, NDArray[Any]]]:
+    if node.kind is Kind.BLOCK and node.atom is not None:
+        array = value.array(node)
+        yield ("data", _BYTES, array.view(np.uint8)) if node.atom.row.packed else ("data", node.atom.row, array)
+    elif node.kind is Kind.CHAR:
+        yield "data", _CODES, value.array(node)
+    elif node.kind is Kind.LIST:
+        lists = value.lists(node)
+        offsets = _as_offsets(lists)
+        if offsets is None:
+            yield "starts", _POSITIONS, lists.starts
+            yield "stops", _POSITIONS, lists.stops
+        else:
+            yield "offsets", _POSITIONS, offsets
+    elif node.kind is Kind.OPTION and (index := value.index(node)) is not None:
+        yield "index", _POSITIONS, index
+    elif node.kind is Kind.BOX:
+        boxes = [type_header(box.plan.type) + encoded(box).tobytes() for box in value.boxes(node)]
+        offsets = np.zeros(len(boxes) + 1, np.int64)
+        np.cumsum([len(box) for box in boxes], out=offsets[1:])
+        yield "offsets", _POSITIONS, offsets
+        yield "data", _BYTES, np.frombuffer(b"".join(boxes), np.uint8)
+
+
+def _as_offsets(lists: Lists) -> NDArray[np.int64] | None:
+    """The offsets of which starts and stops are two views, or that say the same as they do."""
+    starts, stops = lists
+    plain = starts.strides == stops.strides == (8,) and len(starts) == len(stops)
+    if plain and len(starts) and _address(stops) - _address(starts) == starts.itemsize:
+        return np.lib.stride_tricks.as_strided(starts, (len(starts) + 1,))
+    if len(starts) == 0 or np.array_equal(starts[1:], stops[:-1]):
+        return np.append(starts, stops[-1:]) if len(starts) else np.zeros(1, np.int64)
+    return None
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def from_tensor(tensor: Tensor) -> Value:
+    """The value of a tensor in memory or in a file."""
+    if tensor.verifier is not None:
+        tensor.verifier(tensor)
+    plan = plan_of(tensor.type)
+    columns: list[Column] = [None] * len(plan.nodes)
+    if tensor.layout == "dense":
+        _dense_columns(tensor, columns)
+        return Value(plan, tuple(columns))
+    if tensor.layout != NESTED:
+        raise UnsupportedError(
+            f"a tensor of layout {tensor.layout} is not one value: use its parts",
+            rule="dynd.layout",
+            tensor=tensor.name,
+        )
+    for node in plan.nodes:
+        columns[node.id] = _column(tensor, node)
+    return Value(plan, tuple(columns))
+
+
+def _dense_columns(tensor: Tensor, columns: list[Column]) -> None:
+    plan = plan_of(tensor.type)
+    node = next(node for node in plan.nodes if node.kind is Kind.BLOCK)
+    assert node.atom is not None  # noqa: S101
+    part = tensor.parts["data"]
+    if part.dtype is None or part.dtype.numpy is None:
+        array: NDArray[Any] = np.frombuffer(part.payload.read(0, part.nbytes), np.uint8)
+    else:
+        array = tensor.numpy()
+        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    count = math.prod(size for parent in plan.nodes[: node.id] for size in parent.shape)
+    columns[node.id] = array.reshape((count, *node.shape, *node.atom.tail))
+
+
+def _column(tensor: Tensor, node: Node) -> Column:
+    if node.kind is Kind.BLOCK and node.atom is not None:
+        array = _part(tensor, node, "data")
+        expected = (*node.shape, *node.atom.tail)
+        if array.itemsize != node.atom.base.itemsize or array.shape[1:] != expected:
+            raise FormatError(f"a part of shape {list(array.shape)} for {node.type}", rule="dynd.parts")
+        return array.view(node.atom.base)
+    if node.kind is Kind.CHAR:
+        return _part(tensor, node, "data")
+    if node.kind is Kind.LIST:
+        if node.column("offsets") in tensor.parts:
+            return lists_of(_part(tensor, node, "offsets"))
+        return Lists(_part(tensor, node, "starts"), _part(tensor, node, "stops"))
+    if node.kind is Kind.OPTION and (node.atom is None or node.column("index") in tensor.parts):
+        return _part(tensor, node, "index")
+    if node.kind is Kind.BOX:
+        offsets, data = _part(tensor, node, "offsets").tolist(), _part(tensor, node, "data")
+        whole = np.ascontiguousarray(data)
+        return [_unboxed(whole[a:b]) for a, b in pairwise(offsets)]
+    return None
+
+
+def _unboxed(data: NDArray[np.uint8]) -> Value:
+    value = decode(Input(data), Array(ANY), DEFAULT)
+    return value.boxes(value.plan.root)[0]
+
+
+def _part(tensor: Tensor, node: Node, role: str) -> NDArray[Any]:
+    part = tensor.parts.get(node.column(role))
+    if part is None:
+        raise FormatError(f"no part {node.column(role)}", rule="dynd.parts", tensor=tensor.name)
+    return part.array(tensor.name)

@@ -1,0 +1,99 @@
+"""One value of any type, as the columns of its plan.
+
+Every way in (Python, NumPy, awkward, Arrow, a Tensor, bytes) ends in a Value, and
+every way out begins with one. Arrays are in the order and shape of the values that
+they hold, whatever their strides, and little-endian.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.dynd.plan import HUGE, Kind, Node, Plan
+
+__all__ = ["Column", "Lists", "Positions", "Value", "lists_of"]
+
+Positions: TypeAlias = NDArray[np.int64]
+
+
+class Lists(NamedTuple):
+    """Where each list begins and ends in the elements."""
+
+    starts: Positions
+    stops: Positions
+
+
+Column: TypeAlias = "NDArray[Any] | Lists | list[Value] | None"
+"""BLOCK: the array, one row for each value. LIST: Lists. OPTION: positions, or None where a bit pattern says missing.
+CHAR: code points. BOX: values. SEQUENCE and REPEAT: None."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """One value: a plan, and a column for each of its nodes."""
+
+    plan: Plan
+    columns: tuple[Column, ...]
+
+    def array(self, node: Node) -> NDArray[Any]:
+        """The column of a BLOCK or a CHAR."""
+        column = self.columns[node.id]
+        assert isinstance(column, np.ndarray)  # noqa: S101
+        return column
+
+    def lists(self, node: Node) -> Lists:
+        column = self.columns[node.id]
+        assert isinstance(column, Lists)  # noqa: S101
+        return column
+
+    def index(self, node: Node) -> Positions | None:
+        """The column of an OPTION."""
+        column = self.columns[node.id]
+        assert column is None or isinstance(column, np.ndarray)  # noqa: S101
+        return column
+
+    def boxes(self, node: Node) -> list[Value]:
+        column = self.columns[node.id]
+        assert isinstance(column, list)  # noqa: S101
+        return column
+
+    def counts(self) -> list[int]:
+        """How many values the columns of each node have."""
+        counts = [0] * len(self.columns)
+        for node in self.plan.inside_out():
+            counts[node.id] = self._count(node, counts)
+        return counts
+
+    def _count(self, node: Node, counts: list[int]) -> int:
+        column = self.columns[node.id]
+        if isinstance(column, Lists):
+            return min(len(column.starts), len(column.stops))
+        if column is not None:
+            return len(column)
+        if node.kind is Kind.REPEAT:
+            return counts[node.child.id] // node.size if node.size else HUGE
+        return min((counts[child.id] for child in node.children), default=HUGE)
+
+    def needs(self) -> list[int]:
+        """How many values of each node are used, the last of them and all before it."""
+        needs = [1] * len(self.columns)
+        for node in self.plan.nodes:
+            need = needs[node.id]
+            column = self.columns[node.id]
+            if isinstance(column, Lists):
+                need = int(column.stops[:need].max(initial=0))
+            elif node.kind is Kind.OPTION and isinstance(column, np.ndarray):
+                need = int(column[:need].max(initial=-1)) + 1
+            elif node.kind is Kind.REPEAT:
+                need *= node.size
+            for child in node.children:
+                needs[child.id] = need
+        return needs
+
+
+def lists_of(offsets: Positions) -> Lists:
+    return Lists(offsets[:-1], offsets[1:])

@@ -1,0 +1,99 @@
+"""A second decoder of DyND: recursive, naive, straight from the document. It shares only the types with the first."""
+
+import ml_dtypes
+import numpy as np
+
+from tensorglot.model import types as T
+from tensorglot.model.typestring import parse_canonical
+
+SENTINEL = {"bool": "02", "float16": "0a7e", "float32": "a207807f", "float64": "a20700000000f07f"}
+SENTINEL |= {f"int{8 << i}": "00" * ((1 << i) - 1) + "80" for i in range(5)}
+MOST = 1 << 14  # elements, where they have no bytes
+CODECS = {"utf8": "utf-8", "ascii": "ascii", "utf16": "utf-16-le", "utf32": "utf-32-le"}
+
+
+class Refused(Exception):
+    pass
+
+
+def need(condition, value=None):
+    if not condition:
+        raise Refused
+    return value
+
+
+class Naive:
+    def __init__(self, data):
+        self.data = bytes(data)
+
+    def value(self, t):
+        return READ[type(t)](self, t)
+
+    def take(self, n):
+        need(n <= len(self.data))
+        taken, self.data = self.data[:n], self.data[n:]
+        return taken
+
+    def varint(self):
+        value = 0
+        for i in range(9):
+            byte = self.take(1)[0]
+            value |= (byte & 127) << 7 * i
+            if byte < 128:
+                return need((byte or i == 0) and value <= max(len(self.data), MOST), value)
+        raise Refused
+
+    def text(self, n, codec="utf-8"):
+        try:
+            return self.take(n).decode(codec)
+        except UnicodeDecodeError:
+            raise Refused from None
+
+    def scalar(self, t):
+        row = t.dtype
+        raw = self.take(max(1, row.bits // 8))
+        need(row.bits > 8 or raw[0] < (2 if row.name == "bool" else 1 << row.bits))
+        if row.numpy is None:
+            return raw if row.name == "float128" else int.from_bytes(raw, "little", signed=row.name[0] == "i")
+        value = np.frombuffer(raw, getattr(ml_dtypes, row.name, row.name))[0]
+        return value.item() if hasattr(np, row.name) else int(value) if "int" in row.name else float(value)
+
+    def option(self, t):
+        while isinstance(t, T.Pointer):
+            t = t.element
+        name = t.part.dtype.name if isinstance(t, T.Complex) else t.dtype.name if isinstance(t, T.Scalar) else ""
+        mark = bytes.fromhex(SENTINEL.get(name, "")) * (1 + isinstance(t, T.Complex))
+        if mark or isinstance(t, T.Void):
+            return (self.take(len(mark)), None)[1] if self.data.startswith(mark) else self.value(t)
+        return self.value(t) if need(self.data[:1] in (b"\0", b"\1"), self.take(1)[0]) else None
+
+    def storage(self, t):
+        out = np.empty(T.leading(t.element)[0][: len(t.axis)], object)
+        stored, element = out.transpose(t.axis), t.element
+        for _ in t.axis:
+            element = element.element
+        for index in np.ndindex(stored.shape):
+            stored[index] = self.value(element)
+        return out.tolist()
+
+
+READ = {
+    T.Scalar: Naive.scalar,
+    T.Complex: lambda self, t: complex(*(self.scalar(t.part) for _ in "ri")) if t.part.dtype.numpy else self.take(32),
+    T.Void: lambda self, t: None,
+    T.FixedBytes: lambda self, t: self.take(t.size),
+    T.FixedString: lambda self, t: need("\0" not in (s := self.text(t.nbytes, CODECS[t.encoding]).rstrip("\0")), s),
+    T.Char: lambda self, t: self.text(sum(self.data[:1] >= b for b in (b"", b"\xc0", b"\xe0", b"\xf0"))),
+    T.Bytes: lambda self, t: self.take(self.varint()),
+    T.String: lambda self, t: self.text(self.varint()),
+    T.TypeType: lambda self, t: parse_canonical(self.text(self.varint())),
+    T.Array: lambda self, t: (inner := self.value(T.TypeType()), self.value(inner)),
+    T.Merkle: lambda self, t: need(self.data[:4].hex() in ("01551e20", "01711e20"), self.take(36)),
+    T.Option: lambda self, t: self.option(t.element),
+    T.Pointer: lambda self, t: self.value(t.element),
+    T.Fixed: lambda self, t: [self.value(t.element) for _ in range(t.size)],
+    T.Var: lambda self, t: [self.value(t.element) for _ in range(self.varint())],
+    T.Storage: Naive.storage,
+    T.Tuple: lambda self, t: tuple(self.value(element) for element in t.elements),
+    T.Struct: lambda self, t: {name: self.value(element) for name, element in t.fields},
+}

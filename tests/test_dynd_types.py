@@ -1,0 +1,226 @@
+"""Types: the canonical text, the parser's refusals and their carets, and its bounds."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dynd_random import LEAVES, SYMBOLIC, random_type
+from tensorglot import dynd
+from tensorglot.errors import FormatError, InputError, LimitError
+from tensorglot.limits import Limits
+from tensorglot.model import types as T
+from tensorglot.model.dtypes import BY_NAME, TABLE
+from tensorglot.model.typestring import parse_canonical
+
+SPELLINGS = {
+    "real": "float64",
+    "uintptr": "uint64",
+    "size": "uint64",
+    "fixed[3]**2 * int8": "3 * 3 * int8",
+    "3**4*int8": "3 * 3 * 3 * 3 * int8",
+    "bytes[align=8]": "bytes",
+    "fixed_bytes[0]": "bytes[0]",
+    "string[ 'U16' ]": "string",
+    "fixed_string[3,'utf-16']": "fixed_string[3, 'utf16']",
+    'fixed_string[3, "U32"]': "fixed_string[3, 'utf32']",
+    "{ a : int , }": "{a: int32}",
+    '{"a\'b": int}': "{'a\\'b': int32}",
+    "{'\\u00E9\\U0001F600\\n': int}": "{'\\u00e9\\U0001f600\\n': int32}",
+    "{'\x7f': int}": "{'\\u007f': int32}",
+    "{_a1: int}": "{_a1: int32}",
+    "{'1a': int}": "{'1a': int32}",
+    "(...)": "(...)",
+    "(int, ...)": "(int32, ...)",
+    "{...}": "{...}",
+    "() -> ()": "() -> ()",
+    "(..., x: T) -> T": None,
+    "( T , x : T , ... ) -> T": "(T, x: T, ...) -> T",
+    "(T) -> (T) -> T": "(T) -> (T) -> T",
+    "? ( T ) -> T": "?(T) -> T",
+    "3 * (T) -> T": "3 * (T) -> T",
+    "A... * N * Fixed**2 * var * T": "A... * N * Fixed * Fixed * var * T",
+    "storage[2*3*4*int8, axis=[1,0,2]]": "storage[2 * 3 * 4 * int8, axis=[1, 0]]",
+    "storage[2*3*var*int8, order='F']": "storage[2 * 3 * var * int8, axis=[1, 0]]",
+    "storage[2*int8, order='F']": "2 * int8",
+    "storage[int8, order='F']": "int8",
+    "storage[int8, axis=[]]": "int8",
+    "merkle[ var*int8 ]": "merkle[var * int8]",
+    "complex[float16]": "complex[float16]",
+    "complex[float128]": "complex[float128]",
+    "\n var *\t\r\n int8 \n": "var * int8",
+}
+REFUSED = {
+    "": "syntax",
+    "foo": "name",
+    "uint": "name",
+    "var**2": "syntax",
+    "3**0 * int8": "size",
+    "3 * 4": "syntax",
+    "{a: int8, a: int8}": "field",
+    "{a int8}": "field",
+    "{3: int8}": "field",
+    "{a: int8 b: int8}": "syntax",
+    "{a: int8": "syntax",
+    "(int8,, int8)": "syntax",
+    "(x: int8, int8) -> T": "field",
+    "(..., int8)": "syntax",
+    "{'\\q': int8}": "field",
+    "{'\\ud83d\\ude00': int8}": "field",
+    "{'\\U00110000': int8}": "field",
+    "{'a\nb': int8}": "token",
+    "complex[int8]": "complex",
+    "complex[bfloat16]": "complex",
+    "bytes[9223372036854775808]": "size",
+    "fixed_string[4611686018427387904, 'utf32']": "size",
+    "storage[2 * int8, axis=[1, 0]]": "axis",
+    "storage[var * 2 * int8, axis=[1, 0]]": "axis",
+    "storage[2 * 3 * int8]": "syntax",
+    "storage[2 * 3 * int8, order='K']": "axis",
+    "pointer": "name",
+    "int8[3]": "name",
+    "?": "syntax",
+    "? ?int8": "option",
+    "?option[int8]": "option",
+    "1" * 5000 + " * int8": "size",
+    "é": "token",
+    "\ud800": "token",
+}
+
+
+@pytest.mark.parametrize("text", [text for text, canonical in SPELLINGS.items() if canonical])
+def test_spellings(text):
+    t = dynd.parse(text)
+    assert str(t) == SPELLINGS[text]
+    assert dynd.parse(str(t)) == t
+    assert hash(dynd.parse(str(t))) == hash(t)
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=lambda text: ascii(text[:40]))
+def test_refusals(text):
+    with pytest.raises(InputError) as caught:
+        dynd.parse(text)
+    assert caught.value.rule == f"dynd.type.{REFUSED[text]}"
+
+
+def test_an_open_list_ends_there():
+    with pytest.raises(InputError):
+        dynd.parse("(..., x: T) -> T")
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_every_element_type_has_a_name(row):
+    t = T.dense(row, (2, 3))
+    assert dynd.parse(str(t)) == t
+    assert T.dense_parts(t) == (row, (2, 3))
+    assert dynd.parse(row.name) == T.dense(row, ())
+
+
+def test_the_caret_is_under_the_fault():
+    with pytest.raises(InputError) as caught:
+        dynd.parse("{\n  a: int8,\n  b: foo\n}")
+    lines = str(caught.value).splitlines()
+    assert "line 3, column 6" in lines[0]
+    assert lines[1][lines[2].index("^") :].startswith("foo")
+
+
+@settings(deadline=None, max_examples=500, database=None)
+@given(st.integers(0, 2**32))
+def test_parse_of_str(seed):
+    t = random_type(Random(seed))
+    assert dynd.parse(str(t)) == t
+    assert str(dynd.parse(str(t).replace(" ", "  ") if "'" not in str(t) else str(t))) == str(t)
+    assert parse_canonical(str(t)) == t
+
+
+@settings(deadline=None, max_examples=1000, database=None)
+@given(st.text("?*()[]{}.,:->'\\ \n3vartinN" + "é", max_size=30) | st.text(max_size=20))
+def test_any_text_is_parsed_or_refused(text):
+    try:
+        t = dynd.parse(text)
+    except InputError as error:
+        assert error.rule.startswith("dynd.type.")  # noqa: PT017
+    else:
+        assert dynd.parse(str(t)) == t
+
+
+ATTACKS = {
+    "pointers": "pointer[" * 125_000,
+    "parentheses": "(" * 1_000_000,
+    "braces": "{a:" * 333_333,
+    "options": "?" * 1_000_000,
+    "dimensions": "var * " * 166_666 + "int8",
+    "functions": "() -> " * 166_666 + "T",
+    "fields": "{" + ", ".join(f"a{i}: int8" for i in range(80_000)) + "}",
+    "digits": "9" * 1_000_000 + " * int8",
+    "quote": "{'" + "x" * 1_000_000,
+    "escapes": "{'" + "\\u0041" * 160_000 + "': int8}",
+    "blanks": " " * 1_000_000,
+    "lines": "\n" * 1_000_000 + "foo",
+}
+
+
+@pytest.mark.parametrize("nbytes", [1 << 20, 1 << 16], ids=["1 MB", "64 KiB"])
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_long_texts_are_refused_at_once(attack, nbytes):
+    text = ATTACKS[attack][:nbytes]
+    begin = time.perf_counter()
+    with pytest.raises(InputError):
+        dynd.parse(text)
+    with pytest.raises(FormatError):
+        parse_canonical(text)
+    assert time.perf_counter() - begin < (0.1 if nbytes > 1 << 16 else 1)
+
+
+def test_depth_and_rank_have_bounds_that_can_be_raised():
+    for text in ("pointer[" * 64 + "int8" + "]" * 64, "?1 * " * 64 + "int8", "1 * " * 64 + "complex[float32]"):
+        assert str(dynd.parse(text)) == text
+    deeper = "pointer[" * 65 + "int8" + "]" * 65
+    longer = "var * " * 65 + "int8"
+    for text, rule in ((deeper, "dynd.type.depth"), (longer, "dynd.type.rank")):
+        with pytest.raises(InputError) as caught:
+            dynd.parse(text)
+        assert caught.value.rule == rule
+        with pytest.raises(LimitError):
+            parse_canonical(text)
+        assert str(dynd.parse(text, Limits(type_depth=10_000, rank=10_000))) == text
+
+
+def test_deep_types_need_no_recursion():
+    t: T.Type = T.Void()
+    for _ in range(100_000):
+        t = T.Pointer(t)
+    assert len(str(t)) == 100_000 * len("pointer[]") + 4
+    assert hash(t) == hash(str(t))
+    assert not T.symbolic(t)
+    assert T.fold(t, lambda _, inner: 1 + sum(inner)) == 100_001
+
+
+def test_expansion_is_bounded():
+    begin = time.perf_counter()
+    with pytest.raises(InputError) as caught:
+        dynd.parse("{" + ",".join(f"a{i}:1**64*int8" for i in range(3_000)) + "}")
+    assert caught.value.rule in ("dynd.type.rank", "dynd.type.length")
+    assert time.perf_counter() - begin < 1
+
+
+@pytest.mark.parametrize("text", [*SYMBOLIC, "array[T]", "{a: Any}"])
+def test_symbolic(text):
+    t = dynd.parse(text)
+    assert T.symbolic(t) == (not text.startswith("array"))
+    if T.symbolic(t):
+        with pytest.raises(InputError) as caught:
+            dynd.deserialize(b"", t)
+        assert caught.value.rule == "dynd.symbolic"
+
+
+def test_types_are_values():
+    assert len({*LEAVES, *LEAVES}) == len({str(t) for t in LEAVES})
+    assert T.Fixed(3, T.Scalar(BY_NAME["int32"])) == dynd.parse("3 * int")
+    assert repr(dynd.parse("3*int")) == "Type('3 * int32')"
+    with pytest.raises(AttributeError):
+        dynd.parse("3 * int8").size = 4
