@@ -1,0 +1,301 @@
+"""Arrow arrays, in and out, by their buffers.
+
+An Arrow array of length N is a value of `N * T`; a table or a record batch is one of
+structs. A place is an option where Arrow has nulls in it. Contents and offsets are
+shared; what Arrow keeps differently (bits for bool, offsets of 32 bits, values of a
+fixed size behind a missing one) is made anew. What Arrow has no type for is refused
+by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.bridges.arrow_export import arrow_array
+from tensorglot.dynd.from_python import chars_to_array, stored_order
+from tensorglot.dynd.plan import Kind, Node, Plan
+from tensorglot.dynd.python_atoms import atoms_to_array
+from tensorglot.dynd.tensors import from_tensor as value_of
+from tensorglot.dynd.value import Column, Lists, Value, lists_of
+from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.tensor import Tensor
+from tensorglot.model.typebase import Type
+from tensorglot.model.types import Bytes, Fixed, FixedBytes, Option, Scalar, String, Struct, TypeType, Var, Void
+
+__all__ = ["from_tensor", "to_value", "type_of"]
+
+_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
+
+
+@cache
+def _arrow() -> Any:
+    try:
+        return import_module("pyarrow")
+    except ModuleNotFoundError as error:
+        message = "pyarrow is not installed: pip install tensorglot[arrow]"
+        raise UnsupportedError(message, rule="bridge.arrow") from error
+
+
+def from_tensor(tensor: Tensor) -> Any:
+    """The Arrow array of a tensor; a scalar where the tensor has no dimension."""
+    pa = _arrow()
+    whole = arrow_array(value_of(tensor))[0]
+    lists = isinstance(whole, pa.LargeListScalar | pa.FixedSizeListScalar)
+    return whole.values if lists and whole.is_valid else whole
+
+
+def _array(value: Any) -> Any:
+    """Any of Arrow's collections as one array."""
+    pa = _arrow()
+    if isinstance(value, pa.Table):
+        value = value.to_struct_array()
+    elif isinstance(value, pa.RecordBatch):
+        return value.to_struct_array()
+    if isinstance(value, pa.ChunkedArray):
+        return value.combine_chunks() if value.num_chunks != 1 else value.chunk(0)
+    return value
+
+
+def type_of(value: Any) -> Type:
+    """The type of an Arrow array, scalar, batch or table."""
+    pa = _arrow()
+    if isinstance(value, pa.Scalar):
+        return _type(pa.array([value.as_py()], value.type))
+    array = _array(value)
+    return Fixed(len(array), _type(array))
+
+
+def _type(array: Any) -> Type:
+    """The type of one element of an array."""
+    array = _plain(array)
+    inner = _present_type(array)
+    return Option(inner) if array.null_count and not isinstance(inner, Void) else inner
+
+
+def _present_type(array: Any) -> Type:
+    is_ = _arrow().types
+    kind = array.type
+    if is_.is_null(kind):
+        return Void()
+    if is_.is_large_string(kind):
+        return String()
+    if is_.is_large_binary(kind):
+        return Bytes()
+    if is_.is_fixed_size_binary(kind):
+        return FixedBytes(kind.byte_width)
+    if is_.is_large_list(kind):
+        return Var(_type(array.flatten()))
+    if is_.is_fixed_size_list(kind):
+        return Fixed(kind.list_size, _type(array.flatten()))
+    if is_.is_struct(kind):
+        present = array.drop_null() if array.null_count else array
+        return Struct(tuple((field.name, _type(present.field(i))) for i, field in enumerate(kind)))
+    row = BY_NAME.get(_NAMES.get(str(kind), str(kind)))
+    if row is None:
+        raise UnsupportedError(f"Arrow's {kind} has no DyND type", rule="dynd.arrow")
+    return Scalar(row)
+
+
+def _plain(array: Any) -> Any:
+    """An array in one of few forms: large texts and lists, no dictionaries, views or extensions."""
+    pa = _arrow()
+    is_, kind = pa.types, array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain(array.storage)
+    if is_.is_dictionary(kind) or is_.is_run_end_encoded(kind):
+        decoded = array.dictionary_decode() if is_.is_dictionary(kind) else pa.compute.run_end_decode(array)
+        return _plain(decoded)
+    if is_.is_string(kind) or is_.is_string_view(kind):
+        return array.cast(pa.large_string())
+    if is_.is_binary(kind) or is_.is_binary_view(kind):
+        return array.cast(pa.large_binary())
+    if is_.is_list(kind) or is_.is_list_view(kind) or is_.is_large_list_view(kind):
+        return array.cast(pa.large_list(kind.value_field))
+    return array
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """An array as the only element of another."""
+
+    array: Any
+
+    def __len__(self) -> int:
+        return 1
+
+
+Live: TypeAlias = "Callable[[], NDArray[np.bool_]] | None"
+"""Which elements anything refers to; None is all of them. Asked only where there are nulls."""
+
+
+def to_value(value: Any, plan: Plan) -> Value:
+    """The columns of an Arrow array, as a value of the plan's type."""
+    pa = _arrow()
+    root = pa.array([value.as_py()], value.type) if isinstance(value, pa.Scalar) else _Whole(_array(value))
+    columns: list[Column] = [None] * len(plan.nodes)
+    stack: list[tuple[Node, Any, Live]] = [(plan.root, root, None)]
+    while stack:
+        node, array, live = stack.pop()
+        array = array if isinstance(array, _Whole) else _plain(array)
+        if node.kind is Kind.OPTION:
+            valid = _valid(array)
+            columns[node.id] = np.where(valid, np.arange(len(array)), -1)
+            stack.append((node.child, array, _both(live, valid)))
+            continue
+        _check_present(node, array, live)
+        if node.kind is Kind.BLOCK:
+            columns[node.id] = _block(node, array, live)
+        elif node.kind is Kind.LIST and isinstance(node.type, String | Bytes | TypeType):
+            columns[node.id], columns[node.child.id] = _texts(node, array)
+        elif node.kind is Kind.LIST:
+            lists, content = _lists(node, array)
+            columns[node.id] = lists
+            stack.append((node.child, content, partial(_referred, lists, live, len(content))))
+        elif node.kind is Kind.REPEAT:
+            stack.append((node.child, *_dims(node, array, live)))
+        elif node.kind is Kind.CHAR:
+            columns[node.id] = chars_to_array([] if isinstance(array, _Whole) else array.fill_null("?").to_pylist())
+        elif node.kind is Kind.SEQUENCE and not isinstance(array, _Whole) and pa.types.is_struct(array.type):
+            if {field.name for field in array.type} != set(node.names):
+                raise _refuse(node, array)
+            stack.extend(
+                (child, array.field(name), live) for child, name in zip(node.children, node.names, strict=True)
+            )
+        else:
+            raise _refuse(node, array)
+    return Value(plan, tuple(columns))
+
+
+def _refuse(node: Node, array: Any) -> InputError:
+    kind = "an array" if isinstance(array, _Whole) else array.type
+    return InputError(f"Arrow's {kind} for {node.type}", rule="dynd.value")
+
+
+def _valid(array: Any) -> NDArray[np.bool_]:
+    if isinstance(array, _Whole) or not array.null_count:
+        return np.ones(len(array), np.bool_)
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _both(live: Live, valid: NDArray[np.bool_]) -> Live:
+    return (lambda: valid) if live is None else (lambda: live() & valid)
+
+
+def _referred(lists: Lists, live: Live, count: int) -> NDArray[np.bool_]:
+    """The elements that some list has which is referred to itself."""
+    rows = slice(None) if live is None else live()
+    edges = np.zeros(count + 1, np.int64)
+    np.add.at(edges, lists.starts[rows], 1)
+    np.add.at(edges, lists.stops[rows], -1)
+    return np.cumsum(edges[:-1]) > 0
+
+
+def _check_present(node: Node, array: Any, live: Live) -> None:
+    void = node.atom is not None and isinstance(node.atom.type, Void)
+    if isinstance(array, _Whole) or not array.null_count or void:
+        return
+    missing = ~_valid(array)
+    if missing.any() if live is None else (missing & live()).any():
+        raise InputError(f"nulls for {node.type}", rule="dynd.value")
+
+
+def _lists(node: Node, array: Any) -> tuple[Lists, Any]:
+    if isinstance(array, _Whole):
+        return Lists(np.array([0]), np.array([len(array.array)])), array.array
+    if not _arrow().types.is_large_list(array.type):
+        raise _refuse(node, array)
+    offsets = np.asarray(array.offsets)
+    return lists_of(offsets), array.values
+
+
+def _texts(node: Node, array: Any) -> tuple[Lists, NDArray[np.uint8]]:
+    is_ = _arrow().types
+    fits = not isinstance(array, _Whole) and (
+        is_.is_large_binary(array.type) if isinstance(node.type, Bytes) else is_.is_large_string(array.type)
+    )
+    if not fits:
+        raise _refuse(node, array)
+    _, offsets, data = array.buffers()
+    if len(array) == 0:
+        return lists_of(np.zeros(1, np.int64)), np.empty(0, np.uint8)
+    positions = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    return lists_of(positions), np.frombuffer(data or b"", np.uint8)
+
+
+def _dims(node: Node, array: Any, live: Live) -> tuple[Any, Live]:
+    """The elements of lists that all have the sizes of the dims."""
+    count = len(array)
+    for size in node.shape:
+        array = _regular(node, array, size)
+    if node.axis:
+        order = (np.arange(count)[:, None] * node.size + np.array(stored_order(node), np.int64)).reshape(-1)
+        array = array.take(_arrow().array(order))
+    return array, _repeated(live, node.size)
+
+
+def _regular(node: Node, array: Any, size: int) -> Any:
+    """The elements of lists of one size, one after the other."""
+    if isinstance(array, _Whole):
+        sizes = {len(array.array)}
+        inner = array.array
+    elif _arrow().types.is_fixed_size_list(array.type):
+        sizes = {array.type.list_size}
+        inner = array.values[array.offset * size : (array.offset + len(array)) * size]
+    elif _arrow().types.is_large_list(_plain(array).type) and not array.null_count:
+        sizes = set(np.diff(np.asarray(_plain(array).offsets)).tolist())
+        inner = array.flatten()
+    else:
+        raise _refuse(node, array)
+    if sizes - {size}:
+        raise InputError(f"{sizes.pop()} elements for a dimension of {size} in {node.type}", rule="dynd.length")
+    return inner
+
+
+def _block(node: Node, array: Any, live: Live) -> NDArray[Any]:
+    atom, count = node.atom, len(array)
+    assert atom is not None  # noqa: S101
+    for size in node.shape:
+        array = _regular(node, array, size)
+        live = _repeated(live, size)
+        _check_present(node, array, live)
+    shape = (count, *node.shape, *atom.tail)
+    if isinstance(atom.type, Void):
+        return np.empty(shape, np.uint8)
+    if isinstance(array, _Whole):
+        raise _refuse(node, array)
+    return _leaf(node, _plain(array)).reshape(shape)
+
+
+def _repeated(live: Live, size: int) -> Live:
+    return None if live is None else (lambda: np.repeat(live(), size))
+
+
+def _leaf(node: Node, array: Any) -> NDArray[Any]:
+    """The values of an array that has nothing inside."""
+    atom, is_ = node.atom, _arrow().types
+    assert atom is not None  # noqa: S101
+    if is_.is_large_string(array.type) or is_.is_large_binary(array.type):
+        return atoms_to_array(atom, array.fill_null(b"" if is_.is_large_binary(array.type) else "").to_pylist())
+    if is_.is_fixed_size_binary(array.type):
+        if array.type.byte_width != atom.nbytes or not isinstance(atom.type, FixedBytes):
+            raise _refuse(node, array)
+        raw = np.frombuffer(array.buffers()[1] or b"", np.uint8)
+        return raw[array.offset * atom.nbytes : (array.offset + len(array)) * atom.nbytes]
+    row = BY_NAME.get(_NAMES.get(str(array.type), str(array.type)))
+    if row is None or row.numpy is None or (len(array) == 0 and is_.is_null(array.type)):
+        raise _refuse(node, array)
+    buffer = array.buffers()[1] or b""
+    if row.name == "bool":
+        bits = np.unpackbits(np.frombuffer(buffer, np.uint8), bitorder="little")
+        values: NDArray[Any] = bits[array.offset : array.offset + len(array)].view(np.bool_)
+    else:
+        values = np.frombuffer(buffer, row.numpy)[array.offset : array.offset + len(array)]
+    return values if values.dtype == atom.base and not atom.tail else atoms_to_array(atom, values)

@@ -1,0 +1,314 @@
+"""awkward arrays, in and out, by their layouts: contents and offsets are shared, never copied.
+
+An awkward array of length N is a value of `N * T`, as awkward itself says. Lists are
+`var * T`, records structs or tuples, options options. What awkward has no form for
+(128 bits, ml_dtypes, `array[T]`) is refused by name, and so are its unions.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.dynd.from_numpy import numpy_type
+from tensorglot.dynd.from_python import chars_to_array, stored_order
+from tensorglot.dynd.packing import is_missing
+from tensorglot.dynd.plan import Kind, Node, Plan
+from tensorglot.dynd.python_atoms import atoms_to_array
+from tensorglot.dynd.tensors import from_tensor as value_of
+from tensorglot.dynd.value import Column, Lists, Value, lists_of
+from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.model.tensor import Tensor
+from tensorglot.model.typebase import Type
+from tensorglot.model.types import (
+    Bytes,
+    Fixed,
+    FixedBytes,
+    FixedString,
+    Option,
+    String,
+    Struct,
+    Tuple,
+    TypeType,
+    Var,
+    Void,
+)
+
+__all__ = ["from_tensor", "to_value", "type_of"]
+
+
+@cache
+def _awkward() -> Any:
+    try:
+        return import_module("awkward")
+    except ModuleNotFoundError as error:
+        message = "awkward is not installed: pip install tensorglot[awkward]"
+        raise UnsupportedError(message, rule="bridge.awkward") from error
+
+
+def type_of(value: Any) -> Type:
+    """The type of an awkward array or record."""
+    ak = _awkward()
+    if isinstance(value, ak.Record):
+        return _type(value.layout.array)
+    return Fixed(len(value), _type(value.layout))
+
+
+def _text_kind(layout: Any) -> str | None:
+    kind = layout.parameter("__array__")
+    return kind if kind in ("string", "bytestring") else None
+
+
+def _type(layout: Any) -> Type:
+    """The type of one element of a layout."""
+    if layout.is_option:
+        inner = _type(layout.content)
+        return inner if isinstance(inner, Option | Void) else Option(inner)
+    if layout.is_indexed:
+        return _type(layout.content)
+    if layout.is_unknown:
+        return Void()
+    if layout.is_numpy:
+        whole = numpy_type(np.asarray(layout.data)[:0])
+        return whole.element if isinstance(whole, Fixed) else whole
+    if layout.is_record:
+        inner_types = tuple(_type(content) for content in layout.contents)
+        return Tuple(inner_types) if layout.is_tuple else Struct(tuple(zip(layout.fields, inner_types, strict=True)))
+    if layout.is_list:
+        kind = _text_kind(layout)
+        if kind is not None:
+            sized = layout.is_regular and kind == "bytestring"
+            return FixedBytes(layout.size) if sized else String() if kind == "string" else Bytes()
+        return Fixed(layout.size, _type(layout.content)) if layout.is_regular else Var(_type(layout.content))
+    raise UnsupportedError(f"awkward's {type(layout).__name__} has no DyND type", rule="dynd.awkward")
+
+
+def to_value(value: Any, plan: Plan) -> Value:
+    """The columns of an awkward array, as a value of the plan's type."""
+    ak = _awkward()
+    if isinstance(value, ak.Record):
+        root = value.layout.array[value.layout.at : value.layout.at + 1]
+    else:
+        root = ak.contents.RegularArray(value.layout, len(value), zeros_length=1)
+    columns: list[Column] = [None] * len(plan.nodes)
+    stack: list[tuple[Node, Any]] = [(plan.root, root)]
+    while stack:
+        node, layout = stack.pop()
+        while layout.is_indexed and not layout.is_option:
+            layout = layout.project()
+        if node.kind is Kind.OPTION:
+            layout = layout.to_IndexedOptionArray64() if layout.is_option else layout
+            columns[node.id] = layout.index.data if layout.is_option else np.arange(len(layout))
+            stack.append((node.child, layout.content if layout.is_option else layout))
+            continue
+        if layout.is_option:
+            layout = _all_present(layout, node)
+        if node.kind is Kind.BLOCK:
+            columns[node.id] = _block(node, layout)
+        elif node.kind is Kind.LIST:
+            columns[node.id], content = _lists(node, layout)
+            if isinstance(node.type, String | Bytes | TypeType):
+                columns[node.child.id] = np.asarray(content.data)
+            else:
+                stack.append((node.child, content))
+        elif node.kind is Kind.REPEAT:
+            stack.append((node.child, _repeated(node, layout)))
+        elif node.kind is Kind.CHAR:
+            columns[node.id] = chars_to_array(layout.to_list())
+        elif node.kind is Kind.SEQUENCE and layout.is_record and set(layout.fields) == set(node.names):
+            stack.extend((child, layout.content(name)) for child, name in zip(node.children, node.names, strict=True))
+        else:
+            raise _refuse(node, layout)
+    return Value(plan, tuple(columns))
+
+
+def _refuse(node: Node, layout: Any) -> InputError:
+    return InputError(f"awkward's {layout.form.type} for {node.type}", rule="dynd.value")
+
+
+def _all_present(layout: Any, node: Node) -> Any:
+    if isinstance(node.type, Void | Option):
+        return layout
+    indexed = layout.to_IndexedOptionArray64()
+    if (indexed.index.data < 0).any():
+        raise InputError(f"missing values for {node.type}", rule="dynd.value")
+    return indexed.project()
+
+
+def _lists(node: Node, layout: Any) -> tuple[Lists, Any]:
+    if layout.is_unknown:
+        zeros = np.zeros(len(layout), np.int64)
+        return Lists(zeros, zeros), layout
+    text = isinstance(node.type, String | Bytes | TypeType)
+    if not layout.is_list or text != (_text_kind(layout) is not None):
+        raise _refuse(node, layout)
+    starts, stops = np.asarray(layout.starts.data), np.asarray(layout.stops.data)
+    if starts.dtype == np.int64 and hasattr(layout, "offsets"):
+        return lists_of(np.asarray(layout.offsets.data)), layout.content
+    return Lists(starts.astype(np.int64), stops.astype(np.int64)), layout.content
+
+
+def _repeated(node: Node, layout: Any) -> Any:
+    """The elements of lists that all have the sizes of the dims."""
+    ak = _awkward()
+    count = len(layout)
+    for size in node.shape:
+        layout = _regular(node, layout, size)
+    if node.axis:
+        order = np.array(stored_order(node), np.int64)
+        carry = (np.arange(count)[:, None] * node.size + order).reshape(-1)
+        layout = layout._carry(ak.index.Index64(carry), False)
+    return layout
+
+
+def _regular(node: Node, layout: Any, size: int) -> Any:
+    """The elements of lists of one size, one after the other."""
+    count = len(layout)
+    if layout.is_unknown and count == 0:
+        return layout
+    if layout.is_numpy and layout.purelist_depth > 1:
+        layout = layout.to_RegularArray()
+    if not layout.is_list:
+        raise _refuse(node, layout)
+    if not layout.is_regular:
+        sizes = np.asarray(layout.stops.data) - np.asarray(layout.starts.data)
+        if (sizes != size).any():
+            raise InputError(f"lists of other sizes than {size} for {node.type}", rule="dynd.length")
+        layout = layout.to_ListOffsetArray64(True)
+        return layout.content[: count * size]
+    if layout.size != size:
+        raise InputError(f"{layout.size} elements for a dimension of {size} in {node.type}", rule="dynd.length")
+    return layout.content[: count * size]
+
+
+def _block(node: Node, layout: Any) -> NDArray[Any]:
+    atom = node.atom
+    assert atom is not None  # noqa: S101
+    count = len(layout)
+    if isinstance(atom.type, Void):
+        return np.empty((count, *node.shape, 0), np.uint8)
+    for size in node.shape:
+        if layout.is_numpy and layout.purelist_depth > 1:
+            break
+        layout = _regular(node, layout, size)
+        while layout.is_indexed or layout.is_option:
+            layout = _all_present(layout, node) if layout.is_option else layout.project()
+    shape = (count, *node.shape)
+    if isinstance(atom.type, FixedBytes) and layout.is_list and layout.is_regular and layout.size == atom.nbytes:
+        return np.asarray(layout.content.data)[: len(layout) * atom.nbytes].reshape((*shape, atom.nbytes))
+    if layout.is_unknown and count * int(np.prod(node.shape, dtype=np.int64)) == 0:
+        return np.empty((*shape, *atom.tail), atom.base)
+    if _text_kind(layout) is not None:
+        return atoms_to_array(atom, layout.to_list()).reshape((*shape, *atom.tail))
+    if not layout.is_numpy:
+        raise _refuse(node, layout)
+    values = np.asarray(layout.data)
+    if values.dtype != atom.base or atom.tail:
+        values = atoms_to_array(atom, values.reshape(-1))
+    return values.reshape((*shape, *atom.tail))
+
+
+def from_tensor(tensor: Tensor) -> Any:
+    """The awkward array of a tensor."""
+    ak = _awkward()
+    value = value_of(tensor)
+    needs = value.needs()
+    layouts: dict[int, Any] = {}
+    try:
+        for node in value.plan.inside_out():
+            children = [layouts.pop(child.id) for child in node.children]
+            layouts[node.id] = _layout(value, node, children, needs[node.id])
+        return ak.Array(layouts[0])[0]
+    except RecursionError as error:
+        raise UnsupportedError("nested too deep for awkward", rule="dynd.awkward") from error
+
+
+def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
+    contents, index = _awkward().contents, _awkward().index
+    if node.kind is Kind.BLOCK:
+        return _block_layout(node, value.array(node)[:count])
+    if node.kind is Kind.LIST:
+        lists = value.lists(node)
+        starts, stops = (index.Index64(np.ascontiguousarray(column[:count])) for column in lists)
+        if not isinstance(node.type, String | Bytes | TypeType):
+            return contents.ListArray(starts, stops, children[0])
+        kind, element = ("bytestring", "byte") if isinstance(node.type, Bytes) else ("string", "char")
+        text = contents.NumpyArray(children[0].data, parameters={"__array__": element})
+        return contents.ListArray(starts, stops, text, parameters={"__array__": kind})
+    if node.kind is Kind.OPTION:
+        positions = value.index(node)
+        if positions is None:
+            missing = is_missing(node, value.array(node.child)[:count])
+            return contents.ByteMaskedArray(index.Index8(missing.view(np.int8)), children[0], valid_when=False)
+        return contents.IndexedOptionArray.simplified(index.Index64(positions[:count]), children[0])
+    if node.kind is Kind.SEQUENCE:
+        names = [name for name, _ in node.type.fields] if isinstance(node.type, Struct) else None
+        return contents.RecordArray([child[:count] for child in children], names, count)
+    if node.kind is Kind.REPEAT:
+        inner = _stored_back(node, children[0], count) if node.axis else children[0]
+        return _dims_layout(node.shape, inner, count)
+    if node.kind is Kind.CHAR:
+        return _char_layout(value.array(node)[:count])
+    raise UnsupportedError(f"awkward has no {node.type}", rule="dynd.awkward")
+
+
+def _dims_layout(shape: tuple[int, ...], layout: Any, count: int) -> Any:
+    """`count` values of dims over the elements of a layout."""
+    ak = _awkward()
+    for i in reversed(range(len(shape))):
+        length = count * int(np.prod(shape[:i], dtype=np.int64))
+        layout = ak.contents.RegularArray(layout, shape[i], zeros_length=length)
+    return layout
+
+
+def _stored_back(node: Node, layout: Any, count: int) -> Any:
+    """The elements of a REPEAT, from the order in which they are stored to that of its dims."""
+    order = np.argsort(stored_order(node))
+    carry = (np.arange(count)[:, None] * node.size + order).reshape(-1)
+    return layout._carry(_awkward().index.Index64(carry), False)
+
+
+def _block_layout(node: Node, values: NDArray[Any]) -> Any:
+    ak, atom = _awkward(), node.atom
+    assert atom is not None  # noqa: S101
+    elements = int(np.prod(values.shape[: values.ndim - len(atom.tail)], dtype=np.int64))
+    if isinstance(atom.type, Void):
+        missing = ak.index.Index64(np.full(elements, -1))
+        return _dims_layout(node.shape, ak.contents.IndexedOptionArray(missing, ak.contents.EmptyArray()), len(values))
+    if isinstance(atom.type, FixedBytes | FixedString):
+        raw = np.ascontiguousarray(values).reshape(elements, atom.nbytes)
+        return _dims_layout(node.shape, _fixed_layout(atom.type, raw), len(values))
+    if atom.tail or values.dtype.kind == "V":
+        raise UnsupportedError(f"awkward has no {atom.type}", rule="dynd.awkward")
+    plain = values if values.flags.c_contiguous and values.flags.aligned else np.array(values, order="C")
+    return ak.contents.NumpyArray(plain)
+
+
+def _fixed_layout(type: FixedBytes | FixedString, raw: NDArray[np.uint8]) -> Any:
+    ak = _awkward()
+    if isinstance(type, FixedBytes):
+        content = ak.contents.NumpyArray(raw.reshape(-1), parameters={"__array__": "byte"})
+        return ak.contents.RegularArray(content, type.size, len(raw), parameters={"__array__": "bytestring"})
+    if type.encoding not in ("utf8", "ascii"):
+        raise UnsupportedError(f"awkward has no {type}", rule="dynd.awkward")
+    starts = np.arange(len(raw)) * type.nbytes
+    stops = starts + np.count_nonzero(raw, axis=1)
+    return _strings(starts, stops, raw.reshape(-1))
+
+
+def _strings(starts: NDArray[np.int64], stops: NDArray[np.int64], data: NDArray[np.uint8]) -> Any:
+    ak = _awkward()
+    content = ak.contents.NumpyArray(data, parameters={"__array__": "char"})
+    positions = ak.index.Index64(starts), ak.index.Index64(stops)
+    return ak.contents.ListArray(*positions, content, parameters={"__array__": "string"})
+
+
+def _char_layout(codes: NDArray[np.uint32]) -> Any:
+    sizes = 1 + (codes >= 0x80).astype(np.int64) + (codes >= 0x800) + (codes >= 0x10000)
+    stops = np.cumsum(sizes)
+    data = np.frombuffer("".join(map(chr, codes.tolist())).encode(), np.uint8)
+    return _strings(stops - sizes, stops, data)
