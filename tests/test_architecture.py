@@ -1,0 +1,284 @@
+"""Imports go one way, tables are complete, and a kernel is the same compiled and interpreted.
+
+The layers are a table: what each may import. Every import counts, at the top of a
+module and inside a function.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from fuzzing import bintensors as fuzz
+from tensorglot.formats import bintensors as format_module
+from tensorglot.formats.table import TABLE as FORMATS
+from tensorglot.kernels import bintensors as kernel
+from tensorglot.model.dtypes import BY_NAME, DType
+from tensorglot.model.dtypes import TABLE as DTYPES
+from tensorglot.model.payload import Memory
+from tensorglot.model.tensor import Part, Tensor
+from tensorglot.model.types import dense
+
+ROOT = Path(__file__).parents[1] / "src" / "tensorglot"
+CORPUS = Path(__file__).parent / "corpus"
+
+BELOW_VERBS = {"errors", "limits", "kernels", "model", "wire", "io", "formats"}
+VERBS = BELOW_VERBS | {"operations"}
+LAYERS: dict[str, set[str]] = {
+    "errors": set(),
+    "limits": set(),
+    "kernels": set(),
+    "model": {"errors", "limits", "kernels"},
+    "wire": {"errors", "limits", "kernels"},
+    "io": {"errors"},
+    "formats": {"errors", "limits", "kernels", "model", "wire"},
+    "operations": BELOW_VERBS,
+    "dynd": VERBS,
+    "bson": VERBS,
+    "bridges": VERBS | {"dynd", "bson"},
+    "store": VERBS | {"dynd"},
+    "report": VERBS | {"dynd"},
+    "public": VERBS | {"dynd", "bson", "store", "report"},
+    "cli": VERBS | {"dynd", "bson", "store", "report", "bridges", "public", "__init__"},
+    "__init__": {"public"},
+    "__main__": {"cli"},
+}
+"""What each layer may import, itself apart."""
+CORE = {"numpy", "ml_dtypes", "zstandard", "xxhash", "blake3", "crc32c"}
+"""Libraries that may be imported at the top of a module; `click` and `rich` in the command line."""
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT.parent).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def layer(module: str) -> str:
+    """`tensorglot.model.index` is of the layer `model`, `tensorglot` of its own."""
+    return [*module.split("."), "__init__"][1]
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Every module that is imported, and whether it is at the top. Relative imports are not used here."""
+    top = set(map(id, ast.iter_child_nodes(tree)))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, id(node) in top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "a relative import"
+            name = node.module or ""
+            yield name, id(node) in top
+            if name.startswith("tensorglot"):
+                yield from ((f"{name}.{alias.name}", id(node) in top) for alias in node.names)
+
+
+def ours(name: str) -> bool:
+    return name == "tensorglot" or name.startswith("tensorglot.")
+
+
+def wrong_imports(module: str, tree: ast.AST) -> set[str]:
+    """What a module imports of ours and may not."""
+    mine = layer(module)
+    wrong = set()
+    for name, _ in imports(tree):
+        theirs = layer(name) if ours(name) else mine
+        if theirs in LAYERS and theirs != mine and theirs not in LAYERS[mine]:
+            wrong.add(name)
+    return wrong
+
+
+def foreign_formats(module: str, tree: ast.AST) -> set[str]:
+    """Which formats other than itself the module of a format imports."""
+    mine = module.split(".")[2]
+    names = (name.split(".") for name, _ in imports(tree) if name.startswith("tensorglot.formats."))
+    return {parts[2] for parts in names} - {mine, "table"}
+
+
+def parsed(path: Path) -> ast.AST:
+    return ast.parse(path.read_text())
+
+
+@pytest.mark.parametrize(("module", "path"), list(modules()))
+def test_imports_go_one_way(module: str, path: Path) -> None:
+    assert layer(module) in LAYERS, "a layer that the table does not have"
+    assert wrong_imports(module, parsed(path)) == set()
+
+
+@pytest.mark.parametrize(("module", "path"), [m for m in modules() if m[0].count(".") > 1 and layer(m[0]) == "formats"])
+def test_no_format_imports_another(module: str, path: Path) -> None:
+    if not module.endswith(".table"):
+        assert foreign_formats(module, parsed(path)) == set()
+
+
+@pytest.mark.parametrize(("module", "path"), list(modules()))
+def test_only_core_libraries_are_imported_at_the_top(module: str, path: Path) -> None:
+    allowed = {*sys.stdlib_module_names, *CORE, "tensorglot"}
+    if layer(module) == "cli":
+        allowed |= {"click", "rich"}
+    if layer(module) == "kernels":
+        allowed |= {"cython"}
+    assert {name.partition(".")[0] for name, top in imports(parsed(path)) if top} <= allowed
+
+
+def test_a_wrong_import_is_found_wherever_it_stands() -> None:
+    inside = ast.parse("def f():\n    from tensorglot.formats import ztensor")
+    for source in ("import tensorglot.wire.x", "from tensorglot import wire", "def f():\n  import tensorglot.io"):
+        assert wrong_imports("tensorglot.model.index", ast.parse(source))
+    assert wrong_imports("tensorglot.wire.cbor", ast.parse("from tensorglot.model.dtypes import TABLE"))
+    assert wrong_imports("tensorglot.kernels.x", ast.parse("from tensorglot.errors import FormatError"))
+    assert wrong_imports("tensorglot.formats.x", ast.parse("from tensorglot.operations.open import open"))
+    assert not wrong_imports("tensorglot.operations.open", ast.parse("from tensorglot.formats.table import detect"))
+    assert foreign_formats("tensorglot.formats.bintensors", inside) == {"ztensor"}
+    assert foreign_formats("tensorglot.formats.ztensor.v1", inside) == set()
+
+
+# Public names
+
+
+def order(name: str) -> tuple[bool, bool, str]:
+    """Constants, classes, functions, each by name."""
+    return not name.isupper(), not name[0].isupper(), name
+
+
+@pytest.mark.parametrize("module", [name for name, path in modules() if "__all__" in path.read_text()])
+def test_all_is_sorted_and_true(module: str) -> None:
+    loaded = importlib.import_module(module)
+    names = list(loaded.__all__)
+    assert names == sorted(set(names), key=order)
+    assert all(hasattr(loaded, name) for name in names)
+
+
+def test_the_public_interface() -> None:
+    """The names of the design that are built so far; none may go."""
+    promised = {"open", "load", "loads", "save", "dumps", "Archive", "Tensor", "Writer", "verify", "formats", "Limits"}
+    assert promised <= set(tg.__all__)
+    assert set(tg.__all__) <= set(dir(tg))
+
+
+# Formats × element types
+
+
+def sample(dtype: DType) -> Any:
+    """Three elements, as an array where NumPy has the type."""
+    if dtype.numpy is not None:
+        return np.zeros(3, dtype.numpy)
+    raw = np.zeros(dtype.nbytes(3), np.uint8)
+    return Tensor("x", {"data": Part(dtype, (3,), Memory(raw))})
+
+
+WRITABLE = [f"{row.name}@{version}" for row in FORMATS for version in row.writes]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("row", [row for row in FORMATS if row.writes], ids=lambda row: row.name)
+def test_every_element_type_is_written_or_refused_by_name(row: tg.Format, dtype: DType) -> None:
+    held = []
+    for version in row.writes:
+        format = f"{row.name}@{version}"
+        try:
+            data = tg.dumps({"x": sample(dtype)}, format=format)
+        except tg.UnsupportedError as error:
+            assert error.tensor == "x"  # noqa: PT017
+            assert dtype.name in error.message  # noqa: PT017
+            continue
+        held.append(version)
+        archive = tg.open(data, format=format)
+        assert archive["x"].type == dense(dtype, (3,))
+    if dtype.name in row.dtypes:
+        assert held
+
+
+@pytest.mark.parametrize("row", FORMATS, ids=lambda row: row.name)
+def test_codes_of_a_format_lead_to_our_types(row: tg.Format) -> None:
+    assert set(row.module.DTYPES.values()) <= BY_NAME.keys()
+    assert set(row.writes) <= set(row.versions)
+
+
+# Kernels, compiled and interpreted
+
+
+def interpreted(name: str, *, with_cython: bool) -> ModuleType:
+    """A kernel's source as a module of its own, with Cython's stand-in for types or with ours."""
+    spec = importlib.util.spec_from_file_location(f"interpreted_{name}", ROOT / "kernels" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    held = sys.modules.get("cython")
+    if not with_cython:
+        sys.modules["cython"] = None  # type: ignore[assignment]
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.modules.pop("cython", None)
+        if held is not None:
+            sys.modules["cython"] = held
+    return module
+
+
+KERNELS = sorted(path.stem for path in (ROOT / "kernels").glob("*.py") if path.stem not in ("__init__", "nocython"))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_runs_without_cython(name: str) -> None:
+    module = interpreted(name, with_cython=False)
+    assert module.cython.compiled is False
+    assert set(dir(module)) >= {
+        public
+        for public in dir(importlib.import_module(f"tensorglot.kernels.{name}"))
+        if public.islower() and not public.startswith("_")
+    } - {"cython"}
+
+
+def headers() -> Iterator[bytes]:
+    """Of every file of the corpora, and of mutants."""
+    for path in sorted(CORPUS.glob("bintensors-*/*.bt")):
+        yield path.read_bytes()[8:]
+    for data in fuzz.mutants(1500, seed=11):
+        yield data[8:]
+
+
+def plain(value: Any) -> Any:
+    """Columns as bytes, so that tuples of them can be compared."""
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    return (str(value.dtype), value.tolist()) if isinstance(value, np.ndarray) else value
+
+
+def outcome(module: ModuleType, header: bytes, layout: int, limits: tuple[int, int, int]) -> Any:
+    result = module.scan(header, layout, format_module._ITEMSIZES, *limits)
+    fault, position, tensor = result[:3]
+    return (fault, position, tensor) if fault else plain(result)
+
+
+@pytest.mark.parametrize("with_cython", [True, False])
+def test_a_header_is_scanned_alike_compiled_and_interpreted(with_cython: bool) -> None:
+    if with_cython:
+        pytest.importorskip("cython")
+    other = interpreted("bintensors", with_cython=with_cython)
+    faults = set()
+    for header in headers():
+        for layout in (0, 1):
+            for limits in ((1_388_888, 64, 100_000), (2, 2, 3)):
+                one = outcome(kernel, header, layout, limits)
+                assert outcome(other, header, layout, limits) == one, header.hex()
+                faults.add(one[0])
+    assert len(faults) > 16
+
+
+def test_a_header_is_encoded_alike_compiled_and_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [path for path in sorted(CORPUS.glob("bintensors-[01]/*.bt")) if path.name != "ndim_251.bt"]
+    values = [(tg.load(path), tg.open(path).metadata) for path in files]
+    compiled = [tg.dumps(tensors, format=f, metadata=text) for tensors, text in values for f in WRITABLE[:2]]
+    monkeypatch.setattr(format_module, "kernel", interpreted("bintensors", with_cython=False))
+    assert [tg.dumps(tensors, format=f, metadata=text) for tensors, text in values for f in WRITABLE[:2]] == compiled
