@@ -50,7 +50,12 @@ class Arrangement:
 
 
 def arrange(
-    layout: str, shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any], tensor: str | None = None
+    layout: str,
+    shape: Shape,
+    pieces: Mapping[str, Piece],
+    attributes: Mapping[str, Any],
+    tensor: str | None = None,
+    offset: int | None = None,
 ) -> Arrangement:
     """Checks the parts of a tensor against its layout, without reading them."""
     rules = LAYOUTS.get(layout, _unknown)
@@ -58,7 +63,7 @@ def arrange(
         return rules(shape, pieces, attributes)
     except _Refusal as refusal:
         raise FormatError(
-            f"{escape(layout)}: {refusal.message}", rule=f"layout.{refusal.rule}", tensor=tensor
+            f"{escape(layout)}: {refusal.message}", rule=f"layout.{refusal.rule}", tensor=tensor, offset=offset
         ) from None
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.errors import LimitError
 from tensorglot.model.dtypes import TABLE
 
 __all__ = [
@@ -116,7 +117,12 @@ class Encoded:
     """The `Limits` that the archive was opened with."""
 
     def read(self, offset: int, nbytes: int) -> memoryview:
-        out = np.empty(nbytes, np.uint8).data
+        try:
+            out = np.empty(nbytes, np.uint8).data
+        except MemoryError as error:
+            raise LimitError(
+                f"{nbytes} bytes do not fit in memory", rule="memory.size", offset=self.begin, tensor=self.tensor
+            ) from error
         self.codec.decode_into(self, offset, out)
         return out
 

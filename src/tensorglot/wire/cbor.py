@@ -270,11 +270,10 @@ class Cursor:
                 value = open_items.pop().close()
             elif kind in (ARRAY, MAP, TAG):
                 _, _, argument = self._head()
-                opened = _Open(kind, argument)
                 if kind == TAG or argument != 0:
-                    open_items.append(opened)
+                    open_items.append(_Open(kind, argument))
                     continue
-                value = opened.close()
+                value = [] if kind == ARRAY else {}
             else:
                 value = self._scalar(kind)
             while open_items and open_items[-1].takes(value):

@@ -11,7 +11,11 @@ from tensorglot.model.payload import Buffer, Encoded
 from tensorglot.wire import zstd
 from tensorglot.wire.zstd import Frame
 
-__all__ = ["Opaque", "SeekableZstd", "Zstd"]
+__all__ = ["EXPANSION", "TOO_SMALL", "Opaque", "SeekableZstd", "Zstd"]
+
+EXPANSION = 1 << 15
+"""No byte of zstd becomes more than this many: a run of 128 KiB takes four."""
+TOO_SMALL = "a blob that cannot hold as much as dtype and shape ask for"
 
 _REMEMBERED = 64
 

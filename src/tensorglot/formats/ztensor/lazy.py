@@ -18,7 +18,7 @@ from tensorglot.wire.cbor import Cursor
 
 __all__ = ["Attributes", "LazyMap", "Texts", "metadata_at"]
 
-EAGER_NBYTES = 64 << 10
+EAGER_NBYTES = 1 << 10
 """Metadata up to this size is made a dict at once."""
 
 

@@ -16,20 +16,23 @@ another word there. A layout found there is understood.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorglot.errors import FormatError
-from tensorglot.formats.ztensor.entries import Entry
+from tensorglot.errors import FormatError, LimitError
+from tensorglot.formats.ztensor.entries import SIZE_END, Entry
 from tensorglot.formats.ztensor.splice import Object, Row
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Layout
-from tensorglot.model.layouts import Piece, arrange
-from tensorglot.wire.cbor import MAP, TEXT, Cursor
+from tensorglot.model.layouts import MX, QUANT_GROUP, Piece, arrange
+from tensorglot.wire.cbor import ARRAY, MAP, TEXT, UINT, Cursor
 
-__all__ = ["METADATA", "gather_parts", "metadata_field"]
+__all__ = ["METADATA", "gather_parts", "layout_attributes", "metadata_field"]
 
+ATTRIBUTES_NBYTES = 64 << 10
+"""Of a quantized tensor, whose attributes must be understood before it is listed."""
 METADATA = "__metadata__"
 """The name of an empty uint8 tensor whose field `metadata` is the file's."""
 
@@ -40,66 +43,90 @@ class _Part:
 
     position: int
     tensor: str
-    fields: Mapping[str, Any]
     row: Row
 
 
-def gather_parts(index: bytes, entries: Mapping[int, Entry], rows: Mapping[int, Row]) -> dict[int, Object | None]:
+def gather_parts(
+    index: bytes, entries: Mapping[int, Entry], rows: Mapping[int, Row], base: int
+) -> dict[int, Object | None]:
     """The tensors that parts make up, each at the position of its first part, and None at the others."""
     groups: dict[str, list[_Part]] = {}
     for position, entry in entries.items():
-        if "part_of" in entry.custom:
-            part = _part(index, position, entry, rows[position])
-            if part is not None:
-                groups.setdefault(part.tensor, []).append(part)
+        part = _part(index, position, entry, rows[position])
+        if part is not None:
+            groups.setdefault(part.tensor, []).append(part)
     found: dict[int, Object | None] = {}
     for tensor, parts in groups.items():
-        whole = _tensor(tensor, parts, index, entries[parts[0].position])
+        whole = _tensor(tensor, parts, index, entries[parts[0].position], base)
         if whole is not None:
             found |= dict.fromkeys(part.position for part in parts)
             found[parts[0].position] = whole
     return found
 
 
+def _text(index: bytes, entry: Entry, key: str) -> str | None:
+    """A field, if it is there and is text."""
+    begin = entry.custom.get(key)
+    return None if begin is None or index[begin] >> 5 != TEXT else Cursor(index, pos=begin).text(key)
+
+
 def _part(index: bytes, position: int, entry: Entry, row: Row) -> _Part | None:
-    fields = {key: Cursor(index, pos=begin).value() for key, begin in entry.custom.items() if key != "attributes"}
-    tensor, part = fields["part_of"], fields.get("part")
-    if not isinstance(tensor, str) or not isinstance(part, str) or entry.name != f"{tensor}#{part}":
+    tensor, part = _text(index, entry, "part_of"), _text(index, entry, "part")
+    if tensor is None or part is None or entry.name != f"{tensor}#{part}":
         return None
-    logical = fields.get("logical_type")
-    if isinstance(logical, str) and entry.dtype == "uint8":
+    logical = _text(index, entry, "logical_type")
+    if logical is not None and entry.dtype == "uint8":
         dtype = BY_NAME.get(logical)
         row = replace(row, dtype=dtype, unknown_dtype=None if dtype is not None else logical)
-    return _Part(position, tensor, fields, replace(row, part=part))
+    return _Part(position, tensor, replace(row, part=part))
 
 
-def _tensor(name: str, parts: list[_Part], index: bytes, first: Entry) -> Object | None:
-    shape = _dims(parts[0].fields.get("logical_shape"))
-    layout = parts[0].fields.get("logical_layout", parts[0].fields.get("layout"))
-    if shape is None or not isinstance(layout, str) or len({part.row.part for part in parts}) < len(parts):
+def _tensor(name: str, parts: list[_Part], index: bytes, first: Entry, base: int) -> Object | None:
+    shape = _shape(index, first)
+    layout = _text(index, first, "logical_layout") or _text(index, first, "layout")
+    if shape is None or layout is None or len({part.row.part for part in parts}) < len(parts):
         return None
     begin = first.custom.get("attributes")
-    attributes = {} if begin is None else Cursor(index, pos=begin).value()
-    if not isinstance(attributes, dict):
+    if begin is not None and not has_text_keys(index, begin):
         return None
-    pieces = {part.row.part: Piece(part.row.dtype, _nbytes(part.row)) for part in parts}
+    offset = base + first.custom["part_of"]
     if layout == "dense":
-        return _dense(name, parts, shape, begin)
-    arranged = arrange(layout, shape, pieces, attributes, name)
+        return _dense(name, parts, shape, begin, offset)
+    pieces = {part.row.part: Piece(part.row.dtype, _nbytes(part.row)) for part in parts}
+    attributes = layout_attributes(index, begin, layout, name, base)
+    arranged = arrange(layout, shape, pieces, attributes, name, offset)
     rows = tuple(replace(part.row, shape=arranged.shapes[part.row.part]) for part in parts)
     return Object(name, rows, Layout(layout, arranged.type), begin)
 
 
-def _dense(name: str, parts: list[_Part], shape: tuple[int, ...], attributes_begin: int | None) -> Object | None:
+def layout_attributes(data: bytes, begin: int | None, layout: str, tensor: str, base: int) -> dict[str, Any]:
+    """The attributes that decide how parts are arranged; those of other layouts stay unread until they are wanted."""
+    if begin is None or layout not in (QUANT_GROUP, MX):
+        return {}
+    cursor = Cursor(data, pos=begin)
+    if cursor.skip()[1] - begin > ATTRIBUTES_NBYTES:
+        raise LimitError(
+            f"more than {ATTRIBUTES_NBYTES} bytes of attributes",
+            rule="ztensor.limit.attributes",
+            tensor=tensor,
+            offset=base + begin,
+        )
+    attributes: dict[str, Any] = Cursor(data, pos=begin).value()
+    return attributes
+
+
+def _dense(
+    name: str, parts: list[_Part], shape: tuple[int, ...], attributes_begin: int | None, offset: int
+) -> Object | None:
     row = parts[0].row
     if len(parts) > 1 or row.part != "data":
         return None
-    count = 1
-    for size in shape:
-        count *= size
-    if row.dtype is not None and row.dtype.nbytes(count) != _nbytes(row):
+    if row.dtype is not None and row.dtype.nbytes(math.prod(shape)) != _nbytes(row):
         raise FormatError(
-            "the blob has not the size that type and shape ask for", rule="ztensor.blob.size", tensor=name
+            "the blob has not the size that type and shape ask for",
+            rule="ztensor.blob.size",
+            tensor=name,
+            offset=offset,
         )
     return Object(name, (replace(row, shape=shape),), None, attributes_begin)
 
@@ -108,10 +135,18 @@ def _nbytes(row: Row) -> int:
     return row.end - row.begin if row.codec is None else row.nbytes
 
 
-def _dims(value: object) -> tuple[int, ...] | None:
-    if not isinstance(value, list) or not all(type(size) is int and 0 <= size < 1 << 63 for size in value):
+def _shape(index: bytes, entry: Entry) -> tuple[int, ...] | None:
+    """The logical shape, if it is there and is one."""
+    begin = entry.custom.get("logical_shape")
+    if begin is None or index[begin] >> 5 != ARRAY:
         return None
-    return tuple(value)
+    cursor = Cursor(index, pos=begin)
+    dims = []
+    for _ in cursor.array("logical_shape"):
+        if cursor.major() != UINT:
+            return None
+        dims.append(cursor.uint("logical_shape"))
+    return tuple(dims) if all(size < SIZE_END for size in dims) else None
 
 
 def metadata_field(index: bytes, entry: int) -> int | None:
@@ -121,14 +156,19 @@ def metadata_field(index: bytes, entry: int) -> int | None:
     for _ in cursor.map("entry"):
         key = cursor.text("key")
         begin = cursor.skip()[0]
-        if key == "metadata" and index[begin] >> 5 == MAP:
+        if key == "metadata":
             found = begin
-    if found is None:
-        return None
-    cursor.pos = found
-    for _ in cursor.map("metadata"):
+    return found if found is not None and has_text_keys(index, found) else None
+
+
+def has_text_keys(data: bytes, begin: int) -> bool:
+    """Whether the item is a map whose keys are all text."""
+    if data[begin] >> 5 != MAP:
+        return False
+    cursor = Cursor(data, pos=begin)
+    for _ in cursor.map("map"):
         if cursor.major() != TEXT:
-            return None
+            return False
         cursor.skip()
         cursor.skip()
-    return found
+    return True

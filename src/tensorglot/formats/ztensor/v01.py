@@ -18,7 +18,7 @@ import numpy as np
 from tensorglot.errors import FormatError, LimitError, TruncatedError
 from tensorglot.formats.table import ReadOptions
 from tensorglot.formats.ztensor.blobs import Label, Region, check_blobs, refuse_first
-from tensorglot.formats.ztensor.codecs import Opaque, Zstd
+from tensorglot.formats.ztensor.codecs import EXPANSION, TOO_SMALL, Opaque, Zstd
 from tensorglot.formats.ztensor.entries import KNOWN, SIZE_END, Entry, read_entry
 from tensorglot.formats.ztensor.lazy import metadata_at
 from tensorglot.formats.ztensor.parts import METADATA, gather_parts, metadata_field
@@ -69,7 +69,7 @@ def read(source: Source, options: ReadOptions) -> Index:
         row: Object(entry.name, (rows[row],), None, int(columns.entries[row]) if entry.custom else None)
         for row, entry in entries.items()
     }
-    odd |= gather_parts(index, entries, rows)
+    odd |= gather_parts(index, entries, rows, begin)
     metadata = _metadata(index, scanned, odd)
     found = splice(scanned, odd, Zstd(), format="ztensor@0.1", data=index, metadata=metadata, hidden=HIDDEN)
     twice = names.first_duplicate() if not odd else _first_duplicate(found.names)
@@ -132,6 +132,7 @@ def _scanned(columns: ztensor_index.Columns, names: Names, label: Label) -> Scan
         "ztensor.blob.size",
         "the blob has not the size that dtype and shape ask for",
     )
+    refuse_first(plain & ~raw & (nbytes // EXPANSION > columns.sizes), label, "ztensor.blob.expansion", TOO_SMALL)
     ends = columns.offsets + np.minimum(columns.sizes, SIZE_END - 1 - columns.offsets)
     customs = np.flatnonzero(columns.flags == ztensor_index.CUSTOM).tolist()
     return Scanned(
@@ -168,6 +169,8 @@ def _row(entry: Entry, position: int) -> Row:
             )
     else:
         codec = Zstd() if entry.encoding == "zstd" and known else Opaque(entry.encoding)
+        if isinstance(codec, Zstd) and nbytes // EXPANSION > entry.size:
+            raise FormatError(TOO_SMALL, rule="ztensor.blob.expansion", offset=position, tensor=entry.name)
     return Row(
         "data",
         dtype,

@@ -18,7 +18,7 @@ import numpy as np
 from tensorglot.errors import FormatError, LimitError, TruncatedError
 from tensorglot.formats.table import ReadOptions
 from tensorglot.formats.ztensor.blobs import Region, check_blobs
-from tensorglot.formats.ztensor.codecs import Opaque, Zstd
+from tensorglot.formats.ztensor.codecs import EXPANSION, TOO_SMALL, Opaque, Zstd
 from tensorglot.formats.ztensor.entries import SIZE_END, read_shape
 from tensorglot.formats.ztensor.lazy import metadata_at
 from tensorglot.formats.ztensor.splice import Object, Row, Scanned, splice
@@ -228,6 +228,8 @@ def _placed(thing: _Object) -> Object:
             nbytes = part.length if stated is None else stated
         known = part.encoding == "zstd" and dtype is not None and (stated is not None or dense)
         codec = None if part.encoding == "raw" else Zstd() if known else Opaque(part.encoding)
+        if known and nbytes // EXPANSION > part.length:
+            raise FormatError(TOO_SMALL, rule="ztensor.blob.expansion", offset=part.position, tensor=thing.name)
         rows.append(
             Row(
                 part.part,
@@ -265,6 +267,6 @@ def _arranged(thing: _Object, rows: list[Row]) -> Object:
     pieces = {row.part: Piece(None if opaque else row.dtype, row.nbytes) for row in rows}
     if len(pieces) < len(rows):
         raise FormatError("two components of one role", rule="ztensor.name.duplicate", tensor=thing.name)
-    arranged = arrange(layout, thing.shape, pieces, {}, thing.name)
+    arranged = arrange(layout, thing.shape, pieces, {}, thing.name, thing.components[0].position)
     shaped = tuple(replace(row, shape=arranged.shapes[row.part]) for row in rows)
     return Object(thing.name, shaped, Layout(layout, arranged.type), thing.attributes_begin)

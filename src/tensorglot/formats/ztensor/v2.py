@@ -11,6 +11,7 @@ not referred to, and so not seen (§2.5).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -21,10 +22,11 @@ from numpy.typing import NDArray
 from tensorglot.errors import FormatError, IntegrityError, LimitError, TruncatedError
 from tensorglot.formats.table import ReadOptions
 from tensorglot.formats.ztensor.blobs import Region, check_blobs, refuse_first
-from tensorglot.formats.ztensor.codecs import Opaque, SeekableZstd
+from tensorglot.formats.ztensor.codecs import EXPANSION, TOO_SMALL, Opaque, SeekableZstd
 from tensorglot.formats.ztensor.entries import SIZE_END
 from tensorglot.formats.ztensor.lazy import metadata_at
 from tensorglot.formats.ztensor.objects import Part, Spec, check_attributes, known_keys, read_object
+from tensorglot.formats.ztensor.parts import layout_attributes
 from tensorglot.formats.ztensor.shards import Shard, ShardSource, check_shard_name, read_shards
 from tensorglot.formats.ztensor.splice import Object, Row, Scanned, splice
 from tensorglot.formats.ztensor.strict import check_2
@@ -184,6 +186,12 @@ def _scanned(columns: ztensor_index.Columns, names: Names, base: int) -> Scanned
         "ztensor.blob.size",
         "the part has not the size that shape and type ask for",
     )
+    refuse_first(
+        plain & (columns.encodings > 0) & (nbytes // EXPANSION > columns.sizes),
+        label,
+        "ztensor.blob.expansion",
+        TOO_SMALL,
+    )
     return Scanned(
         names=names,
         dtypes=_OUR_CODE[kinds],
@@ -204,6 +212,8 @@ def _spec(manifest: _Manifest, begin: int, limits: Limits) -> Spec:
     cursor = cbor.Cursor(manifest.data, base=manifest.begin, pos=begin, rule="ztensor.entry.kind")
     spec = read_object(cursor, limits)
     for part in spec.parts:
+        if part.encoding == SEEKABLE and part.nbytes // EXPANSION > part.length:
+            raise FormatError(TOO_SMALL, rule="ztensor.blob.expansion", offset=part.position, tensor=spec.name)
         if part.dtype not in STORAGE_2:
             raise FormatError("no such dtype", rule="ztensor.entry.dtype", offset=part.position, tensor=spec.name)
         if part.type in LOGICAL_2 and LOGICAL_2[part.type][1] != part.dtype:
@@ -261,15 +271,14 @@ def _placed(spec: Spec, manifest: _Manifest, sources: Mapping[str, ShardSource])
     rows = {part.name: _row(part, sources) for part in spec.parts}
     if spec.layout == "dense":
         return Object(spec.name, (_dense(spec, rows),), None, spec.attributes_begin)
-    begin = spec.attributes_begin
-    attributes = {} if begin is None else cbor.Cursor(manifest.data, pos=begin).value()
+    attributes = layout_attributes(manifest.data, spec.attributes_begin, spec.layout, spec.name, manifest.begin)
     for part in spec.parts if spec.layout in (CSR, COO) else ():
         if part.name != "values" and (part.dtype not in ("u32", "u64") or part.type is not None):
             raise FormatError(f"{part.name} is u32 or u64", rule="layout.index", offset=part.position, tensor=spec.name)
     if spec.layout not in LAYOUTS:
         rows = {name: _structural(row) for name, row in rows.items()}
     pieces = {name: Piece(row.dtype, row.nbytes) for name, row in rows.items()}
-    arranged = arrange(spec.layout, spec.shape, pieces, attributes, spec.name)
+    arranged = arrange(spec.layout, spec.shape, pieces, attributes, spec.name, spec.position)
     shaped = tuple(replace(row, shape=arranged.shapes[name]) for name, row in rows.items())
     return Object(spec.name, shaped, Layout(spec.layout, arranged.type), spec.attributes_begin)
 
@@ -300,10 +309,7 @@ def _dense(spec: Spec, rows: Mapping[str, Row]) -> Row:
             "a dense object has one part, data", rule="layout.parts", offset=spec.position, tensor=spec.name
         )
     row = rows["data"]
-    count = 1
-    for size in spec.shape:
-        count *= size
-    if row.dtype is not None and row.dtype.nbytes(count) != row.nbytes:
+    if row.dtype is not None and row.dtype.nbytes(math.prod(spec.shape)) != row.nbytes:
         raise FormatError(
             _WRONG_SIZE,
             rule="ztensor.blob.size",
