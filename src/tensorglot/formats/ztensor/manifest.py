@@ -63,7 +63,7 @@ def encode_manifest(tensors: Iterable[TensorSpec], attributes: Mapping[str, Any]
     objects = sorted((cbor.text(tensor.name), _tensor(tensor)) for tensor in tensors)
     pairs = [_OBJECTS, cbor.head(cbor.MAP, len(objects)), *(piece for pair in objects for piece in pair)]
     if attributes is not None:
-        pairs += [_ATTRIBUTES, cbor.encode(attributes, _ATTRIBUTE_FORM)]
+        pairs += [_ATTRIBUTES, cbor.encode(attributes, _ROOT_FORM)]
     return cbor.head(cbor.MAP, 1 + (attributes is not None)) + b"".join(pairs)
 
 
@@ -72,8 +72,8 @@ _OBJECTS, _ATTRIBUTES, _PARTS, _SHAPE, _LAYOUT, _BLOB, _TYPE, _DTYPE, _DIGEST, _
     ("objects", "attributes", "parts", "shape", "layout", "blob", "type", "dtype", "digest", "encoding",
      "decoded_length"),
 )  # fmt: skip
-_ATTRIBUTE_FORM = cbor.with_depth(cbor.DETERMINISTIC, 30)
-"""At most 32 deep from the root, of which an object takes three and the root one."""
+_ROOT_FORM, _OBJECT_FORM = (cbor.with_depth(cbor.DETERMINISTIC, 32 - above) for above in (1, 3))
+"""Attributes: all is at most 32 deep, of which the root is one, and objects and an object are two more."""
 
 
 def _tensor(tensor: TensorSpec) -> bytes:
@@ -90,7 +90,7 @@ def _tensor(tensor: TensorSpec) -> bytes:
         cbor.text(tensor.layout),
     ]
     if tensor.attributes is not None:
-        pieces += [_ATTRIBUTES, cbor.encode(tensor.attributes, _ATTRIBUTE_FORM)]
+        pieces += [_ATTRIBUTES, cbor.encode(tensor.attributes, _OBJECT_FORM)]
     return b"".join(pieces)
 
 

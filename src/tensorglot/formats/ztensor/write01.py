@@ -163,7 +163,7 @@ def _write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
             continue
         yield bytes(-position % ALIGNMENT_01)
         blob.offset = position = position + -position % ALIGNMENT_01
-        hasher = None if algorithm is None else checksums.hasher(algorithm)
+        hasher = None if algorithm is None or blob.name == METADATA else checksums.hasher(algorithm)
         for chunk in chunks if hasher is None else buffers(chunks):
             if hasher is not None:
                 hasher.update(as_bytes(chunk))
