@@ -114,8 +114,8 @@ def _frame(read: Read, head: memoryview, begin: int, size: int, max_window: int)
     blocks = 5 + (not single_segment) + dictionary_nbytes + size_nbytes
     if len(head) < blocks:
         raise TruncatedError("a zstd frame ends in its header", rule="zstd.ends", offset=begin)
-    if descriptor & 0x08:
-        raise FormatError("a reserved bit of a zstd frame is set", rule="zstd.reserved", offset=begin)
+    if descriptor & 0x18:
+        raise FormatError("a bit of a zstd frame that must be zero is set", rule="zstd.reserved", offset=begin)
     if any(head[blocks - size_nbytes - dictionary_nbytes : blocks - size_nbytes]):
         raise FormatError("a zstd frame needs a dictionary", rule="zstd.dictionary", offset=begin)
     nbytes = int.from_bytes(head[blocks - size_nbytes : blocks], "little") + (256 if size_nbytes == 2 else 0)
@@ -402,7 +402,7 @@ def read_seek_table(read: Read, size: int) -> list[tuple[int, int]]:
     entry = struct.Struct("<III" if descriptor & 0x80 else "<II")
     nbytes = count * entry.size + _SEEK_FOOTER.size
     begin = size - nbytes - 8
-    if magic != _SEEK_MAGIC or descriptor & 0x7C or begin < 0:
+    if magic != _SEEK_MAGIC or descriptor & 0x7F or begin < 0:
         raise FormatError("not a seek table", rule="zstd.seek", offset=size - _SEEK_FOOTER.size)
     table = read(begin, nbytes + 8)
     if struct.unpack_from("<II", table) != (_SEEKABLE, nbytes):

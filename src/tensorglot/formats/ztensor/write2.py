@@ -9,6 +9,7 @@ copied, blobs are packed at multiples of 4096.
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from tensorglot.wire import checksums, zstd
 __all__ = ["footer", "is_canonical_name", "write"]
 
 NAME_NBYTES = 1024
+RANK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,10 @@ def is_canonical_name(name: str) -> bool:
 def _spec(tensor: Tensor) -> tuple[TensorSpec, list[_Item]]:
     _check_name(tensor.name, tensor.name)
     _check_keys(tensor.attributes, tensor.name)
+    if len(tensor.shape) > RANK or math.prod(tensor.shape) >= 1 << 64:
+        raise UnsupportedError(
+            "ztensor@2 takes 64 dimensions and 2**64 elements", rule="ztensor.write.shape", tensor=tensor.name
+        )
     items = []
     for name, part in sorted(tensor.parts.items(), key=lambda pair: pair[0].encode()):
         _check_name(name, tensor.name)
