@@ -5,4 +5,4 @@
 a module with a function `cases()`; GROUPS lists them.
 """
 
-GROUPS = ("containers",)
+GROUPS = ("containers", "vectors")

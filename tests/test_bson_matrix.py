@@ -183,6 +183,10 @@ class TestMissing:
         assert matrix[2500].tolist() == [0, 0]
         assert decode_matrix(source, "v", on_missing="skip").shape == (1, 2)
 
+    def test_empty_vectors_in_many_batches(self) -> None:
+        for payload in (b"\x03\0", b"\x27\0", b"\x10\0"):
+            assert decode_matrix([document(vector("v", payload))] * 2500, "v").shape == (2500, 0)
+
     def test_missing_everywhere(self) -> None:
         for how, rows in (("skip", 0), ("nan", 2)):
             assert decode_matrix([SPARSE[1]] * 2, "v", on_missing=how).shape == (rows, 0)  # type: ignore[call-overload]

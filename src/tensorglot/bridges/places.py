@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.bridges.pymongo import Progress, require, stored_vectors, write_matrix
+from tensorglot.bridges.pymongo import Progress, expected_rows, require, stored_vectors, write_matrix
 from tensorglot.bson.inspect import FieldReport, inspect
 from tensorglot.bson.matrix import OnMissing, assemble
 from tensorglot.bson.normal import normalise
@@ -110,7 +110,8 @@ def _read_collection(
             raise InputError(f"name the field of the vectors; the first documents have {found}", rule="place.name")
         name = fields[0].name
     parts = stored_vectors(collection, name, progress=progress)
-    return Named(name, assemble(parts, on_missing=on_missing).unpacked())
+    rows = expected_rows(collection, None)
+    return Named(name, assemble(parts, on_missing=on_missing, expected=rows).unpacked())
 
 
 def _read_npy(place: str) -> NDArray[Any]:

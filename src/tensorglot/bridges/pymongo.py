@@ -24,12 +24,15 @@ from tensorglot.wire.bson_vector import IgnoredBits
 if TYPE_CHECKING:
     from pymongo.collection import Collection
 
-__all__ = ["Progress", "pymongo_ids", "read_matrix", "require", "stored_vectors", "write_matrix"]
+__all__ = ["Progress", "expected_rows", "pymongo_ids", "read_matrix", "require", "stored_vectors", "write_matrix"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the documents done so far and the documents in all."""
 
-_BATCH_NBYTES = 16 << 20
+_WRITE_NBYTES = 16 << 20
+_READ_NBYTES = 2 << 20
+"""Batches of about this size are read fastest: the driver joins each in memory that it then finds again."""
+_LEAST_BATCH = 100
 
 
 def require() -> Any:
@@ -65,7 +68,7 @@ def write_matrix(
     for what, given in (("ids", ids), ("documents", documents)):
         if given is not None and len(given) != count:
             raise InputError(f"{len(given)} {what} for {count} rows", rule=f"bson.{what}")
-    step = max(1, _BATCH_NBYTES // max(1, normal.data.nbytes // max(1, count)))
+    step = max(1, _WRITE_NBYTES // max(1, normal.data.nbytes // max(1, count)))
     done: list[Any] = []
     for first in range(0, count, step):
         rows = slice(first, min(first + step, count))
@@ -174,8 +177,14 @@ def read_matrix(
 
     The options are those of `decode_matrix`. With `ids`, the ids of the rows too.
     """
-    found = assemble(stored_vectors(collection, key, filter, ids, progress), out, on_missing, ignored_bits)
+    parts = stored_vectors(collection, key, filter, ids, progress)
+    found = assemble(parts, out, on_missing, ignored_bits, expected_rows(collection, filter))
     return (found.matrix, found.ids) if ids else found.matrix
+
+
+def expected_rows(collection: Collection[Any], filter: Mapping[str, Any] | None) -> int:
+    """How many documents a collection has, where the server knows without looking; else 0."""
+    return 0 if filter else collection.estimated_document_count()
 
 
 def stored_vectors(
@@ -187,7 +196,10 @@ def stored_vectors(
 ) -> Iterator[Batch]:
     """The vectors of a collection, batch by batch."""
     require()
-    cursor = collection.find_raw_batches(filter or {}, {key: 1, "_id": int(ids)})
+    wanted = {key: 1, "_id": int(ids)}
+    sample = b"".join(collection.find_raw_batches(filter or {}, wanted, limit=1))
+    count = max(_LEAST_BATCH, _READ_NBYTES // max(1, len(sample)))
+    cursor = collection.find_raw_batches(filter or {}, wanted, batch_size=count)
     found = batches(cursor, key, pymongo_ids if ids else None)
     if progress is None:
         return found

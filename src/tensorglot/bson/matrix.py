@@ -26,6 +26,9 @@ __all__ = ["Assembled", "OnMissing", "assemble", "decode_matrix", "encode_docume
 
 OnMissing: TypeAlias = Literal["error", "skip", "nan"]
 
+_EXPECTED_NBYTES = 4 << 30
+"""No more than this is asked for in advance."""
+
 
 def encode_matrix(matrix: Any, dtype: str | None = None) -> list[bytes]:
     """The payload of each row of a matrix."""
@@ -131,11 +134,12 @@ def assemble(
     out: NDArray[Any] | None = None,
     on_missing: OnMissing = "error",
     ignored_bits: IgnoredBits = "error",
+    expected: int = 0,
 ) -> Assembled:
-    """Batches as one matrix."""
+    """Batches as one matrix, with room for the expected number of rows from the start."""
     if on_missing not in ("error", "skip", "nan"):
         raise InputError(f"on_missing is 'error', 'skip' or 'nan', not {on_missing!r}", rule="bson.on_missing")
-    growing = _Growing(out, on_missing, ignored_bits)
+    growing = _Growing(out, on_missing, ignored_bits, expected)
     for part in parts:
         growing.add(part)
     return Assembled(growing.finish(), growing.ids, growing.row)
@@ -159,13 +163,16 @@ class Assembled:
 class _Growing:
     """A matrix that takes batches until there are no more."""
 
-    def __init__(self, out: NDArray[Any] | None, on_missing: OnMissing, ignored_bits: IgnoredBits) -> None:
+    def __init__(
+        self, out: NDArray[Any] | None, on_missing: OnMissing, ignored_bits: IgnoredBits, expected: int
+    ) -> None:
         self.ids: list[Any] = []
         self._out = out
         self._on_missing = on_missing
         self._ignored_bits = ignored_bits
+        self._expected = expected
         self.row: Row | None = None
-        self._matrix: NDArray[Any] = np.empty((0, 0), np.float32)
+        self._matrix: NDArray[Any] | None = None
         self._filled = 0
         self._documents = 0
 
@@ -208,24 +215,32 @@ class _Growing:
         begin, self._filled = self._filled, self._filled + rows
         if self.row is None:
             return np.empty((rows, 0), np.float32)
-        fresh = self._matrix.shape[1] == 0
         if self._out is not None:
-            self._matrix = _checked(self._out, self.row, self._filled)
-        elif fresh:
-            self._matrix = np.empty((self._filled, _width(self.row)), NUMPY[self.row.kind.name])
-        elif self._filled > len(self._matrix):
-            room = max(self._filled, len(self._matrix) + len(self._matrix) // 4)
-            self._matrix.resize((room, self._matrix.shape[1]), refcheck=False)
-        if fresh and begin:
+            matrix = _checked(self._out, self.row, self._filled)
+        elif self._matrix is None or len(self._matrix) < self._filled:
+            matrix = self._larger(begin, self.row)
+        else:
+            matrix = self._matrix
+        if self._matrix is None and begin:
             self._permit_nan()
-            self._matrix[:begin] = np.nan
-        return self._matrix[begin : self._filled]
+            matrix[:begin] = np.nan
+        self._matrix = matrix
+        return matrix[begin : self._filled]
+
+    def _larger(self, filled: int, row: Row) -> NDArray[Any]:
+        """New memory, which costs nothing where it is not touched: twice as much as before, or all that is expected."""
+        if self._matrix is None:
+            room = min(self._expected, _EXPECTED_NBYTES // max(1, row.nbytes))
+        else:
+            room = 2 * len(self._matrix)
+        larger = np.empty((max(room, self._filled), _width(row)), NUMPY[row.kind.name])
+        if self._matrix is not None:
+            larger[:filled] = self._matrix[:filled]
+        return larger
 
     def finish(self) -> NDArray[Any]:
-        if self.row is None:
+        if self.row is None or self._matrix is None:
             return np.empty((self._filled, 0), np.float32)
-        if self._out is None:
-            self._matrix.resize((self._filled, self._matrix.shape[1]), refcheck=False)
         matrix = self._matrix[: self._filled]
         if self._ignored_bits == "zero" and self.row.padding:
             matrix[:, -1] &= 256 - (1 << self.row.padding)
