@@ -8,6 +8,7 @@ imported when it is used. Nothing outside a format's module knows the format.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -68,6 +69,8 @@ class Format:
     """Those that can be written, the default first."""
     suffixes: tuple[str, ...]
     magic: tuple[bytes, ...] = ()
+    pattern: bytes = b""
+    """A regular expression that the first HEAD_NBYTES match, where the format has no magic of its own."""
     metadata: Literal["none", "text", "any"] = "none"
     attributes: bool = False
     ties: bool = False
@@ -144,7 +147,18 @@ TABLE: tuple[Format, ...] = (
         magic=(b"\x1f\x8b",),
         notes={"1.1": "a vector for each row; read by mongorestore, bsondump and every driver"},
     ),
+    Format(
+        name="safetensors",
+        versions=("1",),
+        writes=("1",),
+        suffixes=(".safetensors",),
+        pattern=rb".{4}\0{4}\{",
+        metadata="text",
+        notes={"1": "read by every safetensors package; float4, float8_e8m0fnu and complex64 by 0.6 and newer"},
+    ),
 )
+HEAD_NBYTES = 512
+"""What is looked at to tell formats apart."""
 _BY_NAME = {row.name: row for row in TABLE}
 
 
@@ -182,11 +196,11 @@ def for_target(target: str | os.PathLike[str] | None, format: str | None) -> tup
 
 
 def detect(source: Source, path: str | None) -> Format:
-    """By magic; else by suffix; else one of the two without a magic, if its length field is plausible."""
-    head = bytearray(min(source.size, 16))
+    """By magic or pattern; else by suffix; else one of the two without either, if its length field is plausible."""
+    head = bytearray(min(source.size, HEAD_NBYTES))
     source.read_into(0, memoryview(head))
     for row in TABLE:
-        if any(head.startswith(magic) for magic in row.magic):
+        if any(head.startswith(magic) for magic in row.magic) or (row.pattern and re.match(row.pattern, head, re.S)):
             return row
     suffix = "" if path is None else os.path.splitext(path)[1].lower()  # noqa: PTH122
     for row in TABLE:
