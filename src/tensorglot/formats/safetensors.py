@@ -13,12 +13,14 @@ written are those of the `safetensors` package, with metadata keys sorted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from functools import lru_cache
 from json.encoder import encode_basestring
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
+from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError, escape
 from tensorglot.formats.table import ReadOptions, WriteOptions
 from tensorglot.kernels import safetensors as kernel
 from tensorglot.model.archive import Archive
@@ -61,7 +63,8 @@ HEADER_MAX_NBYTES = 100_000_000
 _RANKS: dict[bytes, int] = {name.encode(): rank for rank, name in enumerate(DTYPES)}
 _BITS = bytes(BY_NAME[name].bits for name in DTYPES.values())
 _OUR_CODE = np.array([BY_NAME[name].code for name in DTYPES.values()], np.uint8)
-_RANK_OF: dict[int, int] = {BY_NAME[name].code: rank for rank, name in enumerate(DTYPES.values())}
+_RANK_OF = np.full(256, -1, np.int16)
+_RANK_OF[_OUR_CODE] = range(len(DTYPES))
 _THEIR_NAME: tuple[str, ...] = tuple(DTYPES)
 
 _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
@@ -196,53 +199,49 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
         )
     yield len(header).to_bytes(8, "little")
     yield header
-    for row in order:
-        yield from archive.chunks(row, index.names[row])
+    yield from archive.chunks(order)
 
 
-def _order(index: Index) -> tuple[list[int], list[int]]:
+def _order(index: Index) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
     """Rows in the writer's order; the rank of each row's dtype, -1 where there is none."""
-    ranks = [_RANK_OF.get(code, -1) for code in index.dtypes.tolist()]
-    order = sorted(range(len(ranks)), key=index.names.__getitem__)
-    order.sort(key=ranks.__getitem__, reverse=True)  # stable, so by name within a dtype
-    return order, ranks
+    ranks = _RANK_OF[index.dtypes]
+    by_name = np.array(sorted(range(len(ranks)), key=index.names.__getitem__), np.int64)
+    return by_name[np.argsort(-ranks[by_name], kind="stable")], ranks
 
 
-def _check_writable(index: Index, ranks: Sequence[int]) -> None:
-    if -1 in ranks:
-        row = ranks.index(-1)
+def _check_writable(index: Index, ranks: NDArray[np.int16]) -> None:
+    missing = np.flatnonzero(ranks < 0)
+    if missing.size:
+        row = int(missing[0])
         dtype = index.dtype(row)
         raise UnsupportedError(
-            f"safetensors has no {index.unknown_dtypes.get(row) if dtype is None else dtype.name}",
+            f"safetensors has no {escape(index.unknown_dtypes[row]) if dtype is None else dtype.name}",
             rule="safetensors.write.dtype",
             tensor=index.names[row],
         )
     if METADATA in index.positions:
         raise UnsupportedError("a name that safetensors reserves", rule="safetensors.write.name", tensor=METADATA)
-    for row in [row for row, rank in enumerate(ranks) if _BITS[rank] % 8]:
-        if math.prod(index.shape(row)) * _BITS[ranks[row]] % 8:
+    bits = np.frombuffer(_BITS, np.uint8)[ranks]
+    for row in np.flatnonzero(bits % 8).tolist():
+        if math.prod(index.shape(row)) * int(bits[row]) % 8:
             raise UnsupportedError(
                 "elements that do not fill the last byte", rule="safetensors.write.packed", tensor=index.names[row]
             )
 
 
-def _encode(index: Index, order: Sequence[int], ranks: Sequence[int]) -> bytes:
-    """The header, padded."""
+def _encode(index: Index, order: NDArray[np.int64], ranks: NDArray[np.int16]) -> bytes:
+    """The header, padded. Tensors are contiguous: each begins where the one before it ends."""
     quote = encode_basestring
     entries = []
     if index.metadata is not None:
-        entries.append(f'"{METADATA}":{_encode_metadata(index.metadata)}')
-    shapes = index.shapes
-    texts: dict[tuple[int, ...], str] = {}
+        pairs = ",".join(f"{quote(key)}:{quote(value)}" for key, value in sorted(index.metadata.items()))
+        entries.append(f'"{METADATA}":{{{pairs}}}')
+    names, shapes = index.names, index.shapes
+    ends = np.cumsum(index.nbytes[order])
     begin = 0
-    for row, nbytes in zip(order, index.nbytes[np.array(order, np.int64)].tolist(), strict=True):
-        shape = shapes[row]
-        text = texts.get(shape)
-        if text is None:
-            text = texts[shape] = ",".join(map(str, shape))
-        end = begin + nbytes
+    for row, rank, end in zip(order.tolist(), ranks[order].tolist(), ends.tolist(), strict=True):
         entries.append(
-            f'{quote(index.names[row])}:{{"dtype":"{_THEIR_NAME[ranks[row]]}","shape":[{text}],'
+            f'{quote(names[row])}:{{"dtype":"{_THEIR_NAME[rank]}","shape":{_shape_text(shapes[row])},'
             f'"data_offsets":[{begin},{end}]}}'
         )
         begin = end
@@ -250,6 +249,6 @@ def _encode(index: Index, order: Sequence[int], ranks: Sequence[int]) -> bytes:
     return header + b" " * (-len(header) % 8)
 
 
-def _encode_metadata(metadata: Mapping[str, str]) -> str:
-    quote = encode_basestring
-    return "{" + ",".join(f"{quote(key)}:{quote(value)}" for key, value in sorted(metadata.items())) + "}"
+@lru_cache(4096)
+def _shape_text(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, shape))}]"

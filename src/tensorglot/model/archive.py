@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, TensorNotFound
 from tensorglot.limits import DEFAULT, Limits
-from tensorglot.model.index import Index, grouped
+from tensorglot.model.index import Index, Note, grouped
 from tensorglot.model.payload import JOINED_NBYTES, PIECE_NBYTES, Chunk, Encoded, Memory, Payload, Source, Span, joined
 from tensorglot.model.tensor import Part, Tensor
 
@@ -56,6 +56,11 @@ class Archive(Mapping[str, Tensor]):
     def metadata(self) -> Mapping[str, Any] | None:
         """The metadata of the whole file; None where the file has none."""
         return self.index.metadata
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What is odd about the file, and not wrong enough to refuse it."""
+        return tuple(self.index.notes)
 
     @property
     def verifies(self) -> bool:
@@ -183,7 +188,7 @@ class Archive(Mapping[str, Tensor]):
     def close(self) -> None:
         """Lets go of the file. Arrays that share its memory stay valid."""
         source, self.source = self.source, None
-        for held in (source, *self.index.sources.values()):
+        for held in {id(held): held for held in (source, *self.index.sources.values())}.values():
             close = getattr(held, "close", None)
             if close is not None:
                 close()

@@ -25,6 +25,7 @@ __all__ = [
     "UNKNOWN",
     "Index",
     "Layout",
+    "Note",
     "Placement",
     "first_overlap",
     "grouped",
@@ -45,6 +46,14 @@ class Layout:
 
     name: str
     type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is odd about a file, and not wrong enough to refuse it."""
+
+    rule: str
+    message: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +94,7 @@ class Index:
     """What the file calls the element type, by row."""
     sources: Mapping[int, Source] = field(default_factory=dict)
     """By row that lies in another file than the index."""
+    notes: Sequence[Note] = ()
 
     @cached_property
     def positions(self) -> dict[str, int]:
