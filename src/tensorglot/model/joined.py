@@ -95,9 +95,7 @@ def join(indexes: Sequence[Index], sources: Sequence[Source], **columns: Any) ->
         checksums_decoded=any(index.checksums_decoded for index in indexes),
         codecs=by_row("codecs"),
         decoded_nbytes=by_row("decoded_nbytes"),
-        big_endian=frozenset(
-            row + s for index, s in zip(indexes, row_shifts, strict=True) for row in index.big_endian
-        ),
+        big_endian=frozenset(row + s for index, s in zip(indexes, row_shifts, strict=True) for row in index.big_endian),
         unknown_dtypes=by_row("unknown_dtypes"),
         sources={
             **{
