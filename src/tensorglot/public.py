@@ -22,6 +22,7 @@ from tensorglot.operations.diff import Diff, diff
 from tensorglot.operations.load import load, loads
 from tensorglot.operations.open import open
 from tensorglot.operations.save import dumps, save
+from tensorglot.operations.split import merge, split
 from tensorglot.operations.verify import Report, verify
 from tensorglot.operations.writer import Writer
 
@@ -50,7 +51,9 @@ __all__ = [
     "formats",
     "load",
     "loads",
+    "merge",
     "open",
     "save",
+    "split",
     "verify",
 ]

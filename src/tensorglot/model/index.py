@@ -136,11 +136,11 @@ class Index:
 
     @property
     def plain(self) -> bool:
-        """Every tensor is one dense, raw, little-endian row of a known type, at its span of the source."""
+        """Every tensor is one dense, raw, little-endian row of a known type, at its span of a source."""
         return (
             self.payloads is None
             and self.first_rows is None
-            and not (self.layouts or self.codecs or self.big_endian or self.unknown_dtypes or self.sources)
+            and not (self.layouts or self.codecs or self.big_endian or self.unknown_dtypes)
         )
 
     @classmethod

@@ -54,7 +54,7 @@ def taken(index: Index, tensors: NDArray[np.int64]) -> Index:
     )
 
 
-def join(indexes: Sequence[Index], sources: Sequence[Source], **columns: Any) -> Index:
+def join(indexes: Sequence[Index], sources: Sequence[Source | None], **columns: Any) -> Index:
     """One index of all the tensors of several, whose rows lie in `sources` or where they said before.
 
     `columns` has what belongs to the whole: format, metadata, notes.
@@ -101,6 +101,7 @@ def join(indexes: Sequence[Index], sources: Sequence[Source], **columns: Any) ->
             **{
                 row: source
                 for source, shift, count in zip(sources, row_shifts, rows, strict=True)
+                if source is not None
                 for row in range(shift, shift + count)
             },
             **by_row("sources"),

@@ -79,8 +79,11 @@ def load(
 def _arrays(
     archive: Archive, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]], threads: int | None
 ) -> dict[str, NDArray[Any]]:
-    if _all_direct(archive.index, rows, out) and archive.source is not None and _all_plain(archive):
-        return _load_plain(archive.index, archive.source, rows, out, threads)
+    if _all_direct(archive.index, rows, out) and _all_plain(archive):
+        loaded: dict[str, NDArray[Any]] = {}
+        for held, its_rows in _by_source(archive, rows):
+            loaded |= _load_plain(archive.index, held, its_rows, out, threads)
+        return loaded
     return _load_each(archive, rows, out, threads)
 
 
@@ -103,9 +106,18 @@ def _all_plain(archive: Archive) -> bool:
     ranks = np.diff(archive.index.dim_offsets)
     if ranks.size and ranks.max() >= NUMPY_RANK:
         return False
-    shared = archive.source is not None and archive.source.view(0, 0) is not None
+    shared = any(held.view(0, 0) is not None for held, _ in _by_source(archive, np.empty(0, np.int64)))
     packed = any(TABLE[code].packed for code in np.unique(archive.index.dtypes).tolist())
     return archive.index.plain and not archive.verifies and not shared and not packed
+
+
+def _by_source(archive: Archive, rows: NDArray[np.int64]) -> list[tuple[Source, NDArray[np.int64]]]:
+    """The rows wanted of each file that the archive has."""
+    held = {id(source): source for source in (archive.source, *archive.index.sources.values()) if source is not None}
+    if len(held) == 1:
+        return [(source, rows) for source in held.values()]
+    ids = np.array([id(archive.index.sources.get(row, archive.source)) for row in rows.tolist()], np.int64)
+    return [(source, rows[ids == key]) for key, source in held.items()]
 
 
 def _rows(index: Index, names: Iterable[str] | None) -> NDArray[np.int64]:

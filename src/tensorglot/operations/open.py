@@ -1,4 +1,4 @@
-"""Opening: a source, the format that it is in, its index, an archive."""
+"""Opening: a source, or the shards of one checkpoint; the format that it is in, its index, an archive."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tensorglot.io.source import Backend, FileSource, Readable, source_for
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.operations.check import verifier_for
+from tensorglot.operations.shards import is_sharded, open_shards
 
 __all__ = ["Verify", "open"]
 
@@ -34,7 +35,8 @@ def open(
     `backend="auto"` and `"pread"` copy what is asked for, and a file that is cut short
     meanwhile is an error; `"mmap"` shares the file's memory. `strict` accepts only the
     one byte string that a canonical writer makes. `verify` checks checksums on the
-    first read ("lazy") and may insist that there is one ("require").
+    first read ("lazy") and may insist that there is one ("require"). A directory with a
+    `*.index.json`, or that file, opens the shards that it names as one archive.
     """
     path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
     if path is not None and "://" in path:
@@ -43,6 +45,18 @@ def open(
         raise InputError("storage_options go with a URL", rule="source.url")
     limits = limits or DEFAULT
     verifier = verifier_for(verify)
+    again = partial(
+        open,
+        source if path is None else os.path.abspath(path),  # noqa: PTH100
+        format=format,
+        backend=backend,
+        strict=strict,
+        verify=verify,
+        limits=limits,
+    )
+    if path is not None and is_sharded(path):
+        one = partial(open, format=format, backend=backend, strict=strict, limits=limits)
+        return Archive(open_shards(path, limits, strict, one), None, limits=limits, verifier=verifier, reopen=again)
     opened = source_for(source, backend)
     try:
         row, version = named(format) if format is not None else (detect(opened, path), None)
@@ -53,14 +67,5 @@ def open(
         if isinstance(opened, FileSource):
             opened.close()
         raise
-    again = partial(
-        open,
-        source if path is None else os.path.abspath(path),  # noqa: PTH100
-        format=format,
-        backend=backend,
-        strict=strict,
-        verify=verify,
-        limits=limits,
-    )
     reopen = again if path is not None or isinstance(source, (bytes, bytearray)) else None
     return Archive(index, opened, limits=limits, verifier=verifier, reopen=reopen)

@@ -16,6 +16,7 @@ from tensorglot.io.memory import each
 from tensorglot.io.source import Backend, Readable
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
+from tensorglot.model.index import Note
 from tensorglot.model.layouts import check_values
 from tensorglot.operations.check import check_part
 from tensorglot.operations.open import open
@@ -60,6 +61,8 @@ class Report:
     content_digest: str | None = None
     """The format's own identity of all tensors together, where it has one."""
     problems: tuple[Problem, ...] = field(default=())
+    notes: tuple[Note, ...] = ()
+    """What is odd, and not wrong."""
 
     @property
     def ok(self) -> bool:
@@ -76,6 +79,7 @@ class Report:
             "canonical": self.canonical,
             "content_digest": self.content_digest,
             "problems": [problem.to_dict() for problem in self.problems],
+            "notes": [{"rule": note.rule, "message": note.message} for note in self.notes],
         }
 
     def __repr__(self) -> str:
@@ -117,6 +121,7 @@ def verify(
             canonical=_canonical(archive, limits) if deep else None,
             content_digest=getattr(module, "content_digest", _nothing)(archive) or None,
             problems=tuple(problems),
+            notes=archive.notes,
         )
 
 
