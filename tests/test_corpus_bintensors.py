@@ -194,7 +194,7 @@ def test_a_bad_file_is_refused_without_its_layout_named_in_10_ms_and_10_mb(name:
 
     def refused() -> None:
         with pytest.raises(tg.FormatError) as caught:
-            tg.open(path, strict=strict)
+            tg.open(path, format="bintensors", strict=strict)
         assert caught.value.rule.startswith("bintensors.")
 
     assert seconds(refused) < 0.010
