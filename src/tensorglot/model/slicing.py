@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from tensorglot.errors import OutOfRange
 from tensorglot.model.payload import Encoded, Payload
 
-__all__ = ["GAP_NBYTES", "Index", "Selection", "gather", "select"]
+__all__ = ["GAP_NBYTES", "Index", "Selection", "gather", "read_block", "select"]
 
 GAP_NBYTES = 4096
 """A gap of up to a page is read over: a second read would cost more."""
@@ -130,56 +131,54 @@ def _integer_axis(item: object, size: int, axis: int, tensor: str | None) -> Axi
 def gather(payload: Payload, selection: Selection, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Reads a selection of the C-ordered array of `shape` that the payload holds."""
     axes = selection.axes
-    counts = tuple(axis.count for axis in axes)
     strides = [math.prod(shape[i + 1 :]) * dtype.itemsize for i in range(len(shape))]
-    block: NDArray[Any]
-    if 0 in counts:
-        block = np.empty(counts, dtype)
-    else:
-        inner, extent = _inner_run(axes, strides, dtype.itemsize, decoding=isinstance(payload, Encoded))
-        if inner == 0 and extent == math.prod(counts) * dtype.itemsize:
-            block = np.ndarray(counts, dtype, payload.read(_start(axes, strides), extent))
-        else:
-            block = np.empty(counts, dtype)
-            _fill(payload, axes, strides, block, inner, extent)
-    result: NDArray[Any] = block[(*selection.finish, ...)]
+    start = sum(axis.start * stride for axis, stride in zip(axes, strides, strict=True))
+    counts = tuple(axis.count for axis in axes)
+    steps = [axis.step * stride for axis, stride in zip(axes, strides, strict=True)]
+    result: NDArray[Any] = read_block(payload, start, counts, steps, dtype)[(*selection.finish, ...)]
     return result
 
 
-def _start(axes: tuple[Axis, ...], strides: list[int]) -> int:
-    return sum(axis.start * stride for axis, stride in zip(axes, strides, strict=True))
-
-
-def _fill(
-    payload: Payload, axes: tuple[Axis, ...], strides: list[int], block: NDArray[Any], inner: int, extent: int
-) -> None:
-    starts = np.full((), _start(axes, strides), np.int64)
-    for axis, stride in zip(axes[:inner], strides[:inner], strict=True):
-        starts = starts[..., None] + axis.step * stride * np.arange(axis.count)
-    counts = block.shape[inner:]
-    if math.prod(counts) * block.itemsize == extent:
+def read_block(
+    payload: Payload, start: int, counts: tuple[int, ...], steps: Sequence[int], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """A C-ordered array of elements that lie `steps` bytes apart, the widest steps first."""
+    if 0 in counts:
+        return np.empty(counts, dtype)
+    inner, extent, dense = _inner_run(counts, steps, dtype.itemsize, decoding=isinstance(payload, Encoded))
+    if inner == 0 and dense:
+        return np.ndarray(counts, dtype, payload.read(start, extent))
+    block = np.empty(counts, dtype)
+    starts = np.full((), start, np.int64)
+    for count, step in zip(counts[:inner], steps[:inner], strict=True):
+        starts = starts[..., None] + step * np.arange(count)
+    if dense:
         out = block.reshape(-1).view(np.uint8).data
-        for i, start in enumerate(starts.reshape(-1).tolist()):
-            payload.read_into(start, out[i * extent : (i + 1) * extent])
-        return
+        for i, at in enumerate(starts.reshape(-1).tolist()):
+            payload.read_into(at, out[i * extent : (i + 1) * extent])
+        return block
     scratch = np.empty(extent, np.uint8)
-    steps = [axis.step * stride for axis, stride in zip(axes[inner:], strides[inner:], strict=True)]
-    run: NDArray[Any] = np.ndarray(counts, block.dtype, scratch, 0, steps)
-    for position, begin in np.ndenumerate(starts):
-        payload.read_into(int(begin), scratch.data)
+    run: NDArray[Any] = np.ndarray(counts[inner:], dtype, scratch, 0, steps[inner:])
+    for position, at in np.ndenumerate(starts):
+        payload.read_into(int(at), scratch.data)
         block[position] = run
+    return block
 
 
-def _inner_run(axes: tuple[Axis, ...], strides: list[int], itemsize: int, *, decoding: bool) -> tuple[int, int]:
-    """The outermost axis that still belongs to one run of bytes, and the length of that run."""
+def _inner_run(
+    counts: tuple[int, ...], steps: Sequence[int], itemsize: int, *, decoding: bool
+) -> tuple[int, int, bool]:
+    """The outermost axis that still belongs to one run of bytes, that run's length, and whether it has no gaps."""
     widest_gap, widest = (DECODED_GAP_NBYTES, 1 << 63) if decoding else (GAP_NBYTES, SCRATCH_NBYTES)
-    extent = needed = itemsize
-    for i in range(len(axes) - 1, -1, -1):
-        step = axes[i].step * strides[i]
-        wider = (axes[i].count - 1) * step + extent
-        gap = step - extent
-        if axes[i].count > 1 and (gap or extent > needed) and (gap > widest_gap or wider > widest):
-            return i + 1, extent
+    extent = itemsize
+    dense = True
+    for i in range(len(counts) - 1, -1, -1):
+        if counts[i] == 1:
+            continue
+        wider = (counts[i] - 1) * steps[i] + extent
+        gap = steps[i] - extent
+        if (gap or not dense) and (gap > widest_gap or wider > widest):
+            return i + 1, extent, dense
+        dense = dense and gap == 0
         extent = wider
-        needed *= axes[i].count
-    return 0, extent
+    return 0, extent, dense

@@ -21,6 +21,7 @@ from tensorglot.model.dtypes import DType, pack, unpack
 from tensorglot.model.payload import PIECE_NBYTES, Chunk, Encoded, Memory, Payload, as_bytes
 from tensorglot.model.slicing import Index as BasicIndex
 from tensorglot.model.slicing import gather, select
+from tensorglot.model.strided import Strided
 from tensorglot.model.types import FixedBytes, Type, dense, leading
 
 __all__ = ["EXPORTS", "NESTED", "NUMPY_RANK", "Part", "Tensor", "human_nbytes"]
@@ -79,8 +80,12 @@ class Part:
         if isinstance(self.payload, Memory):
             return self.payload.array if self.payload.array.dtype == dtype else self.payload.array.astype(dtype)
         shared = self.payload.view()
-        buffer = self.payload.read(0, self.payload.nbytes) if shared is None else shared
-        values: NDArray[Any] = np.ndarray(self.shape, self._stored(dtype), buffer)
+        values: NDArray[Any]
+        if isinstance(self.payload, Encoded) and isinstance(self.payload.codec, Strided):
+            values = self.payload.codec.array(self.payload, self._stored(dtype))
+        else:
+            buffer = self.payload.read(0, self.payload.nbytes) if shared is None else shared
+            values = np.ndarray(self.shape, self._stored(dtype), buffer)
         if self.big_endian or (shared is None and not values.flags.aligned):
             values = values.astype(dtype)
         check_bool(values, tensor, self.offset)
@@ -103,8 +108,11 @@ class Part:
         if isinstance(self.payload, Memory) or (self.dtype is not None and self.dtype.packed):
             return self.array(tensor)[index]
         shared = self.payload.view()
-        if shared is not None:
-            values: NDArray[Any] = np.ndarray(self.shape, self._stored(dtype), shared)[(*selection.basic, ...)]
+        values: NDArray[Any]
+        if isinstance(self.payload, Encoded) and isinstance(self.payload.codec, Strided):
+            values = self.payload.codec.select(self.payload, selection, self._stored(dtype))
+        elif shared is not None:
+            values = np.ndarray(self.shape, self._stored(dtype), shared)[(*selection.basic, ...)]
         else:
             values = gather(self.payload, selection, self.shape, self._stored(dtype))
         if self.big_endian:

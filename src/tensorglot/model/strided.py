@@ -1,0 +1,167 @@
+"""Elements that do not lie in C order at their span: Fortran order, transposes, steps, broadcasts.
+
+To everybody else such a part is encoded: its decoded bytes are those of the C order. A
+range of them becomes a few boxes of the array, each box a block of elements some bytes
+apart, and a block is read like any slice. Whoever wants the whole array gets it as it
+lies, with its strides, where every byte of the span is one element's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.model.payload import Buffer, Codec, Encoded, Payload, Span
+from tensorglot.model.slicing import Selection, read_block
+
+__all__ = ["Strided"]
+
+CHUNK_NBYTES = 32 << 20
+"""The wider a chunk, the longer the runs that it is read in."""
+
+_CARRIERS: dict[int, np.dtype[Any]] = {
+    1: np.dtype("u1"),
+    2: np.dtype("u2"),
+    4: np.dtype("u4"),
+    8: np.dtype("u8"),
+    16: np.dtype("c16"),
+}
+"""A type that copies elements of a width, whatever they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """A codec: an array of `shape` whose elements lie `strides` bytes apart, from the begin of the span."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+    inner: Codec | None = None
+    """What the span is encoded with besides, …"""
+    inner_nbytes: int = 0
+    """… and how many bytes that decodes to."""
+
+    @property
+    def name(self) -> str:
+        return "strided" if self.inner is None else f"strided {self.inner.name}"
+
+    @staticmethod
+    def extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int:
+        """Bytes from the begin of the first element to the end of the last."""
+        if 0 in shape:
+            return 0
+        return itemsize + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+
+    @property
+    def in_order(self) -> bool:
+        """The elements lie in C order after all."""
+        expected = self.itemsize
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size > 1 and stride != expected:
+                return 0 in self.shape
+            expected *= size
+        return True
+
+    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
+        first, rest = divmod(offset, self.itemsize)
+        last = -(-(offset + len(out)) // self.itemsize)
+        carrier = _CARRIERS[self.itemsize]
+        exact = rest == 0 and len(out) == (last - first) * self.itemsize
+        values = np.frombuffer(out, carrier) if exact else np.empty(last - first, carrier)
+        done = 0
+        for starts, counts in _boxes(self.shape, first, last):
+            count = math.prod(counts)
+            values[done : done + count].reshape(counts)[...] = self._box(_under(self, payload), starts, counts, carrier)
+            done += count
+        if not exact:
+            out[:] = values.view(np.uint8).data[rest : rest + len(out)]
+
+    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
+        for offset in range(0, payload.nbytes, CHUNK_NBYTES):
+            yield payload.read(offset, min(CHUNK_NBYTES, payload.nbytes - offset))
+
+    def array(self, payload: Encoded, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """The whole array: as it lies where that wastes and repeats nothing, else in C order."""
+        under = _under(self, payload)
+        shared = under.view()
+        if shared is not None:
+            return np.ndarray(self.shape, dtype, shared, 0, self.strides)
+        if self._permuted:
+            return np.ndarray(self.shape, dtype, under.read(0, under.nbytes), 0, self.strides)
+        whole = self._box(under, (0,) * len(self.shape), self.shape, _CARRIERS[self.itemsize])
+        return np.ascontiguousarray(whole).view(dtype).reshape(self.shape)
+
+    @property
+    def _permuted(self) -> bool:
+        """C order but for the order of the axes."""
+        axes = sorted(range(len(self.shape)), key=lambda axis: -self.strides[axis])
+        turned = Strided(
+            tuple(self.shape[axis] for axis in axes), tuple(self.strides[axis] for axis in axes), self.itemsize
+        )
+        return turned.in_order
+
+    def select(self, payload: Encoded, selection: Selection, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Reads a selection of the array."""
+        begin = sum(axis.start * stride for axis, stride in zip(selection.axes, self.strides, strict=True))
+        steps = [axis.step * stride for axis, stride in zip(selection.axes, self.strides, strict=True)]
+        counts = tuple(axis.count for axis in selection.axes)
+        result: NDArray[Any] = _block(_under(self, payload), begin, counts, steps, dtype)[(*selection.finish, ...)]
+        return result
+
+    def _box(
+        self, under: Payload, starts: tuple[int, ...], counts: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> NDArray[Any]:
+        begin = sum(start * stride for start, stride in zip(starts, self.strides, strict=True))
+        return _block(under, begin, counts, self.strides, dtype)
+
+
+def _block(
+    under: Payload, begin: int, counts: tuple[int, ...], steps: Sequence[int], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """Elements some bytes apart, in any order of steps; a broadcast axis is read once."""
+    axes = sorted(range(len(counts)), key=lambda axis: -steps[axis])
+    once = tuple(min(counts[axis], 1) if steps[axis] == 0 else counts[axis] for axis in axes)
+    block = read_block(under, begin, once, [steps[axis] for axis in axes], dtype)
+    return np.broadcast_to(block.transpose(np.argsort(axes)), counts)
+
+
+def _under(codec: Strided, payload: Encoded) -> Payload:
+    """The span before the order of its elements is looked at."""
+    if codec.inner is None:
+        return Span(payload.source, payload.begin, payload.end)
+    return Encoded(
+        payload.source, payload.begin, payload.end, codec.inner_nbytes, codec.inner, payload.tensor, payload.limits
+    )
+
+
+def _boxes(shape: tuple[int, ...], first: int, last: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The elements from `first` to `last` of the C order, as boxes: where each starts and how wide it is."""
+    if first >= last:
+        return
+    if not shape:
+        yield (), ()
+        return
+    row = math.prod(shape[1:])
+    begin, end = -(-first // row), last // row
+    if begin > end:  # within one row
+        yield from _within(shape, end, first, last)
+        return
+    if first < begin * row:
+        yield from _within(shape, begin - 1, first, begin * row)
+    if begin < end:
+        yield (begin, *(0 for _ in shape[1:])), (end - begin, *shape[1:])
+    if end * row < last:
+        yield from _within(shape, end, end * row, last)
+
+
+def _within(
+    shape: tuple[int, ...], index: int, first: int, last: int
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    row = math.prod(shape[1:])
+    for starts, counts in _boxes(shape[1:], first - index * row, last - index * row):
+        yield (index, *starts), (1, *counts)
