@@ -156,6 +156,24 @@ TABLE: tuple[Format, ...] = (
         metadata="text",
         notes={"1": "read by every safetensors package; float4, float8_e8m0fnu and complex64 by 0.6 and newer"},
     ),
+    Format(
+        name="npz",
+        versions=("1",),
+        writes=("1",),
+        suffixes=(".npz",),
+        magic=(b"PK\5\6",),
+        pattern=rb"PK\x03\x04.{26}[^\0]*?\.npy",
+        compression=("deflate",),
+        notes={"1": "read by NumPy; types of ml_dtypes as a struct of one field that bears their name"},
+    ),
+    Format(
+        name="npy",
+        versions=("1",),
+        writes=("1",),
+        suffixes=(".npy",),
+        magic=(b"\x93NUMPY",),
+        notes={"1": "one array, without its name; read by NumPy, types of ml_dtypes as in npz"},
+    ),
 )
 HEAD_NBYTES = 512
 """What is looked at to tell formats apart."""

@@ -31,6 +31,7 @@ __all__ = [
     "as_bytes",
     "joined",
     "place",
+    "under",
 ]
 
 PIECE_NBYTES = 8 << 20
@@ -187,6 +188,13 @@ def joined(arrays: list[NDArray[Any]], pads: Sequence[bytes] | None = None) -> b
     return b"".join(cast("list[bytes]", arrays))
 
 
+def under(payload: Encoded, inner: Codec | None, nbytes: int) -> Span | Encoded:
+    """What a codec over another codec decodes: the span as it is, or what the inner one makes of it."""
+    if inner is None:
+        return Span(payload.source, payload.begin, payload.end)
+    return Encoded(payload.source, payload.begin, payload.end, nbytes, inner, payload.tensor, payload.limits)
+
+
 def place(payload: Payload) -> tuple[object, ...]:
     """Payloads at one place have the same bytes: their tensors are tied. A place means nothing once they are gone."""
     if isinstance(payload, Memory):
@@ -196,7 +204,7 @@ def place(payload: Payload) -> tuple[object, ...]:
         id(payload.source),
         payload.begin,
         payload.end,
-        payload.codec.name if isinstance(payload, Encoded) else None,
+        payload.codec if isinstance(payload, Encoded) else None,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.model.payload import Buffer, Codec, Encoded, Payload, Span
+from tensorglot.model.payload import Buffer, Codec, Encoded, Payload, under
 from tensorglot.model.slicing import Selection, read_block
 
 __all__ = ["Strided"]
@@ -76,7 +76,9 @@ class Strided:
         done = 0
         for starts, counts in _boxes(self.shape, first, last):
             count = math.prod(counts)
-            values[done : done + count].reshape(counts)[...] = self._box(_under(self, payload), starts, counts, carrier)
+            values[done : done + count].reshape(counts)[...] = self._box(
+                under(payload, self.inner, self.inner_nbytes), starts, counts, carrier
+            )
             done += count
         if not exact:
             out[:] = values.view(np.uint8).data[rest : rest + len(out)]
@@ -87,13 +89,13 @@ class Strided:
 
     def array(self, payload: Encoded, dtype: np.dtype[Any]) -> NDArray[Any]:
         """The whole array: as it lies where that wastes and repeats nothing, else in C order."""
-        under = _under(self, payload)
-        shared = under.view()
+        below = under(payload, self.inner, self.inner_nbytes)
+        shared = below.view()
         if shared is not None:
             return np.ndarray(self.shape, dtype, shared, 0, self.strides)
         if self._permuted:
-            return np.ndarray(self.shape, dtype, under.read(0, under.nbytes), 0, self.strides)
-        whole = self._box(under, (0,) * len(self.shape), self.shape, _CARRIERS[self.itemsize])
+            return np.ndarray(self.shape, dtype, below.read(0, below.nbytes), 0, self.strides)
+        whole = self._box(below, (0,) * len(self.shape), self.shape, _CARRIERS[self.itemsize])
         return np.ascontiguousarray(whole).view(dtype).reshape(self.shape)
 
     @property
@@ -110,33 +112,26 @@ class Strided:
         begin = sum(axis.start * stride for axis, stride in zip(selection.axes, self.strides, strict=True))
         steps = [axis.step * stride for axis, stride in zip(selection.axes, self.strides, strict=True)]
         counts = tuple(axis.count for axis in selection.axes)
-        result: NDArray[Any] = _block(_under(self, payload), begin, counts, steps, dtype)[(*selection.finish, ...)]
+        result: NDArray[Any] = _block(under(payload, self.inner, self.inner_nbytes), begin, counts, steps, dtype)[
+            (*selection.finish, ...)
+        ]
         return result
 
     def _box(
-        self, under: Payload, starts: tuple[int, ...], counts: tuple[int, ...], dtype: np.dtype[Any]
+        self, below: Payload, starts: tuple[int, ...], counts: tuple[int, ...], dtype: np.dtype[Any]
     ) -> NDArray[Any]:
         begin = sum(start * stride for start, stride in zip(starts, self.strides, strict=True))
-        return _block(under, begin, counts, self.strides, dtype)
+        return _block(below, begin, counts, self.strides, dtype)
 
 
 def _block(
-    under: Payload, begin: int, counts: tuple[int, ...], steps: Sequence[int], dtype: np.dtype[Any]
+    below: Payload, begin: int, counts: tuple[int, ...], steps: Sequence[int], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     """Elements some bytes apart, in any order of steps; a broadcast axis is read once."""
     axes = sorted(range(len(counts)), key=lambda axis: -steps[axis])
     once = tuple(min(counts[axis], 1) if steps[axis] == 0 else counts[axis] for axis in axes)
-    block = read_block(under, begin, once, [steps[axis] for axis in axes], dtype)
+    block = read_block(below, begin, once, [steps[axis] for axis in axes], dtype)
     return np.broadcast_to(block.transpose(np.argsort(axes)), counts)
-
-
-def _under(codec: Strided, payload: Encoded) -> Payload:
-    """The span before the order of its elements is looked at."""
-    if codec.inner is None:
-        return Span(payload.source, payload.begin, payload.end)
-    return Encoded(
-        payload.source, payload.begin, payload.end, codec.inner_nbytes, codec.inner, payload.tensor, payload.limits
-    )
 
 
 def _boxes(shape: tuple[int, ...], first: int, last: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:

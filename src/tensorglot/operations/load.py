@@ -103,12 +103,14 @@ def loads(
 
 def _all_plain(archive: Archive) -> bool:
     """Bytes at spans that are the arrays, nothing to check or to share first, and a dimension to spare for runs."""
+    if not archive.index.plain or archive.verifies:
+        return False
     ranks = np.diff(archive.index.dim_offsets)
     if ranks.size and ranks.max() >= NUMPY_RANK:
         return False
     shared = any(held.view(0, 0) is not None for held, _ in _by_source(archive, np.empty(0, np.int64)))
     packed = any(TABLE[code].packed for code in np.unique(archive.index.dtypes).tolist())
-    return archive.index.plain and not archive.verifies and not shared and not packed
+    return not shared and not packed
 
 
 def _by_source(archive: Archive, rows: NDArray[np.int64]) -> list[tuple[Source, NDArray[np.int64]]]:

@@ -1,0 +1,288 @@
+"""The header of an array in NumPy's file format: text in Python's notation, read without Python.
+
+    file   = 93 "NUMPY" major minor | length (u16; u32 from 2.0 on) | header | data
+    header = {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }, then spaces and a newline
+
+The text is a dict of strings, numbers, tuples and lists, and is taken apart by a grammar
+of just these, of bounded depth. Nothing is evaluated and nothing is unpickled: an array
+of Python objects is refused. Types that NumPy has no letter for (ml_dtypes) are a struct
+of one field that bears their name, over little-endian bytes: [('bfloat16', '|V2')]. Such
+a file is read by NumPy, and `array['bfloat16'].view(ml_dtypes.bfloat16)` has the values.
+Knows no tensor.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NoReturn, TypeAlias
+
+from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
+
+__all__ = ["DTYPES", "MAGIC", "PREFIX_NBYTES", "Header", "build", "header_nbytes", "parse"]
+
+MAGIC = b"\x93NUMPY"
+PREFIX_NBYTES = 12
+"""Enough to know how long the header is."""
+HEADER_MAX_NBYTES = 1 << 20
+DEPTH = 16
+
+Descr: TypeAlias = Any
+"""A string, or a list of tuples."""
+
+_LETTERS: dict[str, str] = {
+    "b1": "bool", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64", "u1": "uint8", "u2": "uint16",
+    "u4": "uint32", "u8": "uint64", "f2": "float16", "f4": "float32", "f8": "float64", "c8": "complex64",
+    "c16": "complex128",
+}  # fmt: skip
+_NAMED: dict[str, int] = {
+    "bfloat16": 2,
+    **dict.fromkeys(
+        (
+            "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+            "float8_e5m2fnuz", "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn", "int4", "uint4",
+            "int2", "uint2", "int1", "uint1",
+        ),
+        1,
+    ),
+}  # fmt: skip
+"""Types without a letter: the bytes that an element takes, also where it has fewer than eight bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the header of an array says."""
+
+    dtype: str | None
+    """Our name of the element type; None for one that we do not know."""
+    descr: str
+    """NumPy's."""
+    itemsize: int
+    big_endian: bool
+    fortran_order: bool
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.itemsize
+
+
+def header_nbytes(prefix: bytes, rule: str) -> int:
+    """The length of everything before the data, from the first PREFIX_NBYTES."""
+    if len(prefix) < 10:
+        raise TruncatedError("shorter than the header of an array", rule=f"{rule}.header.length", offset=0)
+    if prefix[:6] != MAGIC:
+        raise FormatError("not an array of NumPy's file format", rule=f"{rule}.magic", offset=0)
+    major, minor = prefix[6:8]
+    if (major, minor) not in ((1, 0), (2, 0), (3, 0)):
+        raise UnsupportedError(f"version {major}.{minor} of the file format", rule=f"{rule}.version", offset=6)
+    if major == 1:
+        return 10 + int.from_bytes(prefix[8:10], "little")
+    if len(prefix) < 12:
+        raise TruncatedError("shorter than the header of an array", rule=f"{rule}.header.length", offset=0)
+    nbytes = 12 + int.from_bytes(prefix[8:12], "little")
+    if nbytes > HEADER_MAX_NBYTES:
+        raise LimitError(f"a header of {nbytes} bytes for one array", rule=f"{rule}.limit.header", offset=8)
+    return nbytes
+
+
+def parse(data: bytes, rule: str, *, max_rank: int) -> Header:
+    """The header, from all the bytes before the data."""
+    return (_parse_again if len(data) <= _USUAL_NBYTES else _parse)(data, rule, max_rank)
+
+
+def _parse(data: bytes, rule: str, max_rank: int) -> Header:
+    start = 10 if data[6] == 1 else 12
+    try:
+        text = data[start:].decode("utf-8" if data[6] == 3 else "latin-1")
+    except UnicodeDecodeError:
+        raise FormatError("the header is not UTF-8", rule=f"{rule}.header.utf8", offset=start) from None
+    value = _Parser(text, rule, start).whole()
+    if not isinstance(value, dict) or value.keys() != {"descr", "fortran_order", "shape"}:
+        raise FormatError("not a dict of descr, fortran_order and shape", rule=f"{rule}.header.keys", offset=start)
+    shape, fortran_order = value["shape"], value["fortran_order"]
+    if type(fortran_order) is not bool:
+        raise FormatError("fortran_order is neither True nor False", rule=f"{rule}.header.order", offset=start)
+    if type(shape) is not tuple or any(type(size) is not int or size < 0 for size in shape):
+        raise FormatError("the shape is not a tuple of sizes", rule=f"{rule}.header.shape", offset=start)
+    if len(shape) > max_rank:
+        raise LimitError("more dimensions than Limits.rank allows", rule=f"{rule}.limit.rank", offset=start)
+    dtype, descr, itemsize, big_endian = _element(value["descr"], rule, start)
+    if math.prod(size for size in shape if size) * max(1, itemsize) >= 1 << 63:
+        raise FormatError("the product of the dimensions passes 2**63", rule=f"{rule}.shape.product", offset=start)
+    return Header(dtype, descr, itemsize, big_endian, fortran_order, shape)
+
+
+_USUAL_NBYTES = 256
+_parse_again = lru_cache(1024)(_parse)
+"""Arrays of one type and shape have one header, and files have many such arrays."""
+
+
+@lru_cache(1024)
+def build(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """Everything before the data of an array in C order, as NumPy writes it."""
+    growth = " " * (21 - len(str(shape[0]))) if shape else ""
+    text = f"{{'descr': {_DESCRS[dtype]}, 'fortran_order': False, 'shape': {shape!r}, }}{growth}"
+    version, width = (1, 2) if len(text) + 75 < 1 << 16 else (2, 4)
+    padding = 64 - (8 + width + len(text) + 1) % 64
+    length = len(text) + padding + 1
+    return b"".join(
+        [MAGIC, bytes((version, 0)), length.to_bytes(width, "little"), text.encode(), b" " * padding, b"\n"]
+    )
+
+
+def _letters() -> Iterator[tuple[str, str]]:
+    for letters, name in _LETTERS.items():
+        yield name, repr(f"{'|' if letters.endswith('1') else '<'}{letters}")
+    for name, itemsize in _NAMED.items():
+        yield name, repr([(name, f"|V{itemsize}")])
+
+
+_DESCRS: dict[str, str] = dict(_letters())
+"""How we write each type."""
+DTYPES: dict[str, str] = {descr: name for name, descr in _DESCRS.items()}
+
+_SIMPLE = re.compile(r"([<>|])([biufcmMOSUV])(\d{0,9})(\[[0-9a-zA-Z/]{1,20}\])?", re.ASCII)
+
+
+def _element(descr: Descr, rule: str, offset: int) -> tuple[str | None, str, int, bool]:
+    """Our name of an element type, NumPy's, its size in bytes, whether it is big-endian."""
+    itemsize, text = _sized(descr, rule, offset, DEPTH)
+    if isinstance(descr, str):
+        order, letter, digits = _match(descr, rule, offset)
+        name = _LETTERS.get(letter + digits)
+        if name is not None and itemsize > 1 and order == "|":
+            raise FormatError("an element type without a byte order", rule=f"{rule}.descr", offset=offset)
+        return name, text, itemsize, order == ">" and itemsize > 1
+    if len(descr) == 1 and len(descr[0]) == 2 and isinstance(descr[0][1], str):
+        name, void = descr[0]
+        if name in _NAMED and void.lstrip("<|") == f"V{_NAMED[name]}":
+            return name, text, itemsize, False
+    return None, text, itemsize, False
+
+
+def _match(descr: str, rule: str, offset: int) -> tuple[str, str, str]:
+    """Byte order, letter and digits."""
+    match = _SIMPLE.fullmatch(descr)
+    if match is not None and match[2] == "O":
+        raise UnsupportedError("Python objects are pickled, and never read", rule=f"{rule}.objects", offset=offset)
+    if match is None or not match[3]:
+        raise FormatError("not an element type of NumPy", rule=f"{rule}.descr", offset=offset)
+    return match[1], match[2], match[3]
+
+
+def _sized(descr: Descr, rule: str, offset: int, depth: int) -> tuple[int, str]:
+    """The bytes of an element, and the type in NumPy's notation."""
+    if isinstance(descr, str):
+        _, letter, digits = _match(descr, rule, offset)
+        return int(digits) * (4 if letter == "U" else 1), descr
+    if not isinstance(descr, list) or not descr or depth == 0:
+        raise FormatError("not an element type of NumPy", rule=f"{rule}.descr", offset=offset)
+    total, texts = 0, []
+    for field in descr:
+        name, kind, shape = _field(field, rule, offset)
+        itemsize, text = _sized(kind, rule, offset, depth - 1)
+        total += itemsize * math.prod(shape)
+        texts.append(f"{name}: {text}{list(shape) if shape else ''}")
+    if total >= 1 << 31:
+        raise FormatError("an element of 2 GiB or more", rule=f"{rule}.descr", offset=offset)
+    return total, f"[{', '.join(texts)}]"
+
+
+def _field(field: Any, rule: str, offset: int) -> tuple[str, Descr, tuple[int, ...]]:
+    if type(field) is tuple and len(field) in (2, 3):
+        name, kind, shape = field if len(field) == 3 else (*field, ())
+        if isinstance(name, tuple) and len(name) == 2:
+            name = name[1]
+        if isinstance(name, str) and type(shape) is tuple and all(type(n) is int and 0 <= n < 1 << 31 for n in shape):
+            return name, kind, shape
+    raise FormatError("not a field of a struct of NumPy", rule=f"{rule}.descr", offset=offset)
+
+
+_TOKEN = re.compile(
+    r"[ \n]*(?:'((?:[^'\\\n]|\\.)*+)'|\"((?:[^\"\\\n]|\\.)*+)\"|(\d{1,19})L?\b|(True|False)\b|([][{}():,]))"
+)
+
+
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
+
+
+class _Parser:
+    """The few kinds of value that a header is made of."""
+
+    def __init__(self, text: str, rule: str, offset: int) -> None:
+        self._text = text
+        self._rule = rule
+        self._offset = offset
+        self._position = 0
+
+    def whole(self) -> Any:
+        value = self._value(DEPTH)
+        if self._text[self._position :].strip(" \n"):
+            self._fail()
+        return value
+
+    def _fail(self) -> NoReturn:
+        raise FormatError(
+            "the header is not a dict in NumPy's notation",
+            rule=f"{self._rule}.header.syntax",
+            offset=self._offset + self._position,
+        )
+
+    def _token(self) -> tuple[str, Any]:
+        match = _TOKEN.match(self._text, self._position)
+        if match is None:
+            self._fail()
+        self._position = match.end()
+        single, double, digits, truth, sign = match.groups()
+        if sign is not None:
+            return sign, None
+        if digits is not None:
+            return "value", int(digits)
+        if truth is not None:
+            return "value", truth == "True"
+        text = single if single is not None else double
+        if "\\" in text:
+            self._fail()
+        return "value", text
+
+    def _value(self, depth: int) -> Any:
+        kind, value = self._token()
+        if kind == "value":
+            return value
+        if not depth or kind not in _BRACKETS:
+            self._fail()
+        items, trailing = self._items(_BRACKETS[kind], depth - 1, pairs=kind == "{")
+        if kind == "(":
+            return items[0] if len(items) == 1 and not trailing else tuple(items)
+        if kind == "[":
+            return items
+        if len(dict(items)) < len(items):
+            self._fail()
+        return dict(items)
+
+    def _items(self, close: str, depth: int, *, pairs: bool) -> tuple[list[Any], bool]:
+        """The items up to the closing bracket, and whether a comma stands behind the last."""
+        items: list[Any] = []
+        trailing = False
+        while True:
+            before = self._position
+            kind, _ = self._token()
+            if kind == close:
+                return items, trailing
+            if items and not trailing:
+                self._fail()
+            self._position = before
+            item = self._value(depth)
+            if pairs:
+                if not isinstance(item, str) or self._token()[0] != ":":
+                    self._fail()
+                item = (item, self._value(depth))
+            items.append(item)
+            before = self._position
+            trailing = self._token()[0] == ","
+            if not trailing:
+                self._position = before
