@@ -51,8 +51,10 @@ def find_index(path: str) -> Path:
     if PREFERRED in found:
         return given / PREFERRED
     if len(found) != 1:
-        what = f"has {len(found)} indexes ({', '.join(found)}): name one" if found else f"has no *{INDEX_SUFFIX}"
-        raise InputError(f"the directory {what}", rule="shards.index")
+        what = (
+            f"{len(found)} indexes: name one ({', '.join(found)})" if found else f"no index of shards (*{INDEX_SUFFIX})"
+        )
+        raise InputError(f"{path} is a directory with {what}", rule="shards.index")
     return given / found[0]
 
 
