@@ -174,6 +174,16 @@ TABLE: tuple[Format, ...] = (
         magic=(b"\x93NUMPY",),
         notes={"1": "one array, without its name; read by NumPy, types of ml_dtypes as in npz"},
     ),
+    Format(
+        name="gguf",
+        versions=("2", "3"),
+        writes=(),
+        suffixes=(".gguf",),
+        magic=(b"GGUF",),
+        metadata="any",
+        layouts=("dense", "gguf.*"),
+        notes={"2": "written by older tools of llama.cpp", "3": "written by llama.cpp and gguf"},
+    ),
 )
 HEAD_NBYTES = 512
 """What is looked at to tell formats apart."""

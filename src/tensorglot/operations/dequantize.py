@@ -1,4 +1,4 @@
-"""The real values of quantized tensors: groups of integer codes, and microscaling blocks.
+"""The real values of quantized tensors: groups of integer codes, microscaling blocks, the blocks of GGML.
 
 The rules that make these computations safe (which parts, which sizes) were checked
 when the tensor was made or its file was opened. Results are float32, or float64 where
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import UnsupportedError, escape
+from tensorglot.formats.gguf import blocks
 from tensorglot.model.layouts import MX, QUANT_GROUP
 from tensorglot.model.tensor import Tensor
 
@@ -22,6 +23,9 @@ __all__ = ["dequantize"]
 
 
 def dequantize(tensor: Tensor) -> NDArray[Any]:
+    if tensor.layout.startswith("gguf."):
+        tensor.verify()
+        return blocks.dequantize(tensor)
     if tensor.layout not in (QUANT_GROUP, MX):
         raise UnsupportedError(
             f"a tensor of layout {escape(tensor.layout)} is not quantized", rule="dequantize.layout", tensor=tensor.name
