@@ -184,6 +184,16 @@ TABLE: tuple[Format, ...] = (
         layouts=("dense", "gguf.*"),
         notes={"2": "written by older tools of llama.cpp", "3": "written by llama.cpp and gguf"},
     ),
+    Format(
+        name="pt",
+        versions=("zip", "legacy"),
+        writes=(),
+        suffixes=(".pt", ".pth", ".bin"),
+        magic=(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.",),
+        pattern=rb"PK\x03\x04.{26}[^/]*/data\.pkl",
+        metadata="any",
+        notes={"zip": "written by torch.save since 1.6", "legacy": "written by torch.save before"},
+    ),
 )
 HEAD_NBYTES = 512
 """What is looked at to tell formats apart."""

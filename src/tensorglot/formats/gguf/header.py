@@ -16,12 +16,12 @@ import numpy as np
 from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
 from tensorglot.limits import Limits
 from tensorglot.model.payload import Source
+from tensorglot.wire.fetch import Fetched
 
 __all__ = ["Description", "Header", "read_header"]
 
 ALIGNMENT = 32
 DEPTH = 8
-_FETCH_NBYTES = 1 << 18
 
 _SCALARS: dict[int, str] = {
     0: "u1", 1: "i1", 2: "u2", 3: "i2", 4: "u4", 5: "i4", 6: "f4", 7: "?", 10: "u8", 11: "i8", 12: "f8",
@@ -57,32 +57,10 @@ class Header:
     """Where the data begins."""
 
 
-class _Cursor:
+class _Cursor(Fetched):
     """A position in the header."""
 
-    def __init__(self, source: Source, most: int) -> None:
-        self._source = source
-        self._most = most
-        self._data = b""
-        self.position = 0
-        self.order = "<"
-
-    @property
-    def left(self) -> int:
-        return self._source.size - self.position
-
-    def take(self, nbytes: int) -> bytes:
-        end = self.position + nbytes
-        if nbytes > self.left:
-            raise TruncatedError("the header ends inside a value", rule="gguf.header.end", offset=self.position)
-        if end > self._most:
-            raise LimitError("a header beyond Limits.header_nbytes", rule="gguf.limit.header", offset=self.position)
-        if end > len(self._data):
-            wanted = min(max(end, 2 * len(self._data), _FETCH_NBYTES), self._source.size, self._most)
-            self._data += bytes(self._source.read(len(self._data), wanted - len(self._data)))
-        piece = self._data[self.position : end]
-        self.position = end
-        return piece
+    order = "<"
 
     def number(self, code: str) -> int:
         layout = struct.Struct(self.order + code)
@@ -109,7 +87,7 @@ class _Cursor:
 
 
 def read_header(source: Source, limits: Limits) -> Header:
-    cursor = _Cursor(source, limits.header_nbytes)
+    cursor = _Cursor(source.read, source.size, limits.header_nbytes, "gguf.header")
     if source.size < 24:
         raise TruncatedError("shorter than a header", rule="gguf.header.end", offset=0)
     if cursor.take(4) != b"GGUF":

@@ -1,0 +1,42 @@
+"""What `torch.save` writes (`.pt`, `.pth`, `.bin`): a pickle of whatever was saved, and the storages of its tensors.
+
+Read, not written, and nothing of it is executed: `pickle` interprets the few opcodes
+that tensors need, `names` has the few names that they refer to, and both refuse every
+other one by its name. What comes out are values; `flatten` finds the tensors in them,
+`files` says where their storages are. Tensors share storages, and have strides.
+
+A tensor is called by the keys that lead to it, joined by dots: `model.layer.weight`,
+`optimizer.state.0.exp_avg`; a file that is a tensor has `data`. What is no tensor is
+metadata under such names, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tensorglot.errors import UnsupportedError
+from tensorglot.formats.pt.files import open_legacy, open_zip
+from tensorglot.formats.pt.flatten import flatten
+from tensorglot.formats.pt.names import DTYPES
+from tensorglot.formats.pt.tensors import add_tensor
+from tensorglot.formats.table import ReadOptions, WriteOptions
+from tensorglot.model.archive import Archive
+from tensorglot.model.index import Index
+from tensorglot.model.payload import Chunk, Source
+from tensorglot.model.rows import Rows
+
+__all__ = ["DTYPES", "read", "write"]
+
+
+def read(source: Source, options: ReadOptions) -> Index:
+    head = bytes(source.read(0, min(4, source.size)))
+    saved = open_zip(source, options) if head[:2] == b"PK" else open_legacy(source, options)
+    tensors, metadata = flatten(saved.root, saved.pickle_nbytes)
+    rows = Rows(options.limits, "pt")
+    for name, view in tensors.items():
+        add_tensor(rows, name, view, saved, options.limits.rank)
+    return rows.index(f"pt@{saved.version}", metadata, saved.notes)
+
+
+def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
+    raise UnsupportedError("files of torch.save are read, not written", rule="pt.write")

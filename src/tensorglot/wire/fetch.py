@@ -1,0 +1,65 @@
+"""A position in the beginning of a file, which is fetched as far as it is needed and no further than a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from tensorglot.errors import LimitError, TruncatedError
+
+__all__ = ["Fetched"]
+
+Read: TypeAlias = "Callable[[int, int], memoryview | bytes]"
+"""`read(offset, nbytes)`: exactly that many bytes."""
+
+_FETCH_NBYTES = 1 << 16
+
+
+class Fetched:
+    """Takes bytes from `begin` on. What is taken together is bounded by `most`."""
+
+    def __init__(self, read: Read, size: int, most: int, rule: str, begin: int = 0) -> None:
+        self._read = read
+        self._size = size
+        self._most = most
+        self._rule = rule
+        self._begin = begin
+        self._data = b""
+        self._at = 0
+
+    @property
+    def position(self) -> int:
+        """In the file."""
+        return self._begin + self._at
+
+    @property
+    def left(self) -> int:
+        """Bytes up to the end of the file."""
+        return self._size - self.position
+
+    def take(self, nbytes: int) -> bytes:
+        end = self._at + nbytes
+        if end > len(self._data):
+            self._fetch(nbytes, end)
+        piece = self._data[self._at : end]
+        self._at = end
+        return piece
+
+    def line(self, most: int) -> bytes:
+        """Up to the next newline, which is taken and not returned."""
+        start = self._at
+        while (end := self._data.find(b"\n", start, start + most + 1)) < 0:
+            have = len(self._data) - start
+            if have > most:
+                raise LimitError(f"a line of more than {most} bytes", rule=f"{self._rule}.line", offset=self.position)
+            self._fetch(have + 1, start + have + 1)
+        self._at = end + 1
+        return self._data[start:end]
+
+    def _fetch(self, nbytes: int, end: int) -> None:
+        if nbytes > self.left:
+            raise TruncatedError("the file ends inside a value", rule=f"{self._rule}.end", offset=self.position)
+        if end > self._most:
+            raise LimitError("a header beyond Limits.header_nbytes", rule=f"{self._rule}.limit", offset=self.position)
+        wanted = min(max(end, 2 * len(self._data), _FETCH_NBYTES), self._size - self._begin, self._most)
+        self._data += bytes(self._read(self._begin + len(self._data), wanted - len(self._data)))
