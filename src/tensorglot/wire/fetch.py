@@ -45,6 +45,12 @@ class Fetched:
         self._at = end
         return piece
 
+    def byte(self) -> int:
+        if self._at == len(self._data):
+            self._fetch(1, self._at + 1)
+        self._at += 1
+        return self._data[self._at - 1]
+
     def line(self, most: int) -> bytes:
         """Up to the next newline, which is taken and not returned."""
         start = self._at

@@ -14,8 +14,8 @@ from typing import Any
 
 from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
 from tensorglot.formats.pt import pickle
+from tensorglot.formats.pt.machine import Pairs
 from tensorglot.formats.pt.names import DTYPES, ITEMSIZES, NAMES, Kind, Storage, build_state, storage
-from tensorglot.formats.pt.pickle import Pairs
 from tensorglot.formats.table import ReadOptions
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Note

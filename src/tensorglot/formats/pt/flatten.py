@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from tensorglot.errors import FormatError, LimitError, UnsupportedError, escape
+from tensorglot.formats.pt.machine import Pairs
 from tensorglot.formats.pt.names import Kind, View
-from tensorglot.formats.pt.pickle import Pairs
 
 __all__ = ["NAME", "flatten"]
 
@@ -27,7 +27,7 @@ def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, View], dict[str, A
     metadata: dict[str, Any] = {}
     if isinstance(root, View):
         return {NAME: root}, None
-    visits = 1000 + pickle_nbytes
+    visits = 1000 + pickle_nbytes // 2
     letters = 8 * pickle_nbytes + (4 << 20)
     left = [("", 0, root)]
     while left:

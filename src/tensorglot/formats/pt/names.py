@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorglot.errors import FormatError, UnsupportedError
-from tensorglot.formats.pt.pickle import Pairs
+from tensorglot.formats.pt.machine import Pairs
 
 __all__ = ["DTYPES", "ITEMSIZES", "NAMES", "Kind", "Storage", "View", "build_state", "storage"]
 
