@@ -17,7 +17,6 @@ import pytest
 import tensorglot as tg
 from bounds import MB, resident_nbytes
 from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.index import Index
 from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.model.types import dense
@@ -190,14 +189,7 @@ LOSSES: dict[str, tuple[Any, str, str | None, Any]] = {
     "attributes": (lambda: archive_with(attributes={"w": {"unit": "m"}}), "attributes", "w", {"w": [0.0, 0.0]}),
     "metadata that is no text": (lambda: archive_with(metadata={"n": 3}), "metadata", None, {"w": [0.0, 0.0]}),
     "metadata that is not even JSON": (lambda: archive_with(metadata={"n": b"x"}), "metadata", None, {"w": [0.0, 0.0]}),
-    "checksums": (lambda: with_checksums(), "checksum", None, {"w": [0.0, 0.0]}),
 }
-
-
-def with_checksums() -> Any:
-    archive = archive_with()
-    fields = {name: getattr(archive.index, name) for name in Index.__dataclass_fields__}
-    return tg.Archive(Index(**{**fields, "checksums": ["crc32c:0x00000000"]}), None)
 
 
 @pytest.mark.parametrize("case", LOSSES)

@@ -15,6 +15,7 @@ import pytest
 
 import tensorglot as tg
 from arrays import ORDERS, random_array, raw
+from tensorglot.formats.table import named
 from tensorglot.model.dtypes import TABLE, DType
 
 WRITABLE = [f"{row.name}@{version}" for row in tg.formats() for version in row.writes]
@@ -79,8 +80,9 @@ def test_every_type_from_every_format_to_every_other(source: str, target: str) -
 
 
 def holds(format: str, dtype: DType) -> bool:
-    name = format.partition("@")[0]
-    return dtype.name in next(row for row in tg.formats() if row.name == name).dtypes
+    row, version = named(format)
+    assert version is not None
+    return dtype.name in row.dtypes_in(version)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -110,7 +112,7 @@ def test_the_same_tensors_in_two_formats_are_the_same(format: str) -> None:
 
 @pytest.mark.parametrize("format", WRITABLE)
 def test_metadata_is_carried_or_named_as_lost(format: str) -> None:
-    row = next(row for row in tg.formats() if row.name == format.partition("@")[0])
+    row, _ = named(format)
     source = tg.dumps({"w": np.zeros(3, np.float32)}, format="bintensors", metadata={"k": "v"})
     stream = io.BytesIO()
     report = tg.convert(source, stream, format=format, on_loss="drop")

@@ -34,7 +34,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("ls", "tensorglot.cli.ls", "List the tensors of a file."),
     Command("info", "tensorglot.cli.info", "Describe a file, or one tensor of it."),
     Command("cat", "tensorglot.cli.cat", "Print a tensor or a slice of it."),
-    Command("stats", "tensorglot.cli.stats", "Minimum, maximum, mean, deviation, zeros, NaN and Inf of tensors."),
+    Command("stats", "tensorglot.cli.stats", "Minimum, maximum, mean, deviation, zeros, NaN and Inf."),
     Command("verify", "tensorglot.cli.verify", "Check that a file keeps the rules of its format."),
     Command("diff", "tensorglot.cli.diff", "Compare two files: names, types, shapes, values, metadata."),
     Command("convert", "tensorglot.cli.convert", "Write the tensors of a file to another, in any format."),

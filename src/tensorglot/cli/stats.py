@@ -24,7 +24,7 @@ __all__ = ["command"]
 @reading_format
 @as_json
 def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: bool) -> int:
-    """Minimum, maximum, mean, deviation, zeros, NaN and Inf of tensors.
+    """Minimum, maximum, mean, deviation, zeros, NaN and Inf.
 
     Of the finite values; NaN and infinite ones are only counted. The deviation is
     that of the population. Every value is read once, in bounded memory. The parts of

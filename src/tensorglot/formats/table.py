@@ -77,6 +77,8 @@ class Format:
     """Two tensors may have their bytes in one place."""
     compression: tuple[str, ...] = ()
     checksums: tuple[str, ...] = ()
+    version_checksums: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Those of a version that has not all of them."""
     layouts: tuple[str, ...] = ("dense",)
     """What it can hold; * is any."""
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -90,6 +92,15 @@ class Format:
     def dtypes(self) -> tuple[str, ...]:
         """Names of the element types that it can hold."""
         return tuple(sorted(set(self.module.DTYPES.values())))
+
+    def dtypes_in(self, version: str) -> frozenset[str]:
+        """Names of the element types that a version can hold."""
+        by_version = getattr(self.module, "dtypes_in", None)
+        return frozenset(self.module.DTYPES.values() if by_version is None else by_version(version))
+
+    def checksums_in(self, version: str) -> tuple[str, ...]:
+        """Checksums that a version can have."""
+        return self.version_checksums.get(version, self.checksums)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -128,8 +139,10 @@ TABLE: tuple[Format, ...] = (
         magic=(b"ZTEN0001", b"ZTEN1000", b"\x89ZT2\r\n\x1a\n"),
         metadata="any",
         attributes=True,
+        ties=True,
         compression=("zstd",),
         checksums=("crc32c", "sha256", "xxh3", "frame"),
+        version_checksums={"0.1": ("crc32c", "sha256", "frame"), "2": ("xxh3", "sha256", "frame")},
         layouts=("dense", "*"),
         notes={
             "0.1": "the published document; read by ztensor 0.1.0 to 1.2.3",

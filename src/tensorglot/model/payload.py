@@ -195,17 +195,17 @@ def under(payload: Encoded, inner: Codec | None, nbytes: int) -> Span | Encoded:
     return Encoded(payload.source, payload.begin, payload.end, nbytes, inner, payload.tensor, payload.limits)
 
 
-def place(payload: Payload) -> tuple[object, ...]:
-    """Payloads at one place have the same bytes: their tensors are tied. A place means nothing once they are gone."""
+def place(payload: Payload | NDArray[Any]) -> tuple[object, ...]:
+    """Payloads at one place have the same bytes: their tensors are tied. A place means nothing once they are gone.
+
+    Codecs that decode alike are equal.
+    """
     if isinstance(payload, Memory):
-        array = payload.array
-        return (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype)
-    return (
-        id(payload.source),
-        payload.begin,
-        payload.end,
-        payload.codec if isinstance(payload, Encoded) else None,
-    )
+        payload = payload.array
+    if isinstance(payload, np.ndarray):
+        return (payload.__array_interface__["data"][0], payload.shape, payload.strides, payload.dtype)
+    codec = payload.codec if isinstance(payload, Encoded) else None
+    return (id(payload.source), payload.begin, payload.end, payload.nbytes, codec)
 
 
 def as_bytes(data: Any) -> memoryview:

@@ -92,10 +92,11 @@ def convert(
     """Writes the tensors of one file to another, in the format of its suffix or of `format`.
 
     What the target cannot hold is named and refused; with `on_loss="warn"` it is named
-    by a warning and left out, with `"drop"` only in the report. `dtype` casts: a type
+    by a warning and left out, with `"drop"` only in the report. Checksums are checked on
+    the way, and never refused; `sums` keeps them beside the target. `dtype` casts: a type
     for all tensors of its kind, or a mapping from patterns to types; values too large
-    for the new type are a loss too. `sums` writes checksums beside the target. `dry_run`
-    makes the plan and writes nothing. The casts run on `executor` if one is given.
+    for the new type are a loss too. `dry_run` makes the plan and writes nothing. The casts
+    run on `executor` if one is given.
     """
     if on_loss not in ("error", "warn", "drop"):
         raise InputError(f"on_loss is 'error', 'warn' or 'drop', not {on_loss!r}", rule="convert.on_loss")
@@ -106,7 +107,7 @@ def convert(
     row, version = for_target(path, format)
     with opened(source, format=source_format, verify=verify, limits=limits) as archive:
         plan = make_plan(archive, row, version, Wishes(select, rename, dtype, metadata, compression, checksum, sums))
-        refused = plan.losses if on_loss == "error" else ()
+        refused = tuple(loss for loss in plan.losses if loss.refused) if on_loss == "error" else ()
         converted, accounts = _converted(archive, plan, row, on_loss, executor)
         options = WriteOptions(version, compression, level, plan.checksum)
         check_expressible(converted, row, options)

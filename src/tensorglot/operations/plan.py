@@ -37,6 +37,11 @@ class Loss:
     fatal: bool = False
     """The tensor as a whole has no place, and will be left out."""
 
+    @property
+    def refused(self) -> bool:
+        """Something of the contents is lost. A checksum is none: it has done its work when it has been checked."""
+        return self.kind != "checksum"
+
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "message": self.message, "tensor": self.tensor, "left_out": self.fatal}
 
@@ -134,11 +139,12 @@ def make_plan(archive: Archive, row: Format, version: str, wishes: Wishes) -> Pl
     """The plan for an archive and a row of the table of formats."""
     losses: list[Loss] = []
     names = selected(archive.index.names, wishes.select)
-    checksum = wishes.checksum or _kept_checksum(archive, names, row, wishes.sums, losses)
+    checksum = wishes.checksum or _kept_checksum(archive, names, row, version, wishes.sums, losses)
     metadata = _metadata(archive.metadata if wishes.metadata is None else wishes.metadata, row, losses)
+    dtypes = row.dtypes_in(version)
     steps = []
     for old, new in renamed(names, wishes.rename).items():
-        found = list(_losses(archive, old, row, wishes.dtype))
+        found = list(_losses(archive, old, row, dtypes, wishes.dtype))
         losses += found
         if not any(loss.fatal for loss in found):
             steps.append(_step(archive, old, new, wishes.dtype))
@@ -153,7 +159,9 @@ def make_plan(archive: Archive, row: Format, version: str, wishes: Wishes) -> Pl
     )
 
 
-def _kept_checksum(archive: Archive, names: list[str], row: Format, sums: bool, losses: list[Loss]) -> str | None:
+def _kept_checksum(
+    archive: Archive, names: list[str], row: Format, version: str, sums: bool, losses: list[Loss]
+) -> str | None:
     """Checksums go on: the same algorithm where the target has it, else the target's own, else a sidecar."""
     index = archive.index
     if index.checksums is None:
@@ -162,13 +170,13 @@ def _kept_checksum(archive: Archive, names: list[str], row: Format, sums: bool, 
     first = next((text for part in rows if (text := index.checksums[part]) is not None), None)
     if first is None:
         return None
-    if not row.checksums and sums:
-        return None
-    if not row.checksums:
-        losses.append(Loss("checksum", f"{row.name} has no checksums, and the source does"))
+    offered = row.checksums_in(version)
+    if not offered:
+        if not sums:
+            losses.append(Loss("checksum", f"{row.name} has no checksums, and the source has"))
         return None
     algorithm = first.partition(":")[0]
-    return algorithm if algorithm in row.checksums else row.checksums[0]
+    return algorithm if algorithm in offered else offered[0]
 
 
 def _metadata(metadata: Mapping[str, Any] | None, row: Format, losses: list[Loss]) -> Mapping[str, Any] | None:
@@ -193,7 +201,7 @@ def _metadata(metadata: Mapping[str, Any] | None, row: Format, losses: list[Loss
     return kept
 
 
-def _losses(archive: Archive, name: str, row: Format, dtype: DTypes | None) -> Iterator[Loss]:
+def _losses(archive: Archive, name: str, row: Format, held: frozenset[str], dtype: DTypes | None) -> Iterator[Loss]:
     index = archive.index
     position = index.positions[name]
     if not row.attributes and index.attributes.get(position):
@@ -210,7 +218,7 @@ def _losses(archive: Archive, name: str, row: Format, dtype: DTypes | None) -> I
             if archive.format.partition("@")[0] != row.name:
                 unknown = escape(index.unknown_dtypes[part])
                 yield Loss("dtype", f"{row.name} has no element type '{unknown}'", name, fatal=True)
-        elif new.name not in row.dtypes:
+        elif new.name not in held:
             yield Loss("dtype", f"{row.name} has no {new.name}", name, fatal=True)
 
 

@@ -107,11 +107,11 @@ def check_expressible(archive: Archive, row: Format, options: WriteOptions) -> N
             )
     for what, asked, offered in (
         ("compression", options.compression, row.compression),
-        ("checksum", options.checksum, row.checksums),
+        ("checksum", options.checksum, row.checksums_in(options.version)),
     ):
         if asked is not None and asked not in offered:
             choices = f"has {', '.join(offered)}" if offered else f"has no {what}"
-            raise UnsupportedError(f"{row.name} {choices}, not '{asked}'", rule=f"save.{what}")
+            raise UnsupportedError(f"{row.name}@{options.version} {choices}, not '{asked}'", rule=f"save.{what}")
     if options.level is not None and options.compression is None:
         raise InputError("a level goes with a compression", rule="save.level")
 

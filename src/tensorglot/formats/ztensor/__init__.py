@@ -11,7 +11,7 @@ and the words (`words`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from tensorglot.errors import FormatError, TruncatedError
 from tensorglot.formats.table import ReadOptions, WriteOptions
@@ -19,10 +19,11 @@ from tensorglot.formats.ztensor import manifest, v01, v1, v2, write01, write2
 from tensorglot.formats.ztensor.shards import ShardSource
 from tensorglot.formats.ztensor.words import LOGICAL_2, MAGIC_01, MAGIC_1, MAGIC_2, NAMES_01, STORAGE_2
 from tensorglot.model.archive import Archive
+from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
 
-__all__ = ["DTYPES", "content_digest", "inspect", "read", "write"]
+__all__ = ["DTYPES", "content_digest", "dtypes_in", "inspect", "read", "write"]
 
 DTYPES: dict[str, str] = {
     **{name: name for name in NAMES_01},
@@ -31,9 +32,14 @@ DTYPES: dict[str, str] = {
 }
 
 _READERS = {MAGIC_01: v01.read, MAGIC_1: v1.read, MAGIC_2: v2.read}
-
-
 _WRITERS = {"0.1": write01.write, "2": write2.write}
+
+
+def dtypes_in(version: str) -> Collection[str]:
+    """0.1 holds elements that it has no name for, too: as bytes that say what they are."""
+    if version == "0.1":
+        return BY_NAME
+    return [dtype.name for dtype in (*STORAGE_2.values(), *(dtype for dtype, _ in LOGICAL_2.values()))]
 
 
 def read(source: Source, options: ReadOptions) -> Index:

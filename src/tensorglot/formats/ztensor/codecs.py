@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
+from typing import Any
 
 from tensorglot.errors import FormatError, TruncatedError, UnsupportedError, escape
 from tensorglot.model.payload import Buffer, Encoded
@@ -45,6 +46,15 @@ class Zstd:
 
     def __init__(self) -> None:
         self._frames: dict[tuple[int, int, int], list[Frame]] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
         read = _reader(payload)

@@ -36,6 +36,9 @@ __all__ = ["Blob", "blobs_of", "encode_blobs", "write"]
 LEVEL = 1
 """Of compression, unless the caller says another. Higher ones gain next to nothing on floats."""
 
+TIED_NBYTES = 4096
+"""Arrays from here on are looked at whether they are one and the same."""
+
 _DENSE = cbor.text("dense")
 _THEIR_CODE = np.full(256, -1, np.int16)
 _THEIR_CODE[[BY_NAME[name].code for name in NAMES_01]] = range(len(NAMES_01))
@@ -79,8 +82,6 @@ def _fields_of(
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
-    if options.checksum == "xxh3":
-        raise UnsupportedError("ztensor@0.1 has crc32c and sha256, not xxh3", rule="save.checksum")
     if options.checksum == "frame" and options.compression is None:
         raise InputError("the checksum of a frame goes with compression", rule="save.checksum")
     plain = None
@@ -108,8 +109,9 @@ def _entries_of(index: Index) -> _Entries | None:
 
 
 def _tied(index: Index) -> bool:
-    """Two tensors are one blob where they come from."""
-    places = [place(held) for held in index.payloads or () if not isinstance(held, (np.ndarray, Memory))]
+    """Two tensors are one where they come from."""
+    held = index.payloads or ()
+    places = [place(one) for one in held if one.nbytes >= (TIED_NBYTES if isinstance(one, np.ndarray) else 1)]
     return len(set(places)) < len(places)
 
 
@@ -195,7 +197,7 @@ def _share(blobs: Sequence[Blob]) -> None:
     """Tensors that were one blob where they come from are one again."""
     first: dict[tuple[object, ...], int] = {}
     for position, blob in enumerate(blobs):
-        if isinstance(blob.part.payload, Memory) or not blob.part.nbytes:
+        if not blob.part.nbytes:
             continue
         key = (*place(blob.part.payload), blob.part.big_endian, blob.dtype)
         if first.setdefault(key, position) != position:
