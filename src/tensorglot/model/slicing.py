@@ -159,8 +159,8 @@ def read_block(
         return block
     scratch = np.empty(extent, np.uint8)
     run: NDArray[Any] = np.ndarray(counts[inner:], dtype, scratch, 0, steps[inner:])
-    for position, at in np.ndenumerate(starts):
-        payload.read_into(int(at), scratch.data)
+    for position, begin in np.ndenumerate(starts):
+        payload.read_into(int(begin), scratch.data)
         block[position] = run
     return block
 
