@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tensorglot import bson as bson
+    from tensorglot import dynd as dynd
     from tensorglot.public import *  # noqa: F403
     from tensorglot.public import __all__ as __all__
 
 
-_MODULES = ("bson",)
+_MODULES = ("bson", "dynd")
 """Modules that need no import of their own."""
 
 

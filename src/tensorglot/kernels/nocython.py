@@ -29,7 +29,7 @@ def _option(*_: object, **__: object) -> Callable[[F], F]:
     return _same
 
 
-final = cclass = cfunc = inline = nogil = _same
+final = cclass = ccall = cfunc = inline = nogil = _same
 boundscheck = wraparound = cdivision = initializedcheck = returns = locals = exceptval = _option
 
 
