@@ -211,8 +211,12 @@ def test_demo() -> None:
     assert demo["seconds"] < 10
     assert [step["run"] for step in demo["steps"] if step["exit"]] == ["tensorglot verify cut.bt"]
     shown = " ".join(step["run"] for step in demo["steps"])
-    assert all(f"tensorglot {word} " in f"{shown} " for word in ("info", "ls", "cat", "stats", "verify", "formats"))
+    assert all(
+        f"tensorglot {word} " in f"{shown} " for word in ("info", "ls", "cat", "stats", "verify", "hash", "formats")
+    )
     outputs = {step["run"]: step["output"] for step in demo["steps"]}
+    one, two = (outputs[f"tensorglot hash {file}.bt 'model.norm.*'"] for file in ("model", "other"))
+    assert one == two
     assert "128" in outputs["tensorglot stats broken.bt '*.mlp.up_proj.*'"].split()
 
 

@@ -36,6 +36,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("cat", "tensorglot.cli.cat", "Print a tensor or a slice of it."),
     Command("stats", "tensorglot.cli.stats", "Minimum, maximum, mean, deviation, zeros, NaN and Inf."),
     Command("verify", "tensorglot.cli.verify", "Check that a file keeps the rules of its format."),
+    Command("hash", "tensorglot.cli.hash", "Print the identity of every tensor, and of them all."),
     Command("diff", "tensorglot.cli.diff", "Compare two files: names, types, shapes, values, metadata."),
     Command("convert", "tensorglot.cli.convert", "Write the tensors of a file to another, in any format."),
     Command("vectors", "tensorglot.cli.vectors", "Move vectors between files and MongoDB, and make them smaller."),

@@ -75,6 +75,9 @@ STEPS: tuple[Step, ...] = (
         "A download that ended early is found out, and the tensor is named.",
     ),
     Step("tensorglot verify cut.bt"),
+    _python('tg.save("other.bt", archive, format="bintensors@1")', "In another container a tensor is still the same."),
+    Step("tensorglot hash model.bt 'model.norm.*'"),
+    Step("tensorglot hash other.bt 'model.norm.*'"),
     Step("tensorglot formats", "Where can tensors live?"),
 )
 
