@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tensorglot.cli.options import as_json, counted, file_argument, reading_format, shape_text, source_of
+from tensorglot.cli.options import as_json, counted, file_argument, ratio_text, reading_format, shape_text, source_of
 from tensorglot.cli.terminal import Column, print_fields, print_json, print_table
 from tensorglot.errors import escape
 
@@ -59,7 +59,8 @@ def _print_summary(file: str, summary: Summary, metadata: Mapping[str, Any] | No
 
     size = human_nbytes(summary.nbytes)
     if summary.stored_nbytes != summary.nbytes:
-        size += f", stored as {human_nbytes(summary.stored_nbytes)}"
+        ratio = ratio_text(summary.nbytes, summary.stored_nbytes)
+        size += f", stored as {human_nbytes(summary.stored_nbytes)}, ratio {ratio}"
     whole = summary.file_nbytes
     fields = [
         ("file", escape(file, longest=sys.maxsize)),
@@ -105,7 +106,7 @@ def _print_tensor(fields: Mapping[str, Any]) -> None:
         ("dtype", fields["dtype"] or "-"),
         ("shape", shape_text(fields["shape"])),
         ("size", f"{human_nbytes(fields['nbytes'])} ({fields['nbytes']:,} bytes)"),
-        ("stored", f"{fields['stored_nbytes']:,} bytes at byte {fields['offset']:,}"),
+        ("stored", _stored(fields)),
         ("encoding", escape(fields["encoding"])),
         ("layout", escape(fields["layout"])),
         ("checksum", escape(fields["checksum"] or "none")),
@@ -126,6 +127,13 @@ def _print_tensor(fields: Mapping[str, Any]) -> None:
                 Column("checksum", [escape(part["checksum"] or "-") for part in parts.values()], elastic=True),
             ]
         )
+
+
+def _stored(fields: Mapping[str, Any]) -> str:
+    text = f"{fields['stored_nbytes']:,} bytes at byte {fields['offset']:,}"
+    if fields["stored_nbytes"] == fields["nbytes"]:
+        return text
+    return f"{text}, ratio {ratio_text(fields['nbytes'], fields['stored_nbytes'])}"
 
 
 def _text(value: Any) -> str:

@@ -13,6 +13,7 @@ from tensorglot.cli.options import (
     counted,
     file_argument,
     patterns_argument,
+    ratio_text,
     reading_format,
     shape_text,
     source_of,
@@ -29,7 +30,7 @@ __all__ = ["command"]
 @click.command
 @file_argument
 @patterns_argument
-@click.option("-l", "--long", is_flag=True, help="Also offset, encoding, layout and checksum.")
+@click.option("-l", "--long", is_flag=True, help="Also offset, encoding, ratio, layout, parts and checksum.")
 @reading_format
 @as_json
 def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None, as_json: bool) -> None:
@@ -79,6 +80,7 @@ def _long_columns(rows: Sequence[Entry]) -> tuple[list[Column], list[str]]:
     columns, alike = [], []
     if any(row.stored_nbytes != row.nbytes for row in rows):
         columns.append(Column("stored", [human_nbytes(row.stored_nbytes) for row in rows], right=True))
+        columns.append(Column("ratio", [ratio_text(row.nbytes, row.stored_nbytes) for row in rows], right=True))
     columns.append(Column("offset", ["-" if row.offset is None else str(row.offset) for row in rows], right=True))
     for title, usual, cells in (
         ("encoding", "raw", [escape(row.encoding) for row in rows]),
@@ -90,4 +92,6 @@ def _long_columns(rows: Sequence[Entry]) -> tuple[list[Column], list[str]]:
             columns.append(column)
         else:
             alike.append(f"{title} {usual}")
+    if any(row.parts > 1 for row in rows):
+        columns.append(Column("parts", [str(row.parts) for row in rows], right=True))
     return columns, alike

@@ -14,6 +14,7 @@ __all__ = [
     "file_argument",
     "pairs",
     "patterns_argument",
+    "ratio_text",
     "reading_format",
     "shape_text",
     "source_of",
@@ -48,6 +49,11 @@ def counted(count: int, noun: str) -> str:
 
 def shape_text(shape: Sequence[int]) -> str:
     return f"[{', '.join(map(str, shape))}]"
+
+
+def ratio_text(nbytes: int, stored_nbytes: int) -> str:
+    """How many bytes of values a stored byte stands for."""
+    return f"{nbytes / stored_nbytes:.2f}" if stored_nbytes else "-"
 
 
 def source_of(file: str) -> str | BinaryIO:

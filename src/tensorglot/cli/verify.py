@@ -35,6 +35,8 @@ def command(file: str, deep: bool, strict: bool, format: str | None, as_json: bo
         print_json({"file": file, **report.to_dict()})
     elif report.ok:
         checked = f"{counted(report.checksums, 'checksum')}" if report.checksums else "no checksums to check"
+        if report.checksums and report.unverified:
+            checked += f", none that could be checked for {counted(len(report.unverified), 'tensor')}"
         print(f"ok: {report.format}, {counted(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}, {checked}")
     else:
         for problem in report.problems:

@@ -7,6 +7,7 @@ hexadecimal, a key that is no text is shown as such.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 __all__ = ["plain"]
@@ -14,7 +15,7 @@ __all__ = ["plain"]
 
 def plain(value: Any) -> Any:
     """The same value out of dicts, lists, text, numbers, booleans and None."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key if isinstance(key, str) else repr(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
