@@ -124,11 +124,24 @@ class TestOpen:
         assert caught.value.rule == "shards.index"
 
     def test_directory_with_two(self, tmp_path: Path) -> None:
-        for name in ("a.index.json", "b.index.json"):
+        for name in ("a.bt.index.json", "b.bt.index.json"):
             (tmp_path / name).write_text('{"weight_map": {}}')
         with pytest.raises(tg.InputError, match="name one"):
             tg.open(tmp_path)
-        assert len(tg.open(tmp_path / "a.index.json")) == 0
+        with tg.open(tmp_path / "a.bt.index.json") as archive:
+            assert (len(archive), archive.format) == (0, "bintensors@0")
+
+    def test_verified_deeply(self, folder: Path) -> None:
+        report = tg.verify(folder, deep=True)
+        assert report.ok
+        assert report.canonical is None
+
+    def test_shards_of_several_formats(self, folder: Path) -> None:
+        tg.save(folder / "other.bt", {"a": np.zeros(1)})
+        write_index(folder, {**read_index(folder), "a": "other.bt"})
+        with pytest.raises(tg.FormatError) as caught:
+            tg.open(folder)
+        assert caught.value.rule == "shards.format"
 
 
 def absolute(folder: Path) -> None:

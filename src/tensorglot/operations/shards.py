@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tensorglot.errors import FormatError, InputError, LimitError, escape
+from tensorglot.formats.table import for_target
 from tensorglot.io.source import FileSource
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
@@ -83,10 +84,13 @@ def _joined(
         archives[-1].index, more = _agreed(archives[-1].index, shard, names)
         notes += more
     metadata, conflicts = common_metadata(archives)
+    formats = sorted({archive.format for archive in archives})
+    if len(formats) > 1:
+        raise FormatError(f"shards of several formats: {', '.join(formats)}", rule="shards.format")
     notes += [Note("shards.metadata", f"the metadata key '{escape(key)}' differs between shards") for key in conflicts]
     if strict and notes:
         raise FormatError(notes[0].message, rule=notes[0].rule)
-    return join_archives(archives, metadata, notes)
+    return join_archives(archives, formats[0] if formats else _format_of(index_path), metadata, notes)
 
 
 def _read_index(path: Path, limits: Limits) -> Shards:
@@ -168,12 +172,20 @@ def common_metadata(archives: Sequence[Archive]) -> tuple[dict[str, Any] | None,
     return metadata if any(archive.metadata is not None for archive in archives) else None, list(conflicts)
 
 
-def join_archives(archives: Sequence[Archive], metadata: Mapping[str, Any] | None, notes: Sequence[Note] = ()) -> Index:
+def join_archives(
+    archives: Sequence[Archive], format: str, metadata: Mapping[str, Any] | None, notes: Sequence[Note] = ()
+) -> Index:
     """One index of the tensors of several archives. Whoever holds it closes their files."""
     return join(
         [archive.index for archive in archives],
         [archive.source for archive in archives],
-        format=" and ".join(sorted({archive.format for archive in archives})) or "shards",
+        format=format,
         metadata=metadata,
         notes=[*notes, *(note for archive in archives for note in archive.notes)],
     )
+
+
+def _format_of(index_path: Path) -> str:
+    """What an index without shards would be of, by its name."""
+    row, version = for_target(index_path.name.removesuffix(INDEX_SUFFIX), None)
+    return f"{row.name}@{version}"

@@ -131,7 +131,7 @@ def merge(
         if metadata is None:
             _refuse_conflicts(archives, conflicts)
         _refuse_duplicates(archives, paths)
-        joined = Archive(join_archives(archives, said if metadata is None else metadata), None)
+        joined = Archive(join_archives(archives, "memory", said if metadata is None else metadata), None)
         options = WriteOptions(version, compression, level, checksum)
         save_archive(target, collect(joined), row, options, durable=durable, progress=progress)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -32,8 +33,8 @@ class Checksum:
     def __str__(self) -> str:
         if self.digest is None:
             return f"{self.algorithm}:?"
-        if self.algorithm == "crc32c":
-            return f"crc32c:0x{self.digest.hex().upper()}"
+        if self.algorithm in ("crc32", "crc32c"):
+            return f"{self.algorithm}:0x{self.digest.hex().upper()}"
         return f"{self.algorithm}:{self.digest.hex()}"
 
 
@@ -56,7 +57,19 @@ class _Crc32c:
         return self._value.to_bytes(4, "big")
 
 
+class _Crc32:
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: memoryview, /) -> None:
+        self._value = zlib.crc32(data, self._value)
+
+    def digest(self) -> bytes:
+        return self._value.to_bytes(4, "big")
+
+
 ALGORITHMS: dict[str, tuple[Callable[[], Hasher], re.Pattern[str]]] = {
+    "crc32": (_Crc32, re.compile("0[xX]([0-9a-fA-F]{1,8})", re.ASCII)),
     "crc32c": (_Crc32c, re.compile("0[xX]([0-9a-fA-F]{1,8})", re.ASCII)),
     "sha256": (hashlib.sha256, re.compile("([0-9a-fA-F]{64})", re.ASCII)),
     "xxh3": (xxhash.xxh3_64, re.compile("([0-9a-fA-F]{16})", re.ASCII)),
