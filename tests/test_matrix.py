@@ -41,7 +41,7 @@ def converted(data: bytes, source: str, target: str) -> bytes | None:
         refusal = error
     else:
         return stream.getvalue()
-    assert (refusal.rule, refusal.tensor) == ("convert.dtype", "w")
+    assert (refusal.rule, refusal.tensor) == ("convert.dtype", "data")
     assert not stream.getvalue()
     return None
 
@@ -64,7 +64,7 @@ def identity(tensor: tg.Tensor) -> str:
 def test_every_type_from_every_format_to_every_other(source: str, target: str) -> None:
     for dtype in DTYPES:
         array = random_array(random.Random(dtype.name), dtype.name, (4, 16))
-        data = written({"w": array}, source)
+        data = written({"data": array}, source)
         assert (data is not None) == holds(source, dtype), dtype
         if data is None:
             continue
@@ -76,7 +76,7 @@ def test_every_type_from_every_format_to_every_other(source: str, target: str) -
         assert (after.name, after.dtype, after.shape) == (before.name, array.dtype, array.shape)
         assert raw(after.numpy()) == raw(array), dtype
         assert identity(after) == identity(before)
-        assert tg.diff({"w": before}, {"w": after}).same
+        assert tg.diff({"data": before}, {"data": after}).same
 
 
 def holds(format: str, dtype: DType) -> bool:
@@ -91,7 +91,7 @@ def test_arrays_of_every_order_come_back_equal(format: str, order: str) -> None:
     for dtype in DTYPES:
         for shape in SHAPES:
             array = random_array(random.Random(1), dtype.name, shape, order)
-            data = written({"w": array}, format)
+            data = written({"data": array}, format)
             if data is None:
                 continue
             back = only(data, format).numpy()
@@ -101,7 +101,7 @@ def test_arrays_of_every_order_come_back_equal(format: str, order: str) -> None:
 
 @pytest.mark.parametrize("format", WRITABLE)
 def test_the_same_tensors_in_two_formats_are_the_same(format: str) -> None:
-    tensors = {"w": np.arange(12, dtype=np.float32).reshape(3, 4)}
+    tensors = {"data": np.arange(12, dtype=np.float32).reshape(3, 4)}
     one = written(tensors, format)
     assert one is not None
     for other in WRITABLE:
@@ -113,7 +113,7 @@ def test_the_same_tensors_in_two_formats_are_the_same(format: str) -> None:
 @pytest.mark.parametrize("format", WRITABLE)
 def test_metadata_is_carried_or_named_as_lost(format: str) -> None:
     row, _ = named(format)
-    source = tg.dumps({"w": np.zeros(3, np.float32)}, format="bintensors", metadata={"k": "v"})
+    source = tg.dumps({"data": np.zeros(3, np.float32)}, format="bintensors", metadata={"k": "v"})
     stream = io.BytesIO()
     report = tg.convert(source, stream, format=format, on_loss="drop")
     with tg.open(stream.getvalue(), format=format) as archive:

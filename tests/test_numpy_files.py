@@ -103,11 +103,22 @@ class TestNpy:
                 assert same(archive["data"][1:, ::2], array[1:, ::2])
                 assert same(archive["data"].numpy(), array)
 
-    def test_one_array_to_a_file(self) -> None:
-        for tensors in ({}, {"a": np.zeros(1), "b": np.zeros(1)}):
-            with pytest.raises(tg.UnsupportedError) as caught:
+    def test_one_array_to_a_file_without_its_name(self) -> None:
+        for tensors in ({}, {"a": np.zeros(1)}, {"data": np.zeros(1), "b": np.zeros(1)}):
+            with pytest.raises(tg.UnsupportedError, match="'data'") as caught:
                 tg.dumps(tensors, format="npy")
-            assert caught.value.rule == "npy.write.count"
+            assert caught.value.rule == "save.names"
+
+    def test_a_lost_name_is_named(self, tmp_path: Path) -> None:
+        tg.save(tmp_path / "x.bt", {"a": np.arange(3), "b": np.zeros(1)})
+        with pytest.raises(tg.UnsupportedError) as caught:
+            tg.convert(tmp_path / "x.bt", tmp_path / "x.npy")
+        assert (caught.value.rule, caught.value.tensor) == ("convert.name", "a")
+        assert not (tmp_path / "x.npy").exists()
+        report = tg.convert(tmp_path / "x.bt", tmp_path / "x.npy", on_loss="drop")
+        assert [(loss.kind, loss.tensor) for loss in report.losses] == [("name", "a"), ("name", "b")]
+        assert tg.load(tmp_path / "x.npy")["data"].tolist() == [0, 1, 2]
+        assert not tg.convert(tmp_path / "x.bt", tmp_path / "x.npy", select="b", rename={"b": "data"}).losses
 
     @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
     def test_versions(self, version: tuple[int, int]) -> None:

@@ -121,7 +121,7 @@ class TestOpen:
     def test_directory_without_index(self, tmp_path: Path) -> None:
         with pytest.raises(tg.InputError) as caught:
             tg.open(tmp_path)
-        assert caught.value.rule == "shards.index"
+        assert caught.value.rule == "source.regular"
 
     def test_directory_with_two(self, tmp_path: Path) -> None:
         for name in ("a.bt.index.json", "b.bt.index.json"):

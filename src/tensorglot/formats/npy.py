@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tensorglot.errors import FormatError, TruncatedError, UnsupportedError, escape
-from tensorglot.formats.table import ReadOptions, WriteOptions
+from tensorglot.formats.table import UNNAMED, ReadOptions, WriteOptions
 from tensorglot.model.archive import Archive
 from tensorglot.model.arranged import add_array
 from tensorglot.model.dtypes import BY_NAME
@@ -24,7 +24,6 @@ from tensorglot.wire import npy
 __all__ = ["DTYPES", "read", "write"]
 
 DTYPES: dict[str, str] = npy.DTYPES
-NAME = "data"
 
 
 def read(source: Source, options: ReadOptions) -> Index:
@@ -43,7 +42,7 @@ def read(source: Source, options: ReadOptions) -> Index:
     rows = Rows(options.limits, "npy")
     add_array(
         rows,
-        NAME,
+        UNNAMED,
         header.descr if header.dtype is None else BY_NAME[header.dtype],
         header.itemsize,
         header.shape,
@@ -56,8 +55,6 @@ def read(source: Source, options: ReadOptions) -> Index:
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     index = archive.index
-    if len(index.names) != 1:
-        raise UnsupportedError(f"one array to a file, not {len(index.names)}; .npz has several", rule="npy.write.count")
     dtype, shape = index.dtype(0), index.shape(0)
     if dtype is None or dtype.name not in DTYPES.values():
         what = escape(index.unknown_dtypes[0]) if dtype is None else dtype.name

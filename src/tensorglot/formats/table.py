@@ -21,7 +21,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
 
-__all__ = ["TABLE", "Format", "ReadOptions", "WriteOptions", "detect", "for_target", "formats", "named"]
+__all__ = ["TABLE", "UNNAMED", "Format", "ReadOptions", "WriteOptions", "detect", "for_target", "formats", "named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,8 @@ class Format:
     magic: tuple[bytes, ...] = ()
     pattern: bytes = b""
     """A regular expression that the first HEAD_NBYTES match, where the format has no magic of its own."""
+    names: bool = True
+    """Tensors keep their names. Where they do not, there is one, and it is called UNNAMED when it is read."""
     metadata: Literal["none", "text", "any"] = "none"
     attributes: bool = False
     ties: bool = False
@@ -109,6 +111,7 @@ class Format:
             "writes": list(self.writes),
             "suffixes": list(self.suffixes),
             "dtypes": list(self.dtypes),
+            "names": self.names,
             "metadata": self.metadata,
             "attributes": self.attributes,
             "ties": self.ties,
@@ -177,6 +180,7 @@ TABLE: tuple[Format, ...] = (
         magic=(b"PK\5\6",),
         pattern=rb"PK\x03\x04.{26}[^\0]*?\.npy",
         compression=("deflate",),
+        checksums=("crc32",),
         notes={"1": "read by NumPy; types of ml_dtypes as a struct of one field that bears their name"},
     ),
     Format(
@@ -185,6 +189,7 @@ TABLE: tuple[Format, ...] = (
         writes=("1",),
         suffixes=(".npy",),
         magic=(b"\x93NUMPY",),
+        names=False,
         notes={"1": "one array, without its name; read by NumPy, types of ml_dtypes as in npz"},
     ),
     Format(
@@ -208,6 +213,8 @@ TABLE: tuple[Format, ...] = (
         notes={"zip": "written by torch.save since 1.6", "legacy": "written by torch.save before"},
     ),
 )
+UNNAMED = "data"
+"""The name of a tensor that has none in its file."""
 HEAD_NBYTES = 512
 """What is looked at to tell formats apart."""
 _BY_NAME = {row.name: row for row in TABLE}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.errors import TensorglotError, escape
-from tensorglot.formats.table import Format
+from tensorglot.formats.table import UNNAMED, Format
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import place
 from tensorglot.model.tensor import human_nbytes
@@ -22,7 +22,7 @@ from tensorglot.operations.choose import DTypes, Rename, Select, new_dtype, rena
 
 __all__ = ["Action", "Loss", "LossKind", "Plan", "Step", "make_plan"]
 
-LossKind: TypeAlias = Literal["metadata", "attributes", "checksum", "layout", "dtype"]
+LossKind: TypeAlias = Literal["metadata", "attributes", "checksum", "layout", "dtype", "name"]
 Action: TypeAlias = Literal["copy", "decode", "swap", "cast"]
 """The stored bytes as they are, decompressed, in the other byte order, or as another type."""
 
@@ -142,9 +142,12 @@ def make_plan(archive: Archive, row: Format, version: str, wishes: Wishes) -> Pl
     checksum = wishes.checksum or _kept_checksum(archive, names, row, version, wishes.sums, losses)
     metadata = _metadata(archive.metadata if wishes.metadata is None else wishes.metadata, row, losses)
     dtypes = row.dtypes_in(version)
-    steps = []
+    steps: list[Step] = []
     for old, new in renamed(names, wishes.rename).items():
         found = list(_losses(archive, old, row, dtypes, wishes.dtype))
+        if not row.names:
+            found += _unnamed(row, old, new, bool(steps))
+            new = UNNAMED
         losses += found
         if not any(loss.fatal for loss in found):
             steps.append(_step(archive, old, new, wishes.dtype))
@@ -159,6 +162,14 @@ def make_plan(archive: Archive, row: Format, version: str, wishes: Wishes) -> Pl
     )
 
 
+def _unnamed(row: Format, old: str, new: str, taken: bool) -> Iterator[Loss]:
+    """What a format of one tensor without a name loses of a tensor."""
+    if taken:
+        yield Loss("name", f"{row.name} has room for one tensor", old, fatal=True)
+    elif new != UNNAMED:
+        yield Loss("name", f"{row.name} keeps no name: the tensor is called '{UNNAMED}' when it is read", old)
+
+
 def _kept_checksum(
     archive: Archive, names: list[str], row: Format, version: str, sums: bool, losses: list[Loss]
 ) -> str | None:
@@ -168,8 +179,8 @@ def _kept_checksum(
         return None
     rows = (part for name in names for part in index.rows(index.positions[name]))
     first = next((text for part in rows if (text := index.checksums[part]) is not None), None)
-    if first is None:
-        return None
+    if first is None or (first.startswith("crc32:") and "crc32" not in row.checksums):
+        return None  # nobody asked for the checksums of ZIP: its members have them always
     offered = row.checksums_in(version)
     if not offered:
         if not sums:

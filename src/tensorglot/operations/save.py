@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from tensorglot.errors import InputError, UnsupportedError, escape
-from tensorglot.formats.table import Format, WriteOptions, for_target
+from tensorglot.formats.table import UNNAMED, Format, WriteOptions, for_target
 from tensorglot.io.sink import AtomicFile, Writable, write_stream
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
@@ -97,6 +97,12 @@ def check_expressible(archive: Archive, row: Format, options: WriteOptions) -> N
     index = archive.index
     if index.metadata is not None:
         _check_metadata(index.metadata, row)
+    if not row.names and list(index.names) != [UNNAMED]:
+        raise UnsupportedError(
+            f"{row.name} has one tensor and keeps no name: call it '{UNNAMED}'",
+            rule="save.names",
+            tensor=next((name for name in index.names if name != UNNAMED), None),
+        )
     if index.attributes and not row.attributes:
         name = index.names[next(iter(index.attributes))]
         raise UnsupportedError(f"{row.name} has no attributes", rule="save.attributes", tensor=name)

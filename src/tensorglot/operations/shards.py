@@ -51,11 +51,12 @@ def find_index(path: str) -> Path:
     found = sorted(entry.name for entry in given.iterdir() if entry.name.endswith(INDEX_SUFFIX))
     if PREFERRED in found:
         return given / PREFERRED
-    if len(found) != 1:
-        what = (
-            f"{len(found)} indexes: name one ({', '.join(found)})" if found else f"no index of shards (*{INDEX_SUFFIX})"
+    if not found:
+        raise InputError(f"{path} is a directory without an index of shards (*{INDEX_SUFFIX})", rule="source.regular")
+    if len(found) > 1:
+        raise InputError(
+            f"{path} is a directory of {len(found)} indexes: name one of {', '.join(found)}", rule="shards.index"
         )
-        raise InputError(f"{path} is a directory with {what}", rule="shards.index")
     return given / found[0]
 
 

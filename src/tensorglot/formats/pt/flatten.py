@@ -12,11 +12,10 @@ from typing import Any
 from tensorglot.errors import FormatError, LimitError, UnsupportedError, escape
 from tensorglot.formats.pt.machine import Pairs
 from tensorglot.formats.pt.names import Kind, View
+from tensorglot.formats.table import UNNAMED
 
-__all__ = ["NAME", "flatten"]
+__all__ = ["flatten"]
 
-NAME = "data"
-"""Of a tensor that is all there is."""
 DEPTH = 64
 _SCALARS = (type(None), bool, int, float, str, bytes)
 
@@ -26,7 +25,7 @@ def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, View], dict[str, A
     tensors: dict[str, View] = {}
     metadata: dict[str, Any] = {}
     if isinstance(root, View):
-        return {NAME: root}, None
+        return {UNNAMED: root}, None
     visits = 1000 + pickle_nbytes // 2
     letters = 8 * pickle_nbytes + (4 << 20)
     left = [("", 0, root)]
