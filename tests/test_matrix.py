@@ -1,7 +1,8 @@
 """Every format that can be written × every element type × every other format.
 
 The value and its identity are the same after the trip, or the loss is named and
-refused. New rows of the table of formats join by themselves.
+refused. New rows of the table of formats join by themselves. The tensor is called
+`data`, because a .npy file has no name for it.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def test_the_same_tensors_in_two_formats_are_the_same(format: str) -> None:
 @pytest.mark.parametrize("format", WRITABLE)
 def test_metadata_is_carried_or_named_as_lost(format: str) -> None:
     row, _ = named(format)
-    source = tg.dumps({"data": np.zeros(3, np.float32)}, format="bintensors", metadata={"k": "v"})
+    source = tg.dumps({"data": np.zeros((2, 3), np.float32)}, format="bintensors", metadata={"k": "v"})
     stream = io.BytesIO()
     report = tg.convert(source, stream, format=format, on_loss="drop")
     with tg.open(stream.getvalue(), format=format) as archive:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import click
 
 from tensorglot.cli.options import as_json, counted, file_argument, reading_format, source_of
-from tensorglot.cli.terminal import one_line, print_json
+from tensorglot.cli.terminal import message, one_line, print_json
 
 __all__ = ["command"]
 
@@ -14,23 +16,29 @@ __all__ = ["command"]
 @file_argument
 @click.option("--deep", is_flag=True, help="Also read every value and check what the format says of values.")
 @click.option("--strict", is_flag=True, help="Accept only the one form that a canonical writer gives.")
+@click.option("--write-sums", is_flag=True, help="Write checksums to FILE.sums instead of checking those there.")
 @reading_format
 @as_json
-def command(file: str, deep: bool, strict: bool, format: str | None, as_json: bool) -> int:
+def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str | None, as_json: bool) -> int:
     """Check that a file keeps the rules of its format.
 
     Prints every problem with its rule, tensor and byte, and exits with 1 if there is
-    one. Checksums are checked where the format has them.
+    one. Checksums are checked where the format has them, and where FILE.sums does:
+    a file beside it, for formats that have none.
 
     \b
     Examples:
       tensorglot verify model.bt
       tensorglot verify model.bt --deep --strict && upload model.bt
+      tensorglot verify model.bt --write-sums
     """
     import tensorglot as tg
     from tensorglot.model.tensor import human_nbytes
 
-    report = tg.verify(source_of(file), format=format, deep=deep, strict=strict)
+    if write_sums and file == "-":
+        raise click.UsageError("Checksums beside a file go with a file.")
+    sums: Literal["check", "write"] = "write" if write_sums else "check"
+    report = tg.verify(source_of(file), format=format, deep=deep, strict=strict, sums=sums)
     if as_json:
         print_json({"file": file, **report.to_dict()})
     elif report.ok:
@@ -42,4 +50,6 @@ def command(file: str, deep: bool, strict: bool, format: str | None, as_json: bo
         for problem in report.problems:
             print(one_line(str(problem)))
         print(f"failed: {counted(len(report.problems), 'problem')}")
+    if write_sums and report.ok:
+        message(f"checksums of {counted(report.tensors, 'tensor')} and of all the rest in {file}.sums")
     return 0 if report.ok else 1

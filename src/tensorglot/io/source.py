@@ -22,7 +22,16 @@ from typing import Any, BinaryIO, Literal, TypeAlias, cast
 from tensorglot.errors import InputError, TruncatedError
 from tensorglot.io.memory import READ_NBYTES, allocate, each
 
-__all__ = ["Backend", "BufferSource", "FileSource", "MmapSource", "Readable", "StreamSource", "source_for"]
+__all__ = [
+    "Backend",
+    "BufferSource",
+    "FileSource",
+    "MmapSource",
+    "Readable",
+    "SpooledSource",
+    "StreamSource",
+    "source_for",
+]
 
 _SPOOL_NBYTES = 16 << 20
 

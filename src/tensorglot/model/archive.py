@@ -111,7 +111,7 @@ class Archive(Mapping[str, Tensor]):
         index = self.index
         layout = index.layouts.get(position)
         name = index.names[position]
-        parts = {self._part_name(row): self._part(row, name) for row in index.rows(position)}
+        parts = {self._part_name(row): self.part(row, name) for row in index.rows(position)}
         return Tensor(
             name,
             parts,
@@ -124,7 +124,8 @@ class Archive(Mapping[str, Tensor]):
     def _part_name(self, row: int) -> str:
         return "data" if self.index.part_names is None else self.index.part_names[row]
 
-    def _part(self, row: int, name: str) -> Part:
+    def part(self, row: int, name: str) -> Part:
+        """One row, which belongs to the tensor of that name."""
         index = self.index
         return Part(
             index.dtype(row),
@@ -173,7 +174,7 @@ class Archive(Mapping[str, Tensor]):
     def _row_chunks(self, row: int) -> Iterator[Chunk]:
         name = self.index.name_of(row)
         if row in self.index.big_endian:
-            return self._part(row, name).swapped_chunks()
+            return self.part(row, name).swapped_chunks()
         return self.payload(row, name).chunks()
 
     def __contains__(self, name: object) -> bool:

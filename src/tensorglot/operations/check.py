@@ -2,20 +2,24 @@
 
 A checksum covers the bytes of a part as they are stored, or as they are decoded, as
 its format has it. Those bytes are read once, in pieces, into memory that stays warm.
+Of a whole file, all that are of stored bytes are computed together.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from tensorglot.errors import InputError, IntegrityError, escape
-from tensorglot.model.archive import Verifier
+from tensorglot.errors import FormatError, InputError, IntegrityError, UnsupportedError, escape
+from tensorglot.io.memory import each
+from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.payload import Encoded, Memory, Span, as_bytes
 from tensorglot.model.tensor import Part, Tensor
+from tensorglot.operations.digests import Stretch, digests
 from tensorglot.wire import checksums
 
-__all__ = ["check_part", "verifier_for"]
+__all__ = ["Checked", "check_archive", "check_part", "verifier_for"]
 
 _PIECE_NBYTES = 1 << 20
 """Small enough to stay in the processor's cache between the read and the hash."""
@@ -61,13 +65,68 @@ def check_part(part: Part, tensor: str) -> bool:
     for piece in _covered(part):
         hasher.update(piece)
     if hasher.digest() != expected.digest:
-        raise IntegrityError(
-            f"{expected.algorithm} does not match the bytes",
-            rule="checksum.mismatch",
-            tensor=tensor,
-            offset=part.offset,
-        )
+        raise _mismatch(expected, tensor, part.offset)
     return True
+
+
+def _mismatch(expected: checksums.Checksum, tensor: str, offset: int | None) -> IntegrityError:
+    return IntegrityError(
+        f"{expected.algorithm} does not match the bytes", rule="checksum.mismatch", tensor=tensor, offset=offset
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What became of one checksum."""
+
+    tensor: str | None
+    """None for that of bytes outside all tensors."""
+    matched: bool = False
+    """False without an error: there is none, or none of a kind that we know."""
+    error: FormatError | None = None
+
+
+def check_archive(archive: Archive) -> list[Checked]:
+    """Every checksum of an archive, in its order."""
+    index = archive.index
+    found: dict[int, Checked] = {}
+    together: list[tuple[int, str, checksums.Checksum, Stretch]] = []
+    alone: list[tuple[int, str]] = []
+    for position, name in enumerate(index.names):
+        for row in index.rows(position):
+            text = None if index.checksums is None else index.checksums[row]
+            try:
+                expected = None if text is None else checksums.parse(text, name)
+            except FormatError as error:
+                found[row] = Checked(name, error=error)
+                continue
+            source = index.sources.get(row, archive.source)
+            if expected is None or expected.digest is None:
+                found[row] = Checked(name)
+            elif source is None or index.payloads is not None or (row in index.codecs and index.checksums_decoded):
+                alone.append((row, name))
+            else:
+                stretch = Stretch(source, int(index.begins[row]), int(index.ends[row]), expected.algorithm)
+                together.append((row, name, expected, stretch))
+    try:
+        computed = digests([stretch for _, _, _, stretch in together])
+    except FormatError:  # a file that is shorter than it was: each on its own says which are affected
+        alone += [(row, name) for row, name, _, _ in together]
+        together, computed = [], []
+    for (row, name, expected, stretch), digest in zip(together, computed, strict=True):
+        matched = digest == expected.digest
+        found[row] = Checked(name, matched, None if matched else _mismatch(expected, name, stretch.begin))
+    each(lambda job: found.update({job[0]: _check_alone(archive, *job)}), alone)
+    return [found[row] for position in range(len(index.names)) for row in index.rows(position)]
+
+
+def _check_alone(archive: Archive, row: int, name: str) -> Checked:
+    try:
+        return Checked(name, check_part(archive.part(row, name), name))
+    except UnsupportedError:
+        return Checked(name)
+    except FormatError as error:
+        return Checked(name, error=error)
 
 
 def _covered(part: Part) -> Iterator[memoryview]:

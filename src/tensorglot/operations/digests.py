@@ -62,15 +62,17 @@ def _groups(stretches: Sequence[Stretch], done: set[int]) -> list[list[int]]:
         (i for i in range(len(stretches)) if i not in done),
         key=lambda i: (id(stretches[i].source), stretches[i].begin, stretches[i].end),
     )
-    groups: list[list[int]] = [[]]
+    groups: list[list[int]] = []
+    source, begin, reach = None, 0, 0
     for i in order:
-        group, stretch = groups[-1], stretches[i]
-        first = stretches[group[0]] if group else stretch
-        if stretch.source is first.source and stretch.end - first.begin <= READ_NBYTES:
-            group.append(i)
+        stretch = stretches[i]
+        if source is stretch.source and max(reach, stretch.end) - begin <= READ_NBYTES:
+            groups[-1].append(i)
+            reach = max(reach, stretch.end)
         else:
             groups.append([i])
-    return sorted(groups, key=lambda group: -stretches[group[-1]].nbytes if group else 0)
+            source, begin, reach = stretch.source, stretch.begin, stretch.end
+    return sorted(groups, key=lambda group: -stretches[group[0]].nbytes)
 
 
 def _digests_of(stretches: Sequence[Stretch], group: list[int]) -> Iterator[bytes]:
@@ -83,7 +85,7 @@ def _digests_of(stretches: Sequence[Stretch], group: list[int]) -> Iterator[byte
             running = hasher(stretches[i].algorithm)
             running.update(block[stretches[i].begin - base : stretches[i].end - base])
             yield running.digest()
-    elif group:
+    else:
         stretch = stretches[group[0]]
         running = hasher(stretch.algorithm)
         room = _room()

@@ -9,11 +9,12 @@ from typing import Any, Literal, TypeAlias
 
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.formats.table import ReadOptions, detect, named
-from tensorglot.io.source import Backend, FileSource, Readable, source_for
+from tensorglot.io.source import Backend, FileSource, Readable, SpooledSource, source_for
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.operations.check import verifier_for
 from tensorglot.operations.shards import is_sharded, open_shards
+from tensorglot.operations.sums import read_sums, with_sums
 
 __all__ = ["Verify", "open"]
 
@@ -35,7 +36,8 @@ def open(
     `backend="auto"` and `"pread"` copy what is asked for, and a file that is cut short
     meanwhile is an error; `"mmap"` shares the file's memory. `strict` accepts only the
     one byte string that a canonical writer makes. `verify` checks checksums on the
-    first read ("lazy") and may insist that there is one ("require"). A directory with a
+    first read ("lazy") and may insist that there is one ("require"); a format without
+    any takes them from the sidecar `<name>.sums`, if there is one. A directory with a
     `*.index.json`, or that file, opens the shards that it names as one archive.
     """
     path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
@@ -55,7 +57,7 @@ def open(
         limits=limits,
     )
     if path is not None and is_sharded(path):
-        one = partial(open, format=format, backend=backend, strict=strict, limits=limits)
+        one = partial(open, format=format, backend=backend, strict=strict, verify=verify, limits=limits)
         return Archive(open_shards(path, limits, strict, one), None, limits=limits, verifier=verifier, reopen=again)
     opened = source_for(source, backend)
     try:
@@ -63,8 +65,11 @@ def open(
         index = row.module.read(
             opened, ReadOptions(version, strict, limits, path, partial(source_for, backend=backend))
         )
+        if path is not None and verify != "never" and index.checksums is None:
+            sums = read_sums(path, limits)
+            index = index if sums is None else with_sums(index, opened.size, sums)
     except BaseException:
-        if isinstance(opened, FileSource):
+        if isinstance(opened, (FileSource, SpooledSource)):
             opened.close()
         raise
     reopen = again if path is not None or isinstance(source, (bytes, bytearray)) else None

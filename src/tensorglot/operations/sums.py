@@ -31,11 +31,12 @@ from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Source, Span
+from tensorglot.operations.check import Checked, check_archive
 from tensorglot.operations.digests import Stretch, digests
 from tensorglot.operations.pieces import blocks
-from tensorglot.wire.checksums import Checksum, hasher
+from tensorglot.wire.checksums import Checksum, hasher, parse
 
-__all__ = ["Sums", "read_sums", "rest_digest", "sums_path", "with_sums", "write_sums"]
+__all__ = ["Sums", "check_sums", "read_sums", "sums_path", "with_sums", "write_sums"]
 
 SUFFIX = ".sums"
 _READ_NBYTES = 1 << 20
@@ -68,7 +69,7 @@ def write_sums(archive: Archive, path: str | os.PathLike[str], *, algorithm: str
     for (tensor, part), digest in zip(_keys(index), found, strict=True):
         names = json.dumps(tensor) if part == "data" else f"{json.dumps(tensor)} {json.dumps(part)}"
         lines.append(f"{Checksum(algorithm, digest)} {names}")
-    lines.append(f"{Checksum(algorithm, rest_digest(archive, algorithm))} -")
+    lines.append(f"{Checksum(algorithm, _rest_digest(archive, algorithm))} -")
     target = sums_path(path)
     with AtomicFile(target) as file:
         file.write([f"{line}\n".encode() for line in lines])
@@ -96,7 +97,7 @@ def _stretches(index: Index, source: Source, algorithm: str) -> Iterator[Stretch
     return (Stretch(source, begins[row], ends[row], algorithm) for row in _rows(index))
 
 
-def rest_digest(archive: Archive, algorithm: str) -> bytes:
+def _rest_digest(archive: Archive, algorithm: str) -> bytes:
     """The digest of all bytes that belong to no tensor."""
     source, index = _one_source(archive), archive.index
     order = np.argsort(index.begins, kind="stable")
@@ -154,6 +155,18 @@ def _text(quoted: bytes, position: int) -> str:
         raise FormatError("a name is not a JSON string", rule="sums.name", offset=position) from error
     assert isinstance(text, str)  # noqa: S101
     return text
+
+
+def check_sums(archive: Archive, sums: Sums) -> Iterator[Checked]:
+    """What becomes of every checksum of a sidecar, the one of the rest included, which belongs to no tensor."""
+    index = with_sums(archive.index, _one_source(archive).size, sums)
+    yield from check_archive(Archive(index, archive.source))
+    expected = parse(sums.rest)
+    if expected.digest is None:
+        return
+    matched = _rest_digest(archive, expected.algorithm) == expected.digest
+    message = "the bytes outside the tensors are not those that the checksums were made of"
+    yield Checked(None, matched, None if matched else IntegrityError(message, rule="sums.rest"))
 
 
 def with_sums(index: Index, size: int, sums: Sums) -> Index:

@@ -1,16 +1,18 @@
 """Verifying: open strictly enough to name what is wrong, then look at every tensor.
 
 A problem is a value, not an exception: a report has all of them that one pass can
-find. Structure is checked by opening; checksums by reading the bytes that they cover;
-values, with `deep`, by reading the arrays.
+find. Structure is checked by opening; checksums, the format's own and those of a
+sidecar, by reading the bytes that they cover; values, with `deep`, by reading the arrays.
 """
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from tensorglot.errors import FormatError, TensorglotError, UnsupportedError
+from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError
 from tensorglot.formats.table import ReadOptions, named
 from tensorglot.io.memory import each
 from tensorglot.io.source import Backend, Readable
@@ -18,8 +20,9 @@ from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Note
 from tensorglot.model.layouts import check_values
-from tensorglot.operations.check import check_part
+from tensorglot.operations.check import Checked, check_archive
 from tensorglot.operations.open import open
+from tensorglot.operations.sums import check_sums, read_sums, write_sums
 from tensorglot.operations.values import check_bytes
 
 __all__ = ["Problem", "Report", "verify"]
@@ -95,29 +98,36 @@ def verify(
     backend: Backend = "auto",
     strict: bool = False,
     deep: bool = False,
+    sums: Literal["check", "write"] = "check",
     limits: Limits | None = None,
 ) -> Report:
     """Checks structure and checksums, and with `deep` every value. Problems are in the report.
 
-    Only what is not the file's fault is raised: arguments that make no sense, and I/O errors.
+    Checksums are the format's own and those of the sidecar `<name>.sums`, if there is
+    one. `sums="write"` writes that sidecar instead, if all is well without it. Only what
+    is not the file's fault is raised: arguments that make no sense, and I/O errors.
     """
+    path = source if isinstance(source, (str, os.PathLike)) else None
+    if sums not in ("check", "write") or (sums == "write" and path is None):
+        raise InputError("sums is 'check', or 'write' for a file that has a name", rule="verify.sums")
     try:
         archive = open(source, format=format, backend=backend, strict=strict, limits=limits)
     except FormatError as error:
         return Report(format, problems=(Problem.of(error),))
     with archive:
-        found = {name: _Found() for name in archive}
-        each(lambda name: _look(archive, name, found[name], deep=deep), list(found))
-        problems = [problem for one in found.values() for problem in one.problems]
+        problems, checked = _checksums(archive, path if sums == "check" else None, limits or DEFAULT)
         module = named(archive.format)[0].module
         if deep:
+            problems += _deep_problems(archive, {problem.tensor for problem in problems})
             problems += [Problem.of(error) for error in getattr(module, "inspect", _nothing)(archive)]
+        if sums == "write" and path is not None and not problems:
+            write_sums(archive, path)
         return Report(
             archive.format,
             tensors=len(archive),
             nbytes=int(archive.index.nbytes.sum()),
-            checksums=sum(one.checksums for one in found.values()),
-            unverified=tuple(name for name, one in found.items() if one.unverified),
+            checksums=sum(one.matched for one in checked),
+            unverified=_unverified(archive, checked),
             canonical=_canonical(archive, limits) if deep else None,
             content_digest=getattr(module, "content_digest", _nothing)(archive) or None,
             problems=tuple(problems),
@@ -125,39 +135,50 @@ def verify(
         )
 
 
-@dataclass(slots=True)
-class _Found:
-    """What was found of one tensor."""
+def _checksums(
+    archive: Archive, path: str | os.PathLike[str] | None, limits: Limits
+) -> tuple[list[Problem], list[Checked]]:
+    """All checksums, those of a sidecar included."""
+    checked = check_archive(archive) if archive.index.checksums is not None else []
+    problems: list[Problem] = []
+    try:
+        sums = None if path is None else read_sums(path, limits)
+        if sums is not None:
+            checked += check_sums(archive, sums)
+    except FormatError as error:
+        problems.append(Problem.of(error))
+    problems += [Problem.of(one.error) for one in checked if one.error is not None]
+    return problems, checked
 
-    checksums: int = 0
-    unverified: bool = False
-    problems: list[Problem] = field(default_factory=list)
+
+def _unverified(archive: Archive, checked: list[Checked]) -> tuple[str, ...]:
+    """Tensors of which not every part has a checksum that was looked at."""
+    parts = Counter(one.tensor for one in checked if one.matched or one.error is not None)
+    index = archive.index
+    return tuple(name for i, name in enumerate(index.names) if parts[name] < len(index.rows(i)))
 
 
 def _nothing(archive: Archive) -> tuple[()]:
     return ()
 
 
-def _look(archive: Archive, name: str, found: _Found, *, deep: bool) -> None:
-    tensor = archive[name]
-    for part in tensor.parts.values():
+def _deep_problems(archive: Archive, known: set[str | None]) -> list[Problem]:
+    """Values that break a rule, in tensors that have no problem yet."""
+    found: dict[str, Problem] = {}
+
+    def look(name: str) -> None:
+        tensor = archive[name]
         try:
-            known = check_part(part, name)
-            found.checksums += known
-            found.unverified |= not known
-            if deep:
+            for part in tensor.parts.values():
                 check_bytes(part, name)
-        except UnsupportedError:
-            found.unverified = True
-        except FormatError as error:
-            found.problems.append(Problem.of(error))
-    if deep and not found.problems:
-        try:
             check_values(tensor)
         except UnsupportedError:
             return
         except FormatError as error:
-            found.problems.append(Problem.of(error))
+            found[name] = Problem.of(error)
+
+    each(look, [name for name in archive if name not in known])
+    return [found[name] for name in archive if name in found]
 
 
 def _canonical(archive: Archive, limits: Limits | None) -> bool | None:

@@ -1,0 +1,254 @@
+"""The sidecar of checksums: what it covers, what it finds, and what it refuses to be."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tensorglot as tg
+from arrays import random_tensors
+from tensorglot.cli import commands
+from tensorglot.io.source import BufferSource
+from tensorglot.operations.digests import READ_NBYTES, Stretch, digests
+from tensorglot.operations.sums import _parse, read_sums, sums_path, write_sums
+from tensorglot.wire.checksums import ALGORITHMS, hasher
+
+WRITABLE = [f"{row.name}@{version}" for row in tg.formats() for version in row.writes if row.name != "bson"]
+TENSORS: dict[str, Any] = {
+    "w": np.arange(12, dtype=np.float32).reshape(3, 4),
+    "b": np.ones(5),
+    'odd "\n\x1b name': np.int8([1, 2, 3]),
+    "empty": np.zeros((0, 3)),
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    tg.save(tmp_path / "model.bt", TENSORS, metadata={"k": "v"})
+    return tmp_path / "model.bt"
+
+
+def test_written_on_request_and_checked_when_present(path: Path) -> None:
+    assert tg.verify(path).checksums == 0
+    assert set(tg.verify(path).unverified) == set(TENSORS)
+    assert not sums_path(path).exists()
+    report = tg.verify(path, sums="write")
+    assert report.ok
+    assert sums_path(path).name == "model.bt.sums"
+    report = tg.verify(path)
+    assert (report.ok, report.checksums, report.unverified) == (True, len(TENSORS) + 1, ())
+
+
+def test_the_text(path: Path) -> None:
+    tg.verify(path, sums="write")
+    lines = sums_path(path).read_text().splitlines()
+    assert lines[0] == f"tensorglot-sums 1 {path.stat().st_size}"
+    assert len(lines) == len(TENSORS) + 2
+    assert any(r'"odd \"\n\u001b name"' in line for line in lines)
+    assert lines[-1].endswith(" -")
+    with tg.open(path) as archive:
+        span = slice(archive["w"].offset, archive["w"].offset + 48)
+    running = hasher("xxh3")
+    running.update(memoryview(path.read_bytes()[span]))
+    assert f'xxh3:{running.digest().hex()} "w"' in lines
+
+
+def test_every_flipped_bit_is_found(path: Path) -> None:
+    tg.verify(path, sums="write")
+    data = path.read_bytes()
+    with tg.open(path) as archive:
+        spans = {name: (t.offset, t.offset + t.nbytes) for name, t in archive.items() if t.offset is not None}
+    for position in range(len(data)):
+        for bit in range(8):
+            changed = bytearray(data)
+            changed[position] ^= 1 << bit
+            path.write_bytes(changed)
+            report = tg.verify(path)
+            assert not report.ok, (position, bit)
+            owner = next((name for name, (begin, end) in spans.items() if begin <= position < end), None)
+            if owner is not None:
+                assert [problem.tensor for problem in report.problems] == [owner]
+                assert report.problems[0].rule == "checksum.mismatch"
+
+
+def test_reads_are_checked_too(path: Path) -> None:
+    tg.verify(path, sums="write")
+    assert tg.load(path, verify="require").keys() == TENSORS.keys()
+    data = bytearray(path.read_bytes())
+    with tg.open(path) as archive:
+        data[archive["w"].offset] ^= 1
+    path.write_bytes(data)
+    with tg.open(path, verify="lazy") as archive:
+        assert archive["b"].numpy().tolist() == [1] * 5
+        with pytest.raises(tg.IntegrityError) as caught:
+            archive["w"].numpy()
+        assert (caught.value.rule, caught.value.tensor) == ("checksum.mismatch", "w")
+    assert tg.load(path)["w"].shape == (3, 4)
+    with pytest.raises(tg.IntegrityError):
+        tg.convert(path, path.with_name("b.bt"))
+    assert not path.with_name("b.bt").exists()
+
+
+def test_a_sidecar_of_another_file(path: Path) -> None:
+    tg.verify(path, sums="write")
+    tg.save(path, {"w": np.zeros(3)})
+    assert [problem.rule for problem in tg.verify(path).problems] == ["sums.size"]
+    with pytest.raises(tg.IntegrityError, match="for a file of"):
+        tg.open(path, verify="lazy")
+    tg.save(path, {name.replace("w", "v"): array for name, array in TENSORS.items()}, metadata={"k": "v"})
+    problems = tg.verify(path).problems
+    assert [problem.rule for problem in problems] == ["sums.names"]
+    assert tg.verify(path, sums="write").ok
+    assert tg.verify(path).ok
+
+
+@pytest.mark.parametrize("format", WRITABLE)
+def test_every_format_can_have_one(format: str, tmp_path: Path) -> None:
+    path = tmp_path / f"model.{format}"
+    tg.save(path, {"data": np.arange(8, dtype=np.float32)}, format=format)
+    assert tg.verify(path, sums="write", format=format).ok
+    report = tg.verify(path, format=format)
+    assert report.ok
+    assert report.checksums >= 2
+    data = bytearray(path.read_bytes())
+    with tg.open(path, format=format) as archive:
+        data[archive["data"].offset or 0] ^= 1
+    path.write_bytes(data)
+    problems = tg.verify(path, format=format).problems
+    assert {problem.tensor for problem in problems} == {"data"}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_algorithms(path: Path, algorithm: str) -> None:
+    with tg.open(path) as archive:
+        write_sums(archive, path, algorithm=algorithm)
+    assert f"\n{algorithm}:" in sums_path(path).read_text()
+    assert tg.verify(path).ok
+
+
+def test_convert_keeps_checksums_beside(tmp_path: Path) -> None:
+    tg.save(tmp_path / "a.zt", TENSORS, checksum="crc32c")
+    report = tg.convert(tmp_path / "a.zt", tmp_path / "b.bt")
+    assert [loss.kind for loss in report.losses] == ["checksum"]
+    report = tg.convert(tmp_path / "a.zt", tmp_path / "c.bt", sums=True)
+    assert report.losses == ()
+    assert tg.verify(tmp_path / "c.bt").checksums == len(TENSORS) + 1
+    tg.convert(tmp_path / "a.zt", tmp_path / "d.zt")
+    with tg.open(tmp_path / "d.zt") as archive:
+        assert archive["w"].checksum.startswith("crc32c:")
+    tg.convert(tmp_path / "a.zt", tmp_path / "e.zt", format="ztensor@2")
+    with tg.open(tmp_path / "e.zt") as archive:
+        assert archive["w"].checksum.startswith("xxh3:")
+
+
+def test_what_has_no_one_file_has_no_sidecar(path: Path) -> None:
+    with pytest.raises(tg.InputError):
+        tg.verify(path.read_bytes(), sums="write")
+    with pytest.raises(tg.InputError):
+        tg.convert(path, io.BytesIO(), format="bintensors", sums=True)
+
+
+def test_a_file_that_is_cut_short_while_it_is_open(path: Path, tmp_path: Path) -> None:
+    tg.save(tmp_path / "a.zt", {f"t{i}": np.full(1000, i) for i in range(4)}, checksum="xxh3", format="ztensor@2")
+    from tensorglot.operations.check import check_archive
+
+    with tg.open(tmp_path / "a.zt") as archive:
+        with (tmp_path / "a.zt").open("r+b") as file:
+            file.truncate(archive["t2"].offset)
+        checked = check_archive(archive)
+    assert [(one.tensor, one.matched) for one in checked] == [("t0", True), ("t1", True), ("t2", False), ("t3", False)]
+    assert all(isinstance(one.error, tg.TruncatedError) for one in checked[2:])
+
+
+GOOD = b'tensorglot-sums 1 10\nxxh3:0011223344556677 "a"\nxxh3:0011223344556677 -\n'
+BAD: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", "sums.head"),
+    "another version": (GOOD.replace(b"sums 1", b"sums 2"), "sums.head"),
+    "a size with a leading zero": (GOOD.replace(b"1 10", b"1 010"), "sums.head"),
+    "a size of many digits": (GOOD.replace(b"1 10", b"1 " + b"9" * 5000), "sums.head"),
+    "no last line": (GOOD[: GOOD.rindex(b"xxh3")], "sums.end"),
+    "a line behind the last": (GOOD + GOOD.splitlines(keepends=True)[1], "sums.line"),
+    "no end of line": (GOOD[:-1], "sums.line"),
+    "a name that is no string": (GOOD.replace(b'"a"', b"a"), "sums.line"),
+    "a name that is not UTF-8": (GOOD.replace(b'"a"', b'"\xff"'), "sums.name"),
+    "a control character": (GOOD.replace(b'"a"', b'"\x01"'), "sums.name"),
+    "half a surrogate": (GOOD.replace(b'"a"', rb'"\ud800"'), "sums.name"),
+    "an escape that JSON has not": (GOOD.replace(b'"a"', rb'"\x41"'), "sums.name"),
+    "a tensor twice": (
+        GOOD.replace(b"xxh3:0011223344556677 -", b'xxh3:0011223344556677 "a"\nxxh3:00 -'),
+        "sums.duplicate",
+    ),
+    "a NUL": (GOOD.replace(b" -", b" \0"), "sums.line"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_refused(case: str) -> None:
+    data, rule = BAD[case]
+    with pytest.raises(tg.FormatError) as caught:
+        _parse(data)
+    assert caught.value.rule == rule
+    assert _parse(GOOD).tensors == {("a", "data"): "xxh3:0011223344556677"}
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(lambda text: GOOD[:21] + text.encode()))
+def test_only_our_errors_leave(data: bytes) -> None:
+    with contextlib.suppress(tg.FormatError):
+        _parse(data)
+
+
+def test_limits(path: Path) -> None:
+    sums_path(path).write_bytes(GOOD)
+    with pytest.raises(tg.LimitError):
+        read_sums(path, tg.Limits(header_nbytes=10))
+
+
+def test_the_command_line(path: Path) -> None:
+    result = CliRunner().invoke(commands, ["verify", str(path), "--write-sums"])
+    assert result.exit_code == 0
+    assert "model.bt.sums" in result.stderr
+    result = CliRunner().invoke(commands, ["verify", str(path)])
+    assert "5 checksums" in result.stdout
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    result = CliRunner().invoke(commands, ["verify", str(path)])
+    assert (result.exit_code, "does not match" in result.stdout) == (1, True)
+
+
+class TestDigests:
+    @pytest.mark.parametrize("threads", [1, 2, 5])
+    def test_any_stretches_in_any_order(self, threads: int) -> None:
+        rng = random.Random(threads)
+        data = rng.randbytes(3 * READ_NBYTES + 17)
+        source = BufferSource(data)
+        stretches = [Stretch(source, 0, len(data), "xxh3"), Stretch(source, 5, 5, "sha256")]
+        for _ in range(200):
+            begin = rng.randrange(len(data))
+            end = min(len(data), begin + rng.choice((0, 1, 100, 50_000, READ_NBYTES, 2 * READ_NBYTES + 1)))
+            stretches.append(Stretch(source, begin, end, rng.choice(list(ALGORITHMS))))
+        for stretch, digest in zip(stretches, digests(stretches, threads), strict=True):
+            running = hasher(stretch.algorithm)
+            running.update(memoryview(data)[stretch.begin : stretch.end])
+            assert digest == running.digest(), stretch
+
+    def test_none(self) -> None:
+        assert digests([]) == []
+
+
+def test_random_archives(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    for i in range(20):
+        path = tmp_path / f"{i}.zt"
+        tg.save(path, random_tensors(rng, ["float32", "int8", "bool"]), compression=rng.choice((None, "zstd")))
+        assert tg.verify(path, sums="write").ok
+        assert tg.verify(path).ok
