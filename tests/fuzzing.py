@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["bintensors"]
+__all__ = ["bintensors", "bson"]
 
 
 def _target(name: str) -> Any:
@@ -21,3 +21,4 @@ def _target(name: str) -> Any:
 
 
 bintensors = _target("bintensors")
+bson = _target("bson")
