@@ -31,6 +31,7 @@ def _option(*_: object, **__: object) -> Callable[[F], F]:
 
 final = cclass = ccall = cfunc = inline = nogil = _same
 boundscheck = wraparound = cdivision = initializedcheck = returns = locals = exceptval = _option
+ccall = _same
 
 
 def cast(_: object, value: Any) -> Any:
