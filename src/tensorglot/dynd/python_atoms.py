@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.dynd.atoms import Atom
+from tensorglot.dynd.merkle import Link
 from tensorglot.errors import InputError
 from tensorglot.model.typebase import Type
 from tensorglot.model.types import Complex, FixedBytes, FixedString, Merkle, Scalar, Void
-from tensorglot.wire.cid import CID
+from tensorglot.wire.cid import BLAKE3, CID
 
 __all__ = ["array_to_atoms", "atoms_to_array"]
 
@@ -113,8 +114,8 @@ def _raw(type: Type, nbytes: int, item: Any) -> bytes:
     """The bytes of a value that NumPy has no type for."""
     if isinstance(type, Void) and item is None:
         return b""
-    if isinstance(type, Merkle) and isinstance(item, CID | str):
-        return bytes(CID.parse(item) if isinstance(item, str) else item)
+    if isinstance(type, Merkle):
+        return _link(type, item)
     if isinstance(type, FixedString) and isinstance(item, str):
         return _fixed_text(type, item)
     if isinstance(type, Scalar) and type.dtype.name != "float128" and isinstance(item, int | np.integer):
@@ -128,6 +129,18 @@ def _raw(type: Type, nbytes: int, item: Any) -> bytes:
         if len(raw) == nbytes:
             return raw
     raise _refuse(type, item)
+
+
+def _link(type: Merkle, item: Any) -> bytes:
+    if isinstance(item, Link):
+        if item.type != type.element:
+            raise InputError(f"a link to {item.type} in {type}", rule="dynd.value")
+        item = item.cid
+    elif isinstance(item, str):
+        item = CID.parse(item)
+    if not isinstance(item, CID) or item.hash != BLAKE3:
+        raise _refuse(type, item)
+    return bytes(item)
 
 
 def _fixed_text(type: FixedString, item: str) -> bytes:
@@ -162,7 +175,7 @@ def array_to_atoms(atom: Atom, array: NDArray[Any]) -> Any:
 
 def _reader(type: Type) -> Callable[[bytes], Any]:
     if isinstance(type, Merkle):
-        return CID.from_bytes
+        return lambda raw: Link(type.element, CID.from_bytes(raw))
     if isinstance(type, FixedString):
         unit = type.nbytes // type.size
         codec = _CODECS[type.encoding]

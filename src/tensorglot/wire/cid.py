@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 import blake3
 
-from tensorglot.errors import FormatError, InputError
+from tensorglot.errors import FormatError, InputError, IntegrityError
 from tensorglot.wire import cbor
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "RAW",
     "SHA256",
     "block_cid",
+    "data_blocks",
     "data_cid",
     "decode_node",
     "encode_node",
@@ -230,3 +231,40 @@ class _Cutter:
 @cache
 def _pool(pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="tensorglot-hash")
+
+
+def data_blocks(cid: CID, fetch: Callable[[CID], Buffer]) -> Iterator[Buffer]:
+    """The chunks of the data that a link names, in order, each checked against its hash.
+
+    After the last one the tree itself is checked: only the one that `data_cid` makes will do.
+    """
+    tree = _Tree(None)
+    size = 0
+    stack = [(cid, 0)]
+    while stack:
+        link, depth = stack.pop()
+        block = fetch(link)
+        if block_cid(block, link.codec, link.hash) != link:
+            raise IntegrityError(f"a block is not the one that {link} names", rule="cid.hash")
+        if link.codec == DAG_CBOR:
+            if depth == _MOST_LEVELS:
+                raise FormatError("a tree of chunks deeper than any data needs", rule="cid.tree")
+            stack.extend((child, depth + 1) for child in reversed(_links(block)))
+            continue
+        tree.add(0, link, len(block))
+        size += len(block)
+        yield block
+    if tree.root() != cid:
+        raise FormatError(f"{cid} names another tree of chunks than its data has", rule="cid.tree")
+
+
+_MOST_LEVELS = 6
+"""FANOUT to this power is more chunks than there can be."""
+
+
+def _links(block: Buffer) -> list[CID]:
+    node = decode_node(block)
+    links = node.get("chunks") if isinstance(node, dict) and node.keys() == {"chunks", "size"} else None
+    if not isinstance(links, list) or not links or not all(isinstance(link, CID) for link in links):
+        raise FormatError("no node of chunks", rule="cid.tree")
+    return links
