@@ -15,12 +15,13 @@ If bytes are accepted, serializing the result gives the same bytes again.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.dynd import inputs
+from tensorglot.dynd import cbor, inputs
 from tensorglot.dynd.decode import decode
 from tensorglot.dynd.door import (
     as_tensor,
@@ -33,6 +34,7 @@ from tensorglot.dynd.door import (
     value_pieces,
 )
 from tensorglot.dynd.encode import encoded, type_header
+from tensorglot.dynd.merkle import Link
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.to_numpy import to_numpy
 from tensorglot.dynd.to_python import to_python
@@ -47,21 +49,27 @@ from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, data_cid, encode_node
 
 __all__ = [
     "CID",
+    "Link",
     "Type",
     "array",
     "array_node",
     "cid",
     "deserialize",
     "dump",
+    "from_cbor",
     "load",
     "numpy",
     "pack",
     "parse",
     "serialize",
+    "to_cbor",
     "tolist",
     "typeof",
     "unpack",
 ]
+
+
+Profile: TypeAlias = Literal["exchange", "dag"]
 
 
 class Writable(Protocol):
@@ -102,8 +110,7 @@ def deserialize(data: Any, type: Type | str, *, limits: Limits = DEFAULT) -> Ten
 def _decoded(data: Any, type: Type, limits: Limits) -> Value:
     source = inputs.Memory(data)
     value = decode(source, type, limits)
-    if source.at != len(source.window):
-        raise FormatError("bytes behind the value", rule="dynd.trailing", offset=source.at)
+    source.finish()
     return value
 
 
@@ -141,6 +148,44 @@ def dump(value: Any, stream: Writable, type: Type | str | None = None) -> int:
 def load(stream: inputs.Readable, type: Type | str, *, limits: Limits = DEFAULT) -> Tensor:
     """Reads one value from a stream, and nothing that follows it."""
     return to_tensor(decode(inputs.Stream(stream), as_type(type), limits))
+
+
+def to_cbor(
+    value: Any,
+    type: Type | str | None = None,
+    *,
+    profile: Profile = "exchange",
+    store: MutableMapping[CID, bytes] | None = None,
+    limits: Limits = DEFAULT,
+) -> bytes:
+    """A value as CBOR: for exchange, or as a DAG-CBOR node, with its bytes in it or in a store."""
+    if profile == "exchange":
+        return cbor.to_exchange(as_value(value, None if type is None else as_type(type)), limits)
+    tensor = array(value, type)
+    if store is None:
+        data = bytes(serialize(tensor))
+        return cbor.to_dag(tensor.type, data, len(data))
+    link, size = data_cid(tensor_pieces(tensor), lambda cid, block: store.__setitem__(cid, bytes(block)))
+    return cbor.to_dag(tensor.type, link, size)
+
+
+def from_cbor(
+    data: Any,
+    type: Type | str | None = None,
+    *,
+    profile: Profile = "exchange",
+    store: Mapping[CID, Any] | None = None,
+    limits: Limits = DEFAULT,
+) -> Tensor:
+    """The value of CBOR bytes. They say its type; one that is given must be the same."""
+    raw = inputs.Memory(data).window.tobytes()
+    if profile == "exchange":
+        found, content = cbor.from_exchange(raw, limits)
+    else:
+        found, content = cbor.from_dag(raw, None if store is None else store.__getitem__, limits)
+    if type is not None and as_type(type) != found:
+        raise FormatError(f"a value of type {found}, not {as_type(type)}", rule="dynd.cbor.type")
+    return to_tensor(_decoded(content, found, limits))
 
 
 def tolist(tensor: Tensor) -> Any:

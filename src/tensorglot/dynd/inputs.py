@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.dynd.plan import HUGE
-from tensorglot.errors import InputError, TruncatedError
+from tensorglot.errors import FormatError, InputError, TruncatedError
 
 __all__ = ["Input", "Memory", "Readable", "Stream"]
 
@@ -51,6 +51,11 @@ class Memory:
 
     def more(self, least: int) -> None:
         raise TruncatedError("the bytes end before the value does", rule="dynd.truncated", offset=len(self.window))
+
+    def finish(self) -> None:
+        """Refuses bytes behind the value."""
+        if self.at != len(self.window):
+            raise FormatError("bytes behind the value", rule="dynd.trailing", offset=self.at)
 
 
 class Stream:

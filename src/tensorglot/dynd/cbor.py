@@ -1,0 +1,236 @@
+"""DyND values as CBOR, in two profiles.
+
+Exchange: what CBOR has itself (bool, null, int64, float64, texts, bytes, typed arrays
+of RFC 8746, arrays of such, maps with sorted keys) is written as that; every other
+value is tag "dynd" around its type and its bytes. The form follows from the type
+alone, and the type from the form.
+
+DAG-CBOR: {"data": bytes or link, "dynd": 1, "size": n, "type": text}.
+
+Both decoders accept exactly what the encoders write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tensorglot.dynd.encode import encoded
+from tensorglot.dynd.packing import packed_bytes
+from tensorglot.dynd.plan import Kind, Node
+from tensorglot.dynd.python_atoms import array_to_atoms
+from tensorglot.dynd.value import Value
+from tensorglot.errors import FormatError, InputError, LimitError
+from tensorglot.limits import Limits
+from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.typebase import Type
+from tensorglot.model.types import Bytes, Fixed, Scalar, Storage, String, Struct, Tuple, Void, leading, symbolic
+from tensorglot.model.typescan import TEXT_NBYTES
+from tensorglot.model.typestring import parse_canonical
+from tensorglot.wire import cbor
+from tensorglot.wire.cid import CID, data_blocks, decode_node, encode_node
+
+__all__ = ["from_dag", "from_exchange", "is_native", "to_dag", "to_exchange"]
+
+TAG = 0x64796E64
+C_ORDER, F_ORDER = 40, 1040
+
+# RFC 8746, little-endian.
+TYPED = {
+    "uint8": 64, "uint16": 69, "uint32": 70, "uint64": 71,
+    "int8": 72, "int16": 77, "int32": 78, "int64": 79,
+    "float16": 84, "float32": 85, "float64": 86, "float128": 87,
+}  # fmt: skip
+_BY_TAG = {tag: Scalar(BY_NAME[name]) for name, tag in TYPED.items()}
+_INT64, _FLOAT64, _BOOL = Scalar(BY_NAME["int64"]), Scalar(BY_NAME["float64"]), Scalar(BY_NAME["bool"])
+
+_PROFILE = cbor.Profile(
+    indefinite=False,
+    long_heads=False,
+    sorted_keys=True,
+    keys="text",
+    floats="double",
+    nonfinite=True,
+    simple=False,
+    tags=frozenset({TAG, C_ORDER, F_ORDER, *_BY_TAG}),
+    depth=32,
+)
+
+
+def is_native(type: Type) -> bool:
+    """Whether CBOR has values of a type itself."""
+    stack = [type]
+    while stack:
+        inner = stack.pop()
+        if isinstance(inner, Tuple):
+            stack.extend(inner.elements)
+        elif isinstance(inner, Struct):
+            keys = [cbor.text(name) for name, _ in inner.fields]
+            if keys != sorted(keys):
+                return False
+            stack.extend(inner.children)
+        elif isinstance(inner, Fixed | Storage):
+            if not _is_typed_array(inner):
+                return False
+        elif not (isinstance(inner, Bytes | String | Void) or inner in (_INT64, _FLOAT64, _BOOL)):
+            return False
+    return True
+
+
+def _is_typed_array(type: Fixed | Storage) -> bool:
+    inner = type.element if isinstance(type, Storage) else type
+    shape, element = leading(inner)
+    reversed_axes = tuple(range(len(shape)))[::-1]
+    if isinstance(type, Storage) and type.axis != reversed_axes:
+        return False
+    return isinstance(element, Scalar) and element.dtype.name in TYPED
+
+
+def to_exchange(value: Value, limits: Limits) -> bytes:
+    """A value as CBOR for exchange."""
+    type = value.plan.type
+    item = _native(value, value.plan.root) if is_native(type) else cbor.Tag(TAG, [str(type), encoded(value).tobytes()])
+    return cbor.encode(item, replace(_PROFILE, depth=limits.cbor_depth))
+
+
+def _native(value: Value, node: Node) -> Any:
+    """A value of a native type as an item. Every node has one value."""
+    if node.kind is Kind.SEQUENCE:
+        items = [_native(value, child) for child in node.children]
+        return dict(zip(node.names, items, strict=True)) if isinstance(node.type, Struct) else items
+    if node.kind is Kind.LIST:
+        lists = value.lists(node)
+        raw = value.array(node.child)[int(lists.starts[0]) : int(lists.stops[0])].tobytes()
+        return raw.decode() if isinstance(node.type, String) else raw
+    if node.kind is Kind.BLOCK and not node.shape and node.atom is not None:
+        return array_to_atoms(node.atom, value.array(node))[0]
+    return _typed(value, node)
+
+
+def _typed(value: Value, node: Node) -> cbor.Tag:
+    order = F_ORDER if isinstance(node.type, Storage) else C_ORDER
+    shape, element = leading(node.type.element if isinstance(node.type, Storage) else node.type)
+    assert isinstance(element, Scalar)  # noqa: S101
+    leaf = node
+    while leaf.kind is Kind.REPEAT:
+        leaf = leaf.child
+    raw = packed_bytes(value, leaf, len(value.array(leaf)))
+    assert raw is not None  # noqa: S101
+    array = cbor.Tag(TYPED[element.dtype.name], raw.tobytes())
+    return array if len(shape) == 1 else cbor.Tag(order, [list(shape), array])
+
+
+def from_exchange(data: bytes, limits: Limits) -> tuple[Type, bytes]:
+    """The type and the serialized bytes of a value in CBOR for exchange."""
+    type, raw = _item(cbor.decode(data, replace(_PROFILE, depth=limits.cbor_depth)), limits)
+    if len(str(type)) > TEXT_NBYTES:
+        raise LimitError("a type of too many characters", rule="dynd.type.length")
+    return type, b"".join(raw)
+
+
+def _refuse(message: str, rule: str) -> FormatError:
+    return FormatError(message, rule=f"dynd.cbor.{rule}")
+
+
+def _item(item: Any, limits: Limits) -> tuple[Type, list[bytes]]:
+    """The type and the bytes of an item. Its depth is the checked depth of the CBOR."""
+    if isinstance(item, cbor.Tag):
+        return _tagged(item, limits)
+    if item is None or isinstance(item, bool):
+        return (Void(), []) if item is None else (_BOOL, [bytes([item])])
+    if isinstance(item, int):
+        if not -(1 << 63) <= item < 1 << 63:
+            raise _refuse(f"{item} is beyond int64", "integer")
+        return _INT64, [item.to_bytes(8, "little", signed=True)]
+    if isinstance(item, float):
+        return _FLOAT64, [np.float64(item).tobytes()]
+    if isinstance(item, str | bytes):
+        raw = item.encode() if isinstance(item, str) else item
+        return String() if isinstance(item, str) else Bytes(), [_varint(len(raw)), raw]
+    if isinstance(item, dict):
+        inner = [_item(each, limits) for each in item.values()]
+        type: Type = Struct(tuple(zip(item, (t for t, _ in inner), strict=True)))
+    else:
+        inner = [_item(each, limits) for each in item]
+        type = Tuple(tuple(t for t, _ in inner))
+    return type, [piece for _, raw in inner for piece in raw]
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def _tagged(item: cbor.Tag, limits: Limits) -> tuple[Type, list[bytes]]:
+    if item.number in _BY_TAG:
+        if not isinstance(item.value, bytes):
+            raise _refuse("a typed array is a byte string", "array")
+        element = _BY_TAG[item.number]
+        count, rest = divmod(len(item.value), element.dtype.bits // 8)
+        if rest:
+            raise _refuse("a typed array has whole elements", "array")
+        return Fixed(count, element), [item.value]
+    if not isinstance(item.value, list) or len(item.value) != 2:
+        raise _refuse("this tag is around an array of two", "array")
+    first, second = item.value
+    if item.number in (C_ORDER, F_ORDER):
+        return _several_dims(item.number, first, second, limits)
+    return _dynd(first, second, limits)
+
+
+def _several_dims(order: int, shape: Any, inner: Any, limits: Limits) -> tuple[Type, list[bytes]]:
+    typed = isinstance(inner, cbor.Tag) and inner.number in _BY_TAG
+    if not typed or not isinstance(shape, list) or not all(type(size) is int and 0 <= size < 1 << 63 for size in shape):
+        raise _refuse("a multi-dimensional array is its sizes and a typed array", "array")
+    if not 2 <= len(shape) <= limits.rank:
+        raise _refuse(f"an array of {len(shape)} dimensions here", "array")
+    flat, raw = _tagged(inner, limits)
+    assert isinstance(flat, Fixed)  # noqa: S101
+    whole: Type = flat.element
+    product = 1
+    for size in reversed(shape):
+        whole = Fixed(size, whole)
+        product *= size
+    if product != flat.size:
+        raise _refuse("the sizes are not those of the typed array", "array")
+    return (Storage.of(whole, tuple(range(len(shape)))[::-1]) if order == F_ORDER else whole), raw
+
+
+def _dynd(text: Any, raw: Any, limits: Limits) -> tuple[Type, list[bytes]]:
+    if not isinstance(text, str) or not isinstance(raw, bytes):
+        raise _refuse("the tag is around a type and a byte string", "array")
+    type = parse_canonical(text, limits)
+    if symbolic(type):
+        raise FormatError(f"{text:.60} is symbolic: it has no data", rule="dynd.symbolic")
+    if is_native(type):
+        raise _refuse(f"CBOR has {text:.60} itself", "native")
+    return type, [raw]
+
+
+def to_dag(type: Type, data: bytes | CID, size: int) -> bytes:
+    """A value as a DAG-CBOR block."""
+    return encode_node({"data": data, "dynd": 1, "size": size, "type": str(type)})
+
+
+def from_dag(block: bytes, fetch: Callable[[CID], Any] | None, limits: Limits) -> tuple[Type, bytes]:
+    """The type and the serialized bytes of a value in DAG-CBOR. `fetch` gets the blocks of what is linked."""
+    node = decode_node(block)
+    if not isinstance(node, dict) or node.keys() != {"data", "dynd", "size", "type"}:
+        raise _refuse("a node has data, dynd, size and type", "node")
+    data, size, text = node["data"], node["size"], node["type"]
+    numbers = type(size) is int and type(node["dynd"]) is int
+    if not numbers or node["dynd"] != 1 or not isinstance(text, str):
+        raise _refuse("a node of version 1 with a size and a type", "node")
+    if isinstance(data, CID):
+        if fetch is None:
+            raise InputError("the data is linked: give a store", rule="dynd.cbor.link")
+        data = b"".join(bytes(piece) for piece in data_blocks(data, fetch))
+    if not isinstance(data, bytes) or len(data) != size:
+        raise _refuse("the data has not the size that the node says", "node")
+    return parse_canonical(text, limits), data
