@@ -28,7 +28,7 @@ from tensorglot.model.typebase import Type
 from tensorglot.model.types import Array, TypeType
 from tensorglot.model.typestring import parse_canonical
 
-__all__ = ["decode"]
+__all__ = ["decode", "skip"]
 
 BOX_DEPTH = 128
 """However deep the caller lets types nest, values in `array[T]` nest no deeper: each costs Python's stack."""
@@ -79,6 +79,14 @@ def _whole(source: Input, plan: Plan) -> Value | None:
     unpacked_columns(plan.root, source.window[source.at : source.at + nbytes], 1, columns)
     source.at += nbytes
     return Value(plan, tuple(columns))
+
+
+def skip(source: Input, type: Type, limits: Limits) -> None:
+    """Passes over a value, in bounded memory and without a look at what its bytes may be."""
+    plan = plan_of(type)
+    if plan.root.charge > limits.void_count:
+        raise LimitError(f"more than {limits.void_count} values without bytes", rule="dynd.void")
+    _Skipper(source, plan, limits, 0).run()
 
 
 class _Reader:
@@ -187,6 +195,17 @@ class _Reader:
             for child in op.children:
                 counts[child] = count
         return tuple(columns)
+
+
+class _Skipper(_Reader):
+    """Forgets what a column holds when it is full."""
+
+    def grow(self, column: int, need: int) -> bool:
+        room = self.rooms[column]
+        if len(room.memory) < STEP:
+            room.grow(STEP)
+        room.lend(min(room.column.filled(), 1))
+        return True
 
 
 def _place(fault: Fault, source: Input, start: int, plan: Plan, limits: Limits, depth: int) -> int | None:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.dynd.check import first_fault
+from tensorglot.dynd.densify import densified
 from tensorglot.dynd.encode import pieces, type_header
 from tensorglot.dynd.from_numpy import from_numpy, numpy_type
 from tensorglot.dynd.from_python import from_python
@@ -27,7 +28,7 @@ from tensorglot.errors import InputError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.dtypes import DType, dtype_of, unpack
 from tensorglot.model.payload import PIECE_NBYTES, Span, as_bytes
-from tensorglot.model.tensor import Part, Tensor, check_bool
+from tensorglot.model.tensor import NESTED, Part, Tensor, check_bool
 from tensorglot.model.typebase import Type
 from tensorglot.model.types import Array, dense, dense_parts, symbolic
 from tensorglot.model.typestring import parse
@@ -142,11 +143,12 @@ def _views(arrays: Iterator[NDArray[np.uint8]]) -> Iterator[memoryview]:
 
 def tensor_pieces(tensor: Tensor) -> Iterator[memoryview]:
     """The canonical bytes of a tensor, in bounded memory. A piece stays as it is until the second after it."""
-    if tensor.layout != "dense":
+    if tensor.layout == NESTED:
         yield from _views(pieces(from_tensor(tensor)))
         return
-    if tensor.verifier is not None:
-        tensor.verifier(tensor)
+    if tensor.layout != "dense":
+        tensor = densified(tensor)
+    tensor.verify()
     part = tensor.parts["data"]
     if part.dtype is not None and part.dtype.packed:
         yield from _unpacked_pieces(part, part.dtype)

@@ -15,19 +15,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.dynd.check import first_fault
 from tensorglot.dynd.decode import decode
+from tensorglot.dynd.densify import densified
 from tensorglot.dynd.encode import encoded, type_header
 from tensorglot.dynd.inputs import Memory as Input
 from tensorglot.dynd.plan import Kind, Node, plan_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
-from tensorglot.errors import FormatError, UnsupportedError
+from tensorglot.errors import FormatError, LimitError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.payload import Memory
-from tensorglot.model.tensor import NESTED, Part, Tensor
+from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE, Part, Tensor
 from tensorglot.model.types import ANY, Array, dense_parts
 
-__all__ = ["from_tensor", "to_tensor"]
+__all__ = ["SERIALIZED", "from_tensor", "to_tensor"]
+
+SERIALIZED = "serialized"
+"""The only part of a nested tensor in a file that has it as its bytes."""
 
 _POSITIONS, _BYTES, _CODES = BY_NAME["int64"], BY_NAME["uint8"], BY_NAME["uint32"]
 
@@ -41,7 +46,7 @@ def to_tensor(value: Value, name: str = "") -> Tensor:
     for node in value.plan.nodes:
         for role, row, array in _columns(value, node):
             parts[node.column(role)] = Part(row, array.shape, Memory(array))
-    return Tensor(name, parts, NESTED, value.plan.type)
+    return Tensor(name, parts, NESTED, value.plan.type, {TYPE_ATTRIBUTE: str(value.plan.type)})
 
 
 def _dense(value: Value, row: DType, shape: tuple[int, ...], name: str) -> Tensor:
@@ -92,22 +97,56 @@ def _address(array: NDArray[Any]) -> int:
 
 def from_tensor(tensor: Tensor) -> Value:
     """The value of a tensor in memory or in a file."""
-    if tensor.verifier is not None:
-        tensor.verifier(tensor)
+    tensor.verify()
+    if tensor.layout not in ("dense", NESTED):
+        tensor = densified(tensor)
     plan = plan_of(tensor.type)
+    if SERIALIZED in tensor.parts:
+        return _deserialized(tensor)
     columns: list[Column] = [None] * len(plan.nodes)
     if tensor.layout == "dense":
         _dense_columns(tensor, columns)
         return Value(plan, tuple(columns))
-    if tensor.layout != NESTED:
-        raise UnsupportedError(
-            f"a tensor of layout {tensor.layout} is not one value: use its parts",
-            rule="dynd.layout",
-            tensor=tensor.name,
-        )
     for node in plan.nodes:
         columns[node.id] = _column(tensor, node)
-    return Value(plan, tuple(columns))
+    value = Value(plan, tuple(columns))
+    if not all(isinstance(part.payload, Memory) for part in tensor.parts.values()):
+        _check(value, tensor.name)
+    return value
+
+
+def _deserialized(tensor: Tensor) -> Value:
+    part = tensor.parts[SERIALIZED]
+    shared = part.payload.view()
+    source = Input(part.payload.read(0, part.nbytes) if shared is None else shared)
+    try:
+        value = decode(source, tensor.type, DEFAULT)
+        source.finish()
+    except FormatError as error:
+        error.tensor = tensor.name
+        if error.offset is not None and part.offset is not None:
+            error.offset += part.offset
+        raise
+    return value
+
+
+def _check(value: Value, name: str) -> None:
+    """Refuses columns from a file that point outside one another, or hold what no value has."""
+    counts, needs = value.counts(), value.needs()
+    for node in value.plan.nodes:
+        inside = node.id == 0 or needs[node.id] <= counts[node.id]
+        if node.kind is Kind.LIST:
+            starts, stops = value.lists(node)
+            inside = (
+                inside and len(starts) == len(stops) and bool((stops >= starts).all()) and min(starts, default=0) >= 0
+            )
+        if not inside or counts[0] < 1:
+            raise FormatError(f"{node.path or 'the root'} points outside its elements", rule="dynd.range", tensor=name)
+        if needs[node.id] * node.charge > DEFAULT.void_count:
+            raise LimitError("too many values without bytes", rule="dynd.void", tensor=name)
+    fault = first_fault(value, DEFAULT)
+    if fault is not None:
+        raise FormatError(fault.message, rule=fault.rule, tensor=name)
 
 
 def _dense_columns(tensor: Tensor, columns: list[Column]) -> None:
@@ -128,6 +167,8 @@ def _column(tensor: Tensor, node: Node) -> Column:
     if node.kind is Kind.BLOCK and node.atom is not None:
         array = _part(tensor, node, "data")
         expected = (*node.shape, *node.atom.tail)
+        if array.shape[1:] != expected and array.ndim == 1 and (size := math.prod(expected)):
+            array = array[: len(array) // size * size].reshape((-1, *expected))
         if array.itemsize != node.atom.base.itemsize or array.shape[1:] != expected:
             raise FormatError(f"a part of shape {list(array.shape)} for {node.type}", rule="dynd.parts")
         return array.view(node.atom.base)

@@ -212,6 +212,15 @@ TABLE: tuple[Format, ...] = (
         metadata="any",
         notes={"zip": "written by torch.save since 1.6", "legacy": "written by torch.save before"},
     ),
+    Format(
+        name="dynd",
+        versions=("1",),
+        writes=("1",),
+        suffixes=(".dynd",),
+        attributes=True,
+        layouts=("dense", "nested"),
+        notes={"1": "a DyND array[Any]; read by tensorglot"},
+    ),
 )
 UNNAMED = "data"
 """The name of a tensor that has none in its file."""

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, InputError, escape
 from tensorglot.model.dtypes import BY_NAME, DType, dtype_of
-from tensorglot.model.tensor import Tensor
+from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE, Tensor
 from tensorglot.model.types import Fixed, Type, Void, dense
+from tensorglot.model.typestring import parse_canonical
 
 __all__ = ["COO", "CSR", "LAYOUTS", "MX", "QUANT_GROUP", "Arrangement", "Piece", "arrange", "assemble", "check_values"]
 
@@ -269,6 +270,16 @@ def _divided(shape: Shape, axis: int, size: int) -> Shape:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
+def _nested(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
+    """The columns of a DyND value, whose type is an attribute."""
+    text = attributes.get(TYPE_ATTRIBUTE)
+    try:
+        type = parse_canonical(text if isinstance(text, str) else "")
+    except FormatError as error:
+        raise _Refusal("dynd", f"the attribute '{TYPE_ATTRIBUTE}' is no type: {error.message}") from error
+    return Arrangement(type, {name: (_elements(piece, name),) for name, piece in pieces.items()})
+
+
 def _unknown(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
     return Arrangement(_typed(None, shape), {name: (_elements(piece, name),) for name, piece in pieces.items()})
 
@@ -278,6 +289,7 @@ LAYOUTS: dict[str, Callable[[Shape, Mapping[str, Piece], Mapping[str, Any]], Arr
     COO: _coo,
     QUANT_GROUP: _quant_group,
     MX: _mx,
+    NESTED: _nested,
 }
 
 

@@ -24,7 +24,7 @@ from tensorglot.model.slicing import gather, select
 from tensorglot.model.strided import Strided
 from tensorglot.model.types import FixedBytes, Type, dense, leading
 
-__all__ = ["EXPORTS", "NESTED", "NUMPY_RANK", "Part", "Tensor", "human_nbytes"]
+__all__ = ["EXPORTS", "NESTED", "NUMPY_RANK", "TYPE_ATTRIBUTE", "Part", "Tensor", "human_nbytes"]
 
 EXPORTS: dict[str, str] = {
     "serialize": "tensorglot.dynd:serialize",
@@ -41,6 +41,8 @@ EXPORTS: dict[str, str] = {
 
 NESTED = "nested"
 """The layout of a value that is no block of elements: its parts are the columns of its type."""
+TYPE_ATTRIBUTE = "dynd"
+"""The attribute with the type of a nested tensor, for containers that keep attributes and no types."""
 
 NUMPY_RANK = 64
 """Dimensions of a NumPy array; a file may have more."""

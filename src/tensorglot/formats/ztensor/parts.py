@@ -27,12 +27,13 @@ from tensorglot.formats.ztensor.splice import Object, Row
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Layout
 from tensorglot.model.layouts import MX, QUANT_GROUP, Piece, arrange
+from tensorglot.model.tensor import NESTED
 from tensorglot.wire.cbor import ARRAY, MAP, TEXT, UINT, Cursor
 
 __all__ = ["METADATA", "gather_parts", "layout_attributes", "metadata_field"]
 
 ATTRIBUTES_NBYTES = 64 << 10
-"""Of a quantized tensor, whose attributes must be understood before it is listed."""
+"""Of a quantized or nested tensor, whose attributes must be understood before it is listed."""
 METADATA = "__metadata__"
 """The name of an empty uint8 tensor whose field `metadata` is the file's."""
 
@@ -101,7 +102,7 @@ def _tensor(name: str, parts: list[_Part], index: bytes, first: Entry, base: int
 
 def layout_attributes(data: bytes, begin: int | None, layout: str, tensor: str, base: int) -> dict[str, Any]:
     """The attributes that decide how parts are arranged; those of other layouts stay unread until they are wanted."""
-    if begin is None or layout not in (QUANT_GROUP, MX):
+    if begin is None or layout not in (QUANT_GROUP, MX, NESTED):
         return {}
     cursor = Cursor(data, pos=begin)
     if cursor.skip()[1] - begin > ATTRIBUTES_NBYTES:

@@ -1,0 +1,47 @@
+"""Sparse and quantized tensors as the blocks of elements that their types say they are.
+
+The identity of a tensor is that of its value: the zeros between the values of a sparse
+one, and the numbers that a quantized one stands for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import UnsupportedError
+from tensorglot.model.dtypes import dtype_of
+from tensorglot.model.layouts import COO, CSR, check_values
+from tensorglot.model.tensor import Tensor
+
+__all__ = ["densified"]
+
+_MOST_NBYTES = 1 << 30
+_MOST_PER_STORED = 1024
+
+
+def densified(tensor: Tensor) -> Tensor:
+    """A dense tensor of the same value."""
+    array = _scattered(tensor) if tensor.layout in (CSR, COO) else np.asarray(tensor.dequantize())
+    return Tensor.of_array(tensor.name, array, dtype_of(array.dtype))
+
+
+def _scattered(tensor: Tensor) -> NDArray[Any]:
+    tensor.verify()
+    check_values(tensor)
+    values = tensor.parts["values"].array(tensor.name)
+    nbytes = math.prod(tensor.shape) * values.itemsize
+    if nbytes > max(_MOST_NBYTES, _MOST_PER_STORED * tensor.nbytes):
+        raise UnsupportedError(f"{nbytes} bytes, almost all of them zero", rule="dynd.sparse", tensor=tensor.name)
+    out = np.zeros(tensor.shape, values.dtype)
+    if tensor.layout == CSR:
+        indptr = tensor.parts["indptr"].array(tensor.name).astype(np.int64)
+        rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+        out[rows, tensor.parts["indices"].array(tensor.name).astype(np.int64)] = values
+    else:
+        coords = tensor.parts["coords"].array(tensor.name).astype(np.int64)
+        out[tuple(coords)] = values
+    return out
