@@ -154,8 +154,8 @@ def read_block(
         starts = starts[..., None] + step * np.arange(count)
     if dense:
         out = block.reshape(-1).view(np.uint8).data
-        for i, begin in enumerate(starts.reshape(-1).tolist()):
-            payload.read_into(begin, out[i * extent : (i + 1) * extent])
+        for i, at in enumerate(starts.reshape(-1).tolist()):
+            payload.read_into(at, out[i * extent : (i + 1) * extent])
         return block
     scratch = np.empty(extent, np.uint8)
     run: NDArray[Any] = np.ndarray(counts[inner:], dtype, scratch, 0, steps[inner:])
