@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from peers import needs
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.M | re.S)
@@ -18,6 +20,8 @@ BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.M | re.S)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page share one folder and one namespace, as a reader would run them."""
+    if "import save_file" in page.read_text():
+        needs("safetensors")
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     for kind, text in BLOCK.findall(page.read_text()):
