@@ -33,7 +33,7 @@ from tensorglot.model.types import dense
 ROOT = Path(__file__).parents[1] / "src" / "tensorglot"
 CORPUS = Path(__file__).parent / "corpus"
 
-BELOW_VERBS = {"errors", "limits", "kernels", "model", "wire", "io", "formats"}
+BELOW_VERBS = {"errors", "limits", "kernels", "model", "wire", "io", "dynd", "formats"}
 VERBS = BELOW_VERBS | {"operations"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
@@ -42,13 +42,13 @@ LAYERS: dict[str, set[str]] = {
     "model": {"errors", "limits", "kernels"},
     "wire": {"errors", "limits", "kernels"},
     "io": {"errors"},
-    "formats": {"errors", "limits", "kernels", "model", "wire"},
+    "dynd": {"errors", "limits", "kernels", "model", "wire"},
+    "formats": {"errors", "limits", "kernels", "model", "wire", "dynd"},
     "operations": BELOW_VERBS,
-    "dynd": VERBS,
     "bson": VERBS,
-    "bridges": VERBS | {"dynd", "bson"},
-    "public": VERBS | {"dynd", "bson"},
-    "cli": VERBS | {"dynd", "bson", "bridges", "public", "__init__"},
+    "bridges": VERBS | {"bson"},
+    "public": VERBS | {"bson"},
+    "cli": VERBS | {"bson", "bridges", "public", "__init__"},
     "__init__": {"public", "dynd", "bson"},
     "__main__": {"cli"},
 }

@@ -251,11 +251,17 @@ def data_blocks(cid: CID, fetch: Callable[[CID], Buffer]) -> Iterator[Buffer]:
                 raise FormatError("a tree of chunks deeper than any data needs", rule="cid.tree")
             stack.extend((child, depth + 1) for child in reversed(_links(block)))
             continue
+        if size % CHUNK_NBYTES or len(block) > CHUNK_NBYTES or (size and not len(block)):
+            raise _other_tree(cid)
         tree.add(0, link, len(block))
         size += len(block)
         yield block
     if tree.root() != cid:
-        raise FormatError(f"{cid} names another tree of chunks than its data has", rule="cid.tree")
+        raise _other_tree(cid)
+
+
+def _other_tree(cid: CID) -> FormatError:
+    return FormatError(f"{cid} names another tree of chunks than its data has", rule="cid.tree")
 
 
 _MOST_LEVELS = 6
