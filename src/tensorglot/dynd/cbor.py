@@ -205,9 +205,7 @@ def _several_dims(order: int, shape: Any, inner: Any, limits: Limits) -> tuple[T
 def _dynd(text: Any, raw: Any, limits: Limits) -> tuple[Type, list[bytes]]:
     if not isinstance(text, str) or not isinstance(raw, bytes):
         raise _refuse("the tag is around a type and a byte string", "array")
-    type = parse_canonical(text, limits)
-    if symbolic(type):
-        raise FormatError(f"{text:.60} is symbolic: it has no data", rule="dynd.symbolic")
+    type = _data_type(text, limits)
     if is_native(type):
         raise _refuse(f"CBOR has {text:.60} itself", "native")
     return type, [raw]
@@ -233,4 +231,12 @@ def from_dag(block: bytes, fetch: Callable[[CID], Any] | None, limits: Limits) -
         data = b"".join(bytes(piece) for piece in data_blocks(data, fetch))
     if not isinstance(data, bytes) or len(data) != size:
         raise _refuse("the data has not the size that the node says", "node")
-    return parse_canonical(text, limits), data
+    return _data_type(text, limits), data
+
+
+def _data_type(text: str, limits: Limits) -> Type:
+    """The type of a canonical text that can have data."""
+    type = parse_canonical(text, limits)
+    if symbolic(type):
+        raise FormatError(f"{text:.60} is symbolic: it has no data", rule="dynd.symbolic")
+    return type

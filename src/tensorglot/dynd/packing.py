@@ -29,7 +29,13 @@ def unpacked_columns(root: Node, raw: Raw, count: int, columns: list[Column]) ->
         if node.kind is Kind.BLOCK:
             columns[node.id] = _strided(node, raw, offset, lead, strides)
         elif node.kind is Kind.REPEAT:
-            stack.append((node.child, offset, (*lead, node.size), (*strides, node.child.nbytes or 0)))
+            step = node.child.nbytes or 0
+            if node.size == 1:
+                stack.append((node.child, offset, lead, strides))
+            elif strides[-1] == node.size * step:
+                stack.append((node.child, offset, (*lead[:-1], lead[-1] * node.size), (*strides[:-1], step)))
+            else:
+                stack.append((node.child, offset, (*lead, node.size), (*strides, step)))
         else:
             for child in node.children:
                 stack.append((child, offset, lead, strides))
@@ -44,11 +50,9 @@ def _strided(node: Node, raw: Raw, offset: int, lead: tuple[int, ...], strides: 
     if count == 0 or 0 in stored:
         values: NDArray[Any] = np.empty((count, *stored), base)
     else:
-        inner = [base.itemsize]
-        for size in reversed(stored[1:]):
-            inner.append(inner[-1] * size)
-        inner_strides = tuple(reversed(inner)) if stored else ()
-        values = np.ndarray((*lead, *stored), base, raw, offset, (*strides, *inner_strides)).reshape((count, *stored))
+        inner = math.prod(stored)
+        rows: NDArray[Any] = np.ndarray((*lead, inner), base, raw, offset, (*strides, base.itemsize))
+        values = rows.reshape((count, inner)).reshape((count, *stored))
     return values.transpose(np.argsort(node.stored_axes())) if node.axis else values
 
 
