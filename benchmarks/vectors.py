@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -161,21 +163,10 @@ def prepare_server(dtype: str, folder: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    data = folder / "mongod"
-    data.mkdir()
-    options = [
-        "--dbpath",
-        data,
-        "--port",
-        str(port),
-        "--bind_ip",
-        "127.0.0.1",
-        "--nounixsocket",
-        "--logpath",
-        data / "log",
-    ]
-    process = subprocess.Popen([server_binary(), *options], stdout=subprocess.DEVNULL)  # type: ignore[list-item]
-    atexit.register(lambda: (process.terminate(), process.wait()))
+    data = Path(tempfile.mkdtemp())
+    options = ["--dbpath", data, "--port", str(port), "--bind_ip", "127.0.0.1", "--logpath", data / "log"]
+    process = subprocess.Popen([server_binary(), *options, "--nounixsocket"], stdout=subprocess.DEVNULL)  # type: ignore[list-item]
+    atexit.register(lambda: (process.terminate(), process.wait(), shutil.rmtree(data)))
     url = f"mongodb://127.0.0.1:{port}"
     with pymongo.MongoClient(url, serverSelectionTimeoutMS=30_000) as client:
         client.admin.command("ping")

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tensorglot.bson.vector import Vector, encode
 from tensorglot.errors import FormatError, InputError, escape
+from tensorglot.io.memory import each
 from tensorglot.io.source import FileSource
 from tensorglot.wire.bson import (
     BINARY,
@@ -39,6 +40,8 @@ from tensorglot.wire.gzipped import reader
 __all__ = ["Batch", "IdReader", "Payloads", "Run", "batches", "read_ids", "runs"]
 
 _BATCH = 1000
+_GATHER_NBYTES = 4 << 20
+"""What one thread copies at a time."""
 
 IdReader: TypeAlias = Callable[[memoryview, Column], list[Any]]
 """Makes the ids of a run from where they are."""
@@ -59,7 +62,14 @@ class Run:
         return agree(self.data, self.begins, self.ends, like)
 
     def gather(self, row: Row, out: memoryview) -> None:
-        gather(self.data, self.begins, row, out)
+        step = max(1, _GATHER_NBYTES // max(1, row.nbytes))
+
+        def gather_some(first: int) -> None:
+            begins = self.begins[first : first + step]
+            start = first * row.nbytes
+            gather(self.data, begins, row, out[start : start + len(begins) * row.nbytes])
+
+        each(gather_some, range(0, len(self.begins), step))
 
 
 @dataclass(frozen=True, slots=True)

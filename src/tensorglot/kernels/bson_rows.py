@@ -21,6 +21,7 @@ OTHER_HEAD = -3
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
 @cython.boundscheck(False)
 @cython.exceptval(check=False)
 def _copy(
@@ -47,14 +48,18 @@ def gather(
 ) -> tuple[Any, ...]:
     """Copies the rows that begin at `begins` one after the other into `out`: (rule, row)."""
     row: cython.Py_ssize_t
+    rows: cython.Py_ssize_t = len(begins)
     last: cython.Py_ssize_t = len(data) - nbytes
-    if nbytes < 0 or len(out) != len(begins) * nbytes:
+    wrong: cython.Py_ssize_t = -1
+    if nbytes < 0 or len(out) != rows * nbytes:
         return OTHER_SIZE, 0
-    for row in range(len(begins)):
-        if begins[row] < 0 or begins[row] > last:
-            return PAST_END, row
-        _copy(out, row * nbytes, data, begins[row], nbytes)
-    return OK, len(begins)
+    with cython.nogil:
+        for row in range(rows):
+            if begins[row] < 0 or begins[row] > last:
+                wrong = row
+                break
+            _copy(out, row * nbytes, data, begins[row], nbytes)
+    return (OK, rows) if wrong < 0 else (PAST_END, wrong)
 
 
 @cython.boundscheck(False)
@@ -132,7 +137,8 @@ def scatter(
         return OK
     place: cython.p_uchar = cython.cast(cython.p_uchar, cython.cast(bytes, target))
     place += at
-    for row in range(first, last):
-        for i in range(nbytes):
-            place[row * stride + i] = data[row * step + i]
+    with cython.nogil:
+        for row in range(first, last):
+            for i in range(nbytes):
+                place[row * stride + i] = data[row * step + i]
     return OK

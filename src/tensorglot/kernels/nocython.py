@@ -29,9 +29,20 @@ def _option(*_: object, **__: object) -> Callable[[F], F]:
     return _same
 
 
-final = cclass = ccall = cfunc = inline = nogil = _same
+class _NoGil:
+    """A decorator, and a context."""
+
+    def __call__(self, function: F) -> F:
+        return function
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+final = cclass = ccall = cfunc = inline = _same
+nogil = _NoGil()
 boundscheck = wraparound = cdivision = initializedcheck = returns = locals = exceptval = _option
-ccall = _same
 
 
 def cast(_: object, value: Any) -> Any:

@@ -7,7 +7,7 @@ documents, each slot from its own column.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, Union
 
@@ -18,12 +18,14 @@ from tensorglot.kernels import bson_rows
 from tensorglot.wire.bson import BINARY, DOCUMENT, VECTOR_SUBTYPE, path_bytes
 from tensorglot.wire.bson_vector import HEAD_NBYTES, Row
 
-__all__ = ["STORED_MAX_NBYTES", "Slot", "Template", "Tree", "add_vector", "stride", "template", "weave"]
+__all__ = ["STORED_MAX_NBYTES", "Each", "Slot", "Template", "Tree", "add_vector", "stride", "template", "weave"]
 
 STORED_MAX_NBYTES = 16 << 20
 """The largest document that MongoDB stores."""
 _BLOCK_NBYTES = 512 << 10
 """Documents are woven in blocks that stay in the cache until all their slots are filled."""
+_BLOCKS = 8
+"""So many blocks are one piece of work for a thread."""
 _LARGE_NBYTES = 4 << 20
 
 
@@ -42,6 +44,13 @@ class Slot:
 Tree: TypeAlias = dict[bytes, Union[Slot, "Tree"]]
 """A document by its keys, each with its zero byte."""
 Template: TypeAlias = list[bytes | Slot]
+Each: TypeAlias = Callable[[Callable[[int], None], Iterable[int]], None]
+"""Calls a function with every number."""
+
+
+def one_by_one(work: Callable[[int], None], items: Iterable[int]) -> None:
+    for item in items:
+        work(item)
 
 
 def add_vector(tree: Tree, path: str, row: Row) -> None:
@@ -97,16 +106,22 @@ def stride(parts: Template) -> int:
     return sum(part.nbytes if isinstance(part, Slot) else len(part) for part in parts)
 
 
-def weave(count: int, parts: Template, columns: Mapping[str, memoryview | bytes]) -> bytes:
-    """`count` documents, their slots filled from the columns of the same names."""
+def weave(count: int, parts: Template, columns: Mapping[str, memoryview | bytes], each: Each = one_by_one) -> bytes:
+    """`count` documents, their slots filled from the columns of the same names; `each` may use threads."""
     nbytes = stride(parts)
     if any(isinstance(part, Slot) and len(columns[part.name]) != count * part.nbytes for part in parts):
         raise InputError("a column has not a row for each document", rule="bson.weave")
     target = bson_rows.blank(count * nbytes)
     _use_huge_pages(target)
     block = max(1, _BLOCK_NBYTES // nbytes)
-    for first in range(0, count, block):
-        _weave_block(target, nbytes, first, min(first + block, count), parts, columns)
+    run = block * _BLOCKS
+
+    def weave_run(begin: int) -> None:
+        end = min(begin + run, count)
+        for first in range(begin, end, block):
+            _weave_block(target, nbytes, first, min(first + block, end), parts, columns)
+
+    each(weave_run, range(0, count, run))
     return bytes(target)
 
 
