@@ -35,4 +35,4 @@ def kernels() -> list[Extension]:
     return modules
 
 
-setup(ext_modules=kernels())
+setup(ext_modules=kernels(), options={"build_ext": {"parallel": os.cpu_count()}})
