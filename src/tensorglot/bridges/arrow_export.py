@@ -25,7 +25,7 @@ __all__ = ["arrow_array"]
 
 _NAMES = {"float16": "float16", "float32": "float32", "float64": "float64", "bool": "bool_"}
 _NAMES |= {f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-_PLACES_PER_VALUE = 64
+_PLACES_PER_VALUE, _PLACES_NBYTES = 64, 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,9 @@ class _Wanted:
     def of(self, column: NDArray[Any]) -> NDArray[Any]:
         if self.rows is None:
             return column[: self.count]
+        wanted = self.count * column.itemsize * int(np.prod(column.shape[1:], dtype=object))
+        if wanted > max(_PLACES_NBYTES, _PLACES_PER_VALUE * column.nbytes):
+            raise LimitError(f"{wanted} bytes for values that are missing", rule="dynd.arrow.places")
         if len(column) == 0:
             return np.zeros((self.count, *column.shape[1:]), column.dtype)
         return column[np.maximum(self.rows, 0)]
@@ -104,7 +107,7 @@ def _option(value: Value, node: Node, want: _Wanted, counts: list[int]) -> _Want
 
 def _repeat(node: Node, want: _Wanted, present: int) -> _Wanted:
     count = want.count * node.size
-    if count > max(1 << 20, _PLACES_PER_VALUE * min(present, 1 << 40) * node.size):
+    if count > max(_PLACES_NBYTES // 8, _PLACES_PER_VALUE * min(present, 1 << 40) * node.size):
         raise LimitError(f"places for {count} values that are missing", rule="dynd.arrow.places")
     if want.rows is None and not node.axis:
         return _Wanted(count)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tensorglot.dynd.packing import is_missing
 from tensorglot.dynd.plan import Kind, Node
 from tensorglot.dynd.value import Value
-from tensorglot.errors import FormatError
+from tensorglot.errors import FormatError, LimitError
 from tensorglot.kernels import utf8
 from tensorglot.limits import Limits
 from tensorglot.model.types import FixedString, String, TypeType
@@ -36,6 +36,8 @@ class Fault:
     byte: int
     rule: str
     message: str
+    limit: bool = False
+    """Lawful perhaps, but beyond a bound."""
 
 
 def first_fault(value: Value, limits: Limits) -> Fault | None:
@@ -130,7 +132,7 @@ def _types(node: Node, value: Value, limits: Limits) -> Iterator[Fault]:
         try:
             parse_canonical(data[start:stop].decode("ascii", "replace"), limits)
         except FormatError as error:
-            yield Fault(node.child, start, 0, error.rule, error.message)
+            yield Fault(node.child, start, 0, error.rule, error.message, isinstance(error, LimitError))
 
 
 def _sentinels(node: Node, value: Value) -> Iterator[Fault]:

@@ -11,6 +11,8 @@ faulty column is as full as it was there.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from tensorglot.dynd.check import Fault, first_fault
@@ -64,7 +66,8 @@ def decode(source: Input, type: Type, limits: Limits, depth: int = 0) -> Value:
     value = _whole(source, plan) or _Reader(source, plan, limits, depth).value()
     fault = first_fault(value, limits)
     if fault is not None:
-        raise FormatError(fault.message, rule=fault.rule, offset=_place(fault, source, start, plan, limits, depth))
+        place = _place(fault, source, start, plan, limits, depth)
+        raise (LimitError if fault.limit else FormatError)(fault.message, rule=fault.rule, offset=place)
     return value
 
 
@@ -79,6 +82,26 @@ def _whole(source: Input, plan: Plan) -> Value | None:
     unpacked_columns(plan.root, source.window[source.at : source.at + nbytes], 1, columns)
     source.at += nbytes
     return Value(plan, tuple(columns))
+
+
+_parsed = lru_cache(maxsize=1024)(parse_canonical)
+
+
+def _leading_type(source: Input, limits: Limits) -> Type:
+    """The type that stands before its value."""
+    at, window = source.at, source.window
+    size = int(window[at]) if at < len(window) else 0
+    if 0 < size < 128 and at + 1 + size <= len(window):
+        text = window[at + 1 : at + 1 + size].tobytes().decode("ascii", "replace")
+        try:
+            type = _parsed(text, limits)
+        except FormatError as error:
+            error.offset = source.base + at + 1
+            raise
+        source.at += 1 + size
+        return type
+    value = decode(source, TypeType(), limits)
+    return _parsed(value.array(value.plan.nodes[1]).tobytes().decode("ascii"), limits)
 
 
 def skip(source: Input, type: Type, limits: Limits) -> None:
@@ -155,8 +178,7 @@ class _Reader:
         """The type and the value of an `array[T]`."""
         op = self.program.ops[column // 2]
         at = self.source.base + self.source.at
-        name = decode(self.source, TypeType(), self.limits)
-        type = parse_canonical(name.array(name.plan.nodes[1]).tobytes().decode("ascii"), self.limits)
+        type = _leading_type(self.source, self.limits)
         pattern = op.node.type
         if not isinstance(pattern, Array) or not matches(pattern.element, type):
             raise FormatError(f"a value of type {type} in {pattern}", rule="dynd.array.type", offset=at)
