@@ -34,8 +34,10 @@ $(VENV)/.installed: pyproject.toml setup.py $(KERNELS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 
+# What an extra of pyproject.toml asks for, without building the package again.
+REQUIREMENTS = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$*"])
 $(VENV)/.%: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$($(BIN)/python -c '$(REQUIREMENTS)')
 	touch $@
 
 clean:
