@@ -120,6 +120,7 @@ def verify(
         if deep:
             problems += _deep_problems(archive, {problem.tensor for problem in problems})
             problems += [Problem.of(error) for error in getattr(module, "inspect", _nothing)(archive)]
+        problems.sort(key=lambda problem: archive.index.positions.get(problem.tensor or "", len(archive)))
         if sums == "write" and path is not None and not problems:
             write_sums(archive, path)
         return Report(
