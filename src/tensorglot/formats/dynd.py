@@ -4,12 +4,14 @@
 
 A struct is an archive of its fields; any other value is an archive of one tensor,
 `value`. A field that is a block of elements is a dense tensor where it lies; every
-other is kept as its bytes until somebody asks. Fields of a fixed size are found
-without reading them; one of another size is passed over to find the next.
+other is kept as its bytes until somebody asks. Elements of less than a byte take one
+each. Fields of a fixed size are found without reading them; one of another size is
+passed over to find the next.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -31,6 +33,7 @@ from tensorglot.model.typebase import Type
 from tensorglot.model.types import Struct, dense_parts, symbolic
 from tensorglot.model.typescan import TEXT_NBYTES
 from tensorglot.model.typestring import parse_canonical
+from tensorglot.model.widened import Widened
 
 __all__ = ["DTYPES", "inspect", "read", "write"]
 
@@ -52,6 +55,11 @@ def read(source: Source, options: ReadOptions) -> Index:
         [(end - start,) if block is None else block[1] for block, (start, end) in zip(blocks, spans, strict=True)]
     )
     nested = {i: field for i, ((_, field), block) in enumerate(zip(fields, blocks, strict=True)) if block is None}
+    narrow = {
+        i: Widened(TABLE[block[0]], math.prod(block[1]))
+        for i, block in enumerate(blocks)
+        if block is not None and TABLE[block[0]].packed
+    }
     return Index(
         format="dynd@1",
         names=[name for name, _ in fields],
@@ -63,13 +71,15 @@ def read(source: Source, options: ReadOptions) -> Index:
         part_names=["data" if block is not None else SERIALIZED for block in blocks],
         layouts={i: Layout(NESTED, field) for i, field in nested.items()},
         attributes={i: {TYPE_ATTRIBUTE: str(field)} for i, field in nested.items()},
+        codecs=narrow,
+        decoded_nbytes={i: codec.dtype.nbytes(codec.count) for i, codec in narrow.items()},
     )
 
 
 def _block(type: Type) -> tuple[int, tuple[int, ...]] | None:
-    """The element type and shape of a dense tensor. Types of less than a byte lie here in a byte each."""
+    """The element type and shape of a dense tensor."""
     block = dense_parts(type)
-    return None if block is None or block[0].packed else (block[0].code, block[1])
+    return None if block is None else (block[0].code, block[1])
 
 
 def _header(source: Source, options: ReadOptions) -> tuple[Type, int]:
