@@ -5,7 +5,7 @@ The invariant: whatever the bytes are,
 - only a FormatError leaves, and it says its rule in printable words;
 - what strict accepts re-encodes to the same bytes, and is accepted without strict;
 - what is accepted at all can be read, or is refused for a bool that is neither 0 nor 1;
-  saved again it gives the same values in a file that strict accepts.
+  saved again it gives the same values in a file of the same length that strict accepts.
 
 A file is a list of fields, so that a mutation can change one number, text or tag and
 have the header's length, its padding and the file's end made right again.
@@ -199,6 +199,7 @@ def _check_layout(data: bytes, layout: str) -> str:
     except tg.FormatError as error:
         assert error.rule.startswith("bintensors.strict."), error
         assert again != data, "canonical, and refused by strict"
+        assert len(again) == len(data), "accepted with other differences than the order"
         outcome = "accepted"
     else:
         assert again == data, "strict accepts two forms of one value"

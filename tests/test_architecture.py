@@ -176,7 +176,7 @@ def sample(dtype: DType) -> Any:
     if dtype.numpy is not None:
         return np.zeros(SAMPLE, dtype.numpy)
     raw = np.zeros(dtype.nbytes(math.prod(SAMPLE)), np.uint8)
-    return Tensor("x", {"data": Part(dtype, SAMPLE, Memory(raw))})
+    return Tensor("data", {"data": Part(dtype, SAMPLE, Memory(raw))})
 
 
 WRITABLE = [f"{row.name}@{version}" for row in FORMATS for version in row.writes]
@@ -189,9 +189,9 @@ def test_every_element_type_is_written_or_refused_by_name(row: tg.Format, dtype:
     for version in row.writes:
         format = f"{row.name}@{version}"
         try:
-            data = tg.dumps({"x": sample(dtype)}, format=format)
+            data = tg.dumps({"data": sample(dtype)}, format=format)
         except tg.UnsupportedError as error:
-            assert error.tensor == "x"  # noqa: PT017
+            assert error.tensor == "data"  # noqa: PT017
             assert dtype.name in error.message  # noqa: PT017
             continue
         held.append(version)

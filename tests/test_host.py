@@ -54,7 +54,7 @@ def test_only_regular_files_are_opened_and_the_refusal_comes_at_once(
             assert caught.value.errno == errno.ENXIO
         else:
             assert isinstance(caught.value, tg.InputError)
-            assert caught.value.rule == ("shards.index" if kind == "directory" else "source.regular")
+            assert caught.value.rule == "source.regular"
 
     assert seconds(opened) < 0.010
 

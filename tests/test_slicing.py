@@ -67,7 +67,7 @@ ANY_INDEX = st.one_of(ITEM, st.lists(ITEM, max_size=6).map(tuple))
 """Right ones and wrong ones."""
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), dtype=st.sampled_from(DTYPES), shape=SHAPES)
 def test_a_basic_index_gives_what_numpy_gives_on_every_source(
     data: st.DataObject, dtype: np.dtype[Any], shape: tuple[int, ...], tmp_path: Path
@@ -86,7 +86,7 @@ def test_a_basic_index_gives_what_numpy_gives_on_every_source(
         assert_same(as_tensor("x", value)[index], expected)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=800, deadline=None)
 @given(index=ANY_INDEX, shape=SHAPES)
 def test_an_index_that_numpy_refuses_is_refused_alike(index: Any, shape: tuple[int, ...]) -> None:
     array = an_array(np.dtype("<i2"), shape)
@@ -165,7 +165,7 @@ def check_reads(reads: list[tuple[int, int]], needed: NDArray[np.bool_], gap: in
     assert (times[needed] == 1).all(), "a byte that is needed was not read"
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(
     data=st.data(),
     dtype=st.sampled_from(DTYPES),
@@ -204,7 +204,8 @@ def test_no_byte_is_read_without_need(
 def test_rows_are_one_read_of_exactly_their_bytes(index: Any, rows: tuple[int, int] | None) -> None:
     array = an_array(np.dtype("<f4"), (100, 3000))
     tensor, source = recorded(array)
-    assert_same(tensor[index], array[index])
+    with patch.object(slicing, "SCRATCH_NBYTES", 0):  # no bound on what has no gaps
+        assert_same(tensor[index], array[index])
     assert tensor.offset is not None
     expected = [] if rows is None else [(tensor.offset + rows[0] * 12000, tensor.offset + rows[1] * 12000)]
     assert source.reads == expected
