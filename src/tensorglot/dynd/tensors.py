@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.dynd.boxes import Boxes, boxes_payload
 from tensorglot.dynd.check import first_fault
 from tensorglot.dynd.decode import decode
 from tensorglot.dynd.densify import densified
-from tensorglot.dynd.encode import encoded, type_header
 from tensorglot.dynd.inputs import Memory as Input
 from tensorglot.dynd.plan import Kind, Node, plan_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
 from tensorglot.errors import FormatError, LimitError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.dtypes import BY_NAME, DType
-from tensorglot.model.payload import Memory
+from tensorglot.model.payload import Encoded, Memory
 from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE, Part, Tensor
 from tensorglot.model.types import ANY, Array, dense_parts
 
@@ -46,6 +46,10 @@ def to_tensor(value: Value, name: str = "") -> Tensor:
     for node in value.plan.nodes:
         for role, row, array in _columns(value, node):
             parts[node.column(role)] = Part(row, array.shape, Memory(array))
+        if node.kind is Kind.BOX:
+            offsets, boxes = boxes_payload(value.boxes(node))
+            parts[node.column("offsets")] = Part(_POSITIONS, offsets.shape, Memory(offsets))
+            parts[node.column("data")] = Part(_BYTES, (boxes.nbytes,), boxes)
     return Tensor(name, parts, NESTED, value.plan.type, {TYPE_ATTRIBUTE: str(value.plan.type)})
 
 
@@ -72,12 +76,6 @@ def _columns(value: Value, node: Node) -> Iterator[tuple[str, DType, NDArray[Any
             yield "offsets", _POSITIONS, offsets
     elif node.kind is Kind.OPTION and (index := value.index(node)) is not None:
         yield "index", _POSITIONS, index
-    elif node.kind is Kind.BOX:
-        boxes = [type_header(box.plan.type) + encoded(box).tobytes() for box in value.boxes(node)]
-        offsets = np.zeros(len(boxes) + 1, np.int64)
-        np.cumsum([len(box) for box in boxes], out=offsets[1:])
-        yield "offsets", _POSITIONS, offsets
-        yield "data", _BYTES, np.frombuffer(b"".join(boxes), np.uint8)
 
 
 def _as_offsets(lists: Lists) -> NDArray[np.int64] | None:
@@ -110,9 +108,15 @@ def from_tensor(tensor: Tensor) -> Value:
     for node in plan.nodes:
         columns[node.id] = _column(tensor, node)
     value = Value(plan, tuple(columns))
-    if not all(isinstance(part.payload, Memory) for part in tensor.parts.values()):
+    if not all(_is_ours(part) for part in tensor.parts.values()):
         _check(value, tensor.name)
     return value
+
+
+def _is_ours(part: Part) -> bool:
+    """Whether a part was made by `to_tensor`, and so is right."""
+    payload = part.payload
+    return isinstance(payload, Memory) or (isinstance(payload, Encoded) and isinstance(payload.codec, Boxes))
 
 
 def _deserialized(tensor: Tensor) -> Value:
@@ -181,6 +185,9 @@ def _column(tensor: Tensor, node: Node) -> Column:
     if node.kind is Kind.OPTION and (node.atom is None or node.column("index") in tensor.parts):
         return _part(tensor, node, "index")
     if node.kind is Kind.BOX:
+        held = tensor.parts.get(node.column("data"))
+        if held is not None and isinstance(held.payload, Encoded) and isinstance(held.payload.codec, Boxes):
+            return held.payload.codec.values
         offsets, data = _part(tensor, node, "offsets").tolist(), _part(tensor, node, "data")
         whole = np.ascontiguousarray(data)
         return [_unboxed(whole[a:b]) for a, b in pairwise(offsets)]
