@@ -224,8 +224,11 @@ def _check_writable(index: Index, ranks: NDArray[np.int16]) -> None:
     bits = np.frombuffer(_BITS, np.uint8)[ranks]
     for row in np.flatnonzero(bits % 8).tolist():
         if math.prod(index.shape(row)) * int(bits[row]) % 8:
+            kind = DTYPES[_THEIR_NAME[ranks[row]]]
             raise UnsupportedError(
-                "elements that do not fill the last byte", rule="safetensors.write.packed", tensor=index.names[row]
+                f"elements of {kind} that do not fill the last byte",
+                rule="safetensors.write.packed",
+                tensor=index.names[row],
             )
 
 
