@@ -44,7 +44,7 @@ def test_help(command: str) -> None:
 
 
 @pytest.mark.parametrize("what", NATURAL)
-@pytest.mark.parametrize("container", [".npy", ".bt"])
+@pytest.mark.parametrize("container", [".npy", ".bt", ".zt"])
 def test_there_and_back(tmp_path: Path, container: str, what: str) -> None:
     matrix = NATURAL[what]
     source, dump, back = tmp_path / f"a{container}", tmp_path / "b.bson", tmp_path / f"c{container}"
@@ -133,7 +133,7 @@ def test_quantize(tmp_path: Path) -> None:
     [
         (["import", "none.npy", "x.bson"], 5),
         (["import", "text.npy", "x.bson"], 3),
-        (["import", "object.npy", "x.bson"], 3),
+        (["import", "object.npy", "x.bson"], 4),
         (["export", "text.npy.bson", "x.npy"], 3),
         (["export", "mongodb://nowhere", "x.npy"], 2),
         (["export", "mongodb://nowhere/db", "x.npy"], 2),
@@ -162,7 +162,7 @@ class TestCollection:
         assert run_json("import", tmp_path / "a.npy", place, "--key", "meta.v")["vectors"] == 20
         told = run_json("inspect", place)
         assert (told["fields"][0]["name"], told["fields"][0]["count"]) == ("meta.v", 13)
-        for name in ("b.npy", "b.bt", "b.bson"):
+        for name in ("b.npy", "b.bt", "b.zt", "b.bson"):
             run("export", place, tmp_path / name, "--key", "embedding")
             assert np.array_equal(stored(tmp_path / name), NATURAL[what])
         run("import", tmp_path / "a.npy", place, "--key", "other")

@@ -7,7 +7,6 @@ Failures of a server come out as OSError, like those of a disk.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,9 +20,9 @@ from tensorglot.bson.inspect import FieldReport, inspect
 from tensorglot.bson.matrix import OnMissing, assemble
 from tensorglot.bson.normal import normalise
 from tensorglot.bson.sources import batches
-from tensorglot.errors import FormatError, InputError, escape
-from tensorglot.io.sink import AtomicFile
-from tensorglot.model.payload import as_bytes
+from tensorglot.errors import InputError, escape
+from tensorglot.formats.table import for_target, named
+from tensorglot.model.archive import Archive
 from tensorglot.operations.open import open
 from tensorglot.operations.save import save
 
@@ -42,6 +41,8 @@ __all__ = [
 ]
 
 _URLS = ("mongodb://", "mongodb+srv://")
+_NAMELESS = "data"
+"""What the one tensor of a file without names is called."""
 _LOOKED_AT = 100
 """Documents in which a field is looked for that was not named."""
 
@@ -86,18 +87,20 @@ def read_place(
     if is_url(place):
         with collection_at(place) as collection:
             return _read_collection(collection, name, on_missing, progress)
-    if place.endswith(".npy"):
-        return Named(name, _read_npy(place))
     if place.endswith((".bson", ".bson.gz")):
         return Named(name, assemble(batches(place, name, None), on_missing=on_missing).unpacked())
     with open(place) as archive:
-        if name is None:
-            matrices = [one for one, shape in zip(archive, archive.index.shapes, strict=True) if len(shape) == 2]
-            if len(matrices) != 1:
-                found = ", ".join(f"'{escape(one)}'" for one in matrices[:10]) or "none"
-                raise InputError(f"name the matrix; the file has {found}", rule="place.name")
-            (name,) = matrices
-        return Named(name, archive[name].numpy())
+        chosen = name or _only_matrix(archive)
+        bears_name = named(archive.format)[0].names
+        return Named(chosen if bears_name else name, archive[chosen].numpy())
+
+
+def _only_matrix(archive: Archive) -> str:
+    matrices = [name for name, tensor in archive.items() if len(tensor.shape) == 2]
+    if len(matrices) != 1:
+        found = ", ".join(f"'{escape(name)}'" for name in matrices[:10]) or "none"
+        raise InputError(f"name the matrix; the file has {found}", rule="place.name")
+    return matrices[0]
 
 
 def _read_collection(
@@ -112,14 +115,6 @@ def _read_collection(
     parts = stored_vectors(collection, name, progress=progress)
     rows = expected_rows(collection, None)
     return Named(name, assemble(parts, on_missing=on_missing, expected=rows).unpacked())
-
-
-def _read_npy(place: str) -> NDArray[Any]:
-    try:
-        array = np.load(place, mmap_mode="r", allow_pickle=False)
-    except ValueError as error:
-        raise FormatError(f"not a .npy file of numbers: {error}", rule="npy.read") from error
-    return np.asarray(array)
 
 
 def natural(matrix: Any, dtype: str | None = None) -> NDArray[Any]:
@@ -148,17 +143,9 @@ def write_place(
     if is_url(place):
         with collection_at(place) as collection:
             write_matrix(collection, matrix, name, progress=progress)
-    elif place.endswith(".npy"):
-        with AtomicFile(place) as file:
-            file.write([_npy_head(matrix), as_bytes(np.ascontiguousarray(matrix))])
     else:
-        save(place, {name: matrix, **(others or {})})
-
-
-def _npy_head(matrix: NDArray[Any]) -> bytes:
-    stream = io.BytesIO()
-    np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(np.ascontiguousarray(matrix)))
-    return stream.getvalue()
+        bears_name = for_target(place, None)[0].names
+        save(place, {name if bears_name else _NAMELESS: matrix, **(others or {})})
 
 
 def inspect_place(place: str) -> list[FieldReport]:
