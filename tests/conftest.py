@@ -14,8 +14,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from mongod import mongod_url  # noqa: F401
+
+# How quick the machine is today is no property of the code.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 KERNELS = Path(__file__).parent.parent / "src" / "tensorglot" / "kernels"
 

@@ -340,7 +340,7 @@ class TestDocuments:
 
 KEYS = st.text("ab.é😀 ", max_size=3)
 values = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.binary(max_size=5)
+    st.none() | st.booleans() | st.floats() | st.text("aé😀\0", max_size=5) | st.binary(max_size=5)
     | st.integers(-(2**31), 2**31 - 1) | st.integers(-(2**63), 2**63 - 1).map(Int64)
     | st.binary(min_size=12, max_size=12).map(lambda raw: Raw(7, raw))
     | st.lists(st.floats(width=32), max_size=3).map(lambda numbers: Vector(numbers, "float32")),
