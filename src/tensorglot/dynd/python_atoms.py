@@ -160,7 +160,8 @@ def array_to_atoms(atom: Atom, array: NDArray[Any]) -> Any:
     type = atom.type
     if isinstance(type, Scalar) and type.dtype.numpy is not None:
         if array.dtype.kind == "V":  # ml_dtypes
-            array = array.astype(np.int64 if type.dtype.name.removeprefix("u").startswith("int") else np.float64)
+            with np.errstate(invalid="ignore"):  # a NaN is a value
+                array = array.astype(np.int64 if type.dtype.name.removeprefix("u").startswith("int") else np.float64)
         return array.tolist()
     if isinstance(type, Complex) and not atom.tail:
         return array.tolist()
