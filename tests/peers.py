@@ -26,7 +26,7 @@ def missing(reason: str) -> NoReturn:
     """Skips, or fails where everything is required."""
     if os.environ.get("TENSORGLOT_REQUIRE") == "all":
         pytest.fail(f"required, and missing: {reason}")
-    pytest.skip(reason)
+    pytest.skip(reason, allow_module_level=True)
 
 
 def needs(module: str) -> Any:

@@ -12,6 +12,7 @@ import pytest
 import tensorglot as tg
 from bounds import INTERPRETED, MB, allocated_nbytes, resident_nbytes, seconds
 from dynd_random import sized, varint
+from peers import needs
 from tensorglot import dynd
 from tensorglot.errors import FormatError, LimitError, TensorglotError, TruncatedError
 
@@ -177,7 +178,7 @@ def test_missing_values_take_no_room():
     tensor = dynd.deserialize(data, text)
     assert tensor.serialize() == data
     assert tensor.tolist() == [None] * 50_000
-    pytest.importorskip("pyarrow")
+    needs("pyarrow")
     with pytest.raises(LimitError):
         tensor.arrow()
 

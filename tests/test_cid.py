@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorglot as tg
+from peers import needs
 from tensorglot.errors import FormatError, InputError, IntegrityError
 from tensorglot.wire import cid as module
 from tensorglot.wire.cid import (
@@ -77,7 +78,7 @@ def test_a_cid_of_the_specification():
 @settings(deadline=None, max_examples=50)
 @given(st.binary(max_size=100), st.sampled_from([RAW, DAG_CBOR]), st.sampled_from([SHA256, BLAKE3]))
 def test_multiformats_agrees(block, codec, hash):
-    multiformats = pytest.importorskip("multiformats")
+    multiformats = needs("multiformats")
     ours = block_cid(block, codec, hash)
     theirs = multiformats.CID("base32", 1, codec, (hash, ours.digest))
     assert str(theirs) == str(ours)
@@ -105,8 +106,8 @@ values = st.recursive(
 @settings(deadline=None, max_examples=200)
 @given(values)
 def test_dag_cbor_agrees(value):
-    dag_cbor = pytest.importorskip("dag_cbor")
-    multiformats = pytest.importorskip("multiformats")
+    dag_cbor = needs("dag_cbor")
+    multiformats = needs("multiformats")
 
     def theirs(v):
         if isinstance(v, CID):

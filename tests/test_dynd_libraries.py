@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynd_random import random_bytes
+from peers import needs
 from tensorglot import dynd
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.model import types as T
 from tensorglot.model.dtypes import BY_NAME
 
-ak = pytest.importorskip("awkward")
-pa = pytest.importorskip("pyarrow")
+ak = needs("awkward")
+pa = needs("pyarrow")
 
 NUMBERS = ["bool", "float16", "float32", "float64"]
 NUMBERS += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]

@@ -21,6 +21,7 @@ import pytest
 
 import tensorglot as tg
 from faults import FaultyOs
+from peers import missing
 from replaced import NEW, NEW_BYTES, OLD, OLD_BYTES, check, save, write
 from tensorglot.io import sink
 
@@ -43,14 +44,15 @@ def strace(folder: Path, how: str, *options: str) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
 
 
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 @pytest.mark.parametrize("how", ["save", "write"])
 def test_a_kill_at_any_system_call_never_loses_the_old_file(folder: Path, how: str) -> None:
+    if shutil.which("strace") is None:
+        missing("strace is not installed")
     target = folder / "model.bt"
     target.write_bytes(OLD_BYTES)
     traced = strace(folder, how)
     if "Operation not permitted" in traced.stderr:
-        pytest.skip("strace may not trace here")
+        missing("strace may not trace here")
     assert traced.returncode == 0, traced.stderr
     assert target.read_bytes() == NEW_BYTES
     calls = re.findall(r"^(?:\[pid +\d+\] )?(\w+)\(", traced.stderr, re.MULTILINE)
