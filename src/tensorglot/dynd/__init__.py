@@ -44,7 +44,7 @@ from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.typebase import Type
 from tensorglot.model.types import ANY, Array
-from tensorglot.model.typestring import parse
+from tensorglot.model.typestring import parse, text_of
 from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, data_cid, encode_node
 
 __all__ = [
@@ -201,7 +201,7 @@ def numpy(tensor: Tensor) -> NDArray[Any]:
 def array_node(tensor: Tensor) -> bytes:
     """The DAG-CBOR block that says what a tensor is: its type, its size, and a link to its bytes."""
     data, size = data_cid(tensor_pieces(tensor))
-    return encode_node({"data": data, "dynd": 1, "size": size, "type": str(tensor.type)})
+    return encode_node({"data": data, "dynd": 1, "size": size, "type": text_of(tensor.type)})
 
 
 def cid(tensor: Tensor) -> str:

@@ -29,7 +29,7 @@ from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.typebase import Type
 from tensorglot.model.types import Bytes, Fixed, Scalar, Storage, String, Struct, Tuple, Void, leading, symbolic
 from tensorglot.model.typescan import TEXT_NBYTES
-from tensorglot.model.typestring import parse_canonical
+from tensorglot.model.typestring import parse_canonical, text_of
 from tensorglot.wire import cbor
 from tensorglot.wire.cid import CID, data_blocks, decode_node, encode_node
 
@@ -92,7 +92,9 @@ def _is_typed_array(type: Fixed | Storage) -> bool:
 def to_exchange(value: Value, limits: Limits) -> bytes:
     """A value as CBOR for exchange."""
     type = value.plan.type
-    item = _native(value, value.plan.root) if is_native(type) else cbor.Tag(TAG, [str(type), encoded(value).tobytes()])
+    item = (
+        _native(value, value.plan.root) if is_native(type) else cbor.Tag(TAG, [text_of(type), encoded(value).tobytes()])
+    )
     return cbor.encode(item, replace(_PROFILE, depth=limits.cbor_depth))
 
 
@@ -213,7 +215,7 @@ def _dynd(text: Any, raw: Any, limits: Limits) -> tuple[Type, list[bytes]]:
 
 def to_dag(type: Type, data: bytes | CID, size: int) -> bytes:
     """A value as a DAG-CBOR block."""
-    return encode_node({"data": data, "dynd": 1, "size": size, "type": str(type)})
+    return encode_node({"data": data, "dynd": 1, "size": size, "type": text_of(type)})
 
 
 def from_dag(block: bytes, fetch: Callable[[CID], Any] | None, limits: Limits) -> tuple[Type, bytes]:

@@ -20,6 +20,7 @@ from tensorglot.dynd.value import Lists, Value
 from tensorglot.errors import InputError
 from tensorglot.kernels import varints as kernel
 from tensorglot.model.typebase import Type
+from tensorglot.model.typestring import text_of
 
 __all__ = ["encoded", "measured", "pieces", "type_header"]
 
@@ -60,7 +61,7 @@ def pieces(value: Value) -> Iterator[NDArray[np.uint8]]:
 
 def type_header(type: Type) -> bytes:
     """What stands before the data in an `array[T]`: the type, as a string."""
-    text = str(type).encode("ascii")
+    text = text_of(type).encode("ascii")
     length, head = len(text), bytearray()
     while length > 127:
         head.append(length & 127 | 128)

@@ -7,6 +7,7 @@ depth of a value is no depth of the stack.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeAlias
@@ -15,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.dynd.plan import Kind, Node, Plan
-from tensorglot.dynd.python_atoms import atoms_to_array
+from tensorglot.dynd.python_atoms import atoms_to_array, refuse
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
 from tensorglot.errors import InputError
 from tensorglot.model.typebase import Type
 from tensorglot.model.types import Array, Bytes, String, Struct, TypeType
-from tensorglot.model.typestring import parse
+from tensorglot.model.typestring import parse, text_of
 
 __all__ = ["chars_to_array", "from_python", "stored_order"]
 
@@ -55,12 +56,6 @@ def from_python(value: Any, plan: Plan, boxed: Boxed) -> Value:
     return Value(plan, tuple(columns))
 
 
-def _refuse(node: Node, item: Any) -> InputError:
-    shown = repr(item)
-    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-    return InputError(f"{shown} is no value of {node.type}", rule="dynd.value")
-
-
 def _is_sequence(node: Node, item: Any) -> bool:
     """Lists, tuples and arrays are dims; text is a sequence only of char."""
     if isinstance(item, str):
@@ -73,7 +68,7 @@ def _is_sequence(node: Node, item: Any) -> bool:
 def _lists(node: Node, values: Values) -> Lists:
     for item in values:
         if not _is_sequence(node, item):
-            raise _refuse(node, item)
+            raise refuse(node.type, item)
     offsets = np.zeros(len(values) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
     return lists_of(offsets)
@@ -84,7 +79,7 @@ def _flattened(node: Node, values: Values, sizes: tuple[int, ...]) -> Values:
     for size in sizes:
         for item in values:
             if not _is_sequence(node, item):
-                raise _refuse(node, item)
+                raise refuse(node.type, item)
             if len(item) != size:
                 raise InputError(f"{len(item)} elements for a dimension of {size} in {node.type}", rule="dynd.length")
         values = list(chain.from_iterable(values))
@@ -123,7 +118,7 @@ def chars_to_array(values: Values) -> NDArray[np.uint32]:
     """The code points of texts of one character each."""
     for item in values:
         if not isinstance(item, str) or len(item) != 1 or "\ud800" <= item <= "\udfff":
-            raise InputError(f"{item!r} is not one character", rule="dynd.char")
+            raise InputError(f"{reprlib.repr(item)} is not one character", rule="dynd.char")
     return np.fromiter(map(ord, values), np.uint32, len(values))
 
 
@@ -142,13 +137,13 @@ def _text(type: Type, item: Any) -> bytes:
         if isinstance(item, str):
             item = parse(item)
         if isinstance(item, Type):
-            return str(item).encode("ascii")
+            return text_of(item).encode("ascii")
     elif isinstance(item, str):
         try:
             return item.encode()
         except UnicodeEncodeError as error:
             raise InputError("a string with a lone surrogate", rule="dynd.utf8") from error
-    raise InputError(f"{item!r:.60} is no value of {type}", rule="dynd.value")
+    raise refuse(type, item)
 
 
 def _fields(node: Node, values: Values) -> Iterable[Values]:
@@ -156,9 +151,9 @@ def _fields(node: Node, values: Values) -> Iterable[Values]:
         names = [name for name, _ in node.type.fields]
         for item in values:
             if not isinstance(item, Mapping) or item.keys() != set(names):
-                raise _refuse(node, item)
+                raise refuse(node.type, item)
         return [[item[name] for item in values] for name in names]
     for item in values:
         if not isinstance(item, tuple | list) or len(item) != len(node.children):
-            raise _refuse(node, item)
+            raise refuse(node.type, item)
     return [[item[i] for item in values] for i in range(len(node.children))]

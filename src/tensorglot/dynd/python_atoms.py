@@ -6,6 +6,7 @@ integer, a finite float that would become infinite. A float rounds to a narrower
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -20,7 +21,7 @@ from tensorglot.model.typebase import Type
 from tensorglot.model.types import Complex, FixedBytes, FixedString, Merkle, Scalar, Void
 from tensorglot.wire.cid import BLAKE3, CID
 
-__all__ = ["array_to_atoms", "atoms_to_array"]
+__all__ = ["array_to_atoms", "atoms_to_array", "refuse"]
 
 Items: TypeAlias = "Sequence[Any] | NDArray[Any]"
 
@@ -41,8 +42,9 @@ def atoms_to_array(atom: Atom, items: Items) -> NDArray[Any]:
     return np.frombuffer(raw, np.uint8).reshape(len(items), atom.nbytes)
 
 
-def _refuse(type: Type, item: Any) -> InputError:
-    return InputError(f"{item!r:.60} is no value of {type}", rule="dynd.value")
+def refuse(type: Type, item: Any) -> InputError:
+    """The refusal of a value; reprlib shows a few of its elements and levels."""
+    return InputError(f"{reprlib.repr(item)} is no value of {type}", rule="dynd.value")
 
 
 def _numbers(type: Scalar, items: Items) -> NDArray[Any]:
@@ -67,26 +69,26 @@ def _given(type: Type, items: Items) -> NDArray[Any]:
     try:
         given = np.array(items)
     except (ValueError, TypeError, OverflowError) as error:
-        raise _refuse(type, items) from error
+        raise refuse(type, items) from error
     if given.ndim != 1:
-        raise _refuse(type, items[0])
+        raise refuse(type, items[0])
     return given
 
 
 def _converted(type: Type, given: NDArray[Any], kinds: str, to: np.dtype[Any]) -> NDArray[Any]:
     if given.dtype.kind not in kinds or (given.dtype.kind == "O" and not all(isinstance(i, int) for i in given)):
-        raise _refuse(type, given.reshape(-1)[0].item() if given.size == 1 else given.tolist())
+        raise refuse(type, given.tolist())
     try:
         return given.astype(to)
     except (OverflowError, TypeError, ValueError) as error:
-        raise _refuse(type, given.tolist()) from error
+        raise refuse(type, given.tolist()) from error
 
 
 def _integers(type: Scalar, given: NDArray[Any], base: np.dtype[Any]) -> NDArray[Any]:
     if given.dtype.kind == "V":
         given = _converted(type, given, "V", np.dtype(np.int64))
     if given.dtype.kind not in "biuO" or (given.dtype.kind == "O" and not all(isinstance(i, int) for i in given)):
-        raise _refuse(type, given.tolist()[0])
+        raise refuse(type, given.tolist()[0])
     signed = not type.dtype.name.startswith("u")
     least = -(1 << (type.dtype.bits - 1)) if signed else 0
     most = (1 << (type.dtype.bits - signed)) - 1
@@ -128,7 +130,7 @@ def _raw(type: Type, nbytes: int, item: Any) -> bytes:
         raw = item.tobytes() if isinstance(item, np.void) else bytes(item)
         if len(raw) == nbytes:
             return raw
-    raise _refuse(type, item)
+    raise refuse(type, item)
 
 
 def _link(type: Merkle, item: Any) -> bytes:
@@ -139,7 +141,7 @@ def _link(type: Merkle, item: Any) -> bytes:
     elif isinstance(item, str):
         item = CID.parse(item)
     if not isinstance(item, CID) or item.hash != BLAKE3:
-        raise _refuse(type, item)
+        raise refuse(type, item)
     return bytes(item)
 
 
@@ -149,9 +151,9 @@ def _fixed_text(type: FixedString, item: str) -> bytes:
     try:
         raw = item.encode(_CODECS[type.encoding])
     except UnicodeEncodeError as error:
-        raise InputError(f"{item!r:.60} is not {type.encoding}", rule="dynd.utf8") from error
+        raise InputError(f"{reprlib.repr(item)} is not {type.encoding}", rule="dynd.utf8") from error
     if len(raw) > type.nbytes:
-        raise InputError(f"{item!r:.60} does not fit in {type}", rule="dynd.length")
+        raise InputError(f"{reprlib.repr(item)} does not fit in {type}", rule="dynd.length")
     return raw.ljust(type.nbytes, b"\0")
 
 

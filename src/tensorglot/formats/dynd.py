@@ -3,7 +3,7 @@
     file = varint, that many bytes of type text | the serialized value
 
 A struct is an archive of its fields; any other value is an archive of one tensor,
-`value`. A field that is a block of elements is a dense tensor where it lies; every
+`data`. A field that is a block of elements is a dense tensor where it lies; every
 other is kept as its bytes until somebody asks. Elements of less than a byte take one
 each. Fields of a fixed size are found without reading them; one of another size is
 passed over to find the next.
@@ -23,7 +23,7 @@ from tensorglot.dynd.inputs import Stream
 from tensorglot.dynd.plan import plan_of
 from tensorglot.dynd.tensors import SERIALIZED, from_tensor
 from tensorglot.errors import FormatError, TruncatedError, UnsupportedError
-from tensorglot.formats.table import ReadOptions, WriteOptions
+from tensorglot.formats.table import UNNAMED, ReadOptions, WriteOptions
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE
 from tensorglot.model.index import Index, Layout, shape_columns
@@ -40,15 +40,12 @@ __all__ = ["DTYPES", "inspect", "read", "write"]
 DTYPES: dict[str, str] = {row.name: row.name for row in TABLE}
 """DyND's names are ours."""
 
-ONLY = "value"
-"""The name of a value that is not a struct."""
-
 _BYTES = BY_NAME["uint8"].code
 
 
 def read(source: Source, options: ReadOptions) -> Index:
     type, begin = _header(source, options)
-    fields = type.fields if isinstance(type, Struct) else ((ONLY, type),)
+    fields = type.fields if isinstance(type, Struct) else ((UNNAMED, type),)
     spans = _spans(source, [field for _, field in fields], begin, options)
     blocks = [_block(field) for _, field in fields]
     dims, dim_offsets = shape_columns(
@@ -165,7 +162,7 @@ def inspect(archive: Archive) -> Iterator[FormatError]:
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     tensors = [archive.tensor_at(i) for i in range(len(archive))]
     type: Type = Struct(tuple((tensor.name, tensor.type) for tensor in tensors))
-    if len(tensors) == 1 and tensors[0].name == ONLY and not isinstance(tensors[0].type, Struct):
+    if len(tensors) == 1 and tensors[0].name == UNNAMED and not isinstance(tensors[0].type, Struct):
         type = tensors[0].type
     if len(str(type)) > TEXT_NBYTES:
         raise UnsupportedError(f"a type of more than {TEXT_NBYTES} characters", rule="dynd.type.length")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 from tensorglot.errors import FormatError, InputError, LimitError, TensorglotError, escape
@@ -47,7 +47,7 @@ from tensorglot.model.types import (
 )
 from tensorglot.model.typescan import TEXT_NBYTES, Scanner
 
-__all__ = ["parse", "parse_canonical"]
+__all__ = ["parse", "parse_canonical", "text_of"]
 
 _ROWS: dict[str, Type] = {row.name: dense(row, ()) for row in TABLE}
 _NAMED: dict[str, Type] = {
@@ -91,6 +91,13 @@ def parse_canonical(text: str, limits: Limits = DEFAULT) -> Type:
             f"the canonical spelling of this type is {escape(str(type), longest=160)}", rule="dynd.type.canonical"
         )
     return type
+
+
+@lru_cache(maxsize=1024)
+def text_of(type: Type) -> str:
+    """The canonical text of a type that is about to be written, or a refusal of one that nobody would read."""
+    parse(str(type))
+    return str(type)
 
 
 Wrap: TypeAlias = Callable[[Type], Type]
