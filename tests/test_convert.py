@@ -312,3 +312,18 @@ def test_bounded_memory(dtype: str | None, tmp_path: Path) -> None:
     tg.save(tmp_path / "a.bt", {"w": np.ones(24 << 20, np.float32)}, durable=False)
     used = resident_nbytes(lambda: tg.convert(tmp_path / "a.bt", tmp_path / "b.bt", dtype=dtype, durable=False))
     assert used < 64 * MB
+
+
+@pytest.mark.parametrize("target", ["bintensors", "ztensor", "safetensors", "npz"])
+@pytest.mark.parametrize("source", ["bintensors", "ztensor", "safetensors", "npz"])
+def test_many_small_tensors(source: str, target: str) -> None:
+    rng = np.random.default_rng(1)
+    kinds = (np.float32, np.int8, np.float64, np.bool_)
+    tensors = {f"t{i}": (rng.random(rng.integers(0, 40)) * 9).astype(kinds[i % 4]) for i in range(500)}
+    tensors["large"] = rng.random(30_000)
+    stream = io.BytesIO()
+    tg.convert(tg.dumps(tensors, format=source), stream, format=target, select=lambda name: name != "t7")
+    del tensors["t7"]
+    loaded = tg.loads(stream.getvalue())
+    assert loaded.keys() == tensors.keys()
+    assert all(loaded[name].tobytes() == array.tobytes() for name, array in tensors.items())

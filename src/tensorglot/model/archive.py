@@ -166,16 +166,40 @@ class Archive(Mapping[str, Tensor]):
                 if all(type(payload) is np.ndarray for payload in held):
                     yield joined(cast("list[NDArray[Any]]", held), None if pads is None else pads[a:b])
                     continue
+            close = self._read_together(rows[a:b]) if payloads is None and b - a > 1 else None
             for i, row in enumerate(listed[a:b], a):
                 if pads is not None:
                     yield pads[i]
-                yield from self._row_chunks(row)
+                if close is None:
+                    yield from self._row_chunks(row)
+                else:
+                    yield close[i - a]
+
+    def _read_together(self, rows: NDArray[np.int64]) -> list[memoryview] | None:
+        """The bytes of small raw rows of the source that lie close to each other, in one read."""
+        index = self.index
+        if self.source is None or any(
+            not column.isdisjoint(rows.tolist())
+            for column in (index.codecs.keys(), index.sources.keys(), index.big_endian)
+            if column
+        ):
+            return None
+        begins, ends = index.begins[rows], index.ends[rows]
+        low, high = int(begins.min()), int(ends.max())
+        if high - low > 2 * PIECE_NBYTES:
+            return None
+        data = self.source.read(low, high - low)
+        return [data[a:b] for a, b in zip((begins - low).tolist(), (ends - low).tolist(), strict=True)]
 
     def _row_chunks(self, row: int) -> Iterator[Chunk]:
         name = self.index.name_of(row)
         if row in self.index.big_endian:
             return self.part(row, name).swapped_chunks()
         return self.payload(row, name).chunks()
+
+    def under(self, index: Index) -> Archive:
+        """The same source under another index."""
+        return Archive(index, self.source, limits=self._limits)
 
     def __contains__(self, name: object) -> bool:
         return name in self.index.positions

@@ -13,8 +13,10 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
+
+import numpy as np
 
 from tensorglot.errors import InputError, LossWarning, UnsupportedError
 from tensorglot.formats.table import Format, WriteOptions, for_target
@@ -22,10 +24,11 @@ from tensorglot.io.sink import Writable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.tensor import Tensor, human_nbytes
+from tensorglot.model.index import UNKNOWN
+from tensorglot.model.joined import taken
+from tensorglot.model.tensor import Part, human_nbytes
 from tensorglot.operations.cast import Cast, cast_part
 from tensorglot.operations.choose import DTypes, Rename, Select
-from tensorglot.operations.collect import collect
 from tensorglot.operations.open import Verify, open
 from tensorglot.operations.opened import Given, opened
 from tensorglot.operations.plan import Loss, Plan, Wishes, make_plan
@@ -157,7 +160,7 @@ def _refusal(losses: tuple[Loss, ...]) -> UnsupportedError:
 
 
 def _verify(archive: Archive, plan: Plan) -> None:
-    if archive.verifies:
+    if archive.verifies and archive.index.checksums is not None:
         for step in plan.steps:
             tensor = archive[step.source]
             if tensor.verifier is not None:
@@ -168,19 +171,49 @@ def _converted(
     archive: Archive, plan: Plan, row: Format, on_loss: OnLoss, executor: Executor | None
 ) -> tuple[Archive, list[Callable[[], Cast]]]:
     """The archive to be written, and what will know how its casts went."""
-    tensors: dict[str, Tensor] = {}
+    index = archive.index
+    kept = taken(index, np.array([index.positions[step.source] for step in plan.steps], np.int64))
+    kept = replace(
+        kept,
+        names=[step.target for step in plan.steps],
+        metadata=plan.metadata,
+        attributes=kept.attributes if row.attributes else {},
+    )
+    if all(step.action != "cast" for step in plan.steps):
+        return archive.under(kept), []
+    parts, accounts = _cast_parts(archive.under(kept), plan, on_loss, executor)
+    payloads = [part.payload for part in parts]
+    cast = replace(
+        kept,
+        dtypes=np.array([UNKNOWN if part.dtype is None else part.dtype.code for part in parts], np.uint8),
+        begins=np.zeros(len(parts), np.int64),
+        ends=np.array([payload.nbytes for payload in payloads], np.int64),
+        payloads=payloads,
+        codecs={},
+        decoded_nbytes={},
+        big_endian=frozenset(i for i, part in enumerate(parts) if part.big_endian),
+        sources={},
+    )
+    return archive.under(cast), accounts
+
+
+def _cast_parts(
+    kept: Archive, plan: Plan, on_loss: OnLoss, executor: Executor | None
+) -> tuple[list[Part], list[Callable[[], Cast]]]:
+    """Every part, those to be cast as ones that cast when they are read; tied tensors as one."""
+    index = kept.index
+    parts: list[Part] = []
     accounts: list[Callable[[], Cast]] = []
-    for step in plan.steps:
-        tensor = archive[step.source]
-        parts = tensor.parts
+    done: dict[str, Part] = {}
+    for position, step in enumerate(plan.steps):
+        rows = [kept.part(row, step.source) for row in index.rows(position)]
         if step.action == "cast" and step.tied is not None:
-            parts = tensors[step.tied].parts
+            rows = [done[step.tied]]
         elif step.action == "cast":
-            part, account = cast_part(
-                parts["data"], BY_NAME[step.new], step.source, strict=on_loss == "error", executor=executor
-            )
-            parts = {"data": part}
+            new = BY_NAME[step.new]
+            part, account = cast_part(rows[0], new, step.source, strict=on_loss == "error", executor=executor)
+            rows = [part]
             accounts.append(account)
-        attributes = tensor.attributes if row.attributes else {}
-        tensors[step.target] = Tensor(step.target, parts, tensor.layout, tensor.declared, attributes)
-    return collect(tensors, plan.metadata), accounts
+            done[step.target] = part
+        parts += rows
+    return parts, accounts
