@@ -37,7 +37,7 @@ BELOW_VERBS = {"errors", "limits", "kernels", "model", "wire", "io", "dynd", "fo
 VERBS = BELOW_VERBS | {"operations"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
-    "limits": set(),
+    "limits": {"errors"},
     "kernels": set(),
     "model": {"errors", "limits", "kernels"},
     "wire": {"errors", "limits", "kernels"},

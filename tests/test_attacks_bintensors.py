@@ -344,6 +344,28 @@ def test_all_attacks_together_leave_resident_memory_alone() -> None:
     assert resident_nbytes(all_refused) < 10 * MB
 
 
+@pytest.mark.parametrize("bound", [-1, 1 << 63, 1 << 70, 1.5, "64", None])
+@pytest.mark.parametrize("name", ["rank", "tensors", "name_nbytes", "header_nbytes"])
+def test_a_limit_is_a_number_that_can_be_one(name: str, bound: Any) -> None:
+    if name == "tensors" and bound is None:
+        assert tg.Limits(tensors=None).tensors_or(7) == 7
+        return
+    with pytest.raises(tg.InputError) as caught:
+        tg.Limits(**{name: bound})
+    assert caught.value.rule == "limits.number"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_limit_is_enforced_at_its_very_value(layout: int) -> None:
+    data = build(header(layout, [Row("abc", shape=(1, 2)), Row("d", shape=(0,), begin=2, end=2)]))
+    nbytes = int.from_bytes(data[:8], "little")
+    bounds = {"header_nbytes": nbytes, "tensors": 2, "rank": 2, "name_nbytes": 3}
+    assert len(tg.open(data, limits=tg.Limits(**bounds))) == 2
+    for name, bound in bounds.items():
+        with pytest.raises(tg.LimitError):
+            tg.open(data, format=f"bintensors@{layout}", limits=tg.Limits(**{name: bound - 1}))
+
+
 NAMES = {
     "NUL": "a\0b",
     "ESC": "\x1b[2J\x1b]0;owned\x07",

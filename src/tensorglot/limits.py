@@ -6,7 +6,9 @@ lawful, and a caller who trusts it raises the bound.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+from tensorglot.errors import InputError
 
 __all__ = ["DEFAULT", "Limits"]
 
@@ -31,6 +33,14 @@ class Limits:
     """The window that a zstd frame may ask for."""
     void_count: int = 1 << 20
     """Elements of a dimension whose elements take no bytes."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            bound = getattr(self, field.name)
+            if field.name == "tensors" and bound is None:
+                continue
+            if not isinstance(bound, int) or not 0 <= bound < 1 << 63:
+                raise InputError(f"{field.name} is a number from 0 to 2**63 - 1, not {bound!r}", rule="limits.number")
 
     def tensors_or(self, default: int = 1 << 20) -> int:
         return default if self.tensors is None else self.tensors
