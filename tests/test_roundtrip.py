@@ -59,7 +59,7 @@ def test_plain_values_are_saved_as_numpy_sees_them() -> None:
     values: dict[str, Any] = {
         "float": 1.5, "int": 3, "bool": True, "scalar": np.float32(2), "list": [[1, 2], [3, 4]], "empty": [],
         "long": np.ones(2, np.longlong), "intc": np.ones(2, np.intc), "bytes": bytearray(b"abc"),
-        "subclass": np.ones((2, 2)).view(np.matrix), "0-d": np.array(7, ">i2"),
+        "nothing masked": np.ma.array([1, 2]), "subclass": np.ones((2, 2)).view(np.matrix), "0-d": np.array(7, ">i2"),
     }  # fmt: skip
     loaded = tg.loads(tg.dumps(values, format="bintensors@1"))
     for name, value in values.items():
@@ -81,6 +81,7 @@ REFUSED: dict[str, tuple[Any, type[tg.TensorglotError], str]] = {
     "ragged": ([[1], [2, 3]], tg.InputError, "save.value"),
     "a bool that is 2": (np.array([2], np.uint8).view(np.bool_), tg.InputError, "values.bool"),
     "packed": (np.ones(1, ml_dtypes.int4), tg.UnsupportedError, "bintensors.write.dtype"),
+    "masked": (np.ma.array([1, 2], mask=[True, False]), tg.UnsupportedError, "save.masked"),
     "nothing": (None, tg.UnsupportedError, "dtype.name"),
 }  # fmt: skip
 

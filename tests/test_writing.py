@@ -110,6 +110,8 @@ STREAMED: dict[str, tuple[Callable[[tg.Writer], None], str]] = {
     "too much": (lambda out: _stream(out, b"\0" * 9), "stream.size"),
     "another type": (lambda out: _stream(out, np.zeros(2, np.int32)), "stream.dtype"),
     "negative": (lambda out: cast("None", out.stream("x", "float32", (-1, -8))), "stream.shape"),
+    "not whole": (lambda out: cast("None", out.stream("x", "float32", cast("Any", (1.5,)))), "stream.shape"),
+    "a number for a shape": (lambda out: cast("None", out.stream("x", "float32", cast("Any", 8))), "stream.shape"),
     "twice": (lambda out: (_stream(out, b"\0" * 8), _stream(out, b"\0" * 8))[0], "writer.name"),
     "not finished": (lambda out: cast("None", out.stream("x", "float32", (2,))), "writer.stream"),
     "another while one is open": (

@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import InputError, TensorglotError
+from tensorglot.errors import InputError, TensorglotError, UnsupportedError
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE, dtype_of
 from tensorglot.model.index import UNKNOWN, Index, Layout
@@ -154,6 +154,8 @@ def check_name(name: object) -> None:
 
 def _as_array(name: str, value: Any) -> NDArray[Any]:
     if isinstance(value, np.ndarray):
+        if np.ma.is_masked(value):
+            raise UnsupportedError("values are masked: fill the array first", rule="save.masked", tensor=name)
         return np.asarray(value)
     try:
         return _foreign(name, value)

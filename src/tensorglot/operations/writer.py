@@ -9,6 +9,7 @@ every other save, with the kernel copying. The target is whole or absent.
 from __future__ import annotations
 
 import math
+import operator
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -128,7 +129,11 @@ class Writer:
     def stream(self, name: str, dtype: DTypeLike | DType, shape: Sequence[int]) -> TensorStream:
         """Declares a tensor whose values are then written in pieces."""
         self._check(name)
-        row, dims = dtype_of(dtype, name), tuple(int(size) for size in shape)
+        row = dtype_of(dtype, name)
+        try:
+            dims = tuple(operator.index(size) for size in shape)
+        except TypeError as error:
+            raise InputError(f"a shape is whole numbers, not {shape!r}", rule="stream.shape", tensor=name) from error
         if any(size < 0 for size in dims):
             raise InputError(f"a negative size in {list(dims)}", rule="stream.shape", tensor=name)
         begin = self._spool.tell()
