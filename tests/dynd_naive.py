@@ -27,7 +27,7 @@ class Naive:
         self.data = bytes(data)
 
     def value(self, t):
-        return READ[type(t)](self, t)
+        return need(type(t) in READ, READ.get(type(t)))(self, t)
 
     def take(self, n):
         need(n <= len(self.data))

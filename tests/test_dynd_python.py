@@ -68,7 +68,7 @@ def test_types(value, text):
     "value",
     [[1, "a"], [True, 1], [{"a": 1}, {"b": 1}], [(1,), (1, 2)], [[1], 2], {1: 2}, object(), [{"a": 1}, (1,)], {1, 2},
      2**200, [np.int8(1), np.int16(1)], [1, b"a"]],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_values_without_a_type(value):
     with pytest.raises((InputError, UnsupportedError)):

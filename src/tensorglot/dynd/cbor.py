@@ -91,10 +91,9 @@ def _is_typed_array(type: Fixed | Storage) -> bool:
 
 def to_exchange(value: Value, limits: Limits) -> bytes:
     """A value as CBOR for exchange."""
-    type = value.plan.type
-    item = (
-        _native(value, value.plan.root) if is_native(type) else cbor.Tag(TAG, [text_of(type), encoded(value).tobytes()])
-    )
+    text = text_of(value.plan.type)
+    native = is_native(value.plan.type)
+    item = _native(value, value.plan.root) if native else cbor.Tag(TAG, [text, encoded(value).tobytes()])
     return cbor.encode(item, replace(_PROFILE, depth=limits.cbor_depth))
 
 
