@@ -6,12 +6,14 @@ other things too. Both kinds of memory are peaks over the call, above where it b
 
 from __future__ import annotations
 
+import signal
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["INTERPRETED", "MB", "allocated_nbytes", "resident_nbytes", "seconds"]
+__all__ = ["INTERPRETED", "MB", "allocated_nbytes", "at_once", "resident_nbytes", "seconds"]
 
 MB = 1_000_000
 
@@ -32,6 +34,22 @@ def seconds(call: Callable[[], object], repeats: int = 5) -> float:
         call()
         best = min(best, time.process_time() - start)
     return best
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """For what must not wait: whatever takes a second by the clock fails, also what would wait forever."""
+
+    def waited(*_: object) -> None:
+        raise AssertionError("it waits")
+
+    before = signal.signal(signal.SIGALRM, waited)
+    signal.setitimer(signal.ITIMER_REAL, 1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def allocated_nbytes(call: Callable[[], object]) -> int:

@@ -6,6 +6,7 @@ the time of the check, for everybody who has imported from it.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -100,6 +101,11 @@ def a_planted_link(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saving.test_a_link_planted_at_the_temporary_name_is_not_followed(target, monkeypatch)
 
 
+def open_a_fifo(folder: Path, _: pytest.MonkeyPatch) -> None:
+    os.mkfifo(folder / "fifo")
+    host.test_only_regular_files_are_opened_and_the_refusal_comes_at_once("fifo", "pread", {"fifo": folder / "fifo"})
+
+
 def every_form(*_: Any) -> None:
     roundtrip.test_every_type_in_every_form_and_shape("int32", "bintensors@1")
 
@@ -148,6 +154,12 @@ DEFECTS = [
             ),
         ),
         lambda folder, _: host.test_a_file_cut_short_under_an_open_archive_is_a_truncated_error(folder),
+    ),
+    Defect(
+        "an open that waits for a writer",
+        SOURCE,
+        ((" | os.O_NONBLOCK", ""),),
+        open_a_fifo,
     ),
     Defect("long varints", KERNEL, (("        if value < least:", "        if value < 0:"),), all_attacks),
     Defect(
