@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["bintensors", "bson"]
+__all__ = ["bintensors", "bson", "ztensor"]
 
 
 def _target(name: str) -> Any:
@@ -22,3 +22,4 @@ def _target(name: str) -> Any:
 
 bintensors = _target("bintensors")
 bson = _target("bson")
+ztensor = _target("ztensor")

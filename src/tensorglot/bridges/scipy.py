@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.model.layouts import COO, CSR, check_values
 from tensorglot.model.tensor import Tensor
 
@@ -34,16 +34,21 @@ def from_tensor(tensor: Tensor) -> Any:
     sparse = _sparse()
     if tensor.layout not in (CSR, COO):
         raise UnsupportedError(
-            f"a tensor of layout {tensor.layout} is not sparse", rule="bridge.layout", tensor=tensor.name
+            f"a tensor of layout {escape(tensor.layout)} is not sparse", rule="bridge.layout", tensor=tensor.name
         )
     tensor.verify()
     check_values(tensor)
     values = tensor.parts["values"].array(tensor.name)
-    if tensor.layout == COO:
-        coords = tuple(map(_signed, tensor.parts["coords"].array(tensor.name)))
-        return sparse.coo_array((values, coords), shape=tensor.shape)
-    indices, indptr = (_signed(tensor.parts[part].array(tensor.name)) for part in ("indices", "indptr"))
-    return sparse.csr_array((values, indices, indptr), shape=tensor.shape)
+    try:
+        if tensor.layout == COO:
+            coords = tuple(map(_signed, tensor.parts["coords"].array(tensor.name)))
+            return sparse.coo_array((values, coords), shape=tensor.shape)
+        indices, indptr = (_signed(tensor.parts[part].array(tensor.name)) for part in ("indices", "indptr"))
+        return sparse.csr_array((values, indices, indptr), shape=tensor.shape)
+    except (TypeError, ValueError) as error:
+        raise UnsupportedError(
+            f"scipy cannot hold it: {escape(str(error))}", rule="bridge.scipy", tensor=tensor.name
+        ) from error
 
 
 def _signed(indices: NDArray[Any]) -> NDArray[Any]:

@@ -121,6 +121,7 @@ class Encoded:
         try:
             out = np.empty(nbytes, np.uint8).data
         except MemoryError as error:
+            self.codec.decode_into(self, offset, memoryview(bytearray()))  # bytes that are wrong are the better reason
             raise LimitError(
                 f"{nbytes} bytes do not fit in memory", rule="memory.size", offset=self.begin, tensor=self.tensor
             ) from error

@@ -146,7 +146,10 @@ class Part:
                 rule="dtype.known",
                 tensor=tensor,
             )
-        return self.dtype.require_numpy(tensor)
+        dtype = self.dtype.require_numpy(tensor)
+        if 0 in self.shape and math.prod(size for size in self.shape if size) * dtype.itemsize >= 1 << 63:
+            raise UnsupportedError(f"NumPy has no shape {list(self.shape)}", rule="tensor.shape", tensor=tensor)
+        return dtype
 
     def _stored(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
         return dtype.newbyteorder(">" if self.big_endian else "<")
@@ -359,7 +362,7 @@ class Tensor:
             kind = part.dtype.name if part.dtype is not None else escape(part.unknown_dtype or "?")
             what = f"{kind}{list(part.shape)}"
         else:
-            what = f"{self.layout} {self.type}"
+            what = f"{escape(self.layout)} {self.type}"
         return f"Tensor({escape(self.name, longest=60)}: {what}, {human_nbytes(self.nbytes)})"
 
 

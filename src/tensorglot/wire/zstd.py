@@ -207,10 +207,11 @@ def _check_total(frames: Sequence[Frame], nbytes: int) -> None:
 def _decode_at_once(read: Read, frames: Sequence[Frame], offset: int, out: memoryview) -> None:
     """Frames of known size: those that hold part of what is wanted, on several threads."""
     jobs: list[tuple[Frame, int, memoryview]] = []
+    whole = offset == 0 and len(out) == sum(frame.nbytes or 0 for frame in frames)
     starts = accumulate((frame.nbytes or 0 for frame in frames), initial=0)
     for frame, start in zip(frames, starts, strict=False):
         first, last = max(offset, start), min(offset + len(out), start + (frame.nbytes or 0))
-        if first < last:
+        if first < last or (whole and not frame.nbytes):
             jobs.append((frame, first - start, out[first - offset : last - offset]))
     done = ordered(
         lambda job: _decode(read, job[0], job[0].nbytes or 0, job[1], job[2]),

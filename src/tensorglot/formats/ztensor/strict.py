@@ -8,14 +8,14 @@ blobs. The data itself is not read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from tensorglot.errors import FormatError
+from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.formats.table import WriteOptions
 from tensorglot.formats.ztensor.manifest import PartSpec, TensorSpec, encode_manifest, words_of
 from tensorglot.formats.ztensor.words import ALIGNMENT_01, CANONICAL_ALIGNMENT, FOOTER_2, MAGIC_01, MAGIC_2
-from tensorglot.formats.ztensor.write01 import blobs_of, encode_blobs
+from tensorglot.formats.ztensor.write01 import Blob, blobs_of, encode_blobs
 from tensorglot.formats.ztensor.write2 import footer, is_canonical_name
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
@@ -32,9 +32,23 @@ def _refuse(rule: str, message: str, offset: int | None = None, tensor: str | No
 
 def check_01(source: Source, index: Index, data: bytes, begin: int) -> None:
     """`data` is the index, which stands at `begin`."""
-    blobs = []
+    try:
+        blobs = list(_placed_01(Archive(index, source)))
+        ours = encode_blobs(blobs)
+    except UnsupportedError as error:
+        raise _refuse("index", error.message, begin, error.tensor) from error
+    if begin != max((blob.offset + blob.size for blob in blobs), default=len(MAGIC_01)):
+        raise _refuse("place", "the index is not directly behind the last blob", begin)
+    if ours != data or begin + len(ours) + 8 != source.size:
+        raise _refuse("index", "the index is not in the writer's form", begin + _first_difference(ours, data))
+    spans = [(blob.offset, blob.offset + blob.size) for blob in blobs]
+    _check_zero(source, [(0, len(MAGIC_01)), *spans, (begin, begin)])
+
+
+def _placed_01(archive: Archive) -> Iterator[Blob]:
+    """The blobs that the writer would make of an archive, where it would put them."""
     position = len(MAGIC_01)
-    for blob in blobs_of(Archive(index, source), WriteOptions("0.1")):
+    for blob in blobs_of(archive, WriteOptions("0.1")):
         part, name = blob.part, blob.name
         if isinstance(part.payload, Encoded) or part.dtype is None or part.big_endian:
             raise _refuse("encoding", "a tensor that is not raw, little-endian and of a known type", part.offset, name)
@@ -43,14 +57,7 @@ def check_01(source: Source, index: Index, data: bytes, begin: int) -> None:
         blob.offset = position + -position % ALIGNMENT_01
         blob.size, blob.checksum = part.nbytes, part.checksum
         position = blob.offset + blob.size
-        blobs.append(blob)
-    if position != begin:
-        raise _refuse("place", "the index is not directly behind the last blob", begin)
-    ours = encode_blobs(blobs)
-    if ours != data:
-        raise _refuse("index", "the index is not in the writer's form", begin + _first_difference(ours, data))
-    spans = [(blob.offset, blob.offset + blob.size) for blob in blobs]
-    _check_zero(source, [(0, len(MAGIC_01)), *spans, (begin, begin)])
+        yield blob
 
 
 def check_2(source: Source, index: Index, data: bytes, begin: int) -> None:

@@ -27,7 +27,7 @@ from tensorglot.formats.ztensor.strict import check_01
 from tensorglot.formats.ztensor.words import ALIGNMENT_01, MAGIC_01, NAMES_01
 from tensorglot.kernels import cbor_check, ztensor_index
 from tensorglot.limits import Limits
-from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.dtypes import BY_NAME, TABLE
 from tensorglot.model.index import Index
 from tensorglot.model.names import Names
 from tensorglot.model.payload import Source
@@ -70,13 +70,11 @@ def read(source: Source, options: ReadOptions) -> Index:
         for row, entry in entries.items()
     }
     odd |= gather_parts(index, entries, rows, begin)
-    metadata = _metadata(index, scanned, odd)
+    metadata = _metadata(index, columns, scanned, entries, odd)
     found = splice(scanned, odd, Zstd(), format="ztensor@0.1", data=index, metadata=metadata, hidden=HIDDEN)
-    twice = names.first_duplicate() if not odd else _first_duplicate(found.names)
+    twice = _twice(names, odd, found.names, entries)
     if twice is not None:
-        raise FormatError(
-            "two tensors of one name", rule="ztensor.name.duplicate", offset=begin, tensor=found.names[twice]
-        )
+        raise FormatError("two tensors of one name", rule="ztensor.name.duplicate", offset=begin, tensor=twice)
     if options.strict:
         check_01(source, found, index, begin)
     return found
@@ -192,21 +190,52 @@ def _check_places(scanned: Scanned, rows: Mapping[int, Row], region: Region, lab
     check_blobs(begins, ends, region, label)
 
 
-def _metadata(index: bytes, scanned: Scanned, odd: dict[int, Object | None]) -> Mapping[str, Any] | None:
-    """What the entry for metadata says; the entry is no tensor."""
-    for row, entry in scanned.attributes.items():
-        if scanned.names[row] == METADATA and scanned.nbytes[row] == 0 and scanned.dtypes[row] == BY_NAME["uint8"].code:
-            begin = metadata_field(index, entry)
-            if begin is not None:
-                odd[row] = None
-                return metadata_at(index, begin)
+def _metadata(
+    index: bytes,
+    columns: ztensor_index.Columns,
+    scanned: Scanned,
+    entries: Mapping[int, Entry],
+    odd: dict[int, Object | None],
+) -> Mapping[str, Any] | None:
+    """What the entry for metadata says: an empty vector of bytes by that name. It is no tensor."""
+    rows = [row for row, entry in entries.items() if _is_metadata(entry.name, entry.dtype, entry.shape, entry.encoding)]
+    for row in scanned.attributes:
+        if scanned.nbytes[row] == 0:
+            dims = scanned.dims[scanned.dim_offsets[row] : scanned.dim_offsets[row + 1]].tolist()
+            encoding = "zstd" if scanned.encoded[row] else "raw"
+            if _is_metadata(scanned.names[row], TABLE[scanned.dtypes[row]].name, tuple(dims), encoding):
+                rows.append(row)
+    for row in rows:
+        begin = metadata_field(index, int(columns.entries[row]))
+        if begin is not None:
+            odd[row] = None
+            return metadata_at(index, begin)
     return None
 
 
-def _first_duplicate(names: Sequence[str]) -> int | None:
+def _is_metadata(name: str, dtype: str, shape: tuple[int, ...], encoding: str) -> bool:
+    return (name, dtype, shape, encoding) == (METADATA, "uint8", (0,), "raw")
+
+
+def _twice(
+    names: Names, odd: Mapping[int, Object | None], tensors: Sequence[str], entries: Mapping[int, Entry]
+) -> str | None:
+    """A name that two entries have, or two tensors."""
+    if odd:
+        listed = list(names)
+        for row, entry in entries.items():
+            listed[row] = entry.name
+        found = _duplicate(listed)
+        return found if found is not None else _duplicate(tensors)
+    first = names.first_duplicate()
+    return None if first is None else names[first]
+
+
+def _duplicate(names: Sequence[str]) -> str | None:
+    """A name that stands twice."""
     seen: set[str] = set()
-    for position, name in enumerate(names):
+    for name in names:
         if name in seen:
-            return position
+            return name
         seen.add(name)
     return None

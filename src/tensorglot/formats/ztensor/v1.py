@@ -215,7 +215,14 @@ def _require(fields: dict[str, int], keys: tuple[str, ...], name: str, offset: i
 
 def _placed(thing: _Object) -> Object:
     """An object as rows."""
-    dense = thing.format == "dense" and [part.part for part in thing.components] == ["data"]
+    dense = thing.format == "dense"
+    if dense and [part.part for part in thing.components] != ["data"]:
+        raise FormatError(
+            "a dense object has one component, data",
+            rule="layout.parts",
+            offset=thing.components[0].position,
+            tensor=thing.name,
+        )
     rows = []
     for part in thing.components:
         dtype = NAMES_1.get(part.dtype)

@@ -215,6 +215,11 @@ def blobs_of(archive: Archive, options: WriteOptions) -> Iterator[Blob]:
         part = next(iter(tensor.parts.values()))
         if tensor.layout == "dense" and (part.dtype is None or part.dtype.name in NAMES_01):
             layout, custom = _custom(tensor)
+            empty = part.shape == (0,) and part.dtype is BY_NAME["uint8"]
+            if tensor.name == METADATA and empty and isinstance(custom.get("metadata"), Mapping):
+                raise UnsupportedError(
+                    "it would be read as the metadata of the file", rule="ztensor.write.name", tensor=tensor.name
+                )
             yield _blob(tensor.name, part, options, layout, custom)
         else:
             yield from _part_blobs(tensor, options)
