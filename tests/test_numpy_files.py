@@ -279,6 +279,21 @@ class TestNpz:
                 a, b = sorted((rng.randrange(200), rng.randrange(200)))
                 assert (archive["x"][a:b, 10:20] == array[a:b, 10:20]).all()
 
+    def test_verified(self, tmp_path: Path) -> None:
+        for name, data, canonical in (
+            ("ours", tg.dumps({"a": np.arange(9.0)}, format="npz"), True),
+            ("theirs", npz(a=np.arange(9.0), text=np.array(["x"])), False),
+            ("deflated", npz(compressed=True, a=np.arange(9.0)), False),
+        ):
+            report = tg.verify(data, deep=True)
+            assert (report.ok, report.canonical) == (True, canonical), name
+            assert report.checksums == (2 if name == "theirs" else 1)
+        broken = bytearray(npz(a=np.arange(9.0)))
+        broken[broken.index(b"\n") + 20] ^= 1
+        assert [problem.rule for problem in tg.verify(bytes(broken)).problems] == ["checksum.mismatch"]
+        with pytest.raises(tg.IntegrityError):
+            tg.loads(bytes(broken), verify="lazy")
+
     def test_arrays_are_aligned(self, tmp_path: Path) -> None:
         tg.save(tmp_path / "x.npz", {"a": np.ones(3, np.int8), "bb": np.arange(4.0)})
         with tg.open(tmp_path / "x.npz", backend="mmap") as archive:

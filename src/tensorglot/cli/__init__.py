@@ -39,6 +39,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("hash", "tensorglot.cli.hash", "Print the identity of every tensor, and of them all."),
     Command("diff", "tensorglot.cli.diff", "Compare two files: names, types, shapes, values, metadata."),
     Command("convert", "tensorglot.cli.convert", "Write the tensors of a file to another, in any format."),
+    Command("split", "tensorglot.cli.split", "Write a file to a directory of shards with their index."),
+    Command("merge", "tensorglot.cli.merge", "Write a directory of shards, or several files, to one file."),
     Command("vectors", "tensorglot.cli.vectors", "Move vectors between files and MongoDB, and make them smaller."),
     Command("formats", "tensorglot.cli.formats", "List the formats with what each can read, write and hold."),
     Command("completion", "tensorglot.cli.completion", "Print what makes a shell complete commands and options."),

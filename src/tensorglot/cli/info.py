@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tensorglot.cli.options import as_json, counted, file_argument, ratio_text, reading_format, shape_text, source_of
-from tensorglot.cli.terminal import Column, print_fields, print_json, print_table
+from tensorglot.cli.terminal import Column, message, print_fields, print_json, print_table
 from tensorglot.errors import escape
 
 if TYPE_CHECKING:
@@ -47,11 +47,14 @@ def command(file: str, name: str | None, format: str | None, as_json: bool) -> N
             (print_json if as_json else _print_tensor)(fields)
             return
         summary = summarize(archive)
-        metadata = plain(archive.metadata)
+        metadata, notes = plain(archive.metadata), archive.notes
     if as_json:
-        print_json({"file": file, **summary.to_dict(), "metadata": metadata})
-    else:
-        _print_summary(file, summary, metadata)
+        said = [{"rule": note.rule, "message": note.message} for note in notes]
+        print_json({"file": file, **summary.to_dict(), "metadata": metadata, "notes": said})
+        return
+    _print_summary(file, summary, metadata)
+    for note in notes:
+        message(f"note: {note.message}")
 
 
 def _print_summary(file: str, summary: Summary, metadata: Mapping[str, Any] | None) -> None:

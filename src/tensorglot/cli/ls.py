@@ -64,6 +64,9 @@ def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None
         Column("shape", [shape_text(row.shape) for row in rows], elastic=True),
         Column("size", [human_nbytes(row.nbytes) for row in rows], right=True),
     ]
+    layout = Column("layout", [escape(row.layout) for row in rows], elastic=True)
+    if not long and informative(layout, "dense"):
+        columns.append(layout)
     total = f"{counted(len(rows), 'tensor')}, {human_nbytes(nbytes)}"
     if long:
         more, alike = _long_columns(rows)

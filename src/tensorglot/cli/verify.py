@@ -50,6 +50,8 @@ def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str |
         for problem in report.problems:
             print(one_line(str(problem)))
         print(f"failed: {counted(len(report.problems), 'problem')}")
+    for note in () if as_json else report.notes:
+        message(f"note: {note.message}")
     if write_sums and report.ok:
         message(f"checksums of {counted(report.tensors, 'tensor')} and of all the rest in {file}.sums")
     return 0 if report.ok else 1

@@ -139,6 +139,8 @@ def _inflated(inflater: Inflater, nbytes: int) -> bytes:
 def _check_canonical(source: Source, index: Index) -> None:
     """One byte string for a value: the file is the one that we would write, stored."""
     position = 0
+    if index.unknown_dtypes:
+        raise FormatError("elements of a type that a writer has not", rule="npz.strict", offset=0)
     for chunk in write(Archive(index, source), WriteOptions("1")):
         if isinstance(chunk, Span) and chunk.source is source and chunk.begin == position:
             position = chunk.end

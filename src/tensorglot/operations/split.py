@@ -19,12 +19,14 @@ from typing import Any
 from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.formats.table import WriteOptions, for_target
 from tensorglot.io.sink import AtomicFile, Writable
+from tensorglot.io.source import Readable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.operations.collect import collect
 from tensorglot.operations.open import open
 from tensorglot.operations.save import Progress, save_archive
 from tensorglot.operations.shards import INDEX_SUFFIX, common_metadata, join_archives
+from tensorglot.operations.verify import Report
 
 __all__ = ["merge", "split"]
 
@@ -33,7 +35,7 @@ STEM = "model"
 
 
 def split(
-    source: str | os.PathLike[str],
+    source: Readable,
     target: str | os.PathLike[str],
     *,
     shard_nbytes: int = SHARD_NBYTES,
@@ -117,7 +119,7 @@ def merge(
     durable: bool = True,
     progress: Progress | None = None,
     limits: Limits | None = None,
-) -> None:
+) -> Report:
     """Writes the tensors of a sharded checkpoint, or of several files, to one file.
 
     No two files may have a tensor of one name, nor contradict one another in their
@@ -134,6 +136,12 @@ def merge(
         joined = Archive(join_archives(archives, "memory", said if metadata is None else metadata), None)
         options = WriteOptions(version, compression, level, checksum)
         save_archive(target, collect(joined), row, options, durable=durable, progress=progress)
+        return Report(
+            f"{row.name}@{version}",
+            tensors=len(joined),
+            nbytes=int(joined.index.nbytes.sum()),
+            notes=joined.notes,
+        )
 
 
 def _refuse_conflicts(archives: Sequence[Archive], conflicts: Sequence[str]) -> None:

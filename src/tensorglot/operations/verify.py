@@ -183,10 +183,10 @@ def _deep_problems(archive: Archive, known: set[str | None]) -> list[Problem]:
 
 
 def _canonical(archive: Archive, limits: Limits | None) -> bool | None:
-    """None for shards, each of which may be canonical."""
-    if archive.source is None:
-        return None
+    """None for shards, each of which may be canonical, and for a format that we do not write."""
     row, version = named(archive.format)
+    if archive.source is None or not row.writes:
+        return None
     try:
         row.module.read(archive.source, ReadOptions(version, strict=True, limits=limits or DEFAULT))
     except FormatError:

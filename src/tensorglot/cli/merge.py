@@ -1,0 +1,65 @@
+"""`tensorglot merge`"""
+
+from __future__ import annotations
+
+import click
+
+from tensorglot.cli.options import as_json, counted, pairs, target_of
+from tensorglot.cli.terminal import message, print_json, progress_bar
+
+__all__ = ["command"]
+
+
+@click.command
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(path_type=str))
+@click.argument("target", type=click.Path(path_type=str))
+@click.option("--to", metavar="FORMAT", help="Write this format, e.g. bintensors@1, not the one of the suffix.")
+@click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Metadata instead of the sources'.")
+@click.option("--compression", metavar="NAME", help="Compress, e.g. zstd.")
+@click.option("--level", type=int, help="How hard to compress.")
+@click.option("--checksum", metavar="NAME", help="Add checksums, e.g. crc32c.")
+@as_json
+def command(
+    sources: tuple[str, ...],
+    target: str,
+    to: str | None,
+    metadata: tuple[str, ...],
+    compression: str | None,
+    level: int | None,
+    checksum: str | None,
+    as_json: bool,
+) -> None:
+    """Write a directory of shards, or several files, to one file.
+
+    A SOURCE is a file of any format, a directory with an index of shards, or such an
+    index. No two may have a tensor of one name, nor contradict one another in their
+    metadata. - is stdout.
+
+    \b
+    Examples:
+      tensorglot merge checkpoint model.safetensors
+      tensorglot merge encoder.zt decoder.bt both.zt --compression zstd
+    """
+    import tensorglot as tg
+    from tensorglot.model.tensor import human_nbytes
+
+    if target == "-" and as_json:
+        raise click.UsageError("stdout cannot have the file and the report: write to a file.")
+    with progress_bar("merging") as progress:
+        report = tg.merge(
+            sources,
+            target_of(target, to),
+            format=to,
+            metadata=pairs(metadata, "--metadata") or None,
+            compression=compression,
+            level=level,
+            checksum=checksum,
+            progress=progress,
+        )
+    if as_json:
+        print_json({"sources": list(sources), "target": target, **report.to_dict()})
+        return
+    where = "" if target == "-" else f" to {target}"
+    message(f"{counted(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}{where}: {report.format}")
+    for note in report.notes:
+        message(f"note: {note.message}")

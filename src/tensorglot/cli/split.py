@@ -1,0 +1,53 @@
+"""`tensorglot split`"""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from tensorglot.cli.options import as_json, counted, source_of
+from tensorglot.cli.terminal import message, print_json, progress_bar
+
+__all__ = ["command"]
+
+_UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]  # generic in its stubs only
+    """`5GB`, `500 MB`, `4GiB`, or a number of bytes."""
+
+    name = "size"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = re.fullmatch(r"(\d{1,15}) ?(?:([KMG]I?)?B)?", str(value).upper(), re.ASCII)
+        if match is None:
+            self.fail(f"'{value}' is no size: 5GB, 500MB, 4GiB or a number of bytes.", param, ctx)
+        return int(match[1]) * _UNITS[match[2] or ""]
+
+
+@click.command
+@click.argument("source", type=click.Path(path_type=str))
+@click.argument("directory", type=click.Path(path_type=str))
+@click.option("--shard-size", type=Size(), default="5GB", show_default=True, help="What a shard holds at most.")
+@click.option("--to", metavar="FORMAT", help="Write this format instead of the source's.")
+@as_json
+def command(source: str, directory: str, shard_size: int, to: str | None, as_json: bool) -> None:
+    """Write a file to a directory of shards with their index.
+
+    DIRECTORY is new or empty, and is whole or not there, whatever happens. A tensor
+    larger than a shard has one of its own. - is stdin.
+
+    \b
+    Examples:
+      tensorglot split model.safetensors model --shard-size 2GB
+      tensorglot split model.zt model --to safetensors
+    """
+    import tensorglot as tg
+
+    with progress_bar("splitting") as progress:
+        files = tg.split(source_of(source), directory, shard_nbytes=shard_size, format=to, progress=progress)
+    if as_json:
+        print_json({"source": source, "target": directory, "files": [str(file) for file in files]})
+    else:
+        message(f"{counted(len(files) - 1, 'shard')} and {files[-1].name} in {directory}")

@@ -1,0 +1,93 @@
+"""split and merge: what they print, what they leave, and with which code they end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import tensorglot as tg
+from tensorglot.cli import commands
+
+TENSORS: dict[str, Any] = {"a": np.arange(100, dtype=np.float32), "b": np.ones(7), "../c": np.zeros((), np.int8)}
+
+
+def run(*args: str | Path, code: int = 0, stdin: bytes | None = None) -> Result:
+    result = CliRunner().invoke(commands, [str(arg) for arg in args], input=stdin)
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    tg.save(tmp_path / "model.safetensors", TENSORS, metadata={"k": "v"})
+    return tmp_path / "model.safetensors"
+
+
+def test_split_and_merge(model: Path) -> None:
+    shards, again = model.with_name("shards"), model.with_name("again.safetensors")
+    result = run("split", model, shards, "--shard-size", "100")
+    assert result.stdout == ""
+    assert "3 shards and model.safetensors.index.json" in result.stderr
+    assert len(list(shards.iterdir())) == 4
+    assert "3 tensors, 457 B to " in run("merge", shards, again).stderr
+    assert again.read_bytes() == model.read_bytes()
+    assert "../c" in run("ls", shards).stdout
+    run("verify", shards)
+    run("diff", shards, model)
+
+
+def test_json(model: Path) -> None:
+    shards, again = model.with_name("shards"), model.with_name("again.bt")
+    said = json.loads(run("split", model, shards, "--json").stdout)
+    assert said["files"] == [
+        str(shards / "model-00001-of-00001.safetensors"),
+        str(shards / "model.safetensors.index.json"),
+    ]
+    said = json.loads(run("merge", shards, again, "--json").stdout)
+    assert (said["tensors"], said["format"], said["ok"]) == (3, "bintensors@0", True)
+
+
+def test_notes_are_printed(model: Path) -> None:
+    shards = model.with_name("shards")
+    run("split", model, shards)
+    tg.save(shards / "stray.safetensors", {"x": np.zeros(1)})
+    assert "note: stray.safetensors is not in" in run("merge", shards, model.with_name("b.bt")).stderr
+    assert "stray.safetensors" in run("verify", shards).stderr
+    assert "stray.safetensors" in run("info", shards).stderr
+    assert json.loads(run("info", shards, "--json").stdout)["notes"][0]["rule"] == "shards.stray"
+
+
+def test_stdin_and_stdout(model: Path) -> None:
+    shards = model.with_name("shards")
+    run("split", "-", shards, stdin=model.read_bytes())
+    assert run("merge", shards, "-", "--to", "safetensors").stdout_bytes == model.read_bytes()
+
+
+def test_exit_codes(model: Path) -> None:
+    shards = model.with_name("shards")
+    run("split", model, shards, "--shard-size", "5 lights", code=2)
+    run("split", model, shards, "--shard-size", "0", code=2)
+    run("split", model, model.parent, code=2)
+    run("split", model.with_name("none"), shards, code=5)
+    run("merge", model, model, model.with_name("b.bt"), code=2)
+    run("merge", model, code=2)
+    run("merge", model, "-", "--to", "bintensors", "--json", code=2)
+    run("split", model, shards, "--to", "gguf", code=2)
+    run("split", model, shards)
+    (shards / "model-00001-of-00001.safetensors").write_bytes(b"\xff" * 20)
+    run("merge", shards, model.with_name("b.bt"), code=3)
+    assert not model.with_name("b.bt").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"), [("17", 17), ("2KB", 2000), ("3 MB", 3_000_000), ("1gb", 10**9), ("4GiB", 4 << 30), ("1B", 1)]
+)
+def test_sizes(text: str, nbytes: int) -> None:
+    from tensorglot.cli.split import Size
+
+    assert Size().convert(text, None, None) == nbytes
