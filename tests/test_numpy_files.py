@@ -289,7 +289,7 @@ class TestNpz:
             assert (report.ok, report.canonical) == (True, canonical), name
             assert report.checksums == (2 if name == "theirs" else 1)
         broken = bytearray(npz(a=np.arange(9.0)))
-        broken[broken.index(b"\n") + 20] ^= 1
+        broken[broken.index(np.arange(9.0).tobytes()) + 20] ^= 1
         assert [problem.rule for problem in tg.verify(bytes(broken)).problems] == ["checksum.mismatch"]
         with pytest.raises(tg.IntegrityError):
             tg.loads(bytes(broken), verify="lazy")
