@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["bintensors", "bson", "ztensor"]
+__all__ = ["bintensors", "bson", "foreign", "ztensor"]
 
 
 def _target(name: str) -> Any:
@@ -23,3 +23,4 @@ def _target(name: str) -> Any:
 bintensors = _target("bintensors")
 bson = _target("bson")
 ztensor = _target("ztensor")
+foreign = _target("foreign")

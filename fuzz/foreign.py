@@ -1,0 +1,207 @@
+"""Mutants of files of other people's formats, by number and by byte: `python fuzz/foreign.py 200000 [seed]`.
+
+The invariant, for safetensors, .npy, .npz, GGUF and files of torch.save, whatever the
+bytes are:
+
+- only our errors leave, and each says its rule in printable words;
+- what is accepted can be listed, described and read, or is refused while it is read;
+- what strict accepts is accepted without, and where we write the format, written again
+  it gives the same bytes;
+- what can be read and written gives the same values when it is read again.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import struct
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import ml_dtypes
+import numpy as np
+
+import tensorglot as tg
+from gguf_builder import build, pair, string, tensor
+
+PT = Path(__file__).parents[1] / "tests" / "corpus" / "pt"
+NUMBERS = (
+    0,
+    1,
+    2,
+    3,
+    255,
+    256,
+    0xFFFF,
+    1 << 16,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 32,
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 64) - 1,
+)
+TOKENS = (
+    b"0", b"-1", b"9223372036854775807", b"18446744073709551616", b"1e9", b"null", b"{", b"}", b"[", b"]", b'"', b",",
+    b"\\u0000", b"\\ud800", b"True", b"(1,)", b"'|O'", b"'<U9'", b"PK\3\4", b"PK\1\2", b"PK\5\6", b"cos\nsystem\n",
+    b"R", b"b", b"Q", b"h\0", b"\x85", b"\x94", b"(", b"t", b"u", b"e", b".",
+)  # fmt: skip
+WRITABLE = ("safetensors", "npy", "npz")
+
+
+@cache
+def bases() -> dict[str, list[bytes]]:
+    """Valid files of each format."""
+    some = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "é\n": np.zeros((), np.bool_),
+        "b": np.ones((2, 0), ml_dtypes.bfloat16),
+    }
+    turned = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    files = {
+        "safetensors": [tg.dumps(some, format="safetensors", metadata=m) for m in (None, {"k": "v"})],
+        "npy": [_npy(turned), _npy(np.arange(3, dtype=">i2")), tg.dumps({"data": some["b"]}, format="npy")],
+        "npz": [_npz(np.savez), _npz(np.savez_compressed), tg.dumps(some, format="npz")],
+        "gguf": [_gguf("<"), _gguf(">")],
+        "pt": [path.read_bytes() for path in sorted(PT.glob("*.pt")) if path.stat().st_size < 8000],
+    }
+    assert all(_accepted(data, format) for format, datas in files.items() for data in datas)
+    return files
+
+
+def _npy(array: object) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def _npz(save: object) -> bytes:
+    file = io.BytesIO()
+    save(file, a=np.arange(40), b=np.asfortranarray(np.zeros((2, 3), ">f4")), c=np.array(["x"]))  # type: ignore[operator]
+    return file.getvalue()
+
+
+def _gguf(order: str) -> bytes:
+    pairs = [
+        pair("general.alignment", 4, struct.pack(f"{order}I", 32), order),
+        pair("words", 9, struct.pack(f"{order}IQ", 8, 2) + string("a", order) + string("é", order), order),
+        pair("numbers", 9, struct.pack(f"{order}IQ2h", 3, 2, 1, -1), order),
+        pair("yes", 7, b"\1", order),
+    ]
+    tensors = [tensor("q", (32, 2), 2, 0, order), tensor("f", (3,), 0, 64, order), tensor("u", (5,), 77, 96, order)]
+    return build(tensors, pairs, bytes(range(101)), order=order)
+
+
+def _accepted(data: bytes, format: str) -> bool:
+    return len(tg.open(data, format=format)) >= 0
+
+
+def mutate(r: random.Random, data: bytearray, other: bytes) -> None:
+    at = r.randrange(len(data))
+    kind = r.randrange(9)
+    if kind == 0:
+        data[at] ^= 1 << r.randrange(8)
+    elif kind == 1:
+        data[at] = r.randrange(256)
+    elif kind == 2:
+        data[at] = (data[at] + r.choice((1, -1))) % 256
+    elif kind in (3, 4):
+        width = r.choice((2, 4, 8))
+        near = (len(data), len(data) - 1, len(data) + 1, at)
+        data[at : at + width] = (r.choice((*NUMBERS, *near)) % (1 << 8 * width)).to_bytes(width, "little")
+    elif kind == 5:
+        data[at : at + r.choice((0, 1, 2))] = r.choice(TOKENS)
+    elif kind == 6:
+        start = r.randrange(len(other))
+        data[at : at + 8] = other[start : start + 8]
+    elif kind == 7:
+        del data[at : at + r.choice((1, 1, 2, 8))]
+    else:
+        data[at:at] = data[at : at + r.choice((1, 4, 16))]
+
+
+def mutants(count: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
+    """A format and a file of it with none to four changes; the length of a safetensors header is often made right."""
+    r = random.Random(seed)
+    for _ in range(count):
+        format = r.choice(list(bases()))
+        data, other = bytearray(r.choice(bases()[format])), r.choice(bases()[format])
+        for _ in range(r.choice((0, 1, 1, 1, 2, 3))):
+            if data:
+                mutate(r, data, other)
+        if format == "safetensors" and r.random() < 0.7 and b"}" in data[8:]:
+            data[:8] = (data.rindex(b"}", 8) - 7).to_bytes(8, "little")
+        yield format, bytes(data)
+
+
+def check(format: str, data: bytes) -> str:
+    """Holds the invariant for one file; returns what became of it."""
+    try:
+        archive = tg.open(data, format=format)
+    except tg.TensorglotError as error:
+        _check_strict_refuses(data, format)
+        return _said(error)
+    outcome = "strict" if _strict(data, format) else "accepted"
+    values = {}
+    for name in archive:
+        archive.info(name)
+        repr(archive[name])
+        try:
+            held = archive[name]
+            values[name] = held.numpy() if held.layout == "dense" else held.dequantize()
+        except tg.TensorglotError as error:
+            outcome = _said(error)
+    if format in WRITABLE and len(values) == len(archive):
+        again = tg.dumps(archive, format=format)
+        reread = tg.loads(again, format=format, strict=True)
+        assert outcome != "strict" or again == data, "strict accepts two forms of one value"
+        for name, array in values.items():
+            assert (reread[name].dtype, reread[name].shape) == (array.dtype, array.shape)
+            assert reread[name].tobytes() == array.tobytes()
+    return outcome
+
+
+def _strict(data: bytes, format: str) -> bool:
+    try:
+        tg.open(data, format=format, strict=True)
+    except tg.FormatError:
+        return False
+    return True
+
+
+def _check_strict_refuses(data: bytes, format: str) -> None:
+    try:
+        tg.open(data, format=format, strict=True)
+    except tg.TensorglotError:
+        return
+    raise AssertionError("refused, and accepted by strict")
+
+
+def _said(error: tg.TensorglotError) -> str:
+    assert error.rule, "an error without a rule"
+    assert str(error).isprintable(), "an error that cannot be printed"
+    return error.rule
+
+
+def main() -> None:
+    count, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else int.from_bytes(os.urandom(4))
+    begun, outcomes = time.perf_counter(), Counter[str]()
+    for format, data in mutants(count, seed):
+        try:
+            outcomes[check(format, data)] += 1
+        except BaseException:
+            print(f"{format}, seed {seed}: {data.hex()}", file=sys.stderr)
+            raise
+    print(f"foreign: {count} mutants, {count / (time.perf_counter() - begun):.0f} a second, seed {seed}")
+    print(", ".join(f"{outcome} {seen}" for outcome, seen in outcomes.most_common()))
+
+
+if __name__ == "__main__":
+    main()

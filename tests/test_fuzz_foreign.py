@@ -1,0 +1,15 @@
+"""Some thousand mutants of a fixed seed in every run of the tests; `make fuzz` has the campaign."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from bounds import INTERPRETED
+from fuzzing import foreign
+
+
+def test_the_invariant_holds_for_mutants() -> None:
+    outcomes = Counter(foreign.check(*mutant) for mutant in foreign.mutants(800 if INTERPRETED else 3000, seed=1))
+    assert outcomes["strict"] > 100
+    assert outcomes["accepted"] > 100
+    assert len(outcomes) > 60, "mutants do not reach the rules"
