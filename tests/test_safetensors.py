@@ -13,6 +13,7 @@ import pytest
 
 import tensorglot as tg
 from arrays import random_tensors, raw
+from fuzzing import foreign
 from peers import run
 from tensorglot.formats.safetensors import DTYPES
 from tensorglot.model.dtypes import BY_NAME, dtype_of
@@ -315,6 +316,32 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.safetensors")):
 print(json.dumps(result))
 """
 
+ACCEPTS = r"""
+import json, pathlib, sys
+from safetensors import deserialize
+accepted = []
+for path in pathlib.Path(sys.argv[1]).glob("*.safetensors"):
+    try:
+        deserialize(path.read_bytes())
+    except Exception:
+        continue
+    accepted.append(path.stem)
+print(json.dumps(accepted))
+"""
+
+LENIENT = {
+    "leading space",
+    "newline padding",
+    "name twice",
+    "name twice, once escaped",
+    "field unknown",
+    "metadata key twice",
+    "metadata null",
+    "rank 65",
+    "name of 100,001 bytes",
+}
+"""What safetensors 0.8.0 accepts: each breaks a rule of ours, or a limit."""
+
 TORCH_WRITES = r"""
 import hashlib, json, pathlib, random, sys, torch
 from safetensors.torch import save_file, load_file
@@ -390,6 +417,30 @@ class TestPackage:
                 assert found == entries
                 copy = tg.dumps(archive, format="safetensors")
             assert copy == path.read_bytes()
+
+    def test_what_the_package_accepts_and_we_refuse_is_known(self, tmp_path: Path) -> None:
+        for number, (data, _) in enumerate(REFUSED.values()):
+            if len(data) < 1_000_000:
+                (tmp_path / f"{number}.safetensors").write_bytes(data)
+        accepted = set(json.loads(run("torch", ACCEPTS, tmp_path)))
+        assert {case for number, case in enumerate(REFUSED) if str(number) in accepted} == LENIENT
+
+    def test_what_we_accept_the_package_accepts_with_the_same_contents(self, tmp_path: Path) -> None:
+        """Mutants of valid files: ours strictly are theirs, byte for byte."""
+        expected = {}
+        found = (data for format, data in foreign.mutants(12_000, seed=23) if format == "safetensors")
+        for number, data in enumerate(found):
+            try:
+                tensors = tg.loads(data, format="safetensors")
+            except tg.TensorglotError:
+                continue
+            (tmp_path / f"{number}.safetensors").write_bytes(data)
+            expected[f"{number}.safetensors"] = {
+                n: [dtype_of(a.dtype).name, list(a.shape), digest(raw(a))] for n, a in tensors.items()
+            }
+        assert len(expected) > 100
+        result = json.loads(run("torch", PACKAGE_READS, tmp_path))
+        assert {file: entries for file, (entries, _, _) in result.items()} == expected
 
 
 def stored(tensor: tg.Tensor) -> bytes:
