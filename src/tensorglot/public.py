@@ -19,6 +19,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Tensor
 from tensorglot.operations.convert import convert
 from tensorglot.operations.diff import Diff, diff
+from tensorglot.operations.edit import edit
 from tensorglot.operations.load import load, loads
 from tensorglot.operations.open import open
 from tensorglot.operations.save import dumps, save
@@ -48,6 +49,7 @@ __all__ = [
     "convert",
     "diff",
     "dumps",
+    "edit",
     "formats",
     "load",
     "loads",

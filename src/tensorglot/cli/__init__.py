@@ -41,6 +41,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("convert", "tensorglot.cli.convert", "Write the tensors of a file to another, in any format."),
     Command("split", "tensorglot.cli.split", "Write a file to a directory of shards with their index."),
     Command("merge", "tensorglot.cli.merge", "Write a directory of shards, or several files, to one file."),
+    Command("edit", "tensorglot.cli.edit", "Change the metadata of a file, and nothing else."),
     Command("vectors", "tensorglot.cli.vectors", "Move vectors between files and MongoDB, and make them smaller."),
     Command("formats", "tensorglot.cli.formats", "List the formats with what each can read, write and hold."),
     Command("completion", "tensorglot.cli.completion", "Print what makes a shell complete commands and options."),

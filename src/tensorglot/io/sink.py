@@ -22,7 +22,7 @@ from typing import BinaryIO, Protocol, TypeAlias, cast
 from tensorglot.errors import InputError
 from tensorglot.io.source import FileSource
 
-__all__ = ["AtomicFile", "Stored", "Writable", "write_stream"]
+__all__ = ["AtomicFile", "Stored", "Writable", "replace_tail", "write_stream"]
 
 Writable: TypeAlias = "str | os.PathLike[str] | BinaryIO"
 
@@ -205,6 +205,29 @@ class AtomicFile:
             os.unlink(temporary, dir_fd=self._directory)
 
     __del__ = _abandon  # an interrupt may come before the `with` block has us, or before `__exit__` has begun
+
+
+def replace_tail(path: str | os.PathLike[str], begin: int, tail: bytes, *, durable: bool = True) -> None:
+    """Writes over the end of a file, from `begin` on. What fails is undone; only a crash of the machine is not."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        old = os.pread(fd, os.fstat(fd).st_size - begin, begin)
+        try:
+            _put_tail(fd, begin, tail, durable)
+        except BaseException:
+            _put_tail(fd, begin, old, durable)
+            raise
+    finally:
+        os.close(fd)
+
+
+def _put_tail(fd: int, begin: int, tail: bytes, durable: bool) -> None:
+    done = 0
+    while done < len(tail):
+        done += os.pwrite(fd, memoryview(tail)[done:], begin + done)
+    os.ftruncate(fd, begin + len(tail))
+    if durable:
+        os.fsync(fd)
 
 
 def write_stream(stream: BinaryIO, pieces: Iterable[Piece]) -> int:

@@ -43,7 +43,7 @@ class Archive(Mapping[str, Tensor]):
     ) -> None:
         self.index = index
         self.source = source
-        self._limits = limits
+        self.limits = limits
         self._verifier = verifier
         self._reopen = reopen
 
@@ -150,7 +150,7 @@ class Archive(Mapping[str, Tensor]):
         codec = index.codecs.get(row)
         if codec is None:
             return Span(source, begin, end)
-        return Encoded(source, begin, end, index.decoded_nbytes[row], codec, name, self._limits)
+        return Encoded(source, begin, end, index.decoded_nbytes[row], codec, name, self.limits)
 
     def chunks(self, rows: NDArray[np.int64], pads: Sequence[bytes] | None = None) -> Iterator[Chunk]:
         """The decoded, little-endian bytes of rows one after the other: in bounded memory, or as spans to copy.
@@ -199,7 +199,7 @@ class Archive(Mapping[str, Tensor]):
 
     def under(self, index: Index) -> Archive:
         """The same source under another index."""
-        return Archive(index, self.source, limits=self._limits)
+        return Archive(index, self.source, limits=self.limits)
 
     def __contains__(self, name: object) -> bool:
         return name in self.index.positions

@@ -13,7 +13,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
 from tensorglot.operations.collect import collect
 
-__all__ = ["Progress", "check_expressible", "dumps", "save", "save_archive"]
+__all__ = ["Progress", "check_expressible", "check_metadata", "dumps", "reported", "save", "save_archive"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the bytes written so far and the bytes in all."""
@@ -75,7 +75,7 @@ def save_archive(
     chunks = _chunks(archive, row, options)
     total = int(archive.index.nbytes.sum())
     if progress is not None:
-        chunks = _reported(chunks, total, progress)
+        chunks = reported(chunks, total, progress)
     if not isinstance(target, (str, os.PathLike)):
         if not hasattr(target, "write"):
             raise InputError(f"a path or a binary file, not {type(target).__name__}", rule="sink.target")
@@ -96,7 +96,7 @@ def check_expressible(archive: Archive, row: Format, options: WriteOptions) -> N
     """What the format has no place for is refused by name, before anything is written."""
     index = archive.index
     if index.metadata is not None:
-        _check_metadata(index.metadata, row)
+        check_metadata(index.metadata, row)
     if not row.names and list(index.names) != [UNNAMED]:
         raise UnsupportedError(
             f"{row.name} has one tensor and keeps no name: call it '{UNNAMED}'",
@@ -122,7 +122,8 @@ def check_expressible(archive: Archive, row: Format, options: WriteOptions) -> N
         raise InputError("a level goes with a compression", rule="save.level")
 
 
-def _check_metadata(metadata: Mapping[str, Any], row: Format) -> None:
+def check_metadata(metadata: Mapping[str, Any], row: Format) -> None:
+    """Refuses metadata that the format has no place for."""
     if row.metadata == "none":
         raise UnsupportedError(f"{row.name} has no metadata", rule="save.metadata")
     if not isinstance(metadata, Mapping):
@@ -137,7 +138,7 @@ def _check_metadata(metadata: Mapping[str, Any], row: Format) -> None:
                 raise InputError("metadata has a lone surrogate", rule="save.metadata") from error
 
 
-def _reported(chunks: Iterable[Chunk], total: int, progress: Progress) -> Iterator[Chunk]:
+def reported(chunks: Iterable[Chunk], total: int, progress: Progress) -> Iterator[Chunk]:
     """Cuts large chunks so that progress is seen."""
     done = 0
     for chunk in chunks:

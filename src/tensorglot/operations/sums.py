@@ -36,7 +36,7 @@ from tensorglot.operations.digests import Stretch, digests
 from tensorglot.operations.pieces import blocks
 from tensorglot.wire.checksums import Checksum, hasher, parse
 
-__all__ = ["Sums", "check_sums", "read_sums", "sums_path", "with_sums", "write_sums"]
+__all__ = ["Sums", "check_sums", "moved_sums", "read_sums", "sums_path", "with_sums", "write_sums"]
 
 SUFFIX = ".sums"
 _READ_NBYTES = 1 << 20
@@ -63,12 +63,21 @@ def sums_path(path: str | os.PathLike[str]) -> Path:
 
 def write_sums(archive: Archive, path: str | os.PathLike[str], *, algorithm: str = "xxh3") -> Path:
     """Writes the checksums of an archive beside its file. Returns where."""
-    index, source = archive.index, _one_source(archive)
-    found = digests([*_stretches(index, source, algorithm)])
-    lines = [f"tensorglot-sums 1 {source.size}"]
-    for (tensor, part), digest in zip(_keys(index), found, strict=True):
+    found = digests([*_stretches(archive.index, _one_source(archive), algorithm)])
+    tensors = {key: str(Checksum(algorithm, digest)) for key, digest in zip(_keys(archive.index), found, strict=True)}
+    return _write(archive, path, tensors, algorithm)
+
+
+def moved_sums(archive: Archive, path: str | os.PathLike[str], sums: Sums) -> Path:
+    """Writes the sidecar of a file whose tensors are those of another sidecar, elsewhere in it perhaps."""
+    return _write(archive, path, sums.tensors, sums.rest.partition(":")[0])
+
+
+def _write(archive: Archive, path: str | os.PathLike[str], tensors: Mapping[Key, str], algorithm: str) -> Path:
+    lines = [f"tensorglot-sums 1 {_one_source(archive).size}"]
+    for (tensor, part), checksum in tensors.items():
         names = json.dumps(tensor) if part == "data" else f"{json.dumps(tensor)} {json.dumps(part)}"
-        lines.append(f"{Checksum(algorithm, digest)} {names}")
+        lines.append(f"{checksum} {names}")
     lines.append(f"{Checksum(algorithm, _rest_digest(archive, algorithm))} -")
     target = sums_path(path)
     with AtomicFile(target) as file:

@@ -11,11 +11,12 @@ and the words (`words`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from tensorglot.errors import FormatError, TruncatedError
 from tensorglot.formats.table import ReadOptions, WriteOptions
-from tensorglot.formats.ztensor import manifest, v01, v1, v2, write01, write2
+from tensorglot.formats.ztensor import edit, manifest, v01, v1, v2, write01, write2
 from tensorglot.formats.ztensor.shards import ShardSource
 from tensorglot.formats.ztensor.words import LOGICAL_2, MAGIC_01, MAGIC_1, MAGIC_2, NAMES_01, STORAGE_2
 from tensorglot.model.archive import Archive
@@ -23,7 +24,7 @@ from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
 
-__all__ = ["DTYPES", "content_digest", "dtypes_in", "inspect", "read", "write"]
+__all__ = ["DTYPES", "content_digest", "dtypes_in", "edited", "inspect", "read", "write"]
 
 DTYPES: dict[str, str] = {
     **{name: name for name in NAMES_01},
@@ -32,6 +33,7 @@ DTYPES: dict[str, str] = {
 }
 
 _READERS = {MAGIC_01: v01.read, MAGIC_1: v1.read, MAGIC_2: v2.read}
+_EDITORS = {"ztensor@0.1": edit.edited_01, "ztensor@2": edit.edited_2}
 _WRITERS = {"0.1": write01.write, "2": write2.write}
 
 
@@ -60,6 +62,12 @@ def read(source: Source, options: ReadOptions) -> Index:
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     return _WRITERS[options.version](archive, options)
+
+
+def edited(archive: Archive, metadata: Mapping[str, Any] | None) -> Iterator[Chunk]:
+    """The file of an archive with other metadata, all else as it is."""
+    assert archive.source is not None  # noqa: S101
+    return _EDITORS[archive.format](archive.source, metadata, archive.limits)
 
 
 def content_digest(archive: Archive) -> str | None:

@@ -33,7 +33,7 @@ from tensorglot.model.names import Names
 from tensorglot.model.payload import Source
 from tensorglot.wire import cbor
 
-__all__ = ["HIDDEN", "read"]
+__all__ = ["HIDDEN", "index_bytes", "read"]
 
 HIDDEN: Mapping[str, str | None] = {**dict.fromkeys(KNOWN), "layout": "dense"}
 """What is no attribute. To the document `layout` is; to the packages 0.1.0 to 0.1.4 it is required."""
@@ -47,7 +47,7 @@ _ITEMSIZE = np.array([BY_NAME[name].bits // 8 for name in NAMES_01], np.int64)
 
 def read(source: Source, options: ReadOptions) -> Index:
     limits = options.limits
-    index, begin = _index(source, limits)
+    index, begin = index_bytes(source, limits)
     count, first = _count(index, begin, limits)
     columns = ztensor_index.Columns(count, len(index))
     ztensor_index.scan_entries(
@@ -80,7 +80,7 @@ def read(source: Source, options: ReadOptions) -> Index:
     return found
 
 
-def _index(source: Source, limits: Limits) -> tuple[bytes, int]:
+def index_bytes(source: Source, limits: Limits) -> tuple[bytes, int]:
     """The bytes of the index, and where they stand."""
     if source.size < len(MAGIC_01) + 8:
         raise TruncatedError("too short for a magic number and a size", rule="ztensor.size", offset=0)

@@ -40,7 +40,7 @@ from tensorglot.model.names import Names
 from tensorglot.model.payload import Source
 from tensorglot.wire import cbor
 
-__all__ = ["MANIFEST_NBYTES", "read"]
+__all__ = ["MANIFEST_NBYTES", "manifest_bytes", "read"]
 
 MANIFEST_NBYTES = 1 << 30
 
@@ -69,7 +69,7 @@ class _Manifest:
 
 def read(source: Source, options: ReadOptions) -> Index:
     limits = options.limits
-    found = _footer(source, limits)
+    found = manifest_bytes(source, limits)
     if found is None:
         if options.strict:
             raise FormatError("a shard of another file", rule="ztensor.strict.shard", offset=source.size - FOOTER_2)
@@ -102,7 +102,7 @@ def read(source: Source, options: ReadOptions) -> Index:
     return index
 
 
-def _footer(source: Source, limits: Limits) -> tuple[bytes, int] | None:
+def manifest_bytes(source: Source, limits: Limits) -> tuple[bytes, int] | None:
     """The bytes of the manifest, which match their hash, and where they stand; None in a data shard."""
     if source.size < len(MAGIC_2) + FOOTER_2:
         raise TruncatedError("too short for a magic number and a footer", rule="ztensor.size", offset=0)

@@ -1,0 +1,204 @@
+"""edit: other metadata, the same tensors, byte for byte; in place, and what is left when that fails."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import tensorglot as tg
+from tensorglot.cli import commands
+
+TENSORS: dict[str, Any] = {"w": np.arange(3000, dtype=np.float32), "b": np.ones(5), "empty": np.zeros((0, 2))}
+EDITABLE = [f"{row.name}@{v}" for row in tg.formats() for v in row.writes if row.metadata != "none"]
+SUFFIX = {f"{row.name}@{v}": row.suffixes[0] for row in tg.formats() for v in row.writes}
+
+
+def made(folder: Path, format: str, **options: Any) -> Path:
+    path = folder / f"model{SUFFIX[format]}"
+    tg.save(path, TENSORS, format=format, **options)
+    return path
+
+
+def metadata_of(path: Path) -> Any:
+    with tg.open(path) as archive:
+        return archive.metadata
+
+
+@pytest.mark.parametrize("old", [None, {}, {"a": "1", "b": "2"}])
+@pytest.mark.parametrize("format", EDITABLE)
+def test_what_is_written_is_what_save_would_write(format: str, old: Any, tmp_path: Path) -> None:
+    path = made(tmp_path, format, metadata=old)
+    done = tg.edit(path, {"b": "3", "c": "é"})
+    assert done.changed
+    new = {**(old or {}), "b": "3", "c": "é"}
+    assert metadata_of(path) == new
+    assert path.read_bytes() == tg.dumps(TENSORS, format=format, metadata=new)
+    assert tg.open(path, strict=True).format == format
+
+
+@pytest.mark.parametrize("format", EDITABLE)
+def test_removing(format: str, tmp_path: Path) -> None:
+    path = made(tmp_path, format, metadata={"a": "1", "b": "2"})
+    tg.edit(path, remove=["a"])
+    assert metadata_of(path) == {"b": "2"}
+    before = path.read_bytes()
+    with pytest.raises(tg.InputError) as caught:
+        tg.edit(path, remove=["a"])
+    assert caught.value.rule == "edit.remove"
+    assert path.read_bytes() == before
+    assert not tg.edit(path, {"b": "2"}).changed
+
+
+ZTENSOR = ["ztensor@0.1", "ztensor@2"]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("format", ZTENSOR)
+def test_encodings_checksums_and_attributes_stay(format: str, in_place: bool, tmp_path: Path) -> None:
+    options = {"compression": "zstd", "checksum": "sha256", "attributes": {"w": {"unit": [1, {"x": None}]}}}
+    path = made(tmp_path, format, **options)
+    with tg.open(path) as archive:
+        before = {name: archive.info(name) for name in archive}
+    tg.edit(path, {"list": [1, 2.5, {"deep": True}]}, in_place=in_place)
+    with tg.open(path, verify="require") as archive:
+        assert {name: archive.info(name) for name in archive} == before
+        assert archive.metadata == {"list": [1, 2.5, {"deep": True}]}
+        assert archive["w"].numpy().tolist() == TENSORS["w"].tolist()
+
+
+@pytest.mark.parametrize("format", ZTENSOR)
+def test_in_place_writes_only_the_end(format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = made(tmp_path, format)
+    inode = path.stat().st_ino
+    written: list[tuple[int, int]] = []
+    pwrite = os.pwrite
+
+    def noted(fd: int, data: Any, offset: int) -> int:
+        written.append((offset, len(data)))
+        return pwrite(fd, data, offset)
+
+    with tg.open(path) as archive:
+        end = max(tensor.offset + tensor.nbytes for tensor in archive.values() if tensor.offset is not None)
+    monkeypatch.setattr(os, "pwrite", noted)
+    tg.edit(path, {"k": "v" * 100}, in_place=True)
+    assert path.stat().st_ino == inode
+    assert all(offset >= end for offset, _ in written)
+    assert path.read_bytes() == tg.dumps(TENSORS, format=format, metadata={"k": "v" * 100})
+    tg.edit(path, remove=["k"], in_place=True)
+    assert metadata_of(path) == {}
+
+
+@pytest.mark.parametrize("fails", ["pwrite", "ftruncate", "fsync"])
+def test_in_place_undoes_what_failed(fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = made(tmp_path, "ztensor@0.1")
+    before = path.read_bytes()
+    real, calls = getattr(os, fails), 0
+
+    def broken(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            if fails == "pwrite":
+                real(arguments[0], b"half", arguments[2])
+            raise OSError(28, "No space left on device")
+        return real(*arguments)
+
+    monkeypatch.setattr(os, fails, broken)
+    with pytest.raises(OSError, match="No space"):
+        tg.edit(path, {"k": "v"}, in_place=True)
+    assert path.read_bytes() == before
+
+
+def test_in_place_needs_an_index_at_the_end(tmp_path: Path) -> None:
+    path = made(tmp_path, "bintensors@1")
+    before = path.read_bytes()
+    with pytest.raises(tg.UnsupportedError) as caught:
+        tg.edit(path, {"k": "v"}, in_place=True)
+    assert caught.value.rule == "edit.in_place"
+    assert path.read_bytes() == before
+
+
+def test_the_kernel_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for format in ("bintensors@0", "ztensor@0.1", "safetensors@1"):
+        path = tmp_path / f"model{SUFFIX[format]}"
+        tg.save(path, {"w": np.zeros(1 << 20)}, format=format)
+        copied = 0
+        copy = os.copy_file_range
+
+        def counted(*arguments: Any, copy: Any = copy) -> int:
+            nonlocal copied
+            done: int = copy(*arguments)
+            copied += done
+            return done
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "copy_file_range", counted)
+            tg.edit(path, {"k": "v"})
+        assert copied >= 8 << 20, format
+
+
+@pytest.mark.parametrize("format", ["bintensors@0", "ztensor@0.1"])
+def test_a_sidecar_goes_along(format: str, tmp_path: Path) -> None:
+    path = made(tmp_path, format)
+    tg.verify(path, sums="write")
+    tg.edit(path, {"k": "v"})
+    report = tg.verify(path)
+    assert (report.ok, report.checksums) == (True, len(TENSORS) + 1)
+    data = bytearray(path.read_bytes())
+    with tg.open(path) as archive:
+        data[archive["w"].offset or 0] ^= 1
+    path.write_bytes(data)
+    tg.edit(path, {"k": "w"})
+    assert [problem.tensor for problem in tg.verify(path).problems] == ["w"]
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a value that is no text": ("bintensors@0", {"metadata": {"n": 3}}, "save.metadata"),
+    "a key that is no text": ("ztensor@2", {"metadata": {3: "n"}}, "save.metadata"),
+    "no metadata in the format": ("npz@1", {"metadata": {"k": "v"}}, "save.metadata"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str, tmp_path: Path) -> None:
+    format, options, rule = REFUSED[case]
+    path = made(tmp_path, format)
+    before = path.read_bytes()
+    with pytest.raises(tg.TensorglotError) as caught:
+        tg.edit(path, **options)
+    assert caught.value.rule == rule
+    assert path.read_bytes() == before
+
+
+def test_old_versions_are_refused(tmp_path: Path) -> None:
+    corpus = Path(__file__).parent / "corpus" / "ztensor-1"
+    path = tmp_path / "old.zt"
+    path.write_bytes(next(iter(sorted(corpus.glob("*.zt")))).read_bytes())
+    with pytest.raises(tg.UnsupportedError) as caught:
+        tg.edit(path, {"k": "v"})
+    assert caught.value.rule == "format.write"
+
+
+def run(*args: str | Path, code: int = 0) -> Result:
+    result = CliRunner().invoke(commands, [str(arg) for arg in args])
+    assert result.exit_code == code, result.output
+    return result
+
+
+class TestCommandLine:
+    def test_edit(self, tmp_path: Path) -> None:
+        path = made(tmp_path, "ztensor@0.1", metadata={"old": "x"})
+        result = run("edit", path, "--set", "a=b=c", "--set-json", 'n={"x": [1]}', "--remove", "old", "--in-place")
+        assert metadata_of(path) == {"a": "b=c", "n": {"x": [1]}}
+        assert result.stdout.split() == ["a", "b=c", "n", "{'x':", "[1]}"]
+        report = json.loads(run("edit", path, "--set", "a=b=c", "--json").stdout)
+        assert (report["changed"], report["metadata"]["a"]) == (False, "b=c")
+        run("edit", path, code=2)
+        run("edit", path, "--set-json", "n={", code=2)
+        run("edit", path, "--remove", "nothing", code=2)
