@@ -43,6 +43,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("merge", "tensorglot.cli.merge", "Write a directory of shards, or several files, to one file."),
     Command("edit", "tensorglot.cli.edit", "Change the metadata of a file, and nothing else."),
     Command("vectors", "tensorglot.cli.vectors", "Move vectors between files and MongoDB, and make them smaller."),
+    Command("dynd", "tensorglot.cli.dynd", "Serialize values of any type to canonical bytes, and back."),
     Command("formats", "tensorglot.cli.formats", "List the formats with what each can read, write and hold."),
     Command("completion", "tensorglot.cli.completion", "Print what makes a shell complete commands and options."),
     Command("demo", "tensorglot.cli.demo", "Make a small checkpoint and show what can be done with it."),

@@ -92,7 +92,8 @@ def _report(error: BaseException, code: int, as_json: bool) -> None:
         return
     message = str(error) if isinstance(error, TensorglotError) else _message(error)
     label = click.style("error:", fg="red", bold=True) if styled(sys.stderr) else "error:"
-    print(label, one_line(message), file=sys.stderr, flush=True)
+    lines = message.split("\n") if getattr(error, "rule", "").startswith("dynd.type.") else [message]  # with a caret
+    print(label, "\n".join(map(one_line, lines)), file=sys.stderr, flush=True)
 
 
 def _message(error: BaseException) -> str:

@@ -18,10 +18,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.dynd.json import to_json
 from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.model.payload import PIECE_NBYTES, as_bytes
 from tensorglot.model.slicing import select
-from tensorglot.model.tensor import Tensor
+from tensorglot.model.tensor import NESTED, Tensor
 from tensorglot.operations.plain import plain
 
 __all__ = ["IndexText", "json_document", "npy_bytes", "parse_index", "text_lines"]
@@ -118,8 +119,22 @@ def _blocks(tensor: Tensor, index: IndexText, *, whole_rows: bool = False) -> It
         yield np.asarray(values[region.index])
 
 
+def _nested(tensor: Tensor, index: IndexText) -> Any:
+    if index != (...,):
+        raise UnsupportedError("a nested value is printed whole", rule="tensor.dense", tensor=tensor.name)
+    return to_json(tensor)
+
+
 def text_lines(tensor: Tensor, index: IndexText) -> Iterator[bytes]:
-    """A row of the last axis a line, an empty line between matrices; of one dimension, a value a line."""
+    """A row of the last axis a line, an empty line between matrices; of one dimension, a value a line.
+
+    A nested value is JSON, an element of its first dimension a line.
+    """
+    if tensor.layout == NESTED:
+        values = _nested(tensor, index)
+        for value in values if isinstance(values, list) else [values]:
+            yield json.dumps(value).encode() + b"\n"
+        return
     shape = _Region.of(tensor, index).shape
     if len(shape) < 2:
         for block in _blocks(tensor, index):
@@ -153,6 +168,10 @@ def npy_bytes(tensor: Tensor, index: IndexText) -> Iterator[bytes | memoryview]:
 
 def json_document(tensor: Tensor, index: IndexText) -> Iterator[bytes]:
     """Values as nested lists: a complex number is a pair, NaN and the infinities are text."""
+    if tensor.layout == NESTED:
+        nested = {"name": tensor.name, "type": str(tensor.type), "values": _nested(tensor, index)}
+        yield json.dumps(nested).encode() + b"\n"
+        return
     dtype = _dense_dtype(tensor)
     values = np.asarray(tensor[index])
     document = {

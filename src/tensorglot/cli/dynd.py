@@ -1,0 +1,187 @@
+"""`tensorglot dynd`"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tensorglot.cli.options import as_json
+from tensorglot.cli.terminal import print_json
+
+if TYPE_CHECKING:
+    from tensorglot.model.tensor import Tensor
+
+__all__ = ["command"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_file = click.argument("file", type=click.Path(path_type=str, allow_dash=True), default="-")
+_type = click.option("--type", "type_text", metavar="TYPE", help="The type of the value, e.g. 'var * {x: ?int32}'.")
+_output = click.option(
+    "-o", "--output", type=click.Path(path_type=str), help="Write to this file, whole or not at all."
+)
+
+
+@click.group
+def command() -> None:
+    """Serialize values of any type to canonical bytes, and back.
+
+    A value is JSON, or an array in a .npy file. In JSON bytes are {"$hex": "00ff"}, a
+    complex number is the pair of its parts, and what lies in an array[T] is {"$type":
+    ..., "$value": ...}. Each of the commands has --json.
+
+    \b
+    Examples:
+      echo '[[1], [2]]' | tensorglot dynd encode --type 'var * var * int8' --hex
+      tensorglot dynd type 'fixed[3]**2*real'
+    """
+
+
+@command.command
+@_file
+@_type
+@click.option("--pack", is_flag=True, help="Write the type before the value: a .dynd file.")
+@click.option("--hex", "as_hex", is_flag=True, help="Write hexadecimal digits.")
+@_output
+@as_json
+def encode(file: str, type_text: str | None, pack: bool, as_hex: bool, output: str | None, as_json: bool) -> None:
+    """Write the canonical bytes of a value.
+
+    Without --type the value says what it is: numbers are int64 or float64, a list is
+    N * T where all lists in its place are equally long, else var * T. FILE is - for
+    the standard input.
+
+    \b
+    Examples:
+      tensorglot dynd encode weights.npy --pack -o weights.dynd
+      echo '["a", null]' | tensorglot dynd encode --hex
+    """
+    from tensorglot import dynd
+
+    tensor = _value(file, type_text)
+    data = dynd.pack(tensor) if pack else tensor.serialize()
+    _write(data, as_hex, output, as_json, {"type": str(tensor.type), "cid": tensor.cid(), "nbytes": len(data)})
+
+
+@command.command
+@_file
+@_type
+@click.option("--hex", "as_hex", is_flag=True, help="FILE has hexadecimal digits.")
+@as_json
+def decode(file: str, type_text: str | None, as_hex: bool, as_json: bool) -> None:
+    """Print the value of canonical bytes, as JSON.
+
+    Without --type the bytes have their type before them, as a .dynd file has. With
+    --json the type is printed, too.
+
+    \b
+    Examples:
+      tensorglot dynd decode weights.dynd
+      echo 03010203 | tensorglot dynd decode --hex --type 'var * int8'
+    """
+    from tensorglot import dynd
+
+    data = _bytes(file, as_hex)
+    _print(dynd.unpack(data) if type_text is None else dynd.deserialize(data, type_text), as_json)
+
+
+@command.command("type")
+@click.argument("text", required=False)
+@click.option(
+    "--of", "file", type=click.Path(path_type=str, allow_dash=True), help="The type of the value in this file."
+)
+@as_json
+def type_(text: str | None, file: str | None, as_json: bool) -> None:
+    """Print the canonical spelling of a type.
+
+    \b
+    Examples:
+      tensorglot dynd type 'var*{x:int, y:option[real],}'
+      tensorglot dynd type --of weights.npy
+    """
+    from tensorglot import dynd
+    from tensorglot.model.types import symbolic
+
+    if (text is None) == (file is None):
+        raise click.UsageError("Give a type, or a file with --of.")
+    type = dynd.parse(text) if text is not None else _value(file or "-", None).type
+    if as_json:
+        print_json({"type": str(type), "symbolic": symbolic(type)})
+    else:
+        print(type)
+
+
+@command.command
+@_file
+@_type
+@click.option("--dag", is_flag=True, help="As a DAG-CBOR node with the type beside the bytes.")
+@click.option("--decode", "decoding", is_flag=True, help="FILE is CBOR; print its value as JSON.")
+@click.option("--hex", "as_hex", is_flag=True, help="CBOR as hexadecimal digits.")
+@_output
+@as_json
+def cbor(
+    file: str, type_text: str | None, dag: bool, decoding: bool, as_hex: bool, output: str | None, as_json: bool
+) -> None:
+    """Write a value as CBOR, or print one that is CBOR.
+
+    \b
+    Examples:
+      echo '{"a": 1, "b": "x"}' | tensorglot dynd cbor --hex
+      echo 83010203 | tensorglot dynd cbor --decode --hex
+    """
+    from tensorglot import dynd
+
+    profile: Any = "dag" if dag else "exchange"
+    if decoding:
+        _print(dynd.from_cbor(_bytes(file, as_hex), type_text, profile=profile), as_json)
+        return
+    tensor = _value(file, type_text)
+    data = dynd.to_cbor(tensor, profile=profile)
+    _write(memoryview(data), as_hex, output, as_json, {"type": str(tensor.type), "nbytes": len(data)})
+
+
+def _bytes(file: str, as_hex: bool) -> bytes:
+    from tensorglot.errors import InputError
+
+    with click.open_file(file, "rb") as stream:
+        data: bytes = stream.read()
+    if not as_hex:
+        return data
+    try:
+        return bytes.fromhex(data.decode("ascii", "replace"))
+    except ValueError as error:
+        raise InputError(f"no hexadecimal digits: {error}", rule="dynd.hex") from error
+
+
+def _value(file: str, type_text: str | None) -> Tensor:
+    import tensorglot as tg
+    from tensorglot.dynd.json import from_json
+
+    if file.lower().endswith(".npy"):
+        return tg.dynd.array(tg.load(file, format="npy")["data"], type_text)
+    return from_json(_bytes(file, False), None if type_text is None else tg.dynd.parse(type_text))
+
+
+def _print(tensor: Tensor, as_json: bool) -> None:
+    from tensorglot.dynd.json import to_json
+
+    print_json({"type": str(tensor.type), "value": to_json(tensor)} if as_json else to_json(tensor))
+
+
+def _write(data: memoryview, as_hex: bool, output: str | None, as_json: bool, about: dict[str, Any]) -> None:
+    from tensorglot.io.sink import AtomicFile, write_stream
+
+    if as_json:
+        print_json({**about, "hex": data.hex()})
+        return
+    if output is None and not as_hex and sys.stdout.isatty():
+        raise click.UsageError("Bytes are not for a terminal: use --hex, or -o FILE.")
+    pieces = [data.hex().encode() + b"\n" if as_hex else data]
+    if output is None:
+        write_stream(sys.stdout.buffer, pieces)
+    else:
+        with AtomicFile(output) as target:
+            target.write(pieces)

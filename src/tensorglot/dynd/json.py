@@ -1,0 +1,123 @@
+"""DyND values as JSON, and back: for people and for tools that have nothing better.
+
+The type decides how JSON is read. What JSON does not have is written so:
+
+    bytes     {"$hex": "00ff"}           complex   [real, imaginary]
+    NaN, ±∞   "NaN" "Infinity" …         type      its text
+    float128  {"$hex": …}                bits      "0x7ff00000000007a2", only read
+    array[T]  {"$type": …, "$value": …}  merkle    the CID
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from tensorglot.dynd.door import as_tensor, typeof
+from tensorglot.dynd.merkle import Link
+from tensorglot.dynd.tensors import from_tensor, to_tensor
+from tensorglot.dynd.to_python import to_python
+from tensorglot.errors import InputError
+from tensorglot.model.tensor import Tensor
+from tensorglot.model.typebase import Type
+from tensorglot.model.types import Complex, Fixed, Option, Pointer, Scalar, Storage, Struct, Tuple, Var
+from tensorglot.model.typestring import parse
+
+__all__ = ["from_json", "to_json"]
+
+_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def to_json(tensor: Tensor) -> Any:
+    """A value that `json.dumps(…, allow_nan=False)` takes."""
+    return _plain(to_python(from_tensor(tensor), to_tensor))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else "NaN" if value != value else f"{'-' if value < 0 else ''}Infinity"
+    if isinstance(value, bytes):
+        return {"$hex": value.hex()}
+    if isinstance(value, complex):
+        return [_plain(value.real), _plain(value.imag)]
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, Tensor):
+        return {"$type": str(value.type), "$value": to_json(value)}
+    return str(value.cid) if isinstance(value, Link) else str(value) if isinstance(value, Type) else value
+
+
+def from_json(text: str | bytes, type: Type | None = None) -> Tensor:
+    """The value of a JSON text."""
+    try:
+        document = json.loads(text, parse_constant=lambda name: _NUMBERS[name])
+        value = _unquoted(document) if type is None else _typed(document, type)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"no JSON that can be read: {error}", rule="dynd.json") from error
+    return as_tensor(value, typeof(value) if type is None else type)
+
+
+def _unquoted(value: Any) -> Any:
+    """JSON without a type: objects with $ are what they say, all else is itself."""
+    if isinstance(value, list):
+        return [_unquoted(item) for item in value]
+    if isinstance(value, dict):
+        special = _special(value)
+        return {name: _unquoted(item) for name, item in value.items()} if special is None else special
+    return value
+
+
+def _special(value: dict[str, Any]) -> Any | None:
+    if value.keys() == {"$hex"}:
+        try:
+            return bytes.fromhex(value["$hex"])
+        except (TypeError, ValueError) as error:
+            raise InputError("$hex is followed by hexadecimal digits", rule="dynd.json") from error
+    if value.keys() == {"$type", "$value"}:
+        type = parse(str(value["$type"]))
+        return as_tensor(_typed(value["$value"], type), type)
+    return None
+
+
+def _typed(value: Any, type: Type) -> Any:
+    """JSON read as its type says."""
+    while isinstance(type, Pointer | Option | Storage):
+        type = type.element
+    if isinstance(value, list):
+        if isinstance(type, Complex) and len(value) == 2:
+            real, imaginary = (_typed(part, type.part) for part in value)
+            return complex(real, imaginary)
+        if isinstance(type, Fixed | Var):
+            return [_typed(item, type.element) for item in value]
+        if isinstance(type, Tuple) and len(value) == len(type.elements):
+            return tuple(map(_typed, value, type.elements))
+        return value
+    if isinstance(value, dict):
+        if isinstance(type, Struct):
+            fields = dict(type.fields)
+            return {name: _typed(item, fields[name]) if name in fields else item for name, item in value.items()}
+        special = _special(value)
+        return value if special is None else special
+    if isinstance(value, str) and isinstance(type, Scalar):
+        return _number(value, type)
+    return value
+
+
+def _number(text: str, type: Scalar) -> Any:
+    """A number that JSON has no form for."""
+    if text in _NUMBERS:
+        return _NUMBERS[text]
+    try:
+        bits = int(text, 16).to_bytes(type.dtype.bits // 8, "little") if text.startswith("0x") else b""
+    except (ValueError, OverflowError):
+        return text
+    if not bits or type.dtype.numpy is None:
+        return bits or text
+    return np.frombuffer(bits, type.dtype.numpy)[0]
