@@ -79,7 +79,8 @@ def _converted(type: Type, given: NDArray[Any], kinds: str, to: np.dtype[Any]) -
     if given.dtype.kind not in kinds or (given.dtype.kind == "O" and not all(isinstance(i, int) for i in given)):
         raise refuse(type, given.tolist())
     try:
-        return given.astype(to)
+        with np.errstate(invalid="ignore"):  # a signaling NaN
+            return given.astype(to)
     except (OverflowError, TypeError, ValueError) as error:
         raise refuse(type, given.tolist()) from error
 
@@ -162,7 +163,7 @@ def array_to_atoms(atom: Atom, array: NDArray[Any]) -> Any:
     type = atom.type
     if isinstance(type, Scalar) and type.dtype.numpy is not None:
         if array.dtype.kind == "V":  # ml_dtypes
-            with np.errstate(invalid="ignore"):  # a NaN is a value
+            with np.errstate(invalid="ignore"):  # a signaling NaN
                 array = array.astype(np.int64 if type.dtype.name.removeprefix("u").startswith("int") else np.float64)
         return array.tolist()
     if isinstance(type, Complex) and not atom.tail:

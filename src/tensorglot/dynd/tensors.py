@@ -24,9 +24,9 @@ from tensorglot.dynd.plan import Kind, Node, plan_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
 from tensorglot.errors import FormatError, LimitError
 from tensorglot.limits import DEFAULT
-from tensorglot.model.dtypes import BY_NAME, DType
+from tensorglot.model.dtypes import BY_NAME, DType, pack
 from tensorglot.model.payload import Encoded, Memory
-from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE, Part, Tensor
+from tensorglot.model.tensor import NESTED, NUMPY_RANK, TYPE_ATTRIBUTE, Part, Tensor
 from tensorglot.model.types import ANY, Array, dense_parts
 
 __all__ = ["SERIALIZED", "from_tensor", "to_tensor"]
@@ -55,8 +55,9 @@ def to_tensor(value: Value, name: str = "") -> Tensor:
 
 def _dense(value: Value, row: DType, shape: tuple[int, ...], name: str) -> Tensor:
     leaf = next(value.array(node) for node in value.plan.nodes if node.kind is Kind.BLOCK)
-    if row.numpy is None:
-        return Tensor(name, {"data": Part(row, shape, Memory(leaf.reshape(-1)))})
+    if row.numpy is None or len(shape) > NUMPY_RANK:
+        flat = leaf.reshape(-1)
+        return Tensor(name, {"data": Part(row, shape, Memory(pack(flat, row) if row.packed else flat))})
     return Tensor.of_array(name, leaf.reshape(shape).view(row.numpy), row)
 
 

@@ -49,6 +49,11 @@ _HALF = cython.declare(cython.longlong, 1 << 31)
 _HUGE = cython.declare(cython.longlong, 1 << 62)
 
 
+def _view(memory: Any) -> Any:
+    """What interpreted code indexes: a memoryview gives Python's numbers, which do not overflow as NumPy's do."""
+    return memory if cython.compiled else memoryview(memory)
+
+
 @cython.cclass
 class Column:
     """Memory for things of one kind, filled from the front: bytes, positions or code points."""
@@ -65,7 +70,7 @@ class Column:
 
     def lend(self, memory: Any, fill: cython.Py_ssize_t) -> None:
         """Gives the column memory, `fill` of it full."""
-        view: Any = memory if cython.compiled else memoryview(memory)
+        view: Any = _view(memory)
         if memory.dtype == np.uint8:
             self.data = view
         elif memory.dtype == np.int64:
@@ -88,7 +93,7 @@ class Given:
     codes: cython.const[cython.uint][::1]
 
     def __init__(self, memory: Any) -> None:
-        view: Any = memory if cython.compiled else memoryview(memory)
+        view: Any = _view(memory)
         if memory.dtype == np.uint8:
             self.data = view
         elif memory.dtype == np.int64:
@@ -267,13 +272,13 @@ class Decoder:
     def __init__(
         self, program: tuple[Any, ...], columns: list[Column], depth: cython.Py_ssize_t, charges: cython.longlong
     ) -> None:
-        self.ops, self.sizes, self.column_of, self.child_of = program[:4]
-        self.arity, self.children, self.least, self.charge = program[4:]
+        self.ops, self.sizes, self.column_of, self.child_of = map(_view, program[:4])
+        self.arity, self.children, self.least, self.charge = map(_view, program[4:])
         self.columns = columns
-        self.present = np.zeros(len(program[0]), np.int64)
-        self.stack = np.zeros(depth, np.int64)
-        self.counts = np.zeros(depth, np.int64)
-        self.phases = np.zeros(depth, np.int64)
+        self.present = _view(np.zeros(len(program[0]), np.int64))
+        self.stack = _view(np.zeros(depth, np.int64))
+        self.counts = _view(np.zeros(depth, np.int64))
+        self.phases = _view(np.zeros(depth, np.int64))
         self.top = -1
         self.at = 0
         self.charges = charges
@@ -317,6 +322,8 @@ class Decoder:
         node: cython.Py_ssize_t
         op: cython.longlong
         answer: cython.int
+        if not cython.compiled:
+            source = memoryview(source)
         self.at = at
         while self.top >= 0:
             if self.counts[self.top] == 0:
@@ -599,13 +606,14 @@ class Encoder:
     box: cython.longlong
 
     def __init__(self, program: tuple[Any, ...], columns: list[Given], limits: Any, depth: cython.Py_ssize_t) -> None:
-        self.ops, self.sizes, self.column_of, self.child_of, self.arity, self.children, self.other_of = program
+        self.ops, self.sizes, self.column_of, self.child_of = map(_view, program[:4])
+        self.arity, self.children, self.other_of = map(_view, program[4:])
         self.columns = columns
-        self.limits = limits
-        self.stack = np.zeros(depth, np.int64)
-        self.begins = np.zeros(depth, np.int64)
-        self.counts = np.zeros(depth, np.int64)
-        self.phases = np.zeros(depth, np.int64)
+        self.limits = _view(limits)
+        self.stack = _view(np.zeros(depth, np.int64))
+        self.begins = _view(np.zeros(depth, np.int64))
+        self.counts = _view(np.zeros(depth, np.int64))
+        self.phases = _view(np.zeros(depth, np.int64))
         self.top = -1
         self.at = self.end = 0
         self.measuring = False
@@ -661,6 +669,8 @@ class Encoder:
         node: cython.Py_ssize_t
         op: cython.longlong
         answer: cython.int
+        if not cython.compiled:
+            out = memoryview(out)
         self.at = 0
         self.measuring = measuring
         self.end = _HUGE if measuring else out.shape[0]
