@@ -1,9 +1,15 @@
-"""Threads: work inside work ends."""
+"""Threads: work inside work ends, and none is under way when an error leaves."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
+
+import pytest
+
+from tensorglot.io.memory import each
 
 NESTED = """
 from tensorglot.io.memory import each
@@ -15,3 +21,22 @@ assert sorted(seen) == [(i, j) for i in range(4) for j in range(4)]
 
 def test_each_within_each() -> None:
     subprocess.run([sys.executable, "-c", NESTED], check=True, timeout=30)
+
+
+def test_no_work_is_under_way_when_an_error_leaves() -> None:
+    began, ended = [], []
+    both = threading.Barrier(2, timeout=10)
+
+    def work(item: int) -> None:
+        if item < 2:
+            both.wait()
+        if item == 0:
+            raise ValueError("first")
+        began.append(item)
+        time.sleep(0.05)
+        ended.append(item)
+
+    with pytest.raises(ValueError, match="first"):
+        each(work, range(50), threads=2)
+    assert sorted(began) == sorted(ended)
+    assert len(began) < 49

@@ -13,7 +13,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import cache
 from itertools import chain, islice
 from typing import TypeVar
@@ -63,6 +63,7 @@ def _pool(threads: int, pid: int) -> ThreadPoolExecutor:
 def each(work: Callable[[T], None], items: Iterable[T], threads: int | None = None) -> None:
     """Calls `work` on every item, on several threads where there are several items. The first error is raised.
 
+    When it returns or raises no work is under way: a caller may close what the work reads from.
     Work that calls this again stays on its own thread: one that waits for others of its pool may wait forever.
     """
     jobs = list(items)
@@ -77,9 +78,11 @@ def each(work: Callable[[T], None], items: Iterable[T], threads: int | None = No
     try:
         for future in futures:
             future.result()
-    finally:
+    except BaseException:
         for future in futures:
             future.cancel()
+        wait(futures)
+        raise
 
 
 def in_order(work: Callable[[S], T], items: Iterable[S], executor: Executor | None = None) -> Iterator[T]:
