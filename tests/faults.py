@@ -16,7 +16,7 @@ __all__ = ["OPERATIONS", "FaultyOs"]
 OPERATIONS = frozenset(
     {
         "close", "copy_file_range", "fchmod", "fchown", "fstat", "fsync", "ftruncate", "open", "posix_fallocate",
-        "pwrite", "rename", "stat", "unlink",
+        "pread", "pwrite", "rename", "stat", "unlink",
     }
 )  # fmt: skip
 

@@ -20,6 +20,7 @@ import tensorglot as tg
 from faults import OPERATIONS, FaultyOs
 from replaced import NEW, NEW_BYTES, OLD_BYTES, check, save, write
 from tensorglot.io import sink
+from tensorglot.operations.edit import edit
 
 ERRNOS = [
     errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENOENT,
@@ -118,6 +119,31 @@ def test_short_writes_are_completed(folder: Path, monkeypatch: pytest.MonkeyPatc
     tg.save(folder / "model.bt", NEW)
     assert (folder / "model.bt").read_bytes() == NEW_BYTES
     assert faulty.calls.count("pwrite") > 10
+
+
+@pytest.mark.parametrize("fault", [OSError(errno.EIO, "a fault"), KeyboardInterrupt()], ids=["error", "interrupt"])
+def test_metadata_edited_in_place_is_undone_at_any_operation(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
+) -> None:
+    target = folder / "model.zt"
+    tg.save(target, NEW, metadata={"step": "1"})
+    old = target.read_bytes()
+    for strike in range(1, 20):
+        faulty = FaultyOs(strike, fault)
+        with monkeypatch.context() as patched:
+            patched.setattr(sink, "os", faulty)
+            try:
+                edit(target, {"step": "22"}, in_place=True)
+            except type(fault) as error:
+                assert error is fault  # noqa: PT017
+        if not faulty.struck:
+            break
+        if faulty.calls[-1] != "close" or len(faulty.calls) > strike:
+            assert target.read_bytes() == old, faulty.calls
+        target.write_bytes(old)
+    assert strike > 5
+    with tg.open(target) as archive:
+        assert archive.metadata == {"step": "22"}
 
 
 def test_the_stand_in_covers_every_file_operation_of_the_sink() -> None:

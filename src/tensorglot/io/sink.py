@@ -208,7 +208,7 @@ class AtomicFile:
 
 
 def replace_tail(path: str | os.PathLike[str], begin: int, tail: bytes, *, durable: bool = True) -> None:
-    """Writes over the end of a file, from `begin` on. What fails is undone; only a crash of the machine is not."""
+    """Writes over the end of a file, from `begin` on. What fails is undone; only a kill or a crash is not."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         old = os.pread(fd, os.fstat(fd).st_size - begin, begin)

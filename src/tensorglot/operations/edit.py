@@ -3,8 +3,8 @@
 A format whose index stands last can say so (`edited` in its module): then everything
 before the index is one span, and the index alone is new. In any other format the
 tensors are saved again as spans. Either way the kernel copies, and the file is whole
-or as it was. In place, only the index is written; should the machine die in that
-moment, the file is lost, and so it is done on request only.
+or as it was. In place, only the index is written; should the process or the machine
+die in that moment, the file is lost, and so it is done on request only.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def edit(
     """Sets and removes keys of a file's metadata. Its tensors stay as they are, encodings and checksums included.
 
     `in_place` writes only the end of the file, where the format has its index there. It
-    is quick however large the file is, and safe from everything but a crash of the
-    machine in that moment.
+    is quick however large the file is, and safe from everything but a kill or a crash
+    in that moment.
     """
     with open(path, format=format, limits=limits) as archive:
         row, version = _editable(archive)
