@@ -286,6 +286,6 @@ def _tied(archive: Archive, steps: list[Step]) -> Iterator[Step]:
     seen: dict[tuple[object, ...], str] = {}
     for step in steps:
         row = index.rows(index.positions[step.source])[0]
-        key = (place(archive.payload(row, step.source)), step.new, step.shape)
+        key = (place(archive.payload(row, step.source)), step.old, step.new, step.shape)
         first = seen.setdefault(key, step.target)
         yield step if first == step.target or not step.nbytes else replace(step, tied=first)
