@@ -100,7 +100,12 @@ class TestConvert:
         tg.save(tmp_path / "big.bt", {"w": np.zeros(40_000_000, np.float32)}, durable=False)
         arguments = ["convert", "big.bt", "out.bt", "--dtype", "float8_e4m3fn"]
         process = subprocess.Popen(
-            [*COMMAND, *arguments], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+            [*COMMAND, *arguments],
+            cwd=tmp_path,
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
         )
         for _ in range(600):
             if len(list(tmp_path.iterdir())) > 1:

@@ -245,7 +245,7 @@ class TestModules:
         from tensorglot.bridges.torch import load_model, save_model
 
         for row in tg.formats():
-            if not row.writes:
+            if not row.writes or row.name in ("bson", "npy"):  # matrices alone, one tensor alone
                 continue
             one, two = make(), make()
             path = tmp_path / f"m{row.suffixes[0]}"
@@ -259,7 +259,7 @@ class TestModules:
         from tensorglot.bridges.torch import save_model
 
         for row in tg.formats():
-            if not row.writes:
+            if not row.writes or row.name in ("bson", "npy"):  # matrices alone, one tensor alone
                 continue
             path = tmp_path / f"m{row.suffixes[0]}"
             save_model(path, make(), format=row.name)
