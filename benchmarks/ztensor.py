@@ -1,0 +1,191 @@
+"""W1 to W4 as zTensor: by us, in 0.1 and in 2, and by the package in 2, the only version that it has.
+
+The package has no element type for NumPy's bfloat16, so in W2 it gets the same bits
+as uint16. It reads and writes small tensors at multiples of 4096, as canonical form
+would make gigabytes of padding of W3 and W4; so do we in 2 where we compare with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from benchmarks.case import Case
+from benchmarks.containers import NBYTES
+from benchmarks.workloads import WORKLOADS
+
+
+def bits(workload: str) -> dict[str, Any]:
+    """The tensors as the package can take them."""
+    import numpy as np
+
+    return {
+        name: array if array.dtype.kind != "V" else array.view(np.uint16)
+        for name, array in WORKLOADS[workload]().items()
+    }
+
+
+def prepare(workload: str, folder: Path) -> None:
+    import ztensor.numpy
+
+    import tensorglot as tg
+
+    if (folder / f"{workload}.zt").exists():
+        return
+    tensors = WORKLOADS[workload]()
+    tg.save(folder / f"{workload}.zt", tensors, durable=False)
+    ztensor.numpy.save_file(
+        bits(workload), folder / f"{workload}.2.zt", align=None if workload in ("W1", "W2") else 4096
+    )
+    if workload in ("W1", "W2"):
+        tg.save(folder / f"{workload}.z.zt", tensors, durable=False, compression="zstd")
+        ztensor.numpy.save_file(bits(workload), folder / f"{workload}.z2.zt", compression=True)
+
+
+def imported() -> ModuleType:
+    """tensorglot with everything that a first use loads."""
+    import tensorglot as tg
+
+    for format in ("ztensor@0.1", "ztensor@2"):
+        tg.loads(tg.dumps({}, format=format, compression="zstd"))
+    return tg
+
+
+def load_ours(workload: str, suffix: str, folder: Path) -> Callable[[], Any]:
+    tg = imported()
+    return lambda: tg.load(folder / f"{workload}.{suffix}")
+
+
+def load_theirs(workload: str, suffix: str, folder: Path) -> Callable[[], Any]:
+    import ztensor.numpy
+
+    return lambda: ztensor.numpy.load_file(folder / f"{workload}.{suffix}", copy=True)
+
+
+def save_ours(workload: str, format: str, compression: str | None, folder: Path) -> Callable[[], Any]:
+    tg = imported()
+    tensors = WORKLOADS[workload]()
+    return lambda: tg.save(folder / "saved.zt", tensors, format=format, compression=compression, durable=False)
+
+
+def save_theirs(workload: str, compression: bool, folder: Path) -> Callable[[], Any]:
+    import ztensor.numpy
+
+    tensors = bits(workload)
+    align = None if compression or workload in ("W1", "W2") else 4096
+    return lambda: ztensor.numpy.save_file(tensors, folder / "saved2.zt", align=align, compression=compression)
+
+
+def save_safetensors(workload: str, folder: Path) -> Callable[[], Any]:
+    from safetensors.numpy import save_file
+
+    tensors = WORKLOADS[workload]()
+    return lambda: save_file(tensors, folder / "saved.safetensors")
+
+
+def save_bare(workload: str, folder: Path) -> Callable[[], Any]:
+    """The same bytes, written and nothing else."""
+    from benchmarks.containers import save_bare as bare
+
+    (folder / f"{workload}.0.bt").unlink(missing_ok=True)
+    (folder / f"{workload}.0.bt").symlink_to(folder / f"{workload}.zt")
+    action = bare(workload, folder)
+    (folder / f"{workload}.0.bt").unlink()
+    return action
+
+
+def open_ours(workload: str, suffix: str, folder: Path) -> Callable[[], Any]:
+    tg = imported()
+    return lambda: tg.open(folder / f"{workload}.{suffix}")
+
+
+def open_theirs(workload: str, suffix: str, folder: Path) -> Callable[[], Any]:
+    import ztensor
+
+    return lambda: ztensor.open(str(folder / f"{workload}.{suffix}"))
+
+
+def verify_ours(folder: Path) -> Callable[[], Any]:
+    tg = imported()
+    return lambda: tg.verify(folder / "W1.2.zt")
+
+
+def hash_alone(folder: Path) -> Callable[[], Any]:
+    """XXH3 over the same bytes, which are in memory already."""
+    import xxhash
+
+    data = (folder / "W1.2.zt").read_bytes()
+    return lambda: xxhash.xxh3_64_intdigest(data)
+
+
+def case(name: str, ours: Any, theirs: dict[str, Any], goals: dict[str, float], repeats: int = 1) -> Case:
+    workload = name.split()[0]
+    return Case(name, {"tensorglot": ours, **theirs}, partial(prepare, workload), NBYTES[workload], repeats, goals)
+
+
+def cases() -> list[Case]:
+    rows = []
+    for workload, goal in (("W1", 4.0), ("W2", 4.0), ("W3", 4.0), ("W4", 4.0)):
+        for version, suffix in (("0.1", "zt"), ("2", "2.zt")):
+            rows.append(
+                case(
+                    f"{workload} zTensor {version} load",
+                    partial(load_ours, workload, suffix),
+                    {"ztensor": partial(load_theirs, workload, "2.zt")},
+                    {"ztensor": goal},
+                )
+            )
+    for workload in ("W1", "W2", "W3", "W4"):
+        peers: dict[str, Any] = {"ztensor": partial(save_theirs, workload, False)}
+        goals = {"ztensor": 1.0}
+        if workload in ("W1", "W2"):
+            peers |= {"safetensors": partial(save_safetensors, workload), "bare": partial(save_bare, workload)}
+            goals |= {"safetensors": 1.0, "bare": 0.8}
+        else:
+            peers |= {"safetensors": partial(save_safetensors, workload)}
+            goals = {"safetensors": 4.0}
+        rows.append(
+            case(f"{workload} zTensor 0.1 save", partial(save_ours, workload, "ztensor@0.1", None), peers, goals)
+        )
+    for workload in ("W1", "W2"):
+        rows.append(
+            case(
+                f"{workload} zTensor 2 save, canonical",
+                partial(save_ours, workload, "ztensor@2", None),
+                {"ztensor": partial(save_theirs, workload, False)},
+                {"ztensor": 1.0},
+            )
+        )
+        for version, suffix in (("0.1", "z.zt"), ("2", "z2.zt")):
+            rows.append(
+                case(
+                    f"{workload} zTensor {version} load, zstd",
+                    partial(load_ours, workload, suffix),
+                    {"ztensor": partial(load_theirs, workload, "z2.zt")},
+                    {"ztensor": 3.0},
+                )
+            )
+            rows.append(
+                case(
+                    f"{workload} zTensor {version} save, zstd",
+                    partial(save_ours, workload, f"ztensor@{version}", "zstd"),
+                    {"ztensor": partial(save_theirs, workload, True)},
+                    {"ztensor": 3.0},
+                )
+            )
+    for workload in ("W2", "W4"):
+        for version, suffix in (("0.1", "zt"), ("2", "2.zt")):
+            rows.append(
+                case(
+                    f"{workload} zTensor {version} open",
+                    partial(open_ours, workload, suffix),
+                    {"ztensor": partial(open_theirs, workload, "2.zt")},
+                    {"ztensor": 3.0},
+                    repeats=5,
+                )
+            )
+    rows.append(case("W1 zTensor 2 verify", verify_ours, {"xxh3": hash_alone}, {"xxh3": 0.7}, repeats=3))
+    return rows
