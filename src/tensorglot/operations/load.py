@@ -42,6 +42,8 @@ ALONE_NBYTES = 4 << 20
 """From here on a tensor has memory of its own."""
 BATCH = 256
 """Small reads that one thread does in a row."""
+SIEVE_NBYTES = 8 << 10
+"""Up to this much of a file is read for each of many small tensors, rather than every one by itself."""
 SLAB_NBYTES = 32 << 20
 """Smaller ones share memory up to about this size, so that keeping one keeps no more than that."""
 
@@ -204,21 +206,43 @@ def _load_plain(
 def _read(source: Source, reads: Iterable[tuple[int, memoryview]], threads: int | None) -> None:
     """Fills each buffer from its offset: large ones in pieces for several threads, small ones many to a thread."""
     jobs: list[list[tuple[int, memoryview]]] = []
-    room = 0
+    room = count = 0
     for begin, buffer in reads:
-        for start in range(0, len(buffer), READ_NBYTES):
-            piece = buffer[start : start + READ_NBYTES]
-            if len(piece) > room or len(jobs[-1]) >= BATCH:
+        nbytes = len(buffer)
+        if nbytes <= READ_NBYTES:
+            if nbytes > room or count >= BATCH or not jobs:
                 jobs.append([])
-                room = READ_NBYTES
-            jobs[-1].append((begin + start, piece))
-            room -= len(piece)
+                room, count = READ_NBYTES, 0
+            jobs[-1].append((begin, buffer))
+            room -= nbytes
+            count += 1
+            continue
+        jobs += [[(begin + start, buffer[start : start + READ_NBYTES])] for start in range(0, nbytes, READ_NBYTES)]
+        room = 0
 
     def fill(job: list[tuple[int, memoryview]]) -> None:
-        for begin, piece in job:
-            source.read_into(begin, piece)
+        if not _sieved(source, job):
+            for begin, piece in job:
+                source.read_into(begin, piece)
 
     each(fill, jobs, threads)
+
+
+def _sieved(source: Source, job: list[tuple[int, memoryview]]) -> bool:
+    """Many small pieces with little between them: one read of all, and the pieces are taken out of it."""
+    first, last = job[0][0], job[-1][0] + len(job[-1][1])
+    if len(job) < 4 or not 0 < last - first <= len(job) * SIEVE_NBYTES:
+        return False
+    span = np.empty(last - first, np.uint8).data
+    try:
+        source.read_into(first, span)
+    except TruncatedError:
+        return False  # which piece it is that is missing, its own read will tell
+    for begin, piece in job:
+        if begin < first or begin + len(piece) > last:
+            return False
+        piece[:] = span[begin - first : begin - first + len(piece)]
+    return True
 
 
 def _given(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]]) -> dict[int, NDArray[Any]]:

@@ -111,7 +111,8 @@ def _entries_of(index: Index) -> _Entries | None:
 def _tied(index: Index) -> bool:
     """Two tensors are one where they come from."""
     held = index.payloads or ()
-    places = [place(one) for one in held if one.nbytes >= (TIED_NBYTES if isinstance(one, np.ndarray) else 1)]
+    least = TIED_NBYTES if set(map(type, held)) <= {np.ndarray} else 1
+    places = [place(held[row]) for row in np.flatnonzero(index.nbytes >= least).tolist()] if held else []
     return len(set(places)) < len(places)
 
 
