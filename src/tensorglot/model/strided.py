@@ -21,7 +21,7 @@ from tensorglot.model.slicing import Selection, read_block
 
 __all__ = ["Strided"]
 
-CHUNK_NBYTES = 32 << 20
+CHUNK_NBYTES = 16 << 20
 """The wider a chunk, the longer the runs that it is read in."""
 
 _CARRIERS: dict[int, np.dtype[Any]] = {
