@@ -13,8 +13,7 @@ written are those of the `safetensors` package, with metadata keys sorted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Iterable, Iterator
 from json.encoder import encode_basestring
 
 import numpy as np
@@ -25,7 +24,7 @@ from tensorglot.formats.table import ReadOptions, WriteOptions
 from tensorglot.kernels import safetensors as kernel
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.index import Index
+from tensorglot.model.index import Index, permuted
 from tensorglot.model.names import Names
 from tensorglot.model.payload import Chunk, Source
 
@@ -232,26 +231,32 @@ def _check_writable(index: Index, ranks: NDArray[np.int16]) -> None:
             )
 
 
-def _encode(index: Index, order: NDArray[np.int64], ranks: NDArray[np.int16]) -> bytes:
-    """The header, padded. Tensors are contiguous: each begins where the one before it ends."""
+def _encode(index: Index, order: NDArray[np.int64], ranks: NDArray[np.int16]) -> bytearray:
+    """The header, padded."""
     quote = encode_basestring
-    entries = []
+    metadata = b""
     if index.metadata is not None:
         pairs = ",".join(f"{quote(key)}:{quote(value)}" for key, value in sorted(index.metadata.items()))
-        entries.append(f'"{METADATA}":{{{pairs}}}')
-    names, shapes = index.names, index.shapes
-    ends = np.cumsum(index.nbytes[order])
-    begin = 0
-    for row, rank, end in zip(order.tolist(), ranks[order].tolist(), ends.tolist(), strict=True):
-        entries.append(
-            f'{quote(names[row])}:{{"dtype":"{_THEIR_NAME[rank]}","shape":{_shape_text(shapes[row])},'
-            f'"data_offsets":[{begin},{end}]}}'
-        )
-        begin = end
-    header = f"{{{','.join(entries)}}}".encode()
-    return header + b" " * (-len(header) % 8)
+        metadata = f'"{METADATA}":{{{pairs}}}'.encode()
+    names = index.names
+    quoted = [quote(names[row]) for row in order.tolist()]
+    text = "".join(quoted)
+    lengths = map(len, quoted) if text.isascii() else (len(name.encode()) for name in quoted)
+    dims, dim_offsets = permuted(index.dims, index.dim_offsets, order)
+    return kernel.encode(
+        metadata,
+        text.encode(),
+        _offsets(lengths, len(quoted)),
+        ranks[order].astype(np.uint8).tobytes(),
+        "".join(DTYPES).encode(),
+        _offsets(map(len, DTYPES), len(DTYPES)),
+        dims,
+        dim_offsets,
+        np.cumsum(index.nbytes[order]),
+    )
 
 
-@lru_cache(4096)
-def _shape_text(shape: tuple[int, ...]) -> str:
-    return f"[{','.join(map(str, shape))}]"
+def _offsets(lengths: Iterable[int], count: int) -> NDArray[np.int64]:
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(np.fromiter(lengths, np.int64, count), out=offsets[1:])
+    return offsets

@@ -557,3 +557,119 @@ def _padding(cursor: Cursor) -> cython.int:
             if cursor.data[i] != 0x20:
                 return cursor.fail(PADDING, i)
     return 0
+
+
+def encode(
+    metadata: bytes,
+    text: bytes,
+    text_offsets: Any,
+    ranks: bytes,
+    dtypes: bytes,
+    dtype_offsets: Any,
+    dims: Any,
+    dim_offsets: Any,
+    ends: Any,
+) -> bytearray:
+    """The header, padded. Tensors are contiguous: each begins where the one before it ends.
+
+    `metadata` is the entry of the metadata, or empty. Name i is text[text_offsets[i]:text_offsets[i + 1]], with its
+    quotes; the dtype of rank r is dtypes[dtype_offsets[r]:dtype_offsets[r + 1]].
+    """
+    capacity: cython.Py_ssize_t = 16 + len(metadata) + len(text) + 112 * len(ranks) + 20 * len(dims)
+    buffer: bytearray = bytearray(capacity)
+    out: cython.uchar[::1] = memoryview(buffer)
+    position: cython.Py_ssize_t = _put(out, 0, b"{")
+    position = _put(out, position, metadata)
+    position = _put_tensors(
+        out, position, len(metadata) > 0, text, memoryview(text_offsets), ranks, dtypes, memoryview(dtype_offsets),
+        memoryview(dims), memoryview(dim_offsets), memoryview(ends),
+    )  # fmt: skip
+    position = _put(out, position, b"}")
+    while position % 8 != 0:
+        out[position] = 0x20
+        position += 1
+    del out
+    del buffer[position:]
+    return buffer
+
+
+@cython.cfunc
+def _put_tensors(
+    out: cython.uchar[::1],
+    position: cython.Py_ssize_t,
+    comma: cython.bint,
+    text: cython.const[cython.uchar][::1],
+    text_offsets: cython.const[cython.longlong][::1],
+    ranks: cython.const[cython.uchar][::1],
+    dtypes: cython.const[cython.uchar][::1],
+    dtype_offsets: cython.const[cython.longlong][::1],
+    dims: cython.const[cython.longlong][::1],
+    dim_offsets: cython.const[cython.longlong][::1],
+    ends: cython.const[cython.longlong][::1],
+) -> cython.Py_ssize_t:
+    open_dtype: cython.const[cython.uchar][::1] = b':{"dtype":"'
+    open_shape: cython.const[cython.uchar][::1] = b'","shape":['
+    open_offsets: cython.const[cython.uchar][::1] = b'],"data_offsets":['
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    begin: cython.longlong = 0
+    for row in range(len(ranks)):
+        if comma:
+            out[position] = 0x2C
+            position += 1
+        comma = True
+        position = _put_slice(out, position, text, text_offsets[row], text_offsets[row + 1])
+        position = _put_slice(out, position, open_dtype, 0, len(open_dtype))
+        position = _put_slice(out, position, dtypes, dtype_offsets[ranks[row]], dtype_offsets[ranks[row] + 1])
+        position = _put_slice(out, position, open_shape, 0, len(open_shape))
+        for i in range(dim_offsets[row], dim_offsets[row + 1]):
+            if i > dim_offsets[row]:
+                out[position] = 0x2C
+                position += 1
+            position = _put_number(out, position, dims[i])
+        position = _put_slice(out, position, open_offsets, 0, len(open_offsets))
+        position = _put_number(out, position, begin)
+        out[position] = 0x2C
+        position = _put_number(out, position + 1, ends[row])
+        out[position] = 0x5D
+        out[position + 1] = 0x7D
+        position += 2
+        begin = ends[row]
+    return position
+
+
+@cython.cfunc
+def _put(
+    out: cython.uchar[::1], position: cython.Py_ssize_t, data: cython.const[cython.uchar][::1]
+) -> cython.Py_ssize_t:
+    return _put_slice(out, position, data, 0, len(data))
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _put_slice(
+    out: cython.uchar[::1],
+    position: cython.Py_ssize_t,
+    data: cython.const[cython.uchar][::1],
+    begin: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    i: cython.Py_ssize_t
+    for i in range(begin, end):
+        out[position + i - begin] = data[i]
+    return position + end - begin
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _put_number(out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulonglong) -> cython.Py_ssize_t:
+    width: cython.Py_ssize_t = 1
+    i: cython.Py_ssize_t
+    rest: cython.ulonglong = value // 10
+    while rest != 0:
+        width += 1
+        rest //= 10
+    for i in range(width):
+        out[position + width - 1 - i] = 0x30 + value % 10
+        value //= 10
+    return position + width
