@@ -127,6 +127,27 @@ class TestTensors:
         with tg.open(build(version=2)) as archive:
             assert archive.format == "gguf@2"
 
+    @pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2"])
+    def test_blocks_are_carried_by_a_container_of_layouts(self, format: str, tmp_path: Path) -> None:
+        raw = random.Random(1).randbytes(2 * 144)
+        tensors = [tensor("q", (256, 2), 12, 0), tensor("f", (3,), 0, 288), tensor("iq", (256,), 16, 320)]
+        data = build(tensors, TestMetadata.PAIRS, raw + bytes(32) + bytes(66))
+        tg.convert(data, tmp_path / "x.zt", format=format)
+        with tg.open(data) as before, tg.open(tmp_path / "x.zt") as after:
+            assert after.metadata == before.metadata
+            for name in ("q", "iq"):
+                assert after[name].layout == before[name].layout
+                assert after[name].shape == before[name].shape
+                assert after[name].parts["data"].array().tobytes() == before[name].parts["data"].array().tobytes()
+            assert np.array_equal(after["q"].dequantize(), before["q"].dequantize(), equal_nan=True)
+            assert after["f"].numpy().tolist() == [0, 0, 0]
+
+    def test_blocks_in_a_container_without_layouts_are_a_loss(self, tmp_path: Path) -> None:
+        data = build([tensor("q", (32,), 2, 0)], data=bytes(18))
+        with pytest.raises(tg.UnsupportedError) as caught:
+            tg.convert(data, tmp_path / "x.safetensors")
+        assert (caught.value.rule, caught.value.tensor) == ("convert.layout", "q")
+
     def test_it_is_not_written(self) -> None:
         with pytest.raises(tg.InputError):
             tg.dumps({}, format="gguf")
