@@ -4,7 +4,8 @@ The layouts are zTensor 2's profiles, and their names are its names; a container
 has no layouts of its own borrows them. `arrange` checks what can be checked without
 reading a value (which parts, of which types, of which sizes) and says what the tensor
 is; `check_values` reads the parts of a sparse tensor and checks what they point at.
-A layout that is not in the table is carried as it is: parts of so many elements.
+A layout that is not in the table is carried as it is: parts of so many elements, or the
+blocks of GGML.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ CSR = "zt.sparse_csr/1"
 COO = "zt.sparse_coo/1"
 QUANT_GROUP = "zt.quant_group/1"
 MX = "zt.mx/1"
+GGML = "gguf."
+"""Begins the layouts of GGML's block types; what a block is, is known to the reader of GGUF."""
 
 Shape = tuple[int, ...]
 
@@ -59,7 +62,7 @@ def arrange(
     offset: int | None = None,
 ) -> Arrangement:
     """Checks the parts of a tensor against its layout, without reading them."""
-    rules = LAYOUTS.get(layout, _unknown)
+    rules = LAYOUTS.get(layout) or (_ggml_blocks if layout.startswith(GGML) else _unknown)
     try:
         return rules(shape, pieces, attributes)
     except _Refusal as refusal:
@@ -278,6 +281,15 @@ def _nested(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, 
     except FormatError as error:
         raise _Refusal("dynd", f"the attribute '{TYPE_ATTRIBUTE}' is no type: {error.message}") from error
     return Arrangement(type, {name: (_elements(piece, name),) for name, piece in pieces.items()})
+
+
+def _ggml_blocks(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
+    """Real numbers in blocks of bytes, a whole number of blocks to a row."""
+    rows = math.prod(shape[:-1])
+    data = pieces.get("data")
+    if len(pieces) > 1 or data is None or data.dtype is not BY_NAME["uint8"] or not rows or data.nbytes % rows:
+        return _unknown(shape, pieces, attributes)
+    return Arrangement(dense(BY_NAME["float32"], shape), {"data": (*shape[:-1], data.nbytes // rows)})
 
 
 def _unknown(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:

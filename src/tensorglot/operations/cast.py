@@ -21,17 +21,21 @@ from numpy.typing import NDArray
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.io.memory import in_order
 from tensorglot.io.source import BufferSource
-from tensorglot.model.dtypes import DType, pack
-from tensorglot.model.payload import Buffer, Encoded, Memory, as_bytes
-from tensorglot.model.tensor import Part
+from tensorglot.model.dtypes import BY_NAME, DType, dtype_of, pack
+from tensorglot.model.payload import Buffer, Encoded, as_bytes
+from tensorglot.model.tensor import Part, Tensor
+from tensorglot.operations.dequantize import dequantized
 from tensorglot.operations.pieces import BLOCK_COUNT, elements
 
-__all__ = ["Cast", "Kind", "cast", "cast_part", "kind_of"]
+__all__ = ["Cast", "Kind", "cast", "cast_part", "dequantized_part", "kind_of"]
 
 Array = NDArray[Any]
 Kind = str
+Values = Callable[[], Iterator[Array]]
+"""What gives the values of a tensor in C order, piece by piece, as often as it is asked."""
 
 _NOWHERE = BufferSource(b"")
+"""Where the bytes of a cast tensor are: nowhere, its codec makes them."""
 _LARGEST = {"float4_e2m1fn": 6.0, "float6_e2m3fn": 7.5, "float6_e3m2fn": 28.0}
 """The largest number of the types without NaN and infinities, which is also what they make of anything larger."""
 
@@ -157,25 +161,22 @@ class _CastCodec:
 
     name = "cast"
 
-    def __init__(self, part: Part, new: DType, tensor: str, strict: bool, executor: Executor | None) -> None:
-        assert part.dtype is not None  # noqa: S101
-        self._part = part
-        self._old = part.dtype
-        self._new = new
+    def __init__(self, values: Values, account: Cast, strict: bool, executor: Executor | None) -> None:
+        self._values = values
+        self._new = BY_NAME[account.new]
         self._strict = strict
         self._executor = executor
-        self.account = Cast(tensor, part.dtype.name, new.name)
+        self.account = account
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
-        work = partial(_cast_piece, old=self._old, new=self._new)
-        pieces = (piece.copy() for piece in elements(self._part, payload.tensor))
         account = Cast(self.account.tensor, self.account.old, self.account.new)
-        for chunk, counts in in_order(work, pieces, self._executor):
+        pieces = (piece.copy() for piece in self._values())
+        for chunk, counts in in_order(partial(_cast_piece, new=self._new), pieces, self._executor):
             account += counts
             if self._strict and account.overflowed:
                 raise UnsupportedError(
                     f"{self._new.name} cannot hold {account.overflowed} of the first {account.count} values "
-                    f"of {self._old.name}; on_loss='warn' casts them all the same",
+                    f"of {account.old}; on_loss='warn' casts them all the same",
                     rule="convert.overflow",
                     tensor=payload.tensor,
                 )
@@ -191,8 +192,9 @@ class _CastCodec:
             position += len(chunk)
 
 
-def _cast_piece(values: Array, *, old: DType, new: DType) -> tuple[Array, tuple[int, int, int]]:
+def _cast_piece(values: Array, *, new: DType) -> tuple[Array, tuple[int, int, int]]:
     """One job; it and its result can travel to another process."""
+    old = dtype_of(values.dtype)
     result = np.empty(len(values), new.require_numpy().newbyteorder("<"))
     rounded = overflowed = 0
     for start in range(0, len(values), BLOCK_COUNT):
@@ -208,13 +210,32 @@ def cast_part(
     part: Part, new: DType, tensor: str, *, strict: bool, executor: Executor | None
 ) -> tuple[Part, Callable[[], Cast]]:
     """The part in another type, and what to ask for the account once it has been read. Strict: refuses an overflow."""
-    if part.numpy_dtype(tensor).kind == "c" and kind_of(new) != "complex":
+    old = dtype_of(part.numpy_dtype(tensor))
+    if kind_of(old) == "complex" and kind_of(new) != "complex":
         raise InputError(
             f"a complex tensor in {new.name} would lose its imaginary parts", rule="cast.complex", tensor=tensor
         )
+    return _cast(lambda: elements(part, tensor), old.name, part.shape, new, tensor, strict, executor)
+
+
+def dequantized_part(
+    quantized: Tensor, new: DType, tensor: str, *, strict: bool, executor: Executor | None
+) -> tuple[Part, Callable[[], Cast]]:
+    """The same for the real values of a quantized tensor."""
+    values = lambda: dequantized(quantized)  # noqa: E731
+    return _cast(values, quantized.layout, quantized.shape, new, tensor, strict, executor)
+
+
+def _cast(
+    values: Values,
+    old: str,
+    shape: tuple[int, ...],
+    new: DType,
+    tensor: str,
+    strict: bool,
+    executor: Executor | None,
+) -> tuple[Part, Callable[[], Cast]]:
     new.require_numpy(tensor)
-    codec = _CastCodec(part, new, tensor, strict, executor)
-    old = part.payload
-    source, begin, end = (_NOWHERE, 0, 0) if isinstance(old, Memory) else (old.source, old.begin, old.end)
-    payload = Encoded(source, begin, end, new.nbytes(math.prod(part.shape)), codec, tensor)
-    return Part(new, part.shape, payload), lambda: codec.account
+    codec = _CastCodec(values, Cast(tensor, old, new.name), strict, executor)
+    payload = Encoded(_NOWHERE, 0, 0, new.nbytes(math.prod(shape)), codec, tensor)
+    return Part(new, shape, payload), lambda: codec.account

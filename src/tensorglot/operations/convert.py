@@ -24,11 +24,11 @@ from tensorglot.io.sink import Writable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.index import UNKNOWN
 from tensorglot.model.joined import taken
-from tensorglot.model.tensor import Part, human_nbytes
-from tensorglot.operations.cast import Cast, cast_part
+from tensorglot.model.tensor import Tensor, human_nbytes
+from tensorglot.operations.cast import Cast, cast_part, dequantized_part
 from tensorglot.operations.choose import DTypes, Rename, Select
+from tensorglot.operations.collect import collect
 from tensorglot.operations.open import Verify, open
 from tensorglot.operations.opened import Given, opened
 from tensorglot.operations.plan import Loss, Plan, Wishes, make_plan
@@ -97,9 +97,10 @@ def convert(
     What the target cannot hold is named and refused; with `on_loss="warn"` it is named
     by a warning and left out, with `"drop"` only in the report. Checksums are checked on
     the way, and never refused; `sums` keeps them beside the target. `dtype` casts: a type
-    for all tensors of its kind, or a mapping from patterns to types; values too large
-    for the new type are a loss too. `dry_run` makes the plan and writes nothing. The casts
-    run on `executor` if one is given.
+    for all tensors of its kind, or a mapping from patterns to types. A real type also
+    gives the values of quantized tensors. Values too large for the new type are a loss
+    too. `dry_run` makes the plan and writes nothing. The casts run on `executor` if one
+    is given.
     """
     if on_loss not in ("error", "warn", "drop"):
         raise InputError(f"on_loss is 'error', 'warn' or 'drop', not {on_loss!r}", rule="convert.on_loss")
@@ -173,47 +174,28 @@ def _converted(
     """The archive to be written, and what will know how its casts went."""
     index = archive.index
     kept = taken(index, np.array([index.positions[step.source] for step in plan.steps], np.int64))
-    kept = replace(
-        kept,
-        names=[step.target for step in plan.steps],
-        metadata=plan.metadata,
-        attributes=kept.attributes if row.attributes else {},
-    )
-    if all(step.action != "cast" for step in plan.steps):
-        return archive.under(kept), []
-    parts, accounts = _cast_parts(archive.under(kept), plan, on_loss, executor)
-    payloads = [part.payload for part in parts]
-    cast = replace(
-        kept,
-        dtypes=np.array([UNKNOWN if part.dtype is None else part.dtype.code for part in parts], np.uint8),
-        begins=np.zeros(len(parts), np.int64),
-        ends=np.array([payload.nbytes for payload in payloads], np.int64),
-        payloads=payloads,
-        codecs={},
-        decoded_nbytes={},
-        big_endian=frozenset(i for i, part in enumerate(parts) if part.big_endian),
-        sources={},
-    )
-    return archive.under(cast), accounts
-
-
-def _cast_parts(
-    kept: Archive, plan: Plan, on_loss: OnLoss, executor: Executor | None
-) -> tuple[list[Part], list[Callable[[], Cast]]]:
-    """Every part, those to be cast as ones that cast when they are read; tied tensors as one."""
-    index = kept.index
-    parts: list[Part] = []
+    kept = replace(kept, names=[step.target for step in plan.steps], metadata=plan.metadata)
+    if not any(step.action in ("cast", "dequantize") for step in plan.steps):
+        return archive.under(kept if row.attributes else replace(kept, attributes={})), []
+    archive = archive.under(kept)
+    tensors: dict[str, Tensor] = {}
     accounts: list[Callable[[], Cast]] = []
-    done: dict[str, Part] = {}
+    strict = on_loss == "error"
     for position, step in enumerate(plan.steps):
-        rows = [kept.part(row, step.source) for row in index.rows(position)]
-        if step.action == "cast" and step.tied is not None:
-            rows = [done[step.tied]]
-        elif step.action == "cast":
+        tensor = archive.tensor_at(position)
+        # Attributes that say how a tensor is quantized say nothing of its real values.
+        attributes = tensor.attributes if row.attributes and step.action != "dequantize" else {}
+        if step.action not in ("cast", "dequantize"):
+            tensors[step.target] = replace(tensor, attributes=attributes)
+            continue
+        if step.tied is not None:
+            part = tensors[step.tied].parts["data"]
+        else:
             new = BY_NAME[step.new]
-            part, account = cast_part(rows[0], new, step.source, strict=on_loss == "error", executor=executor)
-            rows = [part]
+            if step.action == "cast":
+                part, account = cast_part(tensor.parts["data"], new, step.source, strict=strict, executor=executor)
+            else:
+                part, account = dequantized_part(tensor, new, step.source, strict=strict, executor=executor)
             accounts.append(account)
-            done[step.target] = part
-        parts += rows
-    return parts, accounts
+        tensors[step.target] = Tensor(step.target, {"data": part}, attributes=attributes)
+    return collect(tensors, plan.metadata), accounts

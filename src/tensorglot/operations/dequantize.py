@@ -8,7 +8,7 @@ the scales are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,21 @@ from tensorglot.formats.gguf import blocks
 from tensorglot.model.layouts import MX, QUANT_GROUP
 from tensorglot.model.tensor import Tensor
 
-__all__ = ["dequantize"]
+__all__ = ["can_dequantize", "dequantize", "dequantized"]
+
+
+def can_dequantize(layout: str) -> bool:
+    """Tensors of the layout have real values that are known here."""
+    return layout in (QUANT_GROUP, MX) or blocks.decodable(layout)
+
+
+def dequantized(tensor: Tensor) -> Iterator[NDArray[Any]]:
+    """The values in C order: a piece at a time of GGML's blocks, otherwise all at once."""
+    if tensor.layout.startswith("gguf."):
+        tensor.verify()
+        yield from blocks.pieces(tensor)
+    else:
+        yield dequantize(tensor).reshape(-1)
 
 
 def dequantize(tensor: Tensor) -> NDArray[Any]:

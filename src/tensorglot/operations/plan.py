@@ -18,17 +18,20 @@ import numpy as np
 from tensorglot.errors import TensorglotError, escape
 from tensorglot.formats.table import UNNAMED, Format
 from tensorglot.model.archive import Archive
-from tensorglot.model.dtypes import TABLE
-from tensorglot.model.index import UNKNOWN
+from tensorglot.model.dtypes import BY_NAME, TABLE, DType
+from tensorglot.model.index import UNKNOWN, Layout
 from tensorglot.model.payload import place
 from tensorglot.model.tensor import human_nbytes
+from tensorglot.model.types import leading
 from tensorglot.operations.choose import DTypes, Rename, Select, new_dtype, renamed, selected
+from tensorglot.operations.dequantize import can_dequantize
 
 __all__ = ["Action", "Loss", "LossKind", "Plan", "Step", "make_plan"]
 
 LossKind: TypeAlias = Literal["metadata", "attributes", "checksum", "layout", "dtype", "name"]
-Action: TypeAlias = Literal["copy", "decode", "swap", "cast"]
-"""The stored bytes as they are, decompressed, in the other byte order, or as another type."""
+Action: TypeAlias = Literal["copy", "decode", "swap", "cast", "dequantize"]
+"""The stored bytes as they are, decompressed, in the other byte order, as another type, or as the real values of
+quantized ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +219,10 @@ def _metadata(metadata: Mapping[str, Any] | None, row: Format, losses: list[Loss
     return kept
 
 
+_REAL = BY_NAME["float128"]
+"""Stands for real numbers of any type: nobody can ask for this one."""
+
+
 class _Columns:
     """The columns of an index as lists, which is what makes a plan for 100,000 tensors in a moment."""
 
@@ -235,16 +242,22 @@ class _Columns:
         """What the target has no place for of a tensor."""
         index, row = self._index, self._row
         position = index.positions[name]
+        layout = index.layouts.get(position)
+        real = None if layout is None else self._real(name, layout)
+        if real is not None:
+            if real.name not in self._held:
+                yield Loss("dtype", f"{row.name} has no {real.name}", name, fatal=True)
+            return
         if position in self._attributed and index.attributes[position]:
             fields = ", ".join(map(escape, index.attributes[position]))
             yield Loss("attributes", f"{row.name} has no attributes: {fields}", name)
-        layout = index.layouts.get(position)
         if layout is not None and not {layout.name, "*"} & {*row.layouts}:
-            yield Loss("layout", f"{row.name} has no layout '{escape(layout.name)}'", name, fatal=True)
+            hint = "; a dtype gives its real values" if can_dequantize(layout.name) else ""
+            yield Loss("layout", f"{row.name} has no layout '{escape(layout.name)}'{hint}", name, fatal=True)
             return
         for part in index.rows(position):
             old = self._dtypes[part]
-            new = new_dtype(name, old, self._dtype) or old
+            new = self._new_dtype(name, part) or old
             if new is None:
                 if self._archive.format.partition("@")[0] != row.name:
                     unknown = escape(index.unknown_dtypes[part])
@@ -252,12 +265,24 @@ class _Columns:
             elif new.name not in self._held:
                 yield Loss("dtype", f"{row.name} has no {new.name}", name, fatal=True)
 
+    def _new_dtype(self, name: str, row: int) -> DType | None:
+        return new_dtype(name, self._dtypes[row], self._dtype)
+
+    def _real(self, name: str, layout: Layout) -> DType | None:
+        """The type that the real values of a quantized tensor are wanted in, if they are."""
+        return new_dtype(name, _REAL, self._dtype) if can_dequantize(layout.name) else None
+
     def step(self, old: str, new: str) -> Step:
         """What is to be done with a tensor."""
         index = self._index
         position = index.positions[old]
         rows = index.rows(position)
         layout = index.layouts.get(position)
+        real = None if layout is None else self._real(old, layout)
+        if layout is not None and real is not None:
+            shape = leading(layout.type)[0]
+            stored = sum(self._stored[row] for row in rows)
+            return Step(old, new, "dequantize", layout.name, real.name, shape, stored, real.nbytes(math.prod(shape)))
         if layout is not None:
             type_ = str(layout.type)
             action: Action = "decode" if any(row in index.codecs for row in rows) else "copy"
@@ -265,7 +290,7 @@ class _Columns:
             return Step(old, new, action, type_, type_, (), stored, nbytes)
         row = rows[0]
         was, shape = self._dtypes[row], self._shapes[row]
-        becomes = new_dtype(old, was, self._dtype)
+        becomes = self._new_dtype(old, row)
         before = index.unknown_dtypes[row] if was is None else was.name
         if becomes is not None:
             nbytes = becomes.nbytes(math.prod(shape))

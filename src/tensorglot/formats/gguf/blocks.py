@@ -7,7 +7,7 @@ that of the format in single precision: a scale, sometimes a minimum, and small 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from tensorglot.errors import FormatError, UnsupportedError, escape
 from tensorglot.model.tensor import Tensor
 
-__all__ = ["BLOCKS", "Block", "dequantize"]
+__all__ = ["BLOCKS", "Block", "decodable", "dequantize", "pieces"]
 
 Bytes = NDArray[np.uint8]
 Values = NDArray[np.float32]
 
-_PIECE_BLOCKS = 1 << 14
+_PIECE_BLOCKS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,24 @@ class Block:
     decode: Callable[[Bytes], Values] | None = None
 
 
+def decodable(layout: str) -> bool:
+    """A block type whose values are known here."""
+    block = _BY_LAYOUT.get(layout)
+    return block is not None and block.decode is not None
+
+
 def dequantize(tensor: Tensor) -> Values:
     """The values of a tensor of a block type, as float32."""
+    values = np.empty(math.prod(tensor.shape), np.float32)
+    done = 0
+    for piece in pieces(tensor):
+        values[done : done + len(piece)] = piece
+        done += len(piece)
+    return values.reshape(tensor.shape)
+
+
+def pieces(tensor: Tensor) -> Iterator[Values]:
+    """The same values in C order, a piece at a time."""
     block = _BY_LAYOUT.get(tensor.layout)
     if block is None or block.decode is None:
         raise UnsupportedError(
@@ -48,14 +64,12 @@ def dequantize(tensor: Tensor) -> Values:
         raise FormatError(
             f"the parts are not blocks of {block.name} for the shape", rule="gguf.shape.blocks", tensor=tensor.name
         )
-    payload = part.payload
-    values = np.empty((count, block.elements), np.float32)
-    with np.errstate(all="ignore"):
-        for start in range(0, count, _PIECE_BLOCKS):
-            end = min(start + _PIECE_BLOCKS, count)
-            raw = np.frombuffer(payload.read(start * block.nbytes, (end - start) * block.nbytes), np.uint8)
-            values[start:end] = block.decode(raw.reshape(-1, block.nbytes))
-    return values.reshape(tensor.shape)
+    for start in range(0, count, _PIECE_BLOCKS):
+        end = min(start + _PIECE_BLOCKS, count)
+        raw = np.frombuffer(part.payload.read(start * block.nbytes, (end - start) * block.nbytes), np.uint8)
+        with np.errstate(all="ignore"):
+            values = block.decode(raw.reshape(-1, block.nbytes))
+        yield values.reshape(-1)
 
 
 def _f16(blocks: Bytes, at: int) -> Values:
