@@ -174,9 +174,9 @@ def _equal(old: Any, new: Any) -> bool:
 
 
 def _holds(archive: Archive, what: Literal["metadata", "attributes"]) -> bool:
-    """The format of an archive has a place for it. An archive in memory has one for everything."""
+    """The format of an archive has a place for it. Arrays in memory say nothing unless they say something."""
     if archive.format == "memory":
-        return True
+        return archive.metadata is not None if what == "metadata" else bool(archive.index.attributes)
     row = named(archive.format)[0]
     return row.attributes if what == "attributes" else row.metadata != "none"
 
