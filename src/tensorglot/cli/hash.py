@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from tensorglot.cli.options import as_json, counted, file_argument, patterns_argument, reading_format
+from tensorglot.cli.options import as_json, counted, file_argument, patterns_argument, reading_format, source_of
 from tensorglot.cli.terminal import print_json, progress_bar
 from tensorglot.errors import escape
 
@@ -34,7 +34,7 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
     from tensorglot.operations.identity import cids, together
     from tensorglot.operations.listing import matching
 
-    with tg.open(file, format=format, verify="lazy") as archive, progress_bar("hashing") as progress:
+    with tg.open(source_of(file), format=format, verify="lazy") as archive, progress_bar("hashing") as progress:
         found = dict(cids(archive, matching(archive.index.names, patterns), progress))
     if as_json:
         print_json({"file": file, "cid": together(found), "tensors": found})
