@@ -260,6 +260,27 @@ def test_tied_tensors_are_known(target: Path) -> None:
     assert tg.load(target)["b"].tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"compression": "zstd"}], ids=str)
+@pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2"])
+def test_tied_tensors_are_stored_once_where_the_target_can(format: str, options: Any, tmp_path: Path) -> None:
+    shared = np.arange(5000, dtype=np.float32)
+    tg.convert({"a": shared, "b": shared, "c": shared + 1}, tmp_path / "a.zt", format=format, on_loss="drop", **options)
+    tg.convert(tmp_path / "a.zt", tmp_path / "b.zt", format=format, on_loss="drop", **options)
+    for path in (tmp_path / "a.zt", tmp_path / "b.zt"):
+        with tg.open(path) as archive:
+            assert archive["a"].offset == archive["b"].offset
+            assert archive["a"].offset != archive["c"].offset
+            kind = archive["a"].numpy().dtype
+            assert archive["b"].numpy().tobytes() == shared.astype(kind).tobytes()
+            assert archive["c"].numpy().tobytes() == (shared + 1).astype(kind).tobytes()
+
+
+def test_casts_of_arrays_in_memory_are_not_taken_for_one(tmp_path: Path) -> None:
+    tensors = {f"t{i}": np.full(3000, i, np.float32) for i in range(5)}
+    tg.convert(tensors, tmp_path / "a.zt", dtype="float16")
+    assert {name: array[0] for name, array in tg.load(tmp_path / "a.zt").items()} == {f"t{i}": i for i in range(5)}
+
+
 def test_interrupted(source: Path, target: Path) -> None:
     target.write_bytes(b"what was there")
 

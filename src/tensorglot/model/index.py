@@ -134,6 +134,14 @@ class Index:
             sizes[list(self.decoded_nbytes)] = list(self.decoded_nbytes.values())
         return sizes
 
+    @cached_property
+    def shares_spans(self) -> bool:
+        """Two rows lie at one span, or at equal ones of two sources."""
+        filled = self.ends > self.begins
+        order = np.lexsort((self.ends[filled], self.begins[filled]))
+        begins, ends = self.begins[filled][order], self.ends[filled][order]
+        return bool(((begins[1:] == begins[:-1]) & (ends[1:] == ends[:-1])).any())
+
     @property
     def plain(self) -> bool:
         """Every tensor is one dense, raw, little-endian row of a known type, at its span of a source."""

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
-
 from tensorglot.errors import TensorglotError, escape
 from tensorglot.formats.table import UNNAMED, Format
 from tensorglot.model.archive import Archive
@@ -302,12 +300,9 @@ class _Columns:
 def _tied(archive: Archive, steps: list[Step]) -> Iterator[Step]:
     """Steps whose bytes are those of an earlier one know it."""
     index = archive.index
-    if index.payloads is None:
-        filled = index.ends > index.begins
-        spans = np.stack([index.begins[filled], index.ends[filled]], axis=1)
-        if len(np.unique(spans, axis=0)) == len(spans):
-            yield from steps
-            return
+    if index.payloads is None and not index.shares_spans:
+        yield from steps
+        return
     seen: dict[tuple[object, ...], str] = {}
     for step in steps:
         row = index.rows(index.positions[step.source])[0]

@@ -110,9 +110,11 @@ def _entries_of(index: Index) -> _Entries | None:
 
 def _tied(index: Index) -> bool:
     """Two tensors are one where they come from."""
-    held = index.payloads or ()
+    if index.payloads is None:
+        return index.shares_spans
+    held = index.payloads
     least = TIED_NBYTES if set(map(type, held)) <= {np.ndarray} else 1
-    places = [place(held[row]) for row in np.flatnonzero(index.nbytes >= least).tolist()] if held else []
+    places = [place(held[row]) for row in np.flatnonzero(index.nbytes >= least).tolist()]
     return len(set(places)) < len(places)
 
 
@@ -182,7 +184,10 @@ def _write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
 
 def _stored(blobs: Sequence[Blob], options: WriteOptions) -> Iterator[Iterable[Chunk]]:
     """The chunks of each blob, in order, as they are to be stored."""
-    squeezed = [blob.part if blob.encoding == "zstd" and not is_opaque(blob.part) else None for blob in blobs]
+    squeezed = [
+        blob.part if blob.encoding == "zstd" and blob.shared is None and not is_opaque(blob.part) else None
+        for blob in blobs
+    ]
     level = LEVEL if options.level is None else options.level
     frames = groupby(compressed(squeezed, level, checksum=options.checksum == "frame"), key=lambda frame: frame[0])
     for blob, part in zip(blobs, squeezed, strict=True):

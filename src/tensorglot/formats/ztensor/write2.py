@@ -25,7 +25,7 @@ from tensorglot.formats.ztensor.stored import buffers, compressed, copied, decod
 from tensorglot.formats.ztensor.words import ALIGNMENT_2, CANONICAL_ALIGNMENT, FOOTER_FORM, MAGIC_2, SEEKABLE
 from tensorglot.formats.ztensor.write01 import LEVEL
 from tensorglot.model.archive import Archive
-from tensorglot.model.payload import Chunk, Encoded, Span, as_bytes
+from tensorglot.model.payload import Chunk, Encoded, Span, as_bytes, place
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import checksums, zstd
 
@@ -189,17 +189,35 @@ def _same(one: Part, other: Part) -> bool:
 
 
 def _squeezed(items: list[_Item], algorithm: str, level: int) -> Iterator[tuple[_Item, Iterable[Chunk]]]:
-    """Parts as seekable zstd, their digests over the bytes before."""
-    parts = [None if is_opaque(item.part) else item.part for item in items]
+    """Parts as seekable zstd, their digests over the bytes before; tied ones once."""
+    twins = _twins(items)
+    parts = [None if i in twins or is_opaque(item.part) else item.part for i, item in enumerate(items)]
     hashers = [checksums.hasher(algorithm) for _ in items]
     frames = groupby(compressed(parts, level, checksum=True, hashers=hashers), key=lambda frame: frame[0])
-    for item, part, hasher in zip(items, parts, hashers, strict=True):
+    for i, (item, part, hasher) in enumerate(zip(items, parts, hashers, strict=True)):
+        if i in twins:
+            twin = items[twins[i]].spec
+            item.spec.offset, item.spec.length, item.spec.digest = twin.offset, twin.length, twin.digest
+            item.spec.encoding, item.spec.decoded = twin.encoding, twin.decoded
+            continue
         if part is None:
             yield item, _copied(item)
             continue
         item.spec.encoding, item.spec.decoded = SEEKABLE, part.nbytes
         yield item, _seekable(next(frames)[1])
         item.spec.digest = str(checksums.Checksum(algorithm, hasher.digest()))
+
+
+def _twins(items: list[_Item]) -> dict[int, int]:
+    """Positions of parts whose bytes are those of an earlier one, and the position of that one."""
+    first: dict[tuple[object, ...], int] = {}
+    twins = {}
+    for i, item in enumerate(items):
+        if item.part.nbytes and not is_opaque(item.part):
+            key = (*place(item.part.payload), item.part.big_endian)
+            if first.setdefault(key, i) != i:
+                twins[i] = first[key]
+    return twins
 
 
 def _seekable(frames: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes]:
