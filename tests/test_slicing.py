@@ -129,6 +129,9 @@ class Recorded:
         self.reads.append((offset, offset + len(out)))
         self.source.read_into(offset, out)
 
+    def read_bytes(self, offset: int, nbytes: int) -> bytes:
+        return bytes(self.read(offset, nbytes))
+
     def view(self, offset: int, nbytes: int) -> memoryview | None:
         return None
 

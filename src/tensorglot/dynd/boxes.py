@@ -25,6 +25,9 @@ class Nowhere:
     def read_into(self, offset: int, out: memoryview) -> None:
         return None
 
+    def read_bytes(self, offset: int, nbytes: int) -> bytes:
+        return bytes(nbytes)
+
     def view(self, offset: int, nbytes: int) -> memoryview | None:
         return None
 

@@ -145,9 +145,7 @@ def _furthest(refused: Sequence[FormatError]) -> FormatError:
 def _header(source: Source, options: ReadOptions) -> bytes:
     if source.size < 8:
         raise TruncatedError("shorter than the header's length field", rule="bintensors.header.length", offset=0)
-    field = bytearray(8)
-    source.read_into(0, memoryview(field))
-    nbytes = int.from_bytes(field, "little")
+    nbytes = int.from_bytes(source.read_bytes(0, 8), "little")
     if nbytes > options.limits.header_nbytes:
         raise LimitError(
             f"a header of {nbytes} bytes is beyond Limits.header_nbytes", rule="bintensors.limit.header", offset=0
@@ -158,9 +156,7 @@ def _header(source: Source, options: ReadOptions) -> bytes:
         )
     if nbytes % 8:
         raise FormatError("the header's length is no multiple of 8", rule="bintensors.header.multiple", offset=0)
-    header = bytearray(nbytes)
-    source.read_into(8, memoryview(header))
-    return bytes(header)
+    return source.read_bytes(8, nbytes)
 
 
 def _index(header: bytes, layout: str, scan: Scan, size: int, options: ReadOptions) -> Index:
@@ -195,7 +191,7 @@ def _index(header: bytes, layout: str, scan: Scan, size: int, options: ReadOptio
     return Index(
         format=f"bintensors@{layout}",
         names=names,
-        dtypes=_OUR_CODE[scan.codes],
+        dtypes=_OUR_CODE.take(scan.codes),
         dims=scan.dims,
         dim_offsets=scan.dim_offsets,
         begins=begins,

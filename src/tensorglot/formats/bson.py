@@ -125,8 +125,7 @@ class _Refused:
 
 
 def read(source: Source, options: ReadOptions) -> Index:
-    magic = bytearray(min(source.size, len(MAGIC)))
-    source.read_into(0, memoryview(magic))
+    magic = source.read_bytes(0, min(source.size, len(MAGIC)))
     inflated = bytearray() if magic == MAGIC else None
     found = scan(_documents(source, inflated))
     limits = options.limits

@@ -81,7 +81,7 @@ def _block(type: Type) -> tuple[int, tuple[int, ...]] | None:
 
 def _header(source: Source, options: ReadOptions) -> tuple[Type, int]:
     """The type, and where the value begins."""
-    head = bytes(source.read(0, min(source.size, TEXT_NBYTES + 3)))
+    head = source.read_bytes(0, min(source.size, TEXT_NBYTES + 3))
     length = at = 0
     while True:
         if at == len(head):

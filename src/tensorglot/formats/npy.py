@@ -27,11 +27,11 @@ DTYPES: dict[str, str] = npy.DTYPES
 
 
 def read(source: Source, options: ReadOptions) -> Index:
-    prefix = bytes(source.read(0, min(npy.PREFIX_NBYTES, source.size)))
+    prefix = source.read_bytes(0, min(npy.PREFIX_NBYTES, source.size))
     begin = npy.header_nbytes(prefix, "npy")
     if begin > source.size:
         raise TruncatedError(f"a header of {begin} bytes", rule="npy.header.length", offset=8)
-    raw = bytes(source.read(0, begin))
+    raw = source.read_bytes(0, begin)
     header = npy.parse(raw, "npy", max_rank=options.limits.rank)
     if begin + header.nbytes > source.size:
         raise TruncatedError(f"the array ends at byte {begin + header.nbytes}", rule="npy.data.end", offset=source.size)

@@ -76,7 +76,7 @@ def read(source: Source, options: ReadOptions) -> Index:
     limits = options.limits
 
     def fetch(offset: int, nbytes: int) -> bytes:
-        return bytes(source.read(offset, nbytes))
+        return source.read_bytes(offset, nbytes)
 
     members = ziparchive.scan(
         fetch, source.size, rule="npz", max_members=limits.tensors_or(), max_directory=limits.header_nbytes
@@ -146,7 +146,7 @@ def _check_canonical(source: Source, index: Index) -> None:
             position = chunk.end
             continue
         ours = bytes(chunk.read(0, chunk.nbytes) if isinstance(chunk, Span) else as_bytes(chunk))
-        if position + len(ours) > source.size or bytes(source.read(position, len(ours))) != ours:
+        if position + len(ours) > source.size or source.read_bytes(position, len(ours)) != ours:
             raise FormatError("not the bytes that a writer makes", rule="npz.strict", offset=position)
         position += len(ours)
     if position != source.size:

@@ -129,9 +129,7 @@ def read(source: Source, options: ReadOptions) -> Index:
 def _header(source: Source, options: ReadOptions) -> bytes:
     if source.size < 8:
         raise TruncatedError("shorter than the header's length field", rule="safetensors.header.length", offset=0)
-    field = bytearray(8)
-    source.read_into(0, memoryview(field))
-    nbytes = int.from_bytes(field, "little")
+    nbytes = int.from_bytes(source.read_bytes(0, 8), "little")
     if nbytes > options.limits.header_nbytes:
         raise LimitError(
             f"a header of {nbytes} bytes is beyond Limits.header_nbytes", rule="safetensors.limit.header", offset=0
@@ -140,7 +138,7 @@ def _header(source: Source, options: ReadOptions) -> bytes:
         raise TruncatedError(
             f"a header of {nbytes} bytes in a file of {source.size}", rule="safetensors.header.length", offset=0
         )
-    header = bytes(source.read(8, nbytes))
+    header = source.read_bytes(8, nbytes)
     if header[:1] != b"{":
         raise FormatError("the header does not begin with '{'", rule="safetensors.header.start", offset=8)
     return header

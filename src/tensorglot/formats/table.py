@@ -227,6 +227,9 @@ UNNAMED = "data"
 HEAD_NBYTES = 512
 """What is looked at to tell formats apart."""
 _BY_NAME = {row.name: row for row in TABLE}
+_PATTERNS = [
+    (row, re.compile(row.pattern, re.S).match if row.pattern else None) for row in TABLE if row.magic or row.pattern
+]
 
 
 def formats() -> tuple[Format, ...]:
@@ -264,10 +267,9 @@ def for_target(target: str | os.PathLike[str] | None, format: str | None) -> tup
 
 def detect(source: Source, path: str | None) -> Format:
     """By magic or pattern; else by suffix; else one of the two without either, if its length field is plausible."""
-    head = bytearray(min(source.size, HEAD_NBYTES))
-    source.read_into(0, memoryview(head))
-    for row in TABLE:
-        if any(head.startswith(magic) for magic in row.magic) or (row.pattern and re.match(row.pattern, head, re.S)):
+    head = source.read_bytes(0, min(source.size, HEAD_NBYTES))
+    for row, matches in _PATTERNS:
+        if head.startswith(row.magic) or (matches is not None and matches(head)):
             return row
     suffix = "" if path is None else os.path.splitext(path)[1].lower()  # noqa: PTH122
     for row in TABLE:

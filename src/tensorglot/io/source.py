@@ -16,7 +16,6 @@ import stat
 import tempfile
 import threading
 from contextlib import closing
-from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias, cast
 
 from tensorglot.errors import InputError, TruncatedError
@@ -30,6 +29,7 @@ __all__ = [
     "Readable",
     "SpooledSource",
     "StreamSource",
+    "absolute",
     "source_for",
 ]
 
@@ -37,6 +37,12 @@ _SPOOL_NBYTES = 16 << 20
 
 Backend: TypeAlias = Literal["auto", "pread", "mmap"]
 Readable: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO"
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """The path as it will still be right in another working directory. No part of it is resolved."""
+    text = os.fspath(path)
+    return text if text.startswith(os.sep) else os.path.join(os.getcwd(), text)  # noqa: PTH109, PTH118
 
 
 def _truncated(offset: int, nbytes: int, size: int) -> TruncatedError:
@@ -68,6 +74,10 @@ class BufferSource:
         self._check(offset, len(out))
         out[:] = self._view[offset : offset + len(out)]
 
+    def read_bytes(self, offset: int, nbytes: int) -> bytes:
+        self._check(offset, nbytes)
+        return bytes(self._view[offset : offset + nbytes])
+
     def view(self, offset: int, nbytes: int) -> memoryview | None:
         if not self._share:
             return None
@@ -98,7 +108,7 @@ class FileSource:
         """Opens a path, or takes over a descriptor."""
         self._fd = -1
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-        self._path = None if isinstance(file, int) else Path(file).absolute()
+        self._path = None if isinstance(file, int) else absolute(file)
         self._fd = file if isinstance(file, int) else os.open(file, flags)
         status = os.fstat(self._fd)
         self.size = status.st_size
@@ -139,6 +149,14 @@ class FileSource:
                 raise _truncated(offset, len(out), offset + done)
             done += got
 
+    def read_bytes(self, offset: int, nbytes: int) -> bytes:
+        if offset + nbytes > self.size:
+            raise _truncated(offset, nbytes, self.size)
+        data = os.pread(self.fileno(), nbytes, offset)
+        if len(data) == nbytes:
+            return data
+        return data + self.read(offset + len(data), nbytes - len(data))
+
     def view(self, offset: int, nbytes: int) -> memoryview | None:
         return None
 
@@ -150,7 +168,7 @@ class FileSource:
     __del__ = close
 
 
-def _reopened(kind: type[FileSource] | type[MmapSource], path: Path, stamp: tuple[int, ...]) -> FileSource | MmapSource:
+def _reopened(kind: type[FileSource] | type[MmapSource], path: str, stamp: tuple[int, ...]) -> FileSource | MmapSource:
     source = kind(path)
     if source.stamp != stamp:
         raise InputError(f"{path} has changed since the handle to it was made", rule="source.changed")
@@ -161,7 +179,7 @@ class MmapSource(BufferSource):
     """A regular file as shared memory: no copy, and the caller's promise that nobody cuts the file short."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path).absolute()
+        self._path = absolute(path)
         with closing(FileSource(path)) as file:
             self.stamp = file.stamp
             try:
@@ -199,6 +217,9 @@ class StreamSource:
                     raise _truncated(offset, len(out), offset + done)
                 out[done : done + len(data)] = data
                 done += len(data)
+
+    def read_bytes(self, offset: int, nbytes: int) -> bytes:
+        return bytes(self.read(offset, nbytes))
 
     def view(self, offset: int, nbytes: int) -> memoryview | None:
         return None

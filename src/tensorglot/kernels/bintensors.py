@@ -7,6 +7,7 @@ the tensor's position. `encode` writes what `scan` accepts, and nothing else.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ try:
     import cython
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
 
 # Faults. The format's module has the words for each.
 OK = 0
@@ -41,9 +44,7 @@ METADATA_DUPLICATE = 19
 _ROOM = cython.declare(cython.int, -1)  # more dimensions than there was room for: not a fault, try again
 
 _MAX = cython.declare(cython.ulonglong, 0x7FFF_FFFF_FFFF_FFFF)
-_FNV_BASIS = cython.declare(cython.ulonglong, 0xCBF2_9CE4_8422_2325)
-_FNV_PRIME = cython.declare(cython.ulonglong, 0x100_0000_01B3)
-_LEAST_LONG = cython.declare(cython.ulonglong, 0x1_0000_0000)
+_SPREAD = cython.declare(cython.ulonglong, 0x9E37_79B9_7F4A_7C15)
 _NOT_ASCII = cython.declare(cython.ulonglong, 0x8080_8080_8080_8080)
 _MASK = cython.declare(cython.ulonglong, 0xFFFF_FFFF_FFFF_FFFF)
 
@@ -51,7 +52,7 @@ _MASK = cython.declare(cython.ulonglong, 0xFFFF_FFFF_FFFF_FFFF)
 @cython.final
 @cython.cclass
 class Cursor:
-    """A position in the header. The first fault stays; every read after it yields zero."""
+    """A position in the header. The first fault stays, and every read after it is at the end and yields zero."""
 
     data: cython.const[cython.uchar][::1]
     size: cython.Py_ssize_t
@@ -72,13 +73,12 @@ class Cursor:
         if self.fault == 0:
             self.fault = fault
             self.fault_position = position
+            self.position = self.size
         return 0
 
     @cython.cfunc
     @cython.exceptval(check=False)
     def byte(self) -> cython.int:
-        if self.fault != 0:
-            return 0
         if self.position >= self.size:
             return self.fail(HEADER_END, self.position)
         self.position += 1
@@ -100,7 +100,7 @@ class Cursor:
         elif tag == 252:
             width, least = 4, 0x1_0000
         elif tag == 253:
-            width, least = 8, _LEAST_LONG
+            width, least = 8, 0x1_0000_0000
         else:
             return self.fail(VARINT_TAG, start)
         if self.size - self.position < width:
@@ -189,13 +189,13 @@ class Names:
     @cython.cfunc
     @cython.exceptval(check=False)
     def read(self, cursor: Cursor) -> cython.int:
-        """Passes over a name, and remembers its span and hash (FNV-1a, eight bytes at a time)."""
+        """Passes over a name, and remembers its span and a hash of its words, of which the last may overlap."""
         start: cython.Py_ssize_t = cursor.position
         nbytes: cython.ulonglong = cursor.varint()
         i: cython.Py_ssize_t
         word: cython.ulonglong
         seen: cython.ulonglong = 0
-        hash: cython.ulonglong = _FNV_BASIS
+        hash: cython.ulonglong = nbytes
         if cursor.fault != 0:
             return 0
         if nbytes > cython.cast(cython.ulonglong, cursor.size - cursor.position):
@@ -208,12 +208,17 @@ class Names:
         while i + 8 <= self.end:
             word = _word(cursor.data, i)
             seen |= word
-            hash = ((hash ^ word) * _FNV_PRIME) & _MASK
+            hash = _mixed(hash, word)
             i += 8
-        while i < self.end:
-            seen |= cursor.data[i]
-            hash = ((hash ^ cursor.data[i]) * _FNV_PRIME) & _MASK
-            i += 1
+        if nbytes >= 8:
+            word = _word(cursor.data, self.end - 8)
+            seen |= word
+            hash = _mixed(hash, word)
+        else:
+            while i < self.end:
+                seen |= cursor.data[i]
+                hash = _mixed(hash, cursor.data[i])
+                i += 1
         if seen & _NOT_ASCII != 0 and not _is_utf8(self.header, self.begin, self.end):
             return cursor.fail(UTF8, self.begin)
         self.hash = hash
@@ -233,18 +238,21 @@ class Names:
 @cython.cfunc
 @cython.inline
 @cython.exceptval(check=False)
+def _mixed(hash: cython.ulonglong, word: cython.ulonglong) -> cython.ulonglong:
+    hash = ((hash ^ word) * _SPREAD) & _MASK
+    return hash ^ (hash >> 32)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
 def _word(data: cython.const[cython.uchar][::1], i: cython.Py_ssize_t) -> cython.ulonglong:
-    """Eight bytes as a little-endian number: one load, once compiled."""
-    return (
-        cython.cast(cython.ulonglong, data[i])
-        | cython.cast(cython.ulonglong, data[i + 1]) << 8
-        | cython.cast(cython.ulonglong, data[i + 2]) << 16
-        | cython.cast(cython.ulonglong, data[i + 3]) << 24
-        | cython.cast(cython.ulonglong, data[i + 4]) << 32
-        | cython.cast(cython.ulonglong, data[i + 5]) << 40
-        | cython.cast(cython.ulonglong, data[i + 6]) << 48
-        | cython.cast(cython.ulonglong, data[i + 7]) << 56
-    )
+    """Eight bytes as a number, in the machine's order."""
+    word: cython.ulonglong = 0
+    if cython.compiled:
+        memcpy(cython.address(word), cython.address(data[i]), 8)
+        return word
+    return int.from_bytes(data[i : i + 8], sys.byteorder)
 
 
 @cython.cfunc
@@ -482,7 +490,7 @@ def _put(out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulon
         return position + 1
     if value <= 0xFFFF:
         out[position], width = 251, 2
-    elif value < _LEAST_LONG:
+    elif value <= 0xFFFF_FFFF:
         out[position], width = 252, 4
     else:
         out[position], width = 253, 8

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tensorglot.errors import InputError, TensorNotFound
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.index import Index, Note, grouped
+from tensorglot.model.names import Names
 from tensorglot.model.payload import JOINED_NBYTES, PIECE_NBYTES, Chunk, Encoded, Memory, Payload, Source, Span, joined
 from tensorglot.model.tensor import Part, Tensor
 
@@ -46,6 +47,7 @@ class Archive(Mapping[str, Tensor]):
         self.limits = limits
         self._verifier = verifier
         self._reopen = reopen
+        self._asked = False
 
     @property
     def format(self) -> str:
@@ -101,10 +103,18 @@ class Archive(Mapping[str, Tensor]):
         }
 
     def __getitem__(self, name: str) -> Tensor:
-        position = self.index.positions.get(name)
+        position = self._position(name)
         if position is None:
             raise TensorNotFound.among(str(name), self.index.names)
         return self.tensor_at(position)
+
+    def _position(self, name: str) -> int | None:
+        """The first time by looking through the names, which is quicker than a dictionary of all of them."""
+        names, again = self.index.names, self._asked
+        self._asked = True
+        if again or not isinstance(names, Names) or not isinstance(name, str):
+            return self.index.positions.get(name)
+        return names.find(name)
 
     def tensor_at(self, position: int) -> Tensor:
         """The tensor at a position of `index.names`."""

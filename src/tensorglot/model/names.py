@@ -35,8 +35,7 @@ class Names(Sequence[str]):
 
     def first_duplicate(self) -> int | None:
         """The first position whose name stands before it, too. Equal hashes alone prove nothing."""
-        ordered = np.sort(self._hashes)
-        if not (ordered[1:] == ordered[:-1]).any():
+        if not kernel.may_repeat(self._hashes):
             return None
         seen: set[str] = set()
         for position, name in enumerate(self._list):
@@ -44,6 +43,14 @@ class Names(Sequence[str]):
                 return position
             seen.add(name)
         return None
+
+    def find(self, name: str) -> int | None:
+        """The position of one name, by looking through them all."""
+        try:
+            position = kernel.find(self._text, self._begins, self._ends, name.encode())
+        except UnicodeEncodeError:
+            return None
+        return None if position < 0 else position
 
     def offset(self, position: int) -> int:
         """Where a name begins in the text."""

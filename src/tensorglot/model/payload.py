@@ -58,6 +58,10 @@ class Source(Protocol):
         """Fills `out`, or raises TruncatedError."""
         ...
 
+    def read_bytes(self, offset: int, nbytes: int) -> bytes:
+        """The bytes as an object of their own: headers and the like, not tensors."""
+        ...
+
     def view(self, offset: int, nbytes: int) -> memoryview | None:
         """The bytes where they are, if the source is memory that the caller agreed to share."""
         ...

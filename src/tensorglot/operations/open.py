@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.formats.table import ReadOptions, detect, named
-from tensorglot.io.source import Backend, FileSource, Readable, SpooledSource, source_for
+from tensorglot.io.source import Backend, FileSource, Readable, SpooledSource, absolute, source_for
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.operations.check import verifier_for
@@ -49,7 +49,7 @@ def open(
     verifier = verifier_for(verify)
     again = partial(
         open,
-        source if path is None else os.path.abspath(path),  # noqa: PTH100
+        source if path is None else absolute(path),
         format=format,
         backend=backend,
         strict=strict,

@@ -40,7 +40,7 @@ Shards: TypeAlias = dict[str, list[str]]
 
 def is_sharded(path: str) -> bool:
     """A directory, or the index of a sharded checkpoint."""
-    return path.endswith(INDEX_SUFFIX) or Path(path).is_dir()
+    return path.endswith(INDEX_SUFFIX) or os.path.isdir(path)  # noqa: PTH112
 
 
 def find_index(path: str) -> Path:
@@ -101,7 +101,7 @@ def _read_index(path: Path, limits: Limits) -> Shards:
             raise LimitError(
                 f"an index of {source.size} bytes is beyond Limits.header_nbytes", rule="shards.limit.index"
             )
-        value = json.parse(bytes(source.read(0, source.size)), depth=DEPTH, rule="shards.json")
+        value = json.parse(source.read_bytes(0, source.size), depth=DEPTH, rule="shards.json")
     finally:
         source.close()
     weight_map = value.get("weight_map") if isinstance(value, dict) else None

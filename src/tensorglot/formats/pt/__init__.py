@@ -29,7 +29,7 @@ __all__ = ["DTYPES", "read", "write"]
 
 
 def read(source: Source, options: ReadOptions) -> Index:
-    head = bytes(source.read(0, min(4, source.size)))
+    head = source.read_bytes(0, min(4, source.size))
     saved = open_zip(source, options) if head[:2] == b"PK" else open_legacy(source, options)
     tensors, metadata = flatten(saved.root, saved.pickle_nbytes)
     rows = Rows(options.limits, "pt")

@@ -74,7 +74,7 @@ def open_zip(source: Source, options: ReadOptions) -> Saved:
     limits = options.limits
 
     def fetch(offset: int, nbytes: int) -> bytes:
-        return bytes(source.read(offset, nbytes))
+        return source.read_bytes(offset, nbytes)
 
     members = ziparchive.scan(
         fetch, source.size, rule="pt", max_members=limits.tensors_or() + 16, max_directory=limits.header_nbytes
@@ -121,7 +121,7 @@ def _folder(members: dict[str, ziparchive.Member]) -> str:
 def _big_endian(source: Source, member: ziparchive.Member | None) -> bool:
     if member is None:
         return False
-    order = bytes(source.read(member.begin, min(member.nbytes, 8)))
+    order = source.read_bytes(member.begin, min(member.nbytes, 8))
     if order not in (b"little", b"big"):
         raise FormatError("a byte order that is neither little nor big", rule="pt.byteorder", offset=member.begin)
     return order == b"big"

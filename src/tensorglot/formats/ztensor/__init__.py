@@ -47,9 +47,7 @@ def dtypes_in(version: str) -> Collection[str]:
 def read(source: Source, options: ReadOptions) -> Index:
     if source.size < 8:
         raise TruncatedError("shorter than a magic number", rule="ztensor.magic", offset=0)
-    magic = bytearray(8)
-    source.read_into(0, memoryview(magic))
-    reader = _READERS.get(bytes(magic))
+    reader = _READERS.get(source.read_bytes(0, 8))
     if reader is None:
         raise FormatError("no magic number of zTensor", rule="ztensor.magic", offset=0)
     index = reader(source, options)

@@ -92,11 +92,8 @@ class ShardSource:
             root = Path(self._root)
             path = root.with_name(f"{root.stem}-{self.shard.name}.zt")
             source = self._open_file(str(path))
-            head, tail = bytearray(8), bytearray(8)
-            if source.size == self.size:
-                source.read_into(0, memoryview(head))
-                source.read_into(self.size - 8, memoryview(tail))
-            if head != MAGIC_2 or tail != MAGIC_2:
+            magics = {source.read_bytes(at, 8) for at in (0, self.size - 8)} if source.size == self.size else set()
+            if magics != {MAGIC_2}:
                 getattr(source, "close", bool)()
                 raise IntegrityError(
                     f"{path.name} is not the shard of {self.size} bytes that the root names", rule="ztensor.shard.size"
@@ -120,6 +117,9 @@ class ShardSource:
 
     def read_into(self, offset: int, out: memoryview) -> None:
         self.opened().read_into(offset, out)
+
+    def read_bytes(self, offset: int, nbytes: int) -> bytes:
+        return self.opened().read_bytes(offset, nbytes)
 
     def view(self, offset: int, nbytes: int) -> memoryview | None:
         return self.opened().view(offset, nbytes)

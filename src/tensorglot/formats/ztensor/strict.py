@@ -83,7 +83,7 @@ def check_2(source: Source, index: Index, data: bytes, begin: int) -> None:
     expected = -(-max(position, CANONICAL_ALIGNMENT) // CANONICAL_ALIGNMENT) * CANONICAL_ALIGNMENT
     if begin != expected or begin + len(data) + FOOTER_2 != source.size:
         raise _refuse("place", "the manifest is not directly behind the blobs (rule 3)", begin)
-    if bytes(source.read(source.size - FOOTER_2, FOOTER_2)) != footer(begin, data):
+    if source.read_bytes(source.size - FOOTER_2, FOOTER_2) != footer(begin, data):
         raise _refuse("footer", "the footer is not canonical", source.size - FOOTER_2)
     spans = {(part.offset, part.offset + part.length) for spec in specs for part in spec.parts}
     _check_zero(source, [(0, len(MAGIC_2)), *sorted(spans), (begin, begin)])

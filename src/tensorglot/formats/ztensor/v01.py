@@ -84,9 +84,7 @@ def index_bytes(source: Source, limits: Limits) -> tuple[bytes, int]:
     """The bytes of the index, and where they stand."""
     if source.size < len(MAGIC_01) + 8:
         raise TruncatedError("too short for a magic number and a size", rule="ztensor.size", offset=0)
-    field = bytearray(8)
-    source.read_into(source.size - 8, memoryview(field))
-    nbytes = int.from_bytes(field, "little")
+    nbytes = int.from_bytes(source.read_bytes(source.size - 8, 8), "little")
     room = source.size - len(MAGIC_01) - 8
     if nbytes > room or (nbytes == 0 and room):
         raise TruncatedError(
@@ -98,9 +96,8 @@ def index_bytes(source: Source, limits: Limits) -> tuple[bytes, int]:
             rule="ztensor.limit.index",
             offset=source.size - 8,
         )
-    data = bytearray(nbytes)
-    source.read_into(source.size - 8 - nbytes, memoryview(data))
-    return bytes(data) or b"\x80", source.size - 8 - nbytes
+    begin = source.size - 8 - nbytes
+    return source.read_bytes(begin, nbytes) or b"\x80", begin
 
 
 def _count(index: bytes, begin: int, limits: Limits) -> tuple[int, int]:

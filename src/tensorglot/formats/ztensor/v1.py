@@ -87,8 +87,8 @@ def _manifest(source: Source, limits: Limits) -> tuple[bytes, int, bool]:
     """The bytes of the manifest, where they stand, and whether the magic number ends the file."""
     if source.size < 16:
         raise TruncatedError("too short for a magic number and a size", rule="ztensor.size", offset=0)
-    tail = bytearray(16 if source.size >= 24 else 8)
-    source.read_into(source.size - len(tail), memoryview(tail))
+    room = 16 if source.size >= 24 else 8
+    tail = source.read_bytes(source.size - room, room)
     footer = len(tail) == 16 and tail[8:] == MAGIC_1
     end = source.size - (16 if footer else 8)
     nbytes = int.from_bytes(tail[:8] if footer else tail[-8:], "little")
@@ -100,9 +100,7 @@ def _manifest(source: Source, limits: Limits) -> tuple[bytes, int, bool]:
         raise LimitError(
             f"a manifest of {nbytes} bytes is beyond Limits.header_nbytes", rule="ztensor.limit.index", offset=end
         )
-    data = bytearray(nbytes)
-    source.read_into(end - nbytes, memoryview(data))
-    return bytes(data), end - nbytes, footer
+    return source.read_bytes(end - nbytes, nbytes), end - nbytes, footer
 
 
 def _root(data: bytes, base: int, footer: bool, limits: Limits) -> tuple[str, list[_Object], int | None]:

@@ -106,10 +106,8 @@ def manifest_bytes(source: Source, limits: Limits) -> tuple[bytes, int] | None:
     """The bytes of the manifest, which match their hash, and where they stand; None in a data shard."""
     if source.size < len(MAGIC_2) + FOOTER_2:
         raise TruncatedError("too short for a magic number and a footer", rule="ztensor.size", offset=0)
-    tail = bytearray(FOOTER_2)
     at = source.size - FOOTER_2
-    source.read_into(at, memoryview(tail))
-    offset, length, digest, version, _, magic = FOOTER_FORM.unpack(tail)
+    offset, length, digest, version, _, magic = FOOTER_FORM.unpack(source.read_bytes(at, FOOTER_2))
     if magic != MAGIC_2:
         raise FormatError("no magic number at the end", rule="ztensor.footer.magic", offset=source.size - 8)
     if version != 2:
@@ -128,11 +126,10 @@ def manifest_bytes(source: Source, limits: Limits) -> tuple[bytes, int] | None:
         raise FormatError("a manifest that is not aligned", rule="ztensor.blob.alignment", offset=at)
     if offset + length > at:
         raise TruncatedError("a manifest beyond its file", rule="ztensor.manifest.bounds", offset=at)
-    data = bytearray(length)
-    source.read_into(offset, memoryview(data))
+    data = source.read_bytes(offset, length)
     if xxhash.xxh3_64_intdigest(data) != digest:
         raise IntegrityError("the manifest has another hash", rule="ztensor.manifest.hash", offset=offset)
-    return bytes(data), offset
+    return data, offset
 
 
 def _root(data: bytes, begin: int, limits: Limits) -> _Manifest:

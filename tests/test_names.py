@@ -1,0 +1,80 @@
+"""Names that stay bytes in the header: found, told apart, and decoded only when they are listed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tensorglot as tg
+from tensorglot.kernels import names as kernel
+from tensorglot.model.names import Names
+
+
+def names_of(texts: list[str], hashes: list[int] | None = None) -> Names:
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([len(one) for one in encoded], dtype=np.int64)
+    begins = ends - np.array([len(one) for one in encoded], np.int64)
+    made = [hash(text) & (1 << 64) - 1 for text in texts] if hashes is None else hashes
+    return Names(b"".join(encoded), begins, ends, np.array(made, np.uint64))
+
+
+@given(st.lists(st.text(max_size=12), max_size=20), st.text(max_size=12))
+def test_a_name_is_found_where_it_first_stands(texts: list[str], wanted: str) -> None:
+    names = names_of(texts)
+    for text in [*texts, wanted]:
+        assert names.find(text) == (texts.index(text) if text in texts else None)
+
+
+def test_what_cannot_be_a_name_is_not_found() -> None:
+    assert names_of(["a"]).find("\ud800") is None
+    archive = tg.open(tg.dumps({"a": np.zeros(1)}, format="bintensors"))
+    with pytest.raises(tg.TensorNotFound):
+        archive[0]  # type: ignore[index]
+
+
+@given(st.lists(st.text("ab", max_size=3), max_size=20))
+def test_the_first_name_that_stands_twice(texts: list[str]) -> None:
+    expected = next((i for i, text in enumerate(texts) if text in texts[:i]), None)
+    assert names_of(texts).first_duplicate() == expected
+
+
+@pytest.mark.parametrize(
+    ("hashes", "expected"),
+    [
+        ([], False),
+        ([7], False),
+        (list(range(1000)), False),
+        ([*range(1000), 0], True),
+        ([i << 56 for i in range(256)], False),
+        ([0, 0], True),
+    ],
+    ids=["none", "one", "low bits", "low bits and one again", "high bits", "zero twice"],
+)
+def test_equal_hashes_are_noticed(hashes: list[int], expected: bool) -> None:
+    assert kernel.may_repeat(np.array(hashes, np.uint64)) is expected
+
+
+def test_equal_hashes_alone_are_no_duplicate() -> None:
+    assert names_of(["a", "b"], [5, 5]).first_duplicate() is None
+
+
+def test_hashes_that_somebody_chose_cost_no_time() -> None:
+    """All in one slot of any table: the names decide, and there are no long walks through the table."""
+    inverse = pow(0x9E37_79B9_7F4A_7C15, -1, 1 << 64)
+    hashes = np.array([i * inverse % (1 << 64) for i in range(50_000)], np.uint64)
+    assert kernel.may_repeat(hashes) is True
+
+
+@pytest.mark.parametrize("format", ["bintensors@0", "bintensors@1", "ztensor@0.1", "safetensors"])
+def test_the_first_lookup_and_the_later_ones_agree(format: str) -> None:
+    tensors = {f"block.{i}.bias": np.array([i]) for i in range(300)}
+    data = tg.dumps(tensors, format=format)
+    for name in ("block.0.bias", "block.55.bias", "block.299.bias"):
+        with tg.open(data) as archive:
+            assert [archive[name].numpy()[0] for _ in range(3)] == [tensors[name][0]] * 3
+    with tg.open(data) as archive:
+        for name in ("block.5555.bias", "block.555.bias", ""):
+            with pytest.raises(tg.TensorNotFound):
+                archive[name]
