@@ -278,7 +278,7 @@ class TestDisagreement:
         assert decode_matrix(raw, "v", ignored_bits="keep").tolist() == [[8], [255]]
         assert decode_matrix(raw, "v", ignored_bits="zero").tolist() == [[8], [248]]
         out = np.zeros((2, 1), np.uint8)
-        assert decode_matrix(raw, "v", out, ignored_bits="zero").base is out
+        assert decode_matrix(raw, "v", out, ignored_bits="zero") is out
         assert out.tolist() == [[8], [248]]
 
 

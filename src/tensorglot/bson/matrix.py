@@ -122,8 +122,8 @@ def decode_matrix(
 
     `source` is raw BSON, the path of a dump (also gzip), a pymongo cursor, raw or not,
     documents, or without a `key` payloads. `key` is a dotted path, and may be left out
-    where the documents have one vector field. `out` has room for at least as many rows;
-    the part that was filled is returned. A document without the field is an error, is
+    where the documents have one vector field. `out` has room for at least as many rows,
+    and is returned, or the part of it that was filled. A document without the field is an error, is
     left out ("skip") or gives a row of NaN ("nan"). With `ids`, the `_id` of each row too.
     """
     found = assemble(batches(source, key, read_ids if ids else None), out, on_missing, ignored_bits)
@@ -242,7 +242,7 @@ class _Growing:
     def finish(self) -> NDArray[Any]:
         if self.row is None or self._matrix is None:
             return np.empty((self._filled, 0), np.float32)
-        matrix = self._matrix[: self._filled]
+        matrix = self._matrix if self._filled == len(self._matrix) else self._matrix[: self._filled]
         if self._ignored_bits == "zero" and self.row.padding:
             matrix[:, -1] &= 256 - (1 << self.row.padding)
         return apply_ignored_bits(matrix, self.row.padding, self._ignored_bits)
