@@ -248,7 +248,7 @@ def test_errors(model: Path, cut: Path, args: list[str], code: int, kind: str) -
     as_json = run(*filled, "--json", code=code)
     assert as_json.stdout == ""
     error = json.loads(as_json.stderr)["error"]
-    assert set(error) == {"kind", "message", "rule", "offset", "tensor", "exit"}
+    assert set(error) == {"kind", "message", "rule", "offset", "tensor", "path", "exit"}
     assert (error["exit"], error["kind"]) == (code, kind)
 
 

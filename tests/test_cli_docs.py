@@ -19,7 +19,7 @@ Data goes to stdout, progress and messages to stderr. Names from a file are prin
 With `--json`, stdout is one JSON document: indented on a terminal, on one line in a pipe. It is valid JSON always: NaN and infinite values are the strings `"NaN"`, `"Infinity"`, `"-Infinity"`, a complex number is the pair of its parts. Names are whole and exact there. An error leaves stdout empty and is one object on stderr:
 
 ```json
-{"error": {"kind": "TruncatedError", "message": "...", "rule": "bintensors.data.end", "offset": 1240, "tensor": "w", "exit": 3}}
+{"error": {"kind": "TruncatedError", "message": "...", "rule": "bintensors.data.end", "offset": 1240, "tensor": "w", "path": "model.bt", "exit": 3}}
 ```
 
 `rule`, `offset` and `tensor` are null where they do not apply. `kind` is the class of the error in Python, or `UsageError`.

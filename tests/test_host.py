@@ -177,3 +177,17 @@ def test_growth_and_replacement_do_not_reach_an_open_archive(target: Path) -> No
         again = pickle.loads(pickle.dumps(archive))
         assert again["w"].shape == (400_000,)
         again.close()
+
+
+def test_the_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "cut\n.bt"
+    path.write_bytes(tg.dumps({"w": np.zeros(9)}, format="bintensors")[:-1])
+    with pytest.raises(tg.TruncatedError) as caught:
+        tg.open(path)
+    again = pickle.loads(pickle.dumps(caught.value))
+    for error in (caught.value, again):
+        assert error.path == str(path)
+        assert str(error).startswith(f"{tmp_path}/cut\\n.bt: the tensors end at byte ")
+    with pytest.raises(tg.TruncatedError) as caught:
+        tg.open(path.read_bytes())
+    assert caught.value.path is None

@@ -12,8 +12,8 @@
     └── TensorNotFound       no tensor of that name; also a KeyError
 
 Every error carries the rule that was broken, and where they apply the byte offset
-in the source and the name of the tensor. For any input bytes only these and
-OSError leave the library.
+in the source, the name of the tensor and the path of the file. For any input bytes
+only these and OSError leave the library.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class TensorglotError(Exception):
         self.rule = rule
         self.offset = offset
         self.tensor = tensor
+        self.path: str | None = None
+        """The file that could not be opened."""
 
     def __str__(self) -> str:
         where = []
@@ -67,10 +69,11 @@ class TensorglotError(Exception):
         if self.offset is not None:
             where.append(f"byte {self.offset}")
         where.append(f"rule {self.rule}")
-        return f"{self.message} ({', '.join(where)})"
+        file = "" if self.path is None else f"{escape(self.path)}: "
+        return f"{file}{self.message} ({', '.join(where)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.rule, self.offset, self.tensor)
+        return _rebuild, (type(self), self.message, self.rule, self.offset, self.tensor), {"path": self.path}
 
 
 def _rebuild(

@@ -1,7 +1,7 @@
 """How a command ends: every way out has an exit code, and an error is one line on stderr.
 
 With `--json` on the command line that line is an object instead:
-`{"error": {"kind", "message", "rule", "offset", "tensor", "exit"}}`. A reader of the
+`{"error": {"kind", "message", "rule", "offset", "tensor", "path", "exit"}}`. A reader of the
 output that goes away (`| head`) is no error, and gets no message.
 """
 
@@ -85,7 +85,7 @@ def _report(error: BaseException, code: int, as_json: bool) -> None:
         error.show()
         return
     if as_json:
-        where = {name: getattr(error, name, None) for name in ("rule", "offset", "tensor")}
+        where = {name: getattr(error, name, None) for name in ("rule", "offset", "tensor", "path")}
         kind = "UsageError" if isinstance(error, click.ClickException) else type(error).__name__
         fields = {"kind": kind, "message": _message(error), **where, "exit": code}
         print(json.dumps({"error": fields}), file=sys.stderr, flush=True)

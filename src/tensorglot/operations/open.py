@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.errors import FormatError, InputError, UnsupportedError
 from tensorglot.formats.table import ReadOptions, detect, named
 from tensorglot.io.source import Backend, FileSource, Readable, SpooledSource, absolute, source_for
 from tensorglot.limits import DEFAULT, Limits
@@ -68,7 +68,9 @@ def open(
         if path is not None and verify != "never" and index.checksums is None:
             sums = read_sums(path, limits)
             index = index if sums is None else with_sums(index, opened.size, sums)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, FormatError):
+            error.path = path
         if isinstance(opened, (FileSource, SpooledSource)):
             opened.close()
         raise
