@@ -1,7 +1,14 @@
-"""W1 to W4: BinTensors by us and by its package, safetensors beside them."""
+"""W1 to W4: BinTensors by us and by its package; safetensors, pickle, Arrow and bare system calls beside them.
+
+Arrow has no bfloat16, so in W2 it gets the same bits as uint16, and its names are
+not in its file.
+"""
 
 from __future__ import annotations
 
+import mmap
+import os
+import pickle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +24,8 @@ NBYTES = {"W1": 8 << 26, "W2": 610_000_000, "W3": 10_240_000, "W4": 1_600_000}
 def prepare(workload: str, folder: Path) -> None:
     """One file of each kind, once."""
     import bintensors.numpy
+    import numpy as np
+    import pyarrow as pa
     import safetensors.numpy
 
     import tensorglot as tg
@@ -27,6 +36,11 @@ def prepare(workload: str, folder: Path) -> None:
     tg.save(folder / f"{workload}.0.bt", tensors, durable=False)
     bintensors.numpy.save_file(tensors, folder / f"{workload}.bt")
     safetensors.numpy.save_file(tensors, folder / f"{workload}.safetensors")
+    (folder / f"{workload}.pickle").write_bytes(pickle.dumps(tensors, 5))
+    with pa.OSFile(str(folder / f"{workload}.arrow"), "wb") as file:
+        for array in tensors.values():
+            plain = array if array.dtype.kind == "f" else array.view(np.uint16)
+            pa.ipc.write_tensor(pa.Tensor.from_numpy(plain), file)
 
 
 # A library is imported by the process that measures it, and by no other, before the clock starts.
@@ -63,6 +77,51 @@ def load_safetensors(workload: str, folder: Path) -> Callable[[], Any]:
     from safetensors.numpy import load_file
 
     return lambda: load_file(folder / f"{workload}.safetensors")
+
+
+def load_pickle(workload: str, folder: Path) -> Callable[[], Any]:
+    import numpy  # noqa: F401 - as the others have it before the clock starts
+
+    def load() -> object:
+        with (folder / f"{workload}.pickle").open("rb") as file:
+            return pickle.load(file)
+
+    return load
+
+
+def load_arrow(workload: str, folder: Path) -> Callable[[], Any]:
+    import pyarrow as pa
+
+    count = len(WORKLOADS[workload]())
+
+    def load() -> object:
+        with pa.OSFile(str(folder / f"{workload}.arrow")) as file:
+            return [pa.ipc.read_tensor(file).to_numpy() for _ in range(count)]
+
+    return load
+
+
+def load_bare(workload: str, folder: Path) -> Callable[[], Any]:
+    """The whole file into huge pages, by two threads."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(2)
+    list(pool.map(int, range(8)))
+
+    def load() -> object:
+        with (folder / f"{workload}.0.bt").open("rb", buffering=0) as file:
+            size, piece = os.fstat(file.fileno()).st_size, 8 << 20
+            room = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            room.madvise(mmap.MADV_HUGEPAGE)
+            whole = memoryview(room)
+
+            def read(at: int) -> None:
+                os.preadv(file.fileno(), [whole[at : at + piece]], at)
+
+            list(pool.map(read, range(0, size, piece)))
+            return whole
+
+    return load
 
 
 def save_tensorglot(workload: str, folder: Path) -> Callable[[], Any]:
@@ -185,18 +244,21 @@ def case(name: str, actions: list[Callable[..., Any]], goals: dict[str, float], 
 
 def cases() -> list[Case]:
     load = [load_tensorglot, load_bintensors, load_safetensors]
+    large = [*load, load_pickle, load_arrow, load_bare]
+    small = [*load, load_pickle]
     save = [save_tensorglot, save_bintensors, save_safetensors, save_bare]
     opening = [open_tensorglot, open_bintensors, open_safetensors]
-    both_4 = {"bintensors": 4.0, "safetensors": 4.0}
     not_slower = {"bintensors": 1.0, "safetensors": 1.0}
     return [
-        case("W1 load, new process", load, both_4),
-        case("W2 load, new process", load, both_4),
+        case("W1 load, new process", large,
+             {"bintensors": 4.0, "safetensors": 4.0, "pickle": 1.7, "arrow": 1.7, "bare": 0.7}),
+        case("W2 load, new process", large,
+             {"bintensors": 4.0, "safetensors": 4.0, "pickle": 1.25, "arrow": 1.25, "bare": 0.7}),
         case("W1 load, repeated", load, {}, repeats=5),
         case("W2 load into out=, repeated", [load_tensorglot_out, load_bintensors, load_safetensors],
              {"bintensors": 2.0, "safetensors": 2.0}, repeats=5),
-        case("W3 load", load, {"bintensors": 4.0}),
-        case("W4 load", load, {"bintensors": 4.0}),
+        case("W3 load", small, {"bintensors": 4.0, "pickle": 2.0}),
+        case("W4 load", small, {"bintensors": 4.0, "pickle": 2.0}),
         case("W1 save", save, not_slower | {"bare": 0.8}),
         case("W2 save", save, not_slower | {"bare": 0.8}),
         case("W3 save", save[:3], {"safetensors": 4.0}),
