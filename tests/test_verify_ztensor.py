@@ -108,6 +108,22 @@ def test_all_problems_are_in_one_report() -> None:
     assert tg.verify(tg.dumps(TENSORS, format="ztensor")).canonical is None
 
 
+def test_a_part_that_cannot_be_read_hides_nothing_of_the_others() -> None:
+    """The values are in an encoding that nobody knows; that the indices are wrong is seen all the same."""
+    shared = {"part_of": "w", "size": 12, "shape": [3]}
+    first = {"logical_layout": "zt.sparse_csr/1", "logical_shape": [2, 3]}
+    rows = [
+        entry("w#values", part="values", dtype="float32", encoding="lz4", **shared, **first),
+        entry("w#indices", part="indices", dtype="uint32", offset=128, **shared),
+        entry("w#indptr", part="indptr", dtype="uint32", offset=192, **shared),
+    ]
+    indices, rising, falling = (np.array(values, np.uint32).tobytes() for values in ((0, 1, 2), (0, 2, 3), (0, 4, 3)))
+    for indptr, rules in ((rising, []), (falling, ["layout.values.indptr"])):
+        data = file01(rows, bytes(64) + indices + bytes(52) + indptr)
+        assert list(tg.open(data)) == ["w"]
+        assert [problem.rule for problem in tg.verify(data, deep=True).problems] == rules
+
+
 def test_a_checksum_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tensorglot.operations import check
 

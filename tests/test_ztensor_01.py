@@ -282,8 +282,12 @@ def test_levels_and_checksums_of_frames() -> None:
     checked = tg.dumps({"w": array}, format="ztensor", compression="zstd", checksum="frame")
     assert not zstandard.get_frame_parameters(plain[64:]).has_checksum
     assert zstandard.get_frame_parameters(checked[64:]).has_checksum
-    with pytest.raises(tg.InputError):
-        tg.dumps({"w": array}, format="ztensor", checksum="frame")
+    for version in ("0.1", "2"):
+        with pytest.raises(tg.InputError, match="goes with compression"):
+            tg.dumps({"w": array}, format=f"ztensor@{version}", checksum="frame")
+        for level in (23, -(1 << 18), 1.5, "3"):
+            with pytest.raises(tg.InputError, match="a level of zstd is"):
+                tg.dumps({"w": array}, format=f"ztensor@{version}", compression="zstd", level=level)
     with pytest.raises(tg.UnsupportedError):
         tg.dumps({"w": array}, format="ztensor", checksum="xxh3")
     with pytest.raises(tg.UnsupportedError):

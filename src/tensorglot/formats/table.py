@@ -100,6 +100,11 @@ class Format:
         by_version = getattr(self.module, "dtypes_in", None)
         return frozenset(self.module.DTYPES.values() if by_version is None else by_version(version))
 
+    def keeps(self, version: str, unknown: str) -> bool:
+        """Whether a version can hold elements that only it, or a version beside it, has a name for."""
+        by_version = getattr(self.module, "keeps", None)
+        return by_version is not None and bool(by_version(version, unknown))
+
     def checksums_in(self, version: str) -> tuple[str, ...]:
         """Checksums that a version can have."""
         return self.version_checksums.get(version, self.checksums)

@@ -53,6 +53,8 @@ class _Columns:
         self.attributes: dict[int, Mapping[str, Any]] = {}
         self.big_endian: set[int] = set()
         self.unknown_dtypes: dict[int, str] = {}
+        self.checksums: list[str | None] = []
+        self.checksums_decoded: set[bool] = set()
 
     def add(self, tensor: Tensor) -> None:
         position = len(self.names)
@@ -75,6 +77,9 @@ class _Columns:
         self.shapes.append(part.shape)
         self.payloads.append(part.payload)
         self.part_names.append(name)
+        self.checksums.append(part.checksum)
+        if part.checksum is not None:
+            self.checksums_decoded.add(part.checksum_decoded)
 
     def index(self, metadata: Mapping[str, Any] | None) -> Index:
         several = bool(self.layouts) or len(self.names) != len(self.dtypes)
@@ -90,6 +95,8 @@ class _Columns:
             attributes=self.attributes,
             big_endian=frozenset(self.big_endian),
             unknown_dtypes=self.unknown_dtypes,
+            checksums=self.checksums if len(self.checksums_decoded) == 1 else None,
+            checksums_decoded=True in self.checksums_decoded,
         )
 
 

@@ -229,6 +229,7 @@ class _Columns:
         self._index = archive.index
         self._row = row
         self._dtype = dtype
+        self._version = version
         self._held = row.dtypes_in(version)
         self._dtypes = [None if code == UNKNOWN else TABLE[code] for code in self._index.dtypes.tolist()]
         self._nbytes: list[int] = self._index.nbytes.tolist()
@@ -257,9 +258,9 @@ class _Columns:
             old = self._dtypes[part]
             new = self._new_dtype(name, part) or old
             if new is None:
-                if self._archive.format.partition("@")[0] != row.name:
-                    unknown = escape(index.unknown_dtypes[part])
-                    yield Loss("dtype", f"{row.name} has no element type '{unknown}'", name, fatal=True)
+                unknown = index.unknown_dtypes[part]
+                if self._archive.format.partition("@")[0] != row.name or not row.keeps(self._version, unknown):
+                    yield Loss("dtype", f"{row.name} has no element type '{escape(unknown)}'", name, fatal=True)
             elif new.name not in self._held:
                 yield Loss("dtype", f"{row.name} has no {new.name}", name, fatal=True)
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError
@@ -169,12 +171,11 @@ def _deep_problems(archive: Archive, known: set[str | None]) -> list[Problem]:
 
     def look(name: str) -> None:
         tensor = archive[name]
+        checks = [partial(check_bytes, part, name) for part in tensor.parts.values()]
         try:
-            for part in tensor.parts.values():
-                check_bytes(part, name)
-            check_values(tensor)
-        except UnsupportedError:
-            return
+            for check in (*checks, partial(check_values, tensor)):
+                with suppress(UnsupportedError):  # a part that we cannot read says nothing of the others
+                    check()
         except FormatError as error:
             found[name] = Problem.of(error)
 

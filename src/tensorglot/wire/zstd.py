@@ -30,6 +30,7 @@ from tensorglot.kernels import zstd_blocks
 
 __all__ = [
     "FRAME_NBYTES",
+    "LEVELS",
     "Frame",
     "Read",
     "compress",
@@ -52,6 +53,8 @@ Read: TypeAlias = Callable[[int, int], memoryview]
 
 FRAME_NBYTES = 4 << 20
 """What a frame of ours holds, decoded: large enough for zstd, small enough for threads and slices."""
+LEVELS = (-(1 << 17), 22)
+"""Of compression, from the least to the most."""
 SMALL_NBYTES = 64 << 10
 """Below this a frame is not worth a thread."""
 SCRATCH_NBYTES = 16 << 20

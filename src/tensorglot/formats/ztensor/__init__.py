@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from tensorglot.errors import FormatError, TruncatedError
+from tensorglot.errors import FormatError, InputError, TruncatedError
 from tensorglot.formats.table import ReadOptions, WriteOptions
 from tensorglot.formats.ztensor import edit, manifest, v01, v1, v2, write01, write2
 from tensorglot.formats.ztensor.shards import ShardSource
@@ -23,8 +23,9 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
+from tensorglot.wire import zstd
 
-__all__ = ["DTYPES", "content_digest", "dtypes_in", "edited", "inspect", "read", "write"]
+__all__ = ["DTYPES", "content_digest", "dtypes_in", "edited", "inspect", "keeps", "read", "write"]
 
 DTYPES: dict[str, str] = {
     **{name: name for name in NAMES_01},
@@ -44,6 +45,11 @@ def dtypes_in(version: str) -> Collection[str]:
     return [dtype.name for dtype in (*STORAGE_2.values(), *(dtype for dtype, _ in LOGICAL_2.values()))]
 
 
+def keeps(version: str, unknown: str) -> bool:
+    """Whether elements that we do not know can be copied to a version: to 0.1 under any name."""
+    return version == "0.1" or manifest.keeps(unknown)
+
+
 def read(source: Source, options: ReadOptions) -> Index:
     if source.size < 8:
         raise TruncatedError("shorter than a magic number", rule="ztensor.magic", offset=0)
@@ -59,6 +65,11 @@ def read(source: Source, options: ReadOptions) -> Index:
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
+    if options.checksum == "frame" and options.compression is None:
+        raise InputError("the checksum of a frame goes with compression", rule="save.checksum")
+    level = options.level
+    if level is not None and (not isinstance(level, int) or not zstd.LEVELS[0] <= level <= zstd.LEVELS[1]):
+        raise InputError("a level of zstd is {} to {}, not {!r}".format(*zstd.LEVELS, level), rule="save.level")
     return _WRITERS[options.version](archive, options)
 
 

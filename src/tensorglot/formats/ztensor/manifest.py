@@ -10,16 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorglot.errors import UnsupportedError
+from tensorglot.errors import UnsupportedError, escape
 from tensorglot.formats.ztensor.words import LOGICAL_2, STORAGE_2
 from tensorglot.model.archive import Archive
+from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.tensor import Part
 from tensorglot.wire import cbor, checksums
 
-__all__ = ["PartSpec", "TensorSpec", "content_digest", "encode_manifest", "words_of"]
+__all__ = ["IN_PART", "OVER", "PartSpec", "TensorSpec", "content_digest", "encode_manifest", "keeps", "words_of"]
 
-_LOGICAL = {dtype: (storage, code) for code, (dtype, storage) in LOGICAL_2.items()}
-_STORAGE = {dtype: (code, None) for code, dtype in STORAGE_2.items()}
+OVER = " over "
+"""A type that we do not know is listed as `type over dtype`."""
+IN_PART = " in part"
+"""Behind the type of elements that do not fill their blob, in a layout that we do not know."""
+
+_LOGICAL: dict[DType, tuple[str, str | None]] = {dtype: (storage, code) for code, (dtype, storage) in LOGICAL_2.items()}
+_STORAGE: dict[DType, tuple[str, str | None]] = {dtype: (code, None) for code, dtype in STORAGE_2.items()}
 
 
 @dataclass(slots=True)
@@ -49,14 +55,24 @@ class TensorSpec:
 
 def words_of(part: Part, tensor: str) -> tuple[str, str | None]:
     """The dtype and the type of a part, or a refusal that names them."""
-    if part.dtype is None:
-        logical, _, storage = (part.unknown_dtype or "").rpartition(" over ")
-        if storage in STORAGE_2:
-            return storage, logical
-    elif part.dtype in _STORAGE or part.dtype in _LOGICAL:
-        return _STORAGE.get(part.dtype) or _LOGICAL[part.dtype]
-    name = part.unknown_dtype if part.dtype is None else part.dtype.name
-    raise UnsupportedError(f"ztensor@2 has no {name}", rule="ztensor.write.dtype", tensor=tensor)
+    unknown = part.unknown_dtype or ""
+    dtype = part.dtype or BY_NAME.get(unknown.removesuffix(IN_PART))
+    words = _words_of_unknown(unknown) if dtype is None else _STORAGE.get(dtype) or _LOGICAL.get(dtype)
+    if words is None or (part.dtype is None and part.big_endian):
+        name = escape(unknown) if dtype is None else dtype.name
+        raise UnsupportedError(f"ztensor@2 has no {name}", rule="ztensor.write.dtype", tensor=tensor)
+    return words
+
+
+def _words_of_unknown(unknown: str) -> tuple[str, str | None] | None:
+    """The dtype and the type of elements that we do not know: `type over dtype`."""
+    logical, _, storage = unknown.rpartition(OVER)
+    return (storage, logical) if storage in STORAGE_2 else None
+
+
+def keeps(unknown: str) -> bool:
+    """Whether elements that we do not know are such as version 2 has words for."""
+    return unknown.removesuffix(IN_PART) in BY_NAME or _words_of_unknown(unknown) is not None
 
 
 def encode_manifest(tensors: Iterable[TensorSpec], attributes: Mapping[str, Any] | None) -> bytes:

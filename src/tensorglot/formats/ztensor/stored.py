@@ -22,20 +22,19 @@ __all__ = ["buffers", "compressed", "copied", "decoded", "index_parts", "is_opaq
 
 
 def is_opaque(part: Part) -> bool:
-    """Its bytes can only be copied: we cannot decode them, or do not know their elements."""
-    return part.dtype is None or (isinstance(part.payload, Encoded) and isinstance(part.payload.codec, Opaque))
+    """Its bytes can only be copied: we cannot decode them."""
+    return isinstance(part.payload, Encoded) and isinstance(part.payload.codec, Opaque)
 
 
 def copied(part: Part) -> Iterator[Chunk]:
-    """The bytes of a part as they are stored where it is."""
-    if isinstance(part.payload, Encoded):
-        return iter((Span(part.payload.source, part.payload.begin, part.payload.end),))
-    return part.payload.chunks()
+    """The bytes of an opaque part, as they are stored where it is."""
+    assert isinstance(part.payload, Encoded)  # noqa: S101
+    yield Span(part.payload.source, part.payload.begin, part.payload.end)
 
 
 def decoded(part: Part) -> Iterator[Chunk]:
-    """The little-endian bytes of a part."""
-    return part.swapped_chunks() if part.big_endian else part.payload.chunks()
+    """The little-endian bytes of a part; those of elements that we do not know as they are."""
+    return part.swapped_chunks() if part.big_endian and part.dtype is not None else part.payload.chunks()
 
 
 def buffers(chunks: Iterable[Chunk]) -> Iterator[Buffer]:

@@ -25,6 +25,7 @@ from tensorglot.formats.ztensor.blobs import Region, check_blobs, refuse_first
 from tensorglot.formats.ztensor.codecs import EXPANSION, TOO_SMALL, Opaque, SeekableZstd
 from tensorglot.formats.ztensor.entries import SIZE_END
 from tensorglot.formats.ztensor.lazy import metadata_at
+from tensorglot.formats.ztensor.manifest import IN_PART, OVER
 from tensorglot.formats.ztensor.objects import Part, Spec, check_attributes, known_keys, read_object
 from tensorglot.formats.ztensor.parts import layout_attributes
 from tensorglot.formats.ztensor.shards import Shard, ShardSource, check_shard_name, read_shards
@@ -294,7 +295,7 @@ def _row(part: Part, sources: Mapping[str, ShardSource]) -> Row:
         codec,
         part.nbytes,
         part.digest,
-        unknown_dtype=None if dtype is not None else f"{part.type} over {part.dtype}",
+        unknown_dtype=None if dtype is not None else f"{part.type}{OVER}{part.dtype}",
         source=None if part.shard is None else sources[part.shard],
     )
 
@@ -320,4 +321,4 @@ def _structural(row: Row) -> Row:
     """A part of a layout that we do not know: elements if it is a whole number of them, else bytes."""
     if row.dtype is None or row.nbytes * 8 % row.dtype.bits == 0:
         return row
-    return replace(row, dtype=None, unknown_dtype=f"{row.dtype.name} in part")
+    return replace(row, dtype=None, unknown_dtype=f"{row.dtype.name}{IN_PART}")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.formats.table import WriteOptions
 from tensorglot.formats.ztensor.entries import KNOWN
 from tensorglot.formats.ztensor.parts import METADATA
@@ -82,8 +82,6 @@ def _fields_of(
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
-    if options.checksum == "frame" and options.compression is None:
-        raise InputError("the checksum of a frame goes with compression", rule="save.checksum")
     plain = None
     if options.compression is None and options.checksum is None:
         plain = _entries_of(archive.index)
@@ -246,15 +244,29 @@ def _custom(tensor: Tensor) -> tuple[bytes, dict[str, Any]]:
 
 
 def _blob(name: str, part: Part, options: WriteOptions, layout: bytes, custom: Mapping[str, Any]) -> Blob:
-    if is_opaque(part):
-        dtype = part.unknown_dtype if part.dtype is None else part.dtype.name
-        encoding = part.payload.codec.name if isinstance(part.payload, Encoded) else "raw"
-        endianness = "big" if part.big_endian else None
-        return Blob(name, dtype or "", part.shape, part, encoding, endianness, layout, custom, part.checksum)
-    assert part.dtype is not None  # noqa: S101
+    if part.dtype is None or is_opaque(part):
+        return _copied_blob(name, part, layout, custom)
     encoding = options.compression or "raw"
     endianness = _endianness(part.dtype.name) if encoding == "raw" else None
     return Blob(name, part.dtype.name, part.shape, part, encoding, endianness, layout, custom)
+
+
+def _copied_blob(name: str, part: Part, layout: bytes, custom: Mapping[str, Any]) -> Blob:
+    """Elements or an encoding that we do not know, in the words that they came with."""
+    dtype = (part.unknown_dtype or "") if part.dtype is None else part.dtype.name
+    blob = Blob(name, dtype, part.shape, part, "raw", "big" if part.big_endian else None, layout, custom)
+    payload = part.payload
+    if not isinstance(payload, Encoded) or is_opaque(part) != part.checksum_decoded:
+        blob.checksum = part.checksum  # it is of the bytes that are written
+    if isinstance(payload, Encoded) and is_opaque(part):
+        blob.encoding = payload.codec.name
+        if part.dtype is None and payload.nbytes != payload.end - payload.begin:
+            raise UnsupportedError(
+                f"ztensor@0.1 has no place for the decoded size of '{escape(dtype)}' in '{escape(blob.encoding)}'",
+                rule="ztensor.write.encoding",
+                tensor=name,
+            )
+    return blob
 
 
 def _part_blobs(tensor: Tensor, options: WriteOptions) -> Iterator[Blob]:

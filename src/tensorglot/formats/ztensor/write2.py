@@ -160,9 +160,8 @@ def _raw(items: Iterable[_Item], algorithm: str) -> Iterator[tuple[_Item, Iterab
 
 
 def _copied(item: _Item) -> Iterator[Chunk]:
-    if isinstance(item.part.payload, Encoded):
-        item.spec.encoding = item.part.payload.codec.name
-        item.spec.decoded = item.part.nbytes
+    assert isinstance(item.part.payload, Encoded)  # noqa: S101
+    item.spec.encoding, item.spec.decoded = item.part.payload.codec.name, item.part.nbytes
     item.spec.digest = item.part.checksum if item.part.checksum_decoded else None
     return copied(item.part)
 

@@ -1,0 +1,124 @@
+"""Elements and encodings that nobody here knows: listed, copied from version to version, never guessed at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xxhash
+
+import tensorglot as tg
+from test_ztensor_01 import index_of
+from test_ztensor_2 import manifest_of
+from ztensor_builder import entry, file01, file1, file2, part, tensor
+
+DECODED = f"xxh3:{xxhash.xxh3_64_hexdigest(b'the decoded bytes')}"
+STORED = f"xxh3:{xxhash.xxh3_64_hexdigest(b'abcd')}"
+OBJECTS = {
+    "type": tensor(parts={"data": part(type="my.type", digest=STORED)}),
+    "encoding": tensor(parts={"data": part(encoding="x.z/1", decoded_length=4, digest=DECODED)}),
+    "layout": tensor(shape=[9], layout="x.y/1", parts={"a": part(type="q.z", dtype="f32"), "b": part(dtype="u16")}),
+    "odd": tensor(shape=[9], layout="x.y/1", parts={"a": part(blob=[4096, 3], dtype="u16")}),
+}
+
+
+@pytest.fixture
+def unknown(tmp_path: Path) -> Path:
+    path = tmp_path / "unknown.zt"
+    odd = {"odd": OBJECTS["odd"] | {"parts": {"a": part(blob=[8192, 3], dtype="u16")}}}
+    path.write_bytes(file2({"objects": OBJECTS | odd}, b"abcd" + bytes(4092) + b"efg"))
+    return path
+
+
+def words(path: Path) -> dict[str, Any]:
+    """What the manifest of a version 2 file says, and the bytes that it says it of."""
+    data = path.read_bytes()
+    return {
+        name: (
+            thing["shape"],
+            thing["layout"],
+            {
+                part: (row["dtype"], row.get("type"), row.get("encoding"), row.get("decoded_length"),
+                       data[row["blob"][0] : sum(row["blob"])])
+                for part, row in thing["parts"].items()
+            },
+        )
+        for name, thing in manifest_of(data)["objects"].items()
+    }  # fmt: skip
+
+
+def test_it_goes_through_0_1_and_back(unknown: Path, tmp_path: Path) -> None:
+    tg.convert(unknown, tmp_path / "a.zt", format="ztensor@2")
+    tg.convert(unknown, tmp_path / "b.zt", format="ztensor@0.1")
+    tg.convert(tmp_path / "b.zt", tmp_path / "c.zt", format="ztensor@2")
+    assert words(tmp_path / "a.zt") == words(tmp_path / "c.zt") == words(unknown)
+    rows = {row["name"]: row for row in index_of((tmp_path / "b.zt").read_bytes())}
+    assert (rows["type"]["dtype"], rows["encoding"]["encoding"]) == ("my.type over u8", "x.z/1")
+    report = tg.verify(tmp_path / "b.zt", deep=True)
+    assert (report.ok, report.unverified) == (True, ())  # of stored bytes, which anybody can check
+
+
+def test_a_digest_of_bytes_that_cannot_be_decoded_is_unverified(unknown: Path) -> None:
+    report = tg.verify(unknown, deep=True)
+    assert report.ok
+    assert "encoding" in report.unverified
+    with tg.open(unknown, verify="lazy") as archive, pytest.raises(tg.UnsupportedError, match=r"x\.z/1"):
+        archive["encoding"].numpy()
+    with tg.open(unknown, verify="require") as archive, pytest.raises(tg.IntegrityError, match="could be verified"):
+        archive["encoding"].numpy()
+
+
+def test_a_digest_of_decoded_bytes_is_no_checksum_of_stored_ones(unknown: Path) -> None:
+    with tg.open(unknown) as archive:
+        rows = {row["name"]: row for row in index_of(tg.dumps(archive, format="ztensor@0.1"))}
+        objects = manifest_of(tg.dumps(archive, format="ztensor@2"))["objects"]
+    assert objects["encoding"]["parts"]["data"]["digest"] == DECODED
+    assert "checksum" not in rows["encoding"]
+    assert rows["type"]["checksum"] == STORED
+
+
+def test_raw_parts_of_unknown_types_have_a_canonical_form() -> None:
+    data = file2({"objects": {"type": OBJECTS["type"], "layout": OBJECTS["layout"]}})
+    canonical = tg.dumps(tg.open(data), format="ztensor@2")
+    with tg.open(canonical, strict=True) as archive:
+        assert tg.dumps(archive, format="ztensor@2") == canonical
+        squeezed = tg.dumps(archive, format="ztensor@2", compression="zstd")
+    report = tg.verify(squeezed, deep=True)
+    assert (report.ok, report.unverified) == (True, ())
+    assert report.content_digest == tg.verify(canonical).content_digest
+    assert tg.dumps(tg.open(squeezed), format="ztensor@2") == canonical
+    assert tg.dumps(tg.open(squeezed), format="ztensor@0.1") == tg.dumps(tg.open(canonical), format="ztensor@0.1")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        file01([entry(dtype="float8_x"), entry("fine", offset=128)], b"abcd" + bytes(60) + b"efgh"),
+        file01([entry(dtype="q over u16", data_endianness="big"), entry("fine")]),
+        file1({"objects": {name: {"shape": [4], "format": "dense", "components": {
+            "data": {"dtype": dtype, "offset": 64, "length": 4}}} for name, dtype in (("a", "f3"), ("fine", "u8"))}}),
+    ],
+    ids=["0.1", "big-endian", "1"],
+)  # fmt: skip
+def test_what_version_2_has_no_word_for_is_named_and_can_be_left_out(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.zt").write_bytes(data)
+    with tg.open(data) as archive, pytest.raises(tg.UnsupportedError, match="has no") as caught:
+        tg.dumps(archive, format="ztensor@2")
+    assert caught.value.tensor == "a"
+    if b"over" not in data:
+        with pytest.raises(tg.UnsupportedError, match="no element type"):
+            tg.convert(tmp_path / "a.zt", tmp_path / "b.zt", format="ztensor@2")
+        tg.convert(tmp_path / "a.zt", tmp_path / "b.zt", format="ztensor@2", on_loss="drop")
+        assert list(tg.open(tmp_path / "b.zt")) == ["fine"]
+    tg.convert(tmp_path / "a.zt", tmp_path / "c.zt", format="ztensor@0.1")
+    assert list(tg.open(tmp_path / "c.zt")) == ["a", "fine"]
+
+
+def test_a_decoded_size_that_0_1_cannot_keep_is_refused() -> None:
+    thing = tensor(parts={"data": part(type="my.type", encoding="x.z/1", decoded_length=9)})
+    with tg.open(file2({"objects": {"a": thing}})) as archive:
+        assert tg.dumps(archive, format="ztensor@2")
+        with pytest.raises(tg.UnsupportedError, match="decoded size") as caught:
+            tg.dumps(archive, format="ztensor@0.1")
+    assert (caught.value.rule, caught.value.tensor) == ("ztensor.write.encoding", "a")
