@@ -90,7 +90,7 @@ def _data(r: random.Random, dtype: str, count: int) -> bytes:
 
 
 def valid_file(r: random.Random) -> File:
-    """A random file: dense, compressed and sparse tensors, checksums, attributes."""
+    """A random file: dense, compressed, sparse and quantized tensors, checksums, attributes."""
     version = r.choice(("0.1", "0.1", "1", "2", "2"))
     step = 4096 if version == "2" else 64
     file = File(version, None)
@@ -101,8 +101,8 @@ def valid_file(r: random.Random) -> File:
         shape = [r.choice((0, 1, 2, 3)) for _ in range(r.randrange(4))]
         data = _data(r, dtype, int(np.prod(shape, dtype=int)))
         name = f"t{i}" if r.random() < 0.9 else r.choice(TEXTS) + str(i)
-        if r.random() < 0.15:
-            thing, offset = _sparse(r, file, name, offset, step)
+        if r.random() < 0.3:
+            thing, offset = _parted(r, file, name, offset, step)
         else:
             thing, offset = _dense(r, file, name, dtype, shape, data, offset, step)
         things += thing
@@ -186,32 +186,73 @@ def _crc32c(data: bytes) -> str:
     return f"crc32c:0x{crc32c.crc32c(data):08X}"
 
 
-def _sparse(r: random.Random, file: File, name: str, offset: int, step: int) -> tuple[list[tuple[str, Any]], int]:
-    arrays = {
-        "values": np.arange(3, dtype="<f4"),
-        "indices": np.array([0, 2, 1], "<u4"),
-        "indptr": np.array([0, 2, 3], "<u4"),
-    }
+@dataclass(frozen=True)
+class Profile:
+    """A tensor of parts: each has a storage type, a type that says more or none, and its bytes."""
+
+    layout: str
+    shape: list[int]
+    attributes: dict[str, Any]
+    parts: dict[str, tuple[str, str | None, bytes]]
+
+
+def _le(kind: str, *values: int) -> bytes:
+    return np.array(values, kind).tobytes()
+
+
+PROFILES = (
+    Profile("zt.sparse_csr/1", [2, 3], {"a": 1}, {
+        "values": ("f32", None, _le("<f4", 0, 1, 2)), "indices": ("u32", None, _le("<u4", 0, 2, 1)),
+        "indptr": ("u32", None, _le("<u4", 0, 2, 3))}),
+    Profile("zt.sparse_coo/1", [2, 3], {}, {
+        "values": ("f32", "complex64", _le("<c8", 1, 2)), "coords": ("u64", None, _le("<u8", 0, 1, 2, 0))}),
+    Profile("zt.mx/1", [2, 4], {"block_size": 2, "axis": 1}, {
+        "data": ("u8", "f4_e2m1", bytes(range(4))), "scales": ("u8", "f8_e8m0", b"\x7f\x80\xff\0")}),
+    Profile("zt.quant_group/1", [2, 4], {
+        "bits": 4, "group_size": 2, "axis": 1, "scale_form": "f16_factors",
+        "packing": {"word": "u8", "per_word": 2, "order": "lsb_first"},
+        "zero_point": {"form": "tensor", "packing": "plain"}}, {
+        "data": ("u8", None, bytes(range(4))), "scales": ("f16", None, _le("<f2", 1, 2, 3, 4)),
+        "zeros": ("u8", None, bytes(4))}),
+    Profile("dense", [3], {}, {"data": ("u8", "f4_e2m1", b"\x12\x03")}),
+    Profile("dense", [2], {"a": {}}, {"data": ("f64", "complex128", _le("<c16", 1, 2))}),
+    Profile("x.y/1", [5], {"k": [1]}, {"p": ("u16", None, b"abc"), "q": ("u8", "my.type", b"d")}),
+)  # fmt: skip
+LONG = {"f64": "float64", "f32": "float32", "f16": "float16", "u64": "uint64", "u32": "uint32", "u16": "uint16",
+        "u8": "uint8", "f4_e2m1": "float4_e2m1fn", "f8_e8m0": "float8_e8m0fnu"}  # fmt: skip
+FORMATS_1 = {"zt.sparse_csr/1": "sparse_csr", "zt.sparse_coo/1": "sparse_coo"}
+
+
+def _parted(r: random.Random, file: File, name: str, offset: int, step: int) -> tuple[list[tuple[str, Any]], int]:
+    """A tensor of parts, as the version has it."""
+    profile = r.choice(PROFILES)
     rows: list[tuple[str, Any]] = []
     parts: dict[str, Any] = {}
-    for i, (part, array) in enumerate(arrays.items()):
-        file.blobs[offset] = array.tobytes()
+    for i, (part, (dtype, kind, data)) in enumerate(profile.parts.items()):
+        file.blobs[offset] = data
         if file.version == "0.1":
-            entry: dict[str, Any] = {"name": f"{name}#{part}", "offset": offset, "size": 12, "layout": "dense",
-                                     "dtype": "float32" if part == "values" else "uint32", "shape": [3],
+            entry: dict[str, Any] = {"name": f"{name}#{part}", "offset": offset, "size": len(data), "layout": "dense",
+                                     "dtype": LONG[dtype], "shape": [len(data) // (int(dtype[1:]) // 8)],
                                      "encoding": "raw", "part_of": name, "part": part}  # fmt: skip
+            if len(data) % (int(dtype[1:]) // 8):
+                entry["dtype"] += " in part"
+            elif kind is not None:
+                entry |= {"dtype": "uint8", "shape": [len(data)], "logical_type": LONG.get(kind, kind)}
             if i == 0:
-                entry |= {"logical_layout": "zt.sparse_csr/1", "logical_shape": [2, 3], "attributes": {"a": 1}}
+                entry |= {"logical_layout": profile.layout, "logical_shape": profile.shape}
+                entry |= {"attributes": profile.attributes} if profile.attributes else {}
             rows.append((name, entry))
         elif file.version == "2":
-            parts[part] = {"dtype": "f32" if part == "values" else "u32", "blob": [offset, 12]}
+            parts[part] = {"dtype": dtype, "blob": [offset, len(data)]} | ({} if kind is None else {"type": kind})
         else:
-            parts[part] = {"dtype": "f32" if part == "values" else "u32", "offset": offset, "length": 12}
+            parts[part] = {"dtype": kind or dtype, "offset": offset, "length": len(data)}
         offset += step
     if file.version == "2":
-        rows = [(name or "x", {"shape": [2, 3], "layout": "zt.sparse_csr/1", "parts": parts})]
+        thing: dict[str, Any] = {"shape": profile.shape, "layout": profile.layout, "parts": parts}
+        rows = [(name or "x", thing | ({"attributes": profile.attributes} if profile.attributes else {}))]
     elif file.version == "1":
-        rows = [(name, {"shape": [2, 3], "format": "sparse_csr", "components": parts})]
+        form = FORMATS_1.get(profile.layout, profile.layout)
+        rows = [(name, {"shape": profile.shape, "format": form, "components": parts})]
     return rows, offset
 
 
@@ -238,8 +279,10 @@ def _mutant(r: random.Random, file: File) -> bytes:
         return changed.render()
     if kind < 0.75 and file.blobs:
         offset = r.choice(list(file.blobs))
-        blobs = file.blobs | {offset: _bytes(r, file.blobs[offset])}
-        return File(file.version, file.tree, blobs).render()
+        changed = File(file.version, _copy(file.tree), file.blobs | {offset: _bytes(r, file.blobs[offset])})
+        if r.random() < 0.7:
+            _repair(changed, offset)
+        return changed.render()
     data = file.render()
     changed_bytes = _bytes(r, data)
     if file.version == "2" and r.random() < 0.7 and len(changed_bytes) == len(data):
@@ -249,6 +292,23 @@ def _mutant(r: random.Random, file: File) -> bytes:
             "<QQQII", begin, len(manifest), xxhash.xxh3_64_intdigest(manifest), 2, 0
         ) + MAGIC_2  # fmt: skip
     return changed_bytes
+
+
+def _repair(file: File, offset: int) -> None:
+    """Makes sizes and checksums of a blob right again, where they are of stored bytes."""
+    blob = file.blobs[offset]
+    for container, key in _nodes(file.tree):
+        thing = container[key]
+        if not isinstance(thing, dict):
+            continue
+        if thing.get("blob", [None])[0] == offset:
+            thing["blob"] = [offset, len(blob)]
+            if "digest" in thing and "encoding" not in thing:
+                thing["digest"] = f"xxh3:{xxhash.xxh3_64_hexdigest(blob)}"
+        elif thing.get("offset") == offset:
+            thing["size" if "size" in thing else "length"] = len(blob)
+            if "checksum" in thing:
+                thing["checksum"] = _crc32c(blob)
 
 
 def _copy(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import xxhash
 
@@ -122,3 +123,48 @@ def test_a_decoded_size_that_0_1_cannot_keep_is_refused() -> None:
         with pytest.raises(tg.UnsupportedError, match="decoded size") as caught:
             tg.dumps(archive, format="ztensor@0.1")
     assert (caught.value.rule, caught.value.tensor) == ("ztensor.write.encoding", "a")
+
+
+CSR = {"values": ("f32", [1, 2, 3]), "indices": ("u32", [0, 2, 1]), "indptr": ("u32", [0, 2, 3])}
+
+
+def sparse_1(**values: Any) -> bytes:
+    """A CSR matrix of version 1.1, with more said of its values."""
+    body = b""
+    components = {}
+    for i, (role, (dtype, numbers)) in enumerate(CSR.items()):
+        components[role] = {"dtype": dtype, "offset": 64 * (i + 1), "length": 12}
+        body += np.array(numbers, f"<{dtype[0]}4").tobytes().ljust(64, b"\0")
+    thing = {"shape": [2, 3], "format": values.pop("format", "sparse_csr"), "components": components}
+    components["values"] |= values
+    return file1({"version": "1.1.0", "objects": {"m": thing}}, body)
+
+
+def test_a_component_of_1_that_cannot_be_decoded() -> None:
+    assert tg.open(sparse_1())["m"].scipy().toarray().tolist() == [[1, 0, 2], [0, 3, 0]]
+    with tg.open(sparse_1(encoding="lz4", uncompressed_length=12)) as archive:
+        assert archive["m"].layout == "zt.sparse_csr/1"
+        with pytest.raises(tg.UnsupportedError, match="lz4"):
+            archive["m"].scipy()
+    for encoding in ("lz4", "zstd"):
+        with tg.open(sparse_1(encoding=encoding)) as archive:  # nobody says how many values there are
+            assert archive["m"].layout == "sparse_csr"
+            assert archive["m"].parts["indices"].array().tolist() == [0, 2, 1]
+            with pytest.raises(tg.UnsupportedError, match="f32"):
+                archive["m"].parts["values"].array()
+            again = tg.open(tg.dumps(archive, format="ztensor@0.1"))["m"]
+            assert {name: one.unknown_dtype for name, one in again.parts.items()} == {
+                "values": "f32", "indices": None, "indptr": None
+            }  # fmt: skip
+            with pytest.raises(tg.UnsupportedError, match="has no f32"):
+                tg.dumps(archive, format="ztensor@2")
+
+
+def test_a_format_of_1_that_nobody_knows() -> None:
+    data = sparse_1(dtype="f64", length=12, format="q")
+    with tg.open(data) as archive:
+        assert (archive["m"].layout, archive["m"].parts["indptr"].array().tolist()) == ("q", [0, 2, 3])
+        assert archive["m"].parts["values"].unknown_dtype == "float64 in part"
+        for version in ("ztensor@0.1", "ztensor@2"):
+            again = tg.open(tg.dumps(archive, format=version))["m"]
+            assert (again.layout, again.parts["values"].unknown_dtype) == ("q", "float64 in part")

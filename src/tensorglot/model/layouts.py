@@ -206,11 +206,9 @@ def _quant_group(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[
     _require(codes % per_word == 0, "size", f"{codes} codes do not fill words of {per_word}")
     _require_count(pieces["data"], codes // per_word, "data")
 
-    form, scales = attributes.get("scale_form"), pieces["scales"]
+    form, scales = _word(attributes, "scale_form"), pieces["scales"]
     _require(form in SCALE_FORMS, "scale_form", f"scale_form is {', '.join(SCALE_FORMS)}")
-    _require(
-        scales.dtype is not None and scales.dtype.name in SCALE_FORMS[str(form)], "scales", f"scales are not {form}"
-    )
+    _require(scales.dtype is not None and scales.dtype.name in SCALE_FORMS[form], "scales", f"scales are not {form}")
     groups = _group_shape(shape, axis, group, _elements(scales, "scales"))
     _require_count(scales, math.prod(groups), "scales")
     shapes = {"data": (codes // per_word,), "scales": groups}
@@ -231,14 +229,14 @@ def _quant_group(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[
 
 def _packing(data: Piece, attributes: Mapping[str, Any]) -> tuple[int, str]:
     packing = _map(attributes, "packing")
-    word, bits = packing.get("word"), _natural(attributes, "bits")
+    word, bits = _word(packing, "word"), _natural(attributes, "bits")
     _require(word in WORDS, "packing", f"word is {', '.join(WORDS)}")
-    _require(data.dtype is not None and data.dtype.name in WORDS[str(word)], "data", f"data is not {word}")
+    _require(data.dtype is not None and data.dtype.name in WORDS[word], "data", f"data is not {word}")
     _require(packing.get("order") in ("lsb_first", "msb_first"), "packing", "order is lsb_first or msb_first")
-    width = int(str(word)[1:])
+    width = int(word[1:])
     _require(bits in (2, 3, 4, 5, 6, 8) and width % bits == 0, "bits", f"codes of {bits} bits do not fill {word}")
     _require(packing.get("per_word") == width // bits, "packing", f"per_word is {width // bits}")
-    return width // bits, str(word)
+    return width // bits, word
 
 
 def _group_shape(shape: Shape, axis: int, group: int, scales: int) -> Shape:
@@ -260,6 +258,12 @@ def _natural(attributes: Mapping[str, Any], key: str) -> int:
     value = attributes.get(key)
     _require(type(value) is int and value >= 0, key, f"{key} is an unsigned integer")
     return int(value)  # type: ignore[arg-type]
+
+
+def _word(attributes: Mapping[str, Any], key: str) -> str:
+    """A text; an empty one, which is no word of any table, where it is none."""
+    value = attributes.get(key)
+    return value if isinstance(value, str) else ""
 
 
 def _map(attributes: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -11,18 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorglot.errors import UnsupportedError, escape
-from tensorglot.formats.ztensor.words import LOGICAL_2, STORAGE_2
+from tensorglot.formats.ztensor.words import IN_PART, LOGICAL_2, OVER, STORAGE_2
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.tensor import Part
 from tensorglot.wire import cbor, checksums
 
-__all__ = ["IN_PART", "OVER", "PartSpec", "TensorSpec", "content_digest", "encode_manifest", "keeps", "words_of"]
-
-OVER = " over "
-"""A type that we do not know is listed as `type over dtype`."""
-IN_PART = " in part"
-"""Behind the type of elements that do not fill their blob, in a layout that we do not know."""
+__all__ = ["PartSpec", "TensorSpec", "content_digest", "encode_manifest", "keeps", "words_of"]
 
 _LOGICAL: dict[DType, tuple[str, str | None]] = {dtype: (storage, code) for code, (dtype, storage) in LOGICAL_2.items()}
 _STORAGE: dict[DType, tuple[str, str | None]] = {dtype: (code, None) for code, dtype in STORAGE_2.items()}
@@ -66,8 +61,8 @@ def words_of(part: Part, tensor: str) -> tuple[str, str | None]:
 
 def _words_of_unknown(unknown: str) -> tuple[str, str | None] | None:
     """The dtype and the type of elements that we do not know: `type over dtype`."""
-    logical, _, storage = unknown.rpartition(OVER)
-    return (storage, logical) if storage in STORAGE_2 else None
+    logical, over, storage = unknown.rpartition(OVER)
+    return (storage, logical) if over and storage in STORAGE_2 else None
 
 
 def keeps(unknown: str) -> bool:

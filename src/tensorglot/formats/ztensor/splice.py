@@ -9,19 +9,20 @@ rows of the scan and a loop over the odd ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.formats.ztensor.lazy import Attributes, Texts
+from tensorglot.formats.ztensor.words import IN_PART
 from tensorglot.model.dtypes import DType
 from tensorglot.model.index import UNKNOWN, Index, Layout, permuted
 from tensorglot.model.names import Names
 from tensorglot.model.payload import Codec, Source
 
-__all__ = ["Object", "Row", "Scanned", "splice"]
+__all__ = ["Object", "Row", "Scanned", "splice", "structural"]
 
 A = TypeVar("A", bound=np.generic)
 
@@ -42,6 +43,13 @@ class Row:
     big_endian: bool = False
     unknown_dtype: str | None = None
     source: Source | None = None
+
+
+def structural(row: Row) -> Row:
+    """A part of a layout that we do not know: elements if it is a whole number of them, else bytes."""
+    if row.dtype is None or row.nbytes * 8 % row.dtype.bits == 0:
+        return row
+    return replace(row, dtype=None, unknown_dtype=f"{row.dtype.name}{IN_PART}")
 
 
 @dataclass(frozen=True, slots=True)

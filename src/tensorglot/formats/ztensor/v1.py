@@ -21,11 +21,11 @@ from tensorglot.formats.ztensor.blobs import Region, check_blobs
 from tensorglot.formats.ztensor.codecs import EXPANSION, TOO_SMALL, Opaque, Zstd
 from tensorglot.formats.ztensor.entries import SIZE_END, read_shape
 from tensorglot.formats.ztensor.lazy import metadata_at
-from tensorglot.formats.ztensor.splice import Object, Row, Scanned, splice
+from tensorglot.formats.ztensor.splice import Object, Row, Scanned, splice, structural
 from tensorglot.formats.ztensor.words import ALIGNMENT_01, MAGIC_1, NAMES_1
 from tensorglot.limits import Limits
 from tensorglot.model.index import Index, Layout
-from tensorglot.model.layouts import COO, CSR, Piece, arrange
+from tensorglot.model.layouts import COO, CSR, LAYOUTS, Piece, arrange
 from tensorglot.model.payload import Source
 from tensorglot.wire import cbor
 
@@ -212,7 +212,7 @@ def _require(fields: dict[str, int], keys: tuple[str, ...], name: str, offset: i
 
 
 def _placed(thing: _Object) -> Object:
-    """An object as rows."""
+    """An object as rows. Elements of which nobody says how many there are stay unknown."""
     dense = thing.format == "dense"
     if dense and [part.part for part in thing.components] != ["data"]:
         raise FormatError(
@@ -223,16 +223,13 @@ def _placed(thing: _Object) -> Object:
         )
     rows = []
     for part in thing.components:
-        dtype = NAMES_1.get(part.dtype)
-        stated = part.decoded
-        if part.encoding == "raw":
-            nbytes = part.length
-        elif stated is None and dense and dtype is not None:
+        raw, stated = part.encoding == "raw", part.decoded
+        dtype = NAMES_1.get(part.dtype) if raw or dense or stated is not None else None
+        nbytes = part.length if raw or stated is None else stated
+        if not raw and stated is None and dtype is not None:
             nbytes = dtype.nbytes(math.prod(thing.shape))
-        else:
-            nbytes = part.length if stated is None else stated
-        known = part.encoding == "zstd" and dtype is not None and (stated is not None or dense)
-        codec = None if part.encoding == "raw" else Zstd() if known else Opaque(part.encoding)
+        known = part.encoding == "zstd" and dtype is not None
+        codec = None if raw else Zstd() if known else Opaque(part.encoding)
         if known and nbytes // EXPANSION > part.length:
             raise FormatError(TOO_SMALL, rule="ztensor.blob.expansion", offset=part.position, tensor=thing.name)
         rows.append(
@@ -267,9 +264,11 @@ def _check_dense(thing: _Object, row: Row) -> None:
 
 
 def _arranged(thing: _Object, rows: list[Row]) -> Object:
-    opaque = any(isinstance(row.codec, Opaque) for row in rows)
-    layout = thing.format if opaque else _LAYOUTS.get(thing.format, thing.format)
-    pieces = {row.part: Piece(None if opaque else row.dtype, row.nbytes) for row in rows}
+    sized = all(part.encoding == "raw" or part.decoded is not None for part in thing.components)
+    layout = _LAYOUTS.get(thing.format, thing.format) if sized else thing.format
+    if layout not in LAYOUTS:
+        rows = [structural(row) for row in rows]
+    pieces = {row.part: Piece(row.dtype, row.nbytes) for row in rows}
     if len(pieces) < len(rows):
         raise FormatError("two components of one role", rule="ztensor.name.duplicate", tensor=thing.name)
     arranged = arrange(layout, thing.shape, pieces, {}, thing.name, thing.components[0].position)

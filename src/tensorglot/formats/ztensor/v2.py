@@ -25,13 +25,21 @@ from tensorglot.formats.ztensor.blobs import Region, check_blobs, refuse_first
 from tensorglot.formats.ztensor.codecs import EXPANSION, TOO_SMALL, Opaque, SeekableZstd
 from tensorglot.formats.ztensor.entries import SIZE_END
 from tensorglot.formats.ztensor.lazy import metadata_at
-from tensorglot.formats.ztensor.manifest import IN_PART, OVER
 from tensorglot.formats.ztensor.objects import Part, Spec, check_attributes, known_keys, read_object
 from tensorglot.formats.ztensor.parts import layout_attributes
 from tensorglot.formats.ztensor.shards import Shard, ShardSource, check_shard_name, read_shards
-from tensorglot.formats.ztensor.splice import Object, Row, Scanned, splice
+from tensorglot.formats.ztensor.splice import Object, Row, Scanned, splice, structural
 from tensorglot.formats.ztensor.strict import check_2
-from tensorglot.formats.ztensor.words import ALIGNMENT_2, FOOTER_2, FOOTER_FORM, LOGICAL_2, MAGIC_2, SEEKABLE, STORAGE_2
+from tensorglot.formats.ztensor.words import (
+    ALIGNMENT_2,
+    FOOTER_2,
+    FOOTER_FORM,
+    LOGICAL_2,
+    MAGIC_2,
+    OVER,
+    SEEKABLE,
+    STORAGE_2,
+)
 from tensorglot.kernels import cbor_check, ztensor_index
 from tensorglot.limits import Limits
 from tensorglot.model.dtypes import DType
@@ -274,7 +282,7 @@ def _placed(spec: Spec, manifest: _Manifest, sources: Mapping[str, ShardSource])
         if part.name != "values" and (part.dtype not in ("u32", "u64") or part.type is not None):
             raise FormatError(f"{part.name} is u32 or u64", rule="layout.index", offset=part.position, tensor=spec.name)
     if spec.layout not in LAYOUTS:
-        rows = {name: _structural(row) for name, row in rows.items()}
+        rows = {name: structural(row) for name, row in rows.items()}
     pieces = {name: Piece(row.dtype, row.nbytes) for name, row in rows.items()}
     arranged = arrange(spec.layout, spec.shape, pieces, attributes, spec.name, spec.position)
     shaped = tuple(replace(row, shape=arranged.shapes[name]) for name, row in rows.items())
@@ -315,10 +323,3 @@ def _dense(spec: Spec, rows: Mapping[str, Row]) -> Row:
             tensor=spec.name,
         )
     return replace(row, shape=spec.shape)
-
-
-def _structural(row: Row) -> Row:
-    """A part of a layout that we do not know: elements if it is a whole number of them, else bytes."""
-    if row.dtype is None or row.nbytes * 8 % row.dtype.bits == 0:
-        return row
-    return replace(row, dtype=None, unknown_dtype=f"{row.dtype.name}{IN_PART}")

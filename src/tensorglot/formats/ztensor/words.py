@@ -12,12 +12,14 @@ __all__ = [
     "CANONICAL_ALIGNMENT",
     "FOOTER_2",
     "FOOTER_FORM",
+    "IN_PART",
     "LOGICAL_2",
     "MAGIC_01",
     "MAGIC_1",
     "MAGIC_2",
     "NAMES_01",
     "NAMES_1",
+    "OVER",
     "SEEKABLE",
     "STORAGE_2",
 ]
@@ -76,5 +78,10 @@ NAMES_1: dict[str, DType] = {
     "complex128": BY_NAME["complex128"],
 }
 """Long names in 1.0, short ones in 1.1 and 1.2."""
+
+OVER = " over "
+"""A type of version 2 that we do not know is listed as `type over dtype`."""
+IN_PART = " in part"
+"""Behind the type of elements that do not fill their blob, in a layout that we do not know."""
 
 SEEKABLE = "zt.zstd-seekable/1"
