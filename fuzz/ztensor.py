@@ -20,6 +20,7 @@ import random
 import struct
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -446,6 +447,7 @@ def _strict(data: bytes, archive: tg.Archive, report: tg.Report) -> str:
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else time.time_ns()
+    warnings.simplefilter("error")
     began = time.perf_counter()
     outcomes: Counter[str] = Counter()
     for i, data in enumerate(mutants(count, seed)):

@@ -309,6 +309,17 @@ def test_quant_group(case: Any, version: str) -> None:
 
 
 GROUP = QUANTIZED[0]
+
+
+def test_scales_of_any_value_are_no_warning() -> None:
+    made, _ = quantized(*GROUP)
+    arrays = {name: one.array() for name, one in made.parts.items()}
+    scales = arrays["scales"].reshape(-1).copy()
+    scales[:4] = np.array([0x7F800000, 0xFF800000, 0x7F800001, 0x7F7FFFFF], np.uint32).view(np.float32)
+    odd = tg.Tensor.of_parts("q", QUANT_GROUP, made.shape, {**arrays, "scales": scales}, made.attributes)
+    assert not np.isfinite(odd.dequantize()).all()
+
+
 WRONG = [
     ({"bits": 3}, {}, "bits"),
     ({"bits": 7}, {}, "bits"),

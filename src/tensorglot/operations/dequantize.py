@@ -45,7 +45,8 @@ def dequantize(tensor: Tensor) -> NDArray[Any]:
             f"a tensor of layout {escape(tensor.layout)} is not quantized", rule="dequantize.layout", tensor=tensor.name
         )
     tensor.verify()
-    return _groups(tensor) if tensor.layout == QUANT_GROUP else _blocks(tensor)
+    with np.errstate(all="ignore"):  # infinities and NaN are values
+        return _groups(tensor) if tensor.layout == QUANT_GROUP else _blocks(tensor)
 
 
 def _groups(tensor: Tensor) -> NDArray[Any]:
@@ -92,8 +93,7 @@ def _blocks(tensor: Tensor) -> NDArray[Any]:
     if tensor.parts["data"].dtype is not None and tensor.parts["data"].dtype.name == "int8":
         elements *= np.float32(2.0**-6)
     exponents = _part(tensor, "scales").view(np.uint8).astype(np.int32)
-    with np.errstate(over="ignore", under="ignore"):
-        values: NDArray[Any] = np.ldexp(elements, _spread(exponents - 127, tensor.shape))
+    values: NDArray[Any] = np.ldexp(elements, _spread(exponents - 127, tensor.shape))
     values[_spread(exponents == 255, tensor.shape)] = np.nan
     return values
 

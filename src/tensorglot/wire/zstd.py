@@ -64,6 +64,9 @@ _MAGIC = 0xFD2FB528
 _SKIPPABLE = 0x184D2A50
 _HEADER_NBYTES = 18
 _WALK_NBYTES = 4096
+"""What is read at a time to walk over small blocks."""
+_GLANCE_NBYTES = 16
+"""What is read of a large block: its header."""
 _FEED_NBYTES = 8 << 20
 _MAX_BLOCK = 128 << 10
 _MIN_WINDOW = 1 << 20
@@ -146,9 +149,11 @@ def _frame(read: Read, head: memoryview, begin: int, size: int, max_window: int)
 
 
 def _blocks_end(read: Read, position: int, size: int, max_block: int) -> int:
+    look = _GLANCE_NBYTES
     while position + 3 <= size:
-        window = bytes(read(position, min(_WALK_NBYTES, size - position)))
+        window = bytes(read(position, min(look, size - position)))
         state, reached = zstd_blocks.walk(window, position, position, max_block)
+        look = _GLANCE_NBYTES if reached - position >= _WALK_NBYTES else _WALK_NBYTES
         if state == zstd_blocks.LAST:
             return reached
         if state == zstd_blocks.BAD:

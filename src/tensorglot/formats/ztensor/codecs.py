@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import accumulate, islice
 from typing import Any
 
 from tensorglot.errors import FormatError, TruncatedError, UnsupportedError, escape
@@ -39,6 +40,15 @@ def _named(payload: Encoded) -> Iterator[None]:
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Frames one after the other, and the decoded bytes that they hold."""
+
+    frames: list[Frame]
+    begin: int
+    end: int
+
+
 class Zstd:
     """Frames of zstd, one after the other. Belongs to one index, and remembers where frames are."""
 
@@ -59,14 +69,15 @@ class Zstd:
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
         read = _reader(payload)
         with _named(payload):
-            zstd.decode_into(read, self._scanned(payload, read), payload.nbytes, offset, out)
+            held = self._held(payload, read, offset, offset + len(out))
+            zstd.decode_into(read, held.frames, held.end - held.begin, offset - held.begin, out)
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
         """Frame by frame where their sizes are known, else as one stream: nothing is decoded twice."""
         read = _reader(payload)
         with _named(payload):
-            frames = self._scanned(payload, read)
-        chunks = zstd.decoded_chunks(read, frames, payload.nbytes)
+            held = self._held(payload, read, 0, payload.nbytes)
+        chunks = zstd.decoded_chunks(read, held.frames, payload.nbytes)
         while True:
             with _named(payload):
                 chunk = next(chunks, None)
@@ -74,18 +85,22 @@ class Zstd:
                 return
             yield chunk
 
-    def _scanned(self, payload: Encoded, read: zstd.Read) -> list[Frame]:
+    def _held(self, payload: Encoded, read: zstd.Read, begin: int, end: int) -> _Held:
+        """Frames that hold at least the decoded bytes from `begin` to `end`."""
+        return _Held(self._remembered(payload, read), 0, payload.nbytes)
+
+    def _remembered(self, payload: Encoded, read: zstd.Read) -> list[Frame]:
         key = (id(payload.source), payload.begin, payload.end)
         frames = self._frames.get(key)
         if frames is None:
-            frames = self.scan(payload, read)
+            frames = self._scan(payload, read)
             if len(frames) > 1:
                 for old in list(islice(self._frames, max(0, len(self._frames) + 1 - _REMEMBERED))):
                     self._frames.pop(old, None)
                 self._frames[key] = frames
         return frames
 
-    def scan(self, payload: Encoded, read: zstd.Read) -> list[Frame]:
+    def _scan(self, payload: Encoded, read: zstd.Read) -> list[Frame]:
         """Where the frames are, found by walking over them."""
         size = payload.end - payload.begin
         return zstd.scan(read, size, payload.nbytes, max_window=payload.limits.zstd_window)
@@ -96,22 +111,37 @@ class SeekableZstd(Zstd):
 
     name = "zt.zstd-seekable/1"
 
-    def scan(self, payload: Encoded, read: zstd.Read) -> list[Frame]:
-        """Where the frames are, by the table; each is then found to be what the table says."""
-        size = payload.end - payload.begin
-        sizes = zstd.read_seek_table(read, size)
-        frames: list[Frame] = []
-        begin = 0
-        for encoded, decoded in sizes:
-            found = zstd.scan(read, begin + encoded, decoded, max_window=payload.limits.zstd_window, begin=begin)
-            if len(found) != 1 or found[0].end != begin + encoded or found[0].nbytes not in (None, decoded):
-                raise FormatError("a frame is not what the seek table says", rule="zstd.seek", offset=begin)
-            if not found[0].checksum:
-                raise FormatError("a frame without a checksum", rule="zstd.seek.checksum", offset=begin)
-            frames.append(Frame(begin, found[0].end, decoded, found[0].window, found[0].window_at, found[0].checksum))
-            begin += encoded
+    def _held(self, payload: Encoded, read: zstd.Read, begin: int, end: int) -> _Held:
+        """The frames that the table names; each is found to be what the table says, the others are not looked at."""
+        table = self._remembered(payload, read)
+        if end - begin < payload.nbytes:
+            each = table[0].nbytes or 1
+            first, last = begin // each, -(-end // each)
+            wanted, start = table[first:last], first * each
+        else:
+            wanted, start = table, 0
+        frames = [self._checked(frame, payload, read) for frame in wanted]
+        return _Held(frames, start, start + sum(frame.nbytes or 0 for frame in frames))
+
+    def _scan(self, payload: Encoded, read: zstd.Read) -> list[Frame]:
+        """Where the frames are, by the table alone."""
+        sizes = zstd.read_seek_table(read, payload.end - payload.begin)
         self._check_sizes([decoded for _, decoded in sizes], payload.nbytes)
-        return frames
+        ends = accumulate(encoded for encoded, _ in sizes)
+        return [
+            Frame(end - encoded, end, decoded, decoded, None, checksum=True)
+            for end, (encoded, decoded) in zip(ends, sizes, strict=True)
+        ]
+
+    @staticmethod
+    def _checked(said: Frame, payload: Encoded, read: zstd.Read) -> Frame:
+        nbytes = said.nbytes or 0
+        found = zstd.scan(read, said.end, nbytes, max_window=payload.limits.zstd_window, begin=said.begin)
+        if len(found) != 1 or found[0].end != said.end or found[0].nbytes not in (None, nbytes):
+            raise FormatError("a frame is not what the seek table says", rule="zstd.seek", offset=said.begin)
+        if not found[0].checksum:
+            raise FormatError("a frame without a checksum", rule="zstd.seek.checksum", offset=said.begin)
+        return replace(found[0], nbytes=nbytes)
 
     @staticmethod
     def _check_sizes(sizes: list[int], nbytes: int) -> None:
