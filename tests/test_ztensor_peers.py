@@ -6,16 +6,22 @@ environments can read.
 
 from __future__ import annotations
 
+import base64
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+import scipy.sparse
 
 import tensorglot as tg
 from peers import run
+from tensorglot.formats.ztensor import dtypes_in
+from tensorglot.formats.ztensor.words import LOGICAL_2, STORAGE_2
+from tensorglot.model.dtypes import BY_NAME
 
 pytestmark = pytest.mark.peers
 
@@ -233,6 +239,77 @@ def test_2_1_2_is_read_and_written_byte_for_byte(seed: int, tmp_path: Path) -> N
     check(tg.load(tmp_path / "theirs.zt", strict=True, verify="require"), tensors)
     tg.save(tmp_path / "ours.zt", tensors, format="ztensor@2", metadata=metadata, durable=False)
     assert (tmp_path / "ours.zt").read_bytes() == (tmp_path / "theirs.zt").read_bytes()
+
+
+OBJECTS_WRITE_2 = """
+import base64, json, sys, ztensor
+for one in json.load(open(sys.argv[1])):
+    writer = ztensor.Writer(one["path"])
+    if one["metadata"] is not None:
+        writer.set_attributes(one["metadata"])
+    for thing in sorted(one["objects"], key=lambda thing: thing["name"].encode()):
+        parts = {name: {"dtype": dtype, "data": base64.b64decode(data), **({"logical": logical} if logical else {})}
+                 for name, (dtype, logical, data) in thing["parts"].items()}
+        writer.add_object(thing["name"], thing["shape"], parts, thing["layout"], thing["attributes"])
+    writer.finish()
+"""
+
+
+def random_objects(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tensors of every type and layout that version 2 has, and attributes of some of them."""
+    rng = np.random.default_rng(seed)
+    tensors: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
+    for i in range(int(rng.integers(0, 14))):
+        name = f"{rng.choice(['w', '层', 'é/x', 'a b', 'Z', 'aa', 'zz' * 20])}{i}"
+        kind = rng.integers(0, 8)
+        if kind < 4:
+            dtype = BY_NAME[str(rng.choice(dtypes_in("2")))]
+            shape = tuple(rng.integers(0, 5, rng.integers(0, 4)).tolist())
+            bits = rng.integers(0, 2 if dtype.name == "bool" else 256, dtype.nbytes(math.prod(shape)), np.uint8)
+            small = rng.integers(0, 4, shape).astype(dtype.numpy)
+            tensors[name] = small if dtype.packed else bits.view(dtype.numpy).reshape(shape)
+            if rng.random() < 0.4:
+                attributes[name] = {"k": [1, {"z": None}], "é": float(rng.random()), "n": -int(rng.integers(1 << 40))}
+        elif kind < 6:
+            matrix = (rng.random((4, 6)) < 0.4) * rng.random((4, 6)).astype(np.float32)
+            tensors[name] = (scipy.sparse.csr_array if kind == 4 else scipy.sparse.coo_array)(matrix)
+        elif kind == 6:
+            parts: dict[str, Any] = {"data": rng.integers(0, 4, (2, 32)).astype(ml_dtypes.float4_e2m1fn)}
+            parts["scales"] = rng.integers(0, 256, 2, np.uint8).view(ml_dtypes.float8_e8m0fnu)
+            tensors[name] = tg.Tensor.of_parts(name, "zt.mx/1", (2, 32), parts, {"block_size": 32})
+        else:
+            parts = {"data": rng.integers(0, 256, 16, np.uint8), "scales": rng.random(8).astype(np.float16)}
+            said = {"bits": 4, "group_size": 4, "axis": 1, "scale_form": "f16_factors",
+                    "packing": {"word": "u8", "per_word": 2, "order": "lsb_first"},
+                    "zero_point": {"form": "implied", "value": 8}}  # fmt: skip
+            tensors[name] = tg.Tensor.of_parts(name, "zt.quant_group/1", (4, 8), parts, said)
+    return tensors, attributes
+
+
+def test_canonical_files_of_every_type_and_layout_are_those_of_2_1_2(tmp_path: Path) -> None:
+    words = {dtype: (code, None) for code, dtype in STORAGE_2.items()}
+    words |= {dtype: (storage, code) for code, (dtype, storage) in LOGICAL_2.items()}
+    theirs = []
+    for seed in range(20):
+        tensors, attributes = random_objects(seed)
+        metadata = {"a": 1, "b": {"z": 1.5, "y": [True, None]}} if seed % 2 else None
+        tg.save(tmp_path / f"{seed}.zt", tensors, format="ztensor@2", attributes=attributes, metadata=metadata)
+        objects = [
+            {"name": name, "shape": tensor.shape, "layout": tensor.layout,
+             "attributes": dict(tensor.attributes) or None,
+             "parts": {part: (*words[one.dtype], base64.b64encode(one.payload.read(0, one.nbytes)).decode())
+                       for part, one in tensor.parts.items()}}
+            for name, tensor in tg.open(tmp_path / f"{seed}.zt", strict=True).items()
+        ]  # fmt: skip
+        theirs.append({"path": str(tmp_path / f"their {seed}.zt"), "metadata": metadata, "objects": objects})
+    (tmp_path / "list.json").write_text(json.dumps(theirs))
+    run("zt2", OBJECTS_WRITE_2, tmp_path / "list.json")
+    for seed in range(20):
+        assert (tmp_path / f"{seed}.zt").read_bytes() == (tmp_path / f"their {seed}.zt").read_bytes(), seed
+    assert {layout for one in theirs for layout in (thing["layout"] for thing in one["objects"])} == {
+        "dense", "zt.sparse_csr/1", "zt.sparse_coo/1", "zt.mx/1", "zt.quant_group/1"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
