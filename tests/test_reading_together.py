@@ -1,0 +1,87 @@
+"""Small tensors far apart in a file are read in few reads, and come out as if each were read by itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from tensorglot.io.source import FileSource
+from tensorglot.operations import load
+from ztensor_builder import entry, file01
+
+
+@pytest.fixture
+def far_apart(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """Small tensors, some of them empty, 4096 bytes from one to the next."""
+    rng = np.random.default_rng(3)
+    tensors = {f"t{i:03}": rng.integers(0, 256, rng.integers(0, 40), np.uint8) for i in range(300)}
+    tg.save(tmp_path / "far.zt", tensors, format="ztensor@2", checksum="sha256", durable=False)
+    return tmp_path / "far.zt", tensors
+
+
+def test_small_tensors_far_apart_are_read_together(
+    far_apart: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, tensors = far_apart
+    reads: list[int] = []
+    plain = FileSource.read_into
+
+    def counted(self: FileSource, offset: int, out: memoryview) -> None:
+        reads.append(len(out))
+        plain(self, offset, out)
+
+    monkeypatch.setattr(FileSource, "read_into", counted)
+    loaded = tg.load(path)
+    assert len(reads) < 20
+    assert all(np.array_equal(loaded[name], array) for name, array in tensors.items())
+    for array in list(loaded.values())[::2]:
+        array[...] = 0
+    assert all(np.array_equal(loaded[name], tensors[name]) for name in list(loaded)[1::2])
+
+
+def test_some_of_them_in_arrays_of_the_caller(far_apart: tuple[Path, dict[str, Any]]) -> None:
+    path, tensors = far_apart
+    rng = np.random.default_rng(4)
+    for _ in range(30):
+        names = rng.choice(list(tensors), rng.integers(0, 200), replace=False).tolist()
+        out = {name: np.zeros_like(tensors[name]) for name in names if rng.random() < 0.5}
+        loaded = tg.load(path, names=names, out=out)
+        assert loaded.keys() == set(names)
+        assert all(np.array_equal(loaded[name], tensors[name]) for name in names)
+        assert all(loaded[name] is array for name, array in out.items())
+
+
+@pytest.mark.parametrize("kept", [0.001, 0.3, 0.7, 0.9])
+def test_a_file_cut_short_names_the_first_tensor_that_is_not_there(
+    far_apart: tuple[Path, dict[str, Any]], kept: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = far_apart
+    size = int(path.stat().st_size * kept)
+    with tg.open(path) as archive:
+        missing = {name for name, one in archive.items() if one.nbytes and one.offset + one.nbytes > size}
+        first = min(missing, key=lambda name: archive[name].offset)
+    plain = load._load_plain
+
+    def cut(*given: Any) -> Any:
+        os.truncate(path, size)
+        return plain(*given)
+
+    monkeypatch.setattr(load, "_load_plain", cut)
+    with pytest.raises(tg.TruncatedError) as caught:
+        tg.load(path, threads=1)
+    assert caught.value.tensor == first
+
+
+def test_tied_tensors_are_arrays_of_their_own(tmp_path: Path) -> None:
+    rows = [entry(f"t{i}", offset=1024 * (1 + i // 2)) for i in range(40)]
+    blobs = b"".join(bytes(range(i, i + 4)).ljust(1024, b"\0") for i in range(20))
+    (tmp_path / "tied.zt").write_bytes(file01(rows, bytes(1024 - 64) + blobs))
+    loaded = tg.load(tmp_path / "tied.zt")
+    assert all(loaded[f"t{i}"].tolist() == list(range(i // 2, i // 2 + 4)) for i in range(40))
+    loaded["t0"][:] = 99
+    assert loaded["t1"].tolist() == [0, 1, 2, 3]
