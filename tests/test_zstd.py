@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -11,8 +12,11 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tensorglot as tg
+from bounds import MB, allocated_nbytes, resident_nbytes
 from tensorglot.errors import FormatError, LimitError, TensorglotError
 from tensorglot.wire import zstd
+from ztensor_builder import entry, file01, file1, file2
 
 WINDOW = 1 << 27
 EMPTY = zstandard.ZstdCompressor().compress(b"")
@@ -145,6 +149,7 @@ def block(kind: int, size: int, content: bytes, last: bool = False) -> bytes:
     return (last | kind << 1 | size << 3).to_bytes(3, "little") + content
 
 
+@cache
 def bombs() -> dict[str, bytes]:
     zeros = bytes(1 << 20)
     frame = b"\x28\xb5\x2f\xfd\x00\x38"  # a window of 128 KiB, no size
@@ -167,19 +172,52 @@ def bombs() -> dict[str, bytes]:
 
 @pytest.mark.parametrize(("name", "data"), bombs().items(), ids=list(bombs()))
 def test_bombs(name: str, data: bytes) -> None:
-    for nbytes in (0, 64, 4096):
-        tracemalloc.start()
+    def refused(nbytes: int) -> None:
         try:
-            with pytest.raises(FormatError) as caught:
-                decode(data, nbytes)
-            assert tracemalloc.get_traced_memory()[1] < nbytes + (10 << 20), name
-        except pytest.fail.Exception:
+            decode(data, nbytes)
+        except FormatError as error:
+            rule = error.rule
+            assert rule.startswith("zstd.")
+        else:
             assert nbytes == 0, "only what decodes to nothing may be nothing"
             assert name in {"empty blocks", "empty frames"}
-        else:
-            assert caught.value.rule.startswith("zstd.")
-        finally:
-            tracemalloc.stop()
+
+    for nbytes in (0, 64, 4096, 1 << 20):
+        assert allocated_nbytes(partial(refused, nbytes)) < nbytes + 10 * MB
+        assert resident_nbytes(partial(refused, nbytes)) < nbytes + 10 * MB
+
+
+def in_a_file(data: bytes, nbytes: int, version: str) -> bytes:
+    """A bomb as a tensor of so many bytes."""
+    if version == "0.1":
+        return file01([entry("a", encoding="zstd", size=len(data), shape=[nbytes])], data)
+    if version == "1":
+        said = {"dtype": "u8", "offset": 64, "length": len(data), "encoding": "zstd", "uncompressed_length": nbytes}
+        return file1({"objects": {"a": {"shape": [nbytes], "format": "dense", "components": {"data": said}}}}, data)
+    stream = data + zstd.seek_table([(len(data), nbytes)])
+    said = {"dtype": "u8", "blob": [4096, len(stream)], "encoding": "zt.zstd-seekable/1", "decoded_length": nbytes}
+    return file2({"objects": {"a": {"shape": [nbytes], "layout": "dense", "parts": {"data": said}}}}, stream)
+
+
+@pytest.mark.parametrize("version", ["0.1", "1", "2"])
+@pytest.mark.parametrize(("name", "data"), bombs().items(), ids=list(bombs()))
+def test_bombs_in_files(name: str, data: bytes, version: str) -> None:
+    nbytes = 1 << 20
+    file = in_a_file(data, nbytes, version)
+
+    def read() -> None:
+        with pytest.raises(tg.FormatError) as caught:
+            tg.open(file)["a"].numpy()
+        assert caught.value.rule.startswith("zstd.") or caught.value.rule == "ztensor.blob.expansion"
+        assert caught.value.tensor == "a"
+
+    def verify() -> None:
+        (problem,) = tg.verify(file, deep=True).problems
+        assert (problem.tensor, problem.rule.split(".")[0]) in {("a", "zstd"), ("a", "ztensor")}
+
+    for verb in (read, verify):
+        assert allocated_nbytes(verb) < nbytes + 10 * MB
+        assert resident_nbytes(verb) < nbytes + 10 * MB
 
 
 def test_a_wide_window_costs_no_more_than_the_content() -> None:
