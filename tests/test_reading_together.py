@@ -11,6 +11,7 @@ import pytest
 
 import tensorglot as tg
 from tensorglot.io.source import FileSource
+from tensorglot.kernels.gather import gather
 from tensorglot.operations import load
 from ztensor_builder import entry, file01
 
@@ -85,3 +86,31 @@ def test_tied_tensors_are_arrays_of_their_own(tmp_path: Path) -> None:
     assert all(loaded[f"t{i}"].tolist() == list(range(i // 2, i // 2 + 4)) for i in range(40))
     loaded["t0"][:] = 99
     assert loaded["t1"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("begins", "sizes", "offsets", "done"),
+    [
+        ([0, 6, 6], [2, 2, 2], [4, 0, 2], True),
+        ([8, 0], [0, 8], [8, 0], True),
+        ([], [], [], True),
+        ([-1], [2], [0], False),
+        ([7], [2], [0], False),
+        ([0], [2], [7], False),
+        ([0], [2], [-1], False),
+        ([0], [9], [0], False),
+        ([0], [-1], [0], False),
+        ([(1 << 63) - 1], [2], [0], False),
+        ([0], [2], [(1 << 63) - 1], False),
+        ([0, 1], [2], [0], False),
+        ([0, 7], [2, 2], [0, 0], False),
+    ],
+)
+def test_gather(begins: list[int], sizes: list[int], offsets: list[int], done: bool) -> None:
+    data, out = bytes(range(8)), bytearray(8)
+    columns = [np.array(column, np.int64) for column in (begins, sizes, offsets)]
+    assert gather(data, columns[0], columns[1], out, columns[2]) is done
+    expected = bytearray(8)
+    for begin, nbytes, offset in zip(begins, sizes, offsets, strict=True) if done else ():
+        expected[offset : offset + nbytes] = data[begin : begin + nbytes]
+    assert out == expected

@@ -9,7 +9,7 @@ of making each.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
@@ -18,15 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, TensorNotFound, TruncatedError
-from tensorglot.io.memory import READ_NBYTES, allocate, each
+from tensorglot.io.memory import allocate, each
 from tensorglot.io.source import Backend, Readable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE
-from tensorglot.model.index import Index, placed
+from tensorglot.model.index import Index, Placement, permuted, placed
 from tensorglot.model.payload import Source, as_bytes
 from tensorglot.model.tensor import NUMPY_RANK, check_bool, check_out
 from tensorglot.operations.open import Verify, open
+from tensorglot.operations.reads import BATCH, Runs, fill
 
 __all__ = ["load", "loads"]
 
@@ -40,10 +41,6 @@ _BRIDGES: dict[str, str | None] = {
 
 ALONE_NBYTES = 4 << 20
 """From here on a tensor has memory of its own."""
-BATCH = 256
-"""Small reads that one thread does in a row."""
-SIEVE_NBYTES = 8 << 10
-"""Up to this much of a file is read for each of many small tensors, rather than every one by itself."""
 SLAB_NBYTES = 32 << 20
 """Smaller ones share memory up to about this size, so that keeping one keeps no more than that."""
 
@@ -170,19 +167,16 @@ def _load_plain(
     tails = places.offsets + ends - begins
     buffers = [allocate(int(tails[b - 1]), int(begins[a])) for a, b in pairwise(places.groups)]
     group_of = np.repeat(np.arange(len(buffers)), np.diff(places.groups)).tolist()
-    reads = [
-        (begin, buffers[group_of[a]][offset:tail])
-        for a, begin, offset, tail in zip(
-            places.runs,
-            begins[places.runs[:-1]].tolist(),
-            places.offsets[places.runs[:-1]].tolist(),
-            tails[np.array(places.runs[1:], np.int64) - 1].tolist(),
-            strict=False,
-        )
-    ]
-    reads += [(int(index.begins[row]), as_bytes(array)) for row, array in given.items()]
+    pieces = [(int(index.begins[row]), as_bytes(array)) for row, array in given.items()]
+    scattered: list[Runs] = []
+    for runs in _group_runs(places, begins, tails, buffers):
+        if len(runs.begins) == 1:
+            offset = int(runs.offsets[0])
+            pieces.append((int(runs.begins[0]), runs.buffer[offset : offset + int(runs.sizes[0])]))
+        else:
+            scattered.append(runs)
     try:
-        _read(source, reads, threads)
+        fill(source, pieces, scattered, threads)
     except TruncatedError as error:
         missing = error.offset or 0
         error.tensor = index.names[int(rows[np.argmax((index.begins[rows] <= missing) & (missing < index.ends[rows]))])]
@@ -192,8 +186,9 @@ def _load_plain(
     steps = np.diff(places.offsets, append=0)
     for a, b in pairwise(_runs(index, order, places.groups, steps)):
         arrays += _views(index, int(order[a]), b - a, buffers[group_of[a]], int(places.offsets[a]), int(steps[a]))
-    if not given and len(order) == len(index.names) and (order[1:] > order[:-1]).all():
-        loaded = dict(zip(index.names, arrays, strict=True))
+    if len(order) == len(index.names):
+        in_order = [arrays[i] for i in np.argsort(order).tolist()]
+        loaded = dict(zip(index.names, in_order, strict=True))
     else:
         by_row = given | dict(zip(order.tolist(), arrays, strict=True))
         loaded = {index.names[row]: by_row[row] for row in rows.tolist()}
@@ -203,46 +198,16 @@ def _load_plain(
     return loaded
 
 
-def _read(source: Source, reads: Iterable[tuple[int, memoryview]], threads: int | None) -> None:
-    """Fills each buffer from its offset: large ones in pieces for several threads, small ones many to a thread."""
-    jobs: list[list[tuple[int, memoryview]]] = []
-    room = count = 0
-    for begin, buffer in reads:
-        nbytes = len(buffer)
-        if nbytes <= READ_NBYTES:
-            if nbytes > room or count >= BATCH or not jobs:
-                jobs.append([])
-                room, count = READ_NBYTES, 0
-            jobs[-1].append((begin, buffer))
-            room -= nbytes
-            count += 1
-            continue
-        jobs += [[(begin + start, buffer[start : start + READ_NBYTES])] for start in range(0, nbytes, READ_NBYTES)]
-        room = 0
-
-    def fill(job: list[tuple[int, memoryview]]) -> None:
-        if not _sieved(source, job):
-            for begin, piece in job:
-                source.read_into(begin, piece)
-
-    each(fill, jobs, threads)
-
-
-def _sieved(source: Source, job: list[tuple[int, memoryview]]) -> bool:
-    """Many small pieces with little between them: one read of all, and the pieces are taken out of it."""
-    first, last = job[0][0], job[-1][0] + len(job[-1][1])
-    if len(job) < 4 or not 0 < last - first <= len(job) * SIEVE_NBYTES:
-        return False
-    span = np.empty(last - first, np.uint8).data
-    try:
-        source.read_into(first, span)
-    except TruncatedError:
-        return False  # which piece it is that is missing, its own read will tell
-    for begin, piece in job:
-        if begin < first or begin + len(piece) > last:
-            return False
-        piece[:] = span[begin - first : begin - first + len(piece)]
-    return True
+def _group_runs(
+    places: Placement, begins: NDArray[np.int64], tails: NDArray[np.int64], buffers: list[memoryview]
+) -> Iterator[Runs]:
+    """What is to be read into the memory of each group."""
+    starts, lasts = np.array(places.runs[:-1], np.int64), np.array(places.runs[1:], np.int64) - 1
+    offsets = places.offsets[starts]
+    sizes = tails[lasts] - offsets
+    firsts = np.searchsorted(starts, places.groups).tolist()
+    for buffer, (a, b) in zip(buffers, pairwise(firsts), strict=True):
+        yield Runs(buffer, begins[starts[a:b]], sizes[a:b], offsets[a:b])
 
 
 def _given(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]]) -> dict[int, NDArray[Any]]:
@@ -261,15 +226,15 @@ def _runs(index: Index, order: NDArray[np.int64], groups: list[int], steps: NDAr
     count = len(order)
     if count == 0:
         return [0]
-    ranks = np.diff(index.dim_offsets)
-    same = np.zeros(len(ranks) + 1, np.bool_)
-    same[1:-1] = (ranks[1:] == ranks[:-1]) & (index.dtypes[1:] == index.dtypes[:-1])
-    previous = np.arange(len(index.dims)) - np.repeat(ranks, ranks)
-    differing = np.zeros(len(index.dims) + 1, np.int64)
-    np.cumsum(index.dims != index.dims[previous], out=differing[1:])
-    same[:-1] &= differing[index.dim_offsets[1:]] == differing[index.dim_offsets[:-1]]
-    new = np.ones(count, np.bool_)
-    new[1:] = ~same[order[1:]] | (order[1:] != order[:-1] + 1)
+    dims, offsets = permuted(index.dims, index.dim_offsets, order)
+    ranks, dtypes = np.diff(offsets), index.dtypes[order]
+    same = np.zeros(count, np.bool_)
+    same[1:] = (ranks[1:] == ranks[:-1]) & (dtypes[1:] == dtypes[:-1])
+    previous = np.arange(len(dims)) - np.repeat(ranks, ranks)
+    differing = np.zeros(len(dims) + 1, np.int64)
+    np.cumsum(dims != dims[previous], out=differing[1:])
+    same &= differing[offsets[1:]] == differing[offsets[:-1]]
+    new = ~same
     new[groups[:-1]] = True
     new[2:] |= ~new[1:-1] & (steps[1:-1] != steps[:-2])
     return [*np.flatnonzero(new).tolist(), count]
