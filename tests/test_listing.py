@@ -14,7 +14,8 @@ from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import UNKNOWN, Index, Layout
 from tensorglot.model.payload import Memory
 from tensorglot.model.types import dense
-from tensorglot.operations.listing import _entry, entries, matching, summarize
+from tensorglot.operations.choose import selected
+from tensorglot.operations.listing import _entry, entries, summarize
 
 CORPUS = Path(__file__).parent / "corpus"
 NAMES = ["a.weight", "a.bias", "b.weight", "[x]", "x"]
@@ -61,17 +62,18 @@ def test_several_parts_and_unknown_types() -> None:
 @pytest.mark.parametrize(
     ("patterns", "found"),
     [
-        ([], NAMES),
+        (None, NAMES),
+        ([], []),
         (["*.weight"], ["a.weight", "b.weight"]),
         (["b*", "a.bias"], ["a.bias", "b.weight"]),
         (["[x]"], ["[x]", "x"]),
         (["?"], ["x"]),
     ],
 )
-def test_matching(patterns: list[str], found: list[str]) -> None:
-    assert matching(NAMES, patterns) == found
+def test_selected(patterns: list[str] | None, found: list[str]) -> None:
+    assert selected(NAMES, patterns) == found
 
 
 def test_a_pattern_without_a_match_is_an_error() -> None:
     with pytest.raises(TensorNotFound, match=r"nearest: 'a\.weight'"):
-        matching(NAMES, ["x", "a.wight"])
+        selected(NAMES, ["x", "a.wight"])

@@ -54,5 +54,6 @@ def command(file: str, name: str, index: str, npy: bool, output: str | None, for
         else:
             with AtomicFile(output) as target:
                 target.write(pieces)
-    if npy and tensor.dtype is not None and tensor.dtype.isbuiltin != 1:
-        message(f".npy has no {tensor.dtype}: read it with numpy.load(file).view(ml_dtypes.{tensor.dtype})")
+    kind = tensor.dtype
+    if npy and kind is not None and kind.isbuiltin != 1:
+        message(f"NumPy has no {kind}: tensorglot reads it, or numpy.load(file)['{kind}'].view(ml_dtypes.{kind})")

@@ -31,11 +31,11 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
       tensorglot hash model.bt --json | jq -r .cid
     """
     import tensorglot as tg
+    from tensorglot.operations.choose import selected
     from tensorglot.operations.identity import cids, together
-    from tensorglot.operations.listing import matching
 
     with tg.open(source_of(file), format=format, verify="lazy") as archive, progress_bar("hashing") as progress:
-        found = dict(cids(archive, matching(archive.index.names, patterns), progress))
+        found = dict(cids(archive, selected(archive.index.names, patterns or None), progress))
     if as_json:
         print_json({"file": file, "cid": together(found), "tensors": found})
         return

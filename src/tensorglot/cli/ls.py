@@ -48,10 +48,11 @@ def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None
     """
     import tensorglot as tg
     from tensorglot.model.tensor import human_nbytes
-    from tensorglot.operations.listing import entries, matching
+    from tensorglot.operations.choose import selected
+    from tensorglot.operations.listing import entries
 
     with tg.open(source_of(file), format=format) as archive:
-        rows = entries(archive, matching(archive.index.names, patterns) if patterns else None)
+        rows = entries(archive, selected(archive.index.names, patterns) if patterns else None)
         kind = archive.format
     nbytes = sum(row.nbytes for row in rows)
     if as_json:

@@ -37,11 +37,11 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
       tensorglot stats model.bt '*.bias' --json
     """
     import tensorglot as tg
-    from tensorglot.operations.listing import matching
+    from tensorglot.operations.choose import selected
     from tensorglot.operations.stats import stats
 
     with tg.open(source_of(file), format=format, verify="lazy") as archive, progress_bar("reading") as progress:
-        rows = list(stats(archive, names=matching(archive.index.names, patterns), progress=progress))
+        rows = list(stats(archive, names=selected(archive.index.names, patterns or None), progress=progress))
     if as_json:
         print_json({"file": file, "tensors": [row.to_dict() for row in rows]})
     else:

@@ -13,10 +13,9 @@ from typing import TypeAlias, cast
 
 from numpy.typing import DTypeLike
 
-from tensorglot.errors import InputError
+from tensorglot.errors import InputError, TensorNotFound
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.operations.cast import kind_of
-from tensorglot.operations.listing import matching
 
 __all__ = ["DTypes", "Rename", "Select", "new_dtype", "renamed", "selected"]
 
@@ -26,12 +25,22 @@ DTypes: TypeAlias = "DTypeLike | DType | Mapping[str, DTypeLike | DType]"
 
 
 def selected(names: Sequence[str], select: Select | None) -> list[str]:
-    """The names that a pattern, one of several patterns, or a function selects, in their order."""
+    """The names that a pattern, one of several patterns, or a function selects, in their order.
+
+    A pattern that matches nothing is an error: it was meant to.
+    """
     if select is None:
         return list(names)
     if callable(select):
         return [name for name in names if select(name)]
-    return matching(names, [select] if isinstance(select, str) else select)
+    wanted: set[str] = set()
+    for pattern in [select] if isinstance(select, str) else select:
+        fits = re.compile(fnmatch.translate(pattern)).match
+        found = {name for name in names if name == pattern or fits(name)}
+        if not found:
+            raise TensorNotFound.among(pattern, names)
+        wanted |= found
+    return [name for name in names if name in wanted]
 
 
 def renamed(names: Sequence[str], rename: Rename | None) -> dict[str, str]:

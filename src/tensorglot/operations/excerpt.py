@@ -6,7 +6,6 @@ read and handed out block by block, in C order and bounded memory.
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import math
@@ -20,10 +19,12 @@ from numpy.typing import NDArray
 
 from tensorglot.dynd.json import to_json
 from tensorglot.errors import InputError, UnsupportedError, escape
+from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.payload import PIECE_NBYTES, as_bytes
 from tensorglot.model.slicing import select
 from tensorglot.model.tensor import NESTED, Tensor
 from tensorglot.operations.plain import plain
+from tensorglot.wire import npy
 
 __all__ = ["IndexText", "json_document", "npy_bytes", "parse_index", "text_lines"]
 
@@ -155,13 +156,9 @@ def text_lines(tensor: Tensor, index: IndexText) -> Iterator[bytes]:
 
 
 def npy_bytes(tensor: Tensor, index: IndexText) -> Iterator[bytes | memoryview]:
-    """What `numpy.save` writes for `tensor[index]`; types that NumPy has not itself as so many plain bytes each."""
-    dtype = _dense_dtype(tensor)
-    descr = dtype.str if dtype.isbuiltin == 1 else f"|V{dtype.itemsize}"
-    head = io.BytesIO()
-    shape = _Region.of(tensor, index).shape
-    np.lib.format.write_array_header_1_0(head, {"descr": descr, "fortran_order": False, "shape": shape})
-    yield head.getvalue()
+    """A .npy file of `tensor[index]`, as `save` writes it: types that NumPy has not itself keep their names."""
+    dtype = dtype_of(_dense_dtype(tensor), tensor.name)
+    yield npy.build(dtype.name, _Region.of(tensor, index).shape)
     for block in _blocks(tensor, index):
         yield as_bytes(np.ascontiguousarray(block))
 

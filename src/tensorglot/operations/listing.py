@@ -7,21 +7,18 @@ once, and no Tensor is made. That is what lists 100,000 tensors without a wait.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import translate
 from typing import Any, NamedTuple
 
-from tensorglot.errors import TensorNotFound
 from tensorglot.formats.table import named
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import Index
 from tensorglot.model.types import leading
 
-__all__ = ["Entry", "Summary", "entries", "matching", "summarize"]
+__all__ = ["Entry", "Summary", "entries", "summarize"]
 
 
 class Entry(NamedTuple):
@@ -73,22 +70,6 @@ class Summary:
     def to_dict(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {**fields, "dtypes": {name: use._asdict() for name, use in self.dtypes.items()}}
-
-
-def matching(names: Sequence[str], patterns: Iterable[str]) -> list[str]:
-    """The names that a shell pattern matches or that stand there literally; all of them, without patterns.
-
-    A pattern that matches nothing is an error: it was meant to.
-    """
-    wanted: set[str] = set()
-    given = list(patterns)
-    for pattern in given:
-        fits = re.compile(translate(pattern)).match
-        found = {name for name in names if name == pattern or fits(name)}
-        if not found:
-            raise TensorNotFound.among(pattern, names)
-        wanted |= found
-    return [name for name in names if name in wanted] if given else list(names)
 
 
 def entries(archive: Archive, names: Iterable[str] | None = None) -> list[Entry]:
