@@ -13,6 +13,7 @@ from blake3 import blake3
 from click.testing import CliRunner
 
 import tensorglot as tg
+from bson_samples import document, vector
 from tensorglot.cli import commands
 from tensorglot.operations.identity import together
 
@@ -69,3 +70,46 @@ def test_several_are_the_node_of_a_checkpoint() -> None:
     node = bytes.fromhex(VECTORS["checkpoint_hex"]).replace(b"\x64meta\xa1\x64step\x0a", b"\x64meta\xa0")
     text = base64.b32encode(b"\x01\x71\x1e\x20" + blake3(node).digest()).decode().lower().rstrip("=")
     assert together({"w": VECTORS["array_node_cid"]}) == f"b{text}"
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """Three tensors, of which one has a bit flipped."""
+    path = tmp_path / "broken.zt"
+    tg.save(path, {name: np.full(100, i) for i, name in enumerate(("a", "b\x1b", "c"))}, checksum="crc32c")
+    with tg.open(path) as archive:
+        at = archive["b\x1b"].offset
+    assert at is not None
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("command", ["hash", "stats"])
+def test_what_fails_to_verify_is_named_and_the_others_are_shown(broken: Path, command: str) -> None:
+    result = CliRunner().invoke(commands, [command, str(broken)])
+    assert result.exit_code == 1
+    assert result.stderr.count("checksum.mismatch") == 1
+    assert r"tensor 'b\x1b'" in result.stderr
+    assert "together" not in result.stdout
+    document = CliRunner().invoke(commands, [command, str(broken), "--json"])
+    assert document.exit_code == 1
+    found = json.loads(document.stdout)
+    if command == "hash":
+        assert set(found["tensors"]) == {"a", "c"}
+        assert found["cid"] is None
+        assert [(problem["rule"], problem["tensor"]) for problem in found["problems"]] == [
+            ("checksum.mismatch", "b\x1b")
+        ]
+    else:
+        assert [row["max"] for row in found["tensors"]] == [0, None, 2]
+        assert found["tensors"][1]["problem"]["rule"] == "checksum.mismatch"
+
+
+def test_what_has_no_identity_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.bson").write_bytes(document(vector("v", b"\x03\0a"), vector("w", b"\x99\0")))
+    result = CliRunner().invoke(commands, ["hash", str(tmp_path / "x.bson")])
+    assert result.exit_code == 4
+    assert "tensor 'w'" in result.stderr
+    assert len(result.stdout.splitlines()) == 1

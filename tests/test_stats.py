@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tensorglot as tg
-from tensorglot.errors import FormatError
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import UNKNOWN, Index
@@ -157,12 +156,28 @@ def test_what_cannot_be_read_is_said_and_the_rest_goes_on() -> None:
     assert (plain.mean, plain.unsupported) == (0.5, None)
 
 
-def test_a_bool_that_is_none_is_refused() -> None:
-    data = bytearray(tg.dumps({"flags": np.array([True, False])}, format="bintensors"))
+def test_what_is_wrong_with_a_tensor_stands_in_its_row() -> None:
+    data = bytearray(tg.dumps({"a": np.arange(3.0), "flags": np.array([True, False])}, format="bintensors"))
     data[-1] = 7
-    with tg.open(bytes(data)) as archive, pytest.raises(FormatError) as caught:
-        list(stats(archive))
-    assert (caught.value.rule, caught.value.tensor) == ("values.bool", "flags")
+    with tg.open(bytes(data)) as archive:
+        good, bad = stats(archive)
+    assert (good.name, good.max, good.problem) == ("a", 2.0, None)
+    assert (bad.name, bad.min, bad.count) == ("flags", None, 2)
+    assert bad.problem is not None
+    assert (bad.problem.rule, bad.problem.tensor) == ("values.bool", "flags")
+    assert bad.to_dict()["problem"]["rule"] == "values.bool"
+
+
+def test_bytes_that_are_not_those_of_the_checksum_have_no_numbers() -> None:
+    tensors = {name: np.arange(100.0) for name in ("a", "b", "c")}
+    data = bytearray(tg.dumps(tensors, format="ztensor", checksum="crc32c"))
+    with tg.open(bytes(data)) as archive:
+        data[archive["b"].offset] ^= 1
+    with tg.open(bytes(data), verify="lazy") as archive:
+        rows = {row.name: row for row in stats(archive)}
+    assert {name: row.max for name, row in rows.items()} == {"a": 99.0, "b": None, "c": 99.0}
+    assert rows["b"].problem is not None
+    assert (rows["b"].problem.rule, rows["b"].problem.tensor) == ("checksum.mismatch", "b")
 
 
 @pytest.mark.parametrize("name", ["float6_e2m3fn", "int4", "uint1"])

@@ -7,8 +7,8 @@ import sys
 import click
 
 from tensorglot.cli.options import as_json, counted, file_argument, patterns_argument, reading_format, source_of
-from tensorglot.cli.terminal import print_json, progress_bar
-from tensorglot.errors import escape
+from tensorglot.cli.terminal import message, one_line, print_json, progress_bar
+from tensorglot.errors import FormatError, escape
 
 __all__ = ["command"]
 
@@ -18,12 +18,13 @@ __all__ = ["command"]
 @patterns_argument
 @reading_format
 @as_json
-def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: bool) -> None:
+def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: bool) -> int:
     """Print the identity of every tensor, and of them all.
 
     A CID says type, shape and values: it is the same for the same tensor in every
     container, compressed or not. The last line is for all tensors together, by name;
-    it leaves out metadata. Checksums are checked where there are any.
+    it leaves out metadata. Checksums are checked where there are any: a tensor that
+    fails has no CID, is named, and makes the exit code 1.
 
     \b
     Examples:
@@ -33,12 +34,21 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
     import tensorglot as tg
     from tensorglot.operations.choose import selected
     from tensorglot.operations.identity import cids, together
+    from tensorglot.operations.verify import Problem
 
     with tg.open(source_of(file), format=format, verify="lazy") as archive, progress_bar("hashing") as progress:
-        found = dict(cids(archive, selected(archive.index.names, patterns or None), progress))
+        given = list(cids(archive, selected(archive.index.names, patterns or None), progress))
+    found = {name: cid for name, cid in given if isinstance(cid, str)}
+    wrong = [error for _, error in given if not isinstance(error, str)]
+    whole = None if wrong else together(found)
     if as_json:
-        print_json({"file": file, "cid": together(found), "tensors": found})
-        return
-    for name, cid in found.items():
-        print(f"{cid}  {escape(name, longest=sys.maxsize)}")
-    print(f"\n{together(found)}  together, {counted(len(found), 'tensor')}")
+        problems = [Problem.of(error).to_dict() for error in wrong]
+        print_json({"file": file, "cid": whole, "tensors": found, "problems": problems})
+    else:
+        for name, cid in found.items():
+            print(f"{cid}  {escape(name, longest=sys.maxsize)}")
+        for error in wrong:
+            message(one_line(str(error)))
+        if whole is not None:
+            print(f"\n{whole}  together, {counted(len(found), 'tensor')}")
+    return 1 if any(isinstance(error, FormatError) for error in wrong) else 4 if wrong else 0

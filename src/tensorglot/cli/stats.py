@@ -29,7 +29,8 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
     Of the finite values; NaN and infinite ones are only counted. The deviation is
     that of the population. Every value is read once, in bounded memory. The parts of
     a tensor that is not dense are shown one by one, as NAME#PART. With --json the
-    mean of complex numbers is a pair. Checksums are checked where there are any.
+    mean of complex numbers is a pair. Checksums are checked where there are any: a
+    tensor that fails has no numbers, is named, and makes the exit code 1.
 
     \b
     Examples:
@@ -46,10 +47,13 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
         print_json({"file": file, "tensors": [row.to_dict() for row in rows]})
     else:
         _print(rows)
+    wrong = {str(row.problem) for row in rows if row.problem is not None}
     left_out = [row for row in rows if row.unsupported is not None]
+    for text in sorted(wrong):
+        message(text)
     for row in left_out:
         message(f"{escape(row.name)}: {row.unsupported}")
-    return 4 if left_out else 0
+    return 1 if wrong else 4 if left_out else 0
 
 
 def _print(rows: Sequence[Stats]) -> None:

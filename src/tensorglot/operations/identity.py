@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.model.archive import Archive
 from tensorglot.operations.save import Progress
 from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, encode_node
@@ -16,12 +17,18 @@ from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, encode_node
 __all__ = ["cids", "together"]
 
 
-def cids(archive: Archive, names: Iterable[str], progress: Progress | None = None) -> Iterator[tuple[str, str]]:
-    """Each name with the CID of its tensor."""
+def cids(
+    archive: Archive, names: Iterable[str], progress: Progress | None = None
+) -> Iterator[tuple[str, str | FormatError | UnsupportedError]]:
+    """Each name with the CID of its tensor, or with why it has none."""
     tensors = [archive[name] for name in names]
     total, done = sum(tensor.nbytes for tensor in tensors), 0
     for tensor in tensors:
-        yield tensor.name, tensor.cid()
+        try:
+            yield tensor.name, tensor.cid()
+        except (FormatError, UnsupportedError) as error:
+            error.tensor = tensor.name
+            yield tensor.name, error
         done += tensor.nbytes
         if progress is not None:
             progress(done, total)

@@ -24,13 +24,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import UnsupportedError
+from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations.collect import collect
 from tensorglot.operations.pieces import elements
 from tensorglot.operations.save import Progress
+from tensorglot.operations.verify import Problem
 
 __all__ = ["Stats", "stats"]
 
@@ -61,17 +62,23 @@ class Stats:
     std: float | None = None
     unsupported: str | None = None
     """Why there are no numbers: an element type that cannot be interpreted here."""
+    problem: Problem | None = None
+    """Why there are none: the bytes are not those of the checksum, or not values of the type."""
 
     def to_dict(self) -> dict[str, Any]:
         mean = [self.mean.real, self.mean.imag] if isinstance(self.mean, complex) else self.mean
+        problem = None if self.problem is None else self.problem.to_dict()
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**fields, "shape": list(self.shape), "mean": mean}
+        return {**fields, "shape": list(self.shape), "mean": mean, "problem": problem}
 
 
 def stats(
     tensors: Mapping[str, Any], *, names: Iterable[str] | None = None, progress: Progress | None = None
 ) -> Iterator[Stats]:
-    """The numbers of every tensor of an archive, or of a mapping of arrays; of those named, if any are."""
+    """The numbers of every tensor of an archive, or of a mapping of arrays; of those named, if any are.
+
+    What is wrong with a tensor stands in its row, and the others have their numbers.
+    """
     archive = tensors if isinstance(tensors, Archive) else collect(tensors)
     chosen = [archive[name] for name in (archive if names is None else names)]
     total, done = sum(tensor.nbytes for tensor in chosen), 0
@@ -88,6 +95,9 @@ def stats(
                 yield tally.stats(tensor, part_name, part)
             except UnsupportedError as error:
                 yield _described(tensor, part_name, part, unsupported=error.message)
+            except FormatError as error:
+                error.tensor = tensor.name
+                yield _described(tensor, part_name, part, problem=Problem.of(error))
             done += part.nbytes
 
 
