@@ -124,6 +124,16 @@ class TestConvert:
         assert "MB/s" in seen or "GB/s" in seen or "MiB/s" in seen
 
 
+def test_verify_has_a_bar_on_a_terminal(tmp_path: Path) -> None:
+    tg.save(tmp_path / "a.zt", {"x": np.zeros(1 << 22, np.float32)}, compression="zstd", checksum="crc32c")
+    for arguments in ([], ["--deep"]):
+        code, seen = on_terminal("verify", *arguments, tmp_path / "a.zt", columns=100)
+        assert code == 0
+        assert "verifying" in seen
+        assert "ok: ztensor@0.1, 1 tensor, 16.0 MiB, 1 checksum" in seen
+    assert b"verifying" not in piped("verify", "--deep", tmp_path / "a.zt").stderr
+
+
 class TestDiff:
     def test_the_same(self, model: Path) -> None:
         assert run("diff", model, model).stdout == "the same: 3 tensors\n"

@@ -252,3 +252,20 @@ def test_random_archives(tmp_path: Path) -> None:
         tg.save(path, random_tensors(rng, ["float32", "int8", "bool"]), compression=rng.choice((None, "zstd")))
         assert tg.verify(path, sums="write").ok
         assert tg.verify(path).ok
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_progress_of_verify_counts_every_byte_that_is_looked_at(tmp_path: Path, compression: str | None) -> None:
+    path = tmp_path / "a.zt"
+    tensors = {"large": np.arange(1 << 20), "small": np.ones(3), "flags": np.zeros(1 << 21, np.bool_)}
+    tg.save(path, tensors, checksum="crc32c", compression=compression, durable=False)
+    tg.verify(path, sums="write")
+    for deep in (False, True):
+        seen: list[tuple[int, int]] = []
+        report = tg.verify(path, deep=deep, progress=lambda *now, seen=seen: seen.append(now))  # type: ignore[misc]
+        assert report.ok
+        with tg.open(path) as archive:
+            stored = int((archive.index.ends - archive.index.begins).sum())
+            assert seen[-1] == (2 * stored + deep * sum(array.nbytes for array in tensors.values()),) * 2
+        assert len(seen) > 6
+        assert seen == sorted(seen)

@@ -7,7 +7,7 @@ from typing import Literal
 import click
 
 from tensorglot.cli.options import as_json, counted, file_argument, reading_format, source_of
-from tensorglot.cli.terminal import message, one_line, print_json
+from tensorglot.cli.terminal import message, one_line, print_json, progress_bar
 
 __all__ = ["command"]
 
@@ -38,7 +38,8 @@ def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str |
     if write_sums and file == "-":
         raise click.UsageError("Checksums beside a file go with a file.")
     sums: Literal["check", "write"] = "write" if write_sums else "check"
-    report = tg.verify(source_of(file), format=format, deep=deep, strict=strict, sums=sums)
+    with progress_bar("verifying") as progress:
+        report = tg.verify(source_of(file), format=format, deep=deep, strict=strict, sums=sums, progress=progress)
     if as_json:
         print_json({"file": file, **report.to_dict()})
     elif report.ok:

@@ -8,7 +8,7 @@ Of a whole file, all that are of stored bytes are computed together.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tensorglot.errors import FormatError, InputError, IntegrityError, UnsupportedError, escape
@@ -89,8 +89,8 @@ class Checked:
     error: FormatError | None = None
 
 
-def check_archive(archive: Archive) -> list[Checked]:
-    """Every checksum of an archive, in its order."""
+def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes: None) -> list[Checked]:
+    """Every checksum of an archive, in its order. `seen` is told of bytes that are done, from any thread."""
     index = archive.index
     found: dict[int, Checked] = {}
     together: list[tuple[int, str, checksums.Checksum, Stretch]] = []
@@ -112,14 +112,19 @@ def check_archive(archive: Archive) -> list[Checked]:
                 stretch = Stretch(source, int(index.begins[row]), int(index.ends[row]), expected.algorithm)
                 together.append((row, name, expected, stretch))
     try:
-        computed = digests([stretch for _, _, _, stretch in together])
+        computed = digests([stretch for _, _, _, stretch in together], seen=seen)
     except FormatError:  # a file that is shorter than it was: each on its own says which are affected
         alone += [(row, name) for row, name, _, _ in together]
         together, computed = [], []
     for (row, name, expected, stretch), digest in zip(together, computed, strict=True):
         matched = digest == expected.digest
         found[row] = Checked(name, matched, None if matched else _mismatch(expected, name, stretch.begin))
-    each(lambda job: found.update({job[0]: _check_alone(archive, *job)}), alone)
+
+    def look(job: tuple[int, str]) -> None:
+        found[job[0]] = _check_alone(archive, *job)
+        seen(int(index.ends[job[0]] - index.begins[job[0]]))
+
+    each(look, alone)
     return [found[row] for position in range(len(index.names)) for row in index.rows(position)]
 
 

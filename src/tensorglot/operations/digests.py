@@ -8,7 +8,7 @@ computes. What is in memory at a time is a few pieces.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -39,17 +39,19 @@ class Stretch:
         return self.end - self.begin
 
 
-def digests(stretches: Sequence[Stretch], threads: int | None = None) -> list[bytes]:
-    """The digest of each, in the order given."""
+def digests(
+    stretches: Sequence[Stretch], threads: int | None = None, seen: Callable[[int], None] = lambda nbytes: None
+) -> list[bytes]:
+    """The digest of each, in the order given. `seen` is told of bytes that are done, from any thread."""
     found = [b""] * len(stretches)
     count = default_threads() if threads is None else threads
     share = max(READ_NBYTES, sum(stretch.nbytes for stretch in stretches) // count)
     large = [i for i, stretch in enumerate(stretches) if count > 1 and stretch.nbytes > share]
     for i in large:
-        found[i] = _read_ahead(stretches[i])
+        found[i] = _read_ahead(stretches[i], seen)
 
     def work(group: list[int]) -> None:
-        for i, digest in zip(group, _digests_of(stretches, group), strict=True):
+        for i, digest in zip(group, _digests_of(stretches, group, seen), strict=True):
             found[i] = digest
 
     each(work, _groups(stretches, set(large)), count)
@@ -75,7 +77,7 @@ def _groups(stretches: Sequence[Stretch], done: set[int]) -> list[list[int]]:
     return sorted(groups, key=lambda group: -stretches[group[0]].nbytes)
 
 
-def _digests_of(stretches: Sequence[Stretch], group: list[int]) -> Iterator[bytes]:
+def _digests_of(stretches: Sequence[Stretch], group: list[int], seen: Callable[[int], None]) -> Iterator[bytes]:
     if len(group) > 1:
         first = stretches[group[0]]
         base = first.begin
@@ -84,6 +86,7 @@ def _digests_of(stretches: Sequence[Stretch], group: list[int]) -> Iterator[byte
         for i in group:
             running = hasher(stretches[i].algorithm)
             running.update(block[stretches[i].begin - base : stretches[i].end - base])
+            seen(stretches[i].nbytes)
             yield running.digest()
     else:
         stretch = stretches[group[0]]
@@ -92,6 +95,7 @@ def _digests_of(stretches: Sequence[Stretch], group: list[int]) -> Iterator[byte
         for begin, end in _pieces(stretch):
             stretch.source.read_into(begin, room[: end - begin])
             running.update(room[: end - begin])
+            seen(end - begin)
         yield running.digest()
 
 
@@ -106,7 +110,7 @@ def _room() -> memoryview:
     return piece
 
 
-def _read_ahead(stretch: Stretch) -> bytes:
+def _read_ahead(stretch: Stretch, seen: Callable[[int], None]) -> bytes:
     """One thread reads while this one computes."""
     running: Hasher = hasher(stretch.algorithm)
     rooms = [np.empty(READ_NBYTES, np.uint8).data for _ in range(3)]
@@ -122,6 +126,7 @@ def _read_ahead(stretch: Stretch) -> bytes:
         ahead = [reader.submit(read, i) for i in range(min(2, len(pieces)))]
         for i in range(len(pieces)):
             running.update(ahead.pop(0).result())
+            seen(pieces[i][1] - pieces[i][0])
             if i + 2 < len(pieces):
                 ahead.append(reader.submit(read, i + 2))
     return running.digest()

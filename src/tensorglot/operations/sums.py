@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -166,10 +166,10 @@ def _text(quoted: bytes, position: int) -> str:
     return text
 
 
-def check_sums(archive: Archive, sums: Sums) -> Iterator[Checked]:
+def check_sums(archive: Archive, sums: Sums, seen: Callable[[int], None]) -> Iterator[Checked]:
     """What becomes of every checksum of a sidecar, the one of the rest included, which belongs to no tensor."""
     index = with_sums(archive.index, _one_source(archive).size, sums)
-    yield from check_archive(Archive(index, archive.source))
+    yield from check_archive(Archive(index, archive.source), seen)
     expected = parse(sums.rest)
     if expected.digest is None:
         return

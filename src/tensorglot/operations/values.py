@@ -6,7 +6,7 @@ encoding can be decoded to the size that was declared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -17,11 +17,12 @@ from tensorglot.model.tensor import Part, check_spare_bits
 __all__ = ["check_bytes"]
 
 
-def check_bytes(part: Part, tensor: str) -> None:
-    """Refuses a part that holds what its type forbids, or that cannot be decoded."""
+def check_bytes(part: Part, tensor: str, seen: Callable[[int], None]) -> None:
+    """Refuses a part that holds what its type forbids, or that cannot be decoded. `seen` is told of bytes done."""
     is_bool = part.dtype is not None and part.dtype.name == "bool"
     is_packed = part.dtype is not None and part.dtype.packed
     if not (is_bool or is_packed or isinstance(part.payload, Encoded)):
+        seen(part.nbytes)
         return
     last = b""
     for chunk in part.payload.chunks():
@@ -31,6 +32,7 @@ def check_bytes(part: Part, tensor: str) -> None:
                     "a bool byte is neither 0 nor 1", rule="values.bool", offset=part.offset, tensor=tensor
                 )
             last = bytes(piece[-1:]) or last
+            seen(len(piece))
     if is_packed and part.dtype is not None:
         check_spare_bits(np.frombuffer(last, np.uint8), part.shape, part.dtype, tensor, part.offset)
 

@@ -8,6 +8,7 @@ sidecar, by reading the bytes that they cover; values, with `deep`, by reading t
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from tensorglot.model.index import Note
 from tensorglot.model.layouts import check_values
 from tensorglot.operations.check import Checked, check_archive
 from tensorglot.operations.open import open
+from tensorglot.operations.save import Progress
 from tensorglot.operations.sums import check_sums, read_sums, write_sums
 from tensorglot.operations.values import check_bytes
 
@@ -101,6 +103,7 @@ def verify(
     strict: bool = False,
     deep: bool = False,
     sums: Literal["check", "write"] = "check",
+    progress: Progress | None = None,
     limits: Limits | None = None,
 ) -> Report:
     """Checks structure and checksums, and with `deep` every value. Problems are in the report.
@@ -117,10 +120,11 @@ def verify(
     except FormatError as error:
         return Report(format, problems=(Problem.of(error),))
     with archive:
-        problems, checked = _checksums(archive, path if sums == "check" else None, limits or DEFAULT)
+        seen = _Seen(progress)
+        problems, checked = _checksums(archive, path if sums == "check" else None, limits or DEFAULT, seen)
         module = named(archive.format)[0].module
         if deep:
-            problems += _deep_problems(archive, {problem.tensor for problem in problems})
+            problems += _deep_problems(archive, {problem.tensor for problem in problems}, seen)
             problems += [Problem.of(error) for error in getattr(module, "inspect", _nothing)(archive)]
         problems.sort(key=lambda problem: archive.index.positions.get(problem.tensor or "", len(archive)))
         if sums == "write" and path is not None and not problems:
@@ -138,16 +142,40 @@ def verify(
         )
 
 
+class _Seen:
+    """Adds up the bytes that several threads have looked at, and tells `progress`, one at a time."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._done = self._total = 0
+
+    def expect(self, nbytes: int) -> None:
+        """So many more are to come."""
+        self._total += nbytes
+
+    def __call__(self, nbytes: int) -> None:
+        if self._progress is not None:
+            with self._lock:
+                self._done += nbytes
+                self._progress(min(self._done, self._total), self._total)
+
+
 def _checksums(
-    archive: Archive, path: str | os.PathLike[str] | None, limits: Limits
+    archive: Archive, path: str | os.PathLike[str] | None, limits: Limits, seen: _Seen
 ) -> tuple[list[Problem], list[Checked]]:
     """All checksums, those of a sidecar included."""
-    checked = check_archive(archive) if archive.index.checksums is not None else []
+    stored = int((archive.index.ends - archive.index.begins).sum())
+    checked: list[Checked] = []
+    if archive.index.checksums is not None:
+        seen.expect(stored)
+        checked += check_archive(archive, seen)
     problems: list[Problem] = []
     try:
         sums = None if path is None else read_sums(path, limits)
         if sums is not None:
-            checked += check_sums(archive, sums)
+            seen.expect(stored)
+            checked += check_sums(archive, sums, seen)
     except FormatError as error:
         problems.append(Problem.of(error))
     problems += [Problem.of(one.error) for one in checked if one.error is not None]
@@ -165,13 +193,14 @@ def _nothing(archive: Archive) -> tuple[()]:
     return ()
 
 
-def _deep_problems(archive: Archive, known: set[str | None]) -> list[Problem]:
+def _deep_problems(archive: Archive, known: set[str | None], seen: _Seen) -> list[Problem]:
     """Values that break a rule, in tensors that have no problem yet."""
     found: dict[str, Problem] = {}
+    seen.expect(int(archive.index.nbytes.sum()))
 
     def look(name: str) -> None:
         tensor = archive[name]
-        checks = [partial(check_bytes, part, name) for part in tensor.parts.values()]
+        checks = [partial(check_bytes, part, name, seen) for part in tensor.parts.values()]
         try:
             for check in (*checks, partial(check_values, tensor)):
                 with suppress(UnsupportedError):  # a part that we cannot read says nothing of the others
