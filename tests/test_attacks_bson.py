@@ -53,6 +53,12 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "code past the end": (document(element(0x0D, "k", length(60_000) + b"x\0")), "bson.length"),
     "gzip of zeros": (gzip.compress(bytes(40_000_000)), "bson.length"),
     "gzip of a document without an end": (gzip.compress(length(2**31 - 1) + bytes(40_000_000)), "bson.document.size"),
+    "gzip of 400,000 tiny vectors": (gzip.compress(document(vector("", b"\x03\0")) * 400_000), "gzip.limit.ratio"),
+    "gzip of 3,000,000 empty documents": (gzip.compress(document() * 3_000_000), "gzip.limit.ratio"),
+    "gzip of 40 MB of text": (
+        gzip.compress(document(element(2, "k", string("a" * 10_000))) * 4_000),
+        "gzip.limit.ratio",
+    ),
     "gzip cut short": (gzip.compress(document(GOOD) * 1000)[:-9], "gzip.end"),
     "junk behind gzip": (gzip.compress(document(GOOD)) + b"junk", "gzip.data"),
 }

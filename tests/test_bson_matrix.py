@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import tensorglot as tg
 from bson_samples import EVERY_KIND, array, document, element, vector
 from tensorglot import bson as vectors
 from tensorglot.bson import (
@@ -351,6 +352,18 @@ class TestFiles:
         (tmp_path / "x").write_bytes(start + b"".join(packer.compress(zeros) for _ in range(60)) + packer.flush())
         with pytest.raises(LimitError):
             decode_matrix(tmp_path / "x", "v")
+
+    def test_a_gzip_bomb_of_good_documents_stops_at_the_ratio(self, tmp_path: Path) -> None:
+        one = document(vector("v", b"\x03\0" + bytes(1000)))
+        (tmp_path / "x").write_bytes(gzip.compress(one * 5_000))
+        for read in (lambda: decode_matrix(tmp_path / "x", "v"), lambda: tg.open(tmp_path / "x")):
+            with pytest.raises(LimitError) as caught:
+                read()
+            assert caught.value.rule == "gzip.limit.ratio"
+        with tg.open(tmp_path / "x", limits=tg.Limits(gzip_ratio=1100)) as archive:
+            assert archive["v"].shape == (5_000, 1000)
+        (tmp_path / "x").write_bytes(gzip.compress(one * 1_000))
+        assert decode_matrix(tmp_path / "x", "v").shape == (1_000, 1000)
 
     def test_no_file(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):

@@ -10,7 +10,10 @@ from dataclasses import dataclass, fields
 
 from tensorglot.errors import InputError
 
-__all__ = ["DEFAULT", "Limits"]
+__all__ = ["DEFAULT", "TENSORS_MAX", "Limits"]
+
+TENSORS_MAX = 1 << 20
+"""Of a format that has no number of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ class Limits:
     """Nesting of a CBOR item."""
     zstd_window: int = 1 << 27
     """The window that a zstd frame may ask for."""
+    gzip_ratio: int = 16
+    """Bytes that a gzipped dump may give for each byte of it, once they are more than 1 MiB."""
     void_count: int = 1 << 20
     """Elements of a dimension whose elements take no bytes."""
 
@@ -42,7 +47,7 @@ class Limits:
             if not isinstance(bound, int) or not 0 <= bound < 1 << 63:
                 raise InputError(f"{field.name} is a number from 0 to 2**63 - 1, not {bound!r}", rule="limits.number")
 
-    def tensors_or(self, default: int = 1 << 20) -> int:
+    def tensors_or(self, default: int = TENSORS_MAX) -> int:
         return default if self.tensors is None else self.tensors
 
 

@@ -20,6 +20,7 @@ from tensorglot.bson.vector import Vector, encode
 from tensorglot.errors import FormatError, InputError, escape
 from tensorglot.io.memory import each
 from tensorglot.io.source import FileSource
+from tensorglot.limits import DEFAULT
 from tensorglot.wire.bson import (
     BINARY,
     NULL,
@@ -123,7 +124,7 @@ def _raw_runs(source: Any) -> Iterable[memoryview] | None:
 def _file_pieces(path: str | os.PathLike[str]) -> Iterator[memoryview]:
     file = FileSource(path)
     try:
-        for _, piece in pieces(reader(file.size, file.read_into)):
+        for _, piece in pieces(reader(file.size, file.read_into, DEFAULT.gzip_ratio)):
             yield piece
     finally:
         file.close()

@@ -127,8 +127,8 @@ class _Refused:
 def read(source: Source, options: ReadOptions) -> Index:
     magic = source.read_bytes(0, min(source.size, len(MAGIC)))
     inflated = bytearray() if magic == MAGIC else None
-    found = scan(_documents(source, inflated))
     limits = options.limits
+    found = scan(_documents(source, inflated, limits.gzip_ratio))
     if len(found.names) > limits.tensors_or():
         raise LimitError(f"{len(found.names)} vector fields pass Limits.tensors", rule="bson.limit.tensors")
     longest = max(found.names, key=len, default="")
@@ -140,14 +140,14 @@ def read(source: Source, options: ReadOptions) -> Index:
     return index
 
 
-def _documents(source: Source, inflated: bytearray | None) -> Iterator[tuple[int, memoryview]]:
+def _documents(source: Source, inflated: bytearray | None, ratio: int) -> Iterator[tuple[int, memoryview]]:
     """The pieces to scan; of a compressed file they are kept."""
     shared = source.view(0, source.size) if inflated is None else None
     if shared is not None:
         yield 0, shared
         return
     room = min(PIECE_NBYTES, (source.size if inflated is None else 8 * source.size) + 1)
-    for start, piece in pieces(reader(source.size, source.read_into), room):
+    for start, piece in pieces(reader(source.size, source.read_into, ratio), room):
         if inflated is not None:
             inflated += piece
         yield start, piece

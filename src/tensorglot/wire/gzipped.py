@@ -1,7 +1,8 @@
 """Gzip, one stretch of output at a time: never more of it in memory than the caller has room for.
 
 Members may follow each other, as in the output of `gzip` and `mongodump`; anything
-else behind the last one is refused. zlib checks each member's checksum and length.
+else behind the last one is refused. zlib checks each member's checksum and length. A
+file that grows beyond a given ratio is refused when it does, not when it has.
 """
 
 from __future__ import annotations
@@ -10,21 +11,25 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
-from tensorglot.errors import FormatError, TruncatedError
+from tensorglot.errors import FormatError, LimitError, TruncatedError
 
 __all__ = ["MAGIC", "reader"]
 
 MAGIC: Final = b"\x1f\x8b"
 _READ_NBYTES = 256 << 10
 _GZIP_WINDOW = 31
+_ANY_NBYTES = 1 << 20
+"""So much is given whatever the ratio."""
 
 
 class _Inflater:
     """Output in the order of the file."""
 
-    def __init__(self, size: int, read_at: Callable[[int, memoryview], None]) -> None:
+    def __init__(self, size: int, read_at: Callable[[int, memoryview], None], ratio: int) -> None:
         self._size = size
         self._read_at = read_at
+        self._ratio = ratio
+        self._left = max(_ANY_NBYTES, ratio * size)
         self._position = 0
         self._pending = b""
         self._member = zlib.decompressobj(_GZIP_WINDOW)
@@ -34,7 +39,14 @@ class _Inflater:
         while done < len(out):
             if not self._pending and not self._refill():
                 break
-            piece = self._inflate(len(out) - done)
+            piece = self._inflate(min(len(out) - done, self._left + 1))
+            self._left -= len(piece)
+            if self._left < 0:
+                raise LimitError(
+                    f"gzip data that grows more than {self._ratio} times, beyond Limits.gzip_ratio: gunzip it first",
+                    rule="gzip.limit.ratio",
+                    offset=self._position - len(self._pending),
+                )
             out[done : done + len(piece)] = piece
             done += len(piece)
         return done
@@ -65,7 +77,7 @@ class _Inflater:
         return piece
 
 
-def reader(size: int, read_at: Callable[[int, memoryview], None]) -> Callable[[memoryview], int]:
+def reader(size: int, read_at: Callable[[int, memoryview], None], ratio: int) -> Callable[[memoryview], int]:
     """What fills memory from the front with the contents of `size` bytes, inflated if they are gzip.
 
     `read_at` fills memory from an offset. The result fills less than all only at the end.
@@ -73,7 +85,7 @@ def reader(size: int, read_at: Callable[[int, memoryview], None]) -> Callable[[m
     magic = bytearray(min(size, len(MAGIC)))
     read_at(0, memoryview(magic))
     if magic == MAGIC:
-        return _Inflater(size, read_at).read_into
+        return _Inflater(size, read_at, ratio).read_into
     position = 0
 
     def read_into(out: memoryview) -> int:
