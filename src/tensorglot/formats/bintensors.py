@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import AmbiguousFormat, FormatError, LimitError, TruncatedError, UnsupportedError, escape
-from tensorglot.formats.table import ReadOptions, WriteOptions
+from tensorglot.formats.table import ReadOptions, WriteOptions, check_header
 from tensorglot.kernels import bintensors as kernel
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
@@ -40,7 +40,6 @@ DTYPES: dict[int, str] = dict(
     )
 )  # fmt: skip
 
-HEADER_MAX_NBYTES = 100_000_000
 TENSORS_MAX = 1_388_888
 """The reference implementation charges its limit in memory sizes, and stops here."""
 
@@ -221,21 +220,15 @@ def _check_sorted(header: bytes, ours: bytearray) -> None:
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     index = archive.index
-    count = len(index.names)
-    if count > TENSORS_MAX:
-        raise UnsupportedError(f"{count} tensors; a reader takes {TENSORS_MAX}", rule="bintensors.write.tensors")
     codes = _codes(index)
-    by_name = np.array(sorted(range(count), key=index.names.__getitem__), np.int64)
+    by_name = np.array(sorted(range(len(codes)), key=index.names.__getitem__), np.int64)
     order = by_name[np.argsort(-codes[by_name], kind="stable")]
     names = [index.names[row] for row in order.tolist()]
     dims, dim_offsets = permuted(index.dims, index.dim_offsets, order)
     header = _encode(
         options.version, index.metadata, names, codes[order], dims, dim_offsets, np.cumsum(index.nbytes[order])
     )
-    if len(header) > HEADER_MAX_NBYTES:
-        raise UnsupportedError(
-            f"a header of {len(header)} bytes; a reader takes {HEADER_MAX_NBYTES}", rule="bintensors.write.header"
-        )
+    check_header(len(header), "bintensors")
     yield len(header).to_bytes(8, "little")
     yield header
     yield from archive.chunks(order)

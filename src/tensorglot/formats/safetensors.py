@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError, escape
-from tensorglot.formats.table import ReadOptions, WriteOptions
+from tensorglot.formats.table import ReadOptions, WriteOptions, check_header
 from tensorglot.kernels import safetensors as kernel
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
@@ -57,7 +57,6 @@ DTYPES: dict[str, str] = {
 """In the order that a writer sorts by, descending."""
 
 METADATA = "__metadata__"
-HEADER_MAX_NBYTES = 100_000_000
 
 _RANKS: dict[bytes, int] = {name.encode(): rank for rank, name in enumerate(DTYPES)}
 _BITS = bytes(BY_NAME[name].bits for name in DTYPES.values())
@@ -190,10 +189,7 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     order, ranks = _order(index)
     _check_writable(index, ranks)
     header = _encode(index, order, ranks)
-    if len(header) > HEADER_MAX_NBYTES:
-        raise UnsupportedError(
-            f"a header of {len(header)} bytes; a reader takes {HEADER_MAX_NBYTES}", rule="safetensors.write.header"
-        )
+    check_header(len(header), "safetensors")
     yield len(header).to_bytes(8, "little")
     yield header
     yield from archive.chunks(order)

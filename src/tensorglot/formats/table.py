@@ -15,13 +15,24 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
-from tensorglot.errors import FormatError, InputError
-from tensorglot.limits import DEFAULT, Limits
+from tensorglot.errors import FormatError, InputError, UnsupportedError
+from tensorglot.limits import DEFAULT, TENSORS_MAX, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
 
-__all__ = ["TABLE", "UNNAMED", "Format", "ReadOptions", "WriteOptions", "detect", "for_target", "formats", "named"]
+__all__ = [
+    "TABLE",
+    "UNNAMED",
+    "Format",
+    "ReadOptions",
+    "WriteOptions",
+    "check_header",
+    "detect",
+    "for_target",
+    "formats",
+    "named",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +115,11 @@ class Format:
         """Whether a version can hold elements that only it, or a version beside it, has a name for."""
         by_version = getattr(self.module, "keeps", None)
         return by_version is not None and bool(by_version(version, unknown))
+
+    @property
+    def most_tensors(self) -> int:
+        """So many a reader takes by default."""
+        return DEFAULT.tensors_or(getattr(self.module, "TENSORS_MAX", TENSORS_MAX))
 
     def checksums_in(self, version: str) -> tuple[str, ...]:
         """Checksums that a version can have."""
@@ -268,6 +284,14 @@ def for_target(target: str | os.PathLike[str] | None, format: str | None) -> tup
     if chosen not in row.writes:
         raise InputError(f"{row.name}@{chosen} can be read, not written", rule="format.write")
     return row, chosen
+
+
+def check_header(nbytes: int, format: str) -> None:
+    """Refuses to write a header, index or manifest that a reader would refuse by default."""
+    if nbytes > DEFAULT.header_nbytes:
+        raise UnsupportedError(
+            f"a header of {nbytes} bytes; a reader takes {DEFAULT.header_nbytes}", rule=f"{format}.write.header"
+        )
 
 
 def detect(source: Source, path: str | None) -> Format:

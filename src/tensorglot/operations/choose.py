@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike
 from tensorglot.errors import InputError, TensorNotFound
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.operations.cast import kind_of
+from tensorglot.operations.collect import check_name
 
 __all__ = ["DTypes", "Rename", "Select", "new_dtype", "renamed", "selected"]
 
@@ -51,6 +52,7 @@ def renamed(names: Sequence[str], rename: Rename | None) -> dict[str, str]:
     new = {name: new_name(name) for name in names}
     taken: dict[str, str] = {}
     for old, name in new.items():
+        check_name(name)
         if name in taken:
             raise InputError(
                 f"'{taken[name]}' and '{old}' would both be called '{name}'", rule="rename.twice", tensor=old

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, TensorglotError, UnsupportedError
+from tensorglot.limits import DEFAULT
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE, dtype_of
 from tensorglot.model.index import UNKNOWN, Index, Layout
@@ -127,10 +128,13 @@ def _plain_index(tensors: Mapping[str, Any], metadata: Mapping[str, Any] | None)
         return None
     dtypes = [value.dtype for value in values]
     try:
-        "".join(names).encode()
+        nbytes = len("".join(names).encode())
         rows = [PLAIN[dtype].code for dtype in dtypes]
     except (KeyError, UnicodeEncodeError):
         return None
+    if nbytes > DEFAULT.name_nbytes:
+        for name in names:
+            check_name(name)
     payloads = [value if value.flags.c_contiguous else Memory(value) for value in values]
     return Index.of_payloads(names, rows, [value.shape for value in values], payloads, metadata=metadata)
 
@@ -154,9 +158,13 @@ def check_name(name: object) -> None:
     if not isinstance(name, str):
         raise InputError(f"a name is a str, not {type(name).__name__}", rule="name.text")
     try:
-        name.encode()
+        nbytes = len(name.encode())
     except UnicodeEncodeError as error:
         raise InputError("a name has a lone surrogate", rule="name.utf8", tensor=name) from error
+    if nbytes > DEFAULT.name_nbytes:
+        raise InputError(
+            f"a name of {nbytes} bytes; a reader takes {DEFAULT.name_nbytes}", rule="name.length", tensor=name
+        )
 
 
 def _as_array(name: str, value: Any) -> NDArray[Any]:

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from tensorglot.errors import TensorglotError, escape
 from tensorglot.formats.table import UNNAMED, Format
+from tensorglot.limits import DEFAULT
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
 from tensorglot.model.index import UNKNOWN, Layout
@@ -22,6 +23,7 @@ from tensorglot.model.payload import place
 from tensorglot.model.tensor import human_nbytes
 from tensorglot.model.types import leading
 from tensorglot.operations.choose import DTypes, Rename, Select, new_dtype, renamed, selected
+from tensorglot.operations.collect import check_name
 from tensorglot.operations.dequantize import can_dequantize
 
 __all__ = ["Action", "Loss", "LossKind", "Plan", "Step", "make_plan"]
@@ -149,6 +151,8 @@ def make_plan(archive: Archive, row: Format, version: str, wishes: Wishes) -> Pl
     columns = _Columns(archive, row, version, wishes.dtype)
     steps: list[Step] = []
     for old, new in renamed(names, wishes.rename).items():
+        if len(new) > DEFAULT.name_nbytes // 4:
+            check_name(new)
         found = list(columns.losses(old))
         if not row.names:
             found += _unnamed(row, old, new, bool(steps))

@@ -97,6 +97,10 @@ def check_expressible(archive: Archive, row: Format, options: WriteOptions) -> N
     index = archive.index
     if index.metadata is not None:
         check_metadata(index.metadata, row)
+    if len(index.names) > row.most_tensors:
+        raise UnsupportedError(
+            f"{len(index.names)} tensors; a reader of {row.name} takes {row.most_tensors}", rule="save.tensors.count"
+        )
     if not row.names and list(index.names) != [UNNAMED]:
         raise UnsupportedError(
             f"{row.name} has one tensor and keeps no name: call it '{UNNAMED}'",

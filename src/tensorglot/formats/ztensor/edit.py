@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from tensorglot.errors import UnsupportedError
-from tensorglot.formats.ztensor import v01, v2
+from tensorglot.formats.ztensor import v01, v2, write01, write2
 from tensorglot.formats.ztensor.parts import METADATA
 from tensorglot.formats.ztensor.words import ALIGNMENT_01, FOOTER_2
 from tensorglot.formats.ztensor.write01 import Blob, encode_blobs
-from tensorglot.formats.ztensor.write2 import footer
 from tensorglot.limits import Limits
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.payload import Chunk, Memory, Source, Span
@@ -44,8 +43,7 @@ def edited_01(source: Source, metadata: Mapping[str, Any] | None, limits: Limits
     yield Span(source, 0, begin)
     if metadata is not None:
         yield bytes(max(0, ALIGNMENT_01 - begin))
-    yield new
-    yield len(new).to_bytes(8, "little")
+    yield from write01.ended(new)
 
 
 def _metadata_entry(metadata: Mapping[str, Any]) -> bytes:
@@ -71,5 +69,4 @@ def edited_2(source: Source, metadata: Mapping[str, Any] | None, limits: Limits)
         pairs.append((cbor.text("attributes"), cbor.encode(metadata, _ROOT_FORM)))
     new = cbor.head(cbor.MAP, len(pairs)) + b"".join(key + value for key, value in sorted(pairs))
     yield Span(source, 0, begin)
-    yield new
-    yield footer(begin, new)
+    yield from write2.ended(begin, new)

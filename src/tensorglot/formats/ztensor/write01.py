@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, UnsupportedError, escape
-from tensorglot.formats.table import WriteOptions
+from tensorglot.formats.table import WriteOptions, check_header
 from tensorglot.formats.ztensor.entries import KNOWN
 from tensorglot.formats.ztensor.parts import METADATA
 from tensorglot.formats.ztensor.stored import buffers, compressed, copied, decoded, index_parts, is_opaque
@@ -31,7 +31,7 @@ from tensorglot.model.payload import Chunk, Encoded, Memory, Span, as_bytes, pla
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import cbor, checksums
 
-__all__ = ["Blob", "blobs_of", "encode_blobs", "write"]
+__all__ = ["Blob", "blobs_of", "encode_blobs", "ended", "write"]
 
 LEVEL = 1
 """Of compression, unless the caller says another. Higher ones gain next to nothing on floats."""
@@ -130,6 +130,12 @@ def _write_plain(archive: Archive, entries: _Entries) -> Iterator[Chunk]:
     yield MAGIC_01
     yield from archive.chunks(np.arange(len(sizes)), [padding[count] for count in (offsets - ends_before).tolist()])
     index = _encode_index(entries, offsets, sizes)
+    yield from ended(index)
+
+
+def ended(index: bytes | bytearray) -> Iterator[Chunk]:
+    """The index and its size, which end a file."""
+    check_header(len(index), "ztensor")
     yield index
     yield len(index).to_bytes(8, "little")
 
@@ -176,8 +182,7 @@ def _write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
         if algorithm is not None and hasher is not None:
             blob.checksum = str(checksums.Checksum(algorithm, hasher.digest()))
     index = encode_blobs(blobs)
-    yield index
-    yield len(index).to_bytes(8, "little")
+    yield from ended(index)
 
 
 def _stored(blobs: Sequence[Blob], options: WriteOptions) -> Iterator[Iterable[Chunk]]:

@@ -19,7 +19,7 @@ from typing import Any
 import xxhash
 
 from tensorglot.errors import InputError, UnsupportedError
-from tensorglot.formats.table import WriteOptions
+from tensorglot.formats.table import WriteOptions, check_header
 from tensorglot.formats.ztensor.manifest import PartSpec, TensorSpec, encode_manifest, words_of
 from tensorglot.formats.ztensor.stored import buffers, compressed, copied, decoded, index_parts, is_opaque
 from tensorglot.formats.ztensor.words import ALIGNMENT_2, CANONICAL_ALIGNMENT, FOOTER_FORM, MAGIC_2, SEEKABLE
@@ -29,7 +29,7 @@ from tensorglot.model.payload import Chunk, Encoded, Span, as_bytes, place
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import checksums, zstd
 
-__all__ = ["footer", "is_canonical_name", "write"]
+__all__ = ["ended", "footer", "is_canonical_name", "write"]
 
 NAME_NBYTES = 1024
 RANK = 64
@@ -81,6 +81,12 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     begin = -(-max(position, alignment) // alignment) * alignment
     yield bytes(begin - position)
     manifest = encode_manifest([tensor for tensor, _ in specs], metadata)
+    yield from ended(begin, manifest)
+
+
+def ended(begin: int, manifest: bytes) -> Iterator[Chunk]:
+    """The manifest and the footer, which end a file."""
+    check_header(len(manifest), "ztensor")
     yield manifest
     yield footer(begin, manifest)
 

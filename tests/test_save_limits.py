@@ -1,0 +1,122 @@
+"""What our own reader would refuse by default is refused when it is saved, by a rule, and nothing is left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from tensorglot import limits as limits_module
+from tensorglot.formats import table as table_module
+from tensorglot.formats.table import named
+from tensorglot.operations import collect as collect_module
+
+WRITABLE = [f"{row.name}@{version}" for row in tg.formats() for version in row.writes]
+MATRIX = np.zeros((2, 3), np.float32)
+
+
+def saved(folder: Path, format: str, tensors: dict[str, Any], **options: Any) -> str:
+    """The rule of the refusal, or `read` if a reader takes what was written."""
+    path = folder / "file"
+    try:
+        tg.save(path, tensors, format=format, durable=False, **options)
+    except (tg.InputError, tg.UnsupportedError) as error:
+        rule = error.rule
+    else:
+        assert set(tg.load(path, format=format)) == set(tensors)
+        return "read"
+    assert list(folder.iterdir()) == []
+    return rule
+
+
+@pytest.mark.parametrize("nbytes", [100_000, 100_001, 200_000])
+@pytest.mark.parametrize("letter", ["n", "é"])
+@pytest.mark.parametrize("format", [format for format in WRITABLE if named(format)[0].names])
+def test_names(tmp_path: Path, format: str, letter: str, nbytes: int) -> None:
+    name = letter * (nbytes // len(letter.encode())) + "n" * (nbytes % len(letter.encode()))
+    assert len(name.encode()) == nbytes
+    rule = saved(tmp_path, format, {name: MATRIX})
+    if nbytes > 100_000:
+        assert rule == "name.length"
+    else:
+        assert rule in ("read", "ztensor.write.name", "npz.write.name", "dynd.type.length")
+
+
+def test_names_of_every_kind_of_value(tmp_path: Path) -> None:
+    name = "n" * 100_001
+    for tensors in ({name: MATRIX}, {name: MATRIX, "b": MATRIX[::2]}, {name: [1.0]}, {"b": MATRIX, name: MATRIX}):
+        assert saved(tmp_path, "bintensors", tensors) == "name.length"
+    with pytest.raises(tg.InputError) as caught:
+        tg.convert({"a": MATRIX}, tmp_path / "x.bt", rename={"a": name})
+    assert caught.value.rule == "name.length"
+    with tg.Writer(tmp_path / "x.bt") as out, pytest.raises(tg.InputError) as caught:
+        out.add(name, MATRIX)
+    assert caught.value.rule == "name.length"
+
+
+def test_a_name_that_only_a_raised_limit_lets_in_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised = tg.Limits(name_nbytes=200_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(collect_module, "DEFAULT", raised)
+        data = tg.dumps({"n" * 100_001: MATRIX}, format="safetensors")
+    with pytest.raises(tg.LimitError):
+        tg.open(data)
+    assert len(tg.loads(data, limits=raised)) == 1
+    with pytest.raises(tg.InputError) as caught:
+        tg.convert(data, tmp_path / "x.bt", limits=raised)
+    assert caught.value.rule == "name.length"
+
+
+@pytest.mark.parametrize("name", ["\ud800", 5])
+def test_new_names_are_looked_at_like_any_others(tmp_path: Path, name: Any) -> None:
+    with pytest.raises(tg.InputError) as caught:
+        tg.convert({"a": MATRIX}, tmp_path / "x.zt", rename=lambda _: name)
+    assert caught.value.rule in ("name.utf8", "name.text")
+
+
+@pytest.mark.parametrize("format", [format for format in WRITABLE if named(format)[0].names])
+def test_how_many_tensors(tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a bound of ten in place of the real ones, on both sides."""
+    lower = tg.Limits(tensors=10)
+    monkeypatch.setattr(table_module, "DEFAULT", lower)
+    assert saved(tmp_path, format, {f"{i}": MATRIX for i in range(11)}) == "save.tensors.count"
+    data = tg.dumps({f"{i}": MATRIX for i in range(10)}, format=format)
+    assert len(tg.loads(data, format=format, limits=lower)) == 10
+
+
+def test_the_real_numbers_of_tensors() -> None:
+    assert {row.name: row.most_tensors for row in tg.formats()} == {
+        row.name: 1_388_888 if row.name == "bintensors" else limits_module.TENSORS_MAX for row in tg.formats()
+    }
+
+
+@pytest.mark.parametrize("format", [format for format in WRITABLE if named(format)[0].metadata != "none"])
+def test_headers(tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lower = tg.Limits(header_nbytes=2000)
+    monkeypatch.setattr(table_module, "DEFAULT", lower)
+    rule = f"{format.partition('@')[0]}.write.header"
+    for options in ({"metadata": {"k": "v" * 2000}}, {"metadata": {f"k{i}": "v" for i in range(900)}}):
+        assert saved(tmp_path, format, {"a": MATRIX}, **options) == rule
+    assert saved(tmp_path, format, {f"{i}": MATRIX for i in range(200)}) == rule
+    path = tmp_path / "file"
+    for nbytes in range(1500, 2000, 7):
+        try:
+            tg.save(path, {"a": MATRIX}, format=format, metadata={"k": "v" * nbytes}, durable=False)
+        except tg.UnsupportedError as error:
+            assert error.rule == rule  # noqa: PT017
+            break
+        assert tg.load(path, format=format, limits=lower).keys() == {"a"}
+    else:
+        pytest.fail("nothing was refused")
+    before = path.read_bytes()
+    for in_place in (True, False) if format.startswith("ztensor") else (False,):
+        with pytest.raises(tg.UnsupportedError) as caught:
+            tg.edit(path, {"more": "v" * 2000}, in_place=in_place)
+        assert caught.value.rule == rule
+        assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
