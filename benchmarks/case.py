@@ -27,3 +27,5 @@ class Case:
     """Calls in one process, of which the quickest counts."""
     goals: Mapping[str, float] = field(default_factory=dict)
     """How many times quicker than a library we mean to be."""
+    extra_nbytes: int | None = None
+    """How much memory we mean to take at most, beyond what the process had before."""
