@@ -147,11 +147,11 @@ class TestDiff:
         other["ids"] = np.arange(5)
         tg.save(model.with_name("b.bt"), other, metadata={"k": "w"})
         lines = run("diff", model, model.with_name("b.bt"), code=1).stdout.splitlines()
-        assert lines[0].split() == ["name", "change", "first", "second", "changed", "share", "absolute", "relative"]
+        assert lines[0].split() == ["name", "change", "difference", "absolute", "relative"]
         cells = [line.split() for line in lines]
-        assert ["k", "metadata", "v", "w"] in cells
-        assert ["ids", "shape", "[4]", "[5]"] in cells
-        assert ["model.w", "values", "1", "of", "12", "8.33%", "inf", "inf"] in cells
+        assert ["k", "metadata", "v", "→", "w"] in cells
+        assert ["ids", "shape", "[4]", "→", "[5]"] in cells
+        assert ["model.w", "values", "1", "of", "12,", "8.33%", "inf", "inf"] in cells
         assert lines[-1] == "different: 2 tensors of 3, 1 equal"
         document = run("diff", model, model.with_name("b.bt"), "--json", code=1).stdout
         report = json.loads(document, parse_constant=pytest.fail)
@@ -164,6 +164,61 @@ class TestDiff:
 
     def test_a_file_that_is_not_there(self, model: Path) -> None:
         run("diff", model, "nothing.bt", code=5)
+
+
+class TestTerminals:
+    """At 80 columns: tables fit, and names that differ look different."""
+
+    @pytest.fixture
+    def layers(self, tmp_path: Path) -> Path:
+        path = tmp_path / "layers.safetensors"
+        tensors = {f"model.layers.{i}.self_attn.q_proj.weight": np.full((64, 64), i / 7) for i in range(12)}
+        tg.save(path, tensors, durable=False)
+        tg.convert(path, tmp_path / "half.bt", dtype="float16", durable=False)
+        return path
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ["diff", "{one}", "{two}"],
+            ["convert", "--dry-run", "{one}", "x.bt", "--dtype", "bfloat16", "--rename", "model.*=*"],
+            ["ls", "--long", "{one}"],
+            ["formats"],
+            ["info", "{one}"],
+        ],
+        ids=lambda command: command[0],
+    )
+    def test_tables_fit(self, layers: Path, command: list[str]) -> None:
+        given = [word.format(one=layers, two=layers.with_name("half.bt")) for word in command]
+        _, seen = on_terminal(*given, env={"NO_COLOR": "1"})
+        lines = seen.rpartition("\x1b[2K")[2].splitlines()  # behind the bar
+        assert len(lines) > 5
+        assert max(map(len, lines)) <= 80
+        if command[0] in ("diff", "convert"):
+            assert len({line.split()[0] for line in lines if ".weight" in line.partition(" ")[0]}) == 12
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ["convert", "{one}", "x.npz"],
+            ["diff", "{one}", "nothing.bt"],
+            ["convert", "{one}", "x.gguf"],
+            ["stats", "no"],
+        ],
+    )
+    def test_what_fails_at_once_shows_its_error_and_no_bar(self, layers: Path, command: list[str]) -> None:
+        tg.edit(layers, {"a": "b"}, durable=False)
+        code, seen = on_terminal(*(word.format(one=layers) for word in command), env={"NO_COLOR": "1"})
+        assert code in (2, 4, 5)
+        assert seen.startswith("error: ")
+        assert "\x1b" not in seen
+
+    def test_many_casts_are_told_together(self, layers: Path) -> None:
+        result = run("convert", layers, layers.with_name("x.bt"), "--dtype", "float16")
+        assert "10 tensors cast: 40,960 rounded of 40,960 values; --json has each" in result.stderr.splitlines()
+        assert "q_proj" not in result.stderr
+        few = run("convert", layers, layers.with_name("x.bt"), "--dtype", "float16", "--select", "model.layers.1.*")
+        assert "model.layers.1.self_attn.q_proj.weight: float64 to float16, 4,096 rounded of 4,096 values" in few.stderr
 
 
 class TestStreams:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from tensorglot.cli.options import as_json, counted, pairs, shape_text, source_of, target_of
-from tensorglot.cli.terminal import Column, informative, message, print_json, print_table, progress_bar
+from tensorglot.cli.terminal import WIDE, Column, informative, message, print_json, print_table, progress_bar
 from tensorglot.errors import escape
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tensorglot.operations.plan import Plan
 
 __all__ = ["command"]
+
+CASTS_SHOWN = 8
+"""Tensors that were rounded are listed up to here."""
 
 
 @click.command
@@ -123,9 +126,8 @@ def _print_done(target: str, report: Conversion, *, losses: bool) -> None:
         f"{counted(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}{where}: {report.format}, "
         f"{report.seconds:.1f} s, {human_nbytes(rate)}/s"
     )
-    for cast in report.casts:
-        if cast.rounded or cast.overflowed:
-            message(_cast_text(cast))
+    for text in _casts_text([cast for cast in report.casts if cast.rounded or cast.overflowed]):
+        message(text)
     for loss in report.losses if losses else ():
         message(f"lost: {loss}")
     row, version = named(report.format or "")
@@ -133,17 +135,29 @@ def _print_done(target: str, report: Conversion, *, losses: bool) -> None:
         message(f"{row.name}@{version}: {row.notes[version]}")
 
 
-def _cast_text(cast: Cast) -> str:
-    what = [
-        f"{count:,} {word}" for count, word in ((cast.rounded, "rounded"), (cast.overflowed, "overflowed")) if count
-    ]
-    return f"{escape(cast.tensor)}: {cast.old} to {cast.new}, {' and '.join(what)} of {cast.count:,}"
+def _casts_text(casts: Sequence[Cast]) -> Iterator[str]:
+    """A line for each tensor that lost something; of many tensors, those that overflowed, and one for all."""
+    many = len(casts) > CASTS_SHOWN
+    for cast in casts:
+        if cast.overflowed or not many:
+            yield f"{escape(cast.tensor)}: {cast.old} to {cast.new}, {_lost(cast.rounded, cast.overflowed, cast.count)}"
+    if many:
+        rounded, overflowed, count = (
+            sum(getattr(c, name) for c in casts) for name in ("rounded", "overflowed", "count")
+        )
+        yield f"{counted(len(casts), 'tensor')} cast: {_lost(rounded, overflowed, count)}; --json has each"
+
+
+def _lost(rounded: int, overflowed: int, count: int) -> str:
+    what = [f"{number:,} {word}" for number, word in ((rounded, "rounded"), (overflowed, "overflowed")) if number]
+    return f"{' and '.join(what)} of {count:,} values"
 
 
 def _print_plan(plan: Plan) -> None:
     from tensorglot.model.tensor import human_nbytes
 
     steps = plan.steps
+    types = [step.old if step.new == step.old else f"{step.old} → {step.new}" for step in steps]
     columns = [
         Column("name", [escape(step.source, longest=sys.maxsize) for step in steps], elastic=True),
         Column(
@@ -152,9 +166,7 @@ def _print_plan(plan: Plan) -> None:
             elastic=True,
         ),
         Column("action", [step.action for step in steps]),
-        Column(
-            "type", [step.old if step.new == step.old else f"{step.old} → {step.new}" for step in steps], elastic=True
-        ),
+        Column("type", types, elastic=max(map(len, types), default=0) > WIDE),
         Column("shape", [shape_text(step.shape) for step in steps], elastic=True),
         Column("size", [human_nbytes(step.nbytes) for step in steps], right=True),
         Column(

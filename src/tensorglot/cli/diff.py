@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tensorglot.cli.options import as_json, counted, source_of
-from tensorglot.cli.terminal import Column, informative, print_json, print_table, progress_bar
+from tensorglot.cli.terminal import WIDE, Column, informative, print_json, print_table, progress_bar
 from tensorglot.errors import escape
 
 if TYPE_CHECKING:
@@ -52,13 +52,11 @@ def _print(found: Diff) -> None:
         return
     changes = found.changes
     values = [change.values for change in changes]
+    differences = [_difference(change) for change in changes]
     columns = [
         Column("name", [_name(change) for change in changes], elastic=True),
         Column("change", [change.kind for change in changes]),
-        Column("first", [_side(change.old) for change in changes], elastic=True),
-        Column("second", [_side(change.new) for change in changes], elastic=True),
-        Column("changed", ["" if v is None else f"{v.changed:,} of {v.count:,}" for v in values], right=True),
-        Column("share", ["" if v is None else f"{v.share:.2%}" for v in values], right=True),
+        Column("difference", differences, elastic=max(map(len, differences)) > WIDE),
         Column("absolute", ["" if v is None else _number(v.largest_absolute) for v in values], right=True),
         Column("relative", ["" if v is None else _number(v.largest_relative) for v in values], right=True),
         Column("NaN", ["" if v is None or not v.nan else f"{v.nan:,}" for v in values], right=True),
@@ -73,8 +71,13 @@ def _name(change: Change) -> str:
     return escape(name, longest=sys.maxsize)
 
 
-def _side(value: object) -> str:
-    return "" if value is None else escape(str(value), longest=200)
+def _difference(change: Change) -> str:
+    """One side and the other; of values, how many and which share of them."""
+    values = change.values
+    if values is not None:
+        return f"{values.changed:,} of {values.count:,}, {values.share:.2%}"
+    sides = ["-" if side is None else escape(str(side), longest=200) for side in (change.old, change.new)]
+    return "" if sides == ["-", "-"] else " → ".join(sides)
 
 
 def _number(value: float | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tensorglot.cli.options import as_json
-from tensorglot.cli.terminal import Column, print_json, print_table
+from tensorglot.cli.terminal import Column, print_fields, print_json, print_table
 
 __all__ = ["command"]
 
@@ -37,10 +37,9 @@ def command(as_json: bool) -> None:
             Column("writes", [" ".join(row.writes) or "-" for row in rows]),
             Column("metadata", [row.metadata for row in rows]),
             Column("compression", [" ".join(row.compression) or "-" for row in rows]),
-            Column("checksums", [" ".join(row.checksums) or "-" for row in rows]),
         ]
     )
-    notes = [(f"{row.name}@{version}", note) for row in rows for version, note in row.notes.items()]
-    if notes:
-        print()
-        print_table([Column("version", [version for version, _ in notes]), Column("note", [note for _, note in notes])])
+    print()
+    print_fields([(f"{row.name}@{version}", note) for row in rows for version, note in row.notes.items()])
+    print()
+    print_fields([(f"checksums of {row.name}", " ".join(row.checksums)) for row in rows if row.checksums])

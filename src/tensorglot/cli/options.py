@@ -70,7 +70,7 @@ def target_of(file: str, format: str | None, dry_run: bool = False) -> str | Bin
     if file != "-":
         return file
     if format is None:
-        raise click.UsageError("- is stdout: name the format.")
+        raise click.UsageError("- is stdout: name the format with --to.")
     if sys.stdout.isatty() and not dry_run:
         raise click.UsageError("A file of tensors is not for a terminal: redirect it.")
     return sys.stdout.buffer

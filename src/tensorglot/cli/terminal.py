@@ -12,12 +12,16 @@ import json
 import os
 import shutil
 import sys
+import textwrap
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, TextIO
 
 __all__ = [
+    "WIDE",
     "Column",
     "bold",
     "informative",
@@ -35,6 +39,10 @@ PIPE_PADDING = 60
 """In a pipe nothing is elided, but one long name does not widen every row beyond this."""
 NARROWEST = 12
 """No column is made narrower, even if the table then does not fit."""
+WIDE = 40
+"""Columns that are usually short are elastic from here on."""
+WRAPPED_LINES = 8
+"""What would take about as many lines is elided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +76,20 @@ def print_json(value: Any) -> None:
 
 
 def print_fields(fields: Sequence[tuple[str, str]]) -> None:
-    """A name and a value a line."""
+    """A name and a value a line; on a terminal a long value takes several."""
     width = max((len(name) for name, _ in fields), default=0)
     room = max(NARROWEST, _terminal_width() - width - len(GAP)) if sys.stdout.isatty() else None
     for name, value in fields:
-        print(bold(name.ljust(width)) + GAP + (value if room is None else _shorten(value, room)))
+        first, *others = [value] if room is None else _wrapped(value, room)
+        print(bold(name.ljust(width)) + GAP + first)
+        for line in others:
+            print(" " * width + GAP + line)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    if _width(text) <= width or not text.isascii() or len(text) > width * WRAPPED_LINES // 2:
+        return [_shorten(text, width)]
+    return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def informative(column: Column, usual: str) -> bool:
@@ -90,7 +107,7 @@ def print_table(columns: Sequence[Column]) -> None:
     last = len(columns) - 1
     titles, bodies = [], []
     for i, (column, width) in enumerate(zip(columns, widths, strict=True)):
-        cells = [_shorten(cell, width) for cell in column.cells] if sys.stdout.isatty() else column.cells
+        cells = _shortened(column.cells, width) if sys.stdout.isatty() else column.cells
         pad = width if column.right or i < last else 0
         titles.append(_padded(column.title, pad, column.right))
         bodies.append([_padded(cell, pad, column.right) for cell in cells])
@@ -100,13 +117,14 @@ def print_table(columns: Sequence[Column]) -> None:
 
 
 def _fitted(columns: Sequence[Column], widths: list[int], room: int) -> list[int]:
-    """Elastic columns give way, the widest first."""
-    excess = sum(widths) + len(GAP) * (len(widths) - 1) - room
-    for i in sorted(range(len(widths)), key=widths.__getitem__, reverse=True):
-        if columns[i].elastic and excess > 0:
-            given = min(excess, max(0, widths[i] - NARROWEST))
-            widths[i] -= given
-            excess -= given
+    """Elastic columns give way, the widest until it is as wide as the next one, then both."""
+    elastic = [i for i, column in enumerate(columns) if column.elastic and widths[i] > NARROWEST]
+    rigid = sum(widths) - sum(widths[i] for i in elastic)
+    left = room - rigid - len(GAP) * (len(widths) - 1)
+    for done, i in enumerate(sorted(elastic, key=widths.__getitem__)):
+        share = max(NARROWEST, left // (len(elastic) - done))
+        widths[i] = min(widths[i], share)
+        left -= widths[i]
     return widths
 
 
@@ -124,6 +142,16 @@ def _padded(text: str, width: int, right: bool) -> str:
         return text.rjust(width) if right else text.ljust(width)
     blank = " " * (width - _width(text))
     return blank + text if right else text + blank
+
+
+def _shortened(cells: Sequence[str], width: int) -> list[str]:
+    """Cells that fit. What all long ones begin with tells nothing, and goes first."""
+    long = [cell for cell in cells if _width(cell) > width]
+    pairs = zip(min(long, default=""), max(long, default=""), strict=False)
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) if len(long) > 1 else 0
+    if shared <= 1:
+        return [_shorten(cell, width) for cell in cells]
+    return [cell if _width(cell) <= width else f"…{_shorten(cell[shared:], width - 1)}" for cell in cells]
 
 
 def _shorten(text: str, width: int) -> str:
@@ -153,26 +181,42 @@ def bold(text: str) -> str:
 
 @contextmanager
 def progress_bar(what: str, unit: str = "bytes") -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr to call with the units done and the units in all; None where nobody would see it."""
+    """A bar on stderr to call with the units done and the units in all; None where nobody would see it.
+
+    It is there from the first call on: what fails before shows only its error.
+    """
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    with ExitStack() as stack:
+        update: Callable[[int, int], None] | None = None
 
-    amount: tuple[ProgressColumn, ...] = (DownloadColumn(True), TransferSpeedColumn())
-    if unit != "bytes":
-        amount = (MofNCompleteColumn(), TextColumn(unit))
-    shown = (TextColumn(what), BarColumn(), *amount, TimeRemainingColumn())
-    with Progress(*shown, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        def progress(done: int, total: int) -> None:
+            nonlocal update
+            if update is None:
+                update = _started(stack, what, unit)
+            update(done, total)
+
+        yield progress
+
+
+def _started(stack: ExitStack, what: str, unit: str) -> Callable[[int, int], None]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from tensorglot.model.tensor import human_nbytes
+
+    console = Console(stderr=True)
+    columns = TextColumn(what), BarColumn(), TextColumn("{task.fields[amount]}"), TimeRemainingColumn()
+    bar = stack.enter_context(Progress(*columns, console=console, transient=True))
+    task = bar.add_task(what, total=None, amount="")
+    begun = time.monotonic()
+
+    def update(done: int, total: int) -> None:
+        amount = f"{done:,} of {total:,} {unit}"
+        if unit == "bytes":
+            rate = done / max(time.monotonic() - begun, 1e-3)
+            amount = f"{human_nbytes(done)} of {human_nbytes(total)}, {human_nbytes(rate)}/s"
+        bar.update(task, completed=done, total=total, amount=amount)
+
+    return update

@@ -277,6 +277,9 @@ def for_target(target: str | os.PathLike[str] | None, format: str | None) -> tup
         suffix = "" if target is None else Path(target).suffix.lower()
         found = [row for row in TABLE if suffix in row.suffixes and row.writes]
         if not found:
+            read = next((row.name for row in TABLE if suffix in row.suffixes), None)
+            if read is not None:
+                raise InputError(f"{read} can be read, not written", rule="format.write")
             known = ", ".join(s for row in TABLE if row.writes for s in row.suffixes)
             raise InputError(f"no format for the suffix '{suffix}' ({known}); name one", rule="format.suffix")
         row, version = found[0], None

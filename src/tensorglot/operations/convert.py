@@ -154,7 +154,7 @@ def _refusal(losses: tuple[Loss, ...]) -> UnsupportedError:
     first = losses[0]
     others = f", and {len(losses) - 1} more" if len(losses) > 1 else ""
     return UnsupportedError(
-        f"{first.message}{others}; on_loss='warn' or 'drop' writes the file without",
+        f"{first.message}{others}; refused unless on-loss is warn or drop",
         rule=f"convert.{first.kind}",
         tensor=first.tensor,
     )

@@ -147,12 +147,12 @@ def merge(
 def _refuse_conflicts(archives: Sequence[Archive], conflicts: Sequence[str]) -> None:
     if conflicts:
         raise UnsupportedError(
-            f"the files differ in the metadata key '{escape(conflicts[0])}'; say which with metadata=",
+            f"the files differ in the metadata key '{escape(conflicts[0])}'; give metadata to say which",
             rule="merge.metadata",
         )
     for note in (note for archive in archives for note in archive.notes):
         if note.rule == "shards.metadata":
-            raise UnsupportedError(f"{note.message}; say which with metadata=", rule="merge.metadata")
+            raise UnsupportedError(f"{note.message}; give metadata to say which", rule="merge.metadata")
 
 
 def _refuse_duplicates(archives: Sequence[Archive], paths: Sequence[str | os.PathLike[str]]) -> None:
