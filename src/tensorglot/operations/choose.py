@@ -1,7 +1,8 @@
 """What a caller may say about names: which tensors, under which new names, in which types.
 
 Patterns are those of a shell, and `*` crosses dots and slashes. A name that is
-written out wins over a pattern that it would also be.
+written out wins over a pattern that it would also be. A pattern that fits no tensor
+of the file is an error: it was meant to.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.operations.cast import kind_of
 from tensorglot.operations.collect import check_name
 
-__all__ = ["DTypes", "Rename", "Select", "new_dtype", "renamed", "selected"]
+__all__ = ["DTypes", "Rename", "Select", "check_dtypes", "new_dtype", "renamed", "selected"]
 
 Select: TypeAlias = "str | Iterable[str] | Callable[[str], bool]"
 Rename: TypeAlias = "Mapping[str, str] | Callable[[str], str]"
@@ -26,10 +27,7 @@ DTypes: TypeAlias = "DTypeLike | DType | Mapping[str, DTypeLike | DType]"
 
 
 def selected(names: Sequence[str], select: Select | None) -> list[str]:
-    """The names that a pattern, one of several patterns, or a function selects, in their order.
-
-    A pattern that matches nothing is an error: it was meant to.
-    """
+    """The names that a pattern, one of several patterns, or a function selects, in their order."""
     if select is None:
         return list(names)
     if callable(select):
@@ -44,11 +42,14 @@ def selected(names: Sequence[str], select: Select | None) -> list[str]:
     return [name for name in names if name in wanted]
 
 
-def renamed(names: Sequence[str], rename: Rename | None) -> dict[str, str]:
-    """Old names to new ones. `{"model.*": "*"}`: what the stars stood for takes their place."""
+def renamed(names: Sequence[str], rename: Rename | None, every: Sequence[str]) -> dict[str, str]:
+    """Old names to new ones. `{"model.*": "*"}`: what the stars stood for takes their place.
+
+    A rule may be for a name that is not selected, if the file has it among `every` name.
+    """
     if rename is None:
         return dict(zip(names, names, strict=True))
-    new_name = rename if callable(rename) else _renamer(rename)
+    new_name = rename if callable(rename) else _renamer(rename, every)
     new = {name: new_name(name) for name in names}
     taken: dict[str, str] = {}
     for old, name in new.items():
@@ -61,12 +62,14 @@ def renamed(names: Sequence[str], rename: Rename | None) -> dict[str, str]:
     return new
 
 
-def _renamer(rename: Mapping[str, str]) -> Callable[[str], str]:
+def _renamer(rename: Mapping[str, str], every: Sequence[str]) -> Callable[[str], str]:
     rules = []
     for old, new in rename.items():
         if old.count("*") != new.count("*"):
             raise InputError(f"'{old}' and '{new}' have not the same number of stars", rule="rename.stars")
         pattern = re.compile("(.*)".join(map(re.escape, old.split("*"))), re.DOTALL)
+        if not any(map(pattern.fullmatch, every)):
+            raise TensorNotFound.among(old, every)
         rules.append((pattern, new.split("*")))
 
     def new_name(name: str) -> str:
@@ -79,6 +82,14 @@ def _renamer(rename: Mapping[str, str]) -> Callable[[str], str]:
         return name
 
     return new_name
+
+
+def check_dtypes(dtype: DTypes | None, every: Sequence[str]) -> None:
+    """Refuses a mapping to types with a pattern that fits none of the names."""
+    for pattern in dtype if isinstance(dtype, Mapping) else ():
+        fits = re.compile(fnmatch.translate(pattern)).match
+        if not any(name == pattern or fits(name) for name in every):
+            raise TensorNotFound.among(pattern, every)
 
 
 def new_dtype(name: str, old: DType | None, dtype: DTypes | None) -> DType | None:

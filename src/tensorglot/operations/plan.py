@@ -22,7 +22,7 @@ from tensorglot.model.index import UNKNOWN, Layout
 from tensorglot.model.payload import place
 from tensorglot.model.tensor import human_nbytes
 from tensorglot.model.types import leading
-from tensorglot.operations.choose import DTypes, Rename, Select, new_dtype, renamed, selected
+from tensorglot.operations.choose import DTypes, Rename, Select, check_dtypes, new_dtype, renamed, selected
 from tensorglot.operations.collect import check_name
 from tensorglot.operations.dequantize import can_dequantize
 
@@ -146,11 +146,12 @@ def make_plan(archive: Archive, row: Format, version: str, wishes: Wishes) -> Pl
     """The plan for an archive and a row of the table of formats."""
     losses: list[Loss] = []
     names = selected(archive.index.names, wishes.select)
+    check_dtypes(wishes.dtype, archive.index.names)
     checksum = wishes.checksum or _kept_checksum(archive, names, row, version, wishes.sums, losses)
     metadata = _metadata(archive.metadata if wishes.metadata is None else wishes.metadata, row, losses)
     columns = _Columns(archive, row, version, wishes.dtype)
     steps: list[Step] = []
-    for old, new in renamed(names, wishes.rename).items():
+    for old, new in renamed(names, wishes.rename, archive.index.names).items():
         if len(new) > DEFAULT.name_nbytes // 4:
             check_name(new)
         found = list(columns.losses(old))
