@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorglot.cli.options import as_json, counted, pairs, shape_text, source_of, target_of
+from tensorglot.cli.options import as_json, counted, pairs, shape_text, source_of, target_of, writing_options
 from tensorglot.cli.terminal import WIDE, Column, informative, message, print_json, print_table, progress_bar
 from tensorglot.errors import escape
 
@@ -26,7 +26,7 @@ CASTS_SHOWN = 8
 @click.command
 @click.argument("source", type=click.Path(path_type=str))
 @click.argument("target", type=click.Path(path_type=str))
-@click.option("--to", metavar="FORMAT", help="Write this format, e.g. bintensors@1, not the one of the suffix.")
+@writing_options
 @click.option("--from", "from_", metavar="FORMAT", help="Read the source as this format instead of finding out.")
 @click.option("--select", metavar="PATTERN", multiple=True, help="Only tensors whose names match; may be repeated.")
 @click.option("--rename", metavar="OLD=NEW", multiple=True, help="Names or patterns, e.g. 'model.*=*'.")
@@ -34,9 +34,6 @@ CASTS_SHOWN = 8
     "--dtype", metavar="[PATTERN=]TYPE", multiple=True, help="Cast tensors of the type's kind, or those named."
 )
 @click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Metadata instead of the source's.")
-@click.option("--compression", metavar="NAME", help="Compress, e.g. zstd.")
-@click.option("--level", type=int, help="How hard to compress.")
-@click.option("--checksum", metavar="NAME", help="Add checksums, e.g. crc32c.")
 @click.option("--sums", is_flag=True, help="Write checksums to a file beside the target.")
 @click.option(
     "--on-loss",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tensorglot.cli.options import as_json, counted, pairs, target_of
+from tensorglot.cli.options import as_json, counted, pairs, target_of, writing_options
 from tensorglot.cli.terminal import message, print_json, progress_bar
 
 __all__ = ["command"]
@@ -13,11 +13,8 @@ __all__ = ["command"]
 @click.command
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(path_type=str))
 @click.argument("target", type=click.Path(path_type=str))
-@click.option("--to", metavar="FORMAT", help="Write this format, e.g. bintensors@1, not the one of the suffix.")
+@writing_options
 @click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Metadata instead of the sources'.")
-@click.option("--compression", metavar="NAME", help="Compress, e.g. zstd.")
-@click.option("--level", type=int, help="How hard to compress.")
-@click.option("--checksum", metavar="NAME", help="Add checksums, e.g. crc32c.")
 @as_json
 def command(
     sources: tuple[str, ...],

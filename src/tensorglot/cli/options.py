@@ -19,6 +19,7 @@ __all__ = [
     "shape_text",
     "source_of",
     "target_of",
+    "writing_options",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,6 +35,18 @@ def patterns_argument(command: F) -> F:
 
 def as_json(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+
+
+def writing_options(command: F) -> F:
+    """How the target is written."""
+    for option in (
+        click.option("--checksum", metavar="NAME", help="Add checksums, e.g. crc32c."),
+        click.option("--level", type=int, help="How hard to compress."),
+        click.option("--compression", metavar="NAME", help="Compress, e.g. zstd."),
+        click.option("--to", metavar="FORMAT", help="Write this format, e.g. bintensors@1, not the one of the suffix."),
+    ):
+        command = option(command)
+    return command
 
 
 def reading_format(command: F) -> F:

@@ -28,6 +28,7 @@ from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index, permuted
 from tensorglot.model.names import Names
 from tensorglot.model.payload import Chunk, Source
+from tensorglot.wire.prefixed import read_header
 
 __all__ = ["DTYPES", "read", "write"]
 
@@ -87,7 +88,9 @@ class Scan(NamedTuple):
 
 
 def read(source: Source, options: ReadOptions) -> Index:
-    header = _header(source, options)
+    header = read_header(
+        source.read_bytes, source.size, most=options.limits.header_nbytes, rule="bintensors", multiple=8
+    )
     limits = options.limits
     bounds = (limits.tensors_or(TENSORS_MAX), limits.rank, limits.name_nbytes)
     layouts = _LAYOUTS if options.version is None else (options.version,)
@@ -139,23 +142,6 @@ def _furthest(refused: Sequence[FormatError]) -> FormatError:
         if other.rule != best.rule:
             best.message += f"; as the other layout, {other.message} at byte {other.offset}"
     return best
-
-
-def _header(source: Source, options: ReadOptions) -> bytes:
-    if source.size < 8:
-        raise TruncatedError("shorter than the header's length field", rule="bintensors.header.length", offset=0)
-    nbytes = int.from_bytes(source.read_bytes(0, 8), "little")
-    if nbytes > options.limits.header_nbytes:
-        raise LimitError(
-            f"a header of {nbytes} bytes is beyond Limits.header_nbytes", rule="bintensors.limit.header", offset=0
-        )
-    if nbytes > source.size - 8:
-        raise TruncatedError(
-            f"a header of {nbytes} bytes in a file of {source.size}", rule="bintensors.header.length", offset=0
-        )
-    if nbytes % 8:
-        raise FormatError("the header's length is no multiple of 8", rule="bintensors.header.multiple", offset=0)
-    return source.read_bytes(8, nbytes)
 
 
 def _index(header: bytes, layout: str, scan: Scan, size: int, options: ReadOptions) -> Index:

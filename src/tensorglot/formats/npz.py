@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.arranged import add_array
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import Index
-from tensorglot.model.payload import PIECE_NBYTES, Buffer, Chunk, Encoded, Source, Span, as_bytes
+from tensorglot.model.payload import PIECE_NBYTES, Buffer, Chunk, Encoded, Source, Span, as_bytes, buffers
 from tensorglot.model.rows import Rows
 from tensorglot.model.widened import widened
 from tensorglot.wire import npy, ziparchive
@@ -195,22 +195,12 @@ def _data(archive: Archive, row: int) -> Iterator[Chunk]:
     return archive.chunks(np.array([row])) if row in index.big_endian else payload.chunks()
 
 
-def _buffers(chunks: Iterable[Chunk]) -> Iterator[Buffer]:
-    """Spans read in pieces."""
-    for chunk in chunks:
-        if isinstance(chunk, Span):
-            for offset in range(0, chunk.nbytes, PIECE_NBYTES):
-                yield chunk.read(offset, min(PIECE_NBYTES, chunk.nbytes - offset))
-        else:
-            yield chunk
-
-
 def _stored(archive: Archive, row: int, name: str, header: bytes, writer: ziparchive.Writer) -> Iterator[Chunk]:
     """The checksum stands before the data, so the data is looked at twice; a little is kept meanwhile."""
     crc32, nbytes = zlib.crc32(header), len(header)
     small = int(archive.index.nbytes[row]) <= KEPT_NBYTES
     kept: list[Chunk] = []
-    for buffer in _buffers(_data(archive, row)):
+    for buffer in buffers(_data(archive, row)):
         crc32 = zlib.crc32(buffer, crc32)
         nbytes += len(buffer)
         if small:
@@ -228,7 +218,7 @@ def _deflated(
 
     def counted() -> Iterator[Buffer]:
         nonlocal crc32, nbytes
-        for buffer in chain([header], _buffers(_data(archive, row))):
+        for buffer in chain([header], buffers(_data(archive, row))):
             crc32 = zlib.crc32(buffer, crc32)
             nbytes += len(buffer)
             yield buffer

@@ -27,6 +27,7 @@ from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index, permuted
 from tensorglot.model.names import Names
 from tensorglot.model.payload import Chunk, Source
+from tensorglot.wire.prefixed import read_header
 
 __all__ = ["DTYPES", "read", "write"]
 
@@ -126,18 +127,7 @@ def read(source: Source, options: ReadOptions) -> Index:
 
 
 def _header(source: Source, options: ReadOptions) -> bytes:
-    if source.size < 8:
-        raise TruncatedError("shorter than the header's length field", rule="safetensors.header.length", offset=0)
-    nbytes = int.from_bytes(source.read_bytes(0, 8), "little")
-    if nbytes > options.limits.header_nbytes:
-        raise LimitError(
-            f"a header of {nbytes} bytes is beyond Limits.header_nbytes", rule="safetensors.limit.header", offset=0
-        )
-    if nbytes > source.size - 8:
-        raise TruncatedError(
-            f"a header of {nbytes} bytes in a file of {source.size}", rule="safetensors.header.length", offset=0
-        )
-    header = source.read_bytes(8, nbytes)
+    header = read_header(source.read_bytes, source.size, most=options.limits.header_nbytes, rule="safetensors")
     if header[:1] != b"{":
         raise FormatError("the header does not begin with '{'", rule="safetensors.header.start", offset=8)
     return header

@@ -8,7 +8,7 @@ answers the protocols below.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -29,6 +29,7 @@ __all__ = [
     "Source",
     "Span",
     "as_bytes",
+    "buffers",
     "joined",
     "place",
     "under",
@@ -182,6 +183,16 @@ class Memory:
 Payload: TypeAlias = Span | Encoded | Memory
 Chunk: TypeAlias = Buffer | Span
 """What a format's writer yields: bytes, or a span that a sink copies without reading it."""
+
+
+def buffers(chunks: Iterable[Chunk]) -> Iterator[Buffer]:
+    """The same bytes with every span read, piece by piece."""
+    for chunk in chunks:
+        if isinstance(chunk, Span):
+            for start in range(0, chunk.nbytes, PIECE_NBYTES):
+                yield chunk.read(start, min(PIECE_NBYTES, chunk.nbytes - start))
+        else:
+            yield chunk
 
 
 def joined(arrays: list[NDArray[Any]], pads: Sequence[bytes] | None = None) -> bytes:

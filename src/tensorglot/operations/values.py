@@ -6,12 +6,12 @@ encoding can be decoded to the size that was declared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 from tensorglot.errors import FormatError
-from tensorglot.model.payload import PIECE_NBYTES, Encoded, Span, as_bytes
+from tensorglot.model.payload import Encoded, as_bytes, buffers
 from tensorglot.model.tensor import Part, check_spare_bits
 
 __all__ = ["check_bytes"]
@@ -25,18 +25,10 @@ def check_bytes(part: Part, tensor: str, seen: Callable[[int], None]) -> None:
         seen(part.nbytes)
         return
     last = b""
-    for chunk in part.payload.chunks():
-        for piece in _pieces(chunk) if isinstance(chunk, Span) else (as_bytes(chunk),):
-            if is_bool and len(piece) and int(np.frombuffer(piece, np.uint8).max()) > 1:
-                raise FormatError(
-                    "a bool byte is neither 0 nor 1", rule="values.bool", offset=part.offset, tensor=tensor
-                )
-            last = bytes(piece[-1:]) or last
-            seen(len(piece))
+    for piece in map(as_bytes, buffers(part.payload.chunks())):
+        if is_bool and len(piece) and int(np.frombuffer(piece, np.uint8).max()) > 1:
+            raise FormatError("a bool byte is neither 0 nor 1", rule="values.bool", offset=part.offset, tensor=tensor)
+        last = bytes(piece[-1:]) or last
+        seen(len(piece))
     if is_packed and part.dtype is not None:
         check_spare_bits(np.frombuffer(last, np.uint8), part.shape, part.dtype, tensor, part.offset)
-
-
-def _pieces(span: Span) -> Iterator[memoryview]:
-    for start in range(0, span.nbytes, PIECE_NBYTES):
-        yield span.read(start, min(PIECE_NBYTES, span.nbytes - start))

@@ -7,18 +7,18 @@ in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tensorglot.formats.ztensor.codecs import Opaque
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.layouts import COO, CSR, check_values
-from tensorglot.model.payload import PIECE_NBYTES, Buffer, Chunk, Encoded, Memory, Span
+from tensorglot.model.payload import Buffer, Chunk, Encoded, Memory, Span, buffers
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import zstd
 from tensorglot.wire.checksums import Hasher
 
-__all__ = ["buffers", "compressed", "copied", "decoded", "index_parts", "is_opaque"]
+__all__ = ["compressed", "copied", "decoded", "index_parts", "is_opaque"]
 
 
 def is_opaque(part: Part) -> bool:
@@ -35,16 +35,6 @@ def copied(part: Part) -> Iterator[Chunk]:
 def decoded(part: Part) -> Iterator[Chunk]:
     """The little-endian bytes of a part; those of elements that we do not know as they are."""
     return part.swapped_chunks() if part.big_endian and part.dtype is not None else part.payload.chunks()
-
-
-def buffers(chunks: Iterable[Chunk]) -> Iterator[Buffer]:
-    """The same bytes with every span read, piece by piece."""
-    for chunk in chunks:
-        if isinstance(chunk, Span):
-            for start in range(0, chunk.nbytes, PIECE_NBYTES):
-                yield chunk.read(start, min(PIECE_NBYTES, chunk.nbytes - start))
-        else:
-            yield chunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,13 @@ from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.formats.table import WriteOptions, check_header
 from tensorglot.formats.ztensor.entries import KNOWN
 from tensorglot.formats.ztensor.parts import METADATA
-from tensorglot.formats.ztensor.stored import buffers, compressed, copied, decoded, index_parts, is_opaque
+from tensorglot.formats.ztensor.stored import compressed, copied, decoded, index_parts, is_opaque
 from tensorglot.formats.ztensor.words import ALIGNMENT_01, MAGIC_01, NAMES_01
 from tensorglot.kernels import ztensor_index
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index, shape_columns
-from tensorglot.model.payload import Chunk, Encoded, Memory, Span, as_bytes, place
+from tensorglot.model.payload import Chunk, Encoded, Memory, Span, as_bytes, buffers, place
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import cbor, checksums
 

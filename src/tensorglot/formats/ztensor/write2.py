@@ -21,11 +21,11 @@ import xxhash
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.formats.table import WriteOptions, check_header
 from tensorglot.formats.ztensor.manifest import PartSpec, TensorSpec, encode_manifest, words_of
-from tensorglot.formats.ztensor.stored import buffers, compressed, copied, decoded, index_parts, is_opaque
+from tensorglot.formats.ztensor.stored import compressed, copied, decoded, index_parts, is_opaque
 from tensorglot.formats.ztensor.words import ALIGNMENT_2, CANONICAL_ALIGNMENT, FOOTER_FORM, MAGIC_2, SEEKABLE
 from tensorglot.formats.ztensor.write01 import LEVEL
 from tensorglot.model.archive import Archive
-from tensorglot.model.payload import Chunk, Encoded, Span, as_bytes, place
+from tensorglot.model.payload import Chunk, Encoded, Span, as_bytes, buffers, place
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import checksums, zstd
 
