@@ -117,7 +117,9 @@ def _bad_units(units: NDArray[Any], *, wide: bool) -> Any:
 def _texts(node: Node, value: Value) -> Iterator[Fault]:
     lists, data = value.lists(node), np.ascontiguousarray(value.array(node.child))
     starts, stops = np.ascontiguousarray(lists.starts), np.ascontiguousarray(lists.stops)
-    if len(starts) and np.array_equal(starts[1:], stops[:-1]) and starts[0] >= 0:
+    if len(starts) == 0 or utf8.is_ascii(data, 0, len(data)):
+        return
+    if np.array_equal(starts[1:], stops[:-1]) and starts[0] >= 0:
         at = utf8.first_invalid(data, int(starts[0]), max(int(starts[0]), int(stops[-1])))
         if at == utf8.OK and utf8.first_split(data, starts) == utf8.OK:
             return

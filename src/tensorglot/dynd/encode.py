@@ -28,6 +28,7 @@ PIECE_NBYTES = 4 << 20
 
 _EMPTY = np.empty(0, np.uint8)
 _REFUSALS = {
+    kernel.MORE: ("dynd.size", "a value of more bytes than there can be, or that changed while it was written"),
     kernel.RANGE: ("dynd.range", "a list or an option points outside its elements"),
     kernel.UTF8: ("dynd.utf8", "a char is no character"),
 }

@@ -42,23 +42,24 @@ class Room:
             memory[:fill] = self.memory[:fill]
             self.memory = memory
         else:
-            self._map(capacity * self.dtype.itemsize, fill)
+            self._map(capacity, fill)
         self.lend(fill)
 
-    def _map(self, nbytes: int, fill: int) -> None:
+    def _map(self, capacity: int, fill: int) -> None:
+        nbytes = capacity * self.dtype.itemsize
         nbytes += -nbytes % mmap.PAGESIZE
         if self.mapping is None:
             self.mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             if hasattr(mmap, "MADV_HUGEPAGE"):
                 self.mapping.madvise(mmap.MADV_HUGEPAGE)
-            memory = np.frombuffer(self.mapping, self.dtype)
+            memory = np.frombuffer(self.mapping, self.dtype, capacity)
             memory[:fill] = self.memory[:fill]
             self.memory = memory
         else:
             self.memory = np.zeros(0, self.dtype)
             self.column.lend(self.memory, 0)
             self._extend(self.mapping, nbytes)
-            self.memory = np.frombuffer(self.mapping, self.dtype)
+            self.memory = np.frombuffer(self.mapping, self.dtype, capacity)
 
     def _extend(self, mapping: mmap.mmap, nbytes: int) -> None:
         try:

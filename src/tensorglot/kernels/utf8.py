@@ -70,6 +70,20 @@ def first_invalid(
 
 
 @cython.boundscheck(False)
+def is_ascii(data: cython.const[cython.uchar][::1], begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
+    """Whether all bytes are below 128."""
+    i: cython.Py_ssize_t
+    some: cython.uchar = 0
+    if begin < 0 or end > data.shape[0]:
+        return False
+    if not cython.compiled:
+        return bytes(data[begin:end]).isascii()
+    for i in range(begin, end):
+        some |= data[i]
+    return some < 128
+
+
+@cython.boundscheck(False)
 def first_invalid_text(
     data: cython.const[cython.uchar][::1],
     starts: cython.const[cython.longlong][::1],

@@ -129,19 +129,30 @@ def _copy_short(
     source: cython.const[cython.uchar][::1],
     at: cython.Py_ssize_t,
     nbytes: cython.Py_ssize_t,
+    stride: cython.Py_ssize_t,
 ) -> cython.void:
-    """As _copy, and without a call where a few bytes too many can be read and written: what follows comes later."""
+    """As _copy; up to `stride` bytes always in the same number of steps, which the processor can foresee.
+
+    Bytes behind are read, and written where later ones will come.
+    """
     i: cython.Py_ssize_t
     if cython.compiled:
-        if nbytes <= 256 and to_at + 288 <= to.shape[0] and at + 288 <= source.shape[0]:
-            i = 0
-            while i < nbytes:
+        if nbytes <= stride and to_at + stride <= to.shape[0] and at + stride <= source.shape[0]:
+            for i in range(0, stride, 32):
                 memcpy(cython.address(to[to_at + i]), cython.address(source[at + i]), 32)
-                i += 32
-        else:
+        elif nbytes > 0:
             memcpy(cython.address(to[to_at]), cython.address(source[at]), nbytes)
     else:
         to[to_at : to_at + nbytes] = source[at : at + nbytes]
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _stride(nbytes: cython.longlong, count: cython.longlong) -> cython.Py_ssize_t:
+    """Steps of 32 that hold most of `count` runs which have `nbytes` together."""
+    mean: cython.longlong = nbytes // count if count > 0 else 0
+    return min(256, (2 * mean + 31) // 32 * 32) if mean > 0 else 32
 
 
 @cython.cfunc
@@ -429,25 +440,26 @@ class Decoder:
         i: cython.Py_ssize_t = offsets.fill
         stop: cython.Py_ssize_t = i + min(self.counts[self.top], offsets.capacity - i)
         last: cython.longlong = positions[i - 1]
+        stride: cython.Py_ssize_t = _stride(end - at, self.counts[self.top])
         count: cython.longlong
         head: cython.Py_ssize_t
         nbytes: cython.longlong
+        if size >= _HALF:
+            return DONE
         while i < stop and at < end:
             count = source[at]
-            head = 1
+            head = at + 1
             if count >= 128:
                 count = _varint(source, at, end)
-                if count < 0:
+                if count < 0 or count >= _HALF:
                     break
-                head = _varint_nbytes(count)
-            if _exceeds(count, size, min(end - at - head, room - fill)):
-                break
+                head = at + _varint_nbytes(count)
             nbytes = count * size
-            at += head
-            if nbytes > 0:
-                _copy_short(data, fill, source, at, nbytes)
-                at += nbytes
-                fill += nbytes
+            if nbytes > end - head or nbytes > room - fill:
+                break
+            _copy_short(data, fill, source, head, nbytes, stride)
+            at = head + nbytes
+            fill += nbytes
             last += count
             positions[i] = last
             i += 1
@@ -731,7 +743,10 @@ class Encoder:
         count: cython.longlong
         answer: cython.int = 0
         if self.ops[child] == _BLOCK:
-            self.runs(out, node)
+            if self.measuring:
+                self.measured_runs(node)
+            else:
+                self.runs(out, node)
         while answer == 0 and self.top == frame and self.counts[frame] > 0:
             i = self.begins[frame]
             count = stops.positions[i] - starts.positions[i]
@@ -762,11 +777,11 @@ class Encoder:
         data: cython.const[cython.uchar][::1] = elements.data
         size: cython.longlong = self.sizes[child]
         limit: cython.longlong = self.limits[child]
-        writing: cython.bint = not self.measuring
         at: cython.longlong = self.at
         end: cython.longlong = self.end - 9
         i: cython.longlong = self.begins[self.top]
         stop: cython.longlong = i + self.counts[self.top]
+        stride: cython.Py_ssize_t = _stride(limit * size, stop - i)
         begin: cython.longlong
         count: cython.longlong
         nbytes: cython.longlong
@@ -778,20 +793,48 @@ class Encoder:
             nbytes = count * size
             if nbytes > end - at:
                 break
-            if writing:
-                if count < 128:
-                    out[at] = count
-                    at += 1
-                else:
-                    _put_varint(out, at, count)
-                    at += _varint_nbytes(count)
-                if nbytes > 0:
-                    _copy_short(out, at, data, begin * size, nbytes)
+            if count < 128:
+                out[at] = count
+                at += 1
             else:
+                _put_varint(out, at, count)
                 at += _varint_nbytes(count)
+            _copy_short(out, at, data, begin * size, nbytes, stride)
             at += nbytes
             i += 1
         self.at = at
+        self.counts[self.top] = stop - i
+        self.begins[self.top] = i
+
+    @cython.cfunc
+    @cython.boundscheck(False)
+    @cython.exceptval(check=False)
+    def measured_runs(self, node: cython.Py_ssize_t) -> cython.void:
+        """The bytes of lists of a BLOCK, up to one that points outside its elements, or beyond all sizes."""
+        child: cython.Py_ssize_t = self.child_of[node]
+        starts_column: Given = self.columns[self.column_of[node]]
+        stops_column: Given = self.columns[self.other_of[node]]
+        starts: cython.const[cython.longlong][::1] = starts_column.positions
+        stops: cython.const[cython.longlong][::1] = stops_column.positions
+        limit: cython.longlong = self.limits[child]
+        i: cython.longlong = self.begins[self.top]
+        stop: cython.longlong = i + self.counts[self.top]
+        most: cython.longlong = _HUGE // max(1, self.sizes[child])
+        heads: cython.longlong = 0
+        total: cython.longlong = 0
+        begin: cython.longlong
+        count: cython.longlong
+        while i < stop:
+            begin = starts[i]
+            count = stops[i] - begin
+            if begin < 0 or count < 0 or count > limit or begin > limit - count:
+                break
+            if count > most - total:
+                break
+            heads += 1 if count < 128 else _varint_nbytes(count)
+            total += count
+            i += 1
+        self.at += heads + total * self.sizes[child]
         self.counts[self.top] = stop - i
         self.begins[self.top] = i
 

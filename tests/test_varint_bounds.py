@@ -1,0 +1,90 @@
+"""The kernels of varint chains and of UTF-8: inside their memory, and the same in both forms."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tensorglot import dynd
+from tensorglot.dynd import encode
+from tensorglot.dynd.plan import Kind, plan_of
+from tensorglot.dynd.value import Lists, Value
+from tensorglot.errors import FormatError, InputError
+from tensorglot.kernels import utf8
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages are protected by mprotect of Linux")
+def test_no_byte_beyond_the_memory_is_touched():
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("dynd_guarded.py"))], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "in bounds\n"), done.stderr
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 100])
+def test_ascii(size):
+    text = np.full(size, 0x7F, np.uint8)
+    assert utf8.is_ascii(text, 0, size)
+    for at in range(size):
+        text[at] = 0x80
+        assert not utf8.is_ascii(text, 0, size)
+        assert utf8.is_ascii(text, 0, at)
+        assert utf8.is_ascii(text, at + 1, size)
+        text[at] = 0x7F
+    assert not utf8.is_ascii(text, 0, size + 1)
+    assert not utf8.is_ascii(text, -1, size)
+
+
+WRONG = {
+    "before": ([-1, 0], [1, 1]),
+    "behind": ([0, 0], [1, 5]),
+    "far behind": ([0, 1 << 62], [1, (1 << 62) + 1]),
+    "backwards": ([0, 2], [1, 1]),
+    "a difference that overflows": ([0, 5], [1, -(1 << 63) + 4]),
+    "another": ([0, -(1 << 63)], [1, (1 << 63) - 1]),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("text", ["2 * string", "2 * var * int32", "2 * var * char", "2 * var * string"])
+def test_lists_that_point_outside(text, case):
+    plan = plan_of(dynd.parse(text))
+    lists = next(node for node in plan.nodes if node.kind is Kind.LIST)
+    starts, stops = (np.array(edge, np.int64) for edge in WRONG[case])
+    columns = [None] * len(plan.nodes)
+    columns[lists.id] = Lists(starts, stops)
+    for node in plan.nodes[lists.id + 1 :]:
+        one = np.zeros(4, np.int64)
+        columns[node.id] = Lists(one, one) if node.children else np.zeros(4, node.atom.base if node.atom else np.uint32)
+    value = Value(plan, tuple(columns))
+    for call in (encode.encoded, lambda value: list(encode.pieces(value))):
+        with pytest.raises(InputError) as caught:
+            call(value)
+        assert caught.value.rule == "dynd.range"
+
+
+def test_a_value_that_grows_while_it_is_written():
+    """Another thread may change what was measured: then there is no room, and nothing is written beyond it."""
+    stops = np.array([1, 2], np.int64)
+    plan = plan_of(dynd.parse("2 * bytes"))
+    columns = (None, Lists(np.array([0, 1]), stops), np.zeros(300, np.uint8))
+    writer = encode._Writer(Value(plan, columns))
+    out = np.empty(writer.measure(), np.uint8)
+    stops[1] = 300
+    with pytest.raises(InputError) as caught:
+        writer.write(out)
+    assert caught.value.rule == "dynd.size"
+
+
+@pytest.mark.parametrize("row", [0, 1, 699_999, 999_999])
+def test_the_byte_of_a_fault_in_a_large_column(row):
+    """The column is a mapping of whole pages, of which only a part is to be filled."""
+    data = bytearray(b"\x08abcdefgh" * 1_000_000)
+    data[9 * row + 3] = 0xFF
+    with pytest.raises(FormatError) as caught:
+        dynd.deserialize(data, "1000000 * string")
+    assert (caught.value.rule, caught.value.offset) == ("dynd.utf8", 9 * row + 1)
