@@ -35,6 +35,7 @@ ATTACKS: dict[str, tuple[str, bytes, str]] = {
     "2**62 of a huge dim": ("var * 4611686018427387904 * int64", varint(1 << 62), "dynd.count"),
     "one of a huge dim": ("var * 9223372036854775807 * int64", b"\x01", "dynd.count"),
     "huge dims over strings": ("9223372036854775807 * 9223372036854775807 * string", b"", "dynd.count"),
+    "huge dims in another order": (f"storage[{1 << 62} * {1 << 62} * string, axis=[1, 0]]", b"", "dynd.truncated"),
     "a huge fixed dim": ("9223372036854775807 * int64", b"", "dynd.truncated"),
     "huge bytes[N]": ("9223372036854775807 * bytes[9223372036854775807]", b"x", "dynd.truncated"),
     "2**60 voids": ("var * void", varint(1 << 60), "dynd.void"),
@@ -155,6 +156,18 @@ def test_files(attack, tmp_path):
         assert not report.ok
         with pytest.raises(FormatError):
             all_serialized(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"0 * {1 << 62} * 2 * int8", f"storage[0 * {1 << 62} * 2 * string, axis=[2, 1, 0]]", f"{1 << 60} * 0 * 8 * int8"],
+)
+def test_shapes_that_no_array_has(text):
+    """Without elements, and so without bytes; NumPy counts the other dims."""
+    for call in (lambda: dynd.deserialize(b"", text), lambda: dynd.unpack(sized(text.encode()))):
+        with pytest.raises(tg.UnsupportedError) as caught:
+            call()
+        assert caught.value.rule == "dynd.shape"
 
 
 def test_valid_data_near_the_bounds():

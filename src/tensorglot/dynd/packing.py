@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.dynd.plan import Kind, Node
+from tensorglot.dynd.plan import Kind, Node, check_shape
 from tensorglot.dynd.value import Column, Value
 
 __all__ = ["is_missing", "packed_bytes", "unpacked_columns"]
@@ -48,6 +48,7 @@ def _strided(node: Node, raw: Raw, offset: int, lead: tuple[int, ...], strides: 
     stored = (*(node.shape[axis] for axis in node.axis), *node.shape[rank:], *node.atom.tail)
     count = math.prod(lead)
     if count == 0 or 0 in stored:
+        check_shape((0, count, *stored), base.itemsize)
         values: NDArray[Any] = np.empty((count, *stored), base)
     else:
         inner = math.prod(stored)

@@ -41,7 +41,7 @@ from tensorglot.model.types import (
     symbolic,
 )
 
-__all__ = ["HUGE", "Kind", "Node", "Plan", "plan_of"]
+__all__ = ["HUGE", "Kind", "Node", "Plan", "check_shape", "plan_of"]
 
 HUGE = 1 << 62
 """Where sizes stop growing: nothing that large exists."""
@@ -189,7 +189,14 @@ def _node(type: Type, inner: list[Node]) -> Node:
     raise InputError(f"{type} has no data", rule="dynd.symbolic")
 
 
+def check_shape(shape: tuple[int, ...], itemsize: int) -> None:
+    """Refuses a shape that no array can have although it holds nothing: NumPy counts the other dims."""
+    if 0 in shape and math.prod(size for size in shape if size) * max(1, itemsize) >= 1 << 63:
+        raise UnsupportedError("an array without elements whose other dims are beyond 2^63", rule="dynd.shape")
+
+
 def _block(type: Type, shape: tuple[int, ...], axis: tuple[int, ...], atom: Atom) -> Node:
+    check_shape(shape, atom.nbytes)
     nbytes = _product(*shape, atom.nbytes)
     objects = 1
     for size in reversed(shape):
@@ -218,6 +225,7 @@ def _storage(type: Storage, inner: Node) -> Node:
 
 
 def _repeat(type: Type, shape: tuple[int, ...], axis: tuple[int, ...], inner: Node) -> Node:
+    check_shape(shape, 8)
     nbytes = None if inner.nbytes is None else _product(*shape, inner.nbytes)
     objects = _sum(1, _product(*shape, inner.objects))
     return Node(Kind.REPEAT, type, (inner,), shape, axis, None, nbytes, _product(*shape, inner.least), objects)

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.dynd.plan import Kind, Node, Plan
+from tensorglot.dynd.plan import HUGE, Kind, Node, Plan
 from tensorglot.kernels import varints as kernel
 
 __all__ = ["Op", "Program", "decoding", "program_for"]
@@ -102,7 +102,7 @@ def _assembled(ops: list[Op], depth: int) -> Program:
         tuple(ops),
         depth + 1,
         _column(op.code for op in ops),
-        _column((op.node.nbytes or 0) if op.code == kernel.BLOCK else op.node.size for op in ops),
+        _column((op.node.nbytes or 0) if op.code == kernel.BLOCK else min(op.node.size, HUGE) for op in ops),
         _column(op.column for op in ops),
         _column(child_of),
         _column(len(op.children) for op in ops),
