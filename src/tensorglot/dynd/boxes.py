@@ -46,7 +46,7 @@ class Boxes:
         for value in self.values:
             yield memoryview(type_header(value.plan.type))
             for piece in pieces(value):
-                yield piece.copy().data
+                yield piece.data
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
         at = 0

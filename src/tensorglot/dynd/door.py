@@ -124,7 +124,7 @@ def is_block(value: Any, type: Type | None) -> bool:
 
 
 def value_pieces(value: Any, type: Type | None) -> Iterator[memoryview]:
-    """The canonical bytes of any value, in bounded memory. A piece stays as it is until the second after it."""
+    """The canonical bytes of any value, in bounded memory. A piece stays as it is."""
     if isinstance(type, Array) and not (isinstance(value, Tensor) and value.type == type):
         inner = as_tensor(value)
         if not matches(type.element, inner.type):
@@ -142,7 +142,7 @@ def _views(arrays: Iterator[NDArray[np.uint8]]) -> Iterator[memoryview]:
 
 
 def tensor_pieces(tensor: Tensor) -> Iterator[memoryview]:
-    """The canonical bytes of a tensor, in bounded memory. A piece stays as it is until the second after it."""
+    """The canonical bytes of a tensor, in bounded memory. A piece stays as it is."""
     if tensor.layout == NESTED:
         yield from _views(pieces(from_tensor(tensor)))
         return

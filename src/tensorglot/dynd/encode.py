@@ -8,7 +8,6 @@ piece. What lies in memory as it is serialized is handed on without a copy.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import cycle
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +51,7 @@ def encoded(value: Value) -> NDArray[np.uint8]:
 
 
 def pieces(value: Value) -> Iterator[NDArray[np.uint8]]:
-    """The bytes of a value. A piece stays as it is until the second one after it is asked for."""
+    """The bytes of a value. A piece stays as it is, however many are asked for after it."""
     flat = _flat(value)
     if flat is None:
         yield from _Writer(value).pieces()
@@ -142,13 +141,16 @@ class _Writer:
                 at += len(flat)
 
     def pieces(self) -> Iterator[NDArray[np.uint8]]:
-        buffers = cycle(np.empty((2, PIECE_NBYTES), np.uint8))
+        buffer = np.empty(PIECE_NBYTES, np.uint8)
         self.kernel.start()
         while True:
-            buffer = next(buffers)
             answer = self.kernel.run(buffer, False)
-            if self.kernel.written():
-                yield buffer[: self.kernel.written()]
+            nbytes = int(self.kernel.written())
+            if nbytes > PIECE_NBYTES // 2:
+                yield buffer[:nbytes]
+                buffer = np.empty(PIECE_NBYTES, np.uint8)
+            elif nbytes:
+                yield buffer[:nbytes].copy()
             if answer == kernel.DONE:
                 return
             if answer != kernel.MORE:
