@@ -55,6 +55,8 @@ def _faults(value: Value, limits: Limits) -> Iterator[Fault]:
             yield from _types(node, value, limits)
         elif node.kind is Kind.OPTION and node.atom is not None:
             yield from _sentinels(node, value)
+        elif node.kind is Kind.CHAR:
+            yield from _codes(node, value.array(node))
 
 
 def _limit(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
@@ -126,6 +128,12 @@ def _texts(node: Node, value: Value) -> Iterator[Fault]:
     row = utf8.first_invalid_text(data, starts, stops)
     if row != utf8.OK:
         yield Fault(node.child, int(starts[row]), 0, "dynd.utf8", "a string that is not UTF-8")
+
+
+def _codes(node: Node, codes: NDArray[Any]) -> Iterator[Fault]:
+    bad = (codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))
+    if bad.any():
+        yield Fault(node, int(np.argmax(bad)), 0, "dynd.utf8", "a char that is no character")
 
 
 def _types(node: Node, value: Value, limits: Limits) -> Iterator[Fault]:

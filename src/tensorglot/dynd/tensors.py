@@ -9,30 +9,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.dynd.boxes import Boxes, boxes_payload
-from tensorglot.dynd.check import first_fault
+from tensorglot.dynd.boxes import boxes_payload
+from tensorglot.dynd.columns import from_parts
 from tensorglot.dynd.decode import decode
 from tensorglot.dynd.densify import densified
 from tensorglot.dynd.inputs import Memory as Input
 from tensorglot.dynd.plan import Kind, Node, plan_of
-from tensorglot.dynd.value import Column, Lists, Value, lists_of
-from tensorglot.errors import FormatError, LimitError
+from tensorglot.dynd.value import Column, Lists, Value
+from tensorglot.errors import FormatError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.dtypes import BY_NAME, DType, pack
-from tensorglot.model.payload import Encoded, Memory
+from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import NESTED, NUMPY_RANK, TYPE_ATTRIBUTE, Part, Tensor
-from tensorglot.model.types import ANY, Array, dense_parts
+from tensorglot.model.types import dense_parts
 
 __all__ = ["SERIALIZED", "from_tensor", "to_tensor"]
 
 SERIALIZED = "serialized"
-"""The only part of a nested tensor in a file that has it as its bytes."""
+"""The only part of a nested tensor in a file that has it as its bytes, and of one without columns."""
 
 _POSITIONS, _BYTES, _CODES = BY_NAME["int64"], BY_NAME["uint8"], BY_NAME["uint32"]
 
@@ -50,6 +49,8 @@ def to_tensor(value: Value, name: str = "") -> Tensor:
             offsets, boxes = boxes_payload(value.boxes(node))
             parts[node.column("offsets")] = Part(_POSITIONS, offsets.shape, Memory(offsets))
             parts[node.column("data")] = Part(_BYTES, (boxes.nbytes,), boxes)
+    if not parts:  # `()`, `3 * {}`: a type with one value
+        parts[SERIALIZED] = Part(_BYTES, (0,), Memory(np.empty(0, np.uint8)))
     return Tensor(name, parts, NESTED, value.plan.type, {TYPE_ATTRIBUTE: str(value.plan.type)})
 
 
@@ -64,7 +65,8 @@ def _dense(value: Value, row: DType, shape: tuple[int, ...], name: str) -> Tenso
 def _columns(value: Value, node: Node) -> Iterator[tuple[str, DType, NDArray[Any]]]:
     if node.kind is Kind.BLOCK and node.atom is not None:
         array = value.array(node)
-        yield ("data", _BYTES, array.view(np.uint8)) if node.atom.row.packed else ("data", node.atom.row, array)
+        spare = node.atom.row.packed or node.atom.limit > 2  # more than a bool or a packed element has
+        yield ("data", _BYTES, array.view(np.uint8)) if spare else ("data", node.atom.row, array)
     elif node.kind is Kind.CHAR:
         yield "data", _CODES, value.array(node)
     elif node.kind is Kind.LIST:
@@ -102,22 +104,11 @@ def from_tensor(tensor: Tensor) -> Value:
     plan = plan_of(tensor.type)
     if SERIALIZED in tensor.parts:
         return _deserialized(tensor)
-    columns: list[Column] = [None] * len(plan.nodes)
     if tensor.layout == "dense":
+        columns: list[Column] = [None] * len(plan.nodes)
         _dense_columns(tensor, columns)
         return Value(plan, tuple(columns))
-    for node in plan.nodes:
-        columns[node.id] = _column(tensor, node)
-    value = Value(plan, tuple(columns))
-    if not all(_is_ours(part) for part in tensor.parts.values()):
-        _check(value, tensor.name)
-    return value
-
-
-def _is_ours(part: Part) -> bool:
-    """Whether a part was made by `to_tensor`, and so is right."""
-    payload = part.payload
-    return isinstance(payload, Memory) or (isinstance(payload, Encoded) and isinstance(payload.codec, Boxes))
+    return from_parts(tensor)
 
 
 def _deserialized(tensor: Tensor) -> Value:
@@ -135,25 +126,6 @@ def _deserialized(tensor: Tensor) -> Value:
     return value
 
 
-def _check(value: Value, name: str) -> None:
-    """Refuses columns from a file that point outside one another, or hold what no value has."""
-    counts, needs = value.counts(), value.needs()
-    for node in value.plan.nodes:
-        inside = node.id == 0 or needs[node.id] <= counts[node.id]
-        if node.kind is Kind.LIST:
-            starts, stops = value.lists(node)
-            inside = (
-                inside and len(starts) == len(stops) and bool((stops >= starts).all()) and min(starts, default=0) >= 0
-            )
-        if not inside or counts[0] < 1:
-            raise FormatError(f"{node.path or 'the root'} points outside its elements", rule="dynd.range", tensor=name)
-        if needs[node.id] * node.charge > DEFAULT.void_count:
-            raise LimitError("too many values without bytes", rule="dynd.void", tensor=name)
-    fault = first_fault(value, DEFAULT)
-    if fault is not None:
-        raise FormatError(fault.message, rule=fault.rule, tensor=name)
-
-
 def _dense_columns(tensor: Tensor, columns: list[Column]) -> None:
     plan = plan_of(tensor.type)
     node = next(node for node in plan.nodes if node.kind is Kind.BLOCK)
@@ -166,42 +138,3 @@ def _dense_columns(tensor: Tensor, columns: list[Column]) -> None:
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     count = math.prod(size for parent in plan.nodes[: node.id] for size in parent.shape)
     columns[node.id] = array.reshape((count, *node.shape, *node.atom.tail))
-
-
-def _column(tensor: Tensor, node: Node) -> Column:
-    if node.kind is Kind.BLOCK and node.atom is not None:
-        array = _part(tensor, node, "data")
-        expected = (*node.shape, *node.atom.tail)
-        if array.shape[1:] != expected and array.ndim == 1 and (size := math.prod(expected)):
-            array = array[: len(array) // size * size].reshape((-1, *expected))
-        if array.itemsize != node.atom.base.itemsize or array.shape[1:] != expected:
-            raise FormatError(f"a part of shape {list(array.shape)} for {node.type}", rule="dynd.parts")
-        return array.view(node.atom.base)
-    if node.kind is Kind.CHAR:
-        return _part(tensor, node, "data")
-    if node.kind is Kind.LIST:
-        if node.column("offsets") in tensor.parts:
-            return lists_of(_part(tensor, node, "offsets"))
-        return Lists(_part(tensor, node, "starts"), _part(tensor, node, "stops"))
-    if node.kind is Kind.OPTION and (node.atom is None or node.column("index") in tensor.parts):
-        return _part(tensor, node, "index")
-    if node.kind is Kind.BOX:
-        held = tensor.parts.get(node.column("data"))
-        if held is not None and isinstance(held.payload, Encoded) and isinstance(held.payload.codec, Boxes):
-            return held.payload.codec.values
-        offsets, data = _part(tensor, node, "offsets").tolist(), _part(tensor, node, "data")
-        whole = np.ascontiguousarray(data)
-        return [_unboxed(whole[a:b]) for a, b in pairwise(offsets)]
-    return None
-
-
-def _unboxed(data: NDArray[np.uint8]) -> Value:
-    value = decode(Input(data), Array(ANY), DEFAULT)
-    return value.boxes(value.plan.root)[0]
-
-
-def _part(tensor: Tensor, node: Node, role: str) -> NDArray[Any]:
-    part = tensor.parts.get(node.column(role))
-    if part is None:
-        raise FormatError(f"no part {node.column(role)}", rule="dynd.parts", tensor=tensor.name)
-    return part.array(tensor.name)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tensorglot.dynd.plan import HUGE, Kind, Node, Plan
 
-__all__ = ["Column", "Lists", "Positions", "Value", "lists_of"]
+__all__ = ["Column", "Lists", "Positions", "Value", "child_need", "lists_of"]
 
 Positions: TypeAlias = NDArray[np.int64]
 
@@ -82,17 +82,18 @@ class Value:
         """How many values of each node are used, the last of them and all before it."""
         needs = [1] * len(self.columns)
         for node in self.plan.nodes:
-            need = needs[node.id]
-            column = self.columns[node.id]
-            if isinstance(column, Lists):
-                need = int(column.stops[:need].max(initial=0))
-            elif node.kind is Kind.OPTION and isinstance(column, np.ndarray):
-                need = int(column[:need].max(initial=-1)) + 1
-            elif node.kind is Kind.REPEAT:
-                need *= node.size
             for child in node.children:
-                needs[child.id] = need
+                needs[child.id] = child_need(node, self.columns[node.id], needs[node.id])
         return needs
+
+
+def child_need(node: Node, column: Column, need: int) -> int:
+    """How many values of its children the first `need` values of a node use."""
+    if isinstance(column, Lists):
+        return int(column.stops[:need].max(initial=0))
+    if node.kind is Kind.OPTION and isinstance(column, np.ndarray):
+        return int(column[:need].max(initial=-1)) + 1
+    return need * node.size if node.kind is Kind.REPEAT else need
 
 
 def lists_of(offsets: Positions) -> Lists:

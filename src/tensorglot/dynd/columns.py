@@ -1,0 +1,199 @@
+"""The columns of a nested tensor whose parts come from a file, or from memory that we made.
+
+Of a file nothing is believed: a part may be absent, of another element type, too
+short, or point anywhere. What passes here is a value that serializes, and not to
+vastly more bytes than are stored. Columns without bytes (of `void`, of dims of 0) have no
+length in a file; they are as long as is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.dynd.boxes import Boxes
+from tensorglot.dynd.check import first_fault
+from tensorglot.dynd.decode import decode
+from tensorglot.dynd.encode import measured
+from tensorglot.dynd.inputs import Memory as Input
+from tensorglot.dynd.plan import Kind, Node, check_shape, plan_of
+from tensorglot.dynd.value import Column, Lists, Positions, Value, child_need, lists_of
+from tensorglot.errors import FormatError, LimitError
+from tensorglot.limits import DEFAULT
+from tensorglot.model.payload import Encoded, Memory
+from tensorglot.model.tensor import Part, Tensor
+from tensorglot.model.types import ANY, Array
+
+__all__ = ["from_parts"]
+
+_MOST_NBYTES, _MOST_PER_STORED = 64 << 20, 256
+"""What lists that share elements may grow to when they are written one after the other."""
+
+Weights: TypeAlias = "NDArray[np.float64] | float"
+
+
+def from_parts(tensor: Tensor) -> Value:
+    """The value of a nested tensor, checked where its parts are not our own."""
+    plan = plan_of(tensor.type)
+    columns: list[Column] = [None] * len(plan.nodes)
+    needs = [1] * len(plan.nodes)
+    for node in plan.nodes:
+        if needs[node.id] * node.charge > DEFAULT.void_count:
+            raise LimitError("too many values without bytes", rule="dynd.void", tensor=tensor.name)
+        column = columns[node.id] = _column(tensor, node, needs[node.id])
+        for child in node.children:
+            needs[child.id] = child_need(node, column, needs[node.id])
+    value = Value(plan, tuple(columns))
+    if not all(_is_ours(part) for part in tensor.parts.values()):
+        _check(value, needs, tensor)
+    return value
+
+
+def _is_ours(part: Part) -> bool:
+    """Whether a part was made by `to_tensor`, and so is right."""
+    payload = part.payload
+    return isinstance(payload, Memory) or (isinstance(payload, Encoded) and isinstance(payload.codec, Boxes))
+
+
+def _column(tensor: Tensor, node: Node, need: int) -> Column:
+    if node.kind is Kind.BLOCK:
+        return _block(tensor, node, need)
+    if node.kind is Kind.CHAR:
+        return _integers(tensor, node, "data").astype(np.uint32, copy=False)
+    if node.kind is Kind.LIST:
+        if node.column("offsets") in tensor.parts:
+            return lists_of(_positions(tensor, node, "offsets"))
+        return Lists(_positions(tensor, node, "starts"), _positions(tensor, node, "stops"))
+    if node.kind is Kind.OPTION and (node.atom is None or node.column("index") in tensor.parts):
+        return _positions(tensor, node, "index")
+    return _boxes(tensor, node) if node.kind is Kind.BOX else None
+
+
+def _part(tensor: Tensor, node: Node, role: str) -> NDArray[Any]:
+    part = tensor.parts.get(node.column(role))
+    if part is None:
+        raise FormatError(f"no part {node.column(role)}", rule="dynd.parts", tensor=tensor.name)
+    return part.array(tensor.name)
+
+
+def _integers(tensor: Tensor, node: Node, role: str) -> NDArray[Any]:
+    array = _part(tensor, node, role)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise FormatError(f"{node.column(role)} is not a row of integers", rule="dynd.parts", tensor=tensor.name)
+    return array
+
+
+def _positions(tensor: Tensor, node: Node, role: str) -> Positions:
+    array = _integers(tensor, node, role)
+    if array.dtype == np.uint64 and array.max(initial=0) >= 1 << 63:
+        raise FormatError(f"{node.column(role)} has numbers beyond 2^63", rule="dynd.range", tensor=tensor.name)
+    return array.astype(np.int64, copy=False)
+
+
+def _block(tensor: Tensor, node: Node, need: int) -> NDArray[Any]:
+    assert node.atom is not None  # noqa: S101
+    expected = (*node.shape, *node.atom.tail)
+    size = math.prod(expected)
+    if size == 0:
+        check_shape((0, need, *expected), node.atom.base.itemsize)
+        return np.empty((need, *expected), node.atom.base)
+    array = _part(tensor, node, "data")
+    if array.shape[1:] != expected and array.ndim == 1:
+        array = array[: len(array) // size * size].reshape((-1, *expected))
+    if array.itemsize != node.atom.base.itemsize or array.shape[1:] != expected:
+        raise FormatError(f"a part of shape {list(array.shape)} for {node.type}", rule="dynd.parts", tensor=tensor.name)
+    return array.view(node.atom.base)
+
+
+def _boxes(tensor: Tensor, node: Node) -> list[Value]:
+    held = tensor.parts.get(node.column("data"))
+    if held is not None and isinstance(held.payload, Encoded) and isinstance(held.payload.codec, Boxes):
+        return held.payload.codec.values
+    offsets, data = _positions(tensor, node, "offsets"), np.ascontiguousarray(_part(tensor, node, "data"))
+    raw = data.reshape(-1).view(np.uint8)
+    if len(offsets) == 0 or offsets[0] < 0 or offsets[-1] > len(raw) or (np.diff(offsets) < 0).any():
+        raise FormatError(f"{node.path or 'the root'} points outside its bytes", rule="dynd.range", tensor=tensor.name)
+    return [_unboxed(raw[start:stop]) for start, stop in pairwise(offsets.tolist())]
+
+
+def _unboxed(data: NDArray[np.uint8]) -> Value:
+    source = Input(data)
+    value = decode(source, Array(ANY), DEFAULT)
+    source.finish()
+    return value.boxes(value.plan.root)[0]
+
+
+def _check(value: Value, needs: list[int], tensor: Tensor) -> None:
+    """Refuses columns that point outside one another, or hold what no value has."""
+    counts = value.counts()
+    for node in value.plan.nodes:
+        inside = needs[node.id] <= counts[node.id]
+        if node.kind is Kind.LIST:
+            starts, stops = value.lists(node)
+            inside = (
+                inside and len(starts) == len(stops) and bool((stops >= starts).all() and starts.min(initial=0) >= 0)
+            )
+        if not inside:
+            raise FormatError(
+                f"{node.path or 'the root'} points outside its elements", rule="dynd.range", tensor=tensor.name
+            )
+    fault = first_fault(value, DEFAULT)
+    if fault is not None:
+        raise FormatError(fault.message, rule=fault.rule, tensor=tensor.name)
+    if _may_share(value, tensor) and _weight(value, needs) > max(_MOST_NBYTES, _MOST_PER_STORED * tensor.nbytes):
+        raise LimitError("lists that share elements, and are vast without", rule="dynd.shared", tensor=tensor.name)
+
+
+def _may_share(value: Value, tensor: Tensor) -> bool:
+    """Whether two values may be made of one element. Offsets that do not decrease never do that."""
+    return any(
+        value.index(node) is not None if node.kind is Kind.OPTION else node.column("starts") in tensor.parts
+        for node in value.plan.nodes
+    )
+
+
+def _weight(value: Value, needs: list[int]) -> float:
+    """The bytes and Python objects of a value, at most; in time that does not grow with them."""
+    weights: list[Weights] = [0.0] * len(needs)
+    for node in value.plan.inside_out():
+        inner = [weights[child.id] for child in node.children]
+        weights[node.id] = _weights(value, node, inner, needs[node.id])
+    root = weights[0]
+    return root if isinstance(root, float) else float(root[0])
+
+
+def _weights(value: Value, node: Node, inner: list[Weights], count: int) -> Weights:
+    """Of each of the first `count` values of a node, or of any."""
+    if node.kind is Kind.BOX:
+        return np.array([measured(box) for box in value.boxes(node)[:count]], np.float64)
+    if node.kind is Kind.LIST:
+        starts, stops = (edge[:count] for edge in value.lists(node))
+        if isinstance(inner[0], float):
+            return 9.0 + (stops - starts).astype(np.float64) * inner[0]
+        sums = np.concatenate([[0.0], np.cumsum(inner[0])])
+        return 9.0 + np.where(starts == stops, 0.0, sums.take(stops, mode="clip") - sums.take(starts, mode="clip"))
+    if node.kind is Kind.OPTION:
+        index = value.index(node)
+        return 1.0 + (inner[0] if index is None or isinstance(inner[0], float) else _picked(inner[0], index[:count]))
+    if node.kind is Kind.REPEAT:
+        return 1.0 + _summed(inner[0], count, node.size)
+    if node.kind is Kind.SEQUENCE:
+        total: Weights = 1.0
+        for each in inner:
+            total = total + each
+        return total
+    return float(node.least + node.objects) if node.kind is Kind.BLOCK else 4.0
+
+
+def _summed(weights: Weights, count: int, size: int) -> Weights:
+    if isinstance(weights, float) or size == 0:
+        return weights * size if isinstance(weights, float) else 0.0
+    return weights.reshape(count, size) @ np.ones(size)
+
+
+def _picked(weights: NDArray[np.float64], index: Positions) -> NDArray[np.float64]:
+    return np.append(weights, 0.0)[np.where(index < 0, len(weights), index)]
