@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dynd_random import mutant, random_bytes, random_type
 from tensorglot import dynd
 from tensorglot.dynd.cbor import TAG, is_native
-from tensorglot.errors import FormatError, InputError, LimitError
+from tensorglot.errors import FormatError, InputError, LimitError, TensorNotFound
 from tensorglot.limits import Limits
 from test_dynd_vectors import value_of
 
@@ -192,6 +192,9 @@ def test_dag_nodes():
     with pytest.raises(InputError) as caught:
         dynd.from_cbor(bytes.fromhex(CAS["array_node_hex"]), profile="dag")
     assert caught.value.rule == "dynd.cbor.link"
+    with pytest.raises(TensorNotFound) as caught:
+        dynd.from_cbor(bytes.fromhex(CAS["array_node_hex"]), profile="dag", store={})
+    assert caught.value.rule == "dynd.merkle.store"
     whole = dynd.to_cbor(values, profile="dag")
     for wrong in (
         whole.replace(b"dynd\x01", b"dynd\x02"),

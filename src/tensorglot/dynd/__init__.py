@@ -16,6 +16,7 @@ If bytes are accepted, serializing the result gives the same bytes again.
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -34,7 +35,7 @@ from tensorglot.dynd.door import (
     value_pieces,
 )
 from tensorglot.dynd.encode import encoded, type_header
-from tensorglot.dynd.merkle import Link
+from tensorglot.dynd.merkle import Link, found_in
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.to_numpy import to_numpy
 from tensorglot.dynd.to_python import to_python
@@ -182,7 +183,7 @@ def from_cbor(
     if profile == "exchange":
         found, content = cbor.from_exchange(raw, limits)
     else:
-        found, content = cbor.from_dag(raw, None if store is None else store.__getitem__, limits)
+        found, content = cbor.from_dag(raw, None if store is None else partial(found_in, store), limits)
     if type is not None and as_type(type) != found:
         raise FormatError(f"a value of type {found}, not {as_type(type)}", rule="dynd.cbor.type")
     return to_tensor(_decoded(content, found, limits))

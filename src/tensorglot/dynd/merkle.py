@@ -21,7 +21,7 @@ from tensorglot.model.tensor import Tensor
 from tensorglot.model.typebase import Type
 from tensorglot.wire.cid import CID, data_blocks, data_cid
 
-__all__ = ["Link"]
+__all__ = ["Link", "found_in"]
 
 
 class Link:
@@ -81,7 +81,7 @@ class Link:
         from tensorglot.dynd import deserialize
 
         if self._tensor is None:
-            blocks = [bytes(block) for block in data_blocks(self.cid, lambda cid: _found(store, cid))]
+            blocks = [bytes(block) for block in data_blocks(self.cid, lambda cid: found_in(store, cid))]
             data = np.frombuffer(b"".join(blocks), np.uint8)
             self._tensor = deserialize(data, self.type)
         return self._tensor
@@ -100,7 +100,8 @@ class Link:
         return f"Link({self.type}, {self.state}{name})"
 
 
-def _found(store: Mapping[CID, Any], cid: CID) -> Any:
+def found_in(store: Mapping[CID, Any], cid: CID) -> Any:
+    """A block of a store."""
     try:
         return store[cid]
     except KeyError as error:
