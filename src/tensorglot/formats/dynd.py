@@ -3,16 +3,18 @@
     file = varint, that many bytes of type text | the serialized value
 
 A struct is an archive of its fields; any other value is an archive of one tensor,
-`data`. A field that is a block of elements is a dense tensor where it lies; every
-other is kept as its bytes until somebody asks. Elements of less than a byte take one
-each. Fields of a fixed size are found without reading them; one of another size is
-passed over to find the next.
+`data`. A tensor of that name alone is written so, and `strict` refuses a struct of it.
+
+A field that is a block of elements is a dense tensor where it lies; every other is
+kept as its bytes until somebody asks. Elements of less than a byte take one each.
+Fields of a fixed size are found without reading them; one of another size is passed
+over to find the next.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -45,6 +47,8 @@ _BYTES = BY_NAME["uint8"].code
 
 def read(source: Source, options: ReadOptions) -> Index:
     type, begin = _header(source, options)
+    if options.strict and isinstance(type, Struct) and _is_single(type.fields):
+        raise FormatError(f"a value called '{UNNAMED}' stands alone, not in a struct", rule="dynd.strict", offset=0)
     fields = type.fields if isinstance(type, Struct) else ((UNNAMED, type),)
     spans = _spans(source, [field for _, field in fields], begin, options)
     blocks = [_block(field) for _, field in fields]
@@ -71,6 +75,11 @@ def read(source: Source, options: ReadOptions) -> Index:
         codecs=narrow,
         decoded_nbytes={i: codec.dtype.nbytes(codec.count) for i, codec in narrow.items()},
     )
+
+
+def _is_single(fields: Sequence[tuple[str, Type]]) -> bool:
+    """Whether values are written as one that has no name."""
+    return len(fields) == 1 and fields[0][0] == UNNAMED and not isinstance(fields[0][1], Struct)
 
 
 def _block(type: Type) -> tuple[int, tuple[int, ...]] | None:
@@ -161,9 +170,8 @@ def inspect(archive: Archive) -> Iterator[FormatError]:
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     tensors = [archive.tensor_at(i) for i in range(len(archive))]
-    type: Type = Struct(tuple((tensor.name, tensor.type) for tensor in tensors))
-    if len(tensors) == 1 and tensors[0].name == UNNAMED and not isinstance(tensors[0].type, Struct):
-        type = tensors[0].type
+    fields = tuple((tensor.name, tensor.type) for tensor in tensors)
+    type = tensors[0].type if _is_single(fields) else Struct(fields)
     if len(str(type)) > TEXT_NBYTES:
         raise UnsupportedError(f"a type of more than {TEXT_NBYTES} characters", rule="dynd.type.length")
     for tensor in tensors:
