@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["bintensors", "bson", "foreign", "ztensor"]
+__all__ = ["bintensors", "bson", "dynd", "foreign", "ztensor"]
 
 
 def _target(name: str) -> Any:
@@ -22,5 +22,6 @@ def _target(name: str) -> Any:
 
 bintensors = _target("bintensors")
 bson = _target("bson")
+dynd = _target("dynd")
 ztensor = _target("ztensor")
 foreign = _target("foreign")

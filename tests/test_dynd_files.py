@@ -8,7 +8,15 @@ import pytest
 import tensorglot as tg
 from dynd_random import sized
 from tensorglot import dynd
-from tensorglot.errors import FormatError, InputError, IntegrityError, TensorNotFound, TruncatedError, UnsupportedError
+from tensorglot.errors import (
+    FormatError,
+    InputError,
+    IntegrityError,
+    LimitError,
+    TensorNotFound,
+    TruncatedError,
+    UnsupportedError,
+)
 
 NESTED = dynd.array([{"a": [1, 2], "s": "x"}, {"a": [], "s": "yé"}], "var * {a: var * int16, s: string}")
 TENSORS = {
@@ -97,6 +105,22 @@ HOSTILE = {
     "another element type": ({"offsets": [0, 1], "content.data": np.zeros(1, np.int32)}, "var * int8"),
     "text that is none": ({"offsets": [0, 1], "content.data": np.array([255], np.uint8)}, "string"),
     "a value that stands for missing": ({"index": [0], "content.data": np.array([-128], np.int8)}, "?int8"),
+    "offsets of another kind": ({"offsets": [0.0, 2.0], "content.data": np.zeros(3, np.int8)}, "var * int8"),
+    "offsets that are bools": (
+        {"offsets": np.array([False, True]), "content.data": np.zeros(3, np.int8)},
+        "var * int8",
+    ),
+    "an index of floats": ({"index": np.array([np.nan]), "content.data": np.zeros(1, np.uint8)}, "?uint8"),
+    "an index of huge numbers": (
+        {"index": np.array([2**64 - 1, 2**63], np.uint64), "content.data": [1]},
+        "2 * ?uint64",
+    ),
+    "chars that are floats": ({"data": np.array([97.0])}, "1 * char"),
+    "chars beyond Unicode": ({"data": np.array([0x110000], np.uint32)}, "1 * char"),
+    "chars that are surrogates": ({"data": np.array([0xD800], np.uint32)}, "1 * char"),
+    "boxes that fall": ({"offsets": [5, 0, 5], "data": np.frombuffer(b"\x04void", np.uint8)}, "2 * array[Any]"),
+    "boxes from below": ({"offsets": [-5, 5], "data": np.frombuffer(b"\x04void", np.uint8)}, "array[Any]"),
+    "bytes behind a box": ({"offsets": [0, 6], "data": np.frombuffer(b"\x04voidx", np.uint8)}, "array[Any]"),
     "boxes of rubbish": ({"offsets": [0, 2], "data": np.array([255, 255], np.uint8)}, "array[Any]"),
     "boxes beyond their bytes": ({"offsets": [0, 99], "data": np.array([4], np.uint8)}, "array[Any]"),
 }
@@ -109,6 +133,78 @@ def test_parts_from_a_file_are_checked(tmp_path, attack):
     for verb in (tg.Tensor.tolist, tg.Tensor.serialize, tg.Tensor.cid, tg.Tensor.awkward, tg.Tensor.arrow):
         with tg.open(path) as archive, pytest.raises(FormatError):
             verb(archive["t"])
+
+
+SHARED = {
+    "lists": ({"starts": np.zeros(9999, np.int64), "stops": np.full(9999, 9999), "content.data": np.zeros(9999)},
+              "9999 * var * float64"),
+    "lists of lists": ({"starts": np.zeros(9999, np.int64), "stops": np.full(9999, 9999),
+                        "content.offsets": np.minimum(np.arange(10_000), 1) * 9999,
+                        "content.content.data": np.zeros(9999, np.uint8)}, "9999 * var * bytes"),
+    "lists of nothing": ({"starts": np.zeros(9999, np.int64), "stops": np.full(9999, 9999)}, "9999 * var * void"),
+    "options": ({"index": np.zeros(9999, np.int64), "content.offsets": [0, 9999],
+                 "content.content.data": np.zeros(9999)}, "9999 * ?var * float64"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", SHARED)
+def test_lists_that_share_their_elements_are_no_bomb(tmp_path, attack):
+    """A small file whose value would be vast."""
+    path = tmp_path / "x.zt"
+    tg.save(path, {"t": hostile(*SHARED[attack])})
+    assert path.stat().st_size < 400_000
+    for verb in (tg.Tensor.tolist, tg.Tensor.serialize, tg.Tensor.cid):
+        with tg.open(path) as archive, pytest.raises(LimitError) as caught:
+            verb(archive["t"])
+        assert caught.value.rule == "dynd.shared"
+
+
+def test_lists_that_share_some_elements_are_read(tmp_path):
+    parts = {"starts": [0, 1, 0], "stops": [2, 3, 0], "content.data": np.array([5, 6, 7], np.int8)}
+    tg.save(tmp_path / "x.zt", {"t": hostile(parts, "3 * var * int8")})
+    with tg.open(tmp_path / "x.zt") as archive:
+        assert archive["t"].tolist() == [[5, 6], [6, 7], []]
+        assert archive["t"].serialize() == b"\2\5\6\2\6\7\0"
+
+
+EMPTY = ["()", "3 * {}", "var * void", "{a: var * 0 * int32, b: 2 * void}", "var * 2 * 0 * bytes[3]", "?()",
+         "var * ?bool", "2 * bytes[0]", "storage[3 * 0 * int4, axis=[1, 0]]", "?1 * var * {a: bytes}"]  # fmt: skip
+
+
+@pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2", "dynd"])
+@pytest.mark.parametrize("text", EMPTY)
+def test_values_with_few_bytes_or_columns_live_in_files(text, format):
+    for data in (b"", b"\0", b"\1", b"\3", b"\3\0\1\2"):
+        try:
+            tensor = dynd.deserialize(data, text)
+        except FormatError:
+            continue
+        assert (tensor.offset, tensor.checksum, tensor.encoding) == (None, None, "raw")
+        with tg.open(tg.dumps({"t": tensor}, format=format), format=format) as archive:
+            assert archive["t"].serialize() == data
+            assert repr(archive["t"].tolist()) == repr(tensor.tolist())
+            assert archive["t"].cid() == tensor.cid()
+
+
+def test_pieces_of_a_large_value_stay_as_they_are(tmp_path):
+    """Whoever collects the pieces before it joins them gets the same bytes."""
+    lists = dynd.array(np.arange(3_000_000).reshape(-1, 3), "var * var * int64")
+    assert tg.dumps({"data": lists}, format="dynd") == dynd.pack(lists)
+    records = dynd.array([{"x": dynd.array([str(i)], "var * string"), "y": i} for i in range(50)],
+                         "var * {x: array[Any], y: int64}")  # fmt: skip
+    assert tg.dumps({"data": records}, format="dynd") == dynd.pack(records)
+    tg.save(tmp_path / "x.dynd", {"data": records})
+    assert (tmp_path / "x.dynd").read_bytes() == dynd.pack(records)
+
+
+def test_strict_accepts_one_file_for_a_value():
+    plain, wrapped = sized(b"int8") + b"\7", sized(b"{data: int8}") + b"\7"
+    for data in (plain, wrapped):
+        assert tg.open(data, format="dynd")["data"].tolist() == 7
+    assert tg.open(plain, format="dynd", strict=True)["data"].tolist() == 7
+    with pytest.raises(FormatError) as caught:
+        tg.open(wrapped, format="dynd", strict=True)
+    assert caught.value.rule == "dynd.strict"
 
 
 def test_a_type_that_is_none_is_refused_at_the_door(tmp_path):
