@@ -145,6 +145,8 @@ REFUSED = {
     DYND + "8267332a696e743332" + "4c" + "00" * 12: "dynd.type.canonical",
     DYND + "8164626f6f6c": "dynd.cbor.array",
     DYND + "8264626f6f6c01": "dynd.cbor.array",
+    "81" + DYND + "82653f626f6f6c4101": "dynd.cbor.native",
+    "a16161" + DYND + "82653f626f6f6c4101": "dynd.cbor.native",
     DYND + "82653f626f6f6c4103": "dynd.bool",
     DYND + "82653f626f6f6c420000": "dynd.trailing",
     DYND + "82653f626f6f6c40": "dynd.truncated",

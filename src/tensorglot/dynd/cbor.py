@@ -126,7 +126,9 @@ def _typed(value: Value, node: Node) -> cbor.Tag:
 
 def from_exchange(data: bytes, limits: Limits) -> tuple[Type, bytes]:
     """The type and the serialized bytes of a value in CBOR for exchange."""
-    type, raw = _item(cbor.decode(data, replace(_PROFILE, depth=limits.cbor_depth)), limits)
+    item = cbor.decode(data, replace(_PROFILE, depth=limits.cbor_depth))
+    tagged = isinstance(item, cbor.Tag) and item.number == TAG
+    type, raw = _dynd(*_pair(item), limits) if tagged else _item(item, limits)
     if len(str(type)) > TEXT_NBYTES:
         raise LimitError("a type of too many characters", rule="dynd.type.length")
     return type, b"".join(raw)
@@ -177,12 +179,15 @@ def _tagged(item: cbor.Tag, limits: Limits) -> tuple[Type, list[bytes]]:
         if rest:
             raise _refuse("a typed array has whole elements", "array")
         return Fixed(count, element), [item.value]
+    if item.number == TAG:
+        raise _refuse("a value that CBOR has not itself stands alone", "native")
+    return _several_dims(item.number, *_pair(item), limits)
+
+
+def _pair(item: cbor.Tag) -> tuple[Any, Any]:
     if not isinstance(item.value, list) or len(item.value) != 2:
         raise _refuse("this tag is around an array of two", "array")
-    first, second = item.value
-    if item.number in (C_ORDER, F_ORDER):
-        return _several_dims(item.number, first, second, limits)
-    return _dynd(first, second, limits)
+    return item.value[0], item.value[1]
 
 
 def _several_dims(order: int, shape: Any, inner: Any, limits: Limits) -> tuple[Type, list[bytes]]:
