@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tensorglot as tg
 from dynd_random import random_bytes
 from peers import needs
 from tensorglot import dynd
@@ -218,3 +219,17 @@ def test_refusals_name_the_type():
     with pytest.raises(InputError) as caught:
         dynd.serialize(pa.array([-(2**31), None], pa.int32()), "var * ?int32")
     assert caught.value.rule == "dynd.sentinel"
+
+
+@pytest.mark.parametrize("suffix", ["dynd", "zt"])
+def test_values_of_both_libraries_are_saved(tmp_path, suffix):
+    path = tmp_path / f"x.{suffix}"
+    ragged, texts = ak.Array([[1.5], [], [2.5, 3.5]]), pa.array(["a", None, "é"])
+    tg.save(path, {"ragged": ragged, "texts": texts, "flat": pa.array([1, 2], pa.int16())})
+    with tg.open(path) as archive:
+        assert str(archive["ragged"].type) == "3 * var * float64"
+        assert archive["ragged"].awkward().to_list() == ragged.to_list()
+        assert archive["texts"].arrow().to_pylist() == texts.to_pylist()
+        assert archive["flat"].numpy().dtype == np.int16
+    with pytest.raises(UnsupportedError):
+        tg.save(tmp_path / "x.bt", {"ragged": ragged})

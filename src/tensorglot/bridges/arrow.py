@@ -19,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.bridges.arrow_export import arrow_array
+from tensorglot.dynd.door import as_value
 from tensorglot.dynd.from_python import chars_to_array, stored_order
 from tensorglot.dynd.plan import Kind, Node, Plan
 from tensorglot.dynd.python_atoms import atoms_to_array
 from tensorglot.dynd.tensors import from_tensor as value_of
+from tensorglot.dynd.tensors import to_tensor as tensor_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.model.dtypes import BY_NAME
@@ -30,7 +32,7 @@ from tensorglot.model.tensor import Tensor
 from tensorglot.model.typebase import Type
 from tensorglot.model.types import Bytes, Fixed, FixedBytes, Option, Scalar, String, Struct, TypeType, Var, Void
 
-__all__ = ["from_tensor", "to_value", "type_of"]
+__all__ = ["from_tensor", "to_tensor", "to_value", "type_of"]
 
 _NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
@@ -134,6 +136,11 @@ class _Whole:
 
 Live: TypeAlias = "Callable[[], NDArray[np.bool_]] | None"
 """Which elements anything refers to; None is all of them. Asked only where there are nulls."""
+
+
+def to_tensor(name: str, value: Any) -> Tensor:
+    """A tensor to save."""
+    return tensor_of(as_value(value), name)
 
 
 def to_value(value: Any, plan: Plan) -> Value:

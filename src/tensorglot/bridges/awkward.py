@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.dynd.door import as_value
 from tensorglot.dynd.from_numpy import numpy_type
 from tensorglot.dynd.from_python import chars_to_array, stored_order
 from tensorglot.dynd.packing import is_missing
 from tensorglot.dynd.plan import Kind, Node, Plan
 from tensorglot.dynd.python_atoms import atoms_to_array
 from tensorglot.dynd.tensors import from_tensor as value_of
+from tensorglot.dynd.tensors import to_tensor as tensor_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.model.tensor import Tensor
@@ -38,7 +40,7 @@ from tensorglot.model.types import (
     Void,
 )
 
-__all__ = ["from_tensor", "to_value", "type_of"]
+__all__ = ["from_tensor", "to_tensor", "to_value", "type_of"]
 
 
 @cache
@@ -85,6 +87,11 @@ def _type(layout: Any) -> Type:
             return FixedBytes(layout.size) if sized else String() if kind == "string" else Bytes()
         return Fixed(layout.size, _type(layout.content)) if layout.is_regular else Var(_type(layout.content))
     raise UnsupportedError(f"awkward's {type(layout).__name__} has no DyND type", rule="dynd.awkward")
+
+
+def to_tensor(name: str, value: Any) -> Tensor:
+    """A tensor to save."""
+    return tensor_of(as_value(value), name)
 
 
 def to_value(value: Any, plan: Plan) -> Value:

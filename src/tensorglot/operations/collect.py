@@ -1,8 +1,8 @@
 """The door: whatever a caller wants saved becomes one archive in memory.
 
 Arrays of any order, stride and byte order, tensors of PyTorch and JAX, whatever speaks
-DLPack, scalars, nested lists of numbers, tensors of another archive, or such an
-archive itself. A framework is known by being loaded already: none is imported here
+DLPack, arrays of awkward and Arrow, scalars, nested lists of numbers, tensors of
+another archive, or such an archive itself. A framework is known by being loaded already: none is imported here
 that the caller did not import. Behind the door there are columns and
 payloads, and nobody asks again what kind of thing a value was.
 """
@@ -36,7 +36,11 @@ PLAIN = {
 """Types whose arrays are at rest what they are in memory, whatever their values."""
 
 
-BRIDGES = {"scipy": "tensorglot.bridges.scipy"}
+BRIDGES = {
+    "awkward": "tensorglot.bridges.awkward",
+    "pyarrow": "tensorglot.bridges.arrow",
+    "scipy": "tensorglot.bridges.scipy",
+}
 """Libraries whose values are not arrays: the module that makes tensors of them, imported when one comes."""
 
 
