@@ -65,6 +65,21 @@ def test_a_tensor_has_the_identity_of_the_vectors():
     assert tg.dynd.array(values.view(np.uint32)).cid() != VECTORS["array_node_cid"]
 
 
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 48, 64, 65, 256, 257, 1024, 1025, 3000])
+def test_the_definition_in_the_documentation(size, monkeypatch):
+    """With small chunks and nodes of few links, so that its trees have several levels."""
+    page = (Path(__file__).parents[1] / "docs" / "identity.md").read_text()
+    code = page.split("```python\n")[-1].split("assert")[0]
+    assert code.count("2**20") == 3
+    assert code.count("8192") == 2
+    theirs = {}
+    exec(code.replace("2**20", "16").replace("8192", "4"), theirs)
+    monkeypatch.setattr(module, "CHUNK_NBYTES", 16)
+    monkeypatch.setattr(module, "FANOUT", 4)
+    data = np.arange(size).astype(np.uint8)
+    assert theirs["identity"](f"{size} * uint8", data.tobytes()) == tg.dynd.array(data).cid()
+
+
 @pytest.mark.parametrize("size", BLAKE3_VECTORS)
 def test_blake3(size):
     assert block_cid(bytes(i % 251 for i in range(size))).digest.hex() == BLAKE3_VECTORS[size]

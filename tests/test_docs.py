@@ -20,8 +20,9 @@ BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.M | re.S)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page share one folder and one namespace, as a reader would run them."""
-    if "import save_file" in page.read_text():
-        needs("safetensors")
+    for library in ("safetensors", "awkward", "pyarrow"):
+        if re.search(rf"^(import|from) {library}\b", page.read_text(), re.M):
+            needs(library)
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     for kind, text in BLOCK.findall(page.read_text()):
