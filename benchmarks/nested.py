@@ -65,16 +65,20 @@ def lists(kind: str) -> list[Any]:
     return values
 
 
+def _file(kind: str, folder: Path) -> Path:
+    return folder / f"W5.{kind.replace(' * ', '.')}"
+
+
 def prepare(kind: str, folder: Path) -> None:
     from tensorglot import dynd
 
-    path = folder / f"W5.{kind.split()[-1]}"
+    path = _file(kind, folder)
     if not path.exists():
         path.write_bytes(dynd.serialize(awkward_array(kind), kind))
 
 
 def serialized(kind: str, folder: Path) -> NDArray[np.uint8]:
-    return np.fromfile(folder / f"W5.{kind.split()[-1]}", np.uint8)
+    return np.fromfile(_file(kind, folder), np.uint8)
 
 
 # Each of these is imported by the process that measures it, and by no other.
