@@ -120,3 +120,17 @@ def test_headers(tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch) -
         assert caught.value.rule == rule
         assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("layout", "other", "tensors"),
+    [
+        ("0", "1", {"\x04\0\2\0\0\0": np.zeros(0, np.int16)}),
+        ("1", "0", {"": np.zeros((0, 0, 0, 1), np.int8)}),
+    ],
+)
+def test_bytes_that_mean_something_else_in_the_other_layout(
+    tmp_path: Path, layout: str, other: str, tensors: dict[str, Any]
+) -> None:
+    assert saved(tmp_path, f"bintensors@{layout}", tensors) == "bintensors.write.ambiguous"
+    assert saved(tmp_path, f"bintensors@{other}", tensors) == "read"

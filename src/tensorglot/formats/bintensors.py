@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tensorglot.errors import AmbiguousFormat, FormatError, LimitError, TruncatedError, UnsupportedError, escape
 from tensorglot.formats.table import ReadOptions, WriteOptions, check_header
 from tensorglot.kernels import bintensors as kernel
+from tensorglot.limits import DEFAULT
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index, permuted
@@ -211,13 +212,27 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     order = by_name[np.argsort(-codes[by_name], kind="stable")]
     names = [index.names[row] for row in order.tolist()]
     dims, dim_offsets = permuted(index.dims, index.dim_offsets, order)
-    header = _encode(
-        options.version, index.metadata, names, codes[order], dims, dim_offsets, np.cumsum(index.nbytes[order])
-    )
+    ends = np.cumsum(index.nbytes[order])
+    header = _encode(options.version, index.metadata, names, codes[order], dims, dim_offsets, ends)
     check_header(len(header), "bintensors")
+    _check_unambiguous(bytes(header), options.version, ends)
     yield len(header).to_bytes(8, "little")
     yield header
     yield from archive.chunks(order)
+
+
+def _check_unambiguous(header: bytes, layout: str, ends: NDArray[np.int64]) -> None:
+    """What is saved can be opened again: few headers are valid in the other layout, too, and those are refused."""
+    (other,) = set(_LAYOUTS) - {layout}
+    bounds = (DEFAULT.tensors_or(TENSORS_MAX), DEFAULT.rank, DEFAULT.name_nbytes)
+    scan = Scan(*kernel.scan(header, int(other), _ITEMSIZES, *bounds))
+    if scan.fault or scan.ends[-1:].tolist() != ends[-1:].tolist():
+        return
+    if Names(header, *scan.names).first_duplicate() is None:
+        raise UnsupportedError(
+            f"the same bytes hold other tensors in layout {other}, and no reader could tell: write bintensors@{other}",
+            rule="bintensors.write.ambiguous",
+        )
 
 
 def _encode(
