@@ -211,12 +211,29 @@ class TestTorch:
         cases = {
             "torch.meta": torch.zeros(3, device="meta"),
             "torch.layout": torch.eye(3).to_sparse(),
-            "torch.dtype": torch.zeros(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
+            "torch.dtype": torch.zeros((), dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
         }
-        for rule, tensor in cases.items():
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+        for rule, tensor in (*cases.items(), ("torch.layout", nested)):
             with pytest.raises(tg.TensorglotError) as caught:
                 tg.dumps({"w": tensor}, format="bintensors")
             assert (caught.value.rule, caught.value.tensor) == (rule, "w")
+
+    def test_float4_is_in_pairs(self, torch: Any) -> None:
+        """As safetensors has it for PyTorch: the bytes as they are, twice as many elements."""
+        from safetensors.torch import save
+
+        pairs = torch.arange(24, dtype=torch.uint8).reshape(4, 6).view(torch.float4_e2m1fn_x2)
+        for tensor in (pairs, pairs[::2], pairs[:, :0], pairs[1]):
+            data = tg.dumps({"w": tensor}, format="safetensors")
+            assert data == save({"w": tensor.view(torch.uint8).contiguous().view(torch.float4_e2m1fn_x2)})
+            back = tg.loads(data, framework="torch")["w"]
+            assert (back.dtype, back.shape) == (tensor.dtype, tensor.shape)
+            assert torch.equal(back.view(torch.uint8), tensor.view(torch.uint8))
+        odd = tg.dumps({"w": np.ones((2, 3), ml_dtypes.float4_e2m1fn)}, format="npz")
+        with pytest.raises(tg.UnsupportedError) as caught:
+            tg.loads(odd, framework="torch")
+        assert (caught.value.rule, caught.value.tensor) == ("torch.dtype", "w")
 
     def test_a_large_archive_is_shared_not_copied(self, torch: Any, tmp_path: Path) -> None:
         from bounds import MB, resident_nbytes

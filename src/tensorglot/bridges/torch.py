@@ -1,7 +1,8 @@
 """PyTorch: its tensors to arrays and back without a copy, and whole modules.
 
 The names of element types are the same on both sides, so there is no table of them.
-What NumPy has no type of its own for crosses as integers of its width. A module's
+What NumPy has no type of its own for crosses as integers of its width; PyTorch has
+float4 in pairs, which are taken apart and put together. A module's
 tied weights are stored once: as names for the same bytes where the format can, else
 under the first of their names, with the others noted in the metadata.
 """
@@ -18,13 +19,16 @@ from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.formats.table import for_target
 from tensorglot.io.sink import Writable
 from tensorglot.io.source import Readable
-from tensorglot.model.dtypes import BY_NAME, dtype_of
+from tensorglot.model.dtypes import BY_NAME, dtype_of, pack, unpack
 from tensorglot.operations.load import load
 from tensorglot.operations.open import open
 from tensorglot.operations.save import Progress, save
 
 if TYPE_CHECKING:
     import torch
+
+_PAIR = "float4_e2m1fn_x2"
+_FLOAT4 = BY_NAME["float4_e2m1fn"]
 
 __all__ = ["from_numpy", "load_model", "save_model", "to_numpy"]
 
@@ -43,6 +47,9 @@ def from_numpy(name: str, array: NDArray[Any]) -> torch.Tensor:
     """A tensor that shares the array's memory; a copy of an array that must not be written to."""
     torch = _torch(name)
     row = dtype_of(array.dtype, name)
+    if row is _FLOAT4 and hasattr(torch, _PAIR) and array.ndim and array.shape[-1] % 2 == 0:
+        pairs = pack(array, row).reshape(*array.shape[:-1], array.shape[-1] // 2)
+        return torch.from_numpy(pairs).view(getattr(torch, _PAIR))
     dtype = getattr(torch, row.name, None)
     if row.packed or not isinstance(dtype, torch.dtype):
         raise UnsupportedError(f"PyTorch has no {row.name}", rule="torch.dtype", tensor=name)
@@ -55,11 +62,16 @@ def from_numpy(name: str, array: NDArray[Any]) -> torch.Tensor:
 def to_numpy(name: str, tensor: torch.Tensor) -> NDArray[Any]:
     """The array of a tensor of any stride, on any device; on the CPU it shares the tensor's memory."""
     torch = _torch(name)
-    if tensor.layout is not torch.strided:
-        raise InputError(f"a {tensor.layout} tensor: give .to_dense(), or its parts", rule="torch.layout", tensor=name)
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        kind = "nested" if tensor.is_nested else tensor.layout
+        raise InputError(f"a {kind} tensor: make it dense, or give its parts", rule="torch.layout", tensor=name)
     if tensor.is_meta:
         raise InputError("a tensor on the meta device has no values", rule="torch.meta", tensor=name)
     kind = str(tensor.dtype).removeprefix("torch.")
+    if kind == _PAIR and tensor.ndim:
+        pairs = tensor.detach().cpu().view(torch.uint8).contiguous().numpy()
+        values = unpack(pairs.reshape(-1), 2 * pairs.size, _FLOAT4)
+        return values.reshape(*pairs.shape[:-1], 2 * pairs.shape[-1])
     if kind not in BY_NAME or BY_NAME[kind].packed:
         raise UnsupportedError(f"no element type for PyTorch's {kind}", rule="torch.dtype", tensor=name)
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
