@@ -450,6 +450,17 @@ NPZ_REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
 }
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("length", range(5))
+def test_a_header_shorter_than_what_is_read_to_know_its_length(length: int, method: int) -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        archive.writestr("a.npy", npy(np.zeros(3))[:8] + length.to_bytes(2, "little") + b"{}  \n" + bytes(24))
+    with pytest.raises(tg.FormatError) as caught:
+        tg.open(stream.getvalue(), format="npz")
+    assert (caught.value.rule, caught.value.tensor) in (("npz.header.syntax", "a"), ("npz.header.keys", "a"))
+
+
 @pytest.mark.parametrize("case", NPZ_REFUSED)
 def test_npz_refused(case: str) -> None:
     data, kind, rule = NPZ_REFUSED[case]

@@ -110,7 +110,10 @@ def _read_member(
     header_nbytes = npy.header_nbytes(prefix, "npz")
     if header_nbytes > member.nbytes:
         raise TruncatedError(f"a header of {header_nbytes} bytes", rule="npz.header.length")
-    raw = window(member.begin, header_nbytes) if stored else prefix + _inflated(inflater, header_nbytes - len(prefix))
+    if stored:
+        raw = window(member.begin, header_nbytes)
+    else:
+        raw = prefix[:header_nbytes] + _inflated(inflater, max(0, header_nbytes - len(prefix)))
     header = npy.parse(raw, "npz", max_rank=max_rank)
     if header_nbytes + header.nbytes != member.nbytes:
         raise FormatError(
