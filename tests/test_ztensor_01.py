@@ -316,6 +316,7 @@ def test_compressed_tensors_in_parallel_are_what_they_were(tmp_path: Path) -> No
     tg.save(tmp_path / "a.zt", tensors, compression="zstd", durable=False)
     loaded = tg.load(tmp_path / "a.zt")
     assert all(np.array_equal(loaded[name], tensors[name]) for name in tensors)
+    assert all(array.flags.writeable for array in loaded.values())
     out = {name: np.empty_like(array) for name, array in tensors.items()}
     tg.load(tmp_path / "a.zt", out=out)
     assert all(np.array_equal(out[name], tensors[name]) for name in tensors)
@@ -324,6 +325,21 @@ def test_compressed_tensors_in_parallel_are_what_they_were(tmp_path: Path) -> No
         tg.save(tmp_path / "c.bt", archive, durable=False)
     for path in ("b.zt", "c.bt"):
         assert all(np.array_equal(tg.load(tmp_path / path)[name], tensors[name]) for name in tensors)
+
+
+def test_more_than_fits_in_memory_is_refused_by_name(tmp_path: Path) -> None:
+    """A sparse file of 32 MiB can declare 1 TiB of zeros."""
+    nbytes = 32 << 20
+    run = b"\x02\x00\x10\x00"  # a block that is one byte, 131072 times
+    index = cbor2.dumps([entry(encoding="zstd", size=nbytes, dtype="uint8", shape=[nbytes << 15])])
+    with (tmp_path / "a.zt").open("wb") as file:
+        file.write(b"ZTEN0001" + bytes(56) + b"\x28\xb5\x2f\xfd\x00\x38" + run)
+        file.seek(64 + nbytes)
+        file.write(index + len(index).to_bytes(8, "little"))
+    for read in (lambda: tg.load(tmp_path / "a.zt"), lambda: tg.open(tmp_path / "a.zt")["a"].numpy()):
+        with pytest.raises(tg.FormatError) as caught:
+            read()
+        assert caught.value.tensor == "a"
 
 
 def test_strict_accepts_one_byte_string(tmp_path: Path) -> None:

@@ -18,14 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, TensorNotFound, TruncatedError
-from tensorglot.io.memory import allocate, each
+from tensorglot.io.memory import LARGE_NBYTES, allocate, each
 from tensorglot.io.source import Backend, Readable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE
 from tensorglot.model.index import Index, Placement, permuted, placed
-from tensorglot.model.payload import Source, as_bytes
-from tensorglot.model.tensor import NUMPY_RANK, check_bool, check_out
+from tensorglot.model.payload import Encoded, Source, as_bytes
+from tensorglot.model.strided import Strided
+from tensorglot.model.tensor import NUMPY_RANK, Tensor, check_bool, check_out
 from tensorglot.operations.open import Verify, open
 from tensorglot.operations.reads import BATCH, Runs, fill
 
@@ -150,10 +151,26 @@ def _load_each(
 
     def read(start: int) -> None:
         for name in names[start : start + BATCH]:
-            arrays[name] = archive[name].numpy(out.get(name))
+            tensor = archive[name]
+            array = out.get(name)
+            arrays[name] = tensor.numpy(_room(tensor) if array is None else array)
 
     each(read, range(0, len(names), BATCH), threads)
     return arrays
+
+
+def _room(tensor: Tensor) -> NDArray[Any] | None:
+    """Memory for a large array that is decoded in pieces; None for those that make their own."""
+    part = tensor.parts["data"] if tensor.layout == "dense" else None
+    if part is None or part.dtype is None or part.dtype.packed or part.nbytes < LARGE_NBYTES:
+        return None
+    if not isinstance(part.payload, Encoded) or isinstance(part.payload.codec, Strided):
+        return None
+    dtype = part.numpy_dtype(tensor.name)
+    try:
+        return np.ndarray(part.shape, dtype, allocate(part.nbytes))
+    except (OSError, OverflowError):  # more than there is: reading it by the usual way says so
+        return None
 
 
 def _load_plain(

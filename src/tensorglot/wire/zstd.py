@@ -67,7 +67,8 @@ _WALK_NBYTES = 4096
 """What is read at a time to walk over small blocks."""
 _GLANCE_NBYTES = 16
 """What is read of a large block: its header."""
-_FEED_NBYTES = 8 << 20
+_FEED_NBYTES = 512 << 10
+"""What a decoder is given at a time: small enough to stay in memory that is warm."""
 _MAX_BLOCK = 128 << 10
 _MIN_WINDOW = 1 << 20
 
