@@ -327,6 +327,19 @@ def test_compressed_tensors_in_parallel_are_what_they_were(tmp_path: Path) -> No
         assert all(np.array_equal(tg.load(tmp_path / path)[name], tensors[name]) for name in tensors)
 
 
+def test_small_compressed_tensors_share_memory_and_nothing_else() -> None:
+    rng = np.random.default_rng(2)
+    sizes = [0, 1, 63, 64, 65, 0, 4096, 300_000, 5 << 20, 7, 0]
+    tensors = {f"t{i}": rng.integers(0, 9, size, np.uint8) for i, size in enumerate(sizes)}
+    tensors |= {"bool": rng.random(100) < 0.5, "wide": rng.standard_normal(33)}
+    for version in ("ztensor@0.1", "ztensor@2"):
+        loaded = tg.loads(tg.dumps(tensors, format=version, compression="zstd"))
+        for name, array in list(loaded.items())[::2]:
+            assert equal(array, tensors[name])
+            array[...] = 0
+        assert all(equal(array, tensors[name]) for name, array in list(loaded.items())[1::2])
+
+
 def test_more_than_fits_in_memory_is_refused_by_name(tmp_path: Path) -> None:
     """A sparse file of 32 MiB can declare 1 TiB of zeros."""
     nbytes = 32 << 20

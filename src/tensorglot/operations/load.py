@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, TensorNotFound, TruncatedError
-from tensorglot.io.memory import LARGE_NBYTES, allocate, each
+from tensorglot.io.memory import allocate, each
 from tensorglot.io.source import Backend, Readable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
@@ -44,6 +44,7 @@ ALONE_NBYTES = 4 << 20
 """From here on a tensor has memory of its own."""
 SLAB_NBYTES = 32 << 20
 """Smaller ones share memory up to about this size, so that keeping one keeps no more than that."""
+_ALIGNMENT = 64
 
 
 def load(
@@ -148,27 +149,47 @@ def _load_each(
 ) -> dict[str, NDArray[Any]]:
     names = [archive.index.names[row] for row in rows.tolist()]
     arrays: dict[str, NDArray[Any]] = dict.fromkeys(names, np.empty(0))
+    batch = max(1, min(BATCH, len(names) // 32))
 
     def read(start: int) -> None:
-        for name in names[start : start + BATCH]:
-            tensor = archive[name]
-            array = out.get(name)
-            arrays[name] = tensor.numpy(_room(tensor) if array is None else array)
+        wanted = rows[start : start + batch].tolist()
+        slab = _Slab(sum(int(archive.index.nbytes[list(archive.index.rows(row))].sum()) for row in wanted))
+        for name in names[start : start + batch]:
+            tensor, array = archive[name], out.get(name)
+            arrays[name] = tensor.numpy(_room(tensor, slab) if array is None else array)
 
-    each(read, range(0, len(names), BATCH), threads)
+    each(read, range(0, len(names), batch), threads)
     return arrays
 
 
-def _room(tensor: Tensor) -> NDArray[Any] | None:
-    """Memory for a large array that is decoded in pieces; None for those that make their own."""
+class _Slab:
+    """Memory for arrays that come one after the other: large ones have their own, small ones share it."""
+
+    def __init__(self, nbytes: int) -> None:
+        """For `nbytes` in all."""
+        self._wanted = nbytes
+        self._left = memoryview(bytearray())
+
+    def take(self, nbytes: int) -> memoryview:
+        if nbytes >= ALONE_NBYTES:
+            return allocate(nbytes)
+        if nbytes > len(self._left):
+            self._left = allocate(max(nbytes, min(SLAB_NBYTES, self._wanted)))
+        room, self._left = self._left[:nbytes], self._left[nbytes + -nbytes % _ALIGNMENT :]
+        self._wanted -= nbytes
+        return room
+
+
+def _room(tensor: Tensor, slab: _Slab) -> NDArray[Any] | None:
+    """Memory for an array that is decoded in pieces; None for those that make their own."""
     part = tensor.parts["data"] if tensor.layout == "dense" else None
-    if part is None or part.dtype is None or part.dtype.packed or part.nbytes < LARGE_NBYTES:
+    if part is None or part.dtype is None or part.dtype.packed or not isinstance(part.payload, Encoded):
         return None
-    if not isinstance(part.payload, Encoded) or isinstance(part.payload.codec, Strided):
+    if isinstance(part.payload.codec, Strided):
         return None
     dtype = part.numpy_dtype(tensor.name)
     try:
-        return np.ndarray(part.shape, dtype, allocate(part.nbytes))
+        return np.ndarray(part.shape, dtype, slab.take(part.nbytes))
     except (OSError, OverflowError):  # more than there is: reading it by the usual way says so
         return None
 
