@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tensorglot as tg
 from dynd_random import LEAVES, SYMBOLIC, random_type
+from peers import needs
 from tensorglot import dynd
-from tensorglot.errors import FormatError, InputError, LimitError
+from tensorglot.errors import FormatError, InputError, LimitError, UnsupportedError
 from tensorglot.limits import Limits
 from tensorglot.model import types as T
 from tensorglot.model.dtypes import BY_NAME, TABLE
@@ -224,3 +226,45 @@ def test_types_are_values():
     assert repr(dynd.parse("3*int")) == "Type('3 * int32')"
     with pytest.raises(AttributeError):
         dynd.parse("3 * int8").size = 4
+
+
+DEEP = {
+    "tuples": (lambda t: T.Tuple((t,)), b""),
+    "lists": (T.Var, b"\1"),
+    "options": (lambda t: T.Option(T.Tuple((t,))), b"\1"),
+}
+
+
+def deep(case, levels):
+    wrap, byte = DEEP[case]
+    t = T.String()
+    for _ in range(levels):
+        t = wrap(t)
+    return t, byte * levels + b"\1x"
+
+
+@pytest.mark.parametrize(("case", "levels"), [("tuples", 100_000), ("lists", 3000), ("options", 3000)])
+def test_values_of_deep_types(case, levels):
+    """Types made by hand, as text has bounds."""
+    t, data = deep(case, levels)
+    tensor = dynd.deserialize(data, t)
+    assert tensor.serialize() == data
+    inner = tensor.tolist()
+    while not isinstance(inner, str):
+        (inner,) = inner
+    assert inner == "x"
+
+
+@pytest.mark.parametrize("case", DEEP)
+def test_deep_values_go_nowhere_that_does_not_take_them(case):
+    t, data = deep(case, 1000)
+    tensor = dynd.deserialize(data, t)
+    assert dynd.serialize(tensor.tolist(), t) == data
+    for call in (tensor.cid, lambda: tg.dumps({"t": tensor}, format="ztensor"), lambda: dynd.pack(tensor)):
+        with pytest.raises(InputError) as caught:
+            call()
+        assert caught.value.rule in ("dynd.type.length", "dynd.type.depth", "dynd.type.rank")
+    for library, call in (("awkward", tensor.awkward), ("pyarrow", tensor.arrow)):
+        needs(library)
+        with pytest.raises(UnsupportedError):
+            call()

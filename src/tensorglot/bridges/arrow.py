@@ -49,7 +49,10 @@ def _arrow() -> Any:
 def from_tensor(tensor: Tensor) -> Any:
     """The Arrow array of a tensor; a scalar where the tensor has no dimension."""
     pa = _arrow()
-    whole = arrow_array(value_of(tensor))[0]
+    value = value_of(tensor)
+    if value.plan.deep:
+        raise UnsupportedError("nested too deep for Arrow", rule="dynd.arrow", tensor=tensor.name)
+    whole = arrow_array(value)[0]
     lists = isinstance(whole, pa.LargeListScalar | pa.FixedSizeListScalar)
     return whole.values if lists and whole.is_valid else whole
 

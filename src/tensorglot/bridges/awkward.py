@@ -223,15 +223,14 @@ def from_tensor(tensor: Tensor) -> Any:
     """The awkward array of a tensor."""
     ak = _awkward()
     value = value_of(tensor)
+    if value.plan.deep:
+        raise UnsupportedError("nested too deep for awkward", rule="dynd.awkward", tensor=tensor.name)
     needs = value.needs()
     layouts: dict[int, Any] = {}
-    try:
-        for node in value.plan.inside_out():
-            children = [layouts.pop(child.id) for child in node.children]
-            layouts[node.id] = _layout(value, node, children, needs[node.id])
-        return ak.Array(layouts[0])[0]
-    except RecursionError as error:
-        raise UnsupportedError("nested too deep for awkward", rule="dynd.awkward") from error
+    for node in value.plan.inside_out():
+        children = [layouts.pop(child.id) for child in node.children]
+        layouts[node.id] = _layout(value, node, children, needs[node.id])
+    return ak.Array(layouts[0])[0]
 
 
 def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:

@@ -48,6 +48,8 @@ HUGE = 1 << 62
 OBJECTS_PER_BYTE = 64
 """Values without bytes that a byte may bring with it without being counted."""
 
+PATH_DEPTH = 256
+"""How deep nodes have paths, whose lengths add up with the depth."""
 BLOCK_RANK = 60
 """Dims of a BLOCK. NumPy has 64 axes, of which one counts values and some are the atoms'."""
 
@@ -123,6 +125,8 @@ class Plan:
 
     type: Type
     nodes: tuple[Node, ...]
+    deep: bool = False
+    """Whether nodes lie so deep that their paths would be longer than their values."""
 
     @property
     def root(self) -> Node:
@@ -147,15 +151,18 @@ def _inside(type: Type) -> tuple[Type, ...]:
 
 def _numbered(type: Type, root: Node) -> Plan:
     nodes: list[Node] = []
-    stack = [root]
+    stack = [(root, 0)]
+    deepest = 0
     while stack:
-        node = stack.pop()
+        node, depth = stack.pop()
         node.id = len(nodes)
         nodes.append(node)
-        stack.extend(reversed(node.children))
-        for step, child in zip(_steps(node), node.children, strict=True):
-            child.path = f"{node.path}.{step}" if node.path and step else node.path or step
-    return Plan(type, tuple(nodes))
+        stack.extend((child, depth + 1) for child in reversed(node.children))
+        deepest = max(deepest, depth)
+        if depth < PATH_DEPTH:
+            for step, child in zip(_steps(node), node.children, strict=True):
+                child.path = f"{node.path}.{step}" if node.path and step else node.path or step
+    return Plan(type, tuple(nodes), deepest > PATH_DEPTH)
 
 
 def _steps(node: Node) -> list[str]:

@@ -18,6 +18,7 @@ from tensorglot.dynd.boxes import boxes_payload
 from tensorglot.dynd.columns import from_parts
 from tensorglot.dynd.decode import decode
 from tensorglot.dynd.densify import densified
+from tensorglot.dynd.encode import encoded
 from tensorglot.dynd.inputs import Memory as Input
 from tensorglot.dynd.plan import Kind, Node, plan_of
 from tensorglot.dynd.value import Column, Lists, Value
@@ -31,7 +32,8 @@ from tensorglot.model.types import dense_parts
 __all__ = ["SERIALIZED", "from_tensor", "to_tensor"]
 
 SERIALIZED = "serialized"
-"""The only part of a nested tensor in a file that has it as its bytes, and of one without columns."""
+"""The only part of a nested tensor in a file that has it as its bytes; of one without columns, as `()` is; and of one
+that is too deep to name them."""
 
 _POSITIONS, _BYTES, _CODES = BY_NAME["int64"], BY_NAME["uint8"], BY_NAME["uint32"]
 
@@ -42,15 +44,16 @@ def to_tensor(value: Value, name: str = "") -> Tensor:
     if block is not None:
         return _dense(value, *block, name)
     parts: dict[str, Part] = {}
-    for node in value.plan.nodes:
+    for node in () if value.plan.deep else value.plan.nodes:
         for role, row, array in _columns(value, node):
             parts[node.column(role)] = Part(row, array.shape, Memory(array))
         if node.kind is Kind.BOX:
             offsets, boxes = boxes_payload(value.boxes(node))
             parts[node.column("offsets")] = Part(_POSITIONS, offsets.shape, Memory(offsets))
             parts[node.column("data")] = Part(_BYTES, (boxes.nbytes,), boxes)
-    if not parts:  # `()`, `3 * {}`: a type with one value
-        parts[SERIALIZED] = Part(_BYTES, (0,), Memory(np.empty(0, np.uint8)))
+    if not parts:
+        data = encoded(value)
+        parts[SERIALIZED] = Part(_BYTES, data.shape, Memory(data))
     return Tensor(name, parts, NESTED, value.plan.type, {TYPE_ATTRIBUTE: str(value.plan.type)})
 
 

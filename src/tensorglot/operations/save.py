@@ -11,6 +11,8 @@ from tensorglot.formats.table import UNNAMED, Format, WriteOptions, for_target
 from tensorglot.io.sink import AtomicFile, Writable, write_stream
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
+from tensorglot.model.tensor import NESTED
+from tensorglot.model.typestring import text_of
 from tensorglot.operations.collect import collect
 
 __all__ = ["Progress", "check_expressible", "check_metadata", "dumps", "reported", "save", "save_archive"]
@@ -115,6 +117,8 @@ def check_expressible(archive: Archive, row: Format, options: WriteOptions) -> N
             raise UnsupportedError(
                 f"{row.name} has no layout '{escape(layout.name)}'", rule="save.layout", tensor=index.names[position]
             )
+        if layout.name == NESTED:
+            text_of(layout.type)
     for what, asked, offered in (
         ("compression", options.compression, row.compression),
         ("checksum", options.checksum, row.checksums_in(options.version)),
