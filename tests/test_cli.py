@@ -209,13 +209,15 @@ def test_demo() -> None:
     assert result.stderr == ""
     demo = run_json("demo")
     assert demo["seconds"] < 10
-    assert [step["run"] for step in demo["steps"] if step["exit"]] == ["tensorglot verify cut.bt"]
-    shown = " ".join(step["run"] for step in demo["steps"])
-    assert all(
-        f"tensorglot {word} " in f"{shown} " for word in ("info", "ls", "cat", "stats", "verify", "hash", "formats")
-    )
+    assert {step["run"]: step["exit"] for step in demo["steps"] if step["exit"]} == {
+        "tensorglot verify cut.bt": 1,
+        "tensorglot diff model.bt broken.bt": 1,
+        "tensorglot convert model.bt model.npz": 4,
+    }
+    words = {step["run"].split()[1] for step in demo["steps"] if step["kind"] == "shell"}
+    assert words == {"info", "ls", "cat", "stats", "verify", "diff", "convert", "hash", "formats"}
     outputs = {step["run"]: step["output"] for step in demo["steps"]}
-    one, two = (outputs[f"tensorglot hash {file}.bt 'model.norm.*'"] for file in ("model", "other"))
+    one, two = (outputs[f"tensorglot hash model.{suffix} 'model.norm.*'"] for suffix in ("bt", "zt"))
     assert one == two
     assert "128" in outputs["tensorglot stats broken.bt '*.mlp.up_proj.*'"].split()
 

@@ -75,9 +75,22 @@ STEPS: tuple[Step, ...] = (
         "A download that ended early is found out, and the tensor is named.",
     ),
     Step("tensorglot verify cut.bt"),
-    _python('tg.save("other.bt", archive, format="bintensors@1")', "In another container a tensor is still the same."),
-    Step("tensorglot hash model.bt 'model.norm.*'"),
-    Step("tensorglot hash other.bt 'model.norm.*'"),
+    Step("tensorglot diff model.bt broken.bt", "What changed between two checkpoints?"),
+    Step(
+        "tensorglot convert model.bt model.zt --compression zstd --checksum crc32c",
+        "The same tensors in another container, compressed and with checksums.",
+    ),
+    Step("tensorglot ls --long model.zt '*.layers.0.mlp.*'"),
+    Step("tensorglot diff model.bt model.zt"),
+    Step("tensorglot hash model.bt 'model.norm.*'", "A tensor has one identity, wherever it lives."),
+    Step("tensorglot hash model.zt 'model.norm.*'"),
+    Step("tensorglot convert model.zt model.safetensors --dtype float16", "A cast counts what it rounds."),
+    Step("tensorglot convert model.bt model.npz", "What a target cannot hold is named, and refused."),
+    _python(
+        'tg.dynd.serialize([[1.5, 2.0], [], [3.0]], "var * var * float32").hex()',
+        "Values that are no blocks have one byte string, too.",
+    ),
+    _python('tg.bson.decode(tg.bson.encode([0.5, -2.0], "float32"))', "And a vector is what MongoDB holds."),
     Step("tensorglot formats", "Where can tensors live?"),
 )
 
