@@ -47,9 +47,8 @@ LAYERS: dict[str, set[str]] = {
     "operations": BELOW_VERBS,
     "bson": VERBS,
     "bridges": VERBS | {"bson"},
-    "public": VERBS | {"bson"},
-    "cli": VERBS | {"bson", "bridges", "public", "__init__"},
-    "__init__": {"public", "dynd", "bson"},
+    "cli": VERBS | {"bson", "bridges", "__init__"},
+    "__init__": VERBS | {"bson"},
     "__main__": {"cli"},
 }
 """What each layer may import, itself apart."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -77,7 +76,7 @@ class AtomicFile:
         """An empty file of our own. Nobody else can read what is to replace a file that they could not read."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         mode = 0o666 if self._old is None else 0o600
-        self._temporary = f".tensorglot-{secrets.token_hex(8)}.tmp"
+        self._temporary = f".tensorglot-{os.urandom(8).hex()}.tmp"
         try:
             self._fd = os.open(self._temporary, flags, mode, dir_fd=self._directory)
         except FileExistsError:

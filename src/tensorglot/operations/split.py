@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -57,7 +56,7 @@ def split(
         raise InputError(f"{directory} exists, and is not an empty directory", rule="split.target")
     with open(source, limits=limits) as archive, ExitStack() as stack:
         row, version = for_target(None, format or archive.format)
-        temporary = directory.absolute().parent / f".tensorglot-{secrets.token_hex(8)}.tmp"
+        temporary = directory.absolute().parent / f".tensorglot-{os.urandom(8).hex()}.tmp"
         temporary.mkdir()
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
         groups = list(_groups(archive, shard_nbytes))

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import crc32c
 import xxhash
 
 from tensorglot.errors import FormatError, InputError
@@ -48,10 +47,13 @@ class Hasher(Protocol):
 
 class _Crc32c:
     def __init__(self) -> None:
+        from crc32c import crc32c  # which takes a third of the time that NumPy takes to import
+
+        self._crc32c = crc32c
         self._value = 0
 
     def update(self, data: memoryview, /) -> None:
-        self._value = crc32c.crc32c(data, self._value)
+        self._value = self._crc32c(data, self._value)
 
     def digest(self) -> bytes:
         return self._value.to_bytes(4, "big")
