@@ -13,6 +13,7 @@ import zstandard
 
 from bounds import INTERPRETED, MB, resident_nbytes
 from tensorglot import dynd
+from tensorglot.dynd.room import Room
 from tensorglot.errors import FormatError, InputError, TruncatedError
 from tensorglot.wire.cid import data_cid
 
@@ -182,6 +183,18 @@ def test_ragged_lists_stream_in_bounded_memory():
     np.add.reduce(value.columns[2])
     assert resident_nbytes(lambda: dynd.dump(tensor, sink)) <= 64 * MB
     assert sink.nbytes == lists * 33
+
+
+@pytest.mark.parametrize("text", ["20000 * var * int16", "20000 * string", "20000 * ?bytes", "20000 * var * char"])
+def test_memory_grows_in_few_steps(text, monkeypatch):
+    """However small the values are that a stream brings."""
+    steps = []
+    grow = Room.grow
+    monkeypatch.setattr(Room, "grow", lambda room, capacity: (steps.append(capacity), grow(room, capacity)))
+    data = (b"\1" if "?" in text else b"") + b"\2" + b"ab" * (2 if "int16" in text else 1)
+    tensor = dynd.load(io.BytesIO(data * 20_000), text)
+    assert tensor.serialize() == data * 20_000
+    assert 3 < len(steps) < 100
 
 
 def test_a_promise_is_not_memory():

@@ -162,7 +162,7 @@ class _Reader:
         fill = room.column.filled()
         left = len(self.source.window) - self.source.at
         if self.source.beyond:
-            capacity = fill + max(LEAST_ROOM, min(need, max(fill, STEP)))
+            capacity = fill + max(LEAST_ROOM, fill // 2, min(need, max(fill, STEP)))
         else:
             done = self.source.at - self.begin
             expected = fill * left // done * 9 // 8 if done > SAMPLE_NBYTES else 0

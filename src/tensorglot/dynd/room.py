@@ -18,6 +18,8 @@ from tensorglot.kernels.varints import Column
 __all__ = ["Room"]
 
 LARGE_NBYTES = 4 << 20
+HUGE_PAGE = 2 << 20
+"""A mapping begins to be used where a huge page can begin: few of its pages are small, and small ones cost time."""
 
 
 class Room:
@@ -29,6 +31,7 @@ class Room:
         self.memory: NDArray[Any] = np.zeros(fill, self.dtype)
         self.column = Column()
         self.mapping: mmap.mmap | None = None
+        self.shift = 0
         self.lend(fill)
 
     def lend(self, fill: int) -> None:
@@ -46,20 +49,21 @@ class Room:
         self.lend(fill)
 
     def _map(self, capacity: int, fill: int) -> None:
-        nbytes = capacity * self.dtype.itemsize
+        nbytes = capacity * self.dtype.itemsize + HUGE_PAGE
         nbytes += -nbytes % mmap.PAGESIZE
         if self.mapping is None:
             self.mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             if hasattr(mmap, "MADV_HUGEPAGE"):
                 self.mapping.madvise(mmap.MADV_HUGEPAGE)
-            memory = np.frombuffer(self.mapping, self.dtype, capacity)
+            self.shift = -np.frombuffer(self.mapping, np.uint8).ctypes.data % HUGE_PAGE
+            memory: NDArray[Any] = np.frombuffer(self.mapping, self.dtype, capacity, self.shift)
             memory[:fill] = self.memory[:fill]
             self.memory = memory
         else:
             self.memory = np.zeros(0, self.dtype)
             self.column.lend(self.memory, 0)
             self._extend(self.mapping, nbytes)
-            self.memory = np.frombuffer(self.mapping, self.dtype, capacity)
+            self.memory = np.frombuffer(self.mapping, self.dtype, capacity, self.shift)
 
     def _extend(self, mapping: mmap.mmap, nbytes: int) -> None:
         try:
