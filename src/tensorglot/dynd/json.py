@@ -52,10 +52,26 @@ def _plain(value: Any) -> Any:
     return str(value.cid) if isinstance(value, Link) else str(value) if isinstance(value, Type) else value
 
 
+def _finite(digits: str) -> float:
+    """A number, not the infinity that it would be rounded to."""
+    if math.isinf(number := float(digits)):
+        raise InputError(f"{digits:.60} is beyond float64", rule="dynd.range")
+    return number
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise InputError("a key stands twice in an object", rule="dynd.json")
+    return found
+
+
 def from_json(text: str | bytes, type: Type | None = None) -> Tensor:
     """The value of a JSON text."""
     try:
-        document = json.loads(text, parse_constant=lambda name: _NUMBERS[name])
+        document = json.loads(
+            text, parse_constant=_NUMBERS.__getitem__, parse_float=_finite, object_pairs_hook=_without_twins
+        )
         value = _unquoted(document) if type is None else _typed(document, type)
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
