@@ -389,11 +389,21 @@ def check(data: bytes) -> str:
     assert not report.ok or not problems, problems
     values.pop("__metadata__", None)  # in 0.1 this may be a tensor that cannot be written
     if values:
-        again = tg.loads(tg.dumps({name: archive[name] for name in values}, format="ztensor"))
-        for name, array in values.items():
-            assert again[name].tobytes() == array.tobytes()
-            assert (again[name].dtype, again[name].shape) == (array.dtype, array.shape)
+        _check_saved(archive, values)
     return _strict(data, archive, report)
+
+
+def _check_saved(archive: tg.Archive, values: dict[str, Any]) -> None:
+    try:
+        data = tg.dumps({name: archive[name] for name in values}, format="ztensor")
+    except tg.UnsupportedError as error:
+        assert error.rule == "ztensor.write.part"  # without the others it would be a part
+        assert values.keys() != archive.keys()
+        return
+    again = tg.loads(data)
+    for name, array in values.items():
+        assert again[name].tobytes() == array.tobytes()
+        assert (again[name].dtype, again[name].shape) == (array.dtype, array.shape)
 
 
 def _check_error(error: tg.TensorglotError) -> None:

@@ -11,6 +11,7 @@ import cbor2
 import ml_dtypes
 import numpy as np
 import pytest
+import scipy.sparse
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -240,6 +241,30 @@ def test_parts_of_somebody_else_are_ordinary_tensors() -> None:
     with tg.open(file01(rows)) as archive:
         assert list(archive) == ["w#values", "x", "y#z", "v#a"]
         assert archive["w#values"].attributes == {"part_of": "w", "part": "values"}
+
+
+def test_a_tensor_that_would_be_read_as_a_part_is_refused() -> None:
+    array = np.arange(8, dtype=np.uint8)
+    said = {"part_of": "w", "part": "data", "logical_layout": "dense", "logical_shape": [2], "logical_type": "float32"}
+    with pytest.raises(tg.UnsupportedError, match="read as a part") as caught:
+        tg.dumps({"v": array, "w#data": array}, format="ztensor", attributes={"w#data": said})
+    assert caught.value.tensor == "w#data"
+    broken = said | {"logical_shape": [3]}
+    with pytest.raises(tg.UnsupportedError, match="read as a part"):
+        tg.dumps({"w#data": array}, format="ztensor", attributes={"w#data": broken})
+    sparse = {"m": scipy.sparse.csr_array(np.eye(3)), "m#more": array}
+    with pytest.raises(tg.UnsupportedError, match="read as a part"):
+        tg.dumps(sparse, format="ztensor", attributes={"m#more": {"part_of": "m", "part": "more"}})
+    for fine in (
+        {"w#data": said | {"logical_shape": -1}},
+        {"w#data": {"part_of": "w", "part": "data"}},
+        {"v": said},
+        {"w#data": {"part_of": "v", "part": "data"}},
+    ):
+        data = tg.dumps({"w#data": array, "v": array + 1}, format="ztensor", attributes=fine)
+        with tg.open(data) as archive:
+            assert archive.attributes == fine
+            assert tg.dumps(archive, format="ztensor") == data
 
 
 def test_tied_tensors_stay_tied_from_file_to_file(tmp_path: Path) -> None:

@@ -22,15 +22,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorglot.errors import FormatError, LimitError
-from tensorglot.formats.ztensor.entries import SIZE_END, Entry
+from tensorglot.formats.ztensor.codecs import EXPANSION, TOO_SMALL, Opaque, Zstd
+from tensorglot.formats.ztensor.entries import SIZE_END, Entry, read_entry
 from tensorglot.formats.ztensor.splice import Object, Row
+from tensorglot.formats.ztensor.words import NAMES_01
+from tensorglot.limits import Limits
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Layout
 from tensorglot.model.layouts import MX, QUANT_GROUP, Piece, arrange
 from tensorglot.model.tensor import NESTED
 from tensorglot.wire.cbor import ARRAY, MAP, TEXT, UINT, Cursor
 
-__all__ = ["METADATA", "gather_parts", "layout_attributes", "metadata_field"]
+__all__ = ["METADATA", "gather_parts", "layout_attributes", "metadata_field", "parts_in", "row_of"]
 
 ATTRIBUTES_NBYTES = 64 << 10
 """Of a quantized or nested tensor, whose attributes must be understood before it is listed."""
@@ -45,6 +48,40 @@ class _Part:
     position: int
     tensor: str
     row: Row
+
+
+def row_of(entry: Entry, position: int) -> Row:
+    """An odd entry as a row. Elements or encodings that we do not know stay as they are."""
+    known = entry.dtype in NAMES_01
+    dtype = BY_NAME[entry.dtype] if known else None
+    nbytes = dtype.nbytes(entry.count) if dtype is not None else entry.size
+    if nbytes >= SIZE_END:
+        raise FormatError("more bytes than 2**63", rule="ztensor.shape.product", offset=position, tensor=entry.name)
+    if entry.encoding == "raw":
+        codec: Zstd | Opaque | None = None
+        if entry.size != nbytes:
+            raise FormatError(
+                "the blob has not the size that dtype and shape ask for",
+                rule="ztensor.blob.size",
+                offset=position,
+                tensor=entry.name,
+            )
+    else:
+        codec = Zstd() if entry.encoding == "zstd" and known else Opaque(entry.encoding)
+        if isinstance(codec, Zstd) and nbytes // EXPANSION > entry.size:
+            raise FormatError(TOO_SMALL, rule="ztensor.blob.expansion", offset=position, tensor=entry.name)
+    return Row(
+        "data",
+        dtype,
+        entry.shape,
+        entry.offset,
+        entry.offset + entry.size,
+        codec,
+        nbytes,
+        entry.checksum,
+        entry.endianness == "big" and codec is None and (dtype is None or dtype.bits > 8),
+        None if known else entry.dtype,
+    )
 
 
 def gather_parts(
@@ -63,6 +100,19 @@ def gather_parts(
             found |= dict.fromkeys(part.position for part in parts)
             found[parts[0].position] = whole
     return found
+
+
+def parts_in(index: bytes) -> set[int]:
+    """Positions of the entries that are read as parts; all, where they would be parts that break a rule."""
+    cursor = Cursor(index)
+    begins = [cursor.skip()[0] for _ in range(cursor.count("index"))]
+    limits = Limits(rank=SIZE_END - 1, name_nbytes=SIZE_END - 1)
+    entries = {i: read_entry(index, begin, limits, 0) for i, begin in enumerate(begins)}
+    rows = {i: row_of(entry, begins[i]) for i, entry in entries.items()}
+    try:
+        return set(gather_parts(index, entries, rows, 0))
+    except FormatError:
+        return set(entries)
 
 
 def _text(index: bytes, entry: Entry, key: str) -> str | None:

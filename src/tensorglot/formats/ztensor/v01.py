@@ -18,10 +18,10 @@ import numpy as np
 from tensorglot.errors import FormatError, LimitError, TruncatedError
 from tensorglot.formats.table import ReadOptions
 from tensorglot.formats.ztensor.blobs import Label, Region, check_blobs, refuse_first
-from tensorglot.formats.ztensor.codecs import EXPANSION, TOO_SMALL, Opaque, Zstd
+from tensorglot.formats.ztensor.codecs import EXPANSION, TOO_SMALL, Zstd
 from tensorglot.formats.ztensor.entries import KNOWN, SIZE_END, Entry, read_entry
 from tensorglot.formats.ztensor.lazy import metadata_at
-from tensorglot.formats.ztensor.parts import METADATA, gather_parts, metadata_field
+from tensorglot.formats.ztensor.parts import METADATA, gather_parts, metadata_field, row_of
 from tensorglot.formats.ztensor.splice import Object, Row, Scanned, splice
 from tensorglot.formats.ztensor.strict import check_01
 from tensorglot.formats.ztensor.words import ALIGNMENT_01, MAGIC_01, NAMES_01
@@ -63,7 +63,7 @@ def read(source: Source, options: ReadOptions) -> Index:
         return entries[row].name if row in entries else names[row], begin + int(columns.entries[row])
 
     scanned = _scanned(columns, names, label)
-    rows = {row: _row(entry, begin + int(columns.entries[row])) for row, entry in entries.items()}
+    rows = {row: row_of(entry, begin + int(columns.entries[row])) for row, entry in entries.items()}
     _check_places(scanned, rows, Region(ALIGNMENT_01, ALIGNMENT_01, begin, source.size), label)
     odd: dict[int, Object | None] = {
         row: Object(entry.name, (rows[row],), None, int(columns.entries[row]) if entry.custom else None)
@@ -143,40 +143,6 @@ def _scanned(columns: ztensor_index.Columns, names: Names, label: Label) -> Scan
         checksum_begins=columns.checksum_begins,
         checksum_sizes=columns.checksum_sizes,
         attributes={row: int(columns.entries[row]) for row in customs},
-    )
-
-
-def _row(entry: Entry, position: int) -> Row:
-    """An odd entry as a row. Elements or encodings that we do not know stay as they are."""
-    known = entry.dtype in NAMES_01
-    dtype = BY_NAME[entry.dtype] if known else None
-    nbytes = dtype.nbytes(entry.count) if dtype is not None else entry.size
-    if nbytes >= SIZE_END:
-        raise FormatError("more bytes than 2**63", rule="ztensor.shape.product", offset=position, tensor=entry.name)
-    if entry.encoding == "raw":
-        codec: Zstd | Opaque | None = None
-        if entry.size != nbytes:
-            raise FormatError(
-                "the blob has not the size that dtype and shape ask for",
-                rule="ztensor.blob.size",
-                offset=position,
-                tensor=entry.name,
-            )
-    else:
-        codec = Zstd() if entry.encoding == "zstd" and known else Opaque(entry.encoding)
-        if isinstance(codec, Zstd) and nbytes // EXPANSION > entry.size:
-            raise FormatError(TOO_SMALL, rule="ztensor.blob.expansion", offset=position, tensor=entry.name)
-    return Row(
-        "data",
-        dtype,
-        entry.shape,
-        entry.offset,
-        entry.offset + entry.size,
-        codec,
-        nbytes,
-        entry.checksum,
-        entry.endianness == "big" and codec is None and (dtype is None or dtype.bits > 8),
-        None if known else entry.dtype,
     )
 
 

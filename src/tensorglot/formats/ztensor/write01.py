@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.formats.table import WriteOptions, check_header
 from tensorglot.formats.ztensor.entries import KNOWN
-from tensorglot.formats.ztensor.parts import METADATA
+from tensorglot.formats.ztensor.parts import METADATA, parts_in
 from tensorglot.formats.ztensor.stored import compressed, copied, decoded, index_parts, is_opaque
 from tensorglot.formats.ztensor.words import ALIGNMENT_01, MAGIC_01, NAMES_01
 from tensorglot.kernels import ztensor_index
@@ -157,6 +157,13 @@ class Blob:
     size: int = 0
     shared: int | None = None
     """The position of an entry with the same blob."""
+    is_part: bool = False
+    """It is meant to be read as a part of a tensor."""
+
+    @property
+    def looks_like_part(self) -> bool:
+        """Its custom fields say that it is a part, whatever is meant."""
+        return self.name == f"{self.custom.get('part_of')}#{self.custom.get('part')}"
 
 
 def _write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
@@ -283,6 +290,7 @@ def _part_blobs(tensor: Tensor, options: WriteOptions) -> Iterator[Blob]:
             if tensor.attributes:
                 custom["attributes"] = dict(tensor.attributes)
         blob = _blob(f"{tensor.name}#{name}", part, options, _DENSE, custom)
+        blob.is_part = True
         if part.dtype is not None and part.dtype.name not in NAMES_01:
             custom["logical_type"] = part.dtype.name
             blob.dtype, blob.shape, blob.endianness = "uint8", (part.nbytes,), None
@@ -309,4 +317,11 @@ def encode_blobs(blobs: Sequence[Blob]) -> bytearray:
         [_fields_of(blob.encoding, blob.endianness, blob.checksum, blob.custom) for blob in blobs],
     )
     offsets = np.array([blob.offset for blob in blobs], np.int64)
-    return _encode_index(entries, offsets, np.array([blob.size for blob in blobs], np.int64))
+    index = _encode_index(entries, offsets, np.array([blob.size for blob in blobs], np.int64))
+    if any(blob.looks_like_part and not blob.is_part for blob in blobs):
+        for i in sorted(parts_in(bytes(index))):
+            if blobs[i].looks_like_part and not blobs[i].is_part:
+                raise UnsupportedError(
+                    "it would be read as a part of another tensor", rule="ztensor.write.part", tensor=blobs[i].name
+                )
+    return index
