@@ -21,7 +21,6 @@ from test_ztensor_01 import arrays, equal, sample
 from ztensor_builder import cbor as encoded
 from ztensor_builder import deterministic, file2, footer, part, tensor
 
-CORPUS = Path(__file__).parent / "corpus" / "ztensor-2"
 LOGICAL = ("bool", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
            "float4_e2m1fn", "complex64", "complex128")  # fmt: skip
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=30)

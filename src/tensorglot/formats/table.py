@@ -56,7 +56,6 @@ class WriteOptions:
     compression: str | None = None
     level: int | None = None
     checksum: str | None = None
-    threads: int | None = None
 
 
 class Module(Protocol):

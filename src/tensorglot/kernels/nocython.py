@@ -17,7 +17,7 @@ class _Type:
         return self
 
 
-int = uchar = schar = ushort = uint = longlong = ulonglong = Py_ssize_t = bint = double = const = _Type()
+int = uchar = uint = longlong = ulonglong = Py_ssize_t = bint = const = _Type()
 void = p_uchar = _Type()
 
 
@@ -42,7 +42,7 @@ class _NoGil:
 
 final = cclass = ccall = cfunc = inline = _same
 nogil = _NoGil()
-boundscheck = wraparound = cdivision = initializedcheck = returns = locals = exceptval = _option
+boundscheck = initializedcheck = exceptval = _option
 
 
 def cast(_: object, value: Any) -> Any:

@@ -105,7 +105,6 @@ class Writer:
         self._spool = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
         self._source = FileSource(os.dup(self._spool.fileno()))
         self._tensors: dict[str, Tensor] = {}
-        self._attributes: dict[str, Mapping[str, Any]] = {}
         self._streams: list[TensorStream] = []
 
     def add(self, name: str, value: Any, *, attributes: Mapping[str, Any] | None = None) -> None:
