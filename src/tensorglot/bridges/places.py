@@ -81,7 +81,7 @@ def collection_at(url: str) -> Iterator[Collection[Any]]:
 
 
 def read_place(
-    place: str, name: str | None = None, *, on_missing: OnMissing = "error", progress: Progress | None = None
+    place: str, name: str | None, *, on_missing: OnMissing = "error", progress: Progress | None = None
 ) -> Named:
     """The matrix of that name, or the only one there is."""
     if is_url(place):
@@ -136,8 +136,8 @@ def write_place(
     name: str,
     matrix: NDArray[Any],
     *,
-    others: Mapping[str, NDArray[Any]] | None = None,
-    progress: Progress | None = None,
+    others: Mapping[str, NDArray[Any]],
+    progress: Progress | None,
 ) -> None:
     """Writes a matrix in its natural form under a name; `others` go with it where a file holds several tensors."""
     if is_url(place):
@@ -145,7 +145,7 @@ def write_place(
             write_matrix(collection, matrix, name, progress=progress)
     else:
         bears_name = for_target(place, None)[0].names
-        save(place, {name if bears_name else _NAMELESS: matrix, **(others or {})})
+        save(place, {name if bears_name else _NAMELESS: matrix, **others})
 
 
 def inspect_place(place: str) -> list[FieldReport]:

@@ -76,7 +76,7 @@ def import_(source: str, target: str, name: str | None, key: str | None, dtype: 
     from tensorglot.bridges.places import natural, read_place
 
     found = read_place(source, name)
-    _write(source, target, natural(found.matrix, dtype), key or found.name or DEFAULT_KEY, as_json)
+    _write(source, target, natural(found.matrix, dtype), key or found.name or DEFAULT_KEY, {}, as_json)
 
 
 @command.command("export")
@@ -98,16 +98,11 @@ def export(source: str, target: str, name: str | None, key: str | None, on_missi
 
     with progress_bar("reading", unit="documents") as progress:
         found = read_place(source, name, on_missing=on_missing, progress=progress)
-    _write(source, target, found.matrix, key or found.name or DEFAULT_KEY, as_json)
+    _write(source, target, found.matrix, key or found.name or DEFAULT_KEY, {}, as_json)
 
 
 def _write(
-    source: str,
-    target: str,
-    matrix: NDArray[Any],
-    key: str,
-    as_json: bool,
-    others: dict[str, NDArray[np.float32]] | None = None,
+    source: str, target: str, matrix: NDArray[Any], key: str, others: dict[str, NDArray[np.float32]], as_json: bool
 ) -> None:
     from tensorglot.bridges.places import write_place
 
@@ -116,7 +111,7 @@ def _write(
     rows, columns = matrix.shape
     if as_json:
         shape = {"vectors": rows, "count": columns, "dtype": matrix.dtype.name}
-        print_json({"source": source, "target": target, "name": key, **shape, "others": sorted(others or {})})
+        print_json({"source": source, "target": target, "name": key, **shape, "others": sorted(others)})
     else:
         print(f"{counted(rows, 'vector')} of {matrix.dtype.name}[{columns}] as '{escape(key)}'")
 
@@ -197,7 +192,7 @@ def quantize(
             others = {f"{own}.low": smaller.low, f"{own}.high": smaller.high}
         else:
             message(f"the ranges are not kept: {target} has no place for them, and --ranges names no file")
-    _write(source, target, natural(smaller), own, as_json, others)
+    _write(source, target, natural(smaller), own, others, as_json)
 
 
 @command.command("migrate")

@@ -206,7 +206,7 @@ class AtomicFile:
     __del__ = _abandon  # an interrupt may come before the `with` block has us, or before `__exit__` has begun
 
 
-def replace_tail(path: str | os.PathLike[str], begin: int, tail: bytes, *, durable: bool = True) -> None:
+def replace_tail(path: str | os.PathLike[str], begin: int, tail: bytes, *, durable: bool) -> None:
     """Writes over the end of a file, from `begin` on. What fails is undone; only a kill or a crash is not."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:

@@ -27,8 +27,8 @@ def add_array(
     shape: tuple[int, ...],
     span: tuple[int, int],
     *,
-    fortran_order: bool = False,
-    big_endian: bool = False,
+    fortran_order: bool,
+    big_endian: bool,
     codec: Codec | None = None,
     checksum: str | None = None,
 ) -> None:

@@ -58,7 +58,7 @@ def arrange(
     shape: Shape,
     pieces: Mapping[str, Piece],
     attributes: Mapping[str, Any],
-    tensor: str | None = None,
+    tensor: str,
     offset: int | None = None,
 ) -> Arrangement:
     """Checks the parts of a tensor against its layout, without reading them."""

@@ -112,7 +112,7 @@ def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes:
                 stretch = Stretch(source, int(index.begins[row]), int(index.ends[row]), expected.algorithm)
                 together.append((row, name, expected, stretch))
     try:
-        computed = digests([stretch for _, _, _, stretch in together], seen=seen)
+        computed = digests([stretch for _, _, _, stretch in together], seen)
     except FormatError:  # a file that is shorter than it was: each on its own says which are affected
         alone += [(row, name) for row, name, _, _ in together]
         together, computed = [], []

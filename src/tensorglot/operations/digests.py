@@ -39,12 +39,10 @@ class Stretch:
         return self.end - self.begin
 
 
-def digests(
-    stretches: Sequence[Stretch], threads: int | None = None, seen: Callable[[int], None] = lambda nbytes: None
-) -> list[bytes]:
+def digests(stretches: Sequence[Stretch], seen: Callable[[int], None] = lambda nbytes: None) -> list[bytes]:
     """The digest of each, in the order given. `seen` is told of bytes that are done, from any thread."""
     found = [b""] * len(stretches)
-    count = default_threads() if threads is None else threads
+    count = default_threads()
     share = max(READ_NBYTES, sum(stretch.nbytes for stretch in stretches) // count)
     large = [i for i, stretch in enumerate(stretches) if count > 1 and stretch.nbytes > share]
     for i in large:
@@ -54,7 +52,7 @@ def digests(
         for i, digest in zip(group, _digests_of(stretches, group, seen), strict=True):
             found[i] = digest
 
-    each(work, _groups(stretches, set(large)), count)
+    each(work, _groups(stretches, set(large)))
     return found
 
 

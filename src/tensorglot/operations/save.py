@@ -70,8 +70,8 @@ def save_archive(
     row: Format,
     options: WriteOptions,
     *,
-    durable: bool = True,
-    progress: Progress | None = None,
+    durable: bool,
+    progress: Progress | None,
 ) -> None:
     """Writes an archive in a given format."""
     chunks = _chunks(archive, row, options)

@@ -27,7 +27,7 @@ import numpy as np
 from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError, TruncatedError
 from tensorglot.io.sink import AtomicFile
 from tensorglot.io.source import FileSource
-from tensorglot.limits import DEFAULT, Limits
+from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Source, Span
@@ -119,7 +119,7 @@ def _rest_digest(archive: Archive, algorithm: str) -> bytes:
     return running.digest()
 
 
-def read_sums(path: str | os.PathLike[str], limits: Limits = DEFAULT) -> Sums | None:
+def read_sums(path: str | os.PathLike[str], limits: Limits) -> Sums | None:
     """The sidecar of a file; None where there is none."""
     try:
         file = FileSource(sums_path(path))

@@ -116,7 +116,7 @@ def row_of_head(size: int, code: int, padding: int) -> Row:
     return Row(kind, padding, nbytes)
 
 
-def agree(data: memoryview, begins: NDArray[np.int64], ends: NDArray[np.int64], like: Row | None = None) -> Row:
+def agree(data: memoryview, begins: NDArray[np.int64], ends: NDArray[np.int64], like: Row | None) -> Row:
     """What the payloads at these spans, at least one, are all like, or a refusal that names the first that differs."""
     row = like or row_of(data[int(begins[0]) : int(ends[0])])
     raw = np.frombuffer(data, np.uint8)
