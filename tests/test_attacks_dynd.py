@@ -125,12 +125,10 @@ def test_bounds(attack):
         assert seconds(lambda: refused(attack)) <= 0.010
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("attack", [name for name, (_, _, rule) in ATTACKS.items() if rule != "dynd.trailing"])
 def test_streams(attack):
     """A stream does not know its end: a count that memory refuses is missing bytes there."""
     text, data, rule = ATTACKS[attack]
-    if rule == "dynd.trailing":
-        return
     with pytest.raises(FormatError) as caught:
         dynd.load(io.BytesIO(data), text)
     assert caught.value.rule == rule or (rule == "dynd.count" and isinstance(caught.value, TruncatedError))
@@ -141,13 +139,19 @@ def all_serialized(path):
         return [tensor.serialize() for tensor in archive.values()]
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+DENSE = "1000000000000 * 0 * int8"
+"""A tensor without elements, which needs no decoding."""
+IN_FILES = [
+    name
+    for name, (text, _, rule) in ATTACKS.items()
+    if "array[" not in text and rule != "dynd.trailing" and text != DENSE
+]
+
+
+@pytest.mark.parametrize("attack", IN_FILES)
 def test_files(attack, tmp_path):
     """As a field of a file, before and behind others."""
-    text, data, rule = ATTACKS[attack]
-    dense = text == "1000000000000 * 0 * int8"  # a tensor without elements, which needs no decoding
-    if "array[" in text or rule == "dynd.trailing" or dense:
-        return
+    text, data, _ = ATTACKS[attack]
     t = str(dynd.parse(text))
     for kind, content in ((t, data), (f"{{a: {t}, b: int8}}", data + b"\0"), (f"{{a: int8, b: {t}}}", b"\0" + data)):
         path = tmp_path / "x.dynd"

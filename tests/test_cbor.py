@@ -330,7 +330,7 @@ def test_any_bytes(data: bytes) -> None:
 def test_every_prefix_and_every_byte(value: object, data: st.DataObject) -> None:
     encoded = bytearray(encode(value, DETERMINISTIC))
     cut = data.draw(st.integers(0, len(encoded) - 1))
-    with pytest.raises((TruncatedError, FormatError)):
+    with pytest.raises(TruncatedError):
         decode(bytes(encoded[:cut]), DETERMINISTIC)
     encoded[cut] ^= data.draw(st.integers(1, 255))
     try:

@@ -619,4 +619,4 @@ def test_mutants_raise_only_our_errors(seed: int) -> None:
             accepted += 1
         except tg.TensorglotError:
             pass
-    assert accepted < 1500
+    assert 0 < accepted < 1500
