@@ -60,7 +60,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
         ours, *_ = entry["ms"]
         for i, (peer, ratio) in enumerate(entry["times_faster"].items()):
             goal = entry["goals"].get(peer)
-            mark = "" if goal is None else f"{goal:g} {'met' if ratio >= goal else 'MISSED'}"
+            mark = "" if goal is None else f"{goal:.3g} {'met' if ratio >= goal else 'MISSED'}"
             memory = " / ".join(f"{entry['extra_nbytes'][library] / 1e6:.0f} MB" for library in (ours, peer))
             most = entry["extra_nbytes_goal"]
             if i == 0 and most is not None:
