@@ -1,9 +1,10 @@
-"""Memory to read large arrays into, and the threads that fill it.
+"""Memory to read into, and the threads that fill it.
 
 Loading is bound by page faults, not by copying. So a large array gets an anonymous
-mapping of its own, in huge pages, and is filled by several threads at once. The
-mapping starts at the file offset's residue modulo a page: the kernel's copy runs
-several times slower when the two differ by a few bytes.
+mapping of its own, in huge pages, and is filled by several threads at once. What is
+read only to be looked at goes to the same memory again and again. Both start at the
+file offset's residue modulo a page: the kernel's copy runs several times slower when
+the two differ by a few bytes.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from typing import TypeVar
 
 import numpy as np
 
-__all__ = ["LARGE_NBYTES", "READ_NBYTES", "allocate", "default_threads", "each", "in_order"]
+__all__ = ["LARGE_NBYTES", "READ_NBYTES", "Scratch", "allocate", "default_threads", "each", "in_order"]
 
 LARGE_NBYTES = 1 << 20
 """From here on an allocation is a mapping of its own."""
 READ_NBYTES = 8 << 20
 """What one thread reads at a time."""
 
+_SMALL_NBYTES = 64 << 10
+"""Up to here it does not matter where a copy begins."""
 _ALIGNMENT = 16
 _PAGE = 4096
 _HUGE_PAGE = 2 << 20
@@ -38,9 +41,13 @@ T = TypeVar("T")
 
 def allocate(nbytes: int, offset: int = 0) -> memoryview:
     """Uninitialised, writable memory for `nbytes` that come from `offset` of a file."""
-    if nbytes < LARGE_NBYTES:
+    if nbytes < _SMALL_NBYTES:
         start = offset % _ALIGNMENT
         return np.empty(start + nbytes, np.uint8).data[start:]
+    if nbytes < LARGE_NBYTES:
+        pages = np.empty(nbytes + _PAGE, np.uint8)
+        start = (offset - int(pages.__array_interface__["data"][0])) % _PAGE
+        return pages.data[start : start + nbytes]
     residue = offset % _PAGE
     whole = mmap.mmap(-1, nbytes + residue + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     start = -int(np.frombuffer(whole, np.uint8).__array_interface__["data"][0]) % _HUGE_PAGE
@@ -48,6 +55,18 @@ def allocate(nbytes: int, offset: int = 0) -> memoryview:
     if huge and hasattr(mmap, "MADV_HUGEPAGE"):
         whole.madvise(mmap.MADV_HUGEPAGE, start, huge)
     return memoryview(whole)[start + residue : start + residue + nbytes]
+
+
+class Scratch:
+    """Memory for one piece of a file at a time, up to `nbytes`."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._pages = memoryview(mmap.mmap(-1, nbytes + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+    def room(self, nbytes: int, offset: int) -> memoryview:
+        """For `nbytes` that come from `offset`; what was there before is lost."""
+        start = offset % _PAGE
+        return self._pages[start : start + nbytes]
 
 
 def default_threads() -> int:

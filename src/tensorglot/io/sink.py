@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import BinaryIO, Protocol, TypeAlias, cast
 
 from tensorglot.errors import InputError
+from tensorglot.io.memory import Scratch
 from tensorglot.io.source import FileSource
 
 __all__ = ["AtomicFile", "Stored", "Writable", "replace_tail", "write_stream"]
@@ -121,9 +122,9 @@ class AtomicFile:
         begin = span.begin
         if isinstance(span.source, FileSource):
             begin = self._copy_in_kernel(span.source.fileno(), begin, span.end)
-        room = memoryview(bytearray(min(_COPY_NBYTES, span.end - begin)))
+        scratch = Scratch(min(_COPY_NBYTES, span.end - begin))
         while begin < span.end:
-            piece = room[: span.end - begin]
+            piece = scratch.room(min(_COPY_NBYTES, span.end - begin), begin)
             span.read_into(begin - span.begin, piece)
             self._write_buffer(piece)
             begin += len(piece)
@@ -236,9 +237,10 @@ def write_stream(stream: BinaryIO, pieces: Iterable[Piece]) -> int:
         if isinstance(batch, memoryview):
             total += _write_all(stream, batch)
             continue
-        room = memoryview(bytearray(min(_COPY_NBYTES, batch.end - batch.begin)))
-        for start in range(0, batch.end - batch.begin, _COPY_NBYTES):
-            piece = room[: batch.end - batch.begin - start]
+        nbytes = batch.end - batch.begin
+        scratch = Scratch(min(_COPY_NBYTES, nbytes))
+        for start in range(0, nbytes, _COPY_NBYTES):
+            piece = scratch.room(min(_COPY_NBYTES, nbytes - start), batch.begin + start)
             batch.read_into(start, piece)
             total += _write_all(stream, piece)
     return total

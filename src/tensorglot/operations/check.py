@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tensorglot.errors import FormatError, InputError, IntegrityError, UnsupportedError, escape
-from tensorglot.io.memory import each
+from tensorglot.io.memory import Scratch, each
 from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.payload import Encoded, Memory, Span, as_bytes
 from tensorglot.model.tensor import Part, Tensor
@@ -147,8 +147,8 @@ def _covered(part: Part) -> Iterator[memoryview]:
     if shared is not None:
         yield shared
         return
-    room = memoryview(bytearray(min(_PIECE_NBYTES, span.nbytes)))
+    scratch = Scratch(min(_PIECE_NBYTES, span.nbytes))
     for start in range(0, span.nbytes, _PIECE_NBYTES):
-        piece = room[: span.nbytes - start]
+        piece = scratch.room(min(_PIECE_NBYTES, span.nbytes - start), span.begin + start)
         span.read_into(start, piece)
         yield piece

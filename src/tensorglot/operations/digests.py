@@ -13,9 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
-
-from tensorglot.io.memory import default_threads, each
+from tensorglot.io.memory import Scratch, default_threads, each
 from tensorglot.model.payload import Source
 from tensorglot.wire.checksums import Hasher, hasher
 
@@ -79,7 +77,7 @@ def _digests_of(stretches: Sequence[Stretch], group: list[int], seen: Callable[[
     if len(group) > 1:
         first = stretches[group[0]]
         base = first.begin
-        block = _room()[: max(stretches[i].end for i in group) - base]
+        block = _scratch().room(max(stretches[i].end for i in group) - base, base)
         first.source.read_into(base, block)
         for i in group:
             running = hasher(stretches[i].algorithm)
@@ -89,34 +87,35 @@ def _digests_of(stretches: Sequence[Stretch], group: list[int], seen: Callable[[
     else:
         stretch = stretches[group[0]]
         running = hasher(stretch.algorithm)
-        room = _room()
+        scratch = _scratch()
         for begin, end in _pieces(stretch):
-            stretch.source.read_into(begin, room[: end - begin])
-            running.update(room[: end - begin])
+            piece = scratch.room(end - begin, begin)
+            stretch.source.read_into(begin, piece)
+            running.update(piece)
             seen(end - begin)
         yield running.digest()
 
 
-_rooms = threading.local()
+_kept = threading.local()
 
 
-def _room() -> memoryview:
-    """A piece of memory for each thread, to be used again: pages that are there already are the fast ones."""
-    if not hasattr(_rooms, "piece"):
-        _rooms.piece = np.empty(READ_NBYTES, np.uint8).data
-    piece: memoryview = _rooms.piece
-    return piece
+def _scratch() -> Scratch:
+    """One for each thread, to be used again: pages that are there already are the fast ones."""
+    if not hasattr(_kept, "scratch"):
+        _kept.scratch = Scratch(READ_NBYTES)
+    scratch: Scratch = _kept.scratch
+    return scratch
 
 
 def _read_ahead(stretch: Stretch, seen: Callable[[int], None]) -> bytes:
     """One thread reads while this one computes."""
     running: Hasher = hasher(stretch.algorithm)
-    rooms = [np.empty(READ_NBYTES, np.uint8).data for _ in range(3)]
+    scratches = [Scratch(READ_NBYTES) for _ in range(3)]
     pieces = list(_pieces(stretch))
 
     def read(i: int) -> memoryview:
         begin, end = pieces[i]
-        room = rooms[i % 3][: end - begin]
+        room = scratches[i % 3].room(end - begin, begin)
         stretch.source.read_into(begin, room)
         return room
 
