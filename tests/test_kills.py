@@ -30,10 +30,10 @@ import sys
 from pathlib import Path
 import replaced
 from tensorglot.io import sink
-sink.secrets.token_hex = lambda nbytes: "f" * 16
+sink.temporary_name = lambda: ".tensorglot-ffffffffffffffff.tmp"
 getattr(replaced, sys.argv[2])(Path(sys.argv[1]))
 """
-TEMPORARY = f".tensorglot-{'f' * 16}.tmp"
+TEMPORARY = ".tensorglot-ffffffffffffffff.tmp"
 
 
 def strace(folder: Path, how: str, *options: str) -> subprocess.CompletedProcess[str]:

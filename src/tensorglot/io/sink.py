@@ -22,7 +22,7 @@ from tensorglot.errors import InputError
 from tensorglot.io.memory import Scratch
 from tensorglot.io.source import FileSource
 
-__all__ = ["AtomicFile", "Stored", "Writable", "replace_tail", "write_stream"]
+__all__ = ["AtomicFile", "Stored", "Writable", "replace_tail", "temporary_name", "write_stream"]
 
 Writable: TypeAlias = "str | os.PathLike[str] | BinaryIO"
 
@@ -45,6 +45,11 @@ class Stored(Protocol):
 
 
 Piece: TypeAlias = "bytes | bytearray | memoryview | Stored"
+
+
+def temporary_name() -> str:
+    """What a file or directory is called until it is whole."""
+    return f".tensorglot-{os.urandom(8).hex()}.tmp"
 
 
 class AtomicFile:
@@ -77,7 +82,7 @@ class AtomicFile:
         """An empty file of our own. Nobody else can read what is to replace a file that they could not read."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         mode = 0o666 if self._old is None else 0o600
-        self._temporary = f".tensorglot-{os.urandom(8).hex()}.tmp"
+        self._temporary = temporary_name()
         try:
             self._fd = os.open(self._temporary, flags, mode, dir_fd=self._directory)
         except FileExistsError:

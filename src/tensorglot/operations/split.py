@@ -17,7 +17,7 @@ from typing import Any
 
 from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.formats.table import WriteOptions, for_target
-from tensorglot.io.sink import AtomicFile, Writable
+from tensorglot.io.sink import AtomicFile, Writable, temporary_name
 from tensorglot.io.source import Readable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
@@ -56,7 +56,7 @@ def split(
         raise InputError(f"{directory} exists, and is not an empty directory", rule="split.target")
     with open(source, limits=limits) as archive, ExitStack() as stack:
         row, version = for_target(None, format or archive.format)
-        temporary = directory.absolute().parent / f".tensorglot-{os.urandom(8).hex()}.tmp"
+        temporary = directory.absolute().parent / temporary_name()
         temporary.mkdir()
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
         groups = list(_groups(archive, shard_nbytes))
