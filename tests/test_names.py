@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from itertools import islice
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,13 +15,29 @@ import tensorglot as tg
 from tensorglot.kernels import names as kernel
 from tensorglot.model.names import Names
 
+WORDS = (1 << 64) - 1
+SPREAD = 0x9E37_79B9_7F4A_7C15
+BACK = pow(SPREAD, -1, 1 << 64)
 
-def names_of(texts: list[str], hashes: list[int] | None = None) -> Names:
-    encoded = [text.encode() for text in texts]
+
+def spans(encoded: list[bytes]) -> tuple[bytes, Any, Any]:
     ends = np.cumsum([len(one) for one in encoded], dtype=np.int64)
-    begins = ends - np.array([len(one) for one in encoded], np.int64)
-    made = [hash(text) & (1 << 64) - 1 for text in texts] if hashes is None else hashes
-    return Names(b"".join(encoded), begins, ends, np.array(made, np.uint64))
+    return b"".join(encoded), ends - np.array([len(one) for one in encoded], np.int64), ends
+
+
+def names_of(texts: list[str]) -> Names:
+    return Names(*spans([text.encode() for text in texts]))
+
+
+def unmixed(hash: int) -> int:
+    """What the kernel's mixing makes this hash of: the hash before, exclusive-or the word."""
+    return (hash ^ hash >> 32) * BACK & WORDS
+
+
+def name_with(hash: int, second: int) -> bytes:
+    """A name of sixteen bytes with this hash and this second word, which counts twice, as it is also the last."""
+    before = unmixed(unmixed(unmixed(hash) ^ second) ^ second) ^ 16
+    return before.to_bytes(8, sys.byteorder) + second.to_bytes(8, sys.byteorder)
 
 
 @given(st.lists(st.text(max_size=12), max_size=20), st.text(max_size=12))
@@ -53,18 +73,28 @@ def test_the_first_name_that_stands_twice(texts: list[str]) -> None:
     ids=["none", "one", "low bits", "low bits and one again", "high bits", "zero twice"],
 )
 def test_equal_hashes_are_noticed(hashes: list[int], expected: bool) -> None:
-    assert kernel.may_repeat(np.array(hashes, np.uint64)) is expected
+    assert kernel.may_repeat(*spans([name_with(hash, i) for i, hash in enumerate(hashes)])) is expected
 
 
 def test_equal_hashes_alone_are_no_duplicate() -> None:
-    assert names_of(["a", "b"], [5, 5]).first_duplicate() is None
+    found = (name_with(5, second) for second in range(100_000))
+    one, two = islice((name.decode() for name in found if name.isascii()), 2)
+    assert kernel.may_repeat(*spans([one.encode(), two.encode()]))
+    assert names_of([one, two]).first_duplicate() is None
+    assert names_of([one, two, one]).first_duplicate() == 2
+
+
+@pytest.mark.parametrize("nbytes", [*range(20), 100])
+def test_every_byte_of_a_name_counts(nbytes: int) -> None:
+    name = bytes(range(1, nbytes + 1))
+    others = [name[:i] + b"\0" + name[i + 1 :] for i in range(nbytes)]
+    assert not kernel.may_repeat(*spans([name, *others, name + b"\0"]))
 
 
 def test_hashes_that_somebody_chose_cost_no_time() -> None:
     """All in one slot of any table: the names decide, and there are no long walks through the table."""
-    inverse = pow(0x9E37_79B9_7F4A_7C15, -1, 1 << 64)
-    hashes = np.array([i * inverse % (1 << 64) for i in range(50_000)], np.uint64)
-    assert kernel.may_repeat(hashes) is True
+    names = [name_with(i * BACK & WORDS, i) for i in range(50_000)]
+    assert kernel.may_repeat(*spans(names)) is True
 
 
 @pytest.mark.parametrize("format", ["bintensors@0", "bintensors@1", "ztensor@0.1", "safetensors"])

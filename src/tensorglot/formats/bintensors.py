@@ -85,7 +85,7 @@ class Scan(NamedTuple):
     dims: NDArray[np.int64]
     dim_offsets: NDArray[np.int64]
     ends: NDArray[np.int64]
-    names: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]
+    names: tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def read(source: Source, options: ReadOptions) -> Index:

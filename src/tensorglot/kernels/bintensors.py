@@ -44,9 +44,7 @@ METADATA_DUPLICATE = 19
 _ROOM = cython.declare(cython.int, -1)  # more dimensions than there was room for: not a fault, try again
 
 _MAX = cython.declare(cython.ulonglong, 0x7FFF_FFFF_FFFF_FFFF)
-_SPREAD = cython.declare(cython.ulonglong, 0x9E37_79B9_7F4A_7C15)
 _NOT_ASCII = cython.declare(cython.ulonglong, 0x8080_8080_8080_8080)
-_MASK = cython.declare(cython.ulonglong, 0xFFFF_FFFF_FFFF_FFFF)
 
 
 @cython.final
@@ -122,7 +120,7 @@ def scan(
     max_rank: cython.longlong,
     max_name: cython.longlong,
 ) -> tuple[Any, ...]:
-    """Fault, byte, tensor; metadata or None; dtype codes, dims, dim offsets, ends; begins, ends and hashes of names."""
+    """Fault, byte, tensor; metadata or None; dtype codes, dims, dim offsets, ends; begins and ends of names."""
     cursor: Cursor = Cursor(header)
     tensor: cython.longlong = -1
     metadata: Any = _metadata(cursor, header)
@@ -154,26 +152,23 @@ def scan(
     return (
         cursor.fault, cursor.fault_position, tensor, metadata,
         codes, dims[: dim_offsets[count]].copy(), dim_offsets, ends,
-        (names.begins, names.ends, names.hashes),
+        (names.begins, names.ends),
     )  # fmt: skip
 
 
 @cython.final
 @cython.cclass
 class Names:
-    """Where each name is, and a hash of it. Names are checked here and decoded when somebody asks."""
+    """Where each name is. Names are checked here and decoded when somebody asks."""
 
     header: bytes
     longest: cython.longlong
     begin: cython.Py_ssize_t
     end: cython.Py_ssize_t
-    hash: cython.ulonglong
     begins: Any
     ends: Any
-    hashes: Any
     begin_column: cython.longlong[::1]
     end_column: cython.longlong[::1]
-    hash_column: cython.ulonglong[::1]
 
     def __init__(self, header: bytes, count: cython.Py_ssize_t, longest: cython.longlong) -> None:
         self.header = header
@@ -181,21 +176,17 @@ class Names:
         self.begins = np.empty(count, np.int64)
         self.begins.fill(-1)
         self.ends = np.empty(count, np.int64)
-        self.hashes = np.empty(count, np.uint64)
         self.begin_column = self.begins.data
         self.end_column = self.ends.data
-        self.hash_column = self.hashes.data
 
     @cython.cfunc
     @cython.exceptval(check=False)
     def read(self, cursor: Cursor) -> cython.int:
-        """Passes over a name, and remembers its span and a hash of its words, of which the last may overlap."""
+        """Passes over a name, and remembers its span."""
         start: cython.Py_ssize_t = cursor.position
         nbytes: cython.ulonglong = cursor.varint()
         i: cython.Py_ssize_t
-        word: cython.ulonglong
         seen: cython.ulonglong = 0
-        hash: cython.ulonglong = nbytes
         if cursor.fault != 0:
             return 0
         if nbytes > cython.cast(cython.ulonglong, cursor.size - cursor.position):
@@ -206,22 +197,13 @@ class Names:
         self.end = self.begin + cython.cast(cython.Py_ssize_t, nbytes)
         i = self.begin
         while i + 8 <= self.end:
-            word = _word(cursor.data, i)
-            seen |= word
-            hash = _mixed(hash, word)
+            seen |= _word(cursor.data, i)
             i += 8
-        if nbytes >= 8:
-            word = _word(cursor.data, self.end - 8)
-            seen |= word
-            hash = _mixed(hash, word)
-        else:
-            while i < self.end:
-                seen |= cursor.data[i]
-                hash = _mixed(hash, cursor.data[i])
-                i += 1
+        while i < self.end:
+            seen |= cursor.data[i]
+            i += 1
         if seen & _NOT_ASCII != 0 and not _is_utf8(self.header, self.begin, self.end):
             return cursor.fail(UTF8, self.begin)
-        self.hash = hash
         cursor.position = self.end
         return 0
 
@@ -231,16 +213,7 @@ class Names:
         """The name that was read is that of `row`."""
         self.begin_column[row] = self.begin
         self.end_column[row] = self.end
-        self.hash_column[row] = self.hash
         return 0
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _mixed(hash: cython.ulonglong, word: cython.ulonglong) -> cython.ulonglong:
-    hash = ((hash ^ word) * _SPREAD) & _MASK
-    return hash ^ (hash >> 32)
 
 
 @cython.cfunc

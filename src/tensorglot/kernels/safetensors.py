@@ -43,9 +43,6 @@ _MAX = cython.declare(cython.ulonglong, 0x7FFF_FFFF_FFFF_FFFF)
 _ENTRY_NBYTES = 44
 """No tensor takes fewer bytes of the header."""
 
-_FNV_BASIS = cython.declare(cython.ulonglong, 0xCBF2_9CE4_8422_2325)
-_FNV_PRIME = cython.declare(cython.ulonglong, 0x100_0000_01B3)
-_MASK = cython.declare(cython.ulonglong, 0xFFFF_FFFF_FFFF_FFFF)
 _NOT_ASCII = cython.declare(cython.ulonglong, 0x8080_8080_8080_8080)
 _WORD_METADA = cython.declare(cython.ulonglong, 0x61646174656D5F5F)
 _WORD_TA = cython.declare(cython.ulonglong, 0x5F5F6174)
@@ -82,11 +79,10 @@ class Cursor:
     behind: bytearray
     begin_column: cython.longlong[::1]
     end_column: cython.longlong[::1]
-    hash_column: cython.ulonglong[::1]
     fault: cython.int
     fault_position: cython.Py_ssize_t
 
-    def __init__(self, header: bytes, name_begins: Any, name_ends: Any, name_hashes: Any) -> None:
+    def __init__(self, header: bytes, name_begins: Any, name_ends: Any) -> None:
         self.data = header
         self.header = header
         self.size = len(header)
@@ -99,7 +95,6 @@ class Cursor:
         self.behind = bytearray()
         self.begin_column = memoryview(name_begins)
         self.end_column = memoryview(name_ends)
-        self.hash_column = memoryview(name_hashes)
         self.fault = 0
         self.fault_position = 0
 
@@ -190,13 +185,11 @@ class Cursor:
 
     @cython.cfunc
     def name(self, row: cython.Py_ssize_t) -> cython.int:
-        """Keeps the string just found as a name: its span and its hash (FNV-1a, eight bytes at a time).
+        """Keeps the string just found as a name: its span.
 
         A name with escapes is decoded and put behind the header, and its span is there.
         """
-        hash: cython.ulonglong = _FNV_BASIS
         seen: cython.ulonglong = 0
-        value: cython.ulonglong
         skip: cython.Py_ssize_t = 0
         if self.escaped:
             text: Any = self.text()
@@ -206,21 +199,14 @@ class Cursor:
             self.begin_column[row] = self.size + len(self.behind)
             self.behind += decoded
             self.end_column[row] = self.size + len(self.behind)
-            while skip < len(decoded):
-                value = int.from_bytes(decoded[skip : skip + 8], "little")
-                hash = ((hash ^ value) * _FNV_PRIME) & _MASK
-                skip += 8
         else:
             while skip < self.end - self.begin:
-                value = self.word(skip)
-                seen |= value
-                hash = ((hash ^ value) * _FNV_PRIME) & _MASK
+                seen |= self.word(skip)
                 skip += 8
             if seen & _NOT_ASCII != 0:
                 self.text()
             self.begin_column[row] = self.begin
             self.end_column[row] = self.end
-        self.hash_column[row] = hash
         return 0
 
     @cython.cfunc
@@ -320,10 +306,10 @@ def scan(
 ) -> tuple[Any, ...]:
     """Fault, byte, tensor; metadata or None; dtype codes, dims, dim offsets, begins, ends; the names.
 
-    The names are a text, which is the header or begins with it, and their begins, ends and hashes in it.
+    The names are a text, which is the header or begins with it, and their begins and ends in it.
     """
     room: cython.Py_ssize_t = len(header) // _ENTRY_NBYTES + 1
-    name_columns: Any = (np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint64))
+    name_columns: Any = (np.empty(room, np.int64), np.empty(room, np.int64))
     cursor: Cursor = Cursor(header, *name_columns)
     codes: Any = np.empty(room, np.uint8)
     dims: Any = np.empty(cursor.size // 2 + 1, np.int64)

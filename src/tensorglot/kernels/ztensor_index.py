@@ -32,9 +32,6 @@ _ARRAY = cython.declare(cython.int, 4)
 _MAP = cython.declare(cython.int, 5)
 
 _MAX = cython.declare(cython.ulonglong, 0x7FFF_FFFF_FFFF_FFFF)
-_MASK = cython.declare(cython.ulonglong, 0xFFFF_FFFF_FFFF_FFFF)
-_FNV_BASIS = cython.declare(cython.ulonglong, 0xCBF2_9CE4_8422_2325)
-_FNV_PRIME = cython.declare(cython.ulonglong, 0x100_0000_01B3)
 
 
 @cython.final
@@ -109,16 +106,6 @@ class Walk:
             return 0
         self.pos += cython.cast(cython.Py_ssize_t, self.argument)
         return cython.cast(cython.Py_ssize_t, self.argument)
-
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def hash(self, size: cython.Py_ssize_t) -> cython.ulonglong:
-        """Of the `size` bytes before the position: FNV-1a."""
-        hash: cython.ulonglong = _FNV_BASIS
-        i: cython.Py_ssize_t
-        for i in range(self.pos - size, self.pos):
-            hash = ((hash ^ self.p[i]) * _FNV_PRIME) & _MASK
-        return hash
 
     @cython.cfunc
     def word(self, words: list) -> cython.int:  # type: ignore[type-arg]
@@ -212,7 +199,6 @@ class Columns:
     def __init__(self, count: int, dims: int) -> None:
         self.name_begins = np.zeros(count, np.int64)
         self.name_ends = np.zeros(count, np.int64)
-        self.name_hashes = np.zeros(count, np.uint64)
         self.flags = np.zeros(count, np.uint8)
         self.entries = np.zeros(count + 1, np.int64)
         """Where each entry begins, and where the last one ends."""
@@ -280,7 +266,6 @@ def scan_entries(
     walk: Walk = Walk(data, begin)
     name_begins: cython.longlong[::1] = columns.name_begins
     name_ends: cython.longlong[::1] = columns.name_ends
-    name_hashes: cython.ulonglong[::1] = columns.name_hashes
     flags: cython.uchar[::1] = columns.flags
     entries: cython.longlong[::1] = columns.entries
     offsets: cython.longlong[::1] = columns.offsets
@@ -317,7 +302,6 @@ def scan_entries(
                 if not walk.odd:
                     name_begins[row] = walk.pos - size
                     name_ends[row] = walk.pos
-                    name_hashes[row] = walk.hash(size)
             elif size == 6 and walk.matches(6, b"offset"):
                 seen |= 2
                 offsets[row] = walk.uint()

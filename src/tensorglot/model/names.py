@@ -21,13 +21,10 @@ __all__ = ["Names"]
 class Names(Sequence[str]):
     """Names that lie in `text` at `begins` to `ends`, known to be UTF-8."""
 
-    def __init__(
-        self, text: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64], hashes: NDArray[np.uint64]
-    ) -> None:
+    def __init__(self, text: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         self._text = text
         self._begins = begins
         self._ends = ends
-        self._hashes = hashes
 
     @cached_property
     def _list(self) -> list[str]:
@@ -35,7 +32,7 @@ class Names(Sequence[str]):
 
     def first_duplicate(self) -> int | None:
         """The first position whose name stands before it, too. Equal hashes alone prove nothing."""
-        if not kernel.may_repeat(self._hashes):
+        if not kernel.may_repeat(self._text, self._begins, self._ends):
             return None
         seen: set[str] = set()
         for position, name in enumerate(self._list):

@@ -86,7 +86,7 @@ class Scanned:
         """A scan that found every object odd."""
         zeros, no = np.zeros(count, np.int64), np.zeros(count, np.bool_)
         return cls(
-            names=Names(b"", zeros, zeros, zeros.astype(np.uint64)),
+            names=Names(b"", zeros, zeros),
             dtypes=np.zeros(count, np.uint8),
             dims=zeros[:0],
             dim_offsets=np.zeros(count + 1, np.int64),

@@ -57,7 +57,7 @@ def read(source: Source, options: ReadOptions) -> Index:
         row: read_entry(index, int(columns.entries[row]), limits, begin)
         for row in np.flatnonzero(columns.flags == ztensor_index.ODD).tolist()
     }
-    names = Names(index, columns.name_begins, columns.name_ends, columns.name_hashes)
+    names = Names(index, columns.name_begins, columns.name_ends)
 
     def label(row: int) -> tuple[str, int]:
         return entries[row].name if row in entries else names[row], begin + int(columns.entries[row])

@@ -90,7 +90,7 @@ def read(source: Source, options: ReadOptions) -> Index:
         manifest.data, manifest.objects, manifest.count, cbor_check.skip, limits.rank, 1024, _STORAGE, _LOGICAL,
         [SEEKABLE.encode()], columns,
     )  # fmt: skip
-    names = Names(manifest.data, columns.name_begins, columns.name_ends, columns.name_hashes)
+    names = Names(manifest.data, columns.name_begins, columns.name_ends)
     scanned = _scanned(columns, names, manifest.begin)
     specs = {
         position: _spec(manifest, int(columns.entries[position]), limits)
