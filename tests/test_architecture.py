@@ -33,11 +33,12 @@ from tensorglot.model.types import dense
 ROOT = Path(__file__).parents[1] / "src" / "tensorglot"
 CORPUS = Path(__file__).parent / "corpus"
 
-BELOW_VERBS = {"errors", "limits", "kernels", "model", "wire", "io", "dynd", "formats"}
+BELOW_VERBS = {"errors", "extras", "limits", "kernels", "model", "wire", "io", "dynd", "formats"}
 VERBS = BELOW_VERBS | {"operations"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "limits": {"errors"},
+    "extras": {"errors"},
     "kernels": set(),
     "model": {"errors", "limits", "kernels"},
     "wire": {"errors", "limits", "kernels"},

@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 from peers import EXTERNAL, missing, needs
 from tensorglot import bson as vectors
 from tensorglot.bson import Vector, decode, encode
-from tensorglot.errors import FormatError, InputError, UnsupportedError
+from tensorglot.errors import FormatError, InputError
 
 SUITE = EXTERNAL / "bson-vector"
 FILES = ("int8", "float32", "packed_bit")
@@ -412,11 +412,3 @@ class TestExtendedJson:
     def test_only_vectors(self) -> None:
         with pytest.raises(InputError):
             json.dumps({"x": object()}, default=vectors.to_extjson)
-
-
-def test_pymongo_is_named_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "bson", None)
-    monkeypatch.setitem(__import__("sys").modules, "bson.binary", None)
-    for method in ("binary", "binary_vector"):
-        with pytest.raises(UnsupportedError, match=r"tensorglot\[mongo\]"):
-            getattr(Vector([1.0]), method)()

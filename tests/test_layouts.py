@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
 import ml_dtypes
@@ -107,12 +106,6 @@ def test_three_dimensions() -> None:
     with tg.open(tg.dumps({"m": matrix}, format="ztensor")) as archive:
         assert archive["m"].shape == (2, 3, 4)
         assert np.array_equal(archive["m"].scipy().toarray(), values)
-
-
-def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "scipy.sparse", None)
-    with pytest.raises(tg.UnsupportedError, match=r"tensorglot\[scipy\]"):
-        csr().scipy()
 
 
 def test_what_scipy_cannot_hold_is_refused() -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib import import_module
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +26,7 @@ from tensorglot.dynd.tensors import from_tensor as value_of
 from tensorglot.dynd.tensors import to_tensor as tensor_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
 from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.extras import library
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.typebase import Type
@@ -39,11 +39,7 @@ _NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 @cache
 def _arrow() -> Any:
-    try:
-        return import_module("pyarrow")
-    except ModuleNotFoundError as error:
-        message = "pyarrow is not installed: pip install tensorglot[arrow]"
-        raise UnsupportedError(message, rule="bridge.arrow") from error
+    return library("pyarrow", "arrow")
 
 
 def from_tensor(tensor: Tensor) -> Any:

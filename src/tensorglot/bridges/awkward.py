@@ -8,7 +8,6 @@ An awkward array of length N is a value of `N * T`, as awkward itself says. List
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from tensorglot.dynd.tensors import from_tensor as value_of
 from tensorglot.dynd.tensors import to_tensor as tensor_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
 from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.extras import library
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.typebase import Type
 from tensorglot.model.types import (
@@ -45,11 +45,7 @@ __all__ = ["from_tensor", "to_tensor", "to_value", "type_of"]
 
 @cache
 def _awkward() -> Any:
-    try:
-        return import_module("awkward")
-    except ModuleNotFoundError as error:
-        message = "awkward is not installed: pip install tensorglot[awkward]"
-        raise UnsupportedError(message, rule="bridge.awkward") from error
+    return library("awkward", "awkward")
 
 
 def type_of(value: Any) -> Type:

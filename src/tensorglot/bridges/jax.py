@@ -7,6 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tensorglot.errors import UnsupportedError
+from tensorglot.extras import library
 from tensorglot.model.dtypes import dtype_of
 
 __all__ = ["from_numpy"]
@@ -16,12 +17,7 @@ _WIDE = ("int64", "uint64", "float64", "complex128")
 
 def from_numpy(name: str, array: NDArray[Any]) -> Any:
     """A JAX array of exactly the same type and values, on JAX's default device."""
-    try:
-        import jax
-    except ImportError as error:
-        raise UnsupportedError(
-            "JAX is not installed: pip install tensorglot[jax]", rule="jax.installed", tensor=name
-        ) from error
+    jax = library("jax", "jax")
     if array.dtype.name in _WIDE and not jax.config.jax_enable_x64:
         raise UnsupportedError(
             f"JAX would make 32 bits of {array.dtype.name}: jax.config.update('jax_enable_x64', True)",

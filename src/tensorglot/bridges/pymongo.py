@@ -16,7 +16,8 @@ from tensorglot.bson.matrix import OnMissing, assemble, encode_documents, encode
 from tensorglot.bson.normal import normalise
 from tensorglot.bson.quantize import Quantized
 from tensorglot.bson.sources import Batch, batches
-from tensorglot.errors import InputError, UnsupportedError, escape
+from tensorglot.errors import InputError, escape
+from tensorglot.extras import library
 from tensorglot.wire.bson import NULL, VECTOR_SUBTYPE, Column, path_bytes
 from tensorglot.wire.bson_value import Raw
 from tensorglot.wire.bson_vector import IgnoredBits
@@ -37,13 +38,9 @@ _LEAST_BATCH = 100
 
 def require() -> Any:
     """pymongo's `bson` package, or a refusal that says how to get it."""
-    try:
-        import bson
-        import bson.raw_bson
-        import pymongo  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise UnsupportedError("this needs pymongo: pip install tensorglot[mongo]", rule="extra.mongo") from error
-    return bson
+    library("pymongo", "mongo")
+    library("bson.raw_bson", "mongo")
+    return library("bson", "mongo")
 
 
 def write_matrix(

@@ -13,25 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, UnsupportedError, escape
+from tensorglot.extras import library
 from tensorglot.model.layouts import COO, CSR, check_values
 from tensorglot.model.tensor import Tensor
 
 __all__ = ["from_tensor", "to_tensor"]
 
 
-def _sparse() -> Any:
-    try:
-        import scipy.sparse
-    except ModuleNotFoundError as error:
-        raise UnsupportedError(
-            "sparse tensors need scipy: pip install tensorglot[scipy]", rule="bridge.missing"
-        ) from error
-    return scipy.sparse
-
-
 def from_tensor(tensor: Tensor) -> Any:
     """A csr_array or coo_array."""
-    sparse = _sparse()
+    sparse = library("scipy.sparse", "scipy")
     if tensor.layout not in (CSR, COO):
         raise UnsupportedError(
             f"a tensor of layout {escape(tensor.layout)} is not sparse", rule="bridge.layout", tensor=tensor.name
@@ -59,7 +50,7 @@ def _signed(indices: NDArray[Any]) -> NDArray[Any]:
 
 def to_tensor(name: str, value: Any) -> Tensor:
     """A tensor of a scipy.sparse matrix or array: COO stays COO, all else becomes CSR. Duplicates are summed."""
-    sparse = _sparse()
+    sparse = library("scipy.sparse", "scipy")
     if not sparse.issparse(value):
         raise InputError(f"{type(value).__name__} is not sparse", rule="save.value", tensor=name)
     if value.format == "coo":

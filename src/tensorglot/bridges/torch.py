@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.extras import library
 from tensorglot.formats.table import for_target
 from tensorglot.io.sink import Writable
 from tensorglot.io.source import Readable
@@ -33,19 +34,9 @@ _FLOAT4 = BY_NAME["float4_e2m1fn"]
 __all__ = ["from_numpy", "load_model", "save_model", "to_numpy"]
 
 
-def _torch(tensor: str | None = None) -> Any:
-    try:
-        import torch
-    except ImportError as error:
-        raise UnsupportedError(
-            "PyTorch is not installed: pip install tensorglot[torch]", rule="torch.installed", tensor=tensor
-        ) from error
-    return torch
-
-
 def from_numpy(name: str, array: NDArray[Any]) -> torch.Tensor:
     """A tensor that shares the array's memory; a copy of an array that must not be written to."""
-    torch = _torch(name)
+    torch = library("torch", "torch")
     row = dtype_of(array.dtype, name)
     if row is _FLOAT4 and hasattr(torch, _PAIR) and array.ndim and array.shape[-1] % 2 == 0:
         pairs = pack(array, row).reshape(*array.shape[:-1], array.shape[-1] // 2)
@@ -61,7 +52,7 @@ def from_numpy(name: str, array: NDArray[Any]) -> torch.Tensor:
 
 def to_numpy(name: str, tensor: torch.Tensor) -> NDArray[Any]:
     """The array of a tensor of any stride, on any device; on the CPU it shares the tensor's memory."""
-    torch = _torch(name)
+    torch = library("torch", "torch")
     if tensor.layout is not torch.strided or tensor.is_nested:
         kind = "nested" if tensor.is_nested else tensor.layout
         raise InputError(f"a {kind} tensor: make it dense, or give its parts", rule="torch.layout", tensor=name)
@@ -131,7 +122,7 @@ def load_model(
     any of its names. With `strict`, a missing or an unexpected name is an error. Nothing
     of the module changes unless all of it fits.
     """
-    torch = _torch()
+    torch = library("torch", "torch")
     state = _state(model)
     first = _tied(state)
     with open(source, format=format) as archive:
@@ -161,7 +152,7 @@ def load_model(
 
 
 def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    torch = _torch()
+    torch = library("torch", "torch")
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"a torch.nn.Module, not {type(model).__name__}", rule="torch.module")
     state = dict(model.state_dict())

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.bson.normal import NUMPY, DTypeName, apply_ignored_bits, normalise
-from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.errors import InputError
+from tensorglot.extras import library
 from tensorglot.wire.bson import VECTOR_SUBTYPE, view
 from tensorglot.wire.bson_vector import HEAD_NBYTES, IgnoredBits, kind_called, row_of
 
@@ -68,12 +69,12 @@ class Vector:
 
     def binary(self) -> Binary:
         """pymongo's Binary, to be put into a document."""
-        binary: Binary = _pymongo().Binary(bytes(self), VECTOR_SUBTYPE)
+        binary: Binary = library("bson.binary", "mongo").Binary(bytes(self), VECTOR_SUBTYPE)
         return binary
 
     def binary_vector(self) -> BinaryVector:
         """pymongo's BinaryVector, its data a list."""
-        module = _pymongo()
+        module = library("bson.binary", "mongo")
         dtype = module.BinaryVectorDtype[self.dtype.upper()]
         vector: BinaryVector = module.BinaryVector(self.tolist(), dtype, self.padding)
         return vector
@@ -125,11 +126,3 @@ def decode(payload: Any, ignored_bits: IgnoredBits = "error") -> Vector:
     vector = object.__new__(Vector)
     _set(vector, apply_ignored_bits(data, row.padding, ignored_bits), row.kind.name, row.padding)
     return vector
-
-
-def _pymongo() -> Any:
-    try:
-        import bson.binary
-    except ModuleNotFoundError as error:
-        raise UnsupportedError("this needs pymongo: pip install tensorglot[mongo]", rule="extra.mongo") from error
-    return bson.binary

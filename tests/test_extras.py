@@ -1,0 +1,50 @@
+"""A library that is not installed: the refusal names the extra that brings it."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from tensorglot.bridges import arrow, awkward, mongo_migrate, pymongo, torch
+
+EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+DENSE = tg.dumps({"w": np.zeros(3, np.float32)}, format="bintensors")
+CSR = {"values": np.ones(1), "indices": np.zeros(1, np.uint64), "indptr": np.array([0, 1], np.uint64)}
+
+USES: dict[str, tuple[str, str, Callable[[], Any]]] = {
+    "Tensor.scipy": ("scipy.sparse", "scipy", tg.Tensor.of_parts("m", "zt.sparse_csr/1", (1, 1), CSR).scipy),
+    "Tensor.awkward": ("awkward", "awkward", tg.dynd.array([[1], []]).awkward),
+    "Tensor.arrow": ("pyarrow", "arrow", tg.dynd.array([[1], []]).arrow),
+    "framework torch": ("torch", "torch", lambda: tg.loads(DENSE, framework="torch")),
+    "framework jax": ("jax", "jax", lambda: tg.loads(DENSE, framework="jax")),
+    "load_model": ("torch", "torch", lambda: torch.load_model(DENSE, None)),  # type: ignore[arg-type]
+    "Vector.binary": ("bson.binary", "mongo", tg.bson.Vector([1.0]).binary),
+    "Vector.binary_vector": ("bson.binary", "mongo", tg.bson.Vector([1.0]).binary_vector),
+    "write_matrix": ("pymongo", "mongo", lambda: pymongo.write_matrix(None, np.ones((1, 2)), "v")),  # type: ignore[arg-type]
+    "read_matrix": ("bson", "mongo", lambda: pymongo.read_matrix(None, "v")),  # type: ignore[call-overload]
+    "migrate": ("pymongo", "mongo", lambda: mongo_migrate.migrate(None, "v")),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_the_refusal_names_the_extra(use: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, extra, call = USES[use]
+    monkeypatch.setitem(sys.modules, module, None)
+    arrow._arrow.cache_clear()
+    awkward._awkward.cache_clear()
+    with pytest.raises(tg.UnsupportedError) as caught:
+        call()
+    assert caught.value.rule == f"extra.{extra}"
+    assert f" is not installed: pip install tensorglot[{extra}]" in str(caught.value)
+    assert extra in EXTRAS
+
+
+def test_every_extra_for_users_has_a_use_here() -> None:
+    assert {extra for _, extra, _ in USES.values()} == EXTRAS.keys() - {"test", "lint", "bench", "oracles"}
