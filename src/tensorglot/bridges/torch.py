@@ -90,9 +90,7 @@ def save_model(
     progress: Progress | None = None,
 ) -> None:
     """Writes all parameters and buffers of a module, tied ones once."""
-    row, version = for_target(
-        target if isinstance(target, (str, bytes)) or hasattr(target, "__fspath__") else None, format
-    )
+    row, version = for_target(target, format)
     state = _state(model)
     notes = dict(metadata or {})
     if not row.ties:

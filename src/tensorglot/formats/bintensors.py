@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import AmbiguousFormat, FormatError, LimitError, TruncatedError, UnsupportedError, escape
+from tensorglot.errors import AmbiguousFormat, FormatError, LimitError, TruncatedError, UnsupportedError
 from tensorglot.formats.table import ReadOptions, WriteOptions, check_header
 from tensorglot.kernels import bintensors as kernel
 from tensorglot.limits import DEFAULT
@@ -261,10 +261,7 @@ def _codes(index: Index) -> NDArray[np.int16]:
     missing = np.flatnonzero(codes < 0)
     if missing.size:
         row = int(missing[0])
-        dtype = index.dtype(row)
         raise UnsupportedError(
-            f"BinTensors has no {escape(index.unknown_dtypes[row]) if dtype is None else dtype.name}",
-            rule="bintensors.write.dtype",
-            tensor=index.names[row],
+            f"BinTensors has no {index.dtype_name(row)}", rule="bintensors.write.dtype", tensor=index.names[row]
         )
     return codes

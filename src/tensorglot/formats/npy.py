@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tensorglot.errors import FormatError, TruncatedError, UnsupportedError, escape
+from tensorglot.errors import FormatError, TruncatedError, UnsupportedError
 from tensorglot.formats.table import UNNAMED, ReadOptions, WriteOptions
 from tensorglot.model.archive import Archive
 from tensorglot.model.arranged import add_array
@@ -57,8 +57,7 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     index = archive.index
     dtype, shape = index.dtype(0), index.shape(0)
     if dtype is None or dtype.name not in DTYPES.values():
-        what = escape(index.unknown_dtypes[0]) if dtype is None else dtype.name
-        raise UnsupportedError(f"NumPy has no {what}", rule="npy.write.dtype", tensor=index.names[0])
+        raise UnsupportedError(f"NumPy has no {index.dtype_name(0)}", rule="npy.write.dtype", tensor=index.names[0])
     yield npy.build(dtype.name, shape)
     if dtype.packed:
         yield from widened(archive.payload(0, index.names[0]), dtype, int(np.prod(shape, dtype=np.int64)))

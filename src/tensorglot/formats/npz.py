@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tensorglot.errors import FormatError, InputError, TensorglotError, TruncatedError, UnsupportedError, escape
+from tensorglot.errors import FormatError, InputError, TensorglotError, TruncatedError, UnsupportedError
 from tensorglot.formats.table import ReadOptions, WriteOptions
 from tensorglot.model.archive import Archive
 from tensorglot.model.arranged import add_array
@@ -182,8 +182,7 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
 def _check_writable(index: Index, row: int) -> None:
     dtype, name = index.dtype(row), index.names[row]
     if dtype is None or dtype.name not in DTYPES.values():
-        what = escape(index.unknown_dtypes[row]) if dtype is None else dtype.name
-        raise UnsupportedError(f"NumPy has no {what}", rule="npz.write.dtype", tensor=name)
+        raise UnsupportedError(f"NumPy has no {index.dtype_name(row)}", rule="npz.write.dtype", tensor=name)
     if not ziparchive.is_safe(name + SUFFIX) or len(name.encode()) > 60_000:
         raise UnsupportedError("a name that is a path, or too long for ZIP", rule="npz.write.name", tensor=name)
 

@@ -19,7 +19,7 @@ from json.encoder import encode_basestring
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError, escape
+from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
 from tensorglot.formats.table import ReadOptions, WriteOptions, check_header
 from tensorglot.kernels import safetensors as kernel
 from tensorglot.model.archive import Archive
@@ -196,11 +196,8 @@ def _check_writable(index: Index, ranks: NDArray[np.int16]) -> None:
     missing = np.flatnonzero(ranks < 0)
     if missing.size:
         row = int(missing[0])
-        dtype = index.dtype(row)
         raise UnsupportedError(
-            f"safetensors has no {escape(index.unknown_dtypes[row]) if dtype is None else dtype.name}",
-            rule="safetensors.write.dtype",
-            tensor=index.names[row],
+            f"safetensors has no {index.dtype_name(row)}", rule="safetensors.write.dtype", tensor=index.names[row]
         )
     if METADATA in index.positions:
         raise UnsupportedError("a name that safetensors reserves", rule="safetensors.write.name", tensor=METADATA)

@@ -268,12 +268,12 @@ def named(text: str) -> tuple[Format, str | None]:
     return row, version or None
 
 
-def for_target(target: str | os.PathLike[str] | None, format: str | None) -> tuple[Format, str]:
-    """The row and version to write: as named, or by the suffix of the target."""
+def for_target(target: object, format: str | None) -> tuple[Format, str]:
+    """The row and version to write: as named, or by the suffix of the target, if that is a path."""
     if format is not None:
         row, version = named(format)
     else:
-        suffix = "" if target is None else Path(target).suffix.lower()
+        suffix = Path(target).suffix.lower() if isinstance(target, (str, os.PathLike)) else ""
         found = [row for row in TABLE if suffix in row.suffixes and row.writes]
         if not found:
             read = next((row.name for row in TABLE if suffix in row.suffixes), None)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.errors import escape
 from tensorglot.model.dtypes import TABLE, DType
 from tensorglot.model.payload import Codec, Payload, Source
 from tensorglot.model.types import Type
@@ -125,6 +126,11 @@ class Index:
     def dtype(self, row: int) -> DType | None:
         code = int(self.dtypes[row])
         return None if code == UNKNOWN else TABLE[code]
+
+    def dtype_name(self, row: int) -> str:
+        """What the element type is called, by the file where we do not know it; safe to print."""
+        dtype = self.dtype(row)
+        return escape(self.unknown_dtypes[row]) if dtype is None else dtype.name
 
     @cached_property
     def nbytes(self) -> NDArray[np.int64]:

@@ -108,7 +108,7 @@ def convert(
     if sums and path is None:
         raise InputError("checksums go beside a file that has a name", rule="sums.source")
     begun = time.perf_counter()
-    row, version = for_target(path, format)
+    row, version = for_target(target, format)
     with opened(source, format=source_format, verify=verify, limits=limits) as archive:
         plan = make_plan(archive, row, version, Wishes(select, rename, dtype, metadata, compression, checksum, sums))
         refused = tuple(loss for loss in plan.losses if loss.refused) if on_loss == "error" else ()

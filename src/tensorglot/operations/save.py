@@ -41,8 +41,7 @@ def save(
     The format goes by the suffix of the target or by `format="bintensors@1"`. Arrays of
     any memory order, stride and byte order are saved right.
     """
-    path = target if isinstance(target, (str, os.PathLike)) else None
-    row, version = for_target(path, format)
+    row, version = for_target(target, format)
     options = WriteOptions(version, compression, level, checksum)
     save_archive(target, collect(tensors, metadata, attributes), row, options, durable=durable, progress=progress)
 

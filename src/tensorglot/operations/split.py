@@ -125,7 +125,7 @@ def merge(
     metadata unless `metadata` says what to write.
     """
     paths = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-    row, version = for_target(target if isinstance(target, (str, os.PathLike)) else None, format)
+    row, version = for_target(target, format)
     with ExitStack() as stack:
         archives = [stack.enter_context(open(path, limits=limits)) for path in paths]
         said, conflicts = common_metadata(archives)

@@ -96,7 +96,7 @@ class Writer:
     ) -> None:
         path = target if isinstance(target, (str, os.PathLike)) else None
         self._target = target
-        self._row, version = for_target(path, format)
+        self._row, version = for_target(target, format)
         self._options = WriteOptions(version, compression, level, checksum)
         self._metadata = metadata
         self._durable = durable
