@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import tensorglot
+import tensorglot as tg
 from terminals import environment
 
 
@@ -53,3 +59,79 @@ def test_importing_loads_no_numpy_and_formats_stays_the_function() -> None:
         assert formats is tensorglot.formats and open is tensorglot.open
     """
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, env=environment())
+
+
+NOTHING = inspect.Parameter.empty
+OPEN = {"format": None, "strict": False, "verify": "never", "limits": None}
+WHERE = {"backend": "auto", "storage_options": None}
+LOAD = {"names": None, "threads": None, "framework": "numpy"}
+HOW = {"format": None, "metadata": None, "compression": None, "level": None, "checksum": None}
+TO_FILE = {"durable": True, "progress": None}
+SIGNATURES: list[tuple[Callable[..., Any], list[str], dict[str, Any]]] = [
+    (tg.open, ["source"], {**OPEN, **WHERE}),
+    (tg.load, ["source"], {**OPEN, **WHERE, **LOAD}),
+    (tg.loads, ["data"], {**OPEN, **LOAD}),
+    (tg.save, ["target", "tensors"], {**HOW, **TO_FILE, "attributes": None}),
+    (tg.dumps, ["tensors"], {**HOW, "attributes": None, "progress": None}),
+    (tg.Writer, ["target"], {**HOW, **TO_FILE}),
+    (tg.Writer.add, ["self", "name", "value"], {"attributes": None}),
+    (tg.Writer.stream, ["self", "name", "dtype", "shape"], {}),
+    (
+        tg.convert,
+        ["source", "target"],
+        {"format": None, "select": None, "dtype": None, "on_loss": "error", "executor": None, "progress": None},
+    ),
+    (tg.verify, ["source"], {}),
+    (tg.diff, ["a", "b"], {}),
+    (tg.formats, [], {}),
+    (tg.Archive.info, ["self", "name"], {}),
+    (tg.Archive.close, ["self"], {}),
+    (tg.Tensor.numpy, ["self"], {"out": None}),
+    (tg.dynd.parse, ["text"], {}),
+    (tg.dynd.typeof, ["value"], {}),
+    (tg.dynd.array, ["value"], {"type": None}),
+    (tg.dynd.serialize, ["value"], {"type": None}),
+    (tg.dynd.deserialize, ["data", "type"], {}),
+    (tg.dynd.pack, ["value"], {}),
+    (tg.dynd.unpack, ["data"], {}),
+    (tg.dynd.dump, ["value", "stream"], {}),
+    (tg.dynd.load, ["stream", "type"], {}),
+    (tg.dynd.to_cbor, ["value"], {}),
+    (tg.dynd.from_cbor, ["data"], {}),
+    (tg.bson.Vector, ["data"], {"dtype": None, "padding": None}),
+    (tg.bson.encode, ["array"], {"dtype": None, "padding": None, "ignored_bits": "error"}),
+    (tg.bson.decode, ["payload"], {"ignored_bits": "error"}),
+    (tg.bson.encode_matrix, ["matrix"], {"dtype": None}),
+    (tg.bson.encode_documents, ["matrix", "key"], {"ids": None}),
+    (tg.bson.decode_matrix, ["source"], {"key": None, "out": None, "on_missing": "error"}),
+    (tg.bson.quantize, ["matrix"], {"to": "int8"}),
+]
+
+
+@pytest.mark.parametrize(("function", "needed", "defaults"), SIGNATURES, ids=lambda case: getattr(case, "__name__", ""))
+def test_the_parameters_that_people_call_us_with(
+    function: Callable[..., Any], needed: list[str], defaults: dict[str, Any]
+) -> None:
+    """There may be more, and those have defaults."""
+    found = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+    assert [name for name, default in found.items() if default is NOTHING] == needed
+    assert {name: found.get(name, NOTHING) for name in defaults} == defaults
+
+
+def test_the_attributes_that_people_ask_for() -> None:
+    assert issubclass(tg.Archive, Mapping)
+    for kind, names in {
+        tg.Archive: "format metadata attributes info close __enter__ __exit__ __reduce__",
+        tg.Tensor: """name type dtype shape nbytes layout parts encoding checksum attributes offset numpy tolist
+            serialize cid awkward arrow scipy dequantize __getitem__ __array__ __dlpack__ __dlpack_device__""",
+        tg.bson.Vector: "data dtype padding numpy bits binary",
+        tg.Report: "ok problems to_dict",
+        tg.Diff: "same changes to_dict",
+    }.items():
+        assert [name for name in names.split() if not hasattr(kind, name)] == []
+    error = tg.FormatError("wrong", rule="a.rule", offset=3, tensor="w")
+    assert (error.rule, error.offset, error.tensor) == ("a.rule", 3, "w")
+    for below in (tg.TruncatedError, tg.LimitError, tg.IntegrityError):
+        assert issubclass(below, tg.FormatError)
+    for below in (tg.FormatError, tg.InputError, tg.UnsupportedError, tg.TensorNotFound):
+        assert issubclass(below, tg.TensorglotError)

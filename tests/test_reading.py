@@ -265,3 +265,20 @@ def test_many_threads_read_one_archive(folder: Path) -> None:
             thread.join()
         archive.close()
     assert wrong == []
+
+
+def test_loads_takes_what_load_takes() -> None:
+    data = tg.dumps({"a": np.arange(6.0), "b": np.ones(3)}, format="bintensors")
+    out = np.empty(6)
+    for threads in (None, 1, 3):
+        loaded = tg.loads(data, names=["a"], out={"a": out}, threads=threads)
+        assert list(loaded) == ["a"]
+        assert loaded["a"] is out
+        assert out.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "2"])
+def test_a_number_of_threads_that_is_none_is_refused(threads: Any) -> None:
+    with pytest.raises(tg.InputError) as caught:
+        tg.loads(tg.dumps({}, format="bintensors"), threads=threads)
+    assert caught.value.rule == "load.threads"

@@ -95,6 +95,18 @@ def test_large_tensors_of_every_form_are_written_right_by_every_way(folder: Path
     assert same(tg.loads(results["dumps"]), values)
 
 
+def test_progress_of_dumps_ends_at_the_total_too() -> None:
+    seen: list[tuple[int, int]] = []
+    tg.dumps({"a": np.ones(1000)}, format="bintensors", progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (8000, 8000)
+
+
+def test_bytes_have_no_suffix_so_dumps_needs_a_format() -> None:
+    with pytest.raises(tg.InputError) as caught:
+        tg.dumps({"a": np.ones(1)})
+    assert caught.value.rule == "format.suffix"
+
+
 def test_progress_ends_at_the_total(folder: Path) -> None:
     seen: list[tuple[int, int]] = []
     values = {"x": np.zeros(20 << 20, np.float32), "y": np.zeros(3, np.uint8)}

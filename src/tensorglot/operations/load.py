@@ -59,6 +59,7 @@ def load(
     strict: bool = False,
     verify: Verify = "never",
     limits: Limits | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """All tensors of a file, or those of `names`, as arrays in memory of their own.
 
@@ -68,7 +69,17 @@ def load(
     """
     if framework not in _BRIDGES:
         raise InputError(f"framework is {', '.join(_BRIDGES)}, not {framework!r}", rule="load.framework")
-    with open(source, format=format, backend=backend, strict=strict, verify=verify, limits=limits) as archive:
+    if threads is not None and (not isinstance(threads, int) or threads < 1):
+        raise InputError(f"threads is a number from 1 on, not {threads!r}", rule="load.threads")
+    with open(
+        source,
+        format=format,
+        backend=backend,
+        strict=strict,
+        verify=verify,
+        limits=limits,
+        storage_options=storage_options,
+    ) as archive:
         arrays = _arrays(archive, _rows(archive.index, names), out or {}, threads)
     bridge = _BRIDGES[framework]
     if bridge is None:
@@ -92,14 +103,26 @@ def loads(
     data: bytes | bytearray | memoryview,
     *,
     names: Iterable[str] | None = None,
+    out: Mapping[str, NDArray[Any]] | None = None,
+    threads: int | None = None,
     framework: Framework = "numpy",
     format: str | None = None,
     strict: bool = False,
     verify: Verify = "never",
     limits: Limits | None = None,
 ) -> dict[str, Any]:
-    """All tensors of a file that is in memory, as arrays of their own."""
-    return load(data, names=names, framework=framework, format=format, strict=strict, verify=verify, limits=limits)
+    """All tensors of a file that is in memory, as `load` gives those of a file."""
+    return load(
+        data,
+        names=names,
+        out=out,
+        threads=threads,
+        framework=framework,
+        format=format,
+        strict=strict,
+        verify=verify,
+        limits=limits,
+    )
 
 
 def _all_plain(archive: Archive) -> bool:

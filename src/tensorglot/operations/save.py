@@ -49,17 +49,18 @@ def save(
 def dumps(
     tensors: Mapping[str, Any],
     *,
-    format: str,
+    format: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     compression: str | None = None,
     level: int | None = None,
     checksum: str | None = None,
     attributes: Mapping[str, Mapping[str, Any]] | None = None,
+    progress: Progress | None = None,
 ) -> bytes:
-    """The bytes that `save` would write."""
+    """The bytes that `save` would write. There is no suffix that could say the format, so `format` does."""
     row, version = for_target(None, format)
-    archive = collect(tensors, metadata, attributes)
-    chunks = _chunks(archive, row, WriteOptions(version, compression, level, checksum))
+    options = WriteOptions(version, compression, level, checksum)
+    chunks, _ = _chunks(collect(tensors, metadata, attributes), row, options, progress)
     return b"".join(chunk.read(0, chunk.nbytes) if isinstance(chunk, Span) else as_bytes(chunk) for chunk in chunks)
 
 
@@ -73,10 +74,7 @@ def save_archive(
     progress: Progress | None,
 ) -> None:
     """Writes an archive in a given format."""
-    chunks = _chunks(archive, row, options)
-    total = int(archive.index.nbytes.sum())
-    if progress is not None:
-        chunks = reported(chunks, total, progress)
+    chunks, total = _chunks(archive, row, options, progress)
     if not isinstance(target, (str, os.PathLike)):
         if not hasattr(target, "write"):
             raise InputError(f"a path or a binary file, not {type(target).__name__}", rule="sink.target")
@@ -88,9 +86,14 @@ def save_archive(
         file.write(chunks)
 
 
-def _chunks(archive: Archive, row: Format, options: WriteOptions) -> Iterator[Chunk]:
+def _chunks(
+    archive: Archive, row: Format, options: WriteOptions, progress: Progress | None
+) -> tuple[Iterator[Chunk], int]:
+    """What the format's writer makes, and the bytes of all tensors."""
     check_expressible(archive, row, options)
-    return row.module.write(archive, options)
+    chunks = row.module.write(archive, options)
+    total = int(archive.index.nbytes.sum())
+    return (chunks if progress is None else reported(chunks, total, progress)), total
 
 
 def check_expressible(archive: Archive, row: Format, options: WriteOptions) -> None:
