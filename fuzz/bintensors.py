@@ -1,4 +1,4 @@
-"""Mutants of valid BinTensors files, by field and by byte: `python fuzz/bintensors.py 200000 [seed]`.
+"""Mutants of valid BinTensors files, by field and by byte: `python fuzz/bintensors.py [COUNT] [SEED]`.
 
 The invariant: whatever the bytes are,
 
@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import random
 import sys
-import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -232,20 +230,7 @@ def _said(error: tg.FormatError) -> str:
     return error.rule
 
 
-def main(count: int, seed: int) -> None:
-    start = time.perf_counter()
-    outcomes: Counter[str] = Counter()
-    for i, data in enumerate(mutants(count, seed)):
-        try:
-            outcomes[check(data)] += 1
-        except BaseException:
-            print(f"mutant {i} of seed {seed}: {data.hex()}", file=sys.stderr)
-            raise
-    taken = time.perf_counter() - start
-    for outcome, times in outcomes.most_common():
-        print(f"{times:9,}  {outcome}")
-    print(f"{count:9,} mutants of seed {seed} in {taken:.1f} s ({count / taken:,.0f} a second): the invariant holds")
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000, int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    from _campaign import campaign
+
+    campaign(mutants, check)

@@ -10,10 +10,6 @@ from __future__ import annotations
 
 import random
 import struct
-import sys
-import time
-import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -147,22 +143,7 @@ def check(data: bytes) -> list[str]:
     return outcomes
 
 
-def main(count: int, seed: int) -> None:
-    warnings.simplefilter("error")
-    outcomes: Counter[str] = Counter()
-    start = time.perf_counter()
-    for number, data in enumerate(mutants(count, seed)):
-        try:
-            outcomes.update(check(data))
-        except BaseException:
-            print(f"mutant {number} of seed {seed}: {data.hex()}")
-            raise
-    elapsed = time.perf_counter() - start
-    for outcome, times in sorted(outcomes.items()):
-        print(f"{times:>9}  {outcome}")
-    print(f"{count} mutants, {len(WAYS)} ways in, {elapsed:.0f} s, {count / elapsed:.0f} a second: only our errors")
-
-
 if __name__ == "__main__":
-    arguments = [int(text) for text in sys.argv[1:]]
-    main(*(arguments + [200_000, 0][len(arguments) :]))
+    from _campaign import campaign
+
+    campaign(mutants, check)

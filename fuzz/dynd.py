@@ -21,9 +21,6 @@ from __future__ import annotations
 import io
 import random
 import sys
-import time
-import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -344,22 +341,7 @@ def check(case: Case) -> str:
     return f"{way}: accepted"
 
 
-def main(count: int, seed: int) -> None:
-    warnings.simplefilter("error")
-    outcomes: Counter[str] = Counter()
-    start = time.perf_counter()
-    for number, case in enumerate(mutants(count, seed)):
-        try:
-            outcomes[check(case)] += 1
-        except BaseException:
-            print(f"mutant {number} of seed {seed}: {case!r}")
-            raise
-    elapsed = time.perf_counter() - start
-    for outcome, times in sorted(outcomes.items()):
-        print(f"{times:>9}  {outcome}")
-    print(f"{count} mutants, {len(WAYS)} ways in, {elapsed:.0f} s, {count / elapsed:.0f} a second: only our errors")
-
-
 if __name__ == "__main__":
-    arguments = [int(text) for text in sys.argv[1:]]
-    main(*(arguments + [200_000, 0][len(arguments) :]))
+    from _campaign import campaign
+
+    campaign(mutants, check)

@@ -1,4 +1,4 @@
-"""Mutants of files of other people's formats, by number and by byte: `python fuzz/foreign.py 200000 [seed]`.
+"""Mutants of files of other people's formats, by number and by byte: `python fuzz/foreign.py [COUNT] [SEED]`.
 
 The invariant, for safetensors, .npy, .npz, GGUF and files of torch.save, whatever the
 bytes are:
@@ -13,12 +13,9 @@ bytes are:
 from __future__ import annotations
 
 import io
-import os
 import random
 import struct
 import sys
-import time
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -190,18 +187,7 @@ def _said(error: tg.TensorglotError) -> str:
     return error.rule
 
 
-def main() -> None:
-    count, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else int.from_bytes(os.urandom(4))
-    begun, outcomes = time.perf_counter(), Counter[str]()
-    for format, data in mutants(count, seed):
-        try:
-            outcomes[check(format, data)] += 1
-        except BaseException:
-            print(f"{format}, seed {seed}: {data.hex()}", file=sys.stderr)
-            raise
-    print(f"foreign: {count} mutants, {count / (time.perf_counter() - begun):.0f} a second, seed {seed}")
-    print(", ".join(f"{outcome} {seen}" for outcome, seen in outcomes.most_common()))
-
-
 if __name__ == "__main__":
-    main()
+    from _campaign import campaign
+
+    campaign(mutants, lambda mutant: check(*mutant))

@@ -1,4 +1,4 @@
-"""Mutants of valid zTensor files of every version, by field and by byte: `python fuzz/ztensor.py 200000 [seed]`.
+"""Mutants of valid zTensor files of every version, by field and by byte: `python fuzz/ztensor.py [COUNT] [SEED]`.
 
 The invariant: whatever the bytes are,
 
@@ -19,9 +19,6 @@ from __future__ import annotations
 import random
 import struct
 import sys
-import time
-import warnings
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -454,24 +451,7 @@ def _strict(data: bytes, archive: tg.Archive, report: tg.Report) -> str:
     return "strict"
 
 
-def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else time.time_ns()
-    warnings.simplefilter("error")
-    began = time.perf_counter()
-    outcomes: Counter[str] = Counter()
-    for i, data in enumerate(mutants(count, seed)):
-        try:
-            outcomes[check(data)] += 1
-        except BaseException:
-            path = Path(f"fuzz-ztensor-{seed}-{i}.zt")
-            path.write_bytes(data)
-            print(f"mutant {i} of seed {seed} breaks the invariant: {path}")
-            raise
-    print(f"{count} mutants of seed {seed} in {time.perf_counter() - began:.0f} s")
-    for outcome, number in outcomes.most_common():
-        print(f"{number:8} {outcome}")
-
-
 if __name__ == "__main__":
-    main()
+    from _campaign import campaign
+
+    campaign(mutants, check)

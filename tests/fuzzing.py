@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["bintensors", "bson", "dynd", "foreign", "ztensor"]
+__all__ = ["bintensors", "bson", "campaign", "dynd", "foreign", "ztensor"]
 
 
 def _target(name: str) -> Any:
@@ -25,3 +25,4 @@ bson = _target("bson")
 dynd = _target("dynd")
 ztensor = _target("ztensor")
 foreign = _target("foreign")
+campaign = _target("_campaign").campaign
