@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import tensorglot as tg
 from peers import needs
 
 ROOT = Path(__file__).parent.parent
@@ -44,3 +46,9 @@ def test_links(page: Path) -> None:
     """What a page points at in this repository is there."""
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_the_page_on_trust_has_every_limit() -> None:
+    limits = {field.name for field in dataclasses.fields(tg.Limits)}
+    table = (ROOT / "docs" / "trust.md").read_text().partition("| limit |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", table)) == limits

@@ -1,8 +1,8 @@
 """What tensors are called by their contents: a CID for each, and one for all of them together.
 
-That of several is the CID of the node that the store gives a checkpoint, with these
-tensors, no metadata and no parents. So it depends on the names and the values, and
-not on the container, the order or how the bytes are stored.
+That of several is the CID of a checkpoint's node with these tensors, no metadata and
+no parents. So it depends on the names and the values, and not on the container, the
+order or how the bytes are stored.
 """
 
 from __future__ import annotations
