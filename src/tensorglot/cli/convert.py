@@ -1,4 +1,8 @@
-"""`tensorglot convert`"""
+"""`tensorglot convert`: options become the arguments of `tg.convert`; its plan and report become text.
+
+What is lost, rounded or refused is decided there. Here it is only said: data and
+losses on the screen, or all of it as one JSON document.
+"""
 
 from __future__ import annotations
 

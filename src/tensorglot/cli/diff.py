@@ -1,4 +1,4 @@
-"""`tensorglot diff`"""
+"""`tensorglot diff`: what `tg.diff` finds, as a table or as JSON, and the exit code that goes with it."""
 
 from __future__ import annotations
 

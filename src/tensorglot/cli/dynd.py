@@ -1,4 +1,8 @@
-"""`tensorglot dynd`"""
+"""`tensorglot dynd`: values of any type between JSON, `.npy`, canonical bytes, CBOR and hexadecimal digits.
+
+Reads the input whole, hands it to `tensorglot.dynd`, and writes what comes back.
+JSON of values is that of `tensorglot.dynd.json`.
+"""
 
 from __future__ import annotations
 

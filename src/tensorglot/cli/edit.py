@@ -1,4 +1,4 @@
-"""`tensorglot edit`"""
+"""`tensorglot edit`: options become keys and values, `tg.edit` does the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tensorglot info`"""
+"""`tensorglot info`: the summary of a file, or all that its index says of one tensor. Reads no tensor."""
 
 from __future__ import annotations
 

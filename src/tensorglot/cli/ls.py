@@ -1,4 +1,7 @@
-"""`tensorglot ls`"""
+"""`tensorglot ls`: a line for each tensor, from the columns of the index. Makes and reads no tensor.
+
+A column that would say the same in every line is said once, below the table.
+"""
 
 from __future__ import annotations
 

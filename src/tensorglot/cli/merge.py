@@ -1,4 +1,4 @@
-"""`tensorglot merge`"""
+"""`tensorglot merge`: shards, or several files, to one, by `tg.merge`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tensorglot stats`"""
+"""`tensorglot stats`: the numbers of `operations.stats`, as a table or as JSON. Computes nothing itself."""
 
 from __future__ import annotations
 

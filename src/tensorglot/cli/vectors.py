@@ -1,4 +1,8 @@
-"""`tensorglot vectors`"""
+"""`tensorglot vectors`: matrices between places, which are files, `.bson` dumps and collections of a server.
+
+All commands read one matrix from a place and write one to another; `bridges.places`
+knows what a place is, `tensorglot.bson` what a vector is.
+"""
 
 from __future__ import annotations
 

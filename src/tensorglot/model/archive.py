@@ -1,4 +1,9 @@
-"""An archive is an index bound to a source: a read-only mapping from names to tensors."""
+"""An archive is an index bound to a source: a read-only mapping from names to tensors.
+
+A tensor is made when somebody asks for it, and reads when somebody asks it for values.
+Writers take rows instead: their bytes as spans to copy, or decoded in bounded memory.
+Knows no format; how to open the file again, for another process, is handed to it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An index that is made one tensor at a time, for formats that say little of each."""
+"""An index that is made one tensor at a time, for formats that say little of each.
+
+Rows are collected in lists and become columns at the end. Limits are checked as they come.
+"""
 
 from __future__ import annotations
 

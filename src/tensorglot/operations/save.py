@@ -1,4 +1,9 @@
-"""Saving: the door, the format's writer, a sink."""
+"""Saving: the door, the format's writer, a sink.
+
+`collect` makes an archive of whatever the caller has; what the format has no place for
+is refused by name before a byte is written; the writer yields chunks, which a file that
+is whole or absent, a stream, or one byte string consumes. Knows no format.
+"""
 
 from __future__ import annotations
 
