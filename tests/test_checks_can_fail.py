@@ -117,7 +117,10 @@ DEFECTS = [
     Defect(
         "a save that truncates in place",
         SINK,
-        (('f".tensorglot-{secrets.token_hex(8)}.tmp"', "self._name"), ("os.O_EXCL | os.O_NOFOLLOW", "os.O_TRUNC")),
+        (
+            ("self._temporary = temporary_name()", "self._temporary = self._name"),
+            ("os.O_EXCL | os.O_NOFOLLOW", "os.O_TRUNC"),
+        ),
         strike_errors,
     ),
     Defect(

@@ -148,4 +148,4 @@ def test_metadata_edited_in_place_is_undone_at_any_operation(
 
 def test_the_stand_in_covers_every_file_operation_of_the_sink() -> None:
     used = set(re.findall(r"\bos\.([a-z_]+)\(", Path(str(sink.__file__)).read_text()))
-    assert used <= OPERATIONS
+    assert used - {"urandom"} <= OPERATIONS

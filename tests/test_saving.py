@@ -27,8 +27,8 @@ from tensorglot.io import sink
 def test_a_link_planted_at_the_temporary_name_is_not_followed(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     victim = target.parent.parent / "victim"
     victim.write_text("precious")
-    monkeypatch.setattr(sink.secrets, "token_hex", lambda nbytes: "0" * 16)
-    planted = target.parent / f".tensorglot-{'0' * 16}.tmp"
+    planted = target.parent / ".tensorglot-0000000000000000.tmp"
+    monkeypatch.setattr(sink, "temporary_name", lambda: planted.name)
     for plant in (lambda: planted.symlink_to(victim), lambda: planted.hardlink_to(victim), planted.touch):
         plant()
         with pytest.raises(FileExistsError):
