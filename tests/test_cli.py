@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+import command_line
 import tensorglot as tg
 from tensorglot.cli import COMMANDS, commands
 from tensorglot.cli.exits import EXITS
@@ -23,8 +24,7 @@ CONTROL = {chr(c) for c in [*range(32), 127, 0x202E]} - {"\n"}
 
 
 def run(*args: str | Path, code: int = 0) -> Result:
-    result = CliRunner().invoke(commands, [str(arg) for arg in args])
-    assert result.exit_code == code, result.output
+    result = command_line.run(*args, code=code)
     assert not CONTROL & set(result.output)
     return result
 

@@ -8,18 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 import tensorglot as tg
-from tensorglot.cli import commands
+from command_line import run
 
 TENSORS: dict[str, Any] = {"a": np.arange(100, dtype=np.float32), "b": np.ones(7), "../c": np.zeros((), np.int8)}
-
-
-def run(*args: str | Path, code: int = 0, stdin: bytes | None = None) -> Result:
-    result = CliRunner().invoke(commands, [str(arg) for arg in args], input=stdin)
-    assert result.exit_code == code, result.output
-    return result
 
 
 @pytest.fixture

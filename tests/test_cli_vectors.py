@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import gzip
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
+import command_line
 import tensorglot as tg
 from bson_samples import document, element, vector
 from peers import needs
-from tensorglot.cli import commands
 
 RNG = np.random.default_rng(10)
 MATRIX = RNG.standard_normal((20, 13), np.float32)
 NATURAL: dict[str, Any] = {"float32": MATRIX, "int8": RNG.integers(-128, 128, (20, 13), np.int8), "bits": MATRIX > 0}
 
 
-def run(*args: str | Path, code: int = 0) -> Result:
-    result = CliRunner().invoke(commands, ["vectors", *map(str, args)])
-    assert result.exit_code == code, result.output
-    return result
+run = partial(command_line.run, "vectors")
 
 
 def run_json(*args: str | Path, code: int = 0) -> Any:

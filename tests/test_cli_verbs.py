@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 import tensorglot as tg
-from tensorglot.cli import commands
+from command_line import run
 from terminals import COMMAND, environment, on_terminal, piped
 
 TENSORS: dict[str, Any] = {
@@ -31,12 +30,6 @@ USAGE = [
     ["--select", "nothing*"],
 ]
 COMPLETED = [(["con"], "convert"), (["convert", "--dr"], "--dry-run"), (["convert", "--on-loss", "w"], "warn")]
-
-
-def run(*args: str | Path, code: int = 0, stdin: bytes | None = None) -> Result:
-    result = CliRunner().invoke(commands, [str(arg) for arg in args], input=stdin)
-    assert result.exit_code == code, result.output
-    return result
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 import tensorglot as tg
-from tensorglot.cli import commands
+from command_line import run
 
 TENSORS: dict[str, Any] = {"w": np.arange(3000, dtype=np.float32), "b": np.ones(5), "empty": np.zeros((0, 2))}
 EDITABLE = [f"{row.name}@{v}" for row in tg.formats() for v in row.writes if row.metadata != "none"]
@@ -183,12 +182,6 @@ def test_old_versions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(tg.UnsupportedError) as caught:
         tg.edit(path, {"k": "v"})
     assert caught.value.rule == "format.write"
-
-
-def run(*args: str | Path, code: int = 0) -> Result:
-    result = CliRunner().invoke(commands, [str(arg) for arg in args])
-    assert result.exit_code == code, result.output
-    return result
 
 
 class TestCommandLine:
