@@ -65,7 +65,9 @@ class Module(Protocol):
     """The format's code of each element type that it can hold, to our name of it."""
 
     def read(self, source: Source, options: ReadOptions) -> Index: ...
-    def write(self, archive: Archive, options: WriteOptions) -> Iterator[Chunk]: ...
+    def write(self, archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
+        """Of a format that is written."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,14 @@ the values of the usual ones. Versions 2 and 3, of either byte order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from tensorglot.errors import UnsupportedError
 from tensorglot.formats.gguf.header import read_header
 from tensorglot.formats.gguf.tensors import DTYPES, add_tensors
-from tensorglot.formats.table import ReadOptions, WriteOptions
-from tensorglot.model.archive import Archive
+from tensorglot.formats.table import ReadOptions
 from tensorglot.model.index import Index
-from tensorglot.model.payload import Chunk, Source
+from tensorglot.model.payload import Source
 from tensorglot.model.rows import Rows
 
-__all__ = ["DTYPES", "read", "write"]
+__all__ = ["DTYPES", "read"]
 
 
 def read(source: Source, options: ReadOptions) -> Index:
@@ -30,7 +26,3 @@ def read(source: Source, options: ReadOptions) -> Index:
     rows = Rows(options.limits, "gguf")
     add_tensors(rows, source, header, strict=options.strict)
     return rows.index(f"gguf@{header.version}", header.metadata)
-
-
-def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
-    raise UnsupportedError("GGUF is read, not written", rule="gguf.write")

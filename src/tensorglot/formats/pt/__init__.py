@@ -12,20 +12,16 @@ metadata under such names, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from tensorglot.errors import UnsupportedError
 from tensorglot.formats.pt.files import open_legacy, open_zip
 from tensorglot.formats.pt.flatten import flatten
 from tensorglot.formats.pt.names import DTYPES
 from tensorglot.formats.pt.tensors import add_tensor
-from tensorglot.formats.table import ReadOptions, WriteOptions
-from tensorglot.model.archive import Archive
+from tensorglot.formats.table import ReadOptions
 from tensorglot.model.index import Index
-from tensorglot.model.payload import Chunk, Source
+from tensorglot.model.payload import Source
 from tensorglot.model.rows import Rows
 
-__all__ = ["DTYPES", "read", "write"]
+__all__ = ["DTYPES", "read"]
 
 
 def read(source: Source, options: ReadOptions) -> Index:
@@ -36,7 +32,3 @@ def read(source: Source, options: ReadOptions) -> Index:
     for name, view in tensors.items():
         add_tensor(rows, name, view, saved, options.limits.rank)
     return rows.index(f"pt@{saved.version}", metadata, saved.notes)
-
-
-def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
-    raise UnsupportedError("files of torch.save are read, not written", rule="pt.write")
