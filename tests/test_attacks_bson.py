@@ -112,14 +112,14 @@ def refused(data: bytes) -> str:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
+def test_an_attack_is_refused_by_its_rule(name: str) -> None:
     data, rule = REFUSED[name]
     assert len(data) < 200_000
     assert refused(data) == rule
 
 
 @pytest.mark.parametrize("name", READ)
-def test_read(name: str) -> None:
+def test_what_is_odd_and_lawful_is_read(name: str) -> None:
     expected = {
         "nesting as deep as it may be": 1, "8,000 empty documents": 0, "4,000 vectors in one document": 4_000,
         "4,000 vectors that are not valid": 4_000, "2,000 vectors that disagree": 2_000, "vectors of wrong sizes": 8,
@@ -129,7 +129,7 @@ def test_read(name: str) -> None:
 
 @pytest.mark.skipif(INTERPRETED, reason="the bound is for compiled kernels; the next test has the other")
 @pytest.mark.parametrize("name", [*REFUSED, *READ])
-def test_cost(name: str) -> None:
+def test_an_attack_costs_10_ms_and_10_mb(name: str) -> None:
     data = REFUSED[name][0] if name in REFUSED else READ[name]
     call: Callable[[], object] = lambda: refused(data)  # noqa: E731
     small = len(data) < 64_000
@@ -140,7 +140,7 @@ def test_cost(name: str) -> None:
 
 @pytest.mark.skipif(not INTERPRETED, reason="the test before has the bound for compiled kernels")
 @pytest.mark.parametrize("name", [*REFUSED, *READ])
-def test_cost_interpreted(name: str) -> None:
+def test_an_attack_costs_little_interpreted(name: str) -> None:
     data = REFUSED[name][0] if name in REFUSED else READ[name]
     assert seconds(lambda: refused(data), repeats=3) < 0.6
     assert allocated_nbytes(lambda: refused(data)) < 10 * MB

@@ -105,7 +105,7 @@ def refused(attack):
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_memory(attack):
+def test_an_attack_is_refused_by_its_rule(attack):
     _, data, rule = ATTACKS[attack]
     error = refused(attack)
     assert error.rule == rule
@@ -117,7 +117,7 @@ def test_memory(attack):
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_bounds(attack):
+def test_an_attack_costs_10_ms_and_10_mb(attack):
     refused(attack)
     assert allocated_nbytes(lambda: refused(attack)) <= 10 * MB
     assert resident_nbytes(lambda: refused(attack)) <= 10 * MB
@@ -126,7 +126,7 @@ def test_bounds(attack):
 
 
 @pytest.mark.parametrize("attack", [name for name, (_, _, rule) in ATTACKS.items() if rule != "dynd.trailing"])
-def test_streams(attack):
+def test_an_attack_in_a_stream_is_refused_by_its_rule(attack):
     """A stream does not know its end: a count that memory refuses is missing bytes there."""
     text, data, rule = ATTACKS[attack]
     with pytest.raises(FormatError) as caught:
@@ -149,7 +149,7 @@ IN_FILES = [
 
 
 @pytest.mark.parametrize("attack", IN_FILES)
-def test_files(attack, tmp_path):
+def test_an_attack_in_a_file_is_found_by_verify_and_by_reading(attack, tmp_path):
     """As a field of a file, before and behind others."""
     text, data, _ = ATTACKS[attack]
     t = str(dynd.parse(text))

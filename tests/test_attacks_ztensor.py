@@ -371,7 +371,7 @@ ALL = [*ATTACKS_01, *ATTACKS_1, *ATTACKS_2]
 
 
 @pytest.mark.parametrize("attack", ALL, ids=[f"{attack.data[:4]!r} {attack}" for attack in ALL])
-def test_attack(attack: Attack) -> None:
+def test_an_attack_is_refused_by_its_rule_at_its_stage(attack: Attack) -> None:
     reached = "open"
 
     def read() -> None:

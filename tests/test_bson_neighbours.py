@@ -35,7 +35,7 @@ ODD_BITS = Vector([True, False, True])
         (Vector([], "float32"), "redis", b""),
     ],
 )
-def test_bytes(vector: Vector, database: Any, raw: bytes) -> None:
+def test_the_bytes_of_each_database(vector: Vector, database: Any, raw: bytes) -> None:
     assert to_neighbour(vector, database) == raw
     assert from_neighbour(raw, database, vector.dtype) == vector
     assert from_neighbour(bytearray(raw), database, vector.dtype) == vector
@@ -84,7 +84,7 @@ def test_bytes_that_are_none(raw: bytes, database: Any, dtype: Any) -> None:
     st.sampled_from(["pgvector", "sqlite-vec", "redis"]),
     st.sampled_from(["float32", "int8", "packed_bit"]),
 )
-def test_any_bytes(raw: bytes, database: Any, dtype: Any) -> None:
+def test_what_is_accepted_is_what_we_write(raw: bytes, database: Any, dtype: Any) -> None:
     try:
         vector = from_neighbour(raw, database, dtype)
     except TensorglotError:

@@ -199,7 +199,9 @@ FORMS = [
 
 
 @pytest.mark.parametrize("form", FORMS, ids=[form[0] for form in FORMS])
-def test_forms(form: tuple[str, str | None, str | None, str | None, str | None]) -> None:
+def test_each_form_is_accepted_or_refused_by_each_profile(
+    form: tuple[str, str | None, str | None, str | None, str | None],
+) -> None:
     data = bytes.fromhex(form[0])
     for name, rule in zip(PROFILES, form[1:], strict=True):
         if rule is None:

@@ -21,7 +21,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize(("algorithm", "data", "text"), KNOWN)
-def test_known(algorithm: str, data: bytes, text: str) -> None:
+def test_digests_and_their_text_are_the_published_ones(algorithm: str, data: bytes, text: str) -> None:
     running = hasher(algorithm)
     running.update(memoryview(data))
     value = Checksum(algorithm, running.digest())
@@ -48,14 +48,14 @@ def test_piece_by_piece(data: bytes, cut: int) -> None:
     ["", "crc32c", "crc32c:", "crc32c:0x", "crc32c:NOTHEX00", "crc32c:0xNOTHEX00", "crc32c:0x123456789", "sha256:00",
      "sha256:" + "g" * 64, "xxh3:123", "xxh3:" + "١" * 16, "xxh3:0123456789abcdef\n"],
 )  # fmt: skip
-def test_malformed(text: str) -> None:
+def test_text_that_is_no_checksum_is_refused(text: str) -> None:
     with pytest.raises(FormatError) as caught:
         parse(text, "w")
     assert caught.value.rule == "checksum.form"
     assert caught.value.tensor == "w"
 
 
-def test_unknown() -> None:
+def test_an_algorithm_that_we_do_not_know_is_kept_and_not_computed() -> None:
     assert parse("md5:whatever").digest is None
     assert parse("crc32c:0xABC").digest == b"\0\0\x0a\xbc"
     with pytest.raises(InputError):

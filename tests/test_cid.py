@@ -39,7 +39,7 @@ BLAKE3_VECTORS = {
 }
 
 
-def test_vectors():
+def test_the_published_nodes_byte_by_byte():
     leaf = bytes.fromhex(VECTORS["leaf_hex"])
     link = block_cid(leaf)
     assert str(link) == VECTORS["leaf_cid_blake3"]
@@ -81,7 +81,7 @@ def test_the_definition_in_the_documentation(size, monkeypatch):
 
 
 @pytest.mark.parametrize("size", BLAKE3_VECTORS)
-def test_blake3(size):
+def test_digests_are_the_published_ones(size):
     assert block_cid(bytes(i % 251 for i in range(size))).digest.hex() == BLAKE3_VECTORS[size]
 
 
@@ -192,7 +192,7 @@ def test_the_frozen_cid_of_data_of_several_chunks():
     assert str(data_cid([data])[0]) == "bafyr4ie4yjqlhftxso3cmvfh6nl7hskwyx25qfdolnrylm2s45olvmfecy"
 
 
-def test_levels(monkeypatch):
+def test_chunk_nodes_have_as_many_links_as_they_may(monkeypatch):
     monkeypatch.setattr(module, "CHUNK_NBYTES", 4)
     monkeypatch.setattr(module, "FANOUT", 3)
     for size in [4, 5, 12, 13, 36, 37, 108, 109, 1000]:

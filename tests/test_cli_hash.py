@@ -52,7 +52,7 @@ def test_different_tensors_differ(tmp_path: Path, other: dict[str, np.ndarray[An
     assert hashed(tmp_path / "one.bt")["cid"] != hashed(tmp_path / "two.bt")["cid"]
 
 
-def test_lines(tmp_path: Path) -> None:
+def test_a_line_for_each_tensor_and_one_for_all(tmp_path: Path) -> None:
     tg.save(tmp_path / "x.bt", TENSORS)
     found = hashed(tmp_path / "x.bt")
     result = CliRunner().invoke(commands, ["hash", str(tmp_path / "x.bt")])

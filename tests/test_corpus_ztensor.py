@@ -42,7 +42,7 @@ def test_the_folder_holds_what_the_manifest_lists(folder: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", manifest("ztensor-0.1"))
-def test_0_1(name: str, backend: str) -> None:
+def test_files_of_0_1_have_the_tensors_that_their_manifest_lists(name: str, backend: str) -> None:
     expected = manifest("ztensor-0.1")[name]
     with opened(CORPUS / "ztensor-0.1" / name, backend, verify="lazy") as archive:
         assert archive.format == "ztensor@0.1"
@@ -116,7 +116,7 @@ def test_0_1_refused(name: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", manifest("ztensor-1"))
-def test_1(name: str, backend: str) -> None:
+def test_files_of_1_have_the_parts_that_their_manifest_lists(name: str, backend: str) -> None:
     expected = manifest("ztensor-1")[name]
     said = expected["manifest"]
     objects = said.get("objects", said.get("tensors"))
@@ -142,7 +142,7 @@ def _stored(part: Any) -> int:
     return part.payload.end - part.payload.begin
 
 
-def test_1_values() -> None:
+def test_values_of_files_of_1() -> None:
     for version in ("1.0.2", "1.1.1", "1.2.3"):
         arrays = tg.load(CORPUS / "ztensor-1" / f"{version}-dense.zt")
         assert arrays["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -164,7 +164,7 @@ DTYPES_2 = {
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", manifest("ztensor-2"))
-def test_2(name: str, backend: str) -> None:
+def test_files_of_2_have_the_parts_that_their_manifest_lists(name: str, backend: str) -> None:
     expected = manifest("ztensor-2")[name]
     with opened(CORPUS / "ztensor-2" / name, backend, verify="require") as archive:
         assert archive.format == "ztensor@2"

@@ -63,7 +63,7 @@ VALUES: dict[str, tuple[Any, Any, Comparison]] = {
 
 
 @pytest.mark.parametrize("case", VALUES)
-def test_values(case: str) -> None:
+def test_how_values_differ(case: str) -> None:
     one, two, expected = VALUES[case]
     found = compared(one, two)
     if expected is None:
@@ -103,7 +103,7 @@ def test_opaque_elements_are_only_told_apart() -> None:
     assert compare(parts[0], parts[0], "x").equal
 
 
-def test_structure() -> None:
+def test_what_is_gone_new_or_of_another_type_or_shape() -> None:
     one = {"same": np.arange(3), "gone": np.zeros(2), "type": np.float32([1, 2]), "shape": np.zeros((2, 3))}
     two = {"same": np.arange(3), "new": np.zeros(2), "type": np.float64([1, 2]), "shape": np.zeros((3, 2))}
     found = tg.diff(one, two)
@@ -120,7 +120,7 @@ def test_structure() -> None:
     }  # fmt: skip
 
 
-def test_metadata(tmp_path: Path) -> None:
+def test_metadata_that_differs(tmp_path: Path) -> None:
     for name, metadata in (("a", {"x": "1", "y": "2"}), ("b", {"y": "3"})):
         tg.save(tmp_path / f"{name}.bt", {"w": np.zeros(1)}, metadata=metadata)
     found = tg.diff(tmp_path / "a.bt", tmp_path / "b.bt")

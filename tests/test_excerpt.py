@@ -42,7 +42,7 @@ def stored(array: np.ndarray[Any, Any]) -> Tensor:
         ("7 : 1 : -2", np.s_[7:1:-2]),
     ],
 )
-def test_index(text: str, index: Any) -> None:
+def test_text_becomes_an_index(text: str, index: Any) -> None:
     assert parse_index(text) == (index if isinstance(index, tuple) else (index,))
 
 
@@ -107,7 +107,7 @@ def test_npy_is_what_numpy_would_save(data: st.DataObject, shape: tuple[int, ...
         (np.array([0.1, 448], ml_dtypes.float8_e4m3fn), "0.101562\n448\n"),
     ],
 )
-def test_text(array: np.ndarray[Any, Any], text: str) -> None:
+def test_values_as_lines_of_text(array: np.ndarray[Any, Any], text: str) -> None:
     assert b"".join(text_lines(stored(array), (...,))).decode() == text
 
 
@@ -151,7 +151,7 @@ def test_only_what_is_selected_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(read) == 40_000
 
 
-def test_refusals() -> None:
+def test_what_is_not_dense_or_not_there_is_refused() -> None:
     with pytest.raises(OutOfRange):
         list(text_lines(stored(np.arange(3)), (3,)))
     part = Part(

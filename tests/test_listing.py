@@ -70,7 +70,7 @@ def test_several_parts_and_unknown_types() -> None:
         (["?"], ["x"]),
     ],
 )
-def test_selected(patterns: list[str] | None, found: list[str]) -> None:
+def test_patterns_select_names(patterns: list[str] | None, found: list[str]) -> None:
     assert selected(NAMES, patterns) == found
 
 

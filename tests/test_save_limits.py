@@ -35,7 +35,7 @@ def saved(folder: Path, format: str, tensors: dict[str, Any], **options: Any) ->
 @pytest.mark.parametrize("nbytes", [100_000, 100_001, 200_000])
 @pytest.mark.parametrize("letter", ["n", "é"])
 @pytest.mark.parametrize("format", [format for format in WRITABLE if named(format)[0].names])
-def test_names(tmp_path: Path, format: str, letter: str, nbytes: int) -> None:
+def test_a_name_too_long_to_be_read_is_not_saved(tmp_path: Path, format: str, letter: str, nbytes: int) -> None:
     name = letter * (nbytes // len(letter.encode())) + "n" * (nbytes % len(letter.encode()))
     assert len(name.encode()) == nbytes
     rule = saved(tmp_path, format, {name: MATRIX})
@@ -96,7 +96,9 @@ def test_the_real_numbers_of_tensors() -> None:
 
 
 @pytest.mark.parametrize("format", [format for format in WRITABLE if named(format)[0].metadata != "none"])
-def test_headers(tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_too_large_to_be_read_is_not_saved(
+    tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lower = tg.Limits(header_nbytes=2000)
     monkeypatch.setattr(table_module, "DEFAULT", lower)
     rule = f"{format.partition('@')[0]}.write.header"

@@ -44,7 +44,7 @@ def part(array: NDArray[Any], share: bool = False) -> Part:
 
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_whole(case: str, share: bool) -> None:
+def test_the_array_and_its_bytes_are_in_c_order(case: str, share: bool) -> None:
     array = CASES[case]
     held = part(array, share)
     values = held.array()
@@ -56,7 +56,7 @@ def test_whole(case: str, share: bool) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_slices(case: str) -> None:
+def test_a_slice_is_what_numpy_gives(case: str) -> None:
     rng = random.Random(1)
     array = CASES[case]
     tensor = Tensor("x", {"data": part(array)})
@@ -84,7 +84,7 @@ def test_any_range_of_bytes(case: str) -> None:
         assert bytes(payload.read(begin, end - begin)) == whole[begin:end]
 
 
-def test_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_are_small_and_join_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strided, "CHUNK_NBYTES", 14)
     for array in CASES.values():
         chunks = list(part(array).payload.chunks())
@@ -98,7 +98,7 @@ def test_a_turned_array_is_not_copied() -> None:
     assert not values.flags.c_contiguous
 
 
-def test_in_order() -> None:
+def test_strides_of_the_c_order_are_known() -> None:
     assert Strided((2, 3), (6, 2), 2).in_order
     assert Strided((2, 1, 3), (6, 99, 2), 2).in_order
     assert Strided((0, 3), (1, 1), 2).in_order

@@ -48,7 +48,7 @@ def test_written_on_request_and_checked_when_present(path: Path) -> None:
     assert (report.ok, report.checksums, report.unverified) == (True, len(TENSORS) + 1, ())
 
 
-def test_the_text(path: Path) -> None:
+def test_a_line_for_each_tensor_and_one_for_the_rest(path: Path) -> None:
     tg.verify(path, sums="write")
     lines = sums_path(path).read_text().splitlines()
     assert lines[0] == f"tensorglot-sums 1 {path.stat().st_size}"
@@ -128,7 +128,7 @@ def test_every_format_can_have_one(format: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_algorithms(path: Path, algorithm: str) -> None:
+def test_every_algorithm_is_written_and_verified(path: Path, algorithm: str) -> None:
     with tg.open(path) as archive:
         write_sums(archive, path, algorithm=algorithm)
     assert f"\n{algorithm}:" in sums_path(path).read_text()
@@ -206,7 +206,7 @@ def test_only_our_errors_leave(data: bytes) -> None:
         _parse(data)
 
 
-def test_limits(path: Path) -> None:
+def test_a_sidecar_beyond_the_limit_is_refused(path: Path) -> None:
     sums_path(path).write_bytes(GOOD)
     with pytest.raises(tg.LimitError):
         read_sums(path, tg.Limits(header_nbytes=10))

@@ -138,7 +138,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("data", "nbytes", "rule"), BROKEN, ids=[f"{i}-{case[2]}" for i, case in enumerate(BROKEN)])
-def test_broken(data: bytes, nbytes: int, rule: str) -> None:
+def test_a_broken_frame_is_refused_by_its_rule(data: bytes, nbytes: int, rule: str) -> None:
     with pytest.raises(FormatError) as caught:
         decode(data, nbytes)
     assert caught.value.rule == f"zstd.{rule}"
@@ -171,7 +171,7 @@ def bombs() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("name", "data"), bombs().items(), ids=list(bombs()))
-def test_bombs(name: str, data: bytes) -> None:
+def test_a_bomb_takes_no_more_memory_than_was_declared(name: str, data: bytes) -> None:
     def refused(nbytes: int) -> None:
         try:
             decode(data, nbytes)
@@ -257,7 +257,7 @@ def test_every_flipped_bit_is_found(data: st.DataObject) -> None:
 
 
 @given(st.lists(st.integers(0, 30)), st.integers(1, 12))
-def test_pieces(sizes: list[int], nbytes: int) -> None:
+def test_pieces_have_one_size_and_join_to_the_whole(sizes: list[int], nbytes: int) -> None:
     chunks = [bytes((i % 251,)) * size for i, size in enumerate(sizes)]
     pieces = [bytes(piece) for piece in zstd.pieces(chunks, nbytes)]
     assert b"".join(pieces) == b"".join(chunks)
@@ -271,7 +271,7 @@ def test_ordered_keeps_order_and_raises() -> None:
         list(zstd.ordered(lambda x: 1 // x, [3, 2, 1, 0], lambda _: True))
 
 
-def test_seek_table() -> None:
+def test_a_seek_table_is_read_as_written() -> None:
     sizes = [(30, 100), (40, 100), (20, 7)]
     stream = bytes(90) + zstd.seek_table(sizes)
     assert zstd.read_seek_table(reader(stream), len(stream)) == sizes
