@@ -113,10 +113,10 @@ class Node:
         """The name of a part."""
         return f"{self.path}.{role}" if self.path else role
 
-    def stored_axes(self, lead: int = 1) -> tuple[int, ...]:
-        """The axes of an array of values, in the order in which they are stored."""
-        rest = range(lead + len(self.axis), lead + len(self.shape) + len(self.atom.tail if self.atom else ()))
-        return (*range(lead), *(lead + axis for axis in self.axis), *rest)
+    def stored_axes(self) -> tuple[int, ...]:
+        """The axes of an array of values, of which the first counts them, in the order in which they are stored."""
+        rest = range(1 + len(self.axis), 1 + len(self.shape) + len(self.atom.tail if self.atom else ()))
+        return (0, *(1 + axis for axis in self.axis), *rest)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
