@@ -16,6 +16,7 @@ import tensorglot as tg
 from bounds import MB, allocated_nbytes, resident_nbytes
 from tensorglot.errors import FormatError, LimitError, TensorglotError
 from tensorglot.wire import zstd
+from tensorglot.wire.seektable import read_seek_table, seek_table
 from ztensor_builder import entry, file01, file1, file2
 
 WINDOW = 1 << 27
@@ -194,7 +195,7 @@ def in_a_file(data: bytes, nbytes: int, version: str) -> bytes:
     if version == "1":
         said = {"dtype": "u8", "offset": 64, "length": len(data), "encoding": "zstd", "uncompressed_length": nbytes}
         return file1({"objects": {"a": {"shape": [nbytes], "format": "dense", "components": {"data": said}}}}, data)
-    stream = data + zstd.seek_table([(len(data), nbytes)])
+    stream = data + seek_table([(len(data), nbytes)])
     said = {"dtype": "u8", "blob": [4096, len(stream)], "encoding": "zt.zstd-seekable/1", "decoded_length": nbytes}
     return file2({"objects": {"a": {"shape": [nbytes], "layout": "dense", "parts": {"data": said}}}}, stream)
 
@@ -273,13 +274,13 @@ def test_ordered_keeps_order_and_raises() -> None:
 
 def test_a_seek_table_is_read_as_written() -> None:
     sizes = [(30, 100), (40, 100), (20, 7)]
-    stream = bytes(90) + zstd.seek_table(sizes)
-    assert zstd.read_seek_table(reader(stream), len(stream)) == sizes
-    bare = zstd.seek_table([])
+    stream = bytes(90) + seek_table(sizes)
+    assert read_seek_table(reader(stream), len(stream)) == sizes
+    bare = seek_table([])
     assert len(bare) == 17
-    assert zstd.read_seek_table(reader(bare), 17) == []
+    assert read_seek_table(reader(bare), 17) == []
     with_checksums = struct.pack("<II", 0x184D2A5E, 21) + struct.pack("<IIIIBI", 90, 100, 0, 1, 0x80, 0x8F92EAB1)
-    assert zstd.read_seek_table(reader(bytes(90) + with_checksums), 90 + len(with_checksums)) == [(90, 100)]
+    assert read_seek_table(reader(bytes(90) + with_checksums), 90 + len(with_checksums)) == [(90, 100)]
 
 
 @pytest.mark.parametrize(
@@ -288,10 +289,10 @@ def test_a_seek_table_is_read_as_written() -> None:
         b"",
         bytes(16),
         bytes(17),
-        zstd.seek_table([])[:-1] + b"\0",
-        zstd.seek_table([(1, 1)]),
-        b"\0" + zstd.seek_table([]),
-        bytes(5) + zstd.seek_table([(4, 4)]),
+        seek_table([])[:-1] + b"\0",
+        seek_table([(1, 1)]),
+        b"\0" + seek_table([]),
+        bytes(5) + seek_table([(4, 4)]),
         struct.pack("<II", 0x184D2A5E, 9) + struct.pack("<IBI", 1 << 31, 0, 0x8F92EAB1),
         struct.pack("<II", 0x184D2A5E, 9) + struct.pack("<IBI", 0, 4, 0x8F92EAB1),
         struct.pack("<II", 0x184D2A5E, 8) + struct.pack("<IBI", 0, 0, 0x8F92EAB1),
@@ -300,5 +301,5 @@ def test_a_seek_table_is_read_as_written() -> None:
 )
 def test_broken_seek_tables(stream: bytes) -> None:
     with pytest.raises(FormatError) as caught:
-        zstd.read_seek_table(reader(stream), len(stream))
+        read_seek_table(reader(stream), len(stream))
     assert caught.value.rule == "zstd.seek"

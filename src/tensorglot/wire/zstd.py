@@ -38,9 +38,7 @@ __all__ = [
     "decoded_chunks",
     "ordered",
     "pieces",
-    "read_seek_table",
     "scan",
-    "seek_table",
 ]
 
 S = TypeVar("S")
@@ -390,34 +388,3 @@ def _threads() -> int:
 @lru_cache(maxsize=1)
 def _pool(threads: int, _pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="tensorglot-zstd")
-
-
-_SEEKABLE = 0x184D2A5E
-_SEEK_MAGIC = 0x8F92EAB1
-_SEEK_FOOTER = struct.Struct("<IBI")
-
-
-def seek_table(sizes: Iterable[tuple[int, int]]) -> bytes:
-    """The table that ends a seekable stream, from the encoded and decoded size of each frame."""
-    entries = b"".join(struct.pack("<II", encoded, decoded) for encoded, decoded in sizes)
-    footer = _SEEK_FOOTER.pack(len(entries) // 8, 0, _SEEK_MAGIC)
-    return struct.pack("<II", _SEEKABLE, len(entries) + len(footer)) + entries + footer
-
-
-def read_seek_table(read: Read, size: int) -> list[tuple[int, int]]:
-    """The encoded and decoded size of each frame; together with the table they are the whole stream."""
-    if size < 8 + _SEEK_FOOTER.size:
-        raise TruncatedError("no room for a seek table", rule="zstd.seek", offset=0)
-    count, descriptor, magic = _SEEK_FOOTER.unpack(read(size - _SEEK_FOOTER.size, _SEEK_FOOTER.size))
-    entry = struct.Struct("<III" if descriptor & 0x80 else "<II")
-    nbytes = count * entry.size + _SEEK_FOOTER.size
-    begin = size - nbytes - 8
-    if magic != _SEEK_MAGIC or descriptor & 0x7F or begin < 0:
-        raise FormatError("not a seek table", rule="zstd.seek", offset=size - _SEEK_FOOTER.size)
-    table = read(begin, nbytes + 8)
-    if struct.unpack_from("<II", table) != (_SEEKABLE, nbytes):
-        raise FormatError("not a seek table", rule="zstd.seek", offset=begin)
-    sizes = [(fields[0], fields[1]) for fields in entry.iter_unpack(table[8 : -_SEEK_FOOTER.size])]
-    if sum(encoded for encoded, _ in sizes) != begin:
-        raise FormatError("the seek table does not add up to the frames", rule="zstd.seek", offset=begin)
-    return sizes

@@ -11,6 +11,7 @@ from typing import Any
 from tensorglot.errors import FormatError, TruncatedError, UnsupportedError, escape
 from tensorglot.model.payload import Buffer, Encoded
 from tensorglot.wire import zstd
+from tensorglot.wire.seektable import read_seek_table
 from tensorglot.wire.zstd import Frame
 
 __all__ = ["EXPANSION", "TOO_SMALL", "Opaque", "SeekableZstd", "Zstd"]
@@ -125,7 +126,7 @@ class SeekableZstd(Zstd):
 
     def _scan(self, payload: Encoded, read: zstd.Read) -> list[Frame]:
         """Where the frames are, by the table alone."""
-        sizes = zstd.read_seek_table(read, payload.end - payload.begin)
+        sizes = read_seek_table(read, payload.end - payload.begin)
         self._check_sizes([decoded for _, decoded in sizes], payload.nbytes)
         ends = accumulate(encoded for encoded, _ in sizes)
         return [

@@ -28,6 +28,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Encoded, Span, as_bytes, buffers, place
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import checksums, zstd
+from tensorglot.wire.seektable import seek_table
 
 __all__ = ["ended", "footer", "is_canonical_name", "write"]
 
@@ -231,4 +232,4 @@ def _seekable(frames: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes]:
         if nbytes:
             sizes.append((len(frame), nbytes))
             yield frame
-    yield zstd.seek_table(sizes)
+    yield seek_table(sizes)
