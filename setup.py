@@ -20,7 +20,7 @@ def kernels() -> list[Extension]:
     except ImportError:
         return []
     extensions = [
-        Extension(f"tensorglot.kernels.{path.stem}", [path.as_posix()], extra_compile_args=["-O3"], optional=True)
+        Extension(f"tensorglot.kernels.{path.stem}", [path.as_posix()], extra_compile_args=["-O3"])
         for path in sorted(Path("src/tensorglot/kernels").glob("*.py"))
         if path.stem not in PLAIN
     ]
@@ -32,6 +32,8 @@ def kernels() -> list[Extension]:
         "cdivision": True,
     }
     modules: list[Extension] = cythonize(extensions, compiler_directives=directives, build_dir="build")
+    for module in modules:
+        module.optional = True
     return modules
 
 

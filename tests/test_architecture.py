@@ -21,6 +21,7 @@ import pytest
 
 import tensorglot as tg
 from fuzzing import bintensors as fuzz
+from peers import needs
 from tensorglot.formats import bintensors as format_module
 from tensorglot.formats.table import TABLE as FORMATS
 from tensorglot.kernels import bintensors as kernel
@@ -268,7 +269,7 @@ def outcome(module: ModuleType, header: bytes, layout: int, limits: tuple[int, i
 @pytest.mark.parametrize("with_cython", [True, False])
 def test_a_header_is_scanned_alike_compiled_and_interpreted(with_cython: bool) -> None:
     if with_cython:
-        pytest.importorskip("cython")
+        needs("cython")
     other = interpreted("bintensors", with_cython=with_cython)
     faults = set()
     for header in headers():
