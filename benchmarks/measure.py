@@ -1,8 +1,9 @@
 """One measurement, in this process: `python -m benchmarks.measure GROUP CASE LIBRARY FOLDER`.
 
 Memory that a virtual machine gave back to its host is slow at the first touch, so as
-much as the action needs is touched and freed before the clock starts. Prints JSON:
-milliseconds, and how far the resident set rose above where it began.
+much as the action needs is touched and freed before the clock starts, and what was
+written before is on disk by then. Prints JSON: milliseconds, and how far the resident
+set rose above where it began.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import gc
 import json
 import mmap
+import os
 import sys
 import time
 from importlib import import_module
@@ -35,6 +37,7 @@ def main() -> None:
     case = next(case for case in import_module(f"benchmarks.{group}").cases() if case.name == name)
     action = case.actions[library](Path(folder))
     warm(2 * case.payload_nbytes)
+    os.sync()
     gc.collect()
     gc.disable()
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
