@@ -34,18 +34,20 @@ from tensorglot.model.types import dense
 ROOT = Path(__file__).parents[1] / "src" / "tensorglot"
 CORPUS = Path(__file__).parent / "corpus"
 
-BELOW_VERBS = {"errors", "extras", "limits", "kernels", "model", "wire", "io", "dynd", "formats"}
+BELOW_VERBS = {"errors", "extras", "limits", "threads", "memory", "kernels", "model", "wire", "io", "dynd", "formats"}
 VERBS = BELOW_VERBS | {"operations"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "limits": {"errors"},
     "extras": {"errors"},
+    "threads": set(),
+    "memory": set(),
     "kernels": set(),
     "model": {"errors", "limits", "kernels"},
-    "wire": {"errors", "limits", "kernels"},
-    "io": {"errors"},
+    "wire": {"errors", "limits", "threads", "kernels"},
+    "io": {"errors", "threads", "memory"},
     "dynd": {"errors", "limits", "kernels", "model", "wire"},
-    "formats": {"errors", "limits", "kernels", "model", "wire", "dynd"},
+    "formats": {"errors", "limits", "threads", "memory", "kernels", "model", "wire", "dynd"},
     "operations": BELOW_VERBS,
     "bson": VERBS,
     "bridges": VERBS | {"bson"},

@@ -229,7 +229,7 @@ class TestDigests:
     @pytest.mark.parametrize("threads", [1, 2, 5])
     def test_any_stretches_in_any_order(self, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tensorglot.operations.digests.default_threads", lambda: threads)
-        monkeypatch.setattr("tensorglot.io.memory.default_threads", lambda: threads)
+        monkeypatch.setattr("tensorglot.threads.default_threads", lambda: threads)
         rng = random.Random(threads)
         data = rng.randbytes(3 * READ_NBYTES + 17)
         source = BufferSource(data)

@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from tensorglot.io.memory import each
+from tensorglot.threads import each, in_order
 
 NESTED = """
-from tensorglot.io.memory import each
+from tensorglot.threads import each
 seen = []
 each(lambda i: each(lambda j: seen.append((i, j)), range(4), threads=2), range(4), threads=2)
 assert sorted(seen) == [(i, j) for i in range(4) for j in range(4)]
@@ -40,3 +40,22 @@ def test_no_work_is_under_way_when_an_error_leaves() -> None:
         each(work, range(50), threads=2)
     assert sorted(began) == sorted(ended)
     assert len(began) < 49
+
+
+def test_results_come_in_order_and_none_is_under_way_when_nobody_asks_for_more() -> None:
+    assert list(in_order(lambda x: x * x, range(100))) == [x * x for x in range(100)]
+    with pytest.raises(ZeroDivisionError):
+        list(in_order(lambda x: 1 // x, [3, 2, 1, 0]))
+    began, ended = [], []
+
+    def work(item: int) -> int:
+        began.append(item)
+        time.sleep(0.05)
+        ended.append(item)
+        return item
+
+    results = in_order(work, range(100), ahead=3)
+    assert next(results) == 0
+    results.close()
+    assert sorted(began) == sorted(ended)
+    assert len(began) <= 4

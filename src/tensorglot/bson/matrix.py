@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from tensorglot.bson.normal import NUMPY, Normal, apply_ignored_bits, normalise
 from tensorglot.bson.sources import Batch, batches, read_ids
 from tensorglot.errors import FormatError, InputError
-from tensorglot.io.memory import each
 from tensorglot.model.payload import as_bytes
 from tensorglot.wire.bson import path_bytes
 from tensorglot.wire.bson_template import Slot, Tree, add_vector, template, weave
@@ -86,7 +85,7 @@ def _documents(data: memoryview, count: int, row: Row, key: str, id_kind: int | 
         return b""
     tree: Tree = {} if id_kind is None else {b"_id\0": Slot("_id", id_kind, b"", len(ids) // count)}
     add_vector(tree, key, row)
-    return weave(count, template(tree), {"_id": ids, key: data}, each)
+    return weave(count, template(tree), {"_id": ids, key: data})
 
 
 @overload

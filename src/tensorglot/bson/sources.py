@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from tensorglot.bson.vector import Vector, encode
 from tensorglot.errors import FormatError, InputError, escape
-from tensorglot.io.memory import each
 from tensorglot.io.source import FileSource
 from tensorglot.limits import DEFAULT
+from tensorglot.threads import each
 from tensorglot.wire.bson import (
     BINARY,
     NULL,

@@ -19,7 +19,8 @@ from contextlib import closing
 from typing import Any, BinaryIO, Literal, TypeAlias, cast
 
 from tensorglot.errors import InputError, TruncatedError
-from tensorglot.io.memory import READ_NBYTES, allocate, each
+from tensorglot.memory import READ_NBYTES, allocate
+from tensorglot.threads import each
 
 __all__ = [
     "Backend",

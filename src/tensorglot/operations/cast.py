@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, UnsupportedError
-from tensorglot.io.memory import in_order
 from tensorglot.io.source import BufferSource
 from tensorglot.model.dtypes import BY_NAME, DType, dtype_of, pack
 from tensorglot.model.payload import Buffer, Encoded, as_bytes
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations.dequantize import dequantized
 from tensorglot.operations.pieces import BLOCK_COUNT, elements
+from tensorglot.threads import in_order
 
 __all__ = ["Cast", "Kind", "cast", "cast_part", "dequantized_part", "kind_of"]
 
@@ -171,7 +171,7 @@ class _CastCodec:
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
         account = Cast(self.account.tensor, self.account.old, self.account.new)
         pieces = (piece.copy() for piece in self._values())
-        for chunk, counts in in_order(partial(_cast_piece, new=self._new), pieces, self._executor):
+        for chunk, counts in in_order(partial(_cast_piece, new=self._new), pieces, executor=self._executor):
             account += counts
             if self._strict and account.overflowed:
                 raise UnsupportedError(

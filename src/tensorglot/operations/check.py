@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tensorglot.errors import FormatError, InputError, IntegrityError, UnsupportedError, escape
-from tensorglot.io.memory import Scratch, each
+from tensorglot.memory import Scratch
 from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.payload import Encoded, Memory, Span, as_bytes
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations.digests import Stretch, digests
+from tensorglot.threads import each
 from tensorglot.wire import checksums
 
 __all__ = ["Checked", "check_archive", "check_part", "verifier_for"]

@@ -16,13 +16,13 @@ from typing import Any, Literal, TypeAlias
 
 from tensorglot.errors import escape
 from tensorglot.formats.table import named
-from tensorglot.io.memory import in_order
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations.compare import Comparison, compare
 from tensorglot.operations.opened import Given, opened
 from tensorglot.operations.save import Progress
+from tensorglot.threads import in_order
 
 __all__ = ["Change", "Diff", "Kind", "diff"]
 

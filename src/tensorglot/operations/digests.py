@@ -7,14 +7,14 @@ computes. What is in memory at a time is a few pieces.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tensorglot.io.memory import Scratch, default_threads, each
+from tensorglot.memory import Scratch, scratch
 from tensorglot.model.payload import Source
+from tensorglot.threads import default_threads, each
 from tensorglot.wire.checksums import Hasher, hasher
 
 __all__ = ["Stretch", "digests"]
@@ -77,7 +77,7 @@ def _digests_of(stretches: Sequence[Stretch], group: list[int], seen: Callable[[
     if len(group) > 1:
         first = stretches[group[0]]
         base = first.begin
-        block = _scratch().room(max(stretches[i].end for i in group) - base, base)
+        block = scratch().room(max(stretches[i].end for i in group) - base, base)
         first.source.read_into(base, block)
         for i in group:
             running = hasher(stretches[i].algorithm)
@@ -87,24 +87,12 @@ def _digests_of(stretches: Sequence[Stretch], group: list[int], seen: Callable[[
     else:
         stretch = stretches[group[0]]
         running = hasher(stretch.algorithm)
-        scratch = _scratch()
         for begin, end in _pieces(stretch):
-            piece = scratch.room(end - begin, begin)
+            piece = scratch().room(end - begin, begin)
             stretch.source.read_into(begin, piece)
             running.update(piece)
             seen(end - begin)
         yield running.digest()
-
-
-_kept = threading.local()
-
-
-def _scratch() -> Scratch:
-    """One for each thread, to be used again: pages that are there already are the fast ones."""
-    if not hasattr(_kept, "scratch"):
-        _kept.scratch = Scratch(READ_NBYTES)
-    scratch: Scratch = _kept.scratch
-    return scratch
 
 
 def _read_ahead(stretch: Stretch, seen: Callable[[int], None]) -> bytes:

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, TensorNotFound, TruncatedError
-from tensorglot.io.memory import allocate, each
 from tensorglot.io.source import Backend, Readable
 from tensorglot.limits import Limits
+from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE
 from tensorglot.model.index import Index, Placement, permuted, placed
@@ -29,6 +29,7 @@ from tensorglot.model.strided import Strided
 from tensorglot.model.tensor import NUMPY_RANK, Tensor, check_bool, check_out
 from tensorglot.operations.open import Verify, open
 from tensorglot.operations.reads import BATCH, Runs, fill
+from tensorglot.threads import each
 
 __all__ = ["load", "loads"]
 

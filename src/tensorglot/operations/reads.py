@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import TruncatedError
-from tensorglot.io.memory import READ_NBYTES, each
 from tensorglot.kernels.gather import gather
+from tensorglot.memory import READ_NBYTES
 from tensorglot.model.payload import Source
+from tensorglot.threads import each
 
 __all__ = ["Piece", "Runs", "fill"]
 

@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError
 from tensorglot.formats.table import ReadOptions, named
-from tensorglot.io.memory import each
 from tensorglot.io.source import Backend, Readable
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
@@ -28,6 +27,7 @@ from tensorglot.operations.open import open
 from tensorglot.operations.save import Progress
 from tensorglot.operations.sums import check_sums, read_sums, write_sums
 from tensorglot.operations.values import check_bytes
+from tensorglot.threads import each
 
 __all__ = ["Problem", "Report", "verify"]
 

@@ -7,7 +7,7 @@ documents, each slot from its own column.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, Union
 
@@ -15,10 +15,11 @@ import numpy as np
 
 from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.kernels import bson_rows
+from tensorglot.threads import each
 from tensorglot.wire.bson import BINARY, DOCUMENT, VECTOR_SUBTYPE, path_bytes
 from tensorglot.wire.bson_vector import HEAD_NBYTES, Row
 
-__all__ = ["STORED_MAX_NBYTES", "Each", "Slot", "Template", "Tree", "add_vector", "stride", "template", "weave"]
+__all__ = ["STORED_MAX_NBYTES", "Slot", "Template", "Tree", "add_vector", "stride", "template", "weave"]
 
 STORED_MAX_NBYTES = 16 << 20
 """The largest document that MongoDB stores."""
@@ -44,13 +45,6 @@ class Slot:
 Tree: TypeAlias = dict[bytes, Union[Slot, "Tree"]]
 """A document by its keys, each with its zero byte."""
 Template: TypeAlias = list[bytes | Slot]
-Each: TypeAlias = Callable[[Callable[[int], None], Iterable[int]], None]
-"""Calls a function with every number."""
-
-
-def one_by_one(work: Callable[[int], None], items: Iterable[int]) -> None:
-    for item in items:
-        work(item)
 
 
 def add_vector(tree: Tree, path: str, row: Row) -> None:
@@ -106,8 +100,8 @@ def stride(parts: Template) -> int:
     return sum(part.nbytes if isinstance(part, Slot) else len(part) for part in parts)
 
 
-def weave(count: int, parts: Template, columns: Mapping[str, memoryview | bytes], each: Each = one_by_one) -> bytes:
-    """`count` documents, their slots filled from the columns of the same names; `each` may use threads."""
+def weave(count: int, parts: Template, columns: Mapping[str, memoryview | bytes]) -> bytes:
+    """`count` documents, their slots filled from the columns of the same names."""
     nbytes = stride(parts)
     if any(isinstance(part, Slot) and len(columns[part.name]) != count * part.nbytes for part in parts):
         raise InputError("a column has not a row for each document", rule="bson.weave")

@@ -1,0 +1,74 @@
+"""Memory to read into.
+
+Loading is bound by page faults, not by copying. So a large array gets an anonymous
+mapping of its own, in huge pages. What is read only to be looked at goes to the same
+memory again and again. Both start at the
+file offset's residue modulo a page: the kernel's copy runs several times slower when
+the two differ by a few bytes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+
+import numpy as np
+
+__all__ = ["LARGE_NBYTES", "READ_NBYTES", "SCRATCH_NBYTES", "Scratch", "allocate", "scratch"]
+
+LARGE_NBYTES = 1 << 20
+"""From here on an allocation is a mapping of its own."""
+READ_NBYTES = 8 << 20
+"""What one thread reads at a time."""
+SCRATCH_NBYTES = 4 << 20
+"""What a thread may read only to look at it, without asking for memory."""
+
+_SMALL_NBYTES = 64 << 10
+"""Up to here it does not matter where a copy begins."""
+_ALIGNMENT = 16
+_PAGE = 4096
+_HUGE_PAGE = 2 << 20
+
+
+def allocate(nbytes: int, offset: int = 0) -> memoryview:
+    """Uninitialised, writable memory for `nbytes` that come from `offset` of a file."""
+    if nbytes < _SMALL_NBYTES:
+        start = offset % _ALIGNMENT
+        return np.empty(start + nbytes, np.uint8).data[start:]
+    if nbytes < LARGE_NBYTES:
+        pages = np.empty(nbytes + _PAGE, np.uint8)
+        start = (offset - int(pages.__array_interface__["data"][0])) % _PAGE
+        return pages.data[start : start + nbytes]
+    residue = offset % _PAGE
+    whole = mmap.mmap(-1, nbytes + residue + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    start = -int(np.frombuffer(whole, np.uint8).__array_interface__["data"][0]) % _HUGE_PAGE
+    huge = (residue + nbytes) // _HUGE_PAGE * _HUGE_PAGE  # the rest in small pages: not a byte is taken in vain
+    if huge and hasattr(mmap, "MADV_HUGEPAGE"):
+        whole.madvise(mmap.MADV_HUGEPAGE, start, huge)
+    return memoryview(whole)[start + residue : start + residue + nbytes]
+
+
+class Scratch:
+    """Memory for one piece of a file at a time, up to `nbytes`."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._pages = memoryview(mmap.mmap(-1, nbytes + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+    def room(self, nbytes: int, offset: int) -> memoryview:
+        """For `nbytes` that come from `offset`; what was there before is lost."""
+        start = offset % _PAGE
+        return self._pages[start : start + nbytes]
+
+
+_kept = threading.local()
+
+
+def scratch() -> Scratch:
+    """That of this thread, for `SCRATCH_NBYTES`: pages that are there already are the fast ones.
+
+    To be used up before anything is called that may use it too.
+    """
+    if not hasattr(_kept, "scratch"):
+        _kept.scratch = Scratch(SCRATCH_NBYTES)
+    kept: Scratch = _kept.scratch
+    return kept

@@ -1,0 +1,83 @@
+"""The threads that work for us: a call on each of many items, or their results in order.
+
+Work on one of these threads that asks for threads again is done where it is: one that
+waits for others of its pool may wait forever. When a call returns or raises, no work of
+it is under way, so that a caller may close what the work reads from.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from functools import cache
+from itertools import chain, islice
+from typing import TypeVar
+
+__all__ = ["default_threads", "each", "in_order"]
+
+_NAMES = "tensorglot"
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+def default_threads() -> int:
+    """As many as there are processors for us, at most eight: more do not read faster."""
+    return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+@cache
+def _pool(threads: int, pid: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix=_NAMES)
+
+
+def each(work: Callable[[T], None], items: Iterable[T], threads: int | None = None) -> None:
+    """Calls `work` on every item, on several threads where there are several items. The first error is raised."""
+    jobs = list(items)
+    count = min(default_threads() if threads is None else threads, len(jobs))
+    if threading.current_thread().name.startswith(_NAMES):
+        count = 1
+    if count <= 1:
+        for job in jobs:
+            work(job)
+        return
+    futures = [_pool(count, os.getpid()).submit(work, job) for job in jobs]
+    try:
+        for future in futures:
+            future.result()
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        wait(futures)
+        raise
+
+
+def in_order(
+    work: Callable[[S], T], items: Iterable[S], *, executor: Executor | None = None, ahead: int | None = None
+) -> Iterator[T]:
+    """`work` of each item, in their order, `ahead` items before they are asked for, on threads or on the executor.
+
+    A single item is worked on here: most tensors are small.
+    """
+    waiting: deque[Future[T]] = deque()
+    jobs = iter(items)
+    first = list(islice(jobs, 2))
+    if len(first) < 2 or threading.current_thread().name.startswith(_NAMES):
+        yield from map(work, chain(first, jobs))
+        return
+    most = 2 * default_threads() if ahead is None else ahead
+    pool = executor or _pool(default_threads(), os.getpid())
+    try:
+        for job in chain(first, jobs):
+            waiting.append(pool.submit(work, job))
+            if len(waiting) > most:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+        wait(waiting)
