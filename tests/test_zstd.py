@@ -266,10 +266,10 @@ def test_pieces_have_one_size_and_join_to_the_whole(sizes: list[int], nbytes: in
     assert all(pieces)
 
 
-def test_ordered_keeps_order_and_raises() -> None:
-    assert list(zstd.ordered(lambda x: x * x, range(100), lambda x: x % 3 == 0)) == [x * x for x in range(100)]
-    with pytest.raises(ZeroDivisionError):
-        list(zstd.ordered(lambda x: 1 // x, [3, 2, 1, 0], lambda _: True))
+def test_batches_are_of_a_frame_at_most_and_keep_the_order() -> None:
+    sizes = [10, 1 << 20, 1, 1 << 19, 1 << 19, 1, 3 << 20, 0]
+    batches = list(zstd.batches(sizes, int))
+    assert batches == [[10], [1 << 20], [1, 1 << 19], [1 << 19, 1], [3 << 20], [0]]
 
 
 def test_a_seek_table_is_read_as_written() -> None:

@@ -9,7 +9,7 @@ of making each.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
@@ -173,16 +173,20 @@ def _load_each(
 ) -> dict[str, NDArray[Any]]:
     names = [archive.index.names[row] for row in rows.tolist()]
     arrays: dict[str, NDArray[Any]] = dict.fromkeys(names, np.empty(0))
-    batch = max(1, min(BATCH, len(names) // 32))
+    sizes = [int(archive.index.nbytes[list(archive.index.rows(row))].sum()) for row in rows.tolist()]
 
-    def read(start: int) -> None:
-        wanted = rows[start : start + batch].tolist()
-        slab = _Slab(sum(int(archive.index.nbytes[list(archive.index.rows(row))].sum()) for row in wanted))
-        for name in names[start : start + batch]:
-            tensor, array = archive[name], out.get(name)
-            arrays[name] = tensor.numpy(_room(tensor, slab) if array is None else array)
+    def read(several: Sequence[int]) -> None:
+        slab = _Slab(sum(sizes[i] for i in several))
+        for i in several:
+            tensor, array = archive[names[i]], out.get(names[i])
+            arrays[names[i]] = tensor.numpy(_room(tensor, slab) if array is None else array)
 
-    each(read, range(0, len(names), batch), threads)
+    small = [i for i, nbytes in enumerate(sizes) if nbytes < ALONE_NBYTES]
+    batch = max(1, min(BATCH, len(small) // 32))
+    each(read, [small[start : start + batch] for start in range(0, len(small), batch)], threads)
+    for i, nbytes in enumerate(sizes):
+        if nbytes >= ALONE_NBYTES:
+            read([i])  # its frames are decoded on several threads
     return arrays
 
 

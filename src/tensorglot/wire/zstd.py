@@ -12,14 +12,10 @@ Encoded bytes come from a function, `read(offset, nbytes)`. Knows no tensor and 
 
 from __future__ import annotations
 
-import os
 import struct
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate
 from typing import IO, TypeAlias, TypeVar, cast
 
@@ -27,21 +23,21 @@ import zstandard
 
 from tensorglot.errors import FormatError, LimitError, TruncatedError
 from tensorglot.kernels import zstd_blocks
+from tensorglot.threads import each, in_order
 
 __all__ = [
     "FRAME_NBYTES",
     "LEVELS",
     "Frame",
     "Read",
+    "batches",
     "compress",
     "decode_into",
     "decoded_chunks",
-    "ordered",
     "pieces",
     "scan",
 ]
 
-S = TypeVar("S")
 T = TypeVar("T")
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -49,12 +45,10 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 Read: TypeAlias = Callable[[int, int], memoryview]
 """`read(offset, nbytes)`: exactly that many of the encoded bytes."""
 
-FRAME_NBYTES = 4 << 20
+FRAME_NBYTES = 1 << 20
 """What a frame of ours holds, decoded: large enough for zstd, small enough for threads and slices."""
 LEVELS = (-(1 << 17), 22)
 """Of compression, from the least to the most."""
-SMALL_NBYTES = 64 << 10
-"""Below this a frame is not worth a thread."""
 SCRATCH_NBYTES = 16 << 20
 """A frame of which only a part is wanted is decoded whole up to this size, beyond it as far as needed."""
 
@@ -65,10 +59,16 @@ _WALK_NBYTES = 4096
 """What is read at a time to walk over small blocks."""
 _GLANCE_NBYTES = 16
 """What is read of a large block: its header."""
-_FEED_NBYTES = 512 << 10
-"""What a decoder is given at a time: small enough to stay in memory that is warm."""
+_FEED_NBYTES = 1 << 20
+"""What a decoder is given at a time: a frame of ours is whole, and then decoded without a copy."""
+_SKIP_NBYTES = 64 << 10
+"""What is decoded at a time where nobody wants it."""
+_AHEAD_NBYTES = 32 << 20
+"""What several threads decode before it is asked for."""
 _MAX_BLOCK = 128 << 10
 _MIN_WINDOW = 1 << 20
+_KEPT_WINDOW = 2 << 20
+"""Of the decoder that a thread keeps: the widest that zstd chooses below level 9 for what we write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +181,16 @@ def decode_into(read: Read, frames: Sequence[Frame], nbytes: int, offset: int, o
 def decoded_chunks(read: Read, frames: Sequence[Frame], nbytes: int) -> Iterator[memoryview]:
     """All decoded bytes, in bounded memory, each frame decoded once: several at once where their sizes are known."""
     _check_total(frames, nbytes)
-    if len(frames) > 1 and all(frame.nbytes is not None and frame.nbytes <= 2 * FRAME_NBYTES for frame in frames):
-        yield from ordered(lambda frame: _whole(read, frame), frames, lambda frame: (frame.nbytes or 0) >= SMALL_NBYTES)
+    largest = max((_AHEAD_NBYTES if frame.nbytes is None else frame.nbytes for frame in frames), default=0)
+    if len(frames) > 1 and largest <= _AHEAD_NBYTES // 4:
+        several = batches(frames, lambda frame: frame.nbytes or 0)
+        ahead = _AHEAD_NBYTES // max(largest, FRAME_NBYTES)
+        for chunks in in_order(lambda batch: [_whole(read, frame) for frame in batch], several, ahead=ahead):
+            yield from chunks
         return
     position = 0
     for frame in frames:
-        stream = _open(read, frame, nbytes - position)
+        stream = _open(read, frame, nbytes - position, again=False)
         while True:
             piece = memoryview(bytearray(min(FRAME_NBYTES, nbytes - position) or 1))
             filled = _drain(stream, frame, position, nbytes, position, piece, early=True) - position
@@ -220,12 +224,12 @@ def _decode_at_once(read: Read, frames: Sequence[Frame], offset: int, out: memor
         first, last = max(offset, start), min(offset + len(out), start + (frame.nbytes or 0))
         if first < last or (whole and not frame.nbytes):
             jobs.append((frame, first - start, out[first - offset : last - offset]))
-    done = ordered(
-        lambda job: _decode(read, job[0], job[0].nbytes or 0, job[1], job[2]),
-        jobs,
-        lambda job: len(jobs) > 1 and (job[0].nbytes or 0) >= SMALL_NBYTES,
-    )
-    deque(done, maxlen=0)
+
+    def decode(batch: list[tuple[Frame, int, memoryview]]) -> None:
+        for frame, start, piece in batch:
+            _decode(read, frame, frame.nbytes or 0, start, piece)
+
+    each(decode, batches(jobs, lambda job: job[0].nbytes or 0))
 
 
 def _decode_in_turn(read: Read, frames: Sequence[Frame], nbytes: int, offset: int, out: memoryview) -> None:
@@ -266,7 +270,7 @@ def _drain(
     it stops when `out` is full.
     """
     end = offset + len(out)
-    scratch = memoryview(bytearray(min(SMALL_NBYTES, max(offset - position, 1))))
+    scratch = memoryview(bytearray(min(_SKIP_NBYTES, max(offset - position, 1))))
     while not (early and position >= end):
         if position < offset:
             target = scratch[: offset - position]
@@ -291,7 +295,8 @@ def _mismatch(found: int, nbytes: int) -> FormatError:
     return FormatError(f"zstd frames hold {much}{found} bytes, {nbytes} were declared", rule="zstd.size", offset=0)
 
 
-def _open(read: Read, frame: Frame, nbytes: int) -> zstandard.ZstdDecompressionReader:
+def _open(read: Read, frame: Frame, nbytes: int, *, again: bool = True) -> zstandard.ZstdDecompressionReader:
+    """The decoded bytes of a frame; `again` with the decoder of this thread, to be drained before anybody else is."""
     feed = _Feed(read, frame)
     window = frame.window
     if frame.nbytes is None and frame.window_at is not None:
@@ -300,10 +305,25 @@ def _open(read: Read, frame: Frame, nbytes: int) -> zstandard.ZstdDecompressionR
         if enough < window:
             window = enough
             feed.replaced = (frame.window_at, (enough.bit_length() - 11) << 3)
-    decompressor = zstandard.ZstdDecompressor(max_window_size=max(window, _MIN_WINDOW))
+    if again and window <= _KEPT_WINDOW:
+        decompressor = _kept.decompressor
+    else:
+        decompressor = zstandard.ZstdDecompressor(max_window_size=max(window, _MIN_WINDOW))
     return decompressor.stream_reader(
         cast("IO[bytes]", feed), read_size=max(1, min(frame.end - frame.begin, _FEED_NBYTES))
     )
+
+
+class _Kept(threading.local):
+    """What a thread uses again: to make one takes as long as a small frame."""
+
+    def __init__(self) -> None:
+        self.decompressor = zstandard.ZstdDecompressor(max_window_size=_KEPT_WINDOW)
+        self.compressors: dict[tuple[int, bool], zstandard.ZstdCompressor] = {}
+        """By level, and whether frames have a checksum."""
+
+
+_kept = _Kept()
 
 
 class _Feed:
@@ -329,12 +349,25 @@ class _Feed:
 
 def compress(data: Buffer, *, level: int, checksum: bool) -> bytes:
     """One frame, which says its size."""
-    return _compressor(threading.get_ident(), level, checksum).compress(data)
+    if (level, checksum) not in _kept.compressors:
+        _kept.compressors[level, checksum] = zstandard.ZstdCompressor(
+            level=level, write_checksum=checksum, write_content_size=True
+        )
+    return _kept.compressors[level, checksum].compress(data)
 
 
-@lru_cache(maxsize=64)
-def _compressor(_thread: int, level: int, checksum: bool) -> zstandard.ZstdCompressor:
-    return zstandard.ZstdCompressor(level=level, write_checksum=checksum, write_content_size=True)
+def batches(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list[T]]:
+    """Neighbours that are worth a thread together: items of up to the size of a frame in all."""
+    batch: list[T] = []
+    total = 0
+    for item in items:
+        if batch and total + nbytes(item) > FRAME_NBYTES:
+            yield batch
+            batch, total = [], 0
+        batch.append(item)
+        total += nbytes(item)
+    if batch:
+        yield batch
 
 
 def pieces(chunks: Iterable[Buffer], nbytes: int = FRAME_NBYTES) -> Iterator[Buffer]:
@@ -356,35 +389,3 @@ def pieces(chunks: Iterable[Buffer], nbytes: int = FRAME_NBYTES) -> Iterator[Buf
         gathered += view[whole:]
     if gathered:
         yield gathered
-
-
-def ordered(work: Callable[[S], T], items: Iterable[S], threaded: Callable[[S], bool]) -> Iterator[T]:
-    """`work` of each item, in order, on all processors; an item that is not worth a thread is worked on here."""
-    waiting: deque[Future[T]] = deque()
-    threads = _threads()
-    pool = _pool(threads, os.getpid())
-    try:
-        for item in items:
-            if threads == 1 or not threaded(item):
-                while waiting:
-                    yield waiting.popleft().result()
-                yield work(item)
-                continue
-            waiting.append(pool.submit(work, item))
-            if len(waiting) > threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for future in waiting:
-            future.cancel()
-
-
-def _threads() -> int:
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(16, count)
-
-
-@lru_cache(maxsize=1)
-def _pool(threads: int, _pid: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="tensorglot-zstd")

@@ -9,6 +9,7 @@ from itertools import accumulate, islice
 from typing import Any
 
 from tensorglot.errors import FormatError, TruncatedError, UnsupportedError, escape
+from tensorglot.memory import SCRATCH_NBYTES, scratch
 from tensorglot.model.payload import Buffer, Encoded
 from tensorglot.wire import zstd
 from tensorglot.wire.seektable import read_seek_table
@@ -24,10 +25,22 @@ _REMEMBERED = 64
 
 
 def _reader(payload: Encoded) -> zstd.Read:
+    """The encoded bytes, read as they are asked for."""
+
     def read(at: int, nbytes: int) -> memoryview:
         return payload.source.read(payload.begin + at, nbytes)
 
     return read
+
+
+def _at_once(payload: Encoded) -> zstd.Read:
+    """The same, but few bytes are read before, into memory that this thread uses again: good for one call."""
+    size = payload.end - payload.begin
+    if size > SCRATCH_NBYTES:
+        return _reader(payload)
+    held = scratch().room(size, payload.begin)
+    payload.source.read_into(payload.begin, held)
+    return lambda at, nbytes: held[at : at + nbytes]
 
 
 @contextmanager
@@ -68,8 +81,8 @@ class Zstd:
         return type(self), ()
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
-        read = _reader(payload)
         with _named(payload):
+            read = _at_once(payload) if len(out) == payload.nbytes else _reader(payload)
             held = self._held(payload, read, offset, offset + len(out))
             zstd.decode_into(read, held.frames, held.end - held.begin, offset - held.begin, out)
 

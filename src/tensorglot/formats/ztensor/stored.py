@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from tensorglot.formats.ztensor.codecs import Opaque
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.layouts import COO, CSR, check_values
 from tensorglot.model.payload import Buffer, Chunk, Encoded, Memory, Span, buffers
 from tensorglot.model.tensor import Part, Tensor
+from tensorglot.threads import in_order
 from tensorglot.wire import zstd
 from tensorglot.wire.checksums import Hasher
 
@@ -65,11 +67,13 @@ def compressed(
                     hashers[position].update(memoryview(data))
                 yield _Piece(position, data)
 
-    def compress(piece: _Piece) -> tuple[int, int, bytes]:
-        frame = zstd.compress(piece.data, level=level, checksum=checksum)
-        return piece.position, len(piece.data), frame
+    def compress(batch: list[_Piece]) -> list[tuple[int, int, bytes]]:
+        return [
+            (piece.position, len(piece.data), zstd.compress(piece.data, level=level, checksum=checksum))
+            for piece in batch
+        ]
 
-    return zstd.ordered(compress, pieces(), lambda piece: len(piece.data) >= zstd.SMALL_NBYTES)
+    return chain.from_iterable(in_order(compress, zstd.batches(pieces(), lambda piece: len(piece.data))))
 
 
 def index_parts(tensor: Tensor) -> Tensor:
