@@ -1,8 +1,9 @@
 """One measurement, in this process: `python -m benchmarks.measure GROUP CASE LIBRARY FOLDER`.
 
 Memory that a virtual machine gave back to its host is slow at the first touch, so as
-much as the action needs is touched and freed before the clock starts, and what was
-written before is on disk by then. Prints JSON: milliseconds, and how far the resident
+much as the action needs is touched and freed before the clock starts. What was written
+before is on disk by then, and files that are to be saved are not there yet: to let go
+of an old file's pages takes the system as long as to write them. Prints JSON: milliseconds, and how far the resident
 set rose above where it began.
 """
 
@@ -36,6 +37,8 @@ def main() -> None:
     group, name, library, folder = sys.argv[1:]
     case = next(case for case in import_module(f"benchmarks.{group}").cases() if case.name == name)
     action = case.actions[library](Path(folder))
+    for old in Path(folder).glob("saved*"):
+        old.unlink()
     warm(2 * case.payload_nbytes)
     os.sync()
     gc.collect()
