@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tensorglot as tg
+from tensorglot.kernels.ztensor_index import encode_entries
 from tensorglot.model.dtypes import TABLE
 from tensorglot.wire import zstd
 from ztensor_builder import Open, entry, file01
@@ -397,3 +398,18 @@ def test_strict_accepts_one_byte_string(tmp_path: Path) -> None:
             for name, array in tensors.items()
         )
         assert not (same and archive.metadata == {"m": 1} and archive.attributes == {"v": {"a": 1}}), position
+
+
+HEADS = [0, 23, 24, 0xFF, 0x100, 0xFFFF, 0x1_0000, 0xFFFF_FFFF, 0x1_0000_0000, (1 << 63) - 1]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 23, 24, 256])
+@pytest.mark.parametrize("number", HEADS)
+def test_an_index_has_room_for_every_number(number: int, rank: int) -> None:
+    name, column = "n" * min(number, 70_000), np.array([number], np.int64)
+    dims, dim_offsets = np.full(rank, number, np.int64), np.array([0, rank], np.int64)
+    one = [cbor2.dumps("raw")]
+    fields = [cbor2.dumps("encoding") + one[0]]
+    index = encode_entries([name], one, b"\0", dims, dim_offsets, column, column, one, fields)
+    entry = {"name": name, "offset": number, "size": number, "shape": [number] * rank}
+    assert cbor2.loads(index) == [{**entry, "dtype": "raw", "layout": "raw", "encoding": "raw"}]

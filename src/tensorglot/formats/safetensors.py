@@ -199,7 +199,7 @@ def _check_writable(index: Index, ranks: NDArray[np.int16]) -> None:
         raise UnsupportedError(
             f"safetensors has no {index.dtype_name(row)}", rule="safetensors.write.dtype", tensor=index.names[row]
         )
-    if METADATA in index.positions:
+    if METADATA in index.names:
         raise UnsupportedError("a name that safetensors reserves", rule="safetensors.write.name", tensor=METADATA)
     bits = np.frombuffer(_BITS, np.uint8)[ranks]
     for row in np.flatnonzero(bits % 8).tolist():

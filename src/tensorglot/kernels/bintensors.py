@@ -517,6 +517,11 @@ def _put_name(
     begin: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
+    i: cython.Py_ssize_t
     position = _put(out, position, end - begin)
-    out[position : position + end - begin] = text[begin:end]
+    if cython.compiled:  # a slice of a memoryview costs more than a name is long
+        for i in range(end - begin):
+            out[position + i] = text[begin + i]
+    else:
+        out[position : position + end - begin] = text[begin:end]
     return position + end - begin

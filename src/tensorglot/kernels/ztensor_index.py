@@ -502,8 +502,12 @@ def encode_entries(
     the pairs from the key `encoding` on of each entry.
     """
     texts: list[Any] = [name.encode("utf-8") for name in names]
-    extra: cython.Py_ssize_t = sum(map(len, texts)) + sum(map(len, fields)) + sum(map(len, layouts))
-    capacity: cython.Py_ssize_t = 16 + 128 * len(texts) + 9 * len(dims) + extra
+    strings: cython.Py_ssize_t = sum(map(len, texts)) + sum(map(len, fields)) + sum(map(len, layouts))
+    keys: cython.Py_ssize_t = len(b"\xbf\x64name\x66offset\x64size\x65dtype\x66layout\x65shape\xff")
+    largest = [max(map(len, texts), default=0), int(offsets.max(initial=0)), int(sizes.max(initial=0)), len(dims)]
+    entry: cython.Py_ssize_t = keys + sum(map(_head_nbytes, largest)) + max(map(len, dtypes), default=0)
+    dims_nbytes: cython.Py_ssize_t = _head_nbytes(int(dims.max(initial=0))) * len(dims)
+    capacity: cython.Py_ssize_t = 9 + entry * len(texts) + dims_nbytes + strings
     buffer: bytearray = bytearray(capacity)
     position: cython.Py_ssize_t = _fill_entries(
         buffer,
@@ -569,6 +573,14 @@ def _put(out: cython.uchar[::1], position: cython.Py_ssize_t, data: bytes) -> cy
     for i in range(size):
         out[position + i] = p[i]
     return position + size
+
+
+def _head_nbytes(number: int) -> int:
+    """How many bytes a head takes: memory that nobody fills still costs its pages."""
+    for most, nbytes in ((23, 1), (0xFF, 2), (0xFFFF, 3), (0xFFFF_FFFF, 5)):
+        if number <= most:
+            return nbytes
+    return 9
 
 
 @cython.cfunc

@@ -19,7 +19,18 @@ from tensorglot.errors import InputError, TensorNotFound
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.index import Index, Note, grouped
 from tensorglot.model.names import Names
-from tensorglot.model.payload import JOINED_NBYTES, PIECE_NBYTES, Chunk, Encoded, Memory, Payload, Source, Span, joined
+from tensorglot.model.payload import (
+    PIECE_NBYTES,
+    SMALL_NBYTES,
+    TOGETHER_NBYTES,
+    Chunk,
+    Encoded,
+    Memory,
+    Payload,
+    Source,
+    Span,
+    joined,
+)
 from tensorglot.model.tensor import Part, Tensor
 
 __all__ = ["Archive", "Verifier"]
@@ -172,13 +183,14 @@ class Archive(Mapping[str, Tensor]):
 
         Each row stands behind its pad, if there are any.
         """
-        ends = np.cumsum(self.index.nbytes[rows])
-        groups = grouped(ends - self.index.nbytes[rows], ends, JOINED_NBYTES, PIECE_NBYTES)
         listed, payloads = rows.tolist(), self.index.payloads
+        ends = np.cumsum(self.index.nbytes[rows])
+        at_once = PIECE_NBYTES if payloads is None else TOGETHER_NBYTES
+        groups = grouped(ends - self.index.nbytes[rows], ends, SMALL_NBYTES, at_once)
         for a, b in pairwise(groups):
             if payloads is not None and b - a > 1:
                 held = [payloads[row] for row in listed[a:b]]
-                if all(type(payload) is np.ndarray for payload in held):
+                if set(map(type, held)) == {np.ndarray}:
                     yield joined(cast("list[NDArray[Any]]", held), None if pads is None else pads[a:b])
                     continue
             close = self._read_together(rows[a:b]) if payloads is None and b - a > 1 else None

@@ -38,8 +38,10 @@ __all__ = [
 PIECE_NBYTES = 8 << 20
 """Data that must pass through memory does so in pieces of this size."""
 
-JOINED_NBYTES = 64 << 10
+SMALL_NBYTES = 64 << 10
 """Arrays below this size are written together."""
+TOGETHER_NBYTES = 256 << 10
+"""Up to this much at a time: memory of this size is used again, and pages that are there already are the fast ones."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Contiguous bytes."""
@@ -199,7 +201,7 @@ def joined(arrays: list[NDArray[Any]], pads: Sequence[bytes] | None = None) -> b
     """The bytes of C-contiguous arrays one after the other, each behind its pad."""
     if any(dtype in _CARRIERS for dtype in {array.dtype for array in arrays}):
         arrays = [array.view(_CARRIERS.get(array.dtype, array.dtype)) for array in arrays]
-    if pads is not None:
+    if pads is not None and any(pads):
         return b"".join(cast("list[bytes]", [piece for pair in zip(pads, arrays, strict=True) for piece in pair]))
     return b"".join(cast("list[bytes]", arrays))
 

@@ -9,6 +9,7 @@ payloads, and nobody asks again what kind of thing a value was.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -21,7 +22,7 @@ from tensorglot.errors import InputError, TensorglotError, UnsupportedError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE, dtype_of
-from tensorglot.model.index import UNKNOWN, Index, Layout
+from tensorglot.model.index import UNKNOWN, Index, Layout, permuted, shape_columns
 from tensorglot.model.payload import Memory, Payload
 from tensorglot.model.tensor import Part, Tensor, has_bad_bool
 
@@ -126,21 +127,36 @@ def collect(
 
 
 def _plain_index(tensors: Mapping[str, Any], metadata: Mapping[str, Any] | None) -> Index | None:
-    """All columns at once, if every value is an array that needs no look of its own; None if one does."""
+    """All columns at once, if every value is an array that needs no look of its own; None if one does.
+
+    Most arrays have a type and shape that others have, too: those are looked at once.
+    """
     names, values = list(tensors), list(tensors.values())
     if set(map(type, values)) != {np.ndarray} or set(map(type, names)) != {str}:
         return None
-    dtypes = [value.dtype for value in values]
+    kinds: dict[tuple[np.dtype[Any], tuple[int, ...]], int] = {}
+    kind_of = np.array([kinds.setdefault((value.dtype, value.shape), len(kinds)) for value in values])
     try:
-        nbytes = len("".join(names).encode())
-        rows = [PLAIN[dtype].code for dtype in dtypes]
+        "".join(names).encode()
+        codes = np.array([PLAIN[dtype].code for dtype, _ in kinds], np.uint8)
     except (KeyError, UnicodeEncodeError):
         return None
-    if nbytes > DEFAULT.name_nbytes:
+    if 4 * max(map(len, names)) > DEFAULT.name_nbytes:  # no character takes more than 4 bytes
         for name in names:
             check_name(name)
-    payloads = [value if value.flags.c_contiguous else Memory(value) for value in values]
-    return Index.of_payloads(names, rows, [value.shape for value in values], payloads, metadata=metadata)
+    dims, dim_offsets = permuted(*shape_columns([shape for _, shape in kinds]), kind_of)
+    sizes = np.array([dtype.itemsize * math.prod(shape) for dtype, shape in kinds], np.int64)
+    return Index(
+        format="memory",
+        names=names,
+        dtypes=codes[kind_of],
+        dims=dims,
+        dim_offsets=dim_offsets,
+        begins=np.zeros(len(values), np.int64),
+        ends=sizes[kind_of],
+        payloads=[value if value.flags.c_contiguous else Memory(value) for value in values],
+        metadata=metadata,
+    )
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
