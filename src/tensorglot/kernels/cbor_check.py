@@ -122,15 +122,22 @@ def _float_form(info: cython.int, bits: cython.ulonglong, options: cython.int) -
 
 
 @cython.cfunc
-def _utf8(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
-    p: cython.p_uchar = data
+@cython.inline
+@cython.exceptval(check=False)
+def _ascii(p: cython.p_uchar, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
+    """Whether text is ASCII; said of none where decoding it is as quick as looking."""
     i: cython.Py_ssize_t
     high: cython.uchar = 0
-    if cython.compiled:
-        for i in range(begin, end):
-            high |= p[i]
-        if high < 0x80:
-            return True
+    if not cython.compiled:
+        return False
+    for i in range(begin, end):
+        high |= p[i]
+    return high < 0x80
+
+
+@cython.cfunc
+def _utf8(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
+    p: cython.p_uchar = data
     try:
         p[begin:end].decode("utf-8")
     except UnicodeDecodeError:
@@ -283,7 +290,7 @@ def check(
                 if argument > cython.cast(cython.ulonglong, end - pos):
                     return ENDS, start
                 size = cython.cast(cython.Py_ssize_t, argument)
-                if major == 3 and not _utf8(data, pos, pos + size):
+                if major == 3 and not _ascii(p, pos, pos + size) and not _utf8(data, pos, pos + size):
                     return UTF8, start
                 pos += size
             else:
@@ -312,7 +319,7 @@ def check(
                     if argument > cython.cast(cython.ulonglong, end - pos):
                         return ENDS, slot
                     size = cython.cast(cython.Py_ssize_t, argument)
-                    if major == 3 and not _utf8(data, pos, pos + size):
+                    if major == 3 and not _ascii(p, pos, pos + size) and not _utf8(data, pos, pos + size):
                         return UTF8, slot
                     pos += size
         elif major == 4 or major == 5 or major == 6:
@@ -329,7 +336,8 @@ def check(
                 states[level] = _ARRAY if major == 4 else (_MAP_KEY if major == 5 else _TAGGED)
                 left[level] = -1 if info == 31 else (1 if major == 6 else cython.cast(cython.longlong, argument))
                 key_count[level] = 0
-                key_sets[level] = None
+                if not sorted_keys:
+                    key_sets[level] = None
                 done = False
             elif level >= depth:
                 return NESTING, start

@@ -123,11 +123,11 @@ class Walk:
     @cython.exceptval(check=False)
     def matches(self, size: cython.Py_ssize_t, word: bytes) -> cython.bint:
         """Whether the `size` bytes before the position are `word`."""
-        q: cython.p_uchar = word
         i: cython.Py_ssize_t
         begin: cython.Py_ssize_t = self.pos - size
         if len(word) != size:
             return False
+        q: cython.p_uchar = word
         if not cython.compiled:
             return self.data[begin : self.pos] == word
         i = 0
@@ -149,8 +149,11 @@ class Walk:
         if self.head() != _ARRAY or self.open_ended:
             self.odd = True
             return 0
-        rank = cython.cast(cython.Py_ssize_t, min(self.argument, 65535))
-        if rank > max_rank or rank > len(dims) - filled:
+        if self.argument > cython.cast(cython.ulonglong, len(dims) - filled):
+            self.odd = True
+            return 0
+        rank = cython.cast(cython.Py_ssize_t, self.argument)
+        if rank > max_rank:
             self.odd = True
             return 0
         for i in range(rank):
@@ -197,25 +200,25 @@ class Columns:
     """What a scan fills: for each entry its numbers, and where its texts are."""
 
     def __init__(self, count: int, dims: int) -> None:
-        self.name_begins = np.zeros(count, np.int64)
-        self.name_ends = np.zeros(count, np.int64)
-        self.flags = np.zeros(count, np.uint8)
+        numbers = iter(np.zeros((7, count), np.int64))
+        self.name_begins, self.name_ends = next(numbers), next(numbers)
+        self.offsets, self.sizes = next(numbers), next(numbers)
+        self.counts = next(numbers)
+        """Elements."""
+        self.decoded = next(numbers)
+        """Decoded bytes where the index says them, else -1."""
+        self.checksum_begins = next(numbers)
+        self.checksum_sizes = np.full(count, -1, np.int64)
+        codes = iter(np.zeros((5, count), np.uint8))
+        self.flags = next(codes)
+        self.dtypes = next(codes)
+        self.types = next(codes)
+        """One more than the position of the logical type, 0 where there is none."""
+        self.encodings = next(codes)
+        self.endians = next(codes)
+        """One more than the position of the byte order, 0 where there is none."""
         self.entries = np.zeros(count + 1, np.int64)
         """Where each entry begins, and where the last one ends."""
-        self.offsets = np.zeros(count, np.int64)
-        self.sizes = np.zeros(count, np.int64)
-        self.counts = np.zeros(count, np.int64)
-        """Elements."""
-        self.decoded = np.zeros(count, np.int64)
-        """Decoded bytes where the index says them, else -1."""
-        self.dtypes = np.zeros(count, np.uint8)
-        self.types = np.zeros(count, np.uint8)
-        """One more than the position of the logical type, 0 where there is none."""
-        self.encodings = np.zeros(count, np.uint8)
-        self.endians = np.zeros(count, np.uint8)
-        """One more than the position of the byte order, 0 where there is none."""
-        self.checksum_begins = np.zeros(count, np.int64)
-        self.checksum_sizes = np.full(count, -1, np.int64)
         self.dims = np.zeros(dims, np.int64)
         self.dim_offsets = np.zeros(count + 1, np.int64)
 
@@ -229,7 +232,10 @@ def _definite(walk: Walk) -> cython.Py_ssize_t:
         return 0
     if walk.open_ended:
         return -1
-    return cython.cast(cython.Py_ssize_t, min(walk.argument, 0xFFFF_FFFF))
+    if walk.argument > cython.cast(cython.ulonglong, walk.end):
+        walk.odd = True
+        return 0
+    return cython.cast(cython.Py_ssize_t, walk.argument)
 
 
 @cython.cfunc
@@ -386,7 +392,6 @@ def scan_objects(
     size: cython.Py_ssize_t
     rank: cython.Py_ssize_t
     seen: cython.int
-    i: cython.Py_ssize_t
     for row in range(count):
         entries[row] = walk.pos
         seen = 0
@@ -397,9 +402,7 @@ def scan_objects(
         if size == 0 or size > max_name:
             walk.odd = True
         if not walk.odd:
-            for i in range(walk.pos - size, walk.pos):
-                if walk.p[i] == 0:
-                    walk.odd = True
+            walk.odd = _has_zero(walk.p, walk.pos - size, walk.pos)
             name_begins[row] = walk.pos - size
             name_ends[row] = walk.pos
         pairs = _definite(walk)
@@ -464,6 +467,17 @@ def scan_objects(
         filled += rank
         dim_offsets[row + 1] = filled
     entries[count] = walk.pos
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _has_zero(p: cython.p_uchar, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
+    i: cython.Py_ssize_t
+    found: cython.bint = False
+    for i in range(begin, end):
+        found |= p[i] == 0
+    return found
 
 
 @cython.cfunc

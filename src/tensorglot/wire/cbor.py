@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
@@ -108,6 +109,7 @@ DETERMINISTIC = Profile(
 """RFC 8949 §4.2.1 without tags: zTensor 2."""
 
 
+@lru_cache(maxsize=16)
 def with_depth(profile: Profile, depth: int) -> Profile:
     """The same profile with another bound on nesting."""
     return replace(profile, depth=depth)

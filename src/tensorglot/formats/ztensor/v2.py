@@ -69,9 +69,7 @@ class _Manifest:
 
     data: bytes
     begin: int
-    objects: int
-    """Where the first object begins."""
-    count: int
+    objects: ztensor_index.Columns
     shards: Mapping[str, Shard]
     attributes_begin: int | None
 
@@ -85,11 +83,7 @@ def read(source: Source, options: ReadOptions) -> Index:
         return splice(Scanned.nothing(0), {}, SeekableZstd(), format="ztensor@2", data=b"", metadata=None)
     manifest = _root(*found, limits)
     sources = {name: ShardSource(shard, options.path, options.open_file) for name, shard in manifest.shards.items()}
-    columns = ztensor_index.Columns(manifest.count, len(manifest.data))
-    ztensor_index.scan_objects(
-        manifest.data, manifest.objects, manifest.count, cbor_check.skip, limits.rank, 1024, _STORAGE, _LOGICAL,
-        [SEEKABLE.encode()], columns,
-    )  # fmt: skip
+    columns = manifest.objects
     names = Names(manifest.data, columns.name_begins, columns.name_ends)
     scanned = _scanned(columns, names, manifest.begin)
     specs = {
@@ -146,13 +140,9 @@ def _root(data: bytes, begin: int, limits: Limits) -> _Manifest:
     cursor = cbor.Cursor(data, base=begin, rule="ztensor.entry.kind")
     shards: Mapping[str, Shard] = {}
     objects = attributes = None
-    count = 0
     for key in known_keys(cursor, "manifest"):
         if key == "objects":
-            at = cursor.pos
-            count, objects = cursor.count("objects", cbor.MAP), cursor.pos
-            cursor.pos = at
-            cursor.skip()
+            objects = _objects(cursor, limits)
         elif key == "shards":
             shards = read_shards(cursor)
         elif key == "attributes":
@@ -161,43 +151,47 @@ def _root(data: bytes, begin: int, limits: Limits) -> _Manifest:
             cursor.skip()
     if objects is None:
         raise FormatError("a manifest without 'objects'", rule="ztensor.entry.missing", offset=begin)
+    return _Manifest(data, begin, objects, shards, attributes)
+
+
+def _objects(cursor: cbor.Cursor, limits: Limits) -> ztensor_index.Columns:
+    count = cursor.count("objects", cbor.MAP)
     if count > limits.tensors_or():
         raise LimitError(
-            f"{count} tensors, more than Limits.tensors allows", rule="ztensor.limit.tensors", offset=begin
+            f"{count} tensors, more than Limits.tensors allows", rule="ztensor.limit.tensors", offset=cursor.base
         )
-    return _Manifest(data, begin, objects, count, shards, attributes)
+    columns = ztensor_index.Columns(count, len(cursor.data))
+    ztensor_index.scan_objects(
+        cursor.data, cursor.pos, count, cbor_check.skip, limits.rank, 1024, _STORAGE, _LOGICAL,
+        [SEEKABLE.encode()], columns,
+    )  # fmt: skip
+    cursor.pos = int(columns.entries[count])
+    return columns
 
 
 def _scanned(columns: ztensor_index.Columns, names: Names, base: int) -> Scanned:
     """The columns of the kernel in our terms, the size of every part checked (§5.1)."""
     plain = columns.flags != ztensor_index.ODD
-    logical = columns.types > 0
-    kinds = np.where(logical, columns.types.astype(np.int64) - 1 + len(_STORAGE_ROWS), columns.dtypes)
+    kinds = columns.dtypes
 
     def label(row: int) -> tuple[str, int]:
         return names[row], base + int(columns.entries[row])
 
-    stored_as = _STORED_AS[np.maximum(columns.types, 1) - 1]
-    refuse_first(
-        plain & logical & (stored_as != columns.dtypes), label, "ztensor.entry.type", "a type over another dtype"
-    )
+    if columns.types.any():
+        logical = columns.types > 0
+        wrong = logical & (_STORED_AS[np.maximum(columns.types, 1) - 1] != columns.dtypes)
+        refuse_first(plain & wrong, label, "ztensor.entry.type", "a type over another dtype")
+        kinds = np.where(logical, columns.types - 1 + len(_STORAGE_ROWS), columns.dtypes)
     bits = _BITS[kinds]
     too_many = plain & (columns.counts > (SIZE_END - 8) // bits)
     refuse_first(too_many, label, "ztensor.blob.size", "more bytes than 2**63")
     expected = (np.where(too_many, 0, columns.counts) * bits + 7) // 8
-    nbytes = np.where(columns.decoded >= 0, columns.decoded, columns.sizes)
-    refuse_first(
-        plain & (expected != nbytes),
-        label,
-        "ztensor.blob.size",
-        "the part has not the size that shape and type ask for",
-    )
-    refuse_first(
-        plain & (columns.encodings > 0) & (nbytes // EXPANSION > columns.sizes),
-        label,
-        "ztensor.blob.expansion",
-        TOO_SMALL,
-    )
+    encoded = columns.encodings > 0
+    nbytes = np.where(encoded, columns.decoded, columns.sizes)
+    refuse_first(plain & (expected != nbytes), label, "ztensor.blob.size", _WRONG_SIZE)
+    if encoded.any():
+        small = plain & encoded & (nbytes // EXPANSION > columns.sizes)
+        refuse_first(small, label, "ztensor.blob.expansion", TOO_SMALL)
     return Scanned(
         names=names,
         dtypes=_OUR_CODE[kinds],
@@ -205,7 +199,7 @@ def _scanned(columns: ztensor_index.Columns, names: Names, base: int) -> Scanned
         dim_offsets=columns.dim_offsets,
         begins=columns.offsets,
         ends=columns.offsets + np.minimum(columns.sizes, SIZE_END - 1 - columns.offsets),
-        encoded=columns.encodings > 0,
+        encoded=encoded,
         nbytes=nbytes,
         big_endian=np.zeros(len(names), np.bool_),
         checksum_begins=columns.checksum_begins,
