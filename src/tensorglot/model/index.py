@@ -254,7 +254,7 @@ def first_overlap(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[i
     if (begins[1:] >= ends[:-1]).all() and (ends >= begins).all():
         return None  # as most files have them: one behind the other
     rows = np.flatnonzero(ends > begins)
-    order = rows[np.lexsort((ends[rows], begins[rows]))]
+    order = rows[np.argsort(begins[rows], kind="stable")]
     b, e = begins[order], ends[order]
     clash = (b[1:] < e[:-1]) & ~((b[1:] == b[:-1]) & (e[1:] == e[:-1]))
     at = np.flatnonzero(clash)
