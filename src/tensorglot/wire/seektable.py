@@ -17,11 +17,12 @@ __all__ = ["read_seek_table", "seek_table"]
 _SEEKABLE = 0x184D2A5E
 _SEEK_MAGIC = 0x8F92EAB1
 _SEEK_FOOTER = struct.Struct("<IBI")
+_ENTRY, _CHECKED_ENTRY = struct.Struct("<II"), struct.Struct("<III")
 
 
 def seek_table(sizes: Iterable[tuple[int, int]]) -> bytes:
     """The table that ends a seekable stream, from the encoded and decoded size of each frame."""
-    entries = b"".join(struct.pack("<II", encoded, decoded) for encoded, decoded in sizes)
+    entries = b"".join(_ENTRY.pack(encoded, decoded) for encoded, decoded in sizes)
     footer = _SEEK_FOOTER.pack(len(entries) // 8, 0, _SEEK_MAGIC)
     return struct.pack("<II", _SEEKABLE, len(entries) + len(footer)) + entries + footer
 
@@ -31,7 +32,7 @@ def read_seek_table(read: Read, size: int) -> list[tuple[int, int]]:
     if size < 8 + _SEEK_FOOTER.size:
         raise TruncatedError("no room for a seek table", rule="zstd.seek", offset=0)
     count, descriptor, magic = _SEEK_FOOTER.unpack(read(size - _SEEK_FOOTER.size, _SEEK_FOOTER.size))
-    entry = struct.Struct("<III" if descriptor & 0x80 else "<II")
+    entry = _CHECKED_ENTRY if descriptor & 0x80 else _ENTRY
     nbytes = count * entry.size + _SEEK_FOOTER.size
     begin = size - nbytes - 8
     if magic != _SEEK_MAGIC or descriptor & 0x7F or begin < 0:

@@ -297,21 +297,22 @@ def _mismatch(found: int, nbytes: int) -> FormatError:
 
 def _open(read: Read, frame: Frame, nbytes: int, *, again: bool = True) -> zstandard.ZstdDecompressionReader:
     """The decoded bytes of a frame; `again` with the decoder of this thread, to be drained before anybody else is."""
-    feed = _Feed(read, frame)
-    window = frame.window
+    window, nbytes_encoded = frame.window, frame.end - frame.begin
+    replaced = None
     if frame.nbytes is None and frame.window_at is not None:
         # A window wider than all there is to decode is memory for nothing.
         enough = max(_MIN_WINDOW, 1 << (max(nbytes, 1) - 1).bit_length())
         if enough < window:
             window = enough
-            feed.replaced = (frame.window_at, (enough.bit_length() - 11) << 3)
+            replaced = (frame.window_at, (enough.bit_length() - 11) << 3)
     if again and window <= _KEPT_WINDOW:
         decompressor = _kept.decompressor
     else:
         decompressor = zstandard.ZstdDecompressor(max_window_size=max(window, _MIN_WINDOW))
-    return decompressor.stream_reader(
-        cast("IO[bytes]", feed), read_size=max(1, min(frame.end - frame.begin, _FEED_NBYTES))
-    )
+    if nbytes_encoded <= _FEED_NBYTES and replaced is None:
+        return decompressor.stream_reader(read(frame.begin, nbytes_encoded))
+    feed = _Feed(read, frame, replaced)
+    return decompressor.stream_reader(cast("IO[bytes]", feed), read_size=min(nbytes_encoded, _FEED_NBYTES))
 
 
 class _Kept(threading.local):
@@ -329,20 +330,20 @@ _kept = _Kept()
 class _Feed:
     """The bytes of a frame, for the decoder to read."""
 
-    def __init__(self, read: Read, frame: Frame) -> None:
+    def __init__(self, read: Read, frame: Frame, replaced: tuple[int, int] | None) -> None:
+        """`replaced` is where the decoder is to see another byte than the one there, and which."""
         self._read = read
         self._position = frame.begin
         self._end = frame.end
-        self.replaced: tuple[int, int] | None = None
-        """A byte that the decoder is to see instead of the one there."""
+        self._replaced = replaced
 
     def read(self, nbytes: int) -> memoryview | bytearray:
         begin = self._position
         self._position = min(begin + nbytes, self._end)
         data = self._read(begin, self._position - begin)
-        if self.replaced is not None and begin <= self.replaced[0] < self._position:
+        if self._replaced is not None and begin <= self._replaced[0] < self._position:
             changed = bytearray(data)
-            changed[self.replaced[0] - begin] = self.replaced[1]
+            changed[self._replaced[0] - begin] = self._replaced[1]
             return changed
         return data
 

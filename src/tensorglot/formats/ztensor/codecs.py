@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Any
 
@@ -155,7 +155,8 @@ class SeekableZstd(Zstd):
             raise FormatError("a frame is not what the seek table says", rule="zstd.seek", offset=said.begin)
         if not found[0].checksum:
             raise FormatError("a frame without a checksum", rule="zstd.seek.checksum", offset=said.begin)
-        return replace(found[0], nbytes=nbytes)
+        frame = found[0]
+        return Frame(frame.begin, frame.end, nbytes, frame.window, frame.window_at, frame.checksum)
 
     @staticmethod
     def _check_sizes(sizes: list[int], nbytes: int) -> None:
