@@ -108,11 +108,13 @@ class Walk:
         return cython.cast(cython.Py_ssize_t, self.argument)
 
     @cython.cfunc
-    def word(self, words: list) -> cython.int:  # type: ignore[type-arg]
-        """A text out of a table: its position there."""
+    def word(self, words: list, likely: cython.int) -> cython.int:  # type: ignore[type-arg]
+        """A text out of a table: its position there. The one before had the position `likely`."""
         size: cython.Py_ssize_t = self.text()
         i: cython.int
         if not self.odd:
+            if self.matches(size, words[likely]):
+                return likely
             for i in range(len(words)):
                 if self.matches(size, words[i]):
                     return i
@@ -316,7 +318,7 @@ def scan_entries(
                 sizes[row] = walk.uint()
             elif size == 5 and walk.matches(5, b"dtype"):
                 seen |= 8
-                dtype_codes[row] = walk.word(dtypes)
+                dtype_codes[row] = walk.word(dtypes, dtype_codes[max(row - 1, 0)])
             elif size == 6 and walk.matches(6, b"layout"):
                 size = walk.text()
                 if not walk.matches(size, b"dense"):
@@ -328,9 +330,9 @@ def scan_entries(
                     rank = cython.cast(cython.Py_ssize_t, walk.argument)
             elif size == 8 and walk.matches(8, b"encoding"):
                 seen |= 32
-                encoding_codes[row] = walk.word(encodings)
+                encoding_codes[row] = walk.word(encodings, encoding_codes[max(row - 1, 0)])
             elif size == 15 and walk.matches(15, b"data_endianness"):
-                endian_codes[row] = walk.word(endians) + 1
+                endian_codes[row] = walk.word(endians, 0) + 1
             elif size == 8 and walk.matches(8, b"checksum"):
                 size = walk.text()
                 checksum_begins[row] = walk.pos - size
@@ -437,9 +439,9 @@ def scan_objects(
                         sizes[row] = walk.uint()
                     elif size == 5 and walk.matches(5, b"dtype"):
                         seen |= 8
-                        dtype_codes[row] = walk.word(dtypes)
+                        dtype_codes[row] = walk.word(dtypes, dtype_codes[max(row - 1, 0)])
                     elif size == 4 and walk.matches(4, b"type"):
-                        type_codes[row] = walk.word(types) + 1
+                        type_codes[row] = walk.word(types, 0) + 1
                     elif size == 6 and walk.matches(6, b"digest"):
                         size = walk.text()
                         checksum_begins[row] = walk.pos - size
@@ -447,7 +449,7 @@ def scan_objects(
                         if not _digest(walk, size):
                             walk.odd = True
                     elif size == 8 and walk.matches(8, b"encoding"):
-                        encoding_codes[row] = walk.word(encodings) + 1
+                        encoding_codes[row] = walk.word(encodings, 0) + 1
                     elif size == 14 and walk.matches(14, b"decoded_length"):
                         decoded[row] = walk.uint()
                     else:
