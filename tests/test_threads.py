@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from tensorglot.memory import scratch
 from tensorglot.threads import each, in_order
 
 NESTED = """
@@ -59,3 +60,10 @@ def test_results_come_in_order_and_none_is_under_way_when_nobody_asks_for_more()
     results.close()
     assert sorted(began) == sorted(ended)
     assert len(began) <= 4
+
+
+def test_scratch_that_is_in_use_is_not_given_again() -> None:
+    with scratch() as one, scratch() as two:
+        assert one is not two
+    with scratch() as again:
+        assert again is one

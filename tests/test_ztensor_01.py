@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import struct
 from pathlib import Path
@@ -398,6 +399,25 @@ def test_strict_accepts_one_byte_string(tmp_path: Path) -> None:
             for name, array in tensors.items()
         )
         assert not (same and archive.metadata == {"m": 1} and archive.attributes == {"v": {"a": 1}}), position
+
+
+class Reentrant(io.BytesIO):
+    """A file that decodes another one while it is read, a few bytes at a time."""
+
+    other = b""
+
+    def read(self, size: int | None = -1) -> bytes:
+        tg.loads(self.other)
+        return super().read(min(5000, -1 if size is None else size))
+
+
+@pytest.mark.parametrize("version", ["ztensor@0.1", "ztensor@2"])
+def test_a_file_that_decodes_another_while_it_is_read(version: str) -> None:
+    tensors = {name: np.random.default_rng(i).integers(0, 9, 30_000, np.int32) for i, name in enumerate("ab")}
+    one, two = (tg.dumps({name: tensor}, format=version, compression="zstd") for name, tensor in tensors.items())
+    stream = Reentrant(one)
+    stream.other = two
+    assert np.array_equal(tg.load(stream)["a"], tensors["a"])
 
 
 HEADS = [0, 23, 24, 0xFF, 0x100, 0xFFFF, 0x1_0000, 0xFFFF_FFFF, 0x1_0000_0000, (1 << 63) - 1]

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import mmap
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -63,12 +65,14 @@ class Scratch:
 _kept = threading.local()
 
 
-def scratch() -> Scratch:
+@contextmanager
+def scratch() -> Iterator[Scratch]:
     """That of this thread, for `SCRATCH_NBYTES`: pages that are there already are the fast ones.
 
-    To be used up before anything is called that may use it too.
+    Who asks for it while it is in use gets another.
     """
-    if not hasattr(_kept, "scratch"):
-        _kept.scratch = Scratch(SCRATCH_NBYTES)
-    kept: Scratch = _kept.scratch
-    return kept
+    mine: Scratch = vars(_kept).pop("scratch", None) or Scratch(SCRATCH_NBYTES)
+    try:
+        yield mine
+    finally:
+        _kept.scratch = mine

@@ -34,11 +34,15 @@ def _pool(threads: int, pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix=_NAMES)
 
 
+def _on_ours() -> bool:
+    return threading.current_thread().name.startswith(_NAMES)
+
+
 def each(work: Callable[[T], None], items: Iterable[T], threads: int | None = None) -> None:
     """Calls `work` on every item, on several threads where there are several items. The first error is raised."""
     jobs = list(items)
     count = min(default_threads() if threads is None else threads, len(jobs))
-    if threading.current_thread().name.startswith(_NAMES):
+    if _on_ours():
         count = 1
     if count <= 1:
         for job in jobs:
@@ -65,7 +69,7 @@ def in_order(
     waiting: deque[Future[T]] = deque()
     jobs = iter(items)
     first = list(islice(jobs, 2))
-    if len(first) < 2 or threading.current_thread().name.startswith(_NAMES):
+    if len(first) < 2 or _on_ours():
         yield from map(work, chain(first, jobs))
         return
     most = 2 * default_threads() if ahead is None else ahead
@@ -80,4 +84,5 @@ def in_order(
     finally:
         for future in waiting:
             future.cancel()
-        wait(waiting)
+        if not _on_ours():  # where the collector of garbage may end this, too
+            wait(waiting)

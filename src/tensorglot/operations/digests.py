@@ -77,21 +77,23 @@ def _digests_of(stretches: Sequence[Stretch], group: list[int], seen: Callable[[
     if len(group) > 1:
         first = stretches[group[0]]
         base = first.begin
-        block = scratch().room(max(stretches[i].end for i in group) - base, base)
-        first.source.read_into(base, block)
-        for i in group:
-            running = hasher(stretches[i].algorithm)
-            running.update(block[stretches[i].begin - base : stretches[i].end - base])
-            seen(stretches[i].nbytes)
-            yield running.digest()
+        with scratch() as memory:
+            block = memory.room(max(stretches[i].end for i in group) - base, base)
+            first.source.read_into(base, block)
+            for i in group:
+                running = hasher(stretches[i].algorithm)
+                running.update(block[stretches[i].begin - base : stretches[i].end - base])
+                seen(stretches[i].nbytes)
+                yield running.digest()
     else:
         stretch = stretches[group[0]]
         running = hasher(stretch.algorithm)
-        for begin, end in _pieces(stretch):
-            piece = scratch().room(end - begin, begin)
-            stretch.source.read_into(begin, piece)
-            running.update(piece)
-            seen(end - begin)
+        with scratch() as memory:
+            for begin, end in _pieces(stretch):
+                piece = memory.room(end - begin, begin)
+                stretch.source.read_into(begin, piece)
+                running.update(piece)
+                seen(end - begin)
         yield running.digest()
 
 

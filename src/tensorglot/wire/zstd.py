@@ -59,7 +59,7 @@ _WALK_NBYTES = 4096
 """What is read at a time to walk over small blocks."""
 _GLANCE_NBYTES = 16
 """What is read of a large block: its header."""
-_FEED_NBYTES = 1 << 20
+_FEED_NBYTES = FRAME_NBYTES + (FRAME_NBYTES >> 7)
 """What a decoder is given at a time: a frame of ours is whole, and then decoded without a copy."""
 _SKIP_NBYTES = 64 << 10
 """What is decoded at a time where nobody wants it."""
@@ -296,7 +296,11 @@ def _mismatch(found: int, nbytes: int) -> FormatError:
 
 
 def _open(read: Read, frame: Frame, nbytes: int, *, again: bool = True) -> zstandard.ZstdDecompressionReader:
-    """The decoded bytes of a frame; `again` with the decoder of this thread, to be drained before anybody else is."""
+    """The decoded bytes of a frame.
+
+    A small one is read here, and with `again` decoded by what its thread used before: it
+    is to be drained before another one is opened there.
+    """
     window, nbytes_encoded = frame.window, frame.end - frame.begin
     replaced = None
     if frame.nbytes is None and frame.window_at is not None:
@@ -305,12 +309,10 @@ def _open(read: Read, frame: Frame, nbytes: int, *, again: bool = True) -> zstan
         if enough < window:
             window = enough
             replaced = (frame.window_at, (enough.bit_length() - 11) << 3)
-    if again and window <= _KEPT_WINDOW:
-        decompressor = _kept.decompressor
-    else:
-        decompressor = zstandard.ZstdDecompressor(max_window_size=max(window, _MIN_WINDOW))
-    if nbytes_encoded <= _FEED_NBYTES and replaced is None:
-        return decompressor.stream_reader(read(frame.begin, nbytes_encoded))
+    if again and nbytes_encoded <= _FEED_NBYTES and replaced is None and window <= _KEPT_WINDOW:
+        encoded = read(frame.begin, nbytes_encoded)
+        return _kept.decompressor.stream_reader(encoded)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=max(window, _MIN_WINDOW))
     feed = _Feed(read, frame, replaced)
     return decompressor.stream_reader(cast("IO[bytes]", feed), read_size=min(nbytes_encoded, _FEED_NBYTES))
 

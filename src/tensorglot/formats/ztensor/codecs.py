@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Any
@@ -33,14 +33,17 @@ def _reader(payload: Encoded) -> zstd.Read:
     return read
 
 
-def _at_once(payload: Encoded) -> zstd.Read:
-    """The same, but few bytes are read before, into memory that this thread uses again: good for one call."""
+@contextmanager
+def _at_once(payload: Encoded) -> Iterator[zstd.Read]:
+    """The same, but few bytes are read before, into memory that this thread uses again."""
     size = payload.end - payload.begin
     if size > SCRATCH_NBYTES:
-        return _reader(payload)
-    held = scratch().room(size, payload.begin)
-    payload.source.read_into(payload.begin, held)
-    return lambda at, nbytes: held[at : at + nbytes]
+        yield _reader(payload)
+        return
+    with scratch() as memory:
+        held = memory.room(size, payload.begin)
+        payload.source.read_into(payload.begin, held)
+        yield lambda at, nbytes: held[at : at + nbytes]
 
 
 @contextmanager
@@ -81,8 +84,8 @@ class Zstd:
         return type(self), ()
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
-        with _named(payload):
-            read = _at_once(payload) if len(out) == payload.nbytes else _reader(payload)
+        whole = len(out) == payload.nbytes
+        with _named(payload), _at_once(payload) if whole else nullcontext(_reader(payload)) as read:
             held = self._held(payload, read, offset, offset + len(out))
             zstd.decode_into(read, held.frames, held.end - held.begin, offset - held.begin, out)
 
