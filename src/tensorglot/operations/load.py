@@ -173,7 +173,8 @@ def _load_each(
 ) -> dict[str, NDArray[Any]]:
     names = [archive.index.names[row] for row in rows.tolist()]
     arrays: dict[str, NDArray[Any]] = dict.fromkeys(names, np.empty(0))
-    sizes = [int(archive.index.nbytes[list(archive.index.rows(row))].sum()) for row in rows.tolist()]
+    parts = [list(archive.index.rows(row)) for row in rows.tolist()]
+    sizes = [int(archive.index.nbytes[of_one].sum()) for of_one in parts]
 
     def read(several: Sequence[int]) -> None:
         slab = _Slab(sum(sizes[i] for i in several))
@@ -181,13 +182,18 @@ def _load_each(
             tensor, array = archive[names[i]], out.get(names[i])
             arrays[names[i]] = tensor.numpy(_room(tensor, slab) if array is None else array)
 
-    small = [i for i, nbytes in enumerate(sizes) if nbytes < ALONE_NBYTES]
-    batch = max(1, min(BATCH, len(small) // 32))
-    each(read, [small[start : start + batch] for start in range(0, len(small), batch)], threads)
-    for i, nbytes in enumerate(sizes):
-        if nbytes >= ALONE_NBYTES:
-            read([i])  # its frames are decoded on several threads
+    alone = {i for i, nbytes in enumerate(sizes) if nbytes >= ALONE_NBYTES and _threaded(archive.index, parts[i])}
+    others = [i for i in range(len(names)) if i not in alone]
+    batch = max(1, min(BATCH, len(others) // 32))
+    each(read, [others[start : start + batch] for start in range(0, len(others), batch)], threads)
+    for i in sorted(alone):
+        read([i])
     return arrays
+
+
+def _threaded(index: Index, rows: list[int]) -> bool:
+    """A codec of these rows uses several threads for one payload."""
+    return any(getattr(index.codecs.get(row), "threaded", False) for row in rows)
 
 
 class _Slab:

@@ -68,7 +68,7 @@ _AHEAD_NBYTES = 32 << 20
 _MAX_BLOCK = 128 << 10
 _MIN_WINDOW = 1 << 20
 _KEPT_WINDOW = 2 << 20
-"""Of the decoder that a thread keeps: the widest that zstd chooses below level 9 for what we write."""
+"""Of the decoder that a thread keeps: what zstd chooses at its default level where it is not told the size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,8 +322,9 @@ class _Kept(threading.local):
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor(max_window_size=_KEPT_WINDOW)
-        self.compressors: dict[tuple[int, bool], zstandard.ZstdCompressor] = {}
-        """By level, and whether frames have a checksum."""
+        self.compressor = zstandard.ZstdCompressor()
+        self.level_and_checksum: tuple[int, bool] | None = None
+        """Of the compressor, once it has been asked for."""
 
 
 _kept = _Kept()
@@ -352,11 +353,10 @@ class _Feed:
 
 def compress(data: Buffer, *, level: int, checksum: bool) -> bytes:
     """One frame, which says its size."""
-    if (level, checksum) not in _kept.compressors:
-        _kept.compressors[level, checksum] = zstandard.ZstdCompressor(
-            level=level, write_checksum=checksum, write_content_size=True
-        )
-    return _kept.compressors[level, checksum].compress(data)
+    if _kept.level_and_checksum != (level, checksum):
+        _kept.compressor = zstandard.ZstdCompressor(level=level, write_checksum=checksum, write_content_size=True)
+        _kept.level_and_checksum = (level, checksum)
+    return _kept.compressor.compress(data)
 
 
 def batches(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list[T]]:

@@ -70,6 +70,8 @@ class Zstd:
     """Frames of zstd, one after the other. Belongs to one index, and remembers where frames are."""
 
     name = "zstd"
+    threaded = True
+    """The frames of one payload are decoded on several threads."""
 
     def __init__(self) -> None:
         self._frames: dict[tuple[int, int, int], list[Frame]] = {}
