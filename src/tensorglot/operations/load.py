@@ -171,10 +171,12 @@ def _all_direct(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray
 def _load_each(
     archive: Archive, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]], threads: int | None
 ) -> dict[str, NDArray[Any]]:
-    names = [archive.index.names[row] for row in rows.tolist()]
+    index = archive.index
+    names = [index.names[row] for row in rows.tolist()]
     arrays: dict[str, NDArray[Any]] = dict.fromkeys(names, np.empty(0))
-    parts = [list(archive.index.rows(row)) for row in rows.tolist()]
-    sizes = [int(archive.index.nbytes[of_one].sum()) for of_one in parts]
+    first_rows = np.arange(len(index.names) + 1) if index.first_rows is None else index.first_rows
+    before = np.append(0, np.cumsum(index.nbytes))
+    sizes = (before[first_rows[rows + 1]] - before[first_rows[rows]]).tolist()
 
     def read(several: Sequence[int]) -> None:
         slab = _Slab(sum(sizes[i] for i in several))
@@ -182,7 +184,7 @@ def _load_each(
             tensor, array = archive[names[i]], out.get(names[i])
             arrays[names[i]] = tensor.numpy(_room(tensor, slab) if array is None else array)
 
-    alone = {i for i, nbytes in enumerate(sizes) if nbytes >= ALONE_NBYTES and _threaded(archive.index, parts[i])}
+    alone = {i for i, nbytes in enumerate(sizes) if nbytes >= ALONE_NBYTES and _threaded(index, int(rows[i]))}
     others = [i for i in range(len(names)) if i not in alone]
     batch = max(1, min(BATCH, len(others) // 32))
     each(read, [others[start : start + batch] for start in range(0, len(others), batch)], threads)
@@ -191,9 +193,9 @@ def _load_each(
     return arrays
 
 
-def _threaded(index: Index, rows: list[int]) -> bool:
-    """A codec of these rows uses several threads for one payload."""
-    return any(getattr(index.codecs.get(row), "threaded", False) for row in rows)
+def _threaded(index: Index, position: int) -> bool:
+    """A codec of this tensor uses several threads for one payload."""
+    return any(getattr(index.codecs.get(row), "threaded", False) for row in index.rows(position))
 
 
 class _Slab:
