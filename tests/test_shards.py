@@ -123,6 +123,15 @@ class TestOpen:
             tg.open(tmp_path)
         assert caught.value.rule == "source.regular"
 
+    def test_directory_with_one_file_of_tensors(self, tmp_path: Path) -> None:
+        tg.save(tmp_path / "model.safetensors", TENSORS)
+        (tmp_path / "config.json").write_text("{}")
+        assert same(tg.load(tmp_path), TENSORS)
+        assert tg.verify(tmp_path).ok
+        tg.save(tmp_path / "other.bt", {"a": np.arange(3)})
+        with pytest.raises(tg.InputError, match=r"name one of model\.safetensors, other\.bt"):
+            tg.open(tmp_path)
+
     def test_directory_with_two(self, tmp_path: Path) -> None:
         for name in ("a.bt.index.json", "b.bt.index.json"):
             (tmp_path / name).write_text('{"weight_map": {}}')

@@ -13,7 +13,7 @@ from tensorglot.io.source import Backend, FileSource, Readable, SpooledSource, a
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.operations.check import verifier_for
-from tensorglot.operations.shards import is_sharded, open_shards
+from tensorglot.operations.shards import INDEX_SUFFIX, find_file, is_sharded, open_shards
 from tensorglot.operations.sums import read_sums, with_sums
 
 __all__ = ["Verify", "open"]
@@ -38,7 +38,8 @@ def open(
     one byte string that a canonical writer makes. `verify` checks checksums on the
     first read ("lazy") and may insist that there is one ("require"); a format without
     any takes them from the sidecar `<name>.sums`, if there is one. A directory with a
-    `*.index.json`, or that file, opens the shards that it names as one archive.
+    `*.index.json`, or that file, opens the shards that it names as one archive; one
+    without opens its only file of tensors.
     """
     path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
     if path is not None and "://" in path:
@@ -58,7 +59,10 @@ def open(
     )
     if path is not None and is_sharded(path):
         one = partial(open, format=format, backend=backend, strict=strict, verify=verify, limits=limits)
-        return Archive(open_shards(path, limits, strict, one), None, limits=limits, verifier=verifier, reopen=again)
+        found = find_file(path)
+        if not found.name.endswith(INDEX_SUFFIX):
+            return one(found)
+        return Archive(open_shards(found, limits, strict, one), None, limits=limits, verifier=verifier, reopen=again)
     opened = source_for(source, backend)
     try:
         row, version = named(format) if format is not None else (detect(opened, path), None)

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tensorglot.errors import FormatError, InputError, LimitError, escape
-from tensorglot.formats.table import for_target
+from tensorglot.formats.table import TABLE, for_target
 from tensorglot.io.source import FileSource
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
@@ -27,7 +27,7 @@ from tensorglot.model.index import Index, Note
 from tensorglot.model.joined import join, taken
 from tensorglot.wire import json
 
-__all__ = ["INDEX_SUFFIX", "Shards", "common_metadata", "find_index", "is_sharded", "join_archives", "open_shards"]
+__all__ = ["INDEX_SUFFIX", "Shards", "common_metadata", "find_file", "is_sharded", "join_archives", "open_shards"]
 
 INDEX_SUFFIX = ".index.json"
 PREFERRED = "model.safetensors.index.json"
@@ -43,26 +43,30 @@ def is_sharded(path: str) -> bool:
     return path.endswith(INDEX_SUFFIX) or os.path.isdir(path)  # noqa: PTH112
 
 
-def find_index(path: str) -> Path:
-    """The index that a path means: itself, or the one in a directory."""
+def find_file(path: str) -> Path:
+    """The file that a path means: itself, or of a directory its index of shards, or else its only file of tensors."""
     given = Path(path)
     if not given.is_dir():
         return given
-    found = sorted(entry.name for entry in given.iterdir() if entry.name.endswith(INDEX_SUFFIX))
-    if PREFERRED in found:
+    names = sorted(entry.name for entry in given.iterdir() if entry.is_file())
+    if PREFERRED in names:
         return given / PREFERRED
+    suffixes = tuple(suffix for row in TABLE for suffix in row.suffixes)
+    found = [name for name in names if name.endswith(INDEX_SUFFIX)] or [
+        name for name in names if name.lower().endswith(suffixes)
+    ]
     if not found:
-        raise InputError(f"{path} is a directory without an index of shards (*{INDEX_SUFFIX})", rule="source.regular")
-    if len(found) > 1:
         raise InputError(
-            f"{path} is a directory of {len(found)} indexes: name one of {', '.join(found)}", rule="shards.index"
+            f"{path} is a directory with neither an index of shards (*{INDEX_SUFFIX}) nor a file of tensors",
+            rule="source.regular",
         )
+    if len(found) > 1:
+        raise InputError(f"{path} is a directory of {len(found)}: name one of {', '.join(found)}", rule="shards.index")
     return given / found[0]
 
 
-def open_shards(path: str, limits: Limits, strict: bool, open_one: Callable[[Path], Archive]) -> Index:
+def open_shards(index_path: Path, limits: Limits, strict: bool, open_one: Callable[[Path], Archive]) -> Index:
     """All shards of an index as one index; `open_one` opens a file."""
-    index_path = find_index(path)
     shards = _read_index(index_path, limits)
     archives: list[Archive] = []
     try:
