@@ -8,8 +8,9 @@ rows of the scan and a loop over the odd ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -62,11 +63,11 @@ class Object:
     attributes_begin: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scanned:
     """The columns of a scan, in our terms, one row for each object. Of odd objects they hold nothing."""
 
-    names: Names
+    names: Sequence[str]
     dtypes: NDArray[np.uint8]
     dims: NDArray[np.int64]
     dim_offsets: NDArray[np.int64]
@@ -101,22 +102,13 @@ class Scanned:
         )
 
 
+_in_order = attrgetter(*(column.name for column in fields(Scanned)))
+
+
 @dataclass(slots=True)
-class _Columns:
+class _Columns(Scanned):
     """All rows and tensors, on their way into an index."""
 
-    names: Names | list[str]
-    dtypes: NDArray[np.uint8]
-    dims: NDArray[np.int64]
-    dim_offsets: NDArray[np.int64]
-    begins: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    encoded: NDArray[np.bool_]
-    nbytes: NDArray[np.int64]
-    big_endian: NDArray[np.bool_]
-    checksum_begins: NDArray[np.int64]
-    checksum_sizes: NDArray[np.int64]
-    attributes: dict[int, int]
     first_rows: NDArray[np.int64] | None = None
     part_names: list[str] | None = None
     layouts: dict[int, Layout] = field(default_factory=dict)
@@ -138,8 +130,7 @@ def splice(
     hidden: Mapping[str, str | None] | None = None,
 ) -> Index:
     """The index. `odd` has the odd objects by position, None for what is no tensor; `codec` decodes encoded rows."""
-    fields = {name: getattr(scanned, name) for name in Scanned.__dataclass_fields__}
-    columns = _merged(scanned, odd) if odd else _Columns(**fields)
+    columns = _merged(scanned, odd) if odd else _Columns(*_in_order(scanned))
     codecs = dict.fromkeys(np.flatnonzero(columns.encoded).tolist(), codec) | columns.codecs
     checksums = None
     if columns.checksums or (columns.checksum_sizes >= 0).any():
