@@ -12,6 +12,7 @@ import pytest
 
 import tensorglot as tg
 from command_line import run
+from tensorglot.formats.ztensor.words import FOOTER_2
 
 TENSORS: dict[str, Any] = {"w": np.arange(3000, dtype=np.float32), "b": np.ones(5), "empty": np.zeros((0, 2))}
 EDITABLE = [f"{row.name}@{v}" for row in tg.formats() for v in row.writes if row.metadata != "none"]
@@ -195,3 +196,15 @@ class TestCommandLine:
         run("edit", path, code=2)
         run("edit", path, "--set-json", "n={", code=2)
         run("edit", path, "--remove", "nothing", code=2)
+
+
+def test_a_manifest_that_does_not_stand_last_is_left_alone(tmp_path: Path) -> None:
+    path = made(tmp_path, "ztensor@2")
+    data = path.read_bytes()
+    path.write_bytes(data[:-FOOTER_2] + bytes(8) + data[-FOOTER_2:])
+    before = path.read_bytes()
+    assert metadata_of(path) is None
+    with pytest.raises(tg.UnsupportedError) as caught:
+        tg.edit(path, {"a": "b"})
+    assert caught.value.rule == "ztensor.edit.manifest"
+    assert path.read_bytes() == before

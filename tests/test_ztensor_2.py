@@ -17,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorglot as tg
+from tensorglot.wire import zstd
+from tensorglot.wire.seektable import seek_table
 from test_ztensor_01 import arrays, equal, sample
 from ztensor_builder import cbor as encoded
 from ztensor_builder import deterministic, file2, footer, part, tensor
@@ -147,6 +149,30 @@ def test_seekable_frames() -> None:
     with tg.open(data) as archive:
         assert np.array_equal(archive["w"][1234:1300, ::7], array[1234:1300, ::7])
         assert equal(archive["w"].numpy(), array)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rule"),
+    [
+        ((100, 90, 100), "zstd.seek.equal"),
+        ((100, 101), "zstd.seek.equal"),
+        (((16 << 20) + 1,), "zstd.seek.large"),
+        ((16 << 20, 5), None),
+        ((100, 100, 1), None),
+    ],
+)
+def test_frames_are_of_one_size_and_not_too_large(sizes: tuple[int, ...], rule: str | None) -> None:
+    frames = [zstd.compress(bytes(size), level=1, checksum=True) for size in sizes]
+    stream = b"".join(frames) + seek_table(zip(map(len, frames), sizes, strict=True))
+    said = part(blob=[4096, len(stream)], encoding="zt.zstd-seekable/1", decoded_length=sum(sizes))
+    data = file2({"objects": {"a": tensor(shape=[sum(sizes)], parts={"data": said})}}, stream)
+    with tg.open(data) as archive:
+        if rule is None:
+            assert not archive["a"].numpy().any()
+            return
+        with pytest.raises(tg.FormatError) as caught:
+            archive["a"].numpy()
+    assert (caught.value.rule, caught.value.tensor, caught.value.offset) == (rule, "a", 4096)
 
 
 def shard_of(root: Path, name: str, body: bytes) -> dict[str, Any]:
