@@ -129,7 +129,9 @@ class TestOpen:
         assert same(tg.load(tmp_path), TENSORS)
         assert tg.verify(tmp_path).ok
         tg.save(tmp_path / "other.bt", {"a": np.arange(3)})
-        with pytest.raises(tg.InputError, match=r"name one of model\.safetensors, other\.bt"):
+        assert same(tg.load(tmp_path), TENSORS)
+        (tmp_path / "model.safetensors").rename(tmp_path / "mine.safetensors")
+        with pytest.raises(tg.InputError, match=r"name one of mine\.safetensors, other\.bt"):
             tg.open(tmp_path)
 
     def test_directory_with_two(self, tmp_path: Path) -> None:

@@ -43,22 +43,21 @@ def test_no_work_is_under_way_when_an_error_leaves() -> None:
     assert len(began) < 49
 
 
-def test_results_come_in_order_and_none_is_under_way_when_nobody_asks_for_more() -> None:
+def test_results_come_in_order_and_no_work_begins_when_nobody_asks_for_more() -> None:
     assert list(in_order(lambda x: x * x, range(100))) == [x * x for x in range(100)]
     with pytest.raises(ZeroDivisionError):
         list(in_order(lambda x: 1 // x, [3, 2, 1, 0]))
-    began, ended = [], []
+    began: list[int] = []
 
     def work(item: int) -> int:
         began.append(item)
-        time.sleep(0.05)
-        ended.append(item)
+        time.sleep(0.02)
         return item
 
     results = in_order(work, range(100), ahead=3)
     assert next(results) == 0
     results.close()
-    assert sorted(began) == sorted(ended)
+    time.sleep(0.2)
     assert len(began) <= 4
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tensorglot as tg
+from bounds import MB, resident_nbytes
 from tensorglot.kernels.ztensor_index import encode_entries
 from tensorglot.model.dtypes import TABLE
 from tensorglot.wire import zstd
@@ -418,6 +421,47 @@ def test_a_file_that_decodes_another_while_it_is_read(version: str) -> None:
     stream = Reentrant(one)
     stream.other = two
     assert np.array_equal(tg.load(stream)["a"], tensors["a"])
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_what_is_stored_beside_the_frames_is_passed_over(threads: int, tmp_path: Path) -> None:
+    beside = struct.pack("<II", 0x184D2A50, 3 << 20) + bytes(3 << 20)
+    blob = beside + zstd.compress(b"abcd", level=1, checksum=False)
+    step = -(-len(blob) // 64) * 64
+    rows = [
+        entry(f"t{i}", dtype="uint8", shape=[4], encoding="zstd", offset=64 + i * step, size=len(blob))
+        for i in range(16)
+    ]
+    path = tmp_path / "a.zt"
+    path.write_bytes(file01(rows, blob.ljust(step, b"\0") * 16))
+    assert resident_nbytes(partial(tg.load, path, threads=threads)) < 4 * MB
+    assert {array.tobytes() for array in tg.load(path, threads=threads).values()} == {b"abcd"}
+
+
+@pytest.mark.parametrize("version", ["ztensor@0.1", "ztensor@2"])
+@pytest.mark.parametrize("nbytes", [1000, 30_000_000])
+def test_a_file_cut_short_under_a_reader(version: str, nbytes: int, tmp_path: Path) -> None:
+    array = np.random.default_rng(0).integers(0, 99, nbytes, np.uint8)
+    tg.save(tmp_path / "a.zt", {"w": array}, format=version, compression="zstd", durable=False)
+    with tg.open(tmp_path / "a.zt") as archive:
+        middle = (archive["w"].offset or 0) + archive["w"].stored_nbytes // 2
+        os.truncate(tmp_path / "a.zt", middle)
+        with pytest.raises(tg.TruncatedError) as caught:
+            archive["w"].numpy()
+    assert caught.value.tensor == "w"
+    assert middle <= (caught.value.offset or 0) < middle + nbytes
+
+
+@pytest.mark.parametrize("threads", [2, 8])
+@pytest.mark.parametrize("level", [1, 22])
+def test_compressing_on_many_processors_stays_within_bounds(
+    level: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorglot.threads.default_threads", lambda: threads)
+    array = np.random.default_rng(0).integers(0, 255, 24 << 20, np.uint8)
+    save = partial(tg.save, format="ztensor@0.1", compression="zstd", level=level)
+    with Path(os.devnull).open("wb") as nowhere:
+        assert resident_nbytes(partial(save, nowhere, {"w": array})) < 64 * MB
 
 
 HEADS = [0, 23, 24, 0xFF, 0x100, 0xFFFF, 0x1_0000, 0xFFFF_FFFF, 0x1_0000_0000, (1 << 63) - 1]

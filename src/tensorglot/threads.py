@@ -1,8 +1,7 @@
 """The threads that work for us: a call on each of many items, or their results in order.
 
 Work on one of these threads that asks for threads again is done where it is: one that
-waits for others of its pool may wait forever. When a call returns or raises, no work of
-it is under way, so that a caller may close what the work reads from.
+waits for others of its pool may wait forever.
 """
 
 from __future__ import annotations
@@ -39,7 +38,10 @@ def _on_ours() -> bool:
 
 
 def each(work: Callable[[T], None], items: Iterable[T], threads: int | None = None) -> None:
-    """Calls `work` on every item, on several threads where there are several items. The first error is raised."""
+    """Calls `work` on every item, on several threads where there are several items. The first error is raised.
+
+    When it returns or raises, no work is under way: a caller may close what the work reads from.
+    """
     jobs = list(items)
     count = min(default_threads() if threads is None else threads, len(jobs))
     if _on_ours():
@@ -48,8 +50,10 @@ def each(work: Callable[[T], None], items: Iterable[T], threads: int | None = No
         for job in jobs:
             work(job)
         return
-    futures = [_pool(count, os.getpid()).submit(work, job) for job in jobs]
+    futures: list[Future[None]] = []
     try:
+        for job in jobs:
+            futures.append(_pool(count, os.getpid()).submit(work, job))
         for future in futures:
             future.result()
     except BaseException:
@@ -62,9 +66,10 @@ def each(work: Callable[[T], None], items: Iterable[T], threads: int | None = No
 def in_order(
     work: Callable[[S], T], items: Iterable[S], *, executor: Executor | None = None, ahead: int | None = None
 ) -> Iterator[T]:
-    """`work` of each item, in their order, `ahead` items before they are asked for, on threads or on the executor.
+    """`work` of each item, in their order, a few items before they are asked for, on threads or on the executor.
 
-    A single item is worked on here: most tensors are small.
+    At most `ahead` of them. A single item is worked on here: most tensors are small. When
+    nobody asks for more, no work begins; what has begun ends, for nobody.
     """
     waiting: deque[Future[T]] = deque()
     jobs = iter(items)
@@ -72,8 +77,8 @@ def in_order(
     if len(first) < 2 or _on_ours():
         yield from map(work, chain(first, jobs))
         return
-    most = 2 * default_threads() if ahead is None else ahead
-    pool = executor or _pool(default_threads(), os.getpid())
+    most = 2 * default_threads() if ahead is None else min(ahead, 2 * default_threads())
+    pool = executor or _pool(min(default_threads(), most + 1), os.getpid())
     try:
         for job in chain(first, jobs):
             waiting.append(pool.submit(work, job))
@@ -84,5 +89,3 @@ def in_order(
     finally:
         for future in waiting:
             future.cancel()
-        if not _on_ours():  # where the collector of garbage may end this, too
-            wait(waiting)

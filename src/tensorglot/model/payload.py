@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ __all__ = [
     "Payload",
     "Source",
     "Span",
+    "Threaded",
     "as_bytes",
     "buffers",
     "joined",
@@ -82,6 +83,15 @@ class Codec(Protocol):
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
         """All decoded bytes from first to last, in bounded memory."""
+        ...
+
+
+@runtime_checkable
+class Threaded(Codec, Protocol):
+    """A codec that may use several threads for one payload."""
+
+    def threaded(self, payload: Encoded) -> bool:
+        """Whether it does so for this one."""
         ...
 
 

@@ -24,7 +24,7 @@ from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE
 from tensorglot.model.index import Index, Placement, permuted, placed
-from tensorglot.model.payload import Encoded, Source, as_bytes
+from tensorglot.model.payload import Encoded, Source, Threaded, as_bytes
 from tensorglot.model.strided import Strided
 from tensorglot.model.tensor import NUMPY_RANK, Tensor, check_bool, check_out
 from tensorglot.operations.open import Verify, open
@@ -184,18 +184,22 @@ def _load_each(
             tensor, array = archive[names[i]], out.get(names[i])
             arrays[names[i]] = tensor.numpy(_room(tensor, slab) if array is None else array)
 
-    alone = {i for i, nbytes in enumerate(sizes) if nbytes >= ALONE_NBYTES and _threaded(index, int(rows[i]))}
-    others = [i for i in range(len(names)) if i not in alone]
+    others = []
+    for i, nbytes in enumerate(sizes):
+        if nbytes >= ALONE_NBYTES and _threaded(archive, int(rows[i])):
+            read([i])
+        else:
+            others.append(i)
     batch = max(1, min(BATCH, len(others) // 32))
     each(read, [others[start : start + batch] for start in range(0, len(others), batch)], threads)
-    for i in sorted(alone):
-        read([i])
     return arrays
 
 
-def _threaded(index: Index, position: int) -> bool:
-    """A codec of this tensor uses several threads for one payload."""
-    return any(getattr(index.codecs.get(row), "threaded", False) for row in index.rows(position))
+def _threaded(archive: Archive, position: int) -> bool:
+    """Several threads read this tensor, if one asks for it that is none of ours."""
+    parts = archive.tensor_at(position).parts.values()
+    encoded = [part.payload for part in parts if isinstance(part.payload, Encoded)]
+    return any(isinstance(payload.codec, Threaded) and payload.codec.threaded(payload) for payload in encoded)
 
 
 class _Slab:

@@ -39,7 +39,7 @@ def open(
     first read ("lazy") and may insist that there is one ("require"); a format without
     any takes them from the sidecar `<name>.sums`, if there is one. A directory with a
     `*.index.json`, or that file, opens the shards that it names as one archive; one
-    without opens its only file of tensors.
+    without opens `model.safetensors`, or else its only file of tensors.
     """
     path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
     if path is not None and "://" in path:

@@ -30,7 +30,7 @@ from tensorglot.wire import json
 __all__ = ["INDEX_SUFFIX", "Shards", "common_metadata", "find_file", "is_sharded", "join_archives", "open_shards"]
 
 INDEX_SUFFIX = ".index.json"
-PREFERRED = "model.safetensors.index.json"
+PREFERRED = ("model.safetensors.index.json", "model.safetensors")
 """Opened where a directory has several."""
 DEPTH = 8
 
@@ -49,19 +49,21 @@ def find_file(path: str) -> Path:
     if not given.is_dir():
         return given
     names = sorted(entry.name for entry in given.iterdir() if entry.is_file())
-    if PREFERRED in names:
-        return given / PREFERRED
     suffixes = tuple(suffix for row in TABLE for suffix in row.suffixes)
-    found = [name for name in names if name.endswith(INDEX_SUFFIX)] or [
-        name for name in names if name.lower().endswith(suffixes)
-    ]
+    indexes = [name for name in names if name.endswith(INDEX_SUFFIX)]
+    found = indexes or [name for name in names if name.lower().endswith(suffixes)]
+    for name in PREFERRED:
+        if name in found:
+            return given / name
     if not found:
         raise InputError(
             f"{path} is a directory with neither an index of shards (*{INDEX_SUFFIX}) nor a file of tensors",
             rule="source.regular",
         )
     if len(found) > 1:
-        raise InputError(f"{path} is a directory of {len(found)}: name one of {', '.join(found)}", rule="shards.index")
+        raise InputError(
+            f"{path} is a directory of {len(found)} such files: name one of {', '.join(found)}", rule="shards.index"
+        )
     return given / found[0]
 
 

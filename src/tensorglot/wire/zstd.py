@@ -16,6 +16,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import IO, TypeAlias, TypeVar, cast
 
@@ -30,6 +31,7 @@ __all__ = [
     "LEVELS",
     "Frame",
     "Read",
+    "ahead",
     "batches",
     "compress",
     "decode_into",
@@ -64,7 +66,7 @@ _FEED_NBYTES = FRAME_NBYTES + (FRAME_NBYTES >> 7)
 _SKIP_NBYTES = 64 << 10
 """What is decoded at a time where nobody wants it."""
 _AHEAD_NBYTES = 32 << 20
-"""What several threads decode before it is asked for."""
+"""What several threads decode or compress before it is asked for."""
 _MAX_BLOCK = 128 << 10
 _MIN_WINDOW = 1 << 20
 _KEPT_WINDOW = 2 << 20
@@ -184,8 +186,8 @@ def decoded_chunks(read: Read, frames: Sequence[Frame], nbytes: int) -> Iterator
     largest = max((_AHEAD_NBYTES if frame.nbytes is None else frame.nbytes for frame in frames), default=0)
     if len(frames) > 1 and largest <= _AHEAD_NBYTES // 4:
         several = batches(frames, lambda frame: frame.nbytes or 0)
-        ahead = _AHEAD_NBYTES // max(largest, FRAME_NBYTES)
-        for chunks in in_order(lambda batch: [_whole(read, frame) for frame in batch], several, ahead=ahead):
+        most = _AHEAD_NBYTES // max(largest, FRAME_NBYTES)
+        for chunks in in_order(lambda batch: [_whole(read, frame) for frame in batch], several, ahead=most):
             yield from chunks
         return
     position = 0
@@ -322,9 +324,8 @@ class _Kept(threading.local):
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor(max_window_size=_KEPT_WINDOW)
-        self.compressor = zstandard.ZstdCompressor()
-        self.level_and_checksum: tuple[int, bool] | None = None
-        """Of the compressor, once it has been asked for."""
+        self.compressor: tuple[int, bool, zstandard.ZstdCompressor] | None = None
+        """With its level, and whether frames get a checksum."""
 
 
 _kept = _Kept()
@@ -353,10 +354,24 @@ class _Feed:
 
 def compress(data: Buffer, *, level: int, checksum: bool) -> bytes:
     """One frame, which says its size."""
-    if _kept.level_and_checksum != (level, checksum):
-        _kept.compressor = zstandard.ZstdCompressor(level=level, write_checksum=checksum, write_content_size=True)
-        _kept.level_and_checksum = (level, checksum)
-    return _kept.compressor.compress(data)
+    kept = _kept.compressor
+    if kept is not None and kept[:2] == (level, checksum):
+        return kept[2].compress(data)
+    compressor = zstandard.ZstdCompressor(level=level, write_checksum=checksum, write_content_size=True)
+    _kept.compressor = None if _context_nbytes(level) > FRAME_NBYTES else (level, checksum, compressor)
+    return compressor.compress(data)
+
+
+@cache
+def _context_nbytes(level: int) -> int:
+    """What a compressor takes for a frame of ours: half a megabyte to twenty."""
+    parameters = zstandard.ZstdCompressionParameters.from_level(level, source_size=FRAME_NBYTES)
+    return parameters.estimated_compression_context_size()
+
+
+def ahead(level: int) -> int:
+    """How many frames may be compressed before they are asked for, each with what it is made of and made in."""
+    return max(1, _AHEAD_NBYTES // (_context_nbytes(level) + 2 * FRAME_NBYTES))
 
 
 def batches(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list[T]]:

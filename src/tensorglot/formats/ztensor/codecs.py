@@ -22,27 +22,44 @@ EXPANSION = 1 << 15
 TOO_SMALL = "a blob that cannot hold as much as dtype and shape ask for"
 
 _REMEMBERED = 64
+_OVERHEAD_NBYTES = 64 << 10
+"""More than zstd adds to what it cannot compress, in a blob that is read at once."""
 
 
 def _reader(payload: Encoded) -> zstd.Read:
     """The encoded bytes, read as they are asked for."""
 
     def read(at: int, nbytes: int) -> memoryview:
-        return payload.source.read(payload.begin + at, nbytes)
+        with _from_its_begin(payload):
+            return payload.source.read(payload.begin + at, nbytes)
 
     return read
 
 
 @contextmanager
+def _from_its_begin(payload: Encoded) -> Iterator[None]:
+    """Errors of a source say the byte of the file; those of zstd, the byte of the payload."""
+    try:
+        yield
+    except TruncatedError as error:
+        error.offset = (error.offset or 0) - payload.begin
+        raise
+
+
+@contextmanager
 def _at_once(payload: Encoded) -> Iterator[zstd.Read]:
-    """The same, but few bytes are read before, into memory that this thread uses again."""
+    """The same, but few bytes are read before, into memory that this thread uses again.
+
+    Not where much more is stored than is declared: that is no more than passed over.
+    """
     size = payload.end - payload.begin
-    if size > SCRATCH_NBYTES:
+    if size > min(SCRATCH_NBYTES, payload.nbytes + _OVERHEAD_NBYTES):
         yield _reader(payload)
         return
     with scratch() as memory:
         held = memory.room(size, payload.begin)
-        payload.source.read_into(payload.begin, held)
+        with _from_its_begin(payload):
+            payload.source.read_into(payload.begin, held)
         yield lambda at, nbytes: held[at : at + nbytes]
 
 
@@ -70,8 +87,6 @@ class Zstd:
     """Frames of zstd, one after the other. Belongs to one index, and remembers where frames are."""
 
     name = "zstd"
-    threaded = True
-    """The frames of one payload are decoded on several threads."""
 
     def __init__(self) -> None:
         self._frames: dict[tuple[int, int, int], list[Frame]] = {}
@@ -90,6 +105,11 @@ class Zstd:
         with _named(payload), _at_once(payload) if whole else nullcontext(_reader(payload)) as read:
             held = self._held(payload, read, offset, offset + len(out))
             zstd.decode_into(read, held.frames, held.end - held.begin, offset - held.begin, out)
+
+    def threaded(self, payload: Encoded) -> bool:
+        """Whether several threads decode it: it has several frames."""
+        with _named(payload):
+            return len(self._remembered(payload, _reader(payload))) > 1
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
         """Frame by frame where their sizes are known, else as one stream: nothing is decoded twice."""

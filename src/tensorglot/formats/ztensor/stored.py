@@ -73,7 +73,8 @@ def compressed(
             for piece in batch
         ]
 
-    return chain.from_iterable(in_order(compress, zstd.batches(pieces(), lambda piece: len(piece.data))))
+    batches = zstd.batches(pieces(), lambda piece: len(piece.data))
+    return chain.from_iterable(in_order(compress, batches, ahead=zstd.ahead(level)))
 
 
 def index_parts(tensor: Tensor) -> Tensor:
