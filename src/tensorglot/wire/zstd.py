@@ -65,7 +65,7 @@ _FEED_NBYTES = FRAME_NBYTES + (FRAME_NBYTES >> 7)
 """What a decoder is given at a time: a frame of ours is whole, and then decoded without a copy."""
 _SKIP_NBYTES = 64 << 10
 """What is decoded at a time where nobody wants it."""
-_AHEAD_NBYTES = 32 << 20
+_AHEAD_NBYTES = 24 << 20
 """What several threads decode or compress before it is asked for."""
 _MAX_BLOCK = 128 << 10
 _MIN_WINDOW = 1 << 20
