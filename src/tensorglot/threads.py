@@ -77,7 +77,8 @@ def in_order(
     if len(first) < 2 or _on_ours():
         yield from map(work, chain(first, jobs))
         return
-    most = 2 * default_threads() if ahead is None else min(ahead, 2 * default_threads())
+    enough = default_threads() + 2
+    most = enough if ahead is None else min(ahead, enough)
     pool = executor or _pool(min(default_threads(), most + 1), os.getpid())
     try:
         for job in chain(first, jobs):
