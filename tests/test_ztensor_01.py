@@ -6,6 +6,7 @@ import io
 import math
 import os
 import struct
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -462,6 +463,21 @@ def test_compressing_on_many_processors_stays_within_bounds(
     save = partial(tg.save, format="ztensor@0.1", compression="zstd", level=level)
     with Path(os.devnull).open("wb") as nowhere:
         assert resident_nbytes(partial(save, nowhere, {"w": array})) < 64 * MB
+
+
+def test_large_tensors_of_one_frame_are_decoded_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    blob = zstd.compress(bytes(5 << 20), level=1, checksum=False)
+    step = -(-len(blob) // 64) * 64
+    rows = [
+        entry(f"t{i}", dtype="uint8", shape=[5 << 20], encoding="zstd", offset=64 + i * step, size=len(blob))
+        for i in range(4)
+    ]
+    by: set[str] = set()
+    decode = zstd._decode
+    monkeypatch.setattr(zstd, "_decode", lambda *job: by.add(threading.current_thread().name) or decode(*job))
+    assert len(tg.loads(file01(rows, blob.ljust(step, b"\0") * 4), threads=2)) == 4
+    assert by
+    assert threading.current_thread().name not in by
 
 
 HEADS = [0, 23, 24, 0xFF, 0x100, 0xFFFF, 0x1_0000, 0xFFFF_FFFF, 0x1_0000_0000, (1 << 63) - 1]
