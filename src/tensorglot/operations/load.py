@@ -1,9 +1,9 @@
 """Loading whole archives into memory, as fast as the machine allows.
 
 Large tensors get memory of their own; small neighbours share slabs, each read at
-once. All reads go to a pool of threads, in file order. Then the arrays are made as
-views; a run of equal shapes is one array that is taken apart, which costs a fraction
-of making each.
+once. All reads go to a pool of threads, in file order; of a large tensor in several
+compressed frames, each frame by itself. Then the arrays are made as views; a run of
+equal shapes is one array that is taken apart, which costs a fraction of making each.
 """
 
 from __future__ import annotations

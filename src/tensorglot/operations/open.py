@@ -13,7 +13,7 @@ from tensorglot.io.source import Backend, FileSource, Readable, SpooledSource, a
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.operations.check import verifier_for
-from tensorglot.operations.shards import INDEX_SUFFIX, find_file, is_sharded, open_shards
+from tensorglot.operations.shards import INDEX_SUFFIX, find_file, open_shards, stands_for_others
 from tensorglot.operations.sums import read_sums, with_sums
 
 __all__ = ["Verify", "open"]
@@ -57,7 +57,7 @@ def open(
         verify=verify,
         limits=limits,
     )
-    if path is not None and is_sharded(path):
+    if path is not None and stands_for_others(path):
         one = partial(open, format=format, backend=backend, strict=strict, verify=verify, limits=limits)
         found = find_file(path)
         if not found.name.endswith(INDEX_SUFFIX):

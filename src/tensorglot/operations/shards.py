@@ -5,8 +5,8 @@
 The index is the authority: a tensor that it does not name is not part of the archive,
 one that it names and its shard does not have is an error. What lies around besides is
 reported as a note, and refused by a strict reader. The name of a shard is a plain file
-name beside the index, checked before it is used. Knows no format: a shard is whatever
-`open` takes it for.
+name beside the index, checked before it is used. A directory without an index stands
+for its only file of tensors. Knows no format: a shard is whatever `open` takes it for.
 """
 
 from __future__ import annotations
@@ -27,7 +27,15 @@ from tensorglot.model.index import Index, Note
 from tensorglot.model.joined import join, taken
 from tensorglot.wire import json
 
-__all__ = ["INDEX_SUFFIX", "Shards", "common_metadata", "find_file", "is_sharded", "join_archives", "open_shards"]
+__all__ = [
+    "INDEX_SUFFIX",
+    "Shards",
+    "common_metadata",
+    "find_file",
+    "join_archives",
+    "open_shards",
+    "stands_for_others",
+]
 
 INDEX_SUFFIX = ".index.json"
 PREFERRED = ("model.safetensors.index.json", "model.safetensors")
@@ -38,8 +46,8 @@ Shards: TypeAlias = dict[str, list[str]]
 """Names of tensors by file name of the shard."""
 
 
-def is_sharded(path: str) -> bool:
-    """A directory, or the index of a sharded checkpoint."""
+def stands_for_others(path: str) -> bool:
+    """The path is a directory, or the index of a sharded checkpoint."""
     return path.endswith(INDEX_SUFFIX) or os.path.isdir(path)  # noqa: PTH112
 
 
