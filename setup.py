@@ -33,8 +33,8 @@ def kernels() -> list[Extension]:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    shared = Path("build/tensorglot_kernels_shared.c")
-    shared.parent.mkdir(exist_ok=True)
+    shared = Path("build/kernels/_shared.c")  # the file gives the module its name
+    shared.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run([sys.executable, "-m", "cython", f"--generate-shared={shared}"], check=True)
     modules: list[Extension] = cythonize(
         [

@@ -156,7 +156,7 @@ def prepare_server(dtype: str, folder: Path) -> None:
     """Starts a server that ends with this process, and fills a collection for reading."""
     import pymongo
 
-    from tensorglot.bridges.pymongo import write_matrix
+    from tensorglot.bson.mongodb import write_matrix
 
     if (folder / "url").exists():
         return
@@ -181,7 +181,7 @@ def _collection(folder: Path, name: str) -> Any:
 
 
 def find_tensorglot(dtype: str, folder: Path) -> Callable[[], Any]:
-    from tensorglot.bridges.pymongo import read_matrix
+    from tensorglot.bson.mongodb import read_matrix
 
     collection = _collection(folder, "stored")
     return lambda: read_matrix(collection, KEY)
@@ -204,7 +204,7 @@ def find_raw(dtype: str, folder: Path) -> Callable[[], Any]:
 
 
 def insert_tensorglot(dtype: str, folder: Path) -> Callable[[], Any]:
-    from tensorglot.bridges.pymongo import write_matrix
+    from tensorglot.bson.mongodb import write_matrix
 
     collection, values = _collection(folder, f"ours{time.time_ns()}"), matrix(dtype)
     return lambda: write_matrix(collection, values, KEY, range(ROWS), dtype=dtype)

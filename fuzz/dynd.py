@@ -32,7 +32,7 @@ import numpy as np
 import tensorglot as tg
 from dynd_random import mutant, random_bytes, random_type, sized, varint
 from tensorglot import dynd
-from tensorglot.model.typestring import parse_canonical
+from tensorglot.model.types.text import parse_canonical
 from ztensor_builder import entry, file01
 
 Case = tuple[str, Any]

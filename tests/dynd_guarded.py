@@ -13,12 +13,13 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from tensorglot.dynd import encode, inputs, room
-from tensorglot.dynd.decode import decode
-from tensorglot.dynd.plan import Kind, plan_of
+from tensorglot.dynd.codec import encode, inputs
+from tensorglot.dynd.codec import growable as room
+from tensorglot.dynd.codec.decode import decode
+from tensorglot.dynd.schema import Kind, plan_of
 from tensorglot.dynd.value import Value, lists_of
 from tensorglot.limits import DEFAULT
-from tensorglot.model.typestring import parse
+from tensorglot.model.types.text import parse
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 kept = []

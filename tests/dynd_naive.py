@@ -3,8 +3,8 @@
 import ml_dtypes
 import numpy as np
 
-from tensorglot.model import types as T
-from tensorglot.model.typestring import parse_canonical
+from tensorglot.model.types import algebra as T
+from tensorglot.model.types.text import parse_canonical
 
 SENTINEL = {"bool": "02", "float16": "0a7e", "float32": "a207807f", "float64": "a20700000000f07f"}
 SENTINEL |= {f"int{8 << i}": "00" * ((1 << i) - 1) + "80" for i in range(5)}

@@ -9,9 +9,9 @@ import math
 import struct
 from random import Random
 
-from tensorglot.model import types as T
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.tensor import Tensor
+from tensorglot.model.types import algebra as T
 from tensorglot.wire.cid import block_cid
 
 SCALARS = [T.Scalar(row) for row in TABLE if not row.name.startswith("complex")]

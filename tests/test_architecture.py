@@ -1,7 +1,7 @@
 """Imports go one way, tables are complete, and a kernel is the same compiled and interpreted.
 
-The layers are a table: what each may import. Every import counts, at the top of a
-module and inside a function.
+The layers are a table: what each may import. Every import counts: at the top of a
+module, inside a function, and through a string that names a module.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ast
 import importlib
 import importlib.util
 import math
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,42 +23,50 @@ import pytest
 import tensorglot as tg
 from fuzzing import bintensors as fuzz
 from peers import needs
-from tensorglot.formats import bintensors as format_module
-from tensorglot.formats.table import TABLE as FORMATS
+from tensorglot.containers import bintensors as format_module
+from tensorglot.containers.table import TABLE as FORMATS
 from tensorglot.kernels import bintensors as kernel
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.dtypes import TABLE as DTYPES
 from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import Part, Tensor
-from tensorglot.model.types import dense
+from tensorglot.model.types.algebra import dense
 
 ROOT = Path(__file__).parents[1] / "src" / "tensorglot"
 CORPUS = Path(__file__).parent / "corpus"
 
-BELOW_VERBS = {"errors", "extras", "limits", "threads", "memory", "kernels", "model", "wire", "io", "dynd", "formats"}
-VERBS = BELOW_VERBS | {"operations"}
+FOUNDATION = {"errors", "extras", "limits", "memory", "providers", "threads"}
+VALUES = FOUNDATION | {"kernels", "model", "wire", "dynd"}
+CONTAINERS = VALUES | {"containers"}
+VERBS = CONTAINERS | {"io", "operations"}
+PEOPLE = VERBS | {"bson", "bridges"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "limits": {"errors"},
     "extras": {"errors"},
-    "threads": set(),
     "memory": set(),
+    "providers": set(),
+    "threads": set(),
     "kernels": set(),
-    "model": {"errors", "limits", "kernels"},
+    "model": {"errors", "limits", "providers", "kernels"},
     "wire": {"errors", "limits", "threads", "kernels"},
     "io": {"errors", "threads", "memory"},
-    "dynd": {"errors", "limits", "kernels", "model", "wire"},
-    "formats": {"errors", "limits", "threads", "memory", "kernels", "model", "wire", "dynd"},
-    "operations": BELOW_VERBS,
+    "dynd": VALUES - {"dynd"},
+    "containers": VALUES,
+    "operations": CONTAINERS | {"io"},
     "bson": VERBS,
     "bridges": VERBS | {"bson"},
-    "cli": VERBS | {"bson", "bridges", "__init__"},
-    "__init__": VERBS | {"bson"},
+    "cli": PEOPLE | {"__init__"},
+    "__init__": PEOPLE,
     "__main__": {"cli"},
 }
 """What each layer may import, itself apart."""
 CORE = {"numpy", "ml_dtypes", "zstandard", "xxhash", "blake3", "crc32c"}
 """Libraries that may be imported at the top of a module; `click` and `rich` in the command line."""
+
+
+NAMES_A_MODULE = re.compile(r"tensorglot\.[a-z_][\w.]*(:\w+)?")
+"""A string by which a module could be imported; in an f-string, the part before the first brace."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -83,6 +92,8 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:
             yield name, id(node) in top
             if name.startswith("tensorglot"):
                 yield from ((f"{name}.{alias.name}", id(node) in top) for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and NAMES_A_MODULE.fullmatch(node.value):
+            yield node.value.partition(":")[0].rstrip("."), False
 
 
 def ours(name: str) -> bool:
@@ -103,7 +114,7 @@ def wrong_imports(module: str, tree: ast.AST) -> set[str]:
 def foreign_formats(module: str, tree: ast.AST) -> set[str]:
     """Which formats other than itself the module of a format imports."""
     mine = module.split(".")[2]
-    names = (name.split(".") for name, _ in imports(tree) if name.startswith("tensorglot.formats."))
+    names = (name.split(".") for name, _ in imports(tree) if name.startswith("tensorglot.containers."))
     return {parts[2] for parts in names} - {mine, "table"}
 
 
@@ -117,7 +128,7 @@ def test_imports_go_one_way(module: str, path: Path) -> None:
     assert wrong_imports(module, parsed(path)) == set()
 
 
-FORMAT_MODULES = [m for m in modules() if m[0].startswith("tensorglot.formats.") and not m[0].endswith(".table")]
+FORMAT_MODULES = [m for m in modules() if m[0].startswith("tensorglot.containers.") and not m[0].endswith(".table")]
 
 
 @pytest.mark.parametrize(("module", "path"), FORMAT_MODULES)
@@ -136,15 +147,22 @@ def test_only_core_libraries_are_imported_at_the_top(module: str, path: Path) ->
 
 
 def test_a_wrong_import_is_found_wherever_it_stands() -> None:
-    inside = ast.parse("def f():\n    from tensorglot.formats import ztensor")
-    for source in ("import tensorglot.wire.x", "from tensorglot import wire", "def f():\n  import tensorglot.io"):
-        assert wrong_imports("tensorglot.model.index", ast.parse(source))
+    inside = ast.parse("def f():\n    from tensorglot.containers import ztensor")
+    for source in (
+        "import tensorglot.wire.x",
+        "from tensorglot import wire",
+        "def f():\n  import tensorglot.io",
+        "import_module('tensorglot.dynd')",
+        "EXPORTS = {'cid': 'tensorglot.dynd:cid'}",
+        "import_module(f'tensorglot.bridges.{name}')",
+    ):
+        assert wrong_imports("tensorglot.model.index", ast.parse(source)), source
     assert wrong_imports("tensorglot.wire.cbor", ast.parse("from tensorglot.model.dtypes import TABLE"))
     assert wrong_imports("tensorglot.kernels.x", ast.parse("from tensorglot.errors import FormatError"))
-    assert wrong_imports("tensorglot.formats.x", ast.parse("from tensorglot.operations.open import open"))
-    assert not wrong_imports("tensorglot.operations.open", ast.parse("from tensorglot.formats.table import detect"))
-    assert foreign_formats("tensorglot.formats.bintensors", inside) == {"ztensor"}
-    assert foreign_formats("tensorglot.formats.ztensor.v1", inside) == set()
+    assert wrong_imports("tensorglot.containers.x", ast.parse("from tensorglot.operations.open import open"))
+    assert not wrong_imports("tensorglot.operations.open", ast.parse("from tensorglot.containers.table import detect"))
+    assert foreign_formats("tensorglot.containers.bintensors", inside) == {"ztensor"}
+    assert foreign_formats("tensorglot.containers.ztensor.v1", inside) == set()
 
 
 # Public names
@@ -208,7 +226,7 @@ def test_every_element_type_is_written_or_refused_by_name(row: tg.Format, dtype:
 
 @pytest.mark.parametrize("row", FORMATS, ids=lambda row: row.name)
 def test_codes_of_a_format_lead_to_our_types(row: tg.Format) -> None:
-    assert set(row.module.DTYPES.values()) <= BY_NAME.keys()
+    assert set(row.container.dtypes.values()) <= BY_NAME.keys()
     assert set(row.writes) <= set(row.versions)
 
 

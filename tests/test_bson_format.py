@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tensorglot as tg
 from bson_samples import EVERY_KIND, array, document, element, vector
-from tensorglot.formats import bson as format_bson
+from tensorglot.containers import bson as format_bson
 
 RNG = np.random.default_rng(6)
 TENSORS: dict[str, Any] = {

@@ -14,8 +14,8 @@ import pytest
 
 import tensorglot as tg
 from peers import needs
-from tensorglot.bridges.mongo_migrate import migrate
-from tensorglot.bridges.pymongo import read_matrix, write_matrix
+from tensorglot.bson.migrate import migrate
+from tensorglot.bson.mongodb import read_matrix, write_matrix
 
 pytestmark = pytest.mark.mongo
 
@@ -224,7 +224,7 @@ class TestMigrate:
         values = self.fill(collection)
         script = (
             "import sys, pymongo\n"
-            "from tensorglot.bridges.mongo_migrate import migrate\n"
+            "from tensorglot.bson.migrate import migrate\n"
             "collection = pymongo.MongoClient(sys.argv[1])['tensorglot'][sys.argv[2]]\n"
             "migrate(collection, 'n.v', batch_size=100, progress=lambda done, total: print(done, flush=True))\n"
         )

@@ -12,7 +12,7 @@ import pytest
 
 from arrays import random_array
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
-from tensorglot.operations.cast import cast, kind_of
+from tensorglot.operations._cast import cast, kind_of
 
 ROWS = [row for row in TABLE if row.numpy is not None]
 REAL = [row for row in ROWS if kind_of(row) != "complex"]

@@ -110,8 +110,8 @@ def every_form(*_: Any) -> None:
     roundtrip.test_every_type_in_every_form_and_shape("int32", "bintensors@1")
 
 
-SINK, SOURCE = "tensorglot.io.sink", "tensorglot.io.source"
-KERNEL, FORMAT = "tensorglot.kernels.bintensors", "tensorglot.formats.bintensors"
+SINK, SOURCE = "tensorglot.io.sink", "tensorglot.io.local"
+KERNEL, FORMAT = "tensorglot.kernels.bintensors", "tensorglot.containers.bintensors"
 EXCLUSIVE = ("os.O_EXCL | os.O_NOFOLLOW | ", "")
 DEFECTS = [
     Defect(

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import tensorglot as tg
 from bson_samples import document, vector
 from tensorglot.cli import commands
-from tensorglot.operations.identity import together
+from tensorglot.operations.identify import together
 
 VECTORS = json.loads((Path(__file__).parent / "corpus" / "dynd" / "cas_vectors.json").read_text())
 TENSORS = {"w": np.array([10, 20, 30], np.int32), "name\x1b": np.zeros((2, 2))}

@@ -237,7 +237,7 @@ class TestStreams:
         assert done.stdout == "the same: 3 tensors\n"
 
     def test_more_than_fits_in_memory_goes_to_disk(self, tmp_path: Path) -> None:
-        from tensorglot.io.source import SpooledSource
+        from tensorglot.io.local import SpooledSource
 
         class Pipe:
             left = 40 << 20

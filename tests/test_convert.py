@@ -19,7 +19,7 @@ from bounds import MB, resident_nbytes
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import Part, Tensor
-from tensorglot.model.types import dense
+from tensorglot.model.types.algebra import dense
 from tensorglot.operations.collect import collect
 
 TENSORS: dict[str, Any] = {

@@ -13,7 +13,7 @@ import pytest
 import tensorglot as tg
 from bounds import MB, resident_nbytes
 from gguf_builder import build, tensor
-from tensorglot.formats.gguf.blocks import BLOCKS
+from tensorglot.containers.gguf.blocks import BLOCKS
 
 DECODED = {type: block for type, block in BLOCKS.items() if block.decode is not None}
 UNDECODED = {type: block for type, block in BLOCKS.items() if block.decode is None}

@@ -20,8 +20,8 @@ from bounds import MB, resident_nbytes
 from tensorglot.model.dtypes import BY_NAME, TABLE
 from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import Part
+from tensorglot.operations._compare import Comparison, compare
 from tensorglot.operations.collect import as_tensor
-from tensorglot.operations.compare import Comparison, compare
 
 NAN, INF = math.nan, math.inf
 

@@ -14,8 +14,8 @@ from dynd_random import random_bytes
 from peers import needs
 from tensorglot import dynd
 from tensorglot.errors import InputError, UnsupportedError
-from tensorglot.model import types as T
 from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.types import algebra as T
 
 ak = needs("awkward")
 pa = needs("pyarrow")

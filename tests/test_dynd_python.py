@@ -11,7 +11,7 @@ import pytest
 
 from tensorglot import dynd
 from tensorglot.errors import InputError, UnsupportedError
-from tensorglot.model import types as T
+from tensorglot.model.types import algebra as T
 
 Pair = namedtuple("Pair", "a b")
 

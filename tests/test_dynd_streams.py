@@ -13,7 +13,10 @@ import zstandard
 
 from bounds import INTERPRETED, MB, resident_nbytes
 from tensorglot import dynd
-from tensorglot.dynd.room import Room
+from tensorglot.dynd.codec.encode import type_header
+from tensorglot.dynd.codec.growable import GrowableBuffer
+from tensorglot.dynd.coerce.value import value_pieces
+from tensorglot.dynd.schema import plan_of
 from tensorglot.errors import FormatError, InputError, TruncatedError
 from tensorglot.wire.cid import data_cid
 
@@ -145,7 +148,7 @@ def test_dump_takes_at_most_64_mb_beyond_the_array(kind):
     assert resident_nbytes(lambda: dynd.dump(value, sink, text)) <= 64 * MB
     assert SIZE <= sink.nbytes <= SIZE + 40
     if text != "array[Any]":
-        tensor_pieces = dynd.door.value_pieces(value, None if text is None else dynd.parse(text))
+        tensor_pieces = value_pieces(value, None if text is None else dynd.parse(text))
         assert resident_nbytes(lambda: data_cid(tensor_pieces)) <= 64 * MB
 
 
@@ -157,7 +160,7 @@ def test_dump_takes_at_most_64_mb_beyond_the_array(kind):
         ("var * float64", b"\x80\x80\x80\x0c"),
         (F_ORDER, b""),
         (f"{SIZE // 16} * {{a: int64, b: float64}}", b""),
-        ("array[Any]", bytes(dynd.encode.type_header(dynd.parse(f"{SIZE // 8} * float64")))),
+        ("array[Any]", bytes(type_header(dynd.parse(f"{SIZE // 8} * float64")))),
         ("1 * var * var * float64", b"\x01\x80\x80\x80\x0c"),
     ],
     ids=["fixed", "variable", "fortran", "records", "boxed", "nested"],
@@ -175,7 +178,7 @@ def test_ragged_lists_stream_in_bounded_memory():
     lists = SIZE // 64
     offsets = np.arange(lists + 1) * 4
     value = dynd.value.Value(
-        dynd.plan.plan_of(dynd.parse(f"{lists} * var * float64")),
+        plan_of(dynd.parse(f"{lists} * var * float64")),
         (None, dynd.value.lists_of(offsets), np.zeros(4 * lists)),
     )
     tensor = dynd.tensors.to_tensor(value)
@@ -189,8 +192,8 @@ def test_ragged_lists_stream_in_bounded_memory():
 def test_memory_grows_in_few_steps(text, monkeypatch):
     """However small the values are that a stream brings."""
     steps = []
-    grow = Room.grow
-    monkeypatch.setattr(Room, "grow", lambda room, capacity: (steps.append(capacity), grow(room, capacity)))
+    grow = GrowableBuffer.grow
+    monkeypatch.setattr(GrowableBuffer, "grow", lambda room, capacity: (steps.append(capacity), grow(room, capacity)))
     data = (b"\1" if "?" in text else b"") + b"\2" + b"ab" * (2 if "int16" in text else 1)
     tensor = dynd.load(io.BytesIO(data * 20_000), text)
     assert tensor.serialize() == data * 20_000
@@ -202,7 +205,7 @@ def test_a_promise_is_not_memory():
     for text, data in (
         ("1000000000000 * float64", b"x" * 100),
         ("var * float64", b"\xff" * 8 + b"\x7f" + b"x" * 100),
-        ("array[Any]", bytes(dynd.encode.type_header(dynd.parse("1000000000000 * int8"))) + b"x" * 100),
+        ("array[Any]", bytes(type_header(dynd.parse("1000000000000 * int8"))) + b"x" * 100),
         ("1000000000000 * string", b"\x01a" * 50),
     ):
         assert resident_nbytes(lambda text=text, data=data: _refused(text, data)) <= 10 * MB

@@ -15,9 +15,9 @@ from peers import needs
 from tensorglot import dynd
 from tensorglot.errors import FormatError, InputError, LimitError, UnsupportedError
 from tensorglot.limits import Limits
-from tensorglot.model import types as T
 from tensorglot.model.dtypes import BY_NAME, TABLE
-from tensorglot.model.typestring import parse_canonical
+from tensorglot.model.types import algebra as T
+from tensorglot.model.types.text import parse_canonical
 
 SPELLINGS = {
     "real": "float64",

@@ -10,7 +10,7 @@ import pytest
 
 from tensorglot import dynd
 from tensorglot.errors import FormatError, InputError, TruncatedError
-from tensorglot.model import types as T
+from tensorglot.model.types import algebra as T
 
 VECTORS = json.loads((Path(__file__).parent / "corpus" / "dynd" / "vectors.json").read_text())
 

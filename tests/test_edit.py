@@ -12,7 +12,7 @@ import pytest
 
 import tensorglot as tg
 from command_line import run
-from tensorglot.formats.ztensor.words import FOOTER_2
+from tensorglot.containers.ztensor.constants import FOOTER_2
 
 TENSORS: dict[str, Any] = {"w": np.arange(3000, dtype=np.float32), "b": np.ones(5), "empty": np.zeros((0, 2))}
 EDITABLE = [f"{row.name}@{v}" for row in tg.formats() for v in row.writes if row.metadata != "none"]

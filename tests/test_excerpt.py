@@ -17,7 +17,7 @@ import tensorglot as tg
 from tensorglot.errors import InputError, OutOfRange, UnsupportedError
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.tensor import Part, Tensor
-from tensorglot.model.types import dense
+from tensorglot.model.types.algebra import dense
 from tensorglot.operations import excerpt
 from tensorglot.operations.excerpt import json_document, npy_bytes, parse_index, text_lines
 

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
-from tensorglot.bridges import arrow, awkward, mongo_migrate, pymongo, torch
+from tensorglot.bridges import arrow, awkward, torch
+from tensorglot.bson import migrate as mongo_migrate
+from tensorglot.bson import mongodb as pymongo
 
 EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 DENSE = tg.dumps({"w": np.zeros(3, np.float32)}, format="bintensors")

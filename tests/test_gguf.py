@@ -15,8 +15,8 @@ import pytest
 import tensorglot as tg
 from gguf_builder import build, pair, string, tensor
 from peers import run
-from tensorglot.formats.gguf.blocks import BLOCKS
-from tensorglot.formats.gguf.tensors import DTYPES
+from tensorglot.containers.gguf.blocks import BLOCKS
+from tensorglot.containers.gguf.tensors import DTYPES
 
 DECODED = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K"}
 U32, F32, BOOL, STRING, ARRAY, U64 = 4, 6, 7, 8, 9, 10

@@ -17,8 +17,8 @@ import pytest
 import tensorglot as tg
 from bounds import at_once, seconds
 from replaced import NEW, OLD, names
-from tensorglot.formats import table
-from tensorglot.io.source import FileSource
+from tensorglot.containers import table
+from tensorglot.io.local import FileSource
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_a_file_cut_short_while_its_header_is_read(target: Path) -> None:
         source = FileSource(target)
         os.truncate(target, size)
         with pytest.raises(tg.TruncatedError):
-            table.named("bintensors")[0].module.read(source, table.ReadOptions())
+            table.named("bintensors")[0].container.read(source, table.ReadOptions())
         source.close()
 
 

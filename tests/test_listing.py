@@ -13,8 +13,8 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import UNKNOWN, Index, Layout
 from tensorglot.model.payload import Memory
-from tensorglot.model.types import dense
-from tensorglot.operations.choose import selected
+from tensorglot.model.types.algebra import dense
+from tensorglot.operations._patterns import selected
 from tensorglot.operations.listing import _entry, entries, summarize
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -16,7 +16,7 @@ import pytest
 
 import tensorglot as tg
 from arrays import ORDERS, random_array, raw
-from tensorglot.formats.table import named
+from tensorglot.containers.table import named
 from tensorglot.model.dtypes import TABLE, DType
 
 WRITABLE = [f"{row.name}@{version}" for row in tg.formats() for version in row.writes]

@@ -80,7 +80,7 @@ class TestNpy:
         assert caught.value.rule == "values.packed"
 
     def test_more_packed_elements_than_a_piece(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from tensorglot.model import widened
+        from tensorglot.model import subbyte as widened
 
         monkeypatch.setattr(widened, "PIECE_NBYTES", 8 * 7)
         for dtype in ("int4", "float6_e2m3fn", "uint1"):

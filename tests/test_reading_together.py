@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
-from tensorglot.io.source import FileSource
+from tensorglot.io.local import FileSource
 from tensorglot.kernels.gather import gather
 from tensorglot.operations import load
 from ztensor_builder import entry, file01

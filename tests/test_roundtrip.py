@@ -100,4 +100,4 @@ def test_the_gallery_is_what_it_says() -> None:
     assert len({math.prod(form.strides) for form in forms(array)}) > 2
     assert all(bits(form) == bits(array) for form in forms(array))
     assert not FORMS["unaligned"](array).flags.aligned
-    assert list(DTYPES) == list(tg.formats()[0].module.DTYPES.values())
+    assert list(DTYPES) == list(tg.formats()[0].container.dtypes.values())

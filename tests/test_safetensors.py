@@ -15,7 +15,7 @@ import tensorglot as tg
 from arrays import random_tensors, raw
 from fuzzing import foreign
 from peers import run
-from tensorglot.formats.safetensors import DTYPES
+from tensorglot.containers.safetensors import DTYPES
 from tensorglot.model.dtypes import BY_NAME, dtype_of
 
 WHOLE = [name for name in DTYPES.values() if not BY_NAME[name].packed]

@@ -10,8 +10,8 @@ import pytest
 
 import tensorglot as tg
 from tensorglot import limits as limits_module
-from tensorglot.formats import table as table_module
-from tensorglot.formats.table import named
+from tensorglot.containers import table as table_module
+from tensorglot.containers.table import named
 from tensorglot.operations import collect as collect_module
 
 WRITABLE = [f"{row.name}@{version}" for row in tg.formats() for version in row.writes]

@@ -10,7 +10,7 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from tensorglot.io.source import BufferSource
+from tensorglot.io.local import BufferSource
 from tensorglot.model import strided
 from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.payload import Encoded, Span

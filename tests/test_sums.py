@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import tensorglot as tg
 from arrays import random_tensors
 from tensorglot.cli import commands
-from tensorglot.io.source import BufferSource
-from tensorglot.operations.digests import READ_NBYTES, Stretch, digests
-from tensorglot.operations.sums import _parse, read_sums, sums_path, write_sums
+from tensorglot.io.local import BufferSource
+from tensorglot.operations._digests import READ_NBYTES, Stretch, digests
+from tensorglot.operations._sidecar import _parse, read_sidecar, sidecar_path, write_sidecar
 from tensorglot.wire.checksums import ALGORITHMS, hasher
 
 WRITABLE = [f"{row.name}@{version}" for row in tg.formats() for version in row.writes if row.name != "bson"]
@@ -40,17 +40,17 @@ def path(tmp_path: Path) -> Path:
 def test_written_on_request_and_checked_when_present(path: Path) -> None:
     assert tg.verify(path).checksums == 0
     assert set(tg.verify(path).unverified) == set(TENSORS)
-    assert not sums_path(path).exists()
+    assert not sidecar_path(path).exists()
     report = tg.verify(path, sums="write")
     assert report.ok
-    assert sums_path(path).name == "model.bt.sums"
+    assert sidecar_path(path).name == "model.bt.sums"
     report = tg.verify(path)
     assert (report.ok, report.checksums, report.unverified) == (True, len(TENSORS) + 1, ())
 
 
 def test_a_line_for_each_tensor_and_one_for_the_rest(path: Path) -> None:
     tg.verify(path, sums="write")
-    lines = sums_path(path).read_text().splitlines()
+    lines = sidecar_path(path).read_text().splitlines()
     assert lines[0] == f"tensorglot-sums 1 {path.stat().st_size}"
     assert len(lines) == len(TENSORS) + 2
     assert any(r'"odd \"\n\u001b name"' in line for line in lines)
@@ -130,8 +130,8 @@ def test_every_format_can_have_one(format: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_is_written_and_verified(path: Path, algorithm: str) -> None:
     with tg.open(path) as archive:
-        write_sums(archive, path, algorithm=algorithm)
-    assert f"\n{algorithm}:" in sums_path(path).read_text()
+        write_sidecar(archive, path, algorithm=algorithm)
+    assert f"\n{algorithm}:" in sidecar_path(path).read_text()
     assert tg.verify(path).ok
 
 
@@ -159,7 +159,7 @@ def test_what_has_no_one_file_has_no_sidecar(path: Path) -> None:
 
 def test_a_file_that_is_cut_short_while_it_is_open(path: Path, tmp_path: Path) -> None:
     tg.save(tmp_path / "a.zt", {f"t{i}": np.full(1000, i) for i in range(4)}, checksum="xxh3", format="ztensor@2")
-    from tensorglot.operations.check import check_archive
+    from tensorglot.operations._checksums import check_archive
 
     with tg.open(tmp_path / "a.zt") as archive:
         with (tmp_path / "a.zt").open("r+b") as file:
@@ -207,9 +207,9 @@ def test_only_our_errors_leave(data: bytes) -> None:
 
 
 def test_a_sidecar_beyond_the_limit_is_refused(path: Path) -> None:
-    sums_path(path).write_bytes(GOOD)
+    sidecar_path(path).write_bytes(GOOD)
     with pytest.raises(tg.LimitError):
-        read_sums(path, tg.Limits(header_nbytes=10))
+        read_sidecar(path, tg.Limits(header_nbytes=10))
 
 
 def test_the_command_line(path: Path) -> None:
@@ -228,7 +228,7 @@ def test_the_command_line(path: Path) -> None:
 class TestDigests:
     @pytest.mark.parametrize("threads", [1, 2, 5])
     def test_any_stretches_in_any_order(self, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tensorglot.operations.digests.default_threads", lambda: threads)
+        monkeypatch.setattr("tensorglot.operations._digests.default_threads", lambda: threads)
         monkeypatch.setattr("tensorglot.threads.default_threads", lambda: threads)
         rng = random.Random(threads)
         data = rng.randbytes(3 * READ_NBYTES + 17)

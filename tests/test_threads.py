@@ -10,12 +10,12 @@ import time
 import pytest
 
 from tensorglot.memory import scratch
-from tensorglot.threads import each, in_order
+from tensorglot.threads import for_each, ordered_map
 
 NESTED = """
-from tensorglot.threads import each
+from tensorglot.threads import for_each
 seen = []
-each(lambda i: each(lambda j: seen.append((i, j)), range(4), threads=2), range(4), threads=2)
+for_each(lambda i: for_each(lambda j: seen.append((i, j)), range(4), threads=2), range(4), threads=2)
 assert sorted(seen) == [(i, j) for i in range(4) for j in range(4)]
 """
 
@@ -38,15 +38,15 @@ def test_no_work_is_under_way_when_an_error_leaves() -> None:
         ended.append(item)
 
     with pytest.raises(ValueError, match="first"):
-        each(work, range(50), threads=2)
+        for_each(work, range(50), threads=2)
     assert sorted(began) == sorted(ended)
     assert len(began) < 49
 
 
 def test_results_come_in_order_and_no_work_begins_when_nobody_asks_for_more() -> None:
-    assert list(in_order(lambda x: x * x, range(100))) == [x * x for x in range(100)]
+    assert list(ordered_map(lambda x: x * x, range(100))) == [x * x for x in range(100)]
     with pytest.raises(ZeroDivisionError):
-        list(in_order(lambda x: 1 // x, [3, 2, 1, 0]))
+        list(ordered_map(lambda x: 1 // x, [3, 2, 1, 0]))
     began: list[int] = []
 
     def work(item: int) -> int:
@@ -54,7 +54,7 @@ def test_results_come_in_order_and_no_work_begins_when_nobody_asks_for_more() ->
         time.sleep(0.02)
         return item
 
-    results = in_order(work, range(100), ahead=3)
+    results = ordered_map(work, range(100), ahead=3)
     assert next(results) == 0
     results.close()
     time.sleep(0.2)

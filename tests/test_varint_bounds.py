@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tensorglot import dynd
-from tensorglot.dynd import encode
-from tensorglot.dynd.plan import Kind, plan_of
+from tensorglot.dynd.codec import encode
+from tensorglot.dynd.schema import Kind, plan_of
 from tensorglot.dynd.value import Lists, Value
 from tensorglot.errors import FormatError, InputError
 from tensorglot.kernels import utf8

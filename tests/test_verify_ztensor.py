@@ -125,7 +125,7 @@ def test_a_part_that_cannot_be_read_hides_nothing_of_the_others() -> None:
 
 
 def test_a_checksum_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tensorglot.operations import check
+    from tensorglot.operations import _checksums as check
 
     calls: list[str] = []
     plain = check.check_part

@@ -19,8 +19,8 @@ import scipy.sparse
 
 import tensorglot as tg
 from peers import run
-from tensorglot.formats.ztensor import dtypes_in
-from tensorglot.formats.ztensor.words import LOGICAL_2, STORAGE_2
+from tensorglot.containers.ztensor import dtypes_in
+from tensorglot.containers.ztensor.constants import LOGICAL_2, STORAGE_2
 from tensorglot.model.dtypes import BY_NAME
 
 pytestmark = pytest.mark.peers

@@ -1,19 +1,24 @@
 """Every tensor has one identity, and can live in any container.
 
-A public name is loaded from its module when it is first used: the command line prints
-its help without waiting for NumPy, and who opens a file does not wait for `convert`.
+A public name is loaded from its module when it is first used (PEP 562): the command
+line prints its help without waiting for NumPy, and who opens a file does not wait for
+`convert`. This module is also where the layers are joined: what a lower one leaves to
+an upper one (the exports of a Tensor, the libraries whose values are taken) is
+provided here, by name, and loaded when it is first called.
 """
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from tensorglot.providers import provide
 
 if TYPE_CHECKING:
     from tensorglot import bson as bson
     from tensorglot import dynd as dynd
+    from tensorglot.containers.table import Format as Format
+    from tensorglot.containers.table import formats as formats
     from tensorglot.errors import AmbiguousFormat as AmbiguousFormat
     from tensorglot.errors import FormatError as FormatError
     from tensorglot.errors import InputError as InputError
@@ -25,8 +30,6 @@ if TYPE_CHECKING:
     from tensorglot.errors import TensorNotFound as TensorNotFound
     from tensorglot.errors import TruncatedError as TruncatedError
     from tensorglot.errors import UnsupportedError as UnsupportedError
-    from tensorglot.formats.table import Format as Format
-    from tensorglot.formats.table import formats as formats
     from tensorglot.limits import Limits as Limits
     from tensorglot.model.archive import Archive as Archive
     from tensorglot.model.tensor import Tensor as Tensor
@@ -45,12 +48,14 @@ if TYPE_CHECKING:
     from tensorglot.operations.verify import verify as verify
     from tensorglot.operations.writer import Writer as Writer
 
+__version__ = "0.2.0"
+
 _HOMES = {
+    "containers.table": ("Format", "formats"),
     "errors": (
         "AmbiguousFormat", "FormatError", "InputError", "IntegrityError", "LimitError", "LossWarning", "OutOfRange",
         "TensorNotFound", "TensorglotError", "TruncatedError", "UnsupportedError",
     ),
-    "formats.table": ("Format", "formats"),
     "limits": ("Limits",),
     "model.archive": ("Archive",),
     "model.tensor": ("Tensor",),
@@ -68,34 +73,33 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("bson", "dynd")
 """Modules that need no import of their own."""
 
-__all__ = sorted(_HOME_OF)
+_PROVIDERS = {
+    "tensor.arrow": ("bridges.arrow", "from_tensor"),
+    "tensor.awkward": ("bridges.awkward", "from_tensor"),
+    "tensor.cid": ("dynd", "cid"),
+    "tensor.dequantize": ("operations._dequantize", "dequantize"),
+    "tensor.dlpack": ("bridges.dlpack", "from_tensor"),
+    "tensor.numpy": ("dynd", "numpy"),
+    "tensor.scipy": ("bridges.scipy", "from_tensor"),
+    "tensor.serialize": ("dynd", "serialize"),
+    "tensor.tolist": ("dynd", "tolist"),
+}
+"""Who provides what the lower layers leave open."""
+for _point, (_module, _function) in _PROVIDERS.items():
+    provide(_point, f"tensorglot.{_module}", _function)
+
+__all__ = sorted([*_HOME_OF, "__version__"])
 
 
-def _public(name: str) -> Any:
-    return getattr(import_module(f"tensorglot.{_HOME_OF[name]}"), name)
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"tensorglot.{name}")
+    if name in _HOME_OF:
+        value = getattr(import_module(f"tensorglot.{_HOME_OF[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'tensorglot' has no attribute '{name}'", name=name)
 
 
-class _Package(ModuleType):
-    """This module's class, because one public name is also that of a folder."""
-
-    @property
-    def formats(self) -> Any:
-        return _public("formats")
-
-    @formats.setter
-    def formats(self, folder: ModuleType) -> None:
-        """The import system would bind the folder here; the function stays."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _MODULES:
-            return import_module(f"tensorglot.{name}")
-        if name in _HOME_OF:
-            value = self.__dict__[name] = _public(name)
-            return value
-        raise AttributeError(f"module 'tensorglot' has no attribute '{name}'", name=name, obj=self)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *_MODULES, *_HOME_OF})
-
-
-sys.modules[__name__].__class__ = _Package
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES, *__all__})

@@ -15,7 +15,7 @@ from functools import cache
 from itertools import chain, islice
 from typing import TypeVar
 
-__all__ = ["default_threads", "each", "in_order"]
+__all__ = ["default_threads", "for_each", "ordered_map"]
 
 _NAMES = "tensorglot"
 
@@ -37,7 +37,7 @@ def _on_ours() -> bool:
     return threading.current_thread().name.startswith(_NAMES)
 
 
-def each(work: Callable[[T], None], items: Iterable[T], threads: int | None = None) -> None:
+def for_each(work: Callable[[T], None], items: Iterable[T], threads: int | None = None) -> None:
     """Calls `work` on every item, on several threads where there are several items. The first error is raised.
 
     When it returns or raises, no work is under way: a caller may close what the work reads from.
@@ -63,7 +63,7 @@ def each(work: Callable[[T], None], items: Iterable[T], threads: int | None = No
         raise
 
 
-def in_order(
+def ordered_map(
     work: Callable[[S], T], items: Iterable[S], *, executor: Executor | None = None, ahead: int | None = None
 ) -> Iterator[T]:
     """`work` of each item, in their order, a few items before they are asked for, on threads or on the executor.

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.bridges.arrow_export import arrow_array
-from tensorglot.dynd.door import as_value
-from tensorglot.dynd.from_python import chars_to_array, stored_order
-from tensorglot.dynd.plan import Kind, Node, Plan
+from tensorglot.dynd.coerce.python import chars_to_array, stored_order
+from tensorglot.dynd.coerce.value import as_value
 from tensorglot.dynd.python_atoms import atoms_to_array
+from tensorglot.dynd.schema import Kind, Node, Plan
 from tensorglot.dynd.tensors import from_tensor as value_of
 from tensorglot.dynd.tensors import to_tensor as tensor_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
@@ -29,8 +29,8 @@ from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.extras import library
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.typebase import Type
-from tensorglot.model.types import Bytes, Fixed, FixedBytes, Option, Scalar, String, Struct, TypeType, Var, Void
+from tensorglot.model.types.algebra import Bytes, Fixed, FixedBytes, Option, Scalar, String, Struct, TypeType, Var, Void
+from tensorglot.model.types.base import Type
 
 __all__ = ["from_tensor", "to_tensor", "to_value", "type_of"]
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.dynd.from_python import stored_order
-from tensorglot.dynd.packing import is_missing
-from tensorglot.dynd.plan import Kind, Node
+from tensorglot.dynd.codec.packing import is_missing
+from tensorglot.dynd.coerce.python import stored_order
+from tensorglot.dynd.schema import Kind, Node
 from tensorglot.dynd.value import Positions, Value
 from tensorglot.errors import LimitError, UnsupportedError
-from tensorglot.model.types import Bytes, FixedBytes, FixedString, Scalar, String, TypeType, Void
+from tensorglot.model.types.algebra import Bytes, FixedBytes, FixedString, Scalar, String, TypeType, Void
 
 __all__ = ["arrow_array"]
 

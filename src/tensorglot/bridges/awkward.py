@@ -13,20 +13,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.dynd.door import as_value
-from tensorglot.dynd.from_numpy import numpy_type
-from tensorglot.dynd.from_python import chars_to_array, stored_order
-from tensorglot.dynd.packing import is_missing
-from tensorglot.dynd.plan import Kind, Node, Plan
+from tensorglot.dynd.codec.packing import is_missing
+from tensorglot.dynd.coerce.numpy import numpy_type
+from tensorglot.dynd.coerce.python import chars_to_array, stored_order
+from tensorglot.dynd.coerce.value import as_value
 from tensorglot.dynd.python_atoms import atoms_to_array
+from tensorglot.dynd.schema import Kind, Node, Plan
 from tensorglot.dynd.tensors import from_tensor as value_of
 from tensorglot.dynd.tensors import to_tensor as tensor_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.extras import library
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.typebase import Type
-from tensorglot.model.types import (
+from tensorglot.model.types.algebra import (
     Bytes,
     Fixed,
     FixedBytes,
@@ -39,6 +38,7 @@ from tensorglot.model.types import (
     Var,
     Void,
 )
+from tensorglot.model.types.base import Type
 
 __all__ = ["from_tensor", "to_tensor", "to_value", "type_of"]
 

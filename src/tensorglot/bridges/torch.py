@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.containers.table import for_target
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.extras import library
-from tensorglot.formats.table import for_target
+from tensorglot.io.local import Readable
 from tensorglot.io.sink import Writable
-from tensorglot.io.source import Readable
 from tensorglot.model.dtypes import BY_NAME, dtype_of, pack, unpack
 from tensorglot.operations.load import load
 from tensorglot.operations.open import open
@@ -90,18 +90,18 @@ def save_model(
     progress: Progress | None = None,
 ) -> None:
     """Writes all parameters and buffers of a module, tied ones once."""
-    row, version = for_target(target, format)
+    spec, version = for_target(target, format)
     state = _state(model)
     notes = dict(metadata or {})
-    if not row.ties:
+    if not spec.ties:
         for name, first in _tied(state).items():
             del state[name]
-            if row.metadata != "none":
+            if spec.metadata != "none":
                 notes[name] = first
     save(
         target,
         state,
-        format=f"{row.name}@{version}",
+        format=f"{spec.name}@{version}",
         metadata=notes if notes or metadata is not None else None,
         compression=compression,
         level=level,

@@ -5,14 +5,14 @@
     raw = tg.bson.encode_documents(matrix, "embedding")     # a document for each row
     matrix = tg.bson.decode_matrix(raw, "embedding")        # and back
 
-Reading and writing a collection is in `tensorglot.bridges.pymongo`.
+Reading and writing a collection is in `tensorglot.bson.mongodb`.
 """
 
 from tensorglot.bson.documents import decode_document, encode_document
 from tensorglot.bson.extjson import from_extjson, to_extjson
 from tensorglot.bson.inspect import FieldReport, inspect
 from tensorglot.bson.matrix import decode_matrix, encode_documents, encode_matrix
-from tensorglot.bson.neighbours import from_neighbour, to_neighbour
+from tensorglot.bson.other_databases import from_neighbour, to_neighbour
 from tensorglot.bson.quantize import Quantized, from_signed_bits, quantize, to_signed_bits
 from tensorglot.bson.vector import Vector, decode, encode
 from tensorglot.wire.bson_value import Binary, Int64, Raw

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.bson.normal import NUMPY, Normal, apply_ignored_bits, normalise
+from tensorglot.bson.coerce import NUMPY, VectorData, apply_ignored_bits, coerce_vector
 from tensorglot.bson.sources import Batch, batches, read_ids
 from tensorglot.errors import FormatError, InputError
 from tensorglot.model.payload import as_bytes
@@ -32,7 +32,7 @@ _EXPECTED_NBYTES = 4 << 30
 
 def encode_matrix(matrix: Any, dtype: str | None = None) -> list[bytes]:
     """The payload of each row of a matrix."""
-    normal = normalise(matrix, dtype, None, 2)
+    normal = coerce_vector(matrix, dtype, None, 2)
     return split(as_bytes(normal.data), len(normal.data), _row(normal))
 
 
@@ -42,7 +42,7 @@ def encode_documents(matrix: Any, key: str, ids: Sequence[Any] | None = None, dt
     The vector is at the dotted path `key`. With `ids` each document has an `_id`, which
     may be anything that BSON has; without them MongoDB gives its own.
     """
-    normal = normalise(matrix, dtype, None, 2)
+    normal = coerce_vector(matrix, dtype, None, 2)
     row, count = _row(normal), len(normal.data)
     data = as_bytes(normal.data)
     if path_bytes(key)[0] == b"_id\0":
@@ -61,7 +61,7 @@ def encode_documents(matrix: Any, key: str, ids: Sequence[Any] | None = None, dt
     return b"".join(parts)
 
 
-def _row(normal: Normal) -> Row:
+def _row(normal: VectorData) -> Row:
     return Row(normal.kind, normal.padding, normal.data.shape[1] * normal.data.itemsize)
 
 

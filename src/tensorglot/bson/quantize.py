@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.bson.normal import DTypeName, normalise
+from tensorglot.bson.coerce import DTypeName, coerce_vector
 from tensorglot.errors import InputError
 
 __all__ = ["Quantized", "from_signed_bits", "quantize", "to_signed_bits"]
@@ -64,7 +64,7 @@ def quantize(
     """
     if to not in ("int8", "packed_bit"):
         raise InputError(f"quantize to 'int8' or 'packed_bit', not {to!r}", rule="quantize.to")
-    values = normalise(matrix, "float32", None, 2).data
+    values = coerce_vector(matrix, "float32", None, 2).data
     if not np.isfinite(values).all():
         raise InputError("NaN and infinity cannot be quantized", rule="quantize.finite")
     if to == "packed_bit":

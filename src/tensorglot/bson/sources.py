@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from tensorglot.bson.vector import Vector, encode
 from tensorglot.errors import FormatError, InputError, escape
-from tensorglot.io.source import FileSource
+from tensorglot.io.local import FileSource
 from tensorglot.limits import DEFAULT
-from tensorglot.threads import each
+from tensorglot.threads import for_each
 from tensorglot.wire.bson import (
     BINARY,
     NULL,
@@ -70,7 +70,7 @@ class Run:
             start = first * row.nbytes
             gather(self.data, begins, row, out[start : start + len(begins) * row.nbytes])
 
-        each(gather_some, range(0, len(self.begins), step))
+        for_each(gather_some, range(0, len(self.begins), step))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.bson.normal import NUMPY, DTypeName, apply_ignored_bits, normalise
+from tensorglot.bson.coerce import NUMPY, DTypeName, apply_ignored_bits, coerce_vector
 from tensorglot.errors import InputError
 from tensorglot.extras import library
 from tensorglot.wire.bson import VECTOR_SUBTYPE, view
@@ -42,7 +42,7 @@ class Vector:
     def __init__(
         self, data: Any, dtype: str | None = None, padding: int | None = None, *, ignored_bits: IgnoredBits = "error"
     ) -> None:
-        normal = normalise(data, dtype, padding, 1, ignored_bits)
+        normal = coerce_vector(data, dtype, padding, 1, ignored_bits)
         _set(self, normal.data.copy(), normal.kind.name, normal.padding)
 
     @property
@@ -112,7 +112,7 @@ def encode(
     or pymongo's BinaryVector. Integers for `packed_bit` are bytes of eight bits; bools
     are single bits. Nothing is rounded but to float32, and nothing is out of range.
     """
-    normal = normalise(array, dtype, padding, 1, ignored_bits)
+    normal = coerce_vector(array, dtype, padding, 1, ignored_bits)
     return bytes((normal.kind.code, normal.padding)) + normal.data.tobytes()
 
 

@@ -17,9 +17,9 @@ from tensorglot.cli.terminal import WIDE, Column, informative, message, print_js
 from tensorglot.errors import escape
 
 if TYPE_CHECKING:
-    from tensorglot.operations.cast import Cast
+    from tensorglot.operations._cast import Cast
+    from tensorglot.operations._conversion_plan import Plan
     from tensorglot.operations.convert import Conversion
-    from tensorglot.operations.plan import Plan
 
 __all__ = ["command"]
 
@@ -118,7 +118,7 @@ def _dtype(given: Sequence[str]) -> str | dict[str, str] | None:
 
 
 def _print_done(target: str, report: Conversion, *, losses: bool) -> None:
-    from tensorglot.formats.table import named
+    from tensorglot.containers.table import named
     from tensorglot.model.tensor import human_nbytes
 
     rate = report.nbytes / report.seconds if report.seconds else 0

@@ -107,7 +107,7 @@ def type_(text: str | None, file: str | None, as_json: bool) -> None:
       tensorglot dynd type --of weights.npy
     """
     from tensorglot import dynd
-    from tensorglot.model.types import symbolic
+    from tensorglot.model.types.algebra import symbolic
 
     if (text is None) == (file is None):
         raise click.UsageError("Give a type, or a file with --of.")

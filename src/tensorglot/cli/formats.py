@@ -25,21 +25,21 @@ def command(as_json: bool) -> None:
     """
     import tensorglot as tg
 
-    rows = tg.formats()
+    specs = tg.formats()
     if as_json:
-        print_json([row.to_dict() for row in rows])
+        print_json([spec.to_dict() for spec in specs])
         return
     print_table(
         [
-            Column("format", [row.name for row in rows]),
-            Column("suffix", [" ".join(row.suffixes) for row in rows]),
-            Column("reads", [" ".join(row.versions) or "-" for row in rows]),
-            Column("writes", [" ".join(row.writes) or "-" for row in rows]),
-            Column("metadata", [row.metadata for row in rows]),
-            Column("compression", [" ".join(row.compression) or "-" for row in rows]),
+            Column("format", [spec.name for spec in specs]),
+            Column("suffix", [" ".join(spec.suffixes) for spec in specs]),
+            Column("reads", [" ".join(spec.versions) or "-" for spec in specs]),
+            Column("writes", [" ".join(spec.writes) or "-" for spec in specs]),
+            Column("metadata", [spec.metadata for spec in specs]),
+            Column("compression", [" ".join(spec.compression) or "-" for spec in specs]),
         ]
     )
     print()
-    print_fields([(f"{row.name}@{version}", note) for row in rows for version, note in row.notes.items()])
+    print_fields([(f"{spec.name}@{version}", note) for spec in specs for version, note in spec.notes.items()])
     print()
-    print_fields([(f"checksums of {row.name}", " ".join(row.checksums)) for row in rows if row.checksums])
+    print_fields([(f"checksums of {spec.name}", " ".join(spec.checksums)) for spec in specs if spec.checksums])

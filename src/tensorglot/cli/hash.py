@@ -32,8 +32,8 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
       tensorglot hash model.bt --json | jq -r .cid
     """
     import tensorglot as tg
-    from tensorglot.operations.choose import selected
-    from tensorglot.operations.identity import cids, together
+    from tensorglot.operations._patterns import selected
+    from tensorglot.operations.identify import cids, together
     from tensorglot.operations.verify import Problem
 
     with tg.open(source_of(file), format=format, verify="lazy") as archive, progress_bar("hashing") as progress:

@@ -38,16 +38,16 @@ def command(file: str, name: str | None, format: str | None, as_json: bool) -> N
       tensorglot info model.bt --json | jq .metadata
     """
     import tensorglot as tg
+    from tensorglot.operations._jsonable import jsonable
     from tensorglot.operations.listing import summarize
-    from tensorglot.operations.plain import plain
 
     with tg.open(source_of(file), format=format) as archive:
         if name is not None:
-            fields = plain(archive.info(name))
+            fields = jsonable(archive.info(name))
             (print_json if as_json else _print_tensor)(fields)
             return
         summary = summarize(archive)
-        metadata, notes = plain(archive.metadata), archive.notes
+        metadata, notes = jsonable(archive.metadata), archive.notes
     if as_json:
         said = [{"rule": note.rule, "message": note.message} for note in notes]
         print_json({"file": file, **summary.to_dict(), "metadata": metadata, "notes": said})

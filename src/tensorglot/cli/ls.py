@@ -51,7 +51,7 @@ def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None
     """
     import tensorglot as tg
     from tensorglot.model.tensor import human_nbytes
-    from tensorglot.operations.choose import selected
+    from tensorglot.operations._patterns import selected
     from tensorglot.operations.listing import entries
 
     with tg.open(source_of(file), format=format) as archive:

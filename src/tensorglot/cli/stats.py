@@ -38,7 +38,7 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
       tensorglot stats model.bt '*.bias' --json
     """
     import tensorglot as tg
-    from tensorglot.operations.choose import selected
+    from tensorglot.operations._patterns import selected
     from tensorglot.operations.stats import stats
 
     with tg.open(source_of(file), format=format, verify="lazy") as archive, progress_bar("reading") as progress:

@@ -77,7 +77,7 @@ def import_(source: str, target: str, name: str | None, key: str | None, dtype: 
       tensorglot vectors import embeddings.npy mongodb://localhost/shop.products
       tensorglot vectors import model.zt vectors.bson --from embed --key meta.v
     """
-    from tensorglot.bridges.places import natural, read_place
+    from tensorglot.bson.places import natural, read_place
 
     found = read_place(source, name)
     _write(source, target, natural(found.matrix, dtype), key or found.name or DEFAULT_KEY, {}, as_json)
@@ -98,7 +98,7 @@ def export(source: str, target: str, name: str | None, key: str | None, on_missi
       tensorglot vectors export mongodb://localhost/shop.products embeddings.npy
       tensorglot vectors export dump/products.bson.gz v.zt --on-missing skip
     """
-    from tensorglot.bridges.places import read_place
+    from tensorglot.bson.places import read_place
 
     with progress_bar("reading", unit="documents") as progress:
         found = read_place(source, name, on_missing=on_missing, progress=progress)
@@ -108,7 +108,7 @@ def export(source: str, target: str, name: str | None, key: str | None, on_missi
 def _write(
     source: str, target: str, matrix: NDArray[Any], key: str, others: dict[str, NDArray[np.float32]], as_json: bool
 ) -> None:
-    from tensorglot.bridges.places import write_place
+    from tensorglot.bson.places import write_place
 
     with progress_bar("writing", unit="documents") as progress:
         write_place(target, key, matrix, others=others, progress=progress)
@@ -134,7 +134,7 @@ def inspect(source: str, as_json: bool) -> int:
       tensorglot vectors inspect dump/products.bson
       tensorglot vectors inspect mongodb://localhost/shop.products --json
     """
-    from tensorglot.bridges.places import inspect_place
+    from tensorglot.bson.places import inspect_place
 
     fields = inspect_place(source)
     if as_json:
@@ -183,7 +183,7 @@ def quantize(
       tensorglot vectors quantize e.npy bits.bson --to packed_bit
     """
     import tensorglot as tg
-    from tensorglot.bridges.places import holds_several, natural, read_place
+    from tensorglot.bson.places import holds_several, natural, read_place
 
     found = read_place(source, name, on_missing=on_missing)
     smaller = tg.bson.quantize(found.matrix, to=to)
@@ -219,8 +219,8 @@ def migrate(collection: str, key: str, dry_run: bool, batch_size: int, as_json: 
       tensorglot vectors migrate mongodb://localhost/shop.products --dry-run
       tensorglot vectors migrate mongodb://localhost/shop.products --key meta.v
     """
-    from tensorglot.bridges.mongo_migrate import migrate as run
-    from tensorglot.bridges.places import collection_at
+    from tensorglot.bson.migrate import migrate as run
+    from tensorglot.bson.places import collection_at
     from tensorglot.model.tensor import human_nbytes
 
     with collection_at(collection) as found, progress_bar("migrating", unit="documents") as progress:

@@ -22,9 +22,11 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.dynd import cbor, inputs
-from tensorglot.dynd.decode import decode
-from tensorglot.dynd.door import (
+from tensorglot.dynd import cbor
+from tensorglot.dynd.codec import inputs
+from tensorglot.dynd.codec.decode import decode
+from tensorglot.dynd.codec.encode import encoded, type_header
+from tensorglot.dynd.coerce.value import (
     as_tensor,
     as_type,
     as_value,
@@ -34,18 +36,17 @@ from tensorglot.dynd.door import (
     typeof,
     value_pieces,
 )
-from tensorglot.dynd.encode import encoded, type_header
+from tensorglot.dynd.export.numpy import to_numpy
+from tensorglot.dynd.export.python import to_python
 from tensorglot.dynd.merkle import Link, found_in
 from tensorglot.dynd.tensors import from_tensor, to_tensor
-from tensorglot.dynd.to_numpy import to_numpy
-from tensorglot.dynd.to_python import to_python
 from tensorglot.dynd.value import Value
 from tensorglot.errors import FormatError
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.typebase import Type
-from tensorglot.model.types import ANY, Array
-from tensorglot.model.typestring import parse, text_of
+from tensorglot.model.types.algebra import ANY, Array
+from tensorglot.model.types.base import Type
+from tensorglot.model.types.text import parse, text_of
 from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, data_cid, encode_node
 
 __all__ = [

@@ -18,18 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from tensorglot.dynd.encode import encoded
-from tensorglot.dynd.packing import packed_bytes
-from tensorglot.dynd.plan import Kind, Node
+from tensorglot.dynd.codec.encode import encoded
+from tensorglot.dynd.codec.packing import packed_bytes
 from tensorglot.dynd.python_atoms import array_to_atoms
+from tensorglot.dynd.schema import Kind, Node
 from tensorglot.dynd.value import Value
 from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.limits import Limits
 from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.typebase import Type
-from tensorglot.model.types import Bytes, Fixed, Scalar, Storage, String, Struct, Tuple, Void, leading, symbolic
-from tensorglot.model.typescan import TEXT_NBYTES
-from tensorglot.model.typestring import parse_canonical, text_of
+from tensorglot.model.types.algebra import Bytes, Fixed, Scalar, Storage, String, Struct, Tuple, Void, leading, symbolic
+from tensorglot.model.types.base import Type
+from tensorglot.model.types.scan import TEXT_NBYTES
+from tensorglot.model.types.text import parse_canonical, text_of
 from tensorglot.wire import cbor
 from tensorglot.wire.cid import CID, data_blocks, decode_node, encode_node
 

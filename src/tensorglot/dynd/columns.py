@@ -15,18 +15,18 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.dynd.boxes import Boxes
-from tensorglot.dynd.check import first_fault
-from tensorglot.dynd.decode import decode
-from tensorglot.dynd.encode import measured
-from tensorglot.dynd.inputs import Memory as Input
-from tensorglot.dynd.plan import Kind, Node, check_shape, plan_of
+from tensorglot.dynd.codec.boxes import Boxes
+from tensorglot.dynd.codec.check import first_fault
+from tensorglot.dynd.codec.decode import decode
+from tensorglot.dynd.codec.encode import measured
+from tensorglot.dynd.codec.inputs import Memory as Input
+from tensorglot.dynd.schema import Kind, Node, check_shape, plan_of
 from tensorglot.dynd.value import Column, Lists, Positions, Value, child_need, lists_of
 from tensorglot.errors import FormatError, LimitError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.payload import Encoded, Memory
 from tensorglot.model.tensor import Part, Tensor
-from tensorglot.model.types import ANY, Array
+from tensorglot.model.types.algebra import ANY, Array
 
 __all__ = ["from_parts"]
 

@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from tensorglot.dynd.door import as_tensor, typeof
+from tensorglot.dynd.coerce.value import as_tensor, typeof
+from tensorglot.dynd.export.python import to_python
 from tensorglot.dynd.merkle import Link
 from tensorglot.dynd.tensors import from_tensor, to_tensor
-from tensorglot.dynd.to_python import to_python
 from tensorglot.errors import InputError
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.typebase import Type
-from tensorglot.model.types import Complex, Fixed, Option, Pointer, Scalar, Storage, Struct, Tuple, Var
-from tensorglot.model.typestring import parse
+from tensorglot.model.types.algebra import Complex, Fixed, Option, Pointer, Scalar, Storage, Struct, Tuple, Var
+from tensorglot.model.types.base import Type
+from tensorglot.model.types.text import parse
 
 __all__ = ["from_json", "to_json"]
 

@@ -7,8 +7,7 @@ leave.
 
 from __future__ import annotations
 
-from tensorglot.model.typebase import Type
-from tensorglot.model.types import (
+from tensorglot.model.types.algebra import (
     Fixed,
     Function,
     Storage,
@@ -19,6 +18,7 @@ from tensorglot.model.types import (
     Var,
     symbolic,
 )
+from tensorglot.model.types.base import Type
 
 __all__ = ["matches"]
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from tensorglot.errors import InputError, TensorNotFound
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.typebase import Type
+from tensorglot.model.types.base import Type
 from tensorglot.wire.cid import CID, data_blocks, data_cid
 
 __all__ = ["Link", "found_in"]
@@ -70,7 +70,7 @@ class Link:
 
     def freeze(self, store: MutableMapping[CID, bytes] | None = None) -> CID:
         """Names the value by its bytes, and puts these into a store if one is given."""
-        from tensorglot.dynd.door import tensor_pieces
+        from tensorglot.dynd.coerce.value import tensor_pieces
 
         sink = None if store is None else lambda cid, block: store.__setitem__(cid, bytes(block))
         self._cid, _ = data_cid(tensor_pieces(self.value), sink)

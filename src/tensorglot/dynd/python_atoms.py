@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from tensorglot.dynd.atoms import Atom
 from tensorglot.dynd.merkle import Link
 from tensorglot.errors import InputError
-from tensorglot.model.typebase import Type
-from tensorglot.model.types import Complex, FixedBytes, FixedString, Merkle, Scalar, Void
+from tensorglot.model.types.algebra import Complex, FixedBytes, FixedString, Merkle, Scalar, Void
+from tensorglot.model.types.base import Type
 from tensorglot.wire.cid import BLAKE3, CID
 
 __all__ = ["array_to_atoms", "atoms_to_array", "refuse"]

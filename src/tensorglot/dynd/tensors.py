@@ -14,20 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.dynd.boxes import boxes_payload
+from tensorglot.dynd.codec.boxes import boxes_payload
+from tensorglot.dynd.codec.decode import decode
+from tensorglot.dynd.codec.encode import encoded
+from tensorglot.dynd.codec.inputs import Memory as Input
 from tensorglot.dynd.columns import from_parts
-from tensorglot.dynd.decode import decode
-from tensorglot.dynd.densify import densified
-from tensorglot.dynd.encode import encoded
-from tensorglot.dynd.inputs import Memory as Input
-from tensorglot.dynd.plan import Kind, Node, plan_of
+from tensorglot.dynd.export.dense import densified
+from tensorglot.dynd.schema import Kind, Node, plan_of
 from tensorglot.dynd.value import Column, Lists, Value
 from tensorglot.errors import FormatError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.dtypes import BY_NAME, DType, pack
 from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import NESTED, NUMPY_RANK, TYPE_ATTRIBUTE, Part, Tensor
-from tensorglot.model.types import dense_parts
+from tensorglot.model.types.algebra import dense_parts
 
 __all__ = ["SERIALIZED", "from_tensor", "to_tensor"]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.dynd.plan import HUGE, Kind, Node, Plan
+from tensorglot.dynd.schema import HUGE, Kind, Node, Plan
 
 __all__ = ["Column", "Lists", "Positions", "Value", "child_need", "lists_of"]
 

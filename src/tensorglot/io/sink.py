@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import BinaryIO, Protocol, TypeAlias, cast
 
 from tensorglot.errors import InputError
-from tensorglot.io.source import FileSource
+from tensorglot.io.local import FileSource
 from tensorglot.memory import Scratch
 
 __all__ = ["AtomicFile", "Stored", "Writable", "replace_tail", "temporary_name", "write_stream"]

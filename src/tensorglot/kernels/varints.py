@@ -1,6 +1,6 @@
 """Varint chains: bytes with counts between them, to columns and back.
 
-A program is the tree of one type, as rows with one for each node (`tensorglot.dynd.plan`
+A program is the tree of one type, as rows with one for each node (`tensorglot.dynd.schema`
 says what is in them). What is open is a stack of frames, so that a run can stop
 wherever input, room or help is needed and go on from there; depth costs no recursion.
 A frame counts the values of its node that are to come, and of a BLOCK their bytes.

@@ -2,7 +2,7 @@
 
 The bytes have passed `cbor_check`. A scan fills the columns of every entry that has
 the common form: definite texts, known words, no field of somebody's own. An entry of
-any other form, lawful or not, is only marked as ODD, and the format's reader, which
+any other form, lawful or not, is only marked as SLOW_PATH, and the format's reader, which
 knows every rule, looks at it alone. So there are no refusals here, and a file of a
 hundred thousand ordinary tensors costs no Python for each.
 
@@ -21,7 +21,7 @@ try:
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 
-ODD = 1
+SLOW_PATH = 1
 """The entry is for the format's reader."""
 CUSTOM = 2
 """The entry has fields beside the known ones."""
@@ -343,7 +343,7 @@ def scan_entries(
                 flags[row] = CUSTOM
                 walk.skip()
         if walk.odd or seen != 63:
-            flags[row] = ODD
+            flags[row] = SLOW_PATH
             rank = 0
             checksum_sizes[row] = -1
             walk.odd = False
@@ -457,7 +457,7 @@ def scan_objects(
             else:
                 walk.odd = True
         if walk.odd or seen != 15 or (encoding_codes[row] > 0) != (decoded[row] >= 0):
-            flags[row] = ODD
+            flags[row] = SLOW_PATH
             rank = 0
             checksum_sizes[row] = -1
             walk.odd = False

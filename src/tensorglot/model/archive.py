@@ -224,7 +224,7 @@ class Archive(Mapping[str, Tensor]):
             return self.part(row, name).swapped_chunks()
         return self.payload(row, name).chunks()
 
-    def under(self, index: Index) -> Archive:
+    def with_index(self, index: Index) -> Archive:
         """The same source under another index."""
         return Archive(index, self.source, limits=self.limits)
 

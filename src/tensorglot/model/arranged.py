@@ -14,7 +14,7 @@ from tensorglot.model.dtypes import DType
 from tensorglot.model.payload import Codec
 from tensorglot.model.rows import Rows
 from tensorglot.model.strided import Strided
-from tensorglot.model.widened import Widened
+from tensorglot.model.subbyte import UnpackedSubByte
 
 __all__ = ["add_array"]
 
@@ -44,7 +44,7 @@ def add_array(
         strided = Strided(shape, strides, itemsize, codec, count * itemsize)
         outer = codec if strided.in_order else strided
     if dtype.packed:
-        outer = Widened(dtype, count, outer)
+        outer = UnpackedSubByte(dtype, count, outer)
     rows.add(
         name,
         dtype,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tensorglot.errors import escape
 from tensorglot.model.dtypes import TABLE, DType
 from tensorglot.model.payload import Codec, Payload, Source
-from tensorglot.model.types import Type
+from tensorglot.model.types.algebra import Type
 
 __all__ = [
     "UNKNOWN",

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from tensorglot.errors import FormatError, InputError, escape
 from tensorglot.model.dtypes import BY_NAME, DType, dtype_of
 from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE, Tensor
-from tensorglot.model.types import Fixed, Type, Void, dense
-from tensorglot.model.typestring import parse_canonical
+from tensorglot.model.types.algebra import Fixed, Type, Void, dense
+from tensorglot.model.types.text import parse_canonical
 
 __all__ = ["COO", "CSR", "LAYOUTS", "MX", "QUANT_GROUP", "Arrangement", "Piece", "arrange", "assemble", "check_values"]
 

@@ -31,9 +31,9 @@ __all__ = [
     "Threaded",
     "as_bytes",
     "buffers",
+    "inner_payload",
     "joined",
     "place",
-    "under",
 ]
 
 PIECE_NBYTES = 8 << 20
@@ -216,7 +216,7 @@ def joined(arrays: list[NDArray[Any]], pads: Sequence[bytes] | None = None) -> b
     return b"".join(cast("list[bytes]", arrays))
 
 
-def under(payload: Encoded, inner: Codec | None, nbytes: int) -> Span | Encoded:
+def inner_payload(payload: Encoded, inner: Codec | None, nbytes: int) -> Span | Encoded:
     """What a codec over another codec decodes: the span as it is, or what the inner one makes of it."""
     if inner is None:
         return Span(payload.source, payload.begin, payload.end)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.model.payload import Buffer, Codec, Encoded, Payload, under
+from tensorglot.model.payload import Buffer, Codec, Encoded, Payload, inner_payload
 from tensorglot.model.slicing import Selection, read_block
 
 __all__ = ["Strided"]
@@ -77,7 +77,7 @@ class Strided:
         for starts, counts in _boxes(self.shape, first, last):
             count = math.prod(counts)
             values[done : done + count].reshape(counts)[...] = self._box(
-                under(payload, self.inner, self.inner_nbytes), starts, counts, carrier
+                inner_payload(payload, self.inner, self.inner_nbytes), starts, counts, carrier
             )
             done += count
         if not exact:
@@ -89,7 +89,7 @@ class Strided:
 
     def array(self, payload: Encoded, dtype: np.dtype[Any]) -> NDArray[Any]:
         """The whole array: as it lies where that wastes and repeats nothing, else in C order."""
-        below = under(payload, self.inner, self.inner_nbytes)
+        below = inner_payload(payload, self.inner, self.inner_nbytes)
         shared = below.view()
         if shared is not None:
             return np.ndarray(self.shape, dtype, shared, 0, self.strides)
@@ -112,9 +112,9 @@ class Strided:
         begin = sum(axis.start * stride for axis, stride in zip(selection.axes, self.strides, strict=True))
         steps = [axis.step * stride for axis, stride in zip(selection.axes, self.strides, strict=True)]
         counts = tuple(axis.count for axis in selection.axes)
-        result: NDArray[Any] = _block(under(payload, self.inner, self.inner_nbytes), begin, counts, steps, dtype)[
-            (*selection.finish, ...)
-        ]
+        result: NDArray[Any] = _block(
+            inner_payload(payload, self.inner, self.inner_nbytes), begin, counts, steps, dtype
+        )[(*selection.finish, ...)]
         return result
 
     def _box(

@@ -1,8 +1,8 @@
 """A tensor is a type plus named flat parts. Nothing of it is read until somebody asks.
 
 A dense tensor has one part, `data`. Other layouts (sparse, quantized, nested) have
-several, and what they mean together is known to the verbs in EXPORTS, which the
-model names and does not import: each is loaded when it is first called.
+several, and what they mean together is known to upper layers: they provide the
+exports (`cid`, `awkward`, `dequantize`, …) that a Tensor has as methods.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -22,22 +21,10 @@ from tensorglot.model.payload import PIECE_NBYTES, Chunk, Encoded, Memory, Paylo
 from tensorglot.model.slicing import Index as BasicIndex
 from tensorglot.model.slicing import gather, select
 from tensorglot.model.strided import Strided
-from tensorglot.model.types import FixedBytes, Type, dense, leading
+from tensorglot.model.types.algebra import FixedBytes, Type, dense, leading
+from tensorglot.providers import provided
 
-__all__ = ["EXPORTS", "NESTED", "NUMPY_RANK", "TYPE_ATTRIBUTE", "Part", "Tensor", "human_nbytes"]
-
-EXPORTS: dict[str, str] = {
-    "serialize": "tensorglot.dynd:serialize",
-    "cid": "tensorglot.dynd:cid",
-    "numpy": "tensorglot.dynd:numpy",
-    "tolist": "tensorglot.dynd:tolist",
-    "awkward": "tensorglot.bridges.awkward:from_tensor",
-    "arrow": "tensorglot.bridges.arrow:from_tensor",
-    "scipy": "tensorglot.bridges.scipy:from_tensor",
-    "dlpack": "tensorglot.bridges.dlpack:from_tensor",
-    "dequantize": "tensorglot.operations.dequantize:dequantize",
-}
-"""Where the verbs of a Tensor live that need more than the model."""
+__all__ = ["NESTED", "NUMPY_RANK", "TYPE_ATTRIBUTE", "Part", "Tensor", "human_nbytes"]
 
 NESTED = "nested"
 """The layout of a value that is no block of elements: its parts are the columns of its type."""
@@ -353,8 +340,7 @@ class Tensor:
         return self._export("dequantize")  # type: ignore[no-any-return]
 
     def _export(self, verb: str, **options: Any) -> Any:
-        module, function = EXPORTS[verb].split(":")
-        return getattr(import_module(module), function)(self, **options)
+        return provided(f"tensor.{verb}")(self, **options)
 
     def __repr__(self) -> str:
         part = self.parts.get("data") if self.layout == "dense" else None

@@ -18,22 +18,22 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from tensorglot.containers.table import Format, PerTensor, WriteOptions, for_target
 from tensorglot.errors import InputError, LossWarning, UnsupportedError
-from tensorglot.formats.table import Format, WriteOptions, for_target
 from tensorglot.io.sink import Writable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.joined import taken
 from tensorglot.model.tensor import Tensor, human_nbytes
-from tensorglot.operations.cast import Cast, cast_part, dequantized_part
-from tensorglot.operations.choose import DTypes, Rename, Select
+from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._cast import Cast, cast_part, dequantized_part
+from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, make_plan
+from tensorglot.operations._patterns import DTypes, Rename, Select
+from tensorglot.operations._sidecar import write_sidecar
 from tensorglot.operations.collect import collect
 from tensorglot.operations.open import Verify, open
-from tensorglot.operations.opened import Given, opened
-from tensorglot.operations.plan import Loss, Plan, Wishes, make_plan
 from tensorglot.operations.save import Progress, check_expressible, save_archive
-from tensorglot.operations.sums import write_sums
 from tensorglot.operations.verify import Problem, Report
 
 __all__ = ["Conversion", "OnLoss", "convert"]
@@ -108,13 +108,15 @@ def convert(
     if sums and path is None:
         raise InputError("checksums go beside a file that has a name", rule="sums.source")
     begun = time.perf_counter()
-    row, version = for_target(target, format)
-    with opened(source, format=source_format, verify=verify, limits=limits) as archive:
-        plan = make_plan(archive, row, version, Wishes(select, rename, dtype, metadata, compression, checksum, sums))
+    spec, version = for_target(target, format)
+    with as_archive(source, format=source_format, verify=verify, limits=limits) as archive:
+        plan = make_plan(
+            archive, spec, version, ConvertOptions(select, rename, dtype, metadata, compression, checksum, sums)
+        )
         refused = tuple(loss for loss in plan.losses if loss.refused) if on_loss == "error" else ()
-        converted, accounts = _converted(archive, plan, row, on_loss, executor)
-        options = WriteOptions(version, compression, level, plan.checksum)
-        check_expressible(converted, row, options)
+        converted, accounts = _converted(archive, plan, spec, on_loss, executor)
+        options = WriteOptions(version, PerTensor(compression), level, PerTensor(plan.checksum))
+        check_expressible(converted, spec, options)
         if dry_run:
             return _report(plan, (), begun, refused)
         if refused:
@@ -123,10 +125,10 @@ def convert(
             for loss in plan.losses:
                 warnings.warn(str(loss), LossWarning, stacklevel=2)
         _verify(archive, plan)
-        save_archive(target, converted, row, options, durable=durable, progress=progress)
+        save_archive(target, converted, spec, options, durable=durable, progress=progress)
     if sums and path is not None:
         with open(path, format=plan.target) as written:
-            write_sums(written, path)
+            write_sidecar(written, path)
     casts = tuple(account() for account in accounts)
     if on_loss == "warn":
         for cast in casts:
@@ -169,22 +171,22 @@ def _verify(archive: Archive, plan: Plan) -> None:
 
 
 def _converted(
-    archive: Archive, plan: Plan, row: Format, on_loss: OnLoss, executor: Executor | None
+    archive: Archive, plan: Plan, spec: Format, on_loss: OnLoss, executor: Executor | None
 ) -> tuple[Archive, list[Callable[[], Cast]]]:
     """The archive to be written, and what will know how its casts went."""
     index = archive.index
     kept = taken(index, np.array([index.positions[step.source] for step in plan.steps], np.int64))
     kept = replace(kept, names=[step.target for step in plan.steps], metadata=plan.metadata)
     if not any(step.action in ("cast", "dequantize") for step in plan.steps):
-        return archive.under(kept if row.attributes else replace(kept, attributes={})), []
-    archive = archive.under(kept)
+        return archive.with_index(kept if spec.attributes else replace(kept, attributes={})), []
+    archive = archive.with_index(kept)
     tensors: dict[str, Tensor] = {}
     accounts: list[Callable[[], Cast]] = []
     strict = on_loss == "error"
     for position, step in enumerate(plan.steps):
         tensor = archive.tensor_at(position)
         # Attributes that say how a tensor is quantized say nothing of its real values.
-        attributes = tensor.attributes if row.attributes and step.action != "dequantize" else {}
+        attributes = tensor.attributes if spec.attributes and step.action != "dequantize" else {}
         if step.action not in ("cast", "dequantize"):
             tensors[step.target] = replace(tensor, attributes=attributes)
             continue

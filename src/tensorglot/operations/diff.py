@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, TypeAlias
 
+from tensorglot.containers.table import named
 from tensorglot.errors import escape
-from tensorglot.formats.table import named
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Part, Tensor
-from tensorglot.operations.compare import Comparison, compare
-from tensorglot.operations.opened import Given, opened
+from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._compare import Comparison, compare
 from tensorglot.operations.save import Progress
-from tensorglot.threads import in_order
+from tensorglot.threads import ordered_map
 
 __all__ = ["Change", "Diff", "Kind", "diff"]
 
@@ -130,7 +130,7 @@ class Diff:
 
 def diff(a: Given, b: Given, *, limits: Limits | None = None, progress: Progress | None = None) -> Diff:
     """Compares two files, archives or mappings of arrays."""
-    with opened(a, limits=limits) as one, opened(b, limits=limits) as two:
+    with as_archive(a, limits=limits) as one, as_archive(b, limits=limits) as two:
         names = [*one, *(name for name in two if name not in one)]
         nbytes = [one[name].nbytes if name in one else 0 for name in names]
         total, done, equal = sum(nbytes), 0, 0
@@ -139,7 +139,7 @@ def diff(a: Given, b: Given, *, limits: Limits | None = None, progress: Progress
         def compared(batch: range) -> tuple[range, list[list[Change]]]:
             return batch, [list(_tensor_changes(names[i], one, two)) for i in batch]
 
-        for batch, found in in_order(compared, _batches(nbytes)):
+        for batch, found in ordered_map(compared, _batches(nbytes)):
             equal += found.count([])
             changes += chain.from_iterable(found)
             done += sum(nbytes[i] for i in batch)
@@ -177,8 +177,8 @@ def _holds(archive: Archive, what: Literal["metadata", "attributes"]) -> bool:
     """The format of an archive has a place for it. Arrays in memory say nothing unless they say something."""
     if archive.format == "memory":
         return archive.metadata is not None if what == "metadata" else bool(archive.index.attributes)
-    row = named(archive.format)[0]
-    return row.attributes if what == "attributes" else row.metadata != "none"
+    spec = named(archive.format)[0]
+    return spec.attributes if what == "attributes" else spec.metadata != "none"
 
 
 def _tensor_changes(name: str, one: Archive, two: Archive) -> Iterator[Change]:

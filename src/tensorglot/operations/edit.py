@@ -14,15 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tensorglot.containers.table import Format, WriteOptions, named
 from tensorglot.errors import InputError, UnsupportedError
-from tensorglot.formats.table import Format, WriteOptions, named
 from tensorglot.io.sink import AtomicFile, replace_tail
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
+from tensorglot.operations._sidecar import move_sidecar, read_sidecar
 from tensorglot.operations.open import open
 from tensorglot.operations.save import Progress, check_metadata, reported
-from tensorglot.operations.sums import moved_sums, read_sums
 
 __all__ = ["Edit", "edit"]
 
@@ -63,14 +63,14 @@ def edit(
     in that moment.
     """
     with open(path, format=format, limits=limits) as archive:
-        row, version = _editable(archive)
+        spec, version = _editable(archive)
         old = dict(archive.metadata or {})
         new = _changed(old, metadata or {}, remove)
         if new == old:
             return Edit(archive.format, new, changed=False, in_place=False)
-        check_metadata(new, row)
-        sums = read_sums(path, archive.limits)
-        chunks = _chunks(archive, new, row, version)
+        check_metadata(new, spec)
+        sums = read_sidecar(path, archive.limits)
+        chunks = _chunks(archive, new, spec, version)
         if in_place:
             _write_tail(path, archive, chunks, durable)
         else:
@@ -80,19 +80,19 @@ def edit(
         kind = archive.format
     if sums is not None:
         with open(path, format=kind, limits=limits) as archive:
-            moved_sums(archive, path, sums)
+            move_sidecar(archive, path, sums)
     return Edit(kind, new, changed=True, in_place=in_place)
 
 
 def _editable(archive: Archive) -> tuple[Format, str]:
-    row, version = named(archive.format)
+    spec, version = named(archive.format)
     if archive.source is None:
         raise UnsupportedError("a checkpoint in several files: edit one of them", rule="edit.source")
-    if row.metadata == "none":
-        raise UnsupportedError(f"{row.name} has no metadata", rule="save.metadata")
-    if version is None or version not in row.writes:
+    if spec.metadata == "none":
+        raise UnsupportedError(f"{spec.name} has no metadata", rule="save.metadata")
+    if version is None or version not in spec.writes:
         raise UnsupportedError(f"{archive.format} can be read, not written: convert it", rule="format.write")
-    return row, version
+    return spec, version
 
 
 def _changed(old: Mapping[str, Any], metadata: Mapping[str, Any], remove: Iterable[str]) -> dict[str, Any]:
@@ -104,12 +104,10 @@ def _changed(old: Mapping[str, Any], metadata: Mapping[str, Any], remove: Iterab
     return new
 
 
-def _chunks(archive: Archive, metadata: Mapping[str, Any], row: Format, version: str) -> Iterator[Chunk]:
-    edited = getattr(row.module, "edited", None)
-    if edited is not None:
-        chunks: Iterator[Chunk] = edited(archive, metadata)
-        return chunks
-    return row.module.write(archive.under(replace(archive.index, metadata=metadata)), WriteOptions(version))
+def _chunks(archive: Archive, metadata: Mapping[str, Any], spec: Format, version: str) -> Iterator[Chunk]:
+    if spec.container.edit is not None:
+        return spec.container.edit(archive, metadata)
+    return spec.write(archive.with_index(replace(archive.index, metadata=metadata)), WriteOptions(version))
 
 
 def _write_tail(path: str | os.PathLike[str], archive: Archive, chunks: Iterator[Chunk], durable: bool) -> None:

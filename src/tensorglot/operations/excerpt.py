@@ -23,7 +23,7 @@ from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.payload import PIECE_NBYTES, as_bytes
 from tensorglot.model.slicing import select
 from tensorglot.model.tensor import NESTED, Tensor
-from tensorglot.operations.plain import plain
+from tensorglot.operations._jsonable import jsonable
 from tensorglot.wire import npy
 
 __all__ = ["IndexText", "json_document", "npy_bytes", "parse_index", "text_lines"]
@@ -175,6 +175,6 @@ def json_document(tensor: Tensor, index: IndexText) -> Iterator[bytes]:
         "name": tensor.name,
         "dtype": dtype.name,
         "shape": list(values.shape),
-        "values": plain(values.tolist()),
+        "values": jsonable(values.tolist()),
     }
     yield json.dumps(document).encode() + b"\n"

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tensorglot.formats.table import named
+from tensorglot.containers.table import named
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import Index
-from tensorglot.model.types import leading
+from tensorglot.model.types.algebra import leading
 
 __all__ = ["Entry", "Summary", "entries", "summarize"]
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, TensorNotFound, TruncatedError
-from tensorglot.io.source import Backend, Readable
+from tensorglot.io.local import Backend, Readable
 from tensorglot.limits import Limits
 from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
@@ -27,9 +27,9 @@ from tensorglot.model.index import Index, Placement, permuted, placed
 from tensorglot.model.payload import Encoded, Source, Threaded, as_bytes
 from tensorglot.model.strided import Strided
 from tensorglot.model.tensor import NUMPY_RANK, Tensor, check_bool, check_out
+from tensorglot.operations._reads import BATCH, Runs, fill
 from tensorglot.operations.open import Verify, open
-from tensorglot.operations.reads import BATCH, Runs, fill
-from tensorglot.threads import each
+from tensorglot.threads import for_each
 
 __all__ = ["load", "loads"]
 
@@ -191,7 +191,7 @@ def _load_each(
         else:
             others.append(i)
     batch = max(1, min(BATCH, len(others) // 32))
-    each(read, [others[start : start + batch] for start in range(0, len(others), batch)], threads)
+    for_each(read, [others[start : start + batch] for start in range(0, len(others), batch)], threads)
     return arrays
 
 

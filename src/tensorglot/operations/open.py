@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
+from tensorglot.containers.table import ReadOptions, detect, named
 from tensorglot.errors import FormatError, InputError, UnsupportedError
-from tensorglot.formats.table import ReadOptions, detect, named
-from tensorglot.io.source import Backend, FileSource, Readable, SpooledSource, absolute, source_for
+from tensorglot.io.local import Backend, FileSource, Readable, SpooledSource, absolute, source_for
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
-from tensorglot.operations.check import verifier_for
-from tensorglot.operations.shards import INDEX_SUFFIX, find_file, open_shards, stands_for_others
-from tensorglot.operations.sums import read_sums, with_sums
+from tensorglot.operations._checksums import verifier_for
+from tensorglot.operations._shards import INDEX_SUFFIX, find_file, open_shards, stands_for_others
+from tensorglot.operations._sidecar import read_sidecar, with_sidecar
 
 __all__ = ["Verify", "open"]
 
@@ -65,13 +65,13 @@ def open(
         return Archive(open_shards(found, limits, strict, one), None, limits=limits, verifier=verifier, reopen=again)
     opened = source_for(source, backend)
     try:
-        row, version = named(format) if format is not None else (detect(opened, path), None)
-        index = row.module.read(
+        spec, version = named(format) if format is not None else (detect(opened, path), None)
+        index = spec.container.read(
             opened, ReadOptions(version, strict, limits, path, partial(source_for, backend=backend))
         )
         if path is not None and verify != "never" and index.checksums is None:
-            sums = read_sums(path, limits)
-            index = index if sums is None else with_sums(index, opened.size, sums)
+            sums = read_sidecar(path, limits)
+            index = index if sums is None else with_sidecar(index, opened.size, sums)
     except BaseException as error:
         if isinstance(error, FormatError):
             error.path = path

@@ -11,13 +11,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from tensorglot.containers.table import UNNAMED, Format, PerTensor, WriteOptions, for_target
 from tensorglot.errors import InputError, UnsupportedError, escape
-from tensorglot.formats.table import UNNAMED, Format, WriteOptions, for_target
 from tensorglot.io.sink import AtomicFile, Writable, write_stream
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
 from tensorglot.model.tensor import NESTED
-from tensorglot.model.typestring import text_of
+from tensorglot.model.types.text import text_of
 from tensorglot.operations.collect import collect
 
 __all__ = ["Progress", "check_expressible", "check_metadata", "dumps", "reported", "save", "save_archive"]
@@ -46,9 +46,9 @@ def save(
     The format goes by the suffix of the target or by `format="bintensors@1"`. Arrays of
     any memory order, stride and byte order are saved right.
     """
-    row, version = for_target(target, format)
-    options = WriteOptions(version, compression, level, checksum)
-    save_archive(target, collect(tensors, metadata, attributes), row, options, durable=durable, progress=progress)
+    spec, version = for_target(target, format)
+    options = WriteOptions(version, PerTensor(compression), level, PerTensor(checksum))
+    save_archive(target, collect(tensors, metadata, attributes), spec, options, durable=durable, progress=progress)
 
 
 def dumps(
@@ -63,90 +63,92 @@ def dumps(
     progress: Progress | None = None,
 ) -> bytes:
     """The bytes that `save` would write. There is no suffix that could say the format, so `format` does."""
-    row, version = for_target(None, format)
-    options = WriteOptions(version, compression, level, checksum)
-    chunks, _ = _chunks(collect(tensors, metadata, attributes), row, options, progress)
+    spec, version = for_target(None, format)
+    options = WriteOptions(version, PerTensor(compression), level, PerTensor(checksum))
+    chunks, _ = _chunks(collect(tensors, metadata, attributes), spec, options, progress)
     return b"".join(chunk.read(0, chunk.nbytes) if isinstance(chunk, Span) else as_bytes(chunk) for chunk in chunks)
 
 
 def save_archive(
     target: Writable,
     archive: Archive,
-    row: Format,
+    spec: Format,
     options: WriteOptions,
     *,
     durable: bool,
     progress: Progress | None,
 ) -> None:
     """Writes an archive in a given format."""
-    chunks, total = _chunks(archive, row, options, progress)
+    chunks, total = _chunks(archive, spec, options, progress)
     if not isinstance(target, (str, os.PathLike)):
         if not hasattr(target, "write"):
             raise InputError(f"a path or a binary file, not {type(target).__name__}", rule="sink.target")
         write_stream(target, chunks)
         return
     with AtomicFile(target, durable=durable) as file:
-        if options.compression is None:
+        if not options.compression.choices:
             file.reserve(total)
         file.write(chunks)
 
 
 def _chunks(
-    archive: Archive, row: Format, options: WriteOptions, progress: Progress | None
+    archive: Archive, spec: Format, options: WriteOptions, progress: Progress | None
 ) -> tuple[Iterator[Chunk], int]:
     """What the format's writer makes, and the bytes of all tensors."""
-    check_expressible(archive, row, options)
-    chunks = row.module.write(archive, options)
+    check_expressible(archive, spec, options)
+    chunks = spec.write(archive, options)
     total = int(archive.index.nbytes.sum())
     return (chunks if progress is None else reported(chunks, total, progress)), total
 
 
-def check_expressible(archive: Archive, row: Format, options: WriteOptions) -> None:
+def check_expressible(archive: Archive, spec: Format, options: WriteOptions) -> None:
     """What the format has no place for is refused by name, before anything is written."""
     index = archive.index
     if index.metadata is not None:
-        check_metadata(index.metadata, row)
-    if len(index.names) > row.most_tensors:
+        check_metadata(index.metadata, spec)
+    if len(index.names) > spec.most_tensors:
         raise UnsupportedError(
-            f"{len(index.names)} tensors; a reader of {row.name} takes {row.most_tensors}", rule="save.tensors.count"
+            f"{len(index.names)} tensors; a reader of {spec.name} takes {spec.most_tensors}", rule="save.tensors.count"
         )
-    if not row.names and list(index.names) != [UNNAMED]:
+    if not spec.names and list(index.names) != [UNNAMED]:
         raise UnsupportedError(
-            f"{row.name} has one tensor and keeps no name: call it '{UNNAMED}'",
+            f"{spec.name} has one tensor and keeps no name: call it '{UNNAMED}'",
             rule="save.names",
             tensor=next((name for name in index.names if name != UNNAMED), None),
         )
-    if index.attributes and not row.attributes:
+    if index.attributes and not spec.attributes:
         name = index.names[next(iter(index.attributes))]
-        raise UnsupportedError(f"{row.name} has no attributes", rule="save.attributes", tensor=name)
+        raise UnsupportedError(f"{spec.name} has no attributes", rule="save.attributes", tensor=name)
     for position, layout in index.layouts.items():
-        if layout.name not in row.layouts and "*" not in row.layouts:
+        if layout.name not in spec.layouts and "*" not in spec.layouts:
             raise UnsupportedError(
-                f"{row.name} has no layout '{escape(layout.name)}'", rule="save.layout", tensor=index.names[position]
+                f"{spec.name} has no layout '{escape(layout.name)}'", rule="save.layout", tensor=index.names[position]
             )
         if layout.name == NESTED:
             text_of(layout.type)
     for what, asked, offered in (
-        ("compression", options.compression, row.compression),
-        ("checksum", options.checksum, row.checksums_in(options.version)),
+        ("compression", options.compression.choices, spec.compression),
+        ("checksum", options.checksum.choices, spec.checksums_in(options.version)),
     ):
-        if asked is not None and asked not in offered:
-            choices = f"has {', '.join(offered)}" if offered else f"has no {what}"
-            raise UnsupportedError(f"{row.name}@{options.version} {choices}, not '{asked}'", rule=f"save.{what}")
-    if options.level is not None and options.compression is None:
+        for choice in asked.difference(offered):
+            supported = f"supported: {', '.join(offered)}" if offered else f"it has no {what}"
+            raise UnsupportedError(
+                f"{spec.name}@{options.version} does not support {choice} ({supported})", rule=f"save.{what}"
+            )
+    if options.level is not None and not options.compression.choices:
         raise InputError("a level goes with a compression", rule="save.level")
 
 
-def check_metadata(metadata: Mapping[str, Any], row: Format) -> None:
+def check_metadata(metadata: Mapping[str, Any], spec: Format) -> None:
     """Refuses metadata that the format has no place for."""
-    if row.metadata == "none":
-        raise UnsupportedError(f"{row.name} has no metadata", rule="save.metadata")
+    if spec.metadata == "none":
+        raise UnsupportedError(f"{spec.name} has no metadata", rule="save.metadata")
     if not isinstance(metadata, Mapping):
         raise InputError(f"metadata is a mapping, not {type(metadata).__name__}", rule="save.metadata")
     for key, value in metadata.items():
-        for text in (key, value) if row.metadata == "text" else (key,):
+        for text in (key, value) if spec.metadata == "text" else (key,):
             if not isinstance(text, str):
-                raise InputError(f"metadata of {row.name} is text, not {type(text).__name__}", rule="save.metadata")
+                raise InputError(f"metadata of {spec.name} is text, not {type(text).__name__}", rule="save.metadata")
             try:
                 text.encode()
             except UnicodeEncodeError as error:

@@ -15,16 +15,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from tensorglot.containers.table import PerTensor, WriteOptions, for_target
 from tensorglot.errors import InputError, UnsupportedError, escape
-from tensorglot.formats.table import WriteOptions, for_target
+from tensorglot.io.local import Readable
 from tensorglot.io.sink import AtomicFile, Writable, temporary_name
-from tensorglot.io.source import Readable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
+from tensorglot.operations._shards import INDEX_SUFFIX, common_metadata, join_archives
 from tensorglot.operations.collect import collect
 from tensorglot.operations.open import open
 from tensorglot.operations.save import Progress, save_archive
-from tensorglot.operations.shards import INDEX_SUFFIX, common_metadata, join_archives
 from tensorglot.operations.verify import Report
 
 __all__ = ["merge", "split"]
@@ -55,19 +55,19 @@ def split(
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise InputError(f"{directory} exists, and is not an empty directory", rule="split.target")
     with open(source, limits=limits) as archive, ExitStack() as stack:
-        row, version = for_target(None, format or archive.format)
+        spec, version = for_target(None, format or archive.format)
         temporary = directory.absolute().parent / temporary_name()
         temporary.mkdir()
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
         groups = list(_groups(archive, shard_nbytes))
-        files = [f"{STEM}-{i:05d}-of-{len(groups):05d}{row.suffixes[0]}" for i in range(1, len(groups) + 1)]
+        files = [f"{STEM}-{i:05d}-of-{len(groups):05d}{spec.suffixes[0]}" for i in range(1, len(groups) + 1)]
         done, total = 0, int(archive.index.nbytes.sum())
         for file, names in zip(files, groups, strict=True):
             shard = collect({name: archive[name] for name in names}, archive.metadata)
             shifted = None if progress is None else _shifted(progress, done, total)
-            save_archive(temporary / file, shard, row, WriteOptions(version), durable=durable, progress=shifted)
+            save_archive(temporary / file, shard, spec, WriteOptions(version), durable=durable, progress=shifted)
             done += int(shard.index.nbytes.sum())
-        index = f"{STEM}{row.suffixes[0]}{INDEX_SUFFIX}"
+        index = f"{STEM}{spec.suffixes[0]}{INDEX_SUFFIX}"
         weight_map = {name: file for file, names in zip(files, groups, strict=True) for name in names}
         _write_index(temporary / index, {"metadata": {"total_size": total}, "weight_map": weight_map}, durable)
         temporary.rename(directory)
@@ -125,7 +125,7 @@ def merge(
     metadata unless `metadata` says what to write.
     """
     paths = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-    row, version = for_target(target, format)
+    spec, version = for_target(target, format)
     with ExitStack() as stack:
         archives = [stack.enter_context(open(path, limits=limits)) for path in paths]
         said, conflicts = common_metadata(archives)
@@ -133,10 +133,10 @@ def merge(
             _refuse_conflicts(archives, conflicts)
         _refuse_duplicates(archives, paths)
         joined = Archive(join_archives(archives, "memory", said if metadata is None else metadata), None)
-        options = WriteOptions(version, compression, level, checksum)
-        save_archive(target, collect(joined), row, options, durable=durable, progress=progress)
+        options = WriteOptions(version, PerTensor(compression), level, PerTensor(checksum))
+        save_archive(target, collect(joined), spec, options, durable=durable, progress=progress)
         return Report(
-            f"{row.name}@{version}",
+            f"{spec.name}@{version}",
             tensors=len(joined),
             nbytes=int(joined.index.nbytes.sum()),
             notes=joined.notes,

@@ -28,8 +28,8 @@ from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.tensor import Part, Tensor
+from tensorglot.operations._elements import elements
 from tensorglot.operations.collect import collect
-from tensorglot.operations.pieces import elements
 from tensorglot.operations.save import Progress
 from tensorglot.operations.verify import Problem
 

@@ -15,19 +15,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+from tensorglot.containers.table import ReadOptions, named
 from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError
-from tensorglot.formats.table import ReadOptions, named
-from tensorglot.io.source import Backend, Readable
+from tensorglot.io.local import Backend, Readable
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Note
 from tensorglot.model.layouts import check_values
-from tensorglot.operations.check import Checked, check_archive
+from tensorglot.operations._checksums import Checked, check_archive
+from tensorglot.operations._sidecar import check_sidecar, read_sidecar, write_sidecar
+from tensorglot.operations._value_rules import check_bytes
 from tensorglot.operations.open import open
 from tensorglot.operations.save import Progress
-from tensorglot.operations.sums import check_sums, read_sums, write_sums
-from tensorglot.operations.values import check_bytes
-from tensorglot.threads import each
+from tensorglot.threads import for_each
 
 __all__ = ["Problem", "Report", "verify"]
 
@@ -122,13 +122,14 @@ def verify(
     with archive:
         seen = _Seen(progress)
         problems, checked = _checksums(archive, path if sums == "check" else None, limits or DEFAULT, seen)
-        module = named(archive.format)[0].module
+        container = named(archive.format)[0].container
         if deep:
             problems += _deep_problems(archive, {problem.tensor for problem in problems}, seen)
-            problems += [Problem.of(error) for error in getattr(module, "inspect", _nothing)(archive)]
+            if container.inspect is not None:
+                problems += map(Problem.of, container.inspect(archive))
         problems.sort(key=lambda problem: archive.index.positions.get(problem.tensor or "", len(archive)))
         if sums == "write" and path is not None and not problems:
-            write_sums(archive, path)
+            write_sidecar(archive, path)
         return Report(
             archive.format,
             tensors=len(archive),
@@ -136,7 +137,7 @@ def verify(
             checksums=sum(one.matched for one in checked),
             unverified=_unverified(archive, checked),
             canonical=_canonical(archive, limits) if deep else None,
-            content_digest=getattr(module, "content_digest", _nothing)(archive) or None,
+            content_digest=None if container.content_digest is None else container.content_digest(archive),
             problems=tuple(problems),
             notes=archive.notes,
         )
@@ -172,10 +173,10 @@ def _checksums(
         checked += check_archive(archive, seen)
     problems: list[Problem] = []
     try:
-        sums = None if path is None else read_sums(path, limits)
+        sums = None if path is None else read_sidecar(path, limits)
         if sums is not None:
             seen.expect(stored)
-            checked += check_sums(archive, sums, seen)
+            checked += check_sidecar(archive, sums, seen)
     except FormatError as error:
         problems.append(Problem.of(error))
     problems += [Problem.of(one.error) for one in checked if one.error is not None]
@@ -187,10 +188,6 @@ def _unverified(archive: Archive, checked: list[Checked]) -> tuple[str, ...]:
     parts = Counter(one.tensor for one in checked if one.matched or one.error is not None)
     index = archive.index
     return tuple(name for i, name in enumerate(index.names) if parts[name] < len(index.rows(i)))
-
-
-def _nothing(archive: Archive) -> tuple[()]:
-    return ()
 
 
 def _deep_problems(archive: Archive, known: set[str | None], seen: _Seen) -> list[Problem]:
@@ -208,17 +205,17 @@ def _deep_problems(archive: Archive, known: set[str | None], seen: _Seen) -> lis
         except FormatError as error:
             found[name] = Problem.of(error)
 
-    each(look, [name for name in archive if name not in known])
+    for_each(look, [name for name in archive if name not in known])
     return [found[name] for name in archive if name in found]
 
 
 def _canonical(archive: Archive, limits: Limits | None) -> bool | None:
     """None for shards, each of which may be canonical, and for a format that we do not write."""
-    row, version = named(archive.format)
-    if archive.source is None or not row.writes:
+    spec, version = named(archive.format)
+    if archive.source is None or not spec.writes:
         return None
     try:
-        row.module.read(archive.source, ReadOptions(version, strict=True, limits=limits or DEFAULT))
+        spec.container.read(archive.source, ReadOptions(version, strict=True, limits=limits or DEFAULT))
     except FormatError:
         return False
     return True

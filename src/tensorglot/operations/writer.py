@@ -19,10 +19,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import DTypeLike
 
+from tensorglot.containers.table import PerTensor, WriteOptions, for_target
 from tensorglot.errors import InputError
-from tensorglot.formats.table import WriteOptions, for_target
+from tensorglot.io.local import FileSource
 from tensorglot.io.sink import Writable, write_stream
-from tensorglot.io.source import FileSource
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.payload import Chunk, Memory, Span, as_bytes
 from tensorglot.model.tensor import Part, Tensor, has_bad_bool
@@ -97,7 +97,7 @@ class Writer:
         path = target if isinstance(target, (str, os.PathLike)) else None
         self._target = target
         self._row, version = for_target(target, format)
-        self._options = WriteOptions(version, compression, level, checksum)
+        self._options = WriteOptions(version, PerTensor(compression), level, PerTensor(checksum))
         self._metadata = metadata
         self._durable = durable
         self._progress = progress

@@ -15,7 +15,7 @@ import numpy as np
 
 from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.kernels import bson_rows
-from tensorglot.threads import each
+from tensorglot.threads import for_each
 from tensorglot.wire.bson import BINARY, DOCUMENT, VECTOR_SUBTYPE, path_bytes
 from tensorglot.wire.bson_vector import HEAD_NBYTES, Row
 
@@ -115,7 +115,7 @@ def weave(count: int, parts: Template, columns: Mapping[str, memoryview | bytes]
         for first in range(begin, end, block):
             _weave_block(target, nbytes, first, min(first + block, end), parts, columns)
 
-    each(weave_run, range(0, count, run))
+    for_each(weave_run, range(0, count, run))
     return bytes(target)
 
 

@@ -24,7 +24,7 @@ import zstandard
 
 from tensorglot.errors import FormatError, LimitError, TruncatedError
 from tensorglot.kernels import zstd_blocks
-from tensorglot.threads import each, in_order
+from tensorglot.threads import for_each, ordered_map
 
 __all__ = [
     "FRAME_NBYTES",
@@ -187,7 +187,7 @@ def decoded_chunks(read: Read, frames: Sequence[Frame], nbytes: int) -> Iterator
     if len(frames) > 1 and largest <= _AHEAD_NBYTES // 4:
         several = batches(frames, lambda frame: frame.nbytes or 0)
         most = _AHEAD_NBYTES // max(largest, FRAME_NBYTES)
-        for chunks in in_order(lambda batch: [_whole(read, frame) for frame in batch], several, ahead=most):
+        for chunks in ordered_map(lambda batch: [_whole(read, frame) for frame in batch], several, ahead=most):
             yield from chunks
         return
     position = 0
@@ -231,7 +231,7 @@ def _decode_at_once(read: Read, frames: Sequence[Frame], offset: int, out: memor
         for frame, start, piece in batch:
             _decode(read, frame, frame.nbytes or 0, start, piece)
 
-    each(decode, batches(jobs, lambda job: job[0].nbytes or 0))
+    for_each(decode, batches(jobs, lambda job: job[0].nbytes or 0))
 
 
 def _decode_in_turn(read: Read, frames: Sequence[Frame], nbytes: int, offset: int, out: memoryview) -> None:

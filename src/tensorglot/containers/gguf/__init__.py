@@ -1,0 +1,31 @@
+"""GGUF: a header of typed metadata and tensor descriptions, then the tensors, each at a multiple of the alignment.
+
+    file   = "GGUF" version u32 | tensors u64 | pairs u64 | pairs | descriptions | padding | data
+    pair   = key, kind u32, value          description = name, rank u32, sizes u64 (fastest first), type u32, offset u64
+
+Read, not written. Plain element types are dense tensors. The others are blocks of so
+many elements in so many bytes (`blocks`): a tensor of layout `gguf.Q4_K` has them as
+bytes, row by row, which any container with layouts can carry, and `dequantize()` has
+the values of the usual ones. Versions 2 and 3, of either byte order.
+"""
+
+from __future__ import annotations
+
+from tensorglot.containers.gguf.header import read_header
+from tensorglot.containers.gguf.tensors import DTYPES, add_tensors
+from tensorglot.containers.table import Container, ReadOptions
+from tensorglot.model.index import Index
+from tensorglot.model.payload import Source
+from tensorglot.model.rows import Rows
+
+__all__ = ["CONTAINER"]
+
+
+def read(source: Source, options: ReadOptions) -> Index:
+    header = read_header(source, options.limits)
+    rows = Rows(options.limits, "gguf")
+    add_tensors(rows, source, header, strict=options.strict)
+    return rows.index(f"gguf@{header.version}", header.metadata)
+
+
+CONTAINER = Container(DTYPES, read)

@@ -1,0 +1,112 @@
+"""The tensors of a GGUF file: their types, their spans, and that nothing lies between them.
+
+Tensors stand one behind the other, each at the next multiple of the alignment. A type
+that we do not know takes what is left up to the next tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from tensorglot.containers.gguf.blocks import BLOCKS
+from tensorglot.containers.gguf.header import Description, Header
+from tensorglot.errors import FormatError, TruncatedError
+from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.index import Layout
+from tensorglot.model.payload import PIECE_NBYTES, Source
+from tensorglot.model.rows import Rows
+from tensorglot.model.types.algebra import dense
+
+__all__ = ["DTYPES", "add_tensors"]
+
+DTYPES: dict[int, str] = {
+    0: "float32", 1: "float16", 24: "int8", 25: "int16", 26: "int32", 27: "int64", 28: "float64", 30: "bfloat16",
+}  # fmt: skip
+
+
+def add_tensors(rows: Rows, source: Source, header: Header, *, strict: bool) -> None:
+    """A row for each tensor, in the order of the header."""
+    ends = _ends(header, source.size)
+    for description in header.tensors:
+        begin = header.data + description.offset
+        _add(rows, description, begin, ends[description.name], header)
+    if strict:
+        _check_padding(source, header, ends)
+
+
+def _add(rows: Rows, tensor: Description, begin: int, end: int, header: Header) -> None:
+    block = BLOCKS.get(tensor.type)
+    if tensor.type in DTYPES:
+        rows.add(tensor.name, BY_NAME[DTYPES[tensor.type]], tensor.shape, begin, end, big_endian=header.big_endian)
+    elif block is None or header.big_endian:
+        what = f"ggml type {tensor.type}" if block is None else f"{block.name}, big-endian"
+        rows.add(tensor.name, what, tensor.shape, begin, end)
+    else:
+        row_nbytes = tensor.shape[-1] // block.elements * block.nbytes
+        layout = Layout(f"gguf.{block.name}", dense(BY_NAME["float32"], tensor.shape))
+        rows.add(tensor.name, BY_NAME["uint8"], (*tensor.shape[:-1], row_nbytes), begin, end, layout=layout)
+
+
+def _nbytes(tensor: Description) -> int | None:
+    """What the type and the shape ask for; None for a type that we do not know."""
+    if math.prod(size for size in tensor.shape if size) >= 1 << 60:
+        raise FormatError(
+            "the product of the dimensions is too large",
+            rule="gguf.shape.product",
+            offset=tensor.at,
+            tensor=tensor.name,
+        )
+    count = math.prod(tensor.shape)
+    if tensor.type in DTYPES:
+        return BY_NAME[DTYPES[tensor.type]].nbytes(count)
+    block = BLOCKS.get(tensor.type)
+    if block is None:
+        return None
+    if not tensor.shape or tensor.shape[-1] % block.elements:
+        raise FormatError(
+            f"rows are not whole blocks of {block.name}", rule="gguf.shape.blocks", offset=tensor.at, tensor=tensor.name
+        )
+    return count // block.elements * block.nbytes
+
+
+def _ends(header: Header, size: int) -> dict[str, int]:
+    """Where each tensor ends. They are in line, and the last one ends the file, but for padding."""
+    sizes = {tensor.name: _nbytes(tensor) for tensor in header.tensors}
+    order = sorted(header.tensors, key=lambda tensor: (tensor.offset, sizes[tensor.name] != 0))
+    ends: dict[str, int] = {}
+    expected = 0
+    for i, tensor in enumerate(order):
+        if tensor.offset != expected:
+            raise FormatError(
+                f"the tensor is at {tensor.offset} of the data, not at {expected}",
+                rule="gguf.offset",
+                offset=tensor.at,
+                tensor=tensor.name,
+            )
+        nbytes = sizes[tensor.name]
+        if nbytes is None:
+            following = order[i + 1].offset if i + 1 < len(order) else max(size - header.data, tensor.offset)
+            nbytes = following - tensor.offset
+        end = header.data + tensor.offset + nbytes
+        if end > size and nbytes:
+            raise TruncatedError(
+                f"the tensor ends at byte {end} of a file of {size}",
+                rule="gguf.data.end",
+                offset=size,
+                tensor=tensor.name,
+            )
+        ends[tensor.name] = end
+        expected = -(-(end - header.data) // header.alignment) * header.alignment
+    if header.data + expected < size:
+        raise FormatError("bytes behind the last tensor", rule="gguf.data.trailing", offset=header.data + expected)
+    return ends
+
+
+def _check_padding(source: Source, header: Header, ends: dict[str, int]) -> None:
+    """Strictly, what lies between tensors is zero."""
+    borders = sorted((header.data + tensor.offset, ends[tensor.name]) for tensor in header.tensors)
+    for (_, end), (begin, _) in pairwise([*borders, (source.size, source.size)]):
+        for at in range(end, begin, PIECE_NBYTES):
+            if any(source.read(at, min(PIECE_NBYTES, begin - at))):
+                raise FormatError("padding that is not zero", rule="gguf.strict.padding", offset=at)

@@ -1,0 +1,68 @@
+"""NumPy's file of one array. It has no name: the tensor is called `data` when it is read.
+
+`wire.npy` has the header and the documented form of types that NumPy does not know.
+Written in C order and little-endian, with the bytes that NumPy writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tensorglot.containers.table import UNNAMED, Container, ReadOptions, WriteOptions
+from tensorglot.errors import FormatError, TruncatedError, UnsupportedError
+from tensorglot.model.archive import Archive
+from tensorglot.model.arranged import add_array
+from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.index import Index
+from tensorglot.model.payload import Chunk, Source
+from tensorglot.model.rows import Rows
+from tensorglot.model.subbyte import widened
+from tensorglot.wire import npy
+
+__all__ = ["CONTAINER"]
+
+DTYPES: dict[str, str] = npy.DTYPES
+
+
+def read(source: Source, options: ReadOptions) -> Index:
+    prefix = source.read_bytes(0, min(npy.PREFIX_NBYTES, source.size))
+    begin = npy.header_nbytes(prefix, "npy")
+    if begin > source.size:
+        raise TruncatedError(f"a header of {begin} bytes", rule="npy.header.length", offset=8)
+    raw = source.read_bytes(0, begin)
+    header = npy.parse(raw, "npy", max_rank=options.limits.rank)
+    if begin + header.nbytes > source.size:
+        raise TruncatedError(f"the array ends at byte {begin + header.nbytes}", rule="npy.data.end", offset=source.size)
+    if begin + header.nbytes < source.size:
+        raise FormatError("bytes behind the array", rule="npy.data.trailing", offset=begin + header.nbytes)
+    if options.strict and (header.dtype is None or raw != npy.build(header.dtype, header.shape)):
+        raise FormatError("not the header that a writer makes", rule="npy.strict.header", offset=0)
+    rows = Rows(options.limits, "npy")
+    add_array(
+        rows,
+        UNNAMED,
+        header.descr if header.dtype is None else BY_NAME[header.dtype],
+        header.itemsize,
+        header.shape,
+        (begin, source.size),
+        fortran_order=header.fortran_order,
+        big_endian=header.big_endian,
+    )
+    return rows.index("npy@1")
+
+
+def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
+    index = archive.index
+    dtype, shape = index.dtype(0), index.shape(0)
+    if dtype is None or dtype.name not in DTYPES.values():
+        raise UnsupportedError(f"NumPy has no {index.dtype_name(0)}", rule="npy.write.dtype", tensor=index.names[0])
+    yield npy.build(dtype.name, shape)
+    if dtype.packed:
+        yield from widened(archive.payload(0, index.names[0]), dtype, int(np.prod(shape, dtype=np.int64)))
+    else:
+        yield from archive.chunks(np.zeros(1, np.int64))
+
+
+CONTAINER = Container(DTYPES, read, write)

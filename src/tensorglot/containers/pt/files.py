@@ -1,0 +1,178 @@
+"""The two forms of a file of torch.save: where its pickle is, and where each storage.
+
+The newer form is a ZIP archive whose one folder has `data.pkl` and a member for each
+storage, stored. The legacy form is four pickles (a magic number, a version, what the
+machine was like, the value), one more with the keys of the storages, and then these,
+each behind the count of its elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorglot.containers.pt import pickle
+from tensorglot.containers.pt.machine import Pairs
+from tensorglot.containers.pt.names import DTYPES, ITEMSIZES, NAMES, Kind, Storage, build_state, storage
+from tensorglot.containers.table import ReadOptions
+from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
+from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.index import Note
+from tensorglot.model.payload import Source
+from tensorglot.wire import ziparchive
+from tensorglot.wire.fetch import Fetched
+
+__all__ = ["Saved", "Span", "itemsize", "open_legacy", "open_zip"]
+
+MAGIC = 0x1950A86A20F9469CFC6C
+PROTOCOL = 1001
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a storage is."""
+
+    begin: int
+    end: int
+    crc32: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a file has: a value, and the storages that it refers to."""
+
+    version: str
+    root: Any
+    pickle_nbytes: int
+    storages: dict[str, Span]
+    big_endian: bool
+    notes: Sequence[Note] = ()
+
+
+def itemsize(kind: Kind | None) -> int:
+    """Bytes of an element; of a storage of bytes, one."""
+    if kind is None:
+        return 1
+    return ITEMSIZES.get(kind.name) or BY_NAME[DTYPES[kind.name]].bits // 8
+
+
+def _storages_into(found: dict[str, Storage]) -> Callable[[Any], Storage]:
+    """Makes a storage of each persistent id, and remembers it."""
+
+    def persistent(pid: Any) -> Storage:
+        held = storage(pid)
+        before = found.setdefault(held.key, held)
+        if (before.dtype, before.count) != (held.dtype, held.count):
+            raise FormatError("a storage of two sizes", rule="pt.storage.size")
+        return held
+
+    return persistent
+
+
+def open_zip(source: Source, options: ReadOptions) -> Saved:
+    limits = options.limits
+
+    def fetch(offset: int, nbytes: int) -> bytes:
+        return source.read_bytes(offset, nbytes)
+
+    members = ziparchive.scan(
+        fetch, source.size, rule="pt", max_members=limits.tensors_or() + 16, max_directory=limits.header_nbytes
+    )
+    by_name = {member.name: member for member in members}
+    folder = _folder(by_name)
+    main = by_name[f"{folder}data.pkl"]
+    if main.nbytes > limits.header_nbytes:
+        raise LimitError("a pickle beyond Limits.header_nbytes", rule="pt.limit.header", offset=main.begin)
+    found: dict[str, Storage] = {}
+    data = Fetched(source.read, main.end, main.nbytes, "pt.pickle", main.begin)
+    root = pickle.load(data, NAMES, _storages_into(found), build_state)
+    if data.left:
+        raise FormatError("bytes behind the pickle", rule="pt.pickle.trailing", offset=data.position)
+    storages: dict[str, Span] = {}
+    for key, held in found.items():
+        member = by_name.get(f"{folder}data/{key}")
+        if member is None:
+            raise FormatError("a storage that is not in the file", rule="pt.storage.missing", offset=main.begin)
+        if member.nbytes != held.count * itemsize(held.dtype):
+            raise FormatError("a storage of another size", rule="pt.storage.size", offset=member.begin)
+        storages[key] = Span(member.begin, member.end, member.crc32)
+    unused = [name for name in by_name if name.startswith(f"{folder}data/") and name[len(folder) + 5 :] not in found]
+    notes = [Note("pt.storage.unused", f"{len(unused)} storages that no tensor refers to")] if unused else []
+    if options.strict and notes:
+        raise FormatError(notes[0].message, rule=notes[0].rule)
+    return Saved("zip", root, main.nbytes, storages, _big_endian(source, by_name.get(f"{folder}byteorder")), notes)
+
+
+def _folder(members: dict[str, ziparchive.Member]) -> str:
+    """The one folder that has everything, with its slash."""
+    folders = {name.partition("/")[0] for name in members}
+    folder = f"{next(iter(folders), '')}/"
+    if len(folders) != 1 or f"{folder}data.pkl" not in members:
+        raise FormatError("a ZIP archive that is no file of torch.save", rule="pt.zip.folder", offset=0)
+    if f"{folder}constants.pkl" in members or any(name.startswith(f"{folder}code/") for name in members):
+        raise UnsupportedError("a TorchScript archive, which is a program", rule="pt.script")
+    for name, member in members.items():
+        if member.method != ziparchive.STORED:
+            raise UnsupportedError(f"the member '{name}' is compressed", rule="pt.zip.method", offset=member.begin)
+    return folder
+
+
+def _big_endian(source: Source, member: ziparchive.Member | None) -> bool:
+    if member is None:
+        return False
+    order = source.read_bytes(member.begin, min(member.nbytes, 8))
+    if order not in (b"little", b"big"):
+        raise FormatError("a byte order that is neither little nor big", rule="pt.byteorder", offset=member.begin)
+    return order == b"big"
+
+
+def open_legacy(source: Source, options: ReadOptions) -> Saved:
+    data = Fetched(source.read, source.size, options.limits.header_nbytes, "pt.pickle")
+    found: dict[str, Storage] = {}
+
+    def load(names: dict[str, Any]) -> Any:
+        return pickle.load(data, names, _storages_into(found), build_state)
+
+    if source.size < 14 or load({}) != MAGIC:
+        raise FormatError("no magic number of torch.save", rule="pt.magic", offset=0)
+    version = load({})
+    if type(version) is not int or version != PROTOCOL:
+        raise UnsupportedError("another version of the legacy form", rule="pt.version", offset=data.position)
+    big_endian = _machine_big_endian(load({}))
+    begin = data.position
+    root = load(NAMES)
+    pickle_nbytes = data.position - begin
+    keys = load({})
+    if type(keys) is not list or not all(type(key) is str for key in keys) or len(set(keys)) < len(keys):
+        raise FormatError("the keys of the storages are no list of text", rule="pt.storage.keys", offset=begin)
+    if set(keys) != set(found):
+        raise FormatError("the keys of the storages are not those of the tensors", rule="pt.storage.keys", offset=begin)
+    return Saved("legacy", root, pickle_nbytes, _placed(source, data.position, keys, found), big_endian)
+
+
+def _placed(source: Source, position: int, keys: list[str], found: dict[str, Storage]) -> dict[str, Span]:
+    """The storages one behind the other, up to the end of the file."""
+    storages: dict[str, Span] = {}
+    for key in keys:
+        held = found[key]
+        begin = position + 8
+        end = begin + held.count * itemsize(held.dtype)
+        if end > source.size:
+            raise TruncatedError("the file ends inside a storage", rule="pt.storage.end", offset=position)
+        if int.from_bytes(source.read(position, 8), "little") != held.count:
+            raise FormatError("a storage of another size", rule="pt.storage.size", offset=position)
+        storages[key] = Span(begin, end)
+        position = end
+    if position != source.size:
+        raise FormatError("bytes behind the last storage", rule="pt.storage.trailing", offset=position)
+    return storages
+
+
+def _machine_big_endian(said: Any) -> bool:
+    """What the file says of the machine that it was made on."""
+    if type(said) is Pairs:
+        for key, value in zip(said[::2], said[1::2], strict=True):
+            if key == "little_endian" and type(value) is bool:
+                return not value
+    raise FormatError("no byte order in the legacy form", rule="pt.byteorder")

@@ -1,0 +1,86 @@
+"""The tensors in a nest of dicts and lists, under the keys that lead to them; the rest as metadata.
+
+A pickle may refer to one container many times over, so a small one can unfold to a
+nest without end. The depth, the number of what is visited and the length of all names
+together are bounded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorglot.containers.pt.machine import Pairs
+from tensorglot.containers.pt.names import Kind, View
+from tensorglot.containers.table import UNNAMED
+from tensorglot.errors import FormatError, LimitError, UnsupportedError, escape
+
+__all__ = ["flatten"]
+
+DEPTH = 64
+_SCALARS = (type(None), bool, int, float, str, bytes)
+
+
+def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, View], dict[str, Any] | None]:
+    """The tensors by name, in their order, and what else there is, or None."""
+    tensors: dict[str, View] = {}
+    metadata: dict[str, Any] = {}
+    if isinstance(root, View):
+        return {UNNAMED: root}, None
+    visits = 1000 + pickle_nbytes // 2
+    letters = 8 * pickle_nbytes + (4 << 20)
+    left = [("", 0, root)]
+    while left:
+        name, depth, value = left.pop()
+        if isinstance(value, View):
+            _put(tensors, name, value)
+            continue
+        visits -= len(value) if isinstance(value, (list, tuple)) else 0
+        letters -= len(name) * len(value) if isinstance(value, (list, tuple)) else 0
+        if visits < 0 or letters < 0 or depth > DEPTH:
+            raise LimitError("a nest that unfolds to more than the pickle says", rule="pt.nest")
+        children = _children(value)
+        if children is None:
+            _put(metadata, name, _plain(value))
+        else:
+            left.extend((f"{name}.{key}" if depth else key, depth + 1, child) for key, child in reversed(children))
+    clash = next((name for name in tensors if name in metadata), None)
+    if clash is not None:
+        raise _clash(clash)
+    return tensors, metadata or None
+
+
+def _put(found: dict[str, Any], name: str, value: Any) -> None:
+    if name in found:
+        raise _clash(name)
+    found[name] = value
+
+
+def _clash(name: str) -> FormatError:
+    return FormatError("two values whose keys, joined by dots, are one name", rule="pt.name.duplicate", tensor=name)
+
+
+def _children(value: Any) -> list[tuple[str, Any]] | None:
+    """What is in a container, with the keys as text; None for a value, and for a list of plain values."""
+    if type(value) is Pairs and value:
+        return [(_key(key), child) for key, child in zip(value[::2], value[1::2], strict=True)]
+    if type(value) in (list, tuple) and not all(isinstance(item, _SCALARS) for item in value):
+        return [(str(i), item) for i, item in enumerate(value)]
+    return None
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, (str, bool, int, float, type(None))):
+        return str(key)
+    raise UnsupportedError("a key that is neither text nor a number", rule="pt.key")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, _SCALARS):
+        return value
+    if type(value) in (list, tuple):
+        return list(value)
+    if type(value) is Pairs:
+        return {}
+    if isinstance(value, Kind):
+        return value.name
+    raise UnsupportedError(f"a value that is no data: {escape(type(value).__name__)}", rule="pt.value")

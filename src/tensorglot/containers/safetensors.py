@@ -1,0 +1,246 @@
+"""safetensors: a length, a JSON header, the tensors back to back.
+
+The header is an object of tensors, with an optional object of strings called
+`__metadata__`. The data is covered exactly: no holes, no overlaps, nothing behind it.
+A writer orders tensors by dtype, descending in the order of DTYPES, then by name, so
+that every tensor is aligned; a reader accepts any order unless it is strict. The bytes
+written are those of the `safetensors` package, with metadata keys sorted.
+
+    file   = u64 N | header of N bytes | data
+    header = {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …}, then spaces
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from json.encoder import encode_basestring
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.containers.table import Container, ReadOptions, WriteOptions, check_header
+from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
+from tensorglot.kernels import safetensors as kernel
+from tensorglot.model.archive import Archive
+from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.index import Index, permuted
+from tensorglot.model.names import Names
+from tensorglot.model.payload import Chunk, Source
+from tensorglot.wire.prefixed import read_header
+
+__all__ = ["CONTAINER"]
+
+DTYPES: dict[str, str] = {
+    "BOOL": "bool",
+    "F4": "float4_e2m1fn",
+    "F6_E2M3": "float6_e2m3fn",
+    "F6_E3M2": "float6_e3m2fn",
+    "U8": "uint8",
+    "I8": "int8",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "I16": "int16",
+    "U16": "uint16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I32": "int32",
+    "U32": "uint32",
+    "F32": "float32",
+    "C64": "complex64",
+    "F64": "float64",
+    "I64": "int64",
+    "U64": "uint64",
+}
+"""In the order that a writer sorts by, descending."""
+
+METADATA = "__metadata__"
+
+_RANKS: dict[bytes, int] = {name.encode(): rank for rank, name in enumerate(DTYPES)}
+_BITS = bytes(BY_NAME[name].bits for name in DTYPES.values())
+_OUR_CODE = np.array([BY_NAME[name].code for name in DTYPES.values()], np.uint8)
+_RANK_OF = np.full(256, -1, np.int16)
+_RANK_OF[_OUR_CODE] = range(len(DTYPES))
+_THEIR_NAME: tuple[str, ...] = tuple(DTYPES)
+
+_FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
+    kernel.HEADER_END: (TruncatedError, "header.end", "the header ends inside a value"),
+    kernel.SYNTAX: (FormatError, "json.syntax", "not JSON of the form that a header has"),
+    kernel.NUMBER: (FormatError, "json.number", "not a whole number below 2**63"),
+    kernel.CONTROL: (FormatError, "json.control", "a control character in a string"),
+    kernel.ESCAPE: (FormatError, "json.escape", "an escape that JSON does not have"),
+    kernel.SURROGATE: (FormatError, "json.surrogate", "half of a surrogate pair"),
+    kernel.UTF8: (FormatError, "json.utf8", "a string is not UTF-8"),
+    kernel.FIELD: (FormatError, "field.name", "a field other than dtype, shape and data_offsets"),
+    kernel.FIELD_TWICE: (FormatError, "field.duplicate", "a field stands twice"),
+    kernel.FIELD_MISSING: (FormatError, "field.missing", "dtype, shape or data_offsets is missing"),
+    kernel.DTYPE: (FormatError, "dtype", "a dtype that the format does not have"),
+    kernel.DIMS: (FormatError, "shape.product", "the product of the dimensions passes 2**63"),
+    kernel.SIZE: (FormatError, "offsets.size", "the offsets do not span what dtype and shape ask for"),
+    kernel.METADATA: (FormatError, "metadata.text", "the metadata is not an object of strings"),
+    kernel.METADATA_TWICE: (FormatError, "metadata.duplicate", "the metadata stands twice"),
+    kernel.PADDING: (FormatError, "padding.byte", "something other than spaces behind the header's object"),
+    kernel.LIMIT_TENSORS: (LimitError, "limit.tensors", "more tensors than Limits.tensors allows"),
+    kernel.LIMIT_RANK: (LimitError, "limit.rank", "more dimensions than Limits.rank allows"),
+    kernel.LIMIT_NAME: (LimitError, "limit.name", "a name longer than Limits.name_nbytes allows"),
+}
+
+
+def read(source: Source, options: ReadOptions) -> Index:
+    header = _header(source, options)
+    limits = options.limits
+    fault, position, row, pairs, ranks, dims, dim_offsets, begins, ends, named = kernel.scan(
+        header, _RANKS, _BITS, limits.tensors_or(), limits.rank, limits.name_nbytes
+    )
+    names = Names(*named)
+    if fault:
+        kind, rule, message = _FAULTS[fault]
+        name = names[row] if row >= 0 else None
+        raise kind(message, rule=f"safetensors.{rule}", offset=8 + position, tensor=name)
+    metadata = None if pairs is None else dict(pairs)
+    if metadata is not None and len(metadata) < len(pairs):
+        raise FormatError("a metadata key stands twice", rule="safetensors.metadata.duplicate", offset=8)
+    twice = names.first_duplicate()
+    if twice is not None:
+        at = min(names.offset(twice), len(header))
+        raise FormatError(
+            "two tensors of one name", rule="safetensors.name.duplicate", offset=8 + at, tensor=names[twice]
+        )
+    data = 8 + len(header)
+    index = Index(
+        format="safetensors@1",
+        names=names,
+        dtypes=_OUR_CODE[ranks],
+        dims=dims,
+        dim_offsets=dim_offsets,
+        begins=begins + data,
+        ends=ends + data,
+        metadata=metadata,
+    )
+    _check_covered(index, data, source.size)
+    if options.strict:
+        _check_canonical(header, index)
+    return index
+
+
+def _header(source: Source, options: ReadOptions) -> bytes:
+    header = read_header(source.read_bytes, source.size, most=options.limits.header_nbytes, rule="safetensors")
+    if header[:1] != b"{":
+        raise FormatError("the header does not begin with '{'", rule="safetensors.header.start", offset=8)
+    return header
+
+
+def _check_covered(index: Index, data: int, size: int) -> None:
+    """Sorted by where they begin, each tensor begins where the one before it ends, and the last ends the file."""
+    order = np.lexsort((index.ends, index.begins))
+    begins, ends = index.begins[order], index.ends[order]
+    before = np.empty_like(ends)
+    before[:1] = data
+    before[1:] = ends[:-1]
+    wrong = np.flatnonzero(begins != before)
+    if wrong.size:
+        at = int(wrong[0])
+        what = "overlap" if begins[at] < before[at] else "hole"
+        raise FormatError(
+            f"the tensor does not begin where the one before it ends: {what}",
+            rule=f"safetensors.offsets.{what}",
+            offset=int(begins[at]),
+            tensor=index.names[int(order[at])],
+        )
+    end = int(ends[-1]) if len(ends) else data
+    if end > size:
+        raise TruncatedError(
+            f"the tensors end at byte {end} of a file of {size}",
+            rule="safetensors.data.end",
+            offset=size,
+            tensor=index.names[int(order[np.searchsorted(ends, size, side="right")])],
+        )
+    if end < size:
+        raise FormatError("bytes behind the last tensor", rule="safetensors.data.trailing", offset=end)
+
+
+def _check_canonical(header: bytes, index: Index) -> None:
+    """One byte string for a value: the header is the one that we would write, in the writer's order."""
+    order, ranks = _order(index)
+    ours = _encode(index, order, ranks)
+    if header != ours:
+        both = zip(header, ours, strict=False)
+        differs = next((i for i, (one, two) in enumerate(both) if one != two), min(len(header), len(ours)))
+        raise FormatError(
+            "the header is not in the writer's order and form", rule="safetensors.strict.header", offset=8 + differs
+        )
+
+
+def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
+    index = archive.index
+    order, ranks = _order(index)
+    _check_writable(index, ranks)
+    header = _encode(index, order, ranks)
+    check_header(len(header), "safetensors")
+    yield len(header).to_bytes(8, "little")
+    yield header
+    yield from archive.chunks(order)
+
+
+def _order(index: Index) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
+    """Rows in the writer's order; the rank of each row's dtype, -1 where there is none."""
+    ranks = _RANK_OF[index.dtypes]
+    by_name = np.array(sorted(range(len(ranks)), key=index.names.__getitem__), np.int64)
+    return by_name[np.argsort(-ranks[by_name], kind="stable")], ranks
+
+
+def _check_writable(index: Index, ranks: NDArray[np.int16]) -> None:
+    missing = np.flatnonzero(ranks < 0)
+    if missing.size:
+        row = int(missing[0])
+        raise UnsupportedError(
+            f"safetensors has no {index.dtype_name(row)}", rule="safetensors.write.dtype", tensor=index.names[row]
+        )
+    if METADATA in index.names:
+        raise UnsupportedError("a name that safetensors reserves", rule="safetensors.write.name", tensor=METADATA)
+    bits = np.frombuffer(_BITS, np.uint8)[ranks]
+    for row in np.flatnonzero(bits % 8).tolist():
+        if math.prod(index.shape(row)) * int(bits[row]) % 8:
+            kind = DTYPES[_THEIR_NAME[ranks[row]]]
+            raise UnsupportedError(
+                f"elements of {kind} that do not fill the last byte",
+                rule="safetensors.write.packed",
+                tensor=index.names[row],
+            )
+
+
+def _encode(index: Index, order: NDArray[np.int64], ranks: NDArray[np.int16]) -> bytearray:
+    """The header, padded."""
+    quote = encode_basestring
+    metadata = b""
+    if index.metadata is not None:
+        pairs = ",".join(f"{quote(key)}:{quote(value)}" for key, value in sorted(index.metadata.items()))
+        metadata = f'"{METADATA}":{{{pairs}}}'.encode()
+    names = index.names
+    quoted = [quote(names[row]) for row in order.tolist()]
+    text = "".join(quoted)
+    lengths = map(len, quoted) if text.isascii() else (len(name.encode()) for name in quoted)
+    dims, dim_offsets = permuted(index.dims, index.dim_offsets, order)
+    return kernel.encode(
+        metadata,
+        text.encode(),
+        _offsets(lengths, len(quoted)),
+        ranks[order].astype(np.uint8).tobytes(),
+        "".join(DTYPES).encode(),
+        _offsets(map(len, DTYPES), len(DTYPES)),
+        dims,
+        dim_offsets,
+        np.cumsum(index.nbytes[order]),
+    )
+
+
+def _offsets(lengths: Iterable[int], count: int) -> NDArray[np.int64]:
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(np.fromiter(lengths, np.int64, count), out=offsets[1:])
+    return offsets
+
+
+CONTAINER = Container(DTYPES, read, write)

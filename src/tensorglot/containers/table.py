@@ -1,0 +1,358 @@
+"""The table of formats: the spec of each, and which of them a file is.
+
+A format is a module with a `CONTAINER` (its codes, `read(source, options) -> Index`,
+`write(archive, options) -> iterator of chunks`, and what else it can do), and its spec
+here. The module is imported when it is used. Nothing outside it knows the format.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from tensorglot.errors import FormatError, InputError, UnsupportedError
+from tensorglot.limits import DEFAULT, TENSORS_MAX, Limits
+from tensorglot.model.archive import Archive
+from tensorglot.model.index import Index
+from tensorglot.model.payload import Chunk, Source
+
+__all__ = [
+    "TABLE",
+    "UNNAMED",
+    "Container",
+    "Format",
+    "PerTensor",
+    "ReadOptions",
+    "WriteOptions",
+    "check_header",
+    "detect",
+    "for_target",
+    "formats",
+    "named",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a caller may say about reading. A version of None stands for any."""
+
+    version: str | None = None
+    strict: bool = False
+    limits: Limits = DEFAULT
+    path: str | None = None
+    """Where the source is, for formats of several files."""
+    open_file: Callable[[str], Source] | None = None
+    """Opens another of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerTensor:
+    """A choice for every tensor of a file, and for some of them another one."""
+
+    default: str | None = None
+    exceptions: Mapping[str, str | None] = field(default_factory=dict)
+    """By name."""
+
+    def of(self, name: str) -> str | None:
+        return self.exceptions.get(name, self.default)
+
+    @property
+    def choices(self) -> frozenset[str]:
+        """What is chosen for any tensor."""
+        return frozenset(choice for choice in (self.default, *self.exceptions.values()) if choice is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What a caller may say about writing."""
+
+    version: str
+    compression: PerTensor = PerTensor()
+    level: int | None = None
+    checksum: PerTensor = PerTensor()
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What the module of a format provides: its codes, its two functions, and what else it can do."""
+
+    dtypes: Mapping[Any, str]
+    """The format's code of each element type that it can hold, to our name of it."""
+    read: Callable[[Source, ReadOptions], Index]
+    write: Callable[[Archive, WriteOptions], Iterator[Chunk]] | None = None
+    edit: Callable[[Archive, Mapping[str, Any] | None], Iterator[Chunk]] | None = None
+    """The file of an archive with other metadata and all else as it is, without writing the tensors again."""
+    inspect: Callable[[Archive], Iterable[FormatError]] | None = None
+    """Problems that only a look at whole files can find."""
+    content_digest: Callable[[Archive], str | None] | None = None
+    """The format's own identity of all tensors together."""
+    dtypes_in: Callable[[str], Collection[str]] | None = None
+    """Names of the element types that a version can hold, where versions differ."""
+    keeps: Callable[[str, str], bool] | None = None
+    """Whether a version can hold elements of a type that we do not know, under the name that a file gives it."""
+    tensors_max: int = TENSORS_MAX
+    """So many a reader takes by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The spec of one format: what is known of it without loading its module."""
+
+    name: str
+    versions: tuple[str, ...]
+    """Those that can be read."""
+    writes: tuple[str, ...]
+    """Those that can be written, the default first."""
+    suffixes: tuple[str, ...]
+    magic: tuple[bytes, ...] = ()
+    pattern: bytes = b""
+    """A regular expression that the first HEAD_NBYTES match, where the format has no magic of its own."""
+    names: bool = True
+    """Tensors keep their names. Where they do not, there is one, and it is called UNNAMED when it is read."""
+    metadata: Literal["none", "text", "any"] = "none"
+    attributes: bool = False
+    ties: bool = False
+    """Two tensors may have their bytes in one place."""
+    compression: tuple[str, ...] = ()
+    checksums: tuple[str, ...] = ()
+    version_checksums: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Per-version override of `checksums`."""
+    layouts: tuple[str, ...] = ("dense",)
+    """What it can hold; * is any."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Which packages read a version, by version."""
+
+    @property
+    def container(self) -> Container:
+        """What its module provides; imported when it is first used."""
+        found = _LOADED.get(self.name)
+        if found is None:
+            found = _LOADED[self.name] = import_module(f"tensorglot.containers.{self.name}").CONTAINER
+        return found
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Names of the element types that it can hold."""
+        return tuple(sorted(set(self.container.dtypes.values())))
+
+    def dtypes_in(self, version: str) -> frozenset[str]:
+        """Names of the element types that a version can hold."""
+        by_version = self.container.dtypes_in
+        return frozenset(self.container.dtypes.values() if by_version is None else by_version(version))
+
+    def keeps(self, version: str, unknown: str) -> bool:
+        """Whether a version can hold elements that only it, or a version beside it, has a name for."""
+        by_version = self.container.keeps
+        return by_version is not None and by_version(version, unknown)
+
+    @property
+    def most_tensors(self) -> int:
+        """So many a reader takes by default."""
+        return DEFAULT.tensors_or(self.container.tensors_max)
+
+    def write(self, archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
+        """The bytes of a file with the tensors of an archive."""
+        if self.container.write is None:
+            raise InputError(f"{self.name} can be read, not written", rule="format.write")
+        return self.container.write(archive, options)
+
+    def checksums_in(self, version: str) -> tuple[str, ...]:
+        """Checksums that a version can have."""
+        return self.version_checksums.get(version, self.checksums)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "reads": list(self.versions),
+            "writes": list(self.writes),
+            "suffixes": list(self.suffixes),
+            "dtypes": list(self.dtypes),
+            "names": self.names,
+            "metadata": self.metadata,
+            "attributes": self.attributes,
+            "ties": self.ties,
+            "compression": list(self.compression),
+            "checksums": list(self.checksums),
+            "layouts": list(self.layouts),
+            "notes": dict(self.notes),
+        }
+
+
+TABLE: tuple[Format, ...] = (
+    Format(
+        name="bintensors",
+        versions=("0", "1"),
+        writes=("0", "1"),
+        suffixes=(".bt",),
+        metadata="text",
+        notes={
+            "0": "the published document; read by bintensors 0.0.4 and 0.0.5",
+            "1": "read by bintensors 0.1.0 to 0.2.0",
+        },
+    ),
+    Format(
+        name="ztensor",
+        versions=("0.1", "1.0", "1.1", "1.2", "2"),
+        writes=("0.1", "2"),
+        suffixes=(".zt",),
+        magic=(b"ZTEN0001", b"ZTEN1000", b"\x89ZT2\r\n\x1a\n"),
+        metadata="any",
+        attributes=True,
+        ties=True,
+        compression=("zstd",),
+        checksums=("crc32c", "sha256", "xxh3", "frame"),
+        version_checksums={"0.1": ("crc32c", "sha256", "frame"), "2": ("xxh3", "sha256", "frame")},
+        layouts=("dense", "*"),
+        notes={
+            "0.1": "the published document; read by ztensor 0.1.0 to 1.2.3",
+            "1.0": "written by ztensor 1.0",
+            "1.1": "written by ztensor 1.0.2 and 1.1",
+            "1.2": "written by ztensor 1.2",
+            "2": "read by ztensor 2",
+        },
+    ),
+    Format(
+        name="bson",
+        versions=("1.1",),
+        writes=("1.1",),
+        suffixes=(".bson",),
+        magic=(b"\x1f\x8b",),
+        notes={"1.1": "a vector for each spec; read by mongorestore, bsondump and every driver"},
+    ),
+    Format(
+        name="safetensors",
+        versions=("1",),
+        writes=("1",),
+        suffixes=(".safetensors",),
+        pattern=rb".{4}\0{4}\{",
+        metadata="text",
+        notes={"1": "read by every safetensors package; float4, float8_e8m0fnu and complex64 by 0.6 and newer"},
+    ),
+    Format(
+        name="npz",
+        versions=("1",),
+        writes=("1",),
+        suffixes=(".npz",),
+        magic=(b"PK\5\6",),
+        pattern=rb"PK\x03\x04.{26}[^\0]*?\.npy",
+        compression=("deflate",),
+        checksums=("crc32",),
+        notes={"1": "read by NumPy; types of ml_dtypes as a struct of one field that bears their name"},
+    ),
+    Format(
+        name="npy",
+        versions=("1",),
+        writes=("1",),
+        suffixes=(".npy",),
+        magic=(b"\x93NUMPY",),
+        names=False,
+        notes={"1": "one array, without its name; read by NumPy, types of ml_dtypes as in npz"},
+    ),
+    Format(
+        name="gguf",
+        versions=("2", "3"),
+        writes=(),
+        suffixes=(".gguf",),
+        magic=(b"GGUF",),
+        metadata="any",
+        layouts=("dense", "gguf.*"),
+        notes={"2": "written by older tools of llama.cpp", "3": "written by llama.cpp and gguf"},
+    ),
+    Format(
+        name="pt",
+        versions=("zip", "legacy"),
+        writes=(),
+        suffixes=(".pt", ".pth", ".bin"),
+        magic=(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.",),
+        pattern=rb"PK\x03\x04.{26}[^/]*/data\.pkl",
+        metadata="any",
+        notes={"zip": "written by torch.save since 1.6", "legacy": "written by torch.save before"},
+    ),
+    Format(
+        name="dynd",
+        versions=("1",),
+        writes=("1",),
+        suffixes=(".dynd",),
+        attributes=True,
+        layouts=("dense", "nested"),
+        notes={"1": "a DyND array[Any]; read by tensorglot"},
+    ),
+)
+UNNAMED = "data"
+"""The name of a tensor that has none in its file."""
+_LOADED: dict[str, Container] = {}
+HEAD_NBYTES = 512
+"""What is looked at to tell formats apart."""
+_BY_NAME = {spec.name: spec for spec in TABLE}
+_PATTERNS = [
+    (spec, re.compile(spec.pattern, re.S).match if spec.pattern else None)
+    for spec in TABLE
+    if spec.magic or spec.pattern
+]
+
+
+def formats() -> tuple[Format, ...]:
+    """The table of formats, with what each can read, write and hold."""
+    return TABLE
+
+
+def named(text: str) -> tuple[Format, str | None]:
+    """`bintensors` or `bintensors@1` to a spec and a version."""
+    name, _, version = text.partition("@")
+    spec = _BY_NAME.get(name)
+    if spec is None:
+        raise InputError(f"no format '{name}'; there are {', '.join(_BY_NAME)}", rule="format.name")
+    if version and version not in spec.versions:
+        raise InputError(f"{name} has the versions {', '.join(spec.versions)}, not '{version}'", rule="format.version")
+    return spec, version or None
+
+
+def for_target(target: object, format: str | None) -> tuple[Format, str]:
+    """The spec and version to write: as named, or by the suffix of the target, if that is a path."""
+    if format is not None:
+        spec, version = named(format)
+    else:
+        suffix = Path(target).suffix.lower() if isinstance(target, (str, os.PathLike)) else ""
+        found = [spec for spec in TABLE if suffix in spec.suffixes and spec.writes]
+        if not found:
+            read = next((spec.name for spec in TABLE if suffix in spec.suffixes), None)
+            if read is not None:
+                raise InputError(f"{read} can be read, not written", rule="format.write")
+            known = ", ".join(s for spec in TABLE if spec.writes for s in spec.suffixes)
+            raise InputError(f"no format for the suffix '{suffix}' ({known}); name one", rule="format.suffix")
+        spec, version = found[0], None
+    chosen = version or (spec.writes[0] if spec.writes else "")
+    if chosen not in spec.writes:
+        raise InputError(f"{spec.name}@{chosen} can be read, not written", rule="format.write")
+    return spec, chosen
+
+
+def check_header(nbytes: int, format: str) -> None:
+    """Refuses to write a header, index or manifest that a reader would refuse by default."""
+    if nbytes > DEFAULT.header_nbytes:
+        raise UnsupportedError(
+            f"a header of {nbytes} bytes; a reader takes {DEFAULT.header_nbytes}", rule=f"{format}.write.header"
+        )
+
+
+def detect(source: Source, path: str | None) -> Format:
+    """By magic or pattern; else by suffix; else one of the two without either, if its length field is plausible."""
+    head = source.read_bytes(0, min(source.size, HEAD_NBYTES))
+    for spec, matches in _PATTERNS:
+        if head.startswith(spec.magic) or (matches is not None and matches(head)):
+            return spec
+    suffix = "" if path is None else os.path.splitext(path)[1].lower()  # noqa: PTH122
+    for spec in TABLE:
+        if suffix in spec.suffixes:
+            return spec
+    if len(head) >= 8 and 0 < int.from_bytes(head[:8], "little") <= source.size - 8:
+        return _BY_NAME["bintensors"]
+    if len(head) >= 5 and 5 <= int.from_bytes(head[:4], "little") <= source.size and head[4] in range(0x14):
+        return _BY_NAME["bson"]
+    known = ", ".join(spec.name for spec in TABLE)
+    raise FormatError(f"not a file of any format known here ({known})", rule="format.unknown", offset=0)

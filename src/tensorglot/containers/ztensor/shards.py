@@ -1,0 +1,130 @@
+"""Shards of version 2: other files beside this one, known by name, size and digest (§7).
+
+A shard is opened when something in it is first read, so a root can be listed without
+them. A shard that has not the size that the root says is not the shard.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorglot.containers.ztensor.constants import FOOTER_2, MAGIC_2
+from tensorglot.containers.ztensor.entries import SIZE_END
+from tensorglot.containers.ztensor.objects import known_keys
+from tensorglot.errors import FormatError, IntegrityError, UnsupportedError
+from tensorglot.model.payload import PIECE_NBYTES, Source
+from tensorglot.wire import checksums
+from tensorglot.wire.cbor import Cursor
+
+__all__ = ["Shard", "ShardSource", "check_shard_name", "read_shards"]
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
+_DIGEST = re.compile(r"[a-z0-9]+:[0-9a-f]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What the root says of a shard."""
+
+    name: str
+    size: int
+    digest: str
+
+
+def check_shard_name(name: str, offset: int) -> None:
+    """§7.1: a name that is safe as part of a file name."""
+    if _NAME.fullmatch(name) is None:
+        raise FormatError(
+            "a shard's name is 1 to 64 of A-Z a-z 0-9 . _ - and begins with no dot",
+            rule="ztensor.shard.name",
+            offset=offset,
+        )
+
+
+def read_shards(cursor: Cursor) -> dict[str, Shard]:
+    """The shard table at the cursor."""
+    shards = {}
+    for _ in cursor.map("shards"):
+        at = cursor.base + cursor.pos
+        name = cursor.text("shard")
+        check_shard_name(name, at)
+        size = digest = None
+        for key in known_keys(cursor, "shard"):
+            if key == "size":
+                size = cursor.uint(key)
+            elif key == "digest":
+                digest = cursor.text(key)
+            else:
+                cursor.skip()
+        if size is None or digest is None:
+            raise FormatError("a shard without 'size' or 'digest'", rule="ztensor.entry.missing", offset=at)
+        if not len(MAGIC_2) + FOOTER_2 <= size < SIZE_END:
+            raise FormatError(f"a shard of {size} bytes", rule="ztensor.shard.size", offset=at)
+        if _DIGEST.fullmatch(digest) is None:
+            raise FormatError(
+                "a digest is an algorithm, a colon and lower-case hex", rule="ztensor.entry.digest", offset=at
+            )
+        shards[name] = Shard(name, size, digest)
+    return shards
+
+
+class ShardSource:
+    """The bytes of a shard, from the file beside the root."""
+
+    def __init__(self, shard: Shard, root: str | None, open_file: Callable[[str], Source] | None) -> None:
+        self.shard = shard
+        self.size = shard.size
+        self._root = root
+        self._open_file = open_file
+        self._source: Source | None = None
+
+    def opened(self) -> Source:
+        """The file; refused where it is not the shard that the root describes."""
+        if self._source is None:
+            if self._root is None or self._open_file is None:
+                raise UnsupportedError(
+                    f"shard '{self.shard.name}' is in another file: open the root by its path",
+                    rule="ztensor.shard.path",
+                )
+            root = Path(self._root)
+            path = root.with_name(f"{root.stem}-{self.shard.name}.zt")
+            source = self._open_file(str(path))
+            magics = {source.read_bytes(at, 8) for at in (0, self.size - 8)} if source.size == self.size else set()
+            if magics != {MAGIC_2}:
+                getattr(source, "close", bool)()
+                raise IntegrityError(
+                    f"{path.name} is not the shard of {self.size} bytes that the root names", rule="ztensor.shard.size"
+                )
+            self._source = source
+        return self._source
+
+    def check_digest(self) -> None:
+        """Reads the whole shard and compares it with the digest that the root has of it (§7.3)."""
+        expected = checksums.parse(self.shard.digest)
+        if expected.digest is None:
+            return
+        hasher = checksums.hasher(expected.algorithm)
+        for start in range(0, self.size, PIECE_NBYTES):
+            hasher.update(self.read(start, min(PIECE_NBYTES, self.size - start)))
+        if hasher.digest() != expected.digest:
+            raise IntegrityError(f"shard '{self.shard.name}' has another digest", rule="ztensor.shard.digest")
+
+    def read(self, offset: int, nbytes: int) -> memoryview:
+        return self.opened().read(offset, nbytes)
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        self.opened().read_into(offset, out)
+
+    def read_bytes(self, offset: int, nbytes: int) -> bytes:
+        return self.opened().read_bytes(offset, nbytes)
+
+    def view(self, offset: int, nbytes: int) -> memoryview | None:
+        return self.opened().view(offset, nbytes)
+
+    def close(self) -> None:
+        source, self._source = self._source, None
+        if source is not None:
+            getattr(source, "close", bool)()

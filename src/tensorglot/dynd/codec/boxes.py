@@ -1,0 +1,65 @@
+"""The values in `array[T]` as the bytes of a part, made only when somebody reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorglot.dynd.codec.encode import measured, pieces, type_header
+from tensorglot.dynd.value import Value
+from tensorglot.model.payload import Encoded
+
+__all__ = ["Boxes", "boxes_payload"]
+
+
+class NullSource:
+    """The source of what lies in no file."""
+
+    size = 0
+
+    def read(self, offset: int, nbytes: int) -> memoryview:
+        return memoryview(bytes(nbytes))
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        return None
+
+    def read_bytes(self, offset: int, nbytes: int) -> bytes:
+        return bytes(nbytes)
+
+    def view(self, offset: int, nbytes: int) -> memoryview | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Boxes:
+    """A codec: the type and the bytes of each value, one after the other."""
+
+    values: list[Value]
+    name: str = "dynd.boxes"
+
+    def sizes(self) -> list[int]:
+        return [len(type_header(value.plan.type)) + measured(value) for value in self.values]
+
+    def chunks(self, payload: Encoded) -> Iterator[memoryview]:
+        for value in self.values:
+            yield memoryview(type_header(value.plan.type))
+            for piece in pieces(value):
+                yield piece.data
+
+    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
+        at = 0
+        for chunk in self.chunks(payload):
+            begin, end = max(offset, at), min(offset + len(out), at + len(chunk))
+            if begin < end:
+                out[begin - offset : end - offset] = chunk[begin - at : end - at]
+            at += len(chunk)
+
+
+def boxes_payload(values: list[Value]) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], Encoded]:
+    """Where each value begins and ends, and the payload of them all."""
+    codec = Boxes(values)
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(codec.sizes(), out=offsets[1:])
+    return offsets, Encoded(NullSource(), 0, 0, int(offsets[-1]), codec, "")

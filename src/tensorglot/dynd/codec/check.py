@@ -1,0 +1,162 @@
+"""What the bytes of values may be, over whole columns at once.
+
+A value that comes from bytes and one that is about to be serialized obey the same
+rules; only the words of the refusal differ, and those are the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.dynd.codec.packing import is_missing
+from tensorglot.dynd.schema import Kind, Node
+from tensorglot.dynd.value import Value
+from tensorglot.errors import FormatError, LimitError
+from tensorglot.kernels import utf8
+from tensorglot.limits import Limits
+from tensorglot.model.types.algebra import FixedString, String, TypeType
+from tensorglot.model.types.text import parse_canonical
+
+__all__ = ["Fault", "first_fault"]
+
+_CID_HEADS = (bytes.fromhex("01551e20"), bytes.fromhex("01711e20"))
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A byte that is not allowed: which of the values of a BLOCK, and where in it."""
+
+    node: Node
+    row: int
+    byte: int
+    rule: str
+    message: str
+    limit: bool = False
+    """Lawful perhaps, but beyond a bound."""
+
+
+def first_fault(value: Value, limits: Limits) -> Fault | None:
+    """The first thing in a value that no serialized value has."""
+    return next(_faults(value, limits), None)
+
+
+def _faults(value: Value, limits: Limits) -> Iterator[Fault]:
+    for node in value.plan.nodes:
+        if node.kind is Kind.BLOCK and node.atom is not None and node.atom.check != "any":
+            yield from _CHECKS[node.atom.check](node, value.array(node))
+        elif node.kind is Kind.LIST and isinstance(node.type, String):
+            yield from _texts(node, value)
+        elif node.kind is Kind.LIST and isinstance(node.type, TypeType):
+            yield from _types(node, value, limits)
+        elif node.kind is Kind.OPTION and node.atom is not None:
+            yield from _sentinels(node, value)
+        elif node.kind is Kind.CHAR:
+            yield from _codes(node, value.array(node))
+
+
+def _limit(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
+    assert node.atom is not None  # noqa: S101
+    raw = values.view(np.uint8)
+    if raw.size and raw.max() >= node.atom.limit:
+        row, *where = np.argwhere(raw >= node.atom.limit)[0].tolist()
+        byte = int(np.ravel_multi_index(where, raw.shape[1:])) if where else 0
+        yield Fault(node, row, byte, f"dynd.{node.atom.row.name}", f"a byte that no {node.atom.row.name} has")
+
+
+def _cid(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
+    heads = values[..., :4].reshape(-1, 4)
+    good = np.zeros(len(heads), np.bool_)
+    for head in _CID_HEADS:
+        good |= (heads == np.frombuffer(head, np.uint8)).all(axis=1)
+    if not good.all():
+        row, element = divmod(int(np.argmin(good)), max(1, len(heads) // max(1, len(values))))
+        yield Fault(node, row, element * 36, "dynd.merkle", "no CIDv1 of a BLAKE3-256 hash")
+
+
+def _fixed_text(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
+    kind = node.atom.type if node.atom else None
+    assert isinstance(kind, FixedString)  # noqa: S101
+    raw = np.ascontiguousarray(values).reshape(-1, kind.nbytes)
+    per_row = max(1, len(raw) // max(1, len(values)))
+    for bad, rule, message in _text_faults(kind, raw):
+        row, element = divmod(bad, per_row)
+        yield Fault(node, row, element * kind.nbytes, rule, message)
+
+
+def _text_faults(kind: FixedString, raw: NDArray[np.uint8]) -> Iterator[tuple[int, str, str]]:
+    """The first text of those in the rows of `raw` with a NUL before its end, or that its encoding does not allow."""
+    units = raw.view({1: "u1", 2: "<u2", 4: "<u4"}[kind.nbytes // kind.size])
+    full = units != 0
+    bad = (full[:, 1:] & ~full[:, :-1]).any(axis=1)
+    if bad.any():
+        yield int(np.argmax(bad)), "dynd.fixed_string.nul", "something behind the NUL that ends a fixed_string"
+    if kind.encoding == "utf8":
+        at = utf8.first_invalid(raw.reshape(-1), 0, raw.size)
+        split = utf8.first_split(raw.reshape(-1), np.arange(len(raw)) * kind.nbytes)
+        bad = np.zeros(len(raw), np.bool_)
+        bad[[at // kind.nbytes] if at != utf8.OK else [split] if split != utf8.OK else []] = True
+    elif kind.encoding == "ascii":
+        bad = (units >= 128).any(axis=1)
+    else:
+        bad = _bad_units(units, wide=kind.encoding == "utf32")
+    if bad.any():
+        yield int(np.argmax(bad)), "dynd.utf8", f"a fixed_string that is not {kind.encoding}"
+
+
+def _bad_units(units: NDArray[Any], *, wide: bool) -> Any:
+    if wide:
+        return np.any((units > 0x10FFFF) | ((units >= 0xD800) & (units < 0xE000)), axis=1)
+    high = (units >= 0xD800) & (units < 0xDC00)
+    low = (units >= 0xDC00) & (units < 0xE000)
+    return np.any(high[:, :-1] != low[:, 1:], axis=1) | low[:, 0] | high[:, -1]
+
+
+def _texts(node: Node, value: Value) -> Iterator[Fault]:
+    lists, data = value.lists(node), np.ascontiguousarray(value.array(node.child))
+    starts, stops = np.ascontiguousarray(lists.starts), np.ascontiguousarray(lists.stops)
+    if len(starts) == 0 or utf8.is_ascii(data, 0, len(data)):
+        return
+    if np.array_equal(starts[1:], stops[:-1]) and starts[0] >= 0:
+        at = utf8.first_invalid(data, int(starts[0]), max(int(starts[0]), int(stops[-1])))
+        if at == utf8.OK and utf8.first_split(data, starts) == utf8.OK:
+            return
+    row = utf8.first_invalid_text(data, starts, stops)
+    if row != utf8.OK:
+        yield Fault(node.child, int(starts[row]), 0, "dynd.utf8", "a string that is not UTF-8")
+
+
+def _codes(node: Node, codes: NDArray[Any]) -> Iterator[Fault]:
+    bad = (codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))
+    if bad.any():
+        yield Fault(node, int(np.argmax(bad)), 0, "dynd.utf8", "a char that is no character")
+
+
+def _types(node: Node, value: Value, limits: Limits) -> Iterator[Fault]:
+    lists, data = value.lists(node), np.ascontiguousarray(value.array(node.child)).tobytes()
+    for start, stop in zip(lists.starts.tolist(), lists.stops.tolist(), strict=True):
+        try:
+            parse_canonical(data[start:stop].decode("ascii", "replace"), limits)
+        except FormatError as error:
+            yield Fault(node.child, start, 0, error.rule, error.message, isinstance(error, LimitError))
+
+
+def _sentinels(node: Node, value: Value) -> Iterator[Fault]:
+    """Where missing is told by position, no value may look as if it were missing."""
+    index = value.index(node)
+    if index is None or node.atom is None or not node.atom.sentinel:
+        return
+    hits = np.flatnonzero(is_missing(node, value.array(node.child)))
+    if hits.size and (taken := np.intersect1d(hits, index)).size:
+        yield Fault(node.child, int(taken[0]), 0, "dynd.sentinel", "a value with the bits that stand for missing")
+
+
+_CHECKS: dict[str, Callable[[Node, NDArray[Any]], Iterator[Fault]]] = {
+    "limit": _limit,
+    "cid": _cid,
+    "text": _fixed_text,
+}

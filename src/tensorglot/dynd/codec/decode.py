@@ -1,0 +1,253 @@
+"""Bytes to values, from memory or from a stream, in one pass.
+
+The kernel fills columns and stops when it needs input, room, or the type of an
+`array[T]`. Memory grows with what has arrived, never with what is promised. A value of
+a fixed size in memory is not copied at all.
+
+What the bytes may be (bools, texts, types) is checked on the finished columns. Only
+where something is wrong is the byte looked for: the kernel runs again until the
+faulty column is as full as it was there.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from tensorglot.dynd.codec.check import Fault, first_fault
+from tensorglot.dynd.codec.growable import GrowableBuffer
+from tensorglot.dynd.codec.inputs import Input, Memory
+from tensorglot.dynd.codec.packing import unpacked_columns
+from tensorglot.dynd.codec.program import decoding
+from tensorglot.dynd.match import matches
+from tensorglot.dynd.schema import Kind, Plan, plan_of
+from tensorglot.dynd.value import Column, Value, lists_of
+from tensorglot.errors import FormatError, InputError, LimitError
+from tensorglot.kernels import varints as kernel
+from tensorglot.limits import Limits
+from tensorglot.model.types.algebra import Array, TypeType
+from tensorglot.model.types.base import Type
+from tensorglot.model.types.text import parse_canonical
+
+__all__ = ["decode", "skip"]
+
+BOX_DEPTH = 128
+"""However deep the caller lets types nest, values in `array[T]` nest no deeper: each costs Python's stack."""
+LEAST_ROOM = 64
+SAMPLE_NBYTES = 4 << 10
+"""Input that must have been read before it tells how much is to come."""
+STEP = 64 << 10
+
+_REFUSALS = {
+    kernel.LONG: ("dynd.varint.long", "a varint of more than nine bytes"),
+    kernel.PADDED: ("dynd.varint.minimal", "a varint longer than its number needs"),
+    kernel.COUNT: ("dynd.count", "a count of more elements than there are bytes for"),
+    kernel.FLAG: ("dynd.flag", "a flag byte that is neither 0 nor 1"),
+    kernel.UTF8: ("dynd.utf8", "a char that is not UTF-8"),
+}
+_DTYPES = {kernel.BLOCK: np.uint8, kernel.LIST: np.int64, kernel.OPTION: np.int64, kernel.CHAR: np.uint32}
+
+
+def decode(source: Input, type: Type, limits: Limits, depth: int = 0) -> Value:
+    """The value of a type at the position of the input, which is then behind it."""
+    plan = plan_of(type)
+    if depth > min(limits.type_depth, BOX_DEPTH):
+        raise LimitError(
+            f"array[T] in array[T], more than {min(limits.type_depth, BOX_DEPTH)} deep",
+            rule="dynd.depth",
+            offset=source.base + source.at,
+        )
+    if plan.root.charge > limits.void_count:
+        raise LimitError(
+            f"more than {limits.void_count} values without bytes", rule="dynd.void", offset=source.base + source.at
+        )
+    start = source.base + source.at
+    value = _whole(source, plan) or _Reader(source, plan, limits, depth).value()
+    fault = first_fault(value, limits)
+    if fault is not None:
+        place = _place(fault, source, start, plan, limits, depth)
+        raise (LimitError if fault.limit else FormatError)(fault.message, rule=fault.rule, offset=place)
+    return value
+
+
+def _whole(source: Input, plan: Plan) -> Value | None:
+    """A value of a fixed size that lies in memory."""
+    nbytes = plan.root.nbytes
+    if nbytes is None or not isinstance(source, Memory):
+        return None
+    if nbytes > len(source.window) - source.at:
+        source.more(nbytes)
+    columns: list[Column] = [None] * len(plan.nodes)
+    unpacked_columns(plan.root, source.window[source.at : source.at + nbytes], 1, columns)
+    source.at += nbytes
+    return Value(plan, tuple(columns))
+
+
+_parsed = lru_cache(maxsize=1024)(parse_canonical)
+
+
+def _leading_type(source: Input, limits: Limits) -> Type:
+    """The type that stands before its value."""
+    at, window = source.at, source.window
+    size = int(window[at]) if at < len(window) else 0
+    if 0 < size < 128 and at + 1 + size <= len(window):
+        text = window[at + 1 : at + 1 + size].tobytes().decode("ascii", "replace")
+        try:
+            type = _parsed(text, limits)
+        except FormatError as error:
+            error.offset = source.base + at + 1
+            raise
+        source.at += 1 + size
+        return type
+    value = decode(source, TypeType(), limits)
+    return _parsed(value.array(value.plan.nodes[1]).tobytes().decode("ascii"), limits)
+
+
+def skip(source: Input, type: Type, limits: Limits) -> None:
+    """Passes over a value, in bounded memory and without a look at what its bytes may be."""
+    plan = plan_of(type)
+    if plan.root.charge > limits.void_count:
+        raise LimitError(f"more than {limits.void_count} values without bytes", rule="dynd.void")
+    _Skipper(source, plan, limits, 0).run()
+
+
+class _Reader:
+    """One value on its way from an input to columns. `stop` is a column and how full it may get."""
+
+    def __init__(
+        self, source: Input, plan: Plan, limits: Limits, depth: int, stop: tuple[int, int] | None = None
+    ) -> None:
+        self.source, self.plan, self.limits, self.depth, self.stop = source, plan, limits, depth, stop
+        self.program = decoding(plan)
+        self.boxes: dict[int, list[Value]] = {}
+        self.rooms: dict[int, GrowableBuffer] = {}
+        columns = [kernel.Column()] * (2 * len(self.program.ops))
+        for op in self.program.ops:
+            if op.code in _DTYPES:
+                room = self.rooms[op.column] = GrowableBuffer(_DTYPES[op.code], int(op.code == kernel.LIST))
+                columns[op.column] = room.column
+            elif op.code == kernel.BOX:
+                self.boxes[op.column] = []
+        charges = limits.void_count - plan.root.charge
+        self.kernel = kernel.Decoder(self.program.to_decode, columns, self.program.depth, charges)
+        self.begin = source.base + source.at
+
+    def value(self) -> Value:
+        self.run()
+        return Value(self.plan, self.columns())
+
+    def run(self) -> None:
+        """Until the value is there, or the column to stop at is full."""
+        source = self.source
+        while True:
+            answer = self.kernel.run(source.window, source.at, source.beyond)
+            source.at = self.kernel.where()
+            if answer == kernel.DONE:
+                return
+            if answer == kernel.MORE:
+                source.more(self.kernel.remaining())
+            elif answer == kernel.GROW:
+                column, need = self.kernel.wish()
+                if not self.grow(column, need):
+                    return
+            elif answer == kernel.HELP:
+                self.box(self.kernel.wish()[0])
+            else:
+                self.refuse(answer)
+
+    def grow(self, column: int, need: int) -> bool:
+        """Memory for what is to come, as far as what has come tells."""
+        room = self.rooms[column]
+        fill = room.column.filled()
+        left = len(self.source.window) - self.source.at
+        if self.source.beyond:
+            capacity = fill + max(LEAST_ROOM, fill // 2, min(need, max(fill, STEP)))
+        else:
+            done = self.source.at - self.begin
+            expected = fill * left // done * 9 // 8 if done > SAMPLE_NBYTES else 0
+            capacity = fill + min(max(1, left), max(LEAST_ROOM, need, fill, expected))
+        if self.stop is not None and self.stop[0] == column:
+            capacity = min(capacity, self.stop[1])
+        if capacity <= fill:
+            return False
+        room.grow(capacity)
+        return True
+
+    def box(self, column: int) -> None:
+        """The type and the value of an `array[T]`."""
+        op = self.program.ops[column // 2]
+        at = self.source.base + self.source.at
+        type = _leading_type(self.source, self.limits)
+        pattern = op.node.type
+        if not isinstance(pattern, Array) or not matches(pattern.element, type):
+            raise FormatError(f"a value of type {type} in {pattern}", rule="dynd.array.type", offset=at)
+        try:
+            self.boxes[column].append(decode(self.source, type, self.limits, self.depth + 1))
+        except InputError as error:
+            raise FormatError(error.message, rule=error.rule, offset=at) from error
+
+    def refuse(self, answer: int) -> None:
+        at = self.source.base + self.source.at
+        if answer == kernel.EMPTY:
+            raise LimitError(f"more than {self.limits.void_count} values without bytes", rule="dynd.void", offset=at)
+        rule, message = _REFUSALS[answer]
+        raise FormatError(message, rule=rule, offset=at)
+
+    def columns(self) -> tuple[Column, ...]:
+        columns: list[Column] = [None] * len(self.plan.nodes)
+        counts = [1] * len(self.program.ops)
+        for i, op in enumerate(self.program.ops):
+            count = counts[i]
+            if op.code == kernel.BLOCK:
+                unpacked_columns(op.node, self.rooms[op.column].taken(), count, columns)
+            elif op.code == kernel.LIST:
+                offsets = self.rooms[op.column].taken()
+                columns[op.node.id] = lists_of(offsets)
+                count = int(offsets[-1])
+            elif op.code == kernel.OPTION:
+                index = columns[op.node.id] = self.rooms[op.column].taken()
+                count = int(index.max(initial=-1)) + 1
+            elif op.code == kernel.CHAR:
+                columns[op.node.id] = self.rooms[op.column].taken()
+            elif op.code == kernel.BOX:
+                columns[op.node.id] = self.boxes[op.column]
+            elif op.code == kernel.REPEAT:
+                count *= op.node.size
+            for child in op.children:
+                counts[child] = count
+        return tuple(columns)
+
+
+class _Skipper(_Reader):
+    """Forgets what a column holds when it is full."""
+
+    def grow(self, column: int, need: int) -> bool:
+        room = self.rooms[column]
+        if len(room.memory) < STEP:
+            room.grow(STEP)
+        room.lend(min(room.column.filled(), 1))
+        return True
+
+
+def _place(fault: Fault, source: Input, start: int, plan: Plan, limits: Limits, depth: int) -> int | None:
+    """The byte of a fault, where the input can be read again."""
+    if not isinstance(source, Memory):
+        return None
+    parents = {child.id: node for node in plan.nodes for child in node.children}
+    node, row, offset = fault.node, fault.row, fault.byte
+    while (parent := parents.get(node.id)) is not None and parent.nbytes is not None:
+        if parent.kind is Kind.REPEAT:
+            row, element = divmod(row, parent.size)
+            offset += element * (node.nbytes or 0)
+        for sibling in parent.children[: parent.children.index(node)]:
+            offset += sibling.nbytes or 0
+        node = parent
+    offset += row * (node.nbytes or 0)
+    if node is plan.root:
+        return start + offset
+    again = Memory(source.window)
+    again.at = start
+    column = next(op.column for op in decoding(plan).ops if op.node is node)
+    _Reader(again, plan, limits, depth, (column, offset)).run()
+    return again.at

@@ -1,0 +1,171 @@
+"""Values to bytes.
+
+One run of the kernel measures, another writes; both walk the same program. So a value
+is written into memory of exactly its size, or passes through a small buffer piece by
+piece. What lies in memory as it is serialized is handed on without a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.dynd.codec.packing import packed_bytes
+from tensorglot.dynd.codec.program import program_for
+from tensorglot.dynd.schema import Kind
+from tensorglot.dynd.value import Lists, Value
+from tensorglot.errors import InputError
+from tensorglot.kernels import varints as kernel
+from tensorglot.model.types.base import Type
+from tensorglot.model.types.text import text_of
+
+__all__ = ["encoded", "measured", "pieces", "type_header"]
+
+PIECE_NBYTES = 4 << 20
+
+_EMPTY = np.empty(0, np.uint8)
+_REFUSALS = {
+    kernel.MORE: ("dynd.size", "a value of more bytes than there can be, or that changed while it was written"),
+    kernel.RANGE: ("dynd.range", "a list or an option points outside its elements"),
+    kernel.UTF8: ("dynd.utf8", "a char is no character"),
+}
+
+
+def measured(value: Value) -> int:
+    """The number of bytes of a value."""
+    flat = _flat(value)
+    return _Writer(value).measure() if flat is None else len(flat)
+
+
+def encoded(value: Value) -> NDArray[np.uint8]:
+    """All bytes of a value, in memory of their own."""
+    flat = _flat(value)
+    if flat is not None:
+        return flat.copy()
+    writer = _Writer(value)
+    out = np.empty(writer.measure(), np.uint8)
+    writer.write(out)
+    return out
+
+
+def pieces(value: Value) -> Iterator[NDArray[np.uint8]]:
+    """The bytes of a value. A piece stays as it is, however many are asked for after it."""
+    flat = _flat(value)
+    if flat is None:
+        yield from _Writer(value).pieces()
+    else:
+        yield flat
+
+
+def type_header(type: Type) -> bytes:
+    """What stands before the data in an `array[T]`: the type, as a string."""
+    text = text_of(type).encode("ascii")
+    length, head = len(text), bytearray()
+    while length > 127:
+        head.append(length & 127 | 128)
+        length >>= 7
+    return bytes([*head, length]) + text
+
+
+def _flat(value: Value) -> NDArray[np.uint8] | None:
+    """The bytes of a value that lies in memory as it is serialized."""
+    root = value.plan.root
+    return packed_bytes(value, root, 1) if root.nbytes is not None else None
+
+
+class _Writer:
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        counts = value.counts()
+        if counts[0] < 1:
+            raise InputError("the columns do not hold a value", rule="dynd.range")
+        blocks: dict[int, NDArray[np.uint8]] = {}
+        inside: set[int] = set()
+        indexed = set()
+        for node in value.plan.nodes:
+            if node.id in inside:
+                inside.update(child.id for child in node.children)
+            elif node.nbytes is not None and (raw := packed_bytes(value, node, counts[node.id])) is not None:
+                blocks[node.id] = raw
+                inside.update(child.id for child in node.children)
+            elif node.kind is Kind.OPTION and node.atom is not None and value.index(node) is not None:
+                indexed.add(node.id)
+        self.program = program_for(value.plan, frozenset(blocks), frozenset(indexed))
+        columns = [kernel.Given(_EMPTY)] * (2 * len(self.program.ops))
+        for op in self.program.ops:
+            column = value.columns[op.node.id]
+            if op.code == kernel.BLOCK:
+                columns[op.column] = kernel.Given(blocks[op.node.id])
+            elif isinstance(column, Lists):
+                columns[op.column] = kernel.Given(_positions(column.starts))
+                columns[op.column + 1] = kernel.Given(_positions(column.stops))
+            elif op.code in (kernel.OPTION, kernel.SENTINEL) and isinstance(column, np.ndarray):
+                columns[op.column] = kernel.Given(_positions(column))
+                sentinel = op.node.atom.sentinel if op.node.atom else None
+                columns[op.column + 1] = kernel.Given(np.frombuffer(sentinel or b"", np.uint8))
+            elif op.code == kernel.CHAR and isinstance(column, np.ndarray):
+                columns[op.column] = kernel.Given(np.ascontiguousarray(column, np.uint32))
+        limits = np.array([counts[op.node.id] for op in self.program.ops], np.int64)
+        self.kernel = kernel.Encoder(self.program.to_encode, columns, limits, self.program.depth)
+
+    def measure(self) -> int:
+        total = 0
+        self.kernel.start()
+        while True:
+            answer = self.kernel.run(_EMPTY, True)
+            total += int(self.kernel.written())
+            if answer == kernel.DONE:
+                return total
+            box = self.box(answer)
+            total += len(type_header(box.plan.type)) + measured(box)
+
+    def write(self, out: NDArray[np.uint8]) -> int:
+        """Fills memory that was made to measure."""
+        at = 0
+        self.kernel.start()
+        while True:
+            answer = self.kernel.run(out[at:], False)
+            at += int(self.kernel.written())
+            if answer == kernel.DONE:
+                return at
+            box = self.box(answer)
+            head, flat = type_header(box.plan.type), _flat(box)
+            out[at : at + len(head)] = np.frombuffer(head, np.uint8)
+            at += len(head)
+            if flat is None:
+                at += _Writer(box).write(out[at:])
+            else:
+                out[at : at + len(flat)] = flat
+                at += len(flat)
+
+    def pieces(self) -> Iterator[NDArray[np.uint8]]:
+        buffer = np.empty(PIECE_NBYTES, np.uint8)
+        self.kernel.start()
+        while True:
+            answer = self.kernel.run(buffer, False)
+            nbytes = int(self.kernel.written())
+            if nbytes > PIECE_NBYTES // 2:
+                yield buffer[:nbytes]
+                buffer = np.empty(PIECE_NBYTES, np.uint8)
+            elif nbytes:
+                yield buffer[:nbytes].copy()
+            if answer == kernel.DONE:
+                return
+            if answer != kernel.MORE:
+                box = self.box(answer)
+                yield np.frombuffer(type_header(box.plan.type), np.uint8)
+                yield from pieces(box)
+
+    def box(self, answer: int) -> Value:
+        """The value that the kernel wants help with."""
+        if answer != kernel.HELP:
+            rule, message = _REFUSALS[answer]
+            raise InputError(message, rule=rule)
+        column, position = self.kernel.wish()
+        return self.value.boxes(self.program.ops[column // 2].node)[position]
+
+
+def _positions(column: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.ascontiguousarray(column, np.int64)

@@ -1,0 +1,80 @@
+"""Where bytes to decode come from: memory, or a stream.
+
+Both show a window of bytes and a position in it. Asked for more, memory has none; a
+stream reads as many as the value is known to need still, so that it never takes what
+lies behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.dynd.schema import HUGE
+from tensorglot.errors import FormatError, InputError, TruncatedError
+
+__all__ = ["Input", "Memory", "Readable", "Stream"]
+
+PIECE_NBYTES = 1 << 20
+
+
+class Readable(Protocol):
+    """A binary stream."""
+
+    def read(self, nbytes: int, /) -> bytes: ...
+
+
+class Input(Protocol):
+    """A window of bytes. `base` is where the window begins in the whole, `beyond` how much may follow it."""
+
+    window: NDArray[np.uint8]
+    at: int
+    base: int
+    beyond: int
+
+    def more(self, least: int) -> None:
+        """Moves the window on, so that at most `least` bytes are left in it; TruncatedError if there are no more."""
+        ...
+
+
+class Memory:
+    """Bytes in memory: one window."""
+
+    def __init__(self, data: Any) -> None:
+        try:
+            self.window = np.frombuffer(data, np.uint8)
+        except (TypeError, ValueError, BufferError) as error:
+            raise InputError(f"bytes are needed, not {type(data).__name__}", rule="dynd.data") from error
+        self.at = self.base = self.beyond = 0
+
+    def more(self, least: int) -> None:
+        raise TruncatedError("the bytes end before the value does", rule="dynd.truncated", offset=len(self.window))
+
+    def finish(self) -> None:
+        """Refuses bytes behind the value."""
+        if self.at != len(self.window):
+            raise FormatError("bytes behind the value", rule="dynd.trailing", offset=self.at)
+
+
+class Stream:
+    """Bytes that arrive in pieces."""
+
+    beyond = HUGE
+
+    def __init__(self, stream: Readable) -> None:
+        self.stream = stream
+        self.window = np.empty(0, np.uint8)
+        self.at = self.base = 0
+
+    def more(self, least: int) -> None:
+        rest = self.window[self.at :]
+        piece = self.stream.read(max(1, min(least - len(rest), PIECE_NBYTES)))
+        if not piece:
+            raise TruncatedError(
+                "the stream ends before the value does", rule="dynd.truncated", offset=self.base + len(self.window)
+            )
+        self.base += self.at
+        self.window = np.concatenate([rest, np.frombuffer(piece, np.uint8)])
+        self.at = 0

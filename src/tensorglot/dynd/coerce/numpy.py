@@ -1,0 +1,130 @@
+"""NumPy arrays to types and columns, without copying where the bytes are already right.
+
+An axis of the array meets a dimension of the type, fixed or not; a field of a record
+meets a field. Where the element types differ, values are converted if every one of
+them can be held exactly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.dynd.atoms import Atom
+from tensorglot.dynd.python_atoms import atoms_to_array
+from tensorglot.dynd.schema import Kind, Node, Plan
+from tensorglot.dynd.value import Column, Lists, Value
+from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.model.dtypes import dtype_of
+from tensorglot.model.types.algebra import Fixed, FixedBytes, FixedString, Option, Struct, dense
+from tensorglot.model.types.base import Type
+
+__all__ = ["from_numpy", "numpy_type"]
+
+
+def numpy_type(array: NDArray[Any]) -> Type:
+    """The type of an array: its shape, and the type of its elements."""
+    type = _element_type(array.dtype)
+    if isinstance(array, np.ma.MaskedArray):
+        type = Option(type)
+    for size in reversed(array.shape):
+        type = Fixed(size, type)
+    return type
+
+
+def _element_type(dtype: np.dtype[Any]) -> Type:
+    if dtype.names is not None and dtype.fields is not None:
+        return Struct(tuple((name, _element_type(dtype.fields[name][0])) for name in dtype.names))
+    if dtype.subdtype is not None:
+        type = _element_type(dtype.subdtype[0])
+        for size in reversed(dtype.shape):
+            type = Fixed(size, type)
+        return type
+    if dtype.type is np.void:
+        return FixedBytes(dtype.itemsize)
+    if dtype.kind in "SU" and dtype.itemsize:
+        size = dtype.itemsize // (4 if dtype.kind == "U" else 1)
+        return FixedString(size, "utf32" if dtype.kind == "U" else "ascii")
+    return dense(dtype_of(dtype), ())
+
+
+def from_numpy(array: NDArray[Any], plan: Plan) -> Value | None:
+    """The value of an array, or None where NumPy cannot hold what the type asks for and Python must."""
+    columns: list[Column] = [None] * len(plan.nodes)
+    stack: list[tuple[Node, NDArray[Any]]] = [(plan.root, array[np.newaxis])]
+    while stack:
+        node, values = stack.pop()
+        if node.kind is Kind.BLOCK and node.atom is not None:
+            columns[node.id] = _block(node, node.atom, values)
+        elif node.kind is Kind.OPTION:
+            columns[node.id] = _present(values)
+            stack.append((node.child, np.asarray(values)))
+        elif node.kind is Kind.LIST and values.ndim > 1 and values.dtype.kind not in "OSU":
+            count, size = values.shape[:2]
+            edges = np.arange(count + 1) * size
+            columns[node.id] = Lists(edges[:-1], edges[1:])
+            stack.append((node.child, values.reshape((count * size, *values.shape[2:]))))
+        elif node.kind is Kind.REPEAT and values.dtype.kind not in "OSU":
+            stack.append((node.child, _repeated(node, values)))
+        elif node.kind is Kind.SEQUENCE and isinstance(node.type, Struct) and values.dtype.names is not None:
+            names = tuple(name for name, _ in node.type.fields)
+            if names != values.dtype.names or values.ndim != 1:
+                raise InputError(f"fields {values.dtype.names} for {node.type}", rule="dynd.value")
+            stack.extend((child, values[name]) for child, name in zip(node.children, names, strict=True))
+        else:
+            return None
+    return Value(plan, tuple(columns))
+
+
+def _check_shape(node: Node, values: NDArray[Any], shape: tuple[int, ...]) -> None:
+    if values.shape[1 : 1 + len(shape)] != shape:
+        raise InputError(f"an array of shape {list(values.shape[1:])} for {node.type}", rule="dynd.length")
+
+
+def _repeated(node: Node, values: NDArray[Any]) -> NDArray[Any]:
+    _check_shape(node, values, node.shape)
+    rank = 1 + len(node.shape)
+    if node.axis:
+        values = values.transpose((*node.stored_axes(), *range(rank, values.ndim)))
+    return values.reshape((len(values) * node.size, *values.shape[rank:]))
+
+
+def _present(values: NDArray[Any]) -> NDArray[np.int64]:
+    index = np.arange(len(values))
+    if isinstance(values, np.ma.MaskedArray):
+        if values.ndim != 1:
+            raise UnsupportedError("a mask within the values of an option", rule="dynd.numpy")
+        index[np.ma.getmaskarray(values)] = -1
+    return index
+
+
+def _block(node: Node, atom: Atom, values: NDArray[Any]) -> NDArray[Any]:
+    _check_shape(node, values, node.shape)
+    if isinstance(values, np.ma.MaskedArray):
+        if np.ma.getmaskarray(values).any():
+            raise InputError(f"masked elements for {node.type}", rule="dynd.value")
+        values = np.asarray(values)
+    kind = values.dtype
+    if (
+        isinstance(atom.type, FixedBytes | FixedString)
+        and kind.type in (np.void, np.bytes_, np.str_)
+        and not kind.names
+    ):
+        return _texts(node, atom, values)
+    if values.shape[1:] != node.shape or kind.names is not None:
+        raise InputError(f"an array of {kind}{list(values.shape[1:])} for {node.type}", rule="dynd.value")
+    if kind == atom.base and not atom.tail:
+        return values
+    flat = values.reshape(-1)
+    return atoms_to_array(atom, flat.astype(kind.newbyteorder("="))).reshape((*values.shape, *atom.tail))
+
+
+def _texts(node: Node, atom: Atom, values: NDArray[Any]) -> NDArray[Any]:
+    wide = values.dtype.kind == "U"
+    same = wide == (isinstance(atom.type, FixedString) and atom.type.encoding == "utf32")
+    if not same or values.dtype.itemsize != atom.nbytes:
+        return atoms_to_array(atom, values.reshape(-1).tolist()).reshape((*values.shape, *atom.tail))
+    plain = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+    return plain.reshape((*values.shape, 1)).view(np.uint8).reshape((*values.shape, atom.nbytes))

@@ -1,0 +1,159 @@
+"""Plain Python values to columns.
+
+Whole columns at a time, from the outside in: all lists of one level become offsets
+and one list of their elements. So the work is done by NumPy and itertools, and the
+depth of a value is no depth of the stack.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.dynd.python_atoms import atoms_to_array, refuse
+from tensorglot.dynd.schema import Kind, Node, Plan
+from tensorglot.dynd.value import Column, Lists, Value, lists_of
+from tensorglot.errors import InputError
+from tensorglot.model.types.algebra import Array, Bytes, String, Struct, TypeType
+from tensorglot.model.types.base import Type
+from tensorglot.model.types.text import parse, text_of
+
+__all__ = ["chars_to_array", "from_python", "stored_order"]
+
+Values: TypeAlias = "list[Any]"
+Boxed: TypeAlias = "Callable[[Any, Type], Value]"
+
+
+def from_python(value: Any, plan: Plan, boxed: Boxed) -> Value:
+    """A value of the plan's type. `boxed` makes the values inside an `array[T]`."""
+    columns: list[Column] = [None] * len(plan.nodes)
+    stack: list[tuple[Node, Values]] = [(plan.root, [value])]
+    while stack:
+        node, values = stack.pop()
+        if node.kind is Kind.BLOCK:
+            columns[node.id] = _block(node, values)
+        elif node.kind is Kind.CHAR:
+            columns[node.id] = chars_to_array(values)
+        elif node.kind is Kind.BOX and isinstance(node.type, Array):
+            columns[node.id] = [boxed(item, node.type.element) for item in values]
+        elif node.kind is Kind.OPTION:
+            columns[node.id] = _index(values)
+            stack.append((node.child, [item for item in values if item is not None]))
+        elif node.kind is Kind.LIST and isinstance(node.type, String | Bytes | TypeType):
+            columns[node.id], columns[node.child.id] = _texts(node.type, values)
+        elif node.kind is Kind.LIST:
+            columns[node.id] = _lists(node, values)
+            stack.append((node.child, list(chain.from_iterable(values))))
+        elif node.kind is Kind.REPEAT:
+            stack.append((node.child, _repeated(node, values)))
+        else:
+            stack.extend(zip(node.children, _fields(node, values), strict=True))
+    return Value(plan, tuple(columns))
+
+
+def _is_sequence(node: Node, item: Any) -> bool:
+    """Lists, tuples and arrays are dims; text is a sequence only of char."""
+    if isinstance(item, str):
+        return node.child.kind is Kind.CHAR if node.children else False
+    if isinstance(item, np.ndarray):
+        return item.ndim > 0
+    return isinstance(item, Sequence) and not isinstance(item, bytes | bytearray | memoryview)
+
+
+def _lists(node: Node, values: Values) -> Lists:
+    for item in values:
+        if not _is_sequence(node, item):
+            raise refuse(node.type, item)
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
+    return lists_of(offsets)
+
+
+def _flattened(node: Node, values: Values, sizes: tuple[int, ...]) -> Values:
+    """The elements of nested sequences of the sizes given."""
+    for size in sizes:
+        for item in values:
+            if not _is_sequence(node, item):
+                raise refuse(node.type, item)
+            if len(item) != size:
+                raise InputError(f"{len(item)} elements for a dimension of {size} in {node.type}", rule="dynd.length")
+        values = list(chain.from_iterable(values))
+    return values
+
+
+def _repeated(node: Node, values: Values) -> Values:
+    flat = _flattened(node, values, node.shape)
+    if not node.axis:
+        return flat
+    order = stored_order(node)
+    return [flat[start + i] for start in range(0, len(flat), len(order) or 1) for i in order]
+
+
+def stored_order(node: Node) -> list[int]:
+    """Which element of a REPEAT with an axis is stored first, second, …"""
+    numbers = np.arange(node.size).reshape(node.shape)
+    return [int(i) for i in numbers.transpose(node.axis).reshape(-1)]
+
+
+def _block(node: Node, values: Values) -> NDArray[Any]:
+    assert node.atom is not None  # noqa: S101
+    if values and all(isinstance(item, np.ndarray) and item.shape == node.shape for item in values):
+        flat: Any = np.stack(values).reshape(-1)
+    else:
+        flat = _flattened(node, values, node.shape)
+    return atoms_to_array(node.atom, flat).reshape((len(values), *node.shape, *node.atom.tail))
+
+
+def _index(values: Values) -> NDArray[np.int64]:
+    present = np.fromiter((item is not None for item in values), np.bool_, len(values))
+    return np.where(present, np.cumsum(present) - 1, -1)
+
+
+def chars_to_array(values: Values) -> NDArray[np.uint32]:
+    """The code points of texts of one character each."""
+    for item in values:
+        if not isinstance(item, str) or len(item) != 1 or "\ud800" <= item <= "\udfff":
+            raise InputError(f"{reprlib.repr(item)} is not one character", rule="dynd.char")
+    return np.fromiter(map(ord, values), np.uint32, len(values))
+
+
+def _texts(type: Type, values: Values) -> tuple[Lists, NDArray[np.uint8]]:
+    encoded = [_text(type, item) for item in values]
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])
+    return lists_of(offsets), np.frombuffer(b"".join(encoded), np.uint8)
+
+
+def _text(type: Type, item: Any) -> bytes:
+    if isinstance(type, Bytes):
+        if isinstance(item, bytes | bytearray | memoryview):
+            return bytes(item)
+    elif isinstance(type, TypeType):
+        if isinstance(item, str):
+            item = parse(item)
+        if isinstance(item, Type):
+            return text_of(item).encode("ascii")
+    elif isinstance(item, str):
+        try:
+            return item.encode()
+        except UnicodeEncodeError as error:
+            raise InputError("a string with a lone surrogate", rule="dynd.utf8") from error
+    raise refuse(type, item)
+
+
+def _fields(node: Node, values: Values) -> Iterable[Values]:
+    if isinstance(node.type, Struct):
+        names = [name for name, _ in node.type.fields]
+        for item in values:
+            if not isinstance(item, Mapping) or item.keys() != set(names):
+                raise refuse(node.type, item)
+        return [[item[name] for item in values] for name in names]
+    for item in values:
+        if not isinstance(item, tuple | list) or len(item) != len(node.children):
+            raise refuse(node.type, item)
+    return [[item[i] for item in values] for i in range(len(node.children))]

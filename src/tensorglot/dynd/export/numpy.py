@@ -1,0 +1,110 @@
+"""Columns to NumPy arrays: dims and lists of one length become axes, structs become records.
+
+Nothing is copied where the values lie together. What NumPy cannot say (missing values,
+lists of several lengths, texts of any length) is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.dynd.codec.packing import packed_bytes
+from tensorglot.dynd.schema import Kind, Node
+from tensorglot.dynd.value import Value
+from tensorglot.errors import UnsupportedError
+from tensorglot.model.types.algebra import FixedBytes, FixedString, Struct
+
+__all__ = ["to_numpy"]
+
+
+def to_numpy(value: Value) -> NDArray[Any]:
+    """The value as an array."""
+    node, begin, count = value.plan.root, 0, 1
+    dims: tuple[int, ...] = ()
+    if node.kind is Kind.LIST:
+        lists = value.lists(node)
+        begin, count = int(lists.starts[0]), int(lists.stops[0])
+        node, dims = node.child, (count - begin,)
+    while node.kind is Kind.REPEAT and not node.axis:
+        dims, begin, count = (*dims, *node.shape), begin * node.size, count * node.size
+        node = node.child
+    rows = _rows(value, node, count)[begin:]
+    return rows.reshape((*dims, *rows.shape[1:]))
+
+
+def _rows(value: Value, node: Node, count: int) -> NDArray[Any]:
+    """An array with one row for each value of a node."""
+    if node.kind is Kind.BLOCK:
+        return _blocks(node, value.array(node)[:count])
+    if node.kind is Kind.SEQUENCE and isinstance(node.type, Struct) and node.nbytes is not None:
+        return _records(value, node, count)
+    raise UnsupportedError(f"NumPy has no {node.type}: use .tolist(), .awkward() or .arrow()", rule="dynd.numpy")
+
+
+def _blocks(node: Node, values: NDArray[Any]) -> NDArray[Any]:
+    dtype = _dtype(node)
+    if node.atom is None or values.dtype == dtype:
+        return values.view(dtype.newbyteorder("="))
+    plain = np.ascontiguousarray(values)
+    return plain.view(dtype).reshape(values.shape[: values.ndim - len(node.atom.tail)])
+
+
+def _dtype(node: Node) -> np.dtype[Any]:
+    """NumPy's type for the elements of a BLOCK."""
+    assert node.atom is not None  # noqa: S101
+    type = node.atom.type
+    if not node.atom.tail:
+        return node.atom.base
+    if isinstance(type, FixedBytes) and type.size:
+        return np.dtype((np.void, type.size))
+    if isinstance(type, FixedString) and type.encoding in ("ascii", "utf32"):
+        return np.dtype(f"<U{type.size}" if type.encoding == "utf32" else f"S{type.size}")
+    raise UnsupportedError(f"NumPy has no {type}", rule="dynd.numpy")
+
+
+def _records(value: Value, root: Node, count: int) -> NDArray[Any]:
+    """A structured array: a view of the values where they lie packed, else a copy."""
+    dtype = _record_dtype(root)
+    raw = packed_bytes(value, root, count)
+    if raw is not None:
+        return raw.view(dtype)
+    out = np.empty(count, dtype)
+    stack: list[tuple[Node, NDArray[Any]]] = [(root, out)]
+    while stack:
+        node, place = stack.pop()
+        if node.kind is Kind.BLOCK:
+            place[...] = _blocks(node, value.array(node)).reshape(place.shape)
+        else:
+            fields = place.dtype.names or ()
+            inner = [place[name] for name in fields] if node.kind is Kind.SEQUENCE else [place]
+            stack.extend(zip(node.children, inner, strict=True))
+    return out
+
+
+def _record_dtype(root: Node) -> np.dtype[Any]:
+    """The packed, little-endian record of a struct."""
+    dtypes: dict[int, np.dtype[Any]] = {}
+    order = [root]
+    for node in order:
+        order.extend(node.children)
+    for node in reversed(order):
+        dtypes[node.id] = _node_dtype(node, [dtypes[child.id] for child in node.children])
+    return dtypes[root.id]
+
+
+def _node_dtype(node: Node, inner: list[np.dtype[Any]]) -> np.dtype[Any]:
+    try:
+        if node.kind is Kind.BLOCK and not node.axis:
+            return np.dtype((_dtype(node), node.shape))
+        if node.kind is Kind.REPEAT and not node.axis:
+            return np.dtype((inner[0], node.shape))
+        if node.kind is Kind.SEQUENCE and isinstance(node.type, Struct):
+            names = [name for name, _ in node.type.fields]
+            if all(names):
+                return np.dtype(list(zip(names, inner, strict=True)))
+    except (ValueError, TypeError) as error:
+        raise UnsupportedError(f"NumPy has no {node.type}: {error}", rule="dynd.numpy") from error
+    raise UnsupportedError(f"NumPy has no {node.type}", rule="dynd.numpy")

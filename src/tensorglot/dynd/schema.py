@@ -1,0 +1,265 @@
+"""A type as a plan: a tree of nodes that says how its values lie in columns.
+
+The columns are those of awkward and Arrow. A BLOCK has an array, one row for each
+value; a LIST starts and stops, and its elements one after the other in the child; an
+OPTION the position in the child, or -1; a CHAR its code points; a BOX holds tensors.
+SEQUENCE and REPEAT have nothing of their own: value i of a SEQUENCE is value i of each
+child, value i of a REPEAT the values from i × size on of its child.
+
+A plan is made once for each type. Knows types and sizes; knows no values and no bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from functools import lru_cache
+
+from tensorglot.dynd.atoms import ATOM_TYPES, BYTE, Atom, atom_of
+from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.kernels import varints as kernel
+from tensorglot.model.types.algebra import (
+    Array,
+    Bytes,
+    Char,
+    Complex,
+    Fixed,
+    Merkle,
+    Option,
+    Pointer,
+    Storage,
+    String,
+    Struct,
+    Tuple,
+    TypeType,
+    Var,
+    Void,
+    fold,
+    symbolic,
+)
+from tensorglot.model.types.base import Type, quote
+
+__all__ = ["HUGE", "Kind", "Node", "Plan", "check_shape", "plan_of"]
+
+HUGE = 1 << 62
+"""Where sizes stop growing: nothing that large exists."""
+OBJECTS_PER_BYTE = 64
+"""Values without bytes that a byte may bring with it without being counted."""
+
+PATH_DEPTH = 256
+"""How deep nodes have paths, whose lengths add up with the depth."""
+BLOCK_RANK = 60
+"""Dims of a BLOCK. NumPy has 64 axes, of which one counts values and some are the atoms'."""
+
+
+class Kind(IntEnum):
+    """What a node is, in the kernel's numbers."""
+
+    BLOCK = kernel.BLOCK
+    LIST = kernel.LIST
+    OPTION = kernel.OPTION
+    SEQUENCE = kernel.SEQUENCE
+    REPEAT = kernel.REPEAT
+    CHAR = kernel.CHAR
+    BOX = kernel.BOX
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Node:
+    """One node. `type` is that of one value, without pointers."""
+
+    kind: Kind
+    type: Type
+    children: tuple[Node, ...] = ()
+    shape: tuple[int, ...] = ()
+    """Of a BLOCK: the dims of one value. Of a REPEAT: the dims that it stands for."""
+    axis: tuple[int, ...] = ()
+    """The order of the leading dims when stored; empty for the plain order."""
+    atom: Atom | None = None
+    """Of a BLOCK: its elements. Of an OPTION: the child's, if a bit pattern stands for missing."""
+    nbytes: int | None = None
+    """Of one value, where all have the same."""
+    least: int = 0
+    """Bytes of the smallest value."""
+    objects: int = 0
+    """Python objects that one value stands for, those of lists and options inside apart."""
+    id: int = field(default=-1)
+    path: str = ""
+
+    @property
+    def charge(self) -> int:
+        """Of its objects, those that its bytes do not pay for."""
+        return max(0, self.objects - OBJECTS_PER_BYTE * self.least)
+
+    @property
+    def child(self) -> Node:
+        return self.children[0]
+
+    @property
+    def size(self) -> int:
+        """How many of the child a REPEAT has."""
+        return math.prod(self.shape)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the children of a SEQUENCE; those of a tuple are numbers."""
+        if isinstance(self.type, Struct):
+            return [name for name, _ in self.type.fields]
+        return [str(i) for i in range(len(self.children))]
+
+    def column(self, role: str) -> str:
+        """The name of a part."""
+        return f"{self.path}.{role}" if self.path else role
+
+    def stored_axes(self) -> tuple[int, ...]:
+        """The axes of an array of values, of which the first counts them, in the order in which they are stored."""
+        rest = range(1 + len(self.axis), 1 + len(self.shape) + len(self.atom.tail if self.atom else ()))
+        return (0, *(1 + axis for axis in self.axis), *rest)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Plan:
+    """The nodes of a type, parents first. The root is the first, and has one value."""
+
+    type: Type
+    nodes: tuple[Node, ...]
+    deep: bool = False
+    """Whether nodes lie so deep that their paths would be longer than their values."""
+
+    @property
+    def root(self) -> Node:
+        return self.nodes[0]
+
+    def inside_out(self) -> Iterator[Node]:
+        """The nodes, children before their parents."""
+        return reversed(self.nodes)
+
+
+@lru_cache(maxsize=1024)
+def plan_of(type: Type) -> Plan:
+    """The plan of a type, or a refusal if the type has no data."""
+    if symbolic(type):
+        raise InputError(f"{type} is symbolic: it has no data", rule="dynd.symbolic")
+    return _numbered(type, fold(type, _node, _inside))
+
+
+def _inside(type: Type) -> tuple[Type, ...]:
+    return () if isinstance(type, Array | Merkle | Complex) else type.children
+
+
+def _numbered(type: Type, root: Node) -> Plan:
+    nodes: list[Node] = []
+    stack = [(root, 0)]
+    deepest = 0
+    while stack:
+        node, depth = stack.pop()
+        node.id = len(nodes)
+        nodes.append(node)
+        stack.extend((child, depth + 1) for child in reversed(node.children))
+        deepest = max(deepest, depth)
+        if depth < PATH_DEPTH:
+            for step, child in zip(_steps(node), node.children, strict=True):
+                child.path = f"{node.path}.{step}" if node.path and step else node.path or step
+    return Plan(type, tuple(nodes), deepest > PATH_DEPTH)
+
+
+def _steps(node: Node) -> list[str]:
+    if node.kind is Kind.SEQUENCE:
+        return [quote(name) if isinstance(node.type, Struct) else name for name in node.names]
+    return ["" if node.kind is Kind.REPEAT else "content"] * len(node.children)
+
+
+def _node(type: Type, inner: list[Node]) -> Node:
+    """The node of a type, given those of the types inside it."""
+    if isinstance(type, ATOM_TYPES):
+        return _block(type, (), (), atom_of(type))
+    if isinstance(type, Pointer):
+        return inner[0]
+    if isinstance(type, Fixed):
+        return _dims(type, inner[0])
+    if isinstance(type, Storage):
+        return _storage(type, inner[0])
+    if isinstance(type, Option):
+        return _option(type, inner[0])
+    if isinstance(type, Tuple | Struct):
+        return _sequence(type, tuple(inner))
+    if isinstance(type, Var):
+        return Node(Kind.LIST, type, (inner[0],), least=1, objects=1)
+    if isinstance(type, Bytes | String | TypeType):
+        return Node(Kind.LIST, type, (_block(type, (), (), BYTE),), least=1, objects=1)
+    if isinstance(type, Char):
+        return Node(Kind.CHAR, type, least=1, objects=1)
+    if isinstance(type, Array):
+        return Node(Kind.BOX, type, least=2, objects=1)
+    raise InputError(f"{type} has no data", rule="dynd.symbolic")
+
+
+def check_shape(shape: tuple[int, ...], itemsize: int) -> None:
+    """Refuses a shape that no array can have although it holds nothing: NumPy counts the other dims."""
+    if 0 in shape and math.prod(size for size in shape if size) * max(1, itemsize) >= 1 << 63:
+        raise UnsupportedError("an array without elements whose other dims are beyond 2^63", rule="dynd.shape")
+
+
+def _block(type: Type, shape: tuple[int, ...], axis: tuple[int, ...], atom: Atom) -> Node:
+    check_shape(shape, atom.nbytes)
+    nbytes = _product(*shape, atom.nbytes)
+    objects = 1
+    for size in reversed(shape):
+        objects = _sum(1, _product(size, objects))
+    return Node(Kind.BLOCK, type, (), shape, axis, atom, nbytes, nbytes, objects)
+
+
+def _dims(type: Fixed, inner: Node) -> Node:
+    if inner.kind is Kind.BLOCK and inner.atom is not None and len(inner.shape) < BLOCK_RANK:
+        axis = (0, *(axis + 1 for axis in inner.axis)) if inner.axis else ()
+        return _block(type, (type.size, *inner.shape), axis, inner.atom)
+    return _repeat(type, (type.size,), (), inner)
+
+
+def _storage(type: Storage, inner: Node) -> Node:
+    rank = len(type.axis)
+    if inner.kind is Kind.BLOCK and inner.atom is not None:
+        return _block(type, inner.shape, (*type.axis, *inner.axis[rank:]), inner.atom)
+    shape: list[int] = []
+    while len(shape) < rank:
+        if inner.kind is Kind.BLOCK:
+            raise UnsupportedError(f"an axis of more than {BLOCK_RANK} dimensions", rule="dynd.rank")
+        shape += inner.shape
+        inner = inner.child
+    return _repeat(type, tuple(shape), type.axis, inner)
+
+
+def _repeat(type: Type, shape: tuple[int, ...], axis: tuple[int, ...], inner: Node) -> Node:
+    check_shape(shape, 8)
+    nbytes = None if inner.nbytes is None else _product(*shape, inner.nbytes)
+    objects = _sum(1, _product(*shape, inner.objects))
+    return Node(Kind.REPEAT, type, (inner,), shape, axis, None, nbytes, _product(*shape, inner.least), objects)
+
+
+def _option(type: Option, inner: Node) -> Node:
+    sentinel = inner.kind is Kind.BLOCK and not inner.shape and inner.atom is not None and inner.atom.sentinel
+    if sentinel == b"":
+        return _block(type, (), (), atom_of(Void()))
+    if sentinel and inner.atom is not None:
+        if inner.atom.check == "limit":  # a bool, whose sentinel is the next byte
+            inner.atom = replace(inner.atom, limit=inner.atom.limit + 1)
+        return Node(Kind.OPTION, type, (inner,), (), (), inner.atom, inner.nbytes, inner.least, 1)
+    return Node(Kind.OPTION, type, (inner,), least=1, objects=1)
+
+
+def _sequence(type: Tuple | Struct, inner: tuple[Node, ...]) -> Node:
+    sizes = [node.nbytes for node in inner]
+    nbytes = None if None in sizes else _sum(*(size or 0 for size in sizes))
+    least = _sum(*(node.least for node in inner))
+    objects = _sum(1, *(node.objects for node in inner))
+    return Node(Kind.SEQUENCE, type, inner, (), (), None, nbytes, least, objects)
+
+
+def _sum(*numbers: int) -> int:
+    return min(HUGE, sum(numbers))
+
+
+def _product(*numbers: int) -> int:
+    return min(HUGE, math.prod(numbers))

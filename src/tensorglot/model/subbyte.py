@@ -1,0 +1,75 @@
+"""Elements of fewer than eight bits that take a byte each where they lie, as they do in memory.
+
+To everybody else such a part is encoded: its decoded bytes are the packed ones. Bits
+above an element's own are zero, or the byte is not an element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorglot.errors import FormatError
+from tensorglot.model.dtypes import DType, pack, unpack
+from tensorglot.model.payload import PIECE_NBYTES, Buffer, Codec, Encoded, Payload, inner_payload
+
+__all__ = ["UnpackedSubByte", "widened"]
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackedSubByte:
+    """A codec: `count` elements of a packed type, one a byte."""
+
+    dtype: DType
+    count: int
+    inner: Codec | None = None
+    """What the bytes are encoded with besides."""
+
+    @property
+    def name(self) -> str:
+        return "widened" if self.inner is None else f"widened {self.inner.name}"
+
+    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
+        elements, nbytes = _group(self.dtype)
+        first = offset // nbytes * elements
+        last = min(self.count, -(-(offset + len(out)) // nbytes) * elements)
+        values = np.frombuffer(inner_payload(payload, self.inner, self.count).read(first, last - first), np.uint8)
+        if values.size and int(values.max()) >> self.dtype.bits:
+            raise FormatError(
+                f"a byte that is no {self.dtype.name}",
+                rule="values.packed",
+                offset=payload.begin,
+                tensor=payload.tensor,
+            )
+        start = offset - offset // nbytes * nbytes
+        out[:] = pack(values, self.dtype).data[start : start + len(out)]
+
+    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
+        step = _step(self.dtype)
+        for offset in range(0, payload.nbytes, step):
+            yield payload.read(offset, min(step, payload.nbytes - offset))
+
+
+def widened(payload: Payload, dtype: DType, count: int) -> Iterator[Buffer]:
+    """The other way: packed elements as a byte each, in pieces."""
+    step = _step(dtype)
+    elements, nbytes = _group(dtype)
+    for offset in range(0, payload.nbytes, step):
+        packed = np.frombuffer(payload.read(offset, min(step, payload.nbytes - offset)), np.uint8)
+        first = offset // nbytes * elements
+        yield unpack(packed, min(count - first, step // nbytes * elements), dtype).view(np.uint8).data
+
+
+def _group(dtype: DType) -> tuple[int, int]:
+    """How many elements fill a whole number of bytes, and how many."""
+    elements = 8 // math.gcd(8, dtype.bits)
+    return elements, elements * dtype.bits // 8
+
+
+def _step(dtype: DType) -> int:
+    """A piece that ends with a whole group."""
+    _, nbytes = _group(dtype)
+    return PIECE_NBYTES // 8 // nbytes * nbytes

@@ -1,0 +1,451 @@
+"""The type algebra of DyND, as frozen values: what a tensor's contents are, whatever file they lie in.
+
+A type knows its parts and its canonical text, nothing of bytes, values or files.
+`str(t)` is the one spelling of a type that is ever hashed or written; two types are
+equal exactly when it is the same. Everything that walks a type walks it with a stack
+of its own, so that depth is never a question of Python's recursion limit.
+
+A type is made valid or not at all: what the grammar forbids (an option of an option,
+a field named twice, an axis list that is no permutation) is refused here, and the
+parser only adds where in the text it stood.
+
+Types of fewer than eight bits (`int4`, `float4_e2m1fn`, …) are element types like any
+other and serialize as one byte an element, the value in the low bits and the others
+zero. Packing them would make the bytes of `2 * 3 * int4` depend on where a dimension
+ends, and the law is that `N * T` is the concatenation of its elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import ClassVar, Literal, TypeVar
+
+from tensorglot.model.dtypes import BY_NAME, DType
+from tensorglot.model.types.base import Type, check_names, check_size, check_symbol, listed, refuse, value
+
+__all__ = [
+    "ANY",
+    "Array",
+    "Bytes",
+    "Char",
+    "Complex",
+    "Fixed",
+    "FixedBytes",
+    "FixedString",
+    "Function",
+    "Merkle",
+    "Option",
+    "Pointer",
+    "Scalar",
+    "Storage",
+    "String",
+    "Struct",
+    "Symbol",
+    "SymbolicDim",
+    "Tuple",
+    "Type",
+    "TypeType",
+    "Var",
+    "Void",
+    "dense",
+    "dense_parts",
+    "fold",
+    "leading",
+    "symbolic",
+    "walk",
+]
+
+R = TypeVar("R")
+
+COMPLEX_PARTS = {"float16", "float32", "float64", "float128"}
+UNITS = {"utf8": 1, "ascii": 1, "utf16": 2, "utf32": 4}
+
+
+@value
+class _Leaf(Type):
+    """Nothing but a name."""
+
+    text: ClassVar[str] = ""
+
+    def pieces(self) -> Iterator[str | Type]:
+        yield self.text
+
+
+@value
+class Scalar(Type):
+    """A row of the table of element types, the complex ones excepted."""
+
+    dtype: DType
+
+    def __post_init__(self) -> None:
+        if self.dtype.name in _COMPLEX_ROWS:
+            raise refuse(f"{self.dtype.name} is complex[T]", "complex")
+
+    def pieces(self) -> Iterator[str | Type]:
+        yield self.dtype.name
+
+
+@value
+class Complex(Type):
+    """`complex[T]`: two of T, a DyND float."""
+
+    part: Scalar
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.part, Scalar) or self.part.dtype.name not in COMPLEX_PARTS:
+            raise refuse(f"complex[{self.part}] has parts that are no float16, 32, 64 or 128", "complex")
+
+    def pieces(self) -> Iterator[str | Type]:
+        yield f"complex[{self.part.dtype.name}]"
+
+
+@value
+class FixedBytes(Type):
+    """`bytes[N]`."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        check_size(self.size)
+
+    def pieces(self) -> Iterator[str | Type]:
+        yield f"bytes[{self.size}]"
+
+
+@value
+class Bytes(_Leaf):
+    """`bytes`, of any length."""
+
+    text = "bytes"
+
+
+@value
+class String(_Leaf):
+    """`string`, UTF-8."""
+
+    text = "string"
+
+
+@value
+class FixedString(Type):
+    """`fixed_string[N, 'encoding']`: N code units, filled up with NUL."""
+
+    size: int
+    encoding: Literal["utf8", "ascii", "utf16", "utf32"] = "utf8"
+
+    def __post_init__(self) -> None:
+        check_size(self.size * UNITS.get(self.encoding, 1))
+        if self.size == 0:
+            raise refuse("fixed_string of size 0", "fixed_string")
+        if self.encoding not in UNITS:
+            raise refuse(f"no encoding {self.encoding!r}; there are {', '.join(UNITS)}", "encoding")
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * UNITS[self.encoding]
+
+    def pieces(self) -> Iterator[str | Type]:
+        encoding = "" if self.encoding == "utf8" else f", '{self.encoding}'"
+        yield f"fixed_string[{self.size}{encoding}]"
+
+
+@value
+class Char(_Leaf):
+    """`char`: one code point."""
+
+    text = "char"
+
+
+@value
+class TypeType(_Leaf):
+    """`type`: the value is a type."""
+
+    text = "type"
+
+
+@value
+class Void(_Leaf):
+    """`void`: no bytes."""
+
+    text = "void"
+
+
+@value
+class _Around(Type):
+    """One type inside another."""
+
+    element: Type
+    before: ClassVar[str] = ""
+    after: ClassVar[str] = ""
+
+    @property
+    def children(self) -> tuple[Type, ...]:
+        return (self.element,)
+
+    def pieces(self) -> Iterator[str | Type]:
+        yield self.before
+        yield self.element
+        yield self.after
+
+
+@value
+class Fixed(Type):
+    """`N * T`."""
+
+    size: int
+    element: Type
+
+    def __post_init__(self) -> None:
+        check_size(self.size)
+
+    @property
+    def children(self) -> tuple[Type, ...]:
+        return (self.element,)
+
+    def pieces(self) -> Iterator[str | Type]:
+        yield f"{self.size} * "
+        yield self.element
+
+
+@value
+class Var(_Around):
+    """`var * T`: as many as there are."""
+
+    before = "var * "
+
+
+@value
+class Tuple(Type):
+    """`(T0, T1)`. Open, `(T0, ...)`, it is symbolic."""
+
+    elements: tuple[Type, ...] = ()
+    open: bool = False
+
+    @property
+    def children(self) -> tuple[Type, ...]:
+        return self.elements
+
+    def pieces(self) -> Iterator[str | Type]:
+        yield "("
+        yield from listed(list(self.elements), (), self.open)
+        yield ")"
+
+
+@value
+class Struct(Type):
+    """`{a: T0, b: T1}`. Open, `{a: T0, ...}`, it is symbolic."""
+
+    fields: tuple[tuple[str, Type], ...] = ()
+    open: bool = False
+
+    def __post_init__(self) -> None:
+        check_names(self.fields)
+
+    @property
+    def children(self) -> tuple[Type, ...]:
+        return tuple(element for _, element in self.fields)
+
+    def pieces(self) -> Iterator[str | Type]:
+        yield "{"
+        yield from listed([], self.fields, self.open)
+        yield "}"
+
+
+@value
+class Option(_Around):
+    """`?T`: T, or missing."""
+
+    before = "?"
+
+    def __post_init__(self) -> None:
+        inner = self.element
+        while isinstance(inner, Pointer):
+            inner = inner.element
+        if isinstance(inner, Option):
+            raise refuse("an option of an option", "option")
+
+
+@value
+class Pointer(_Around):
+    """`pointer[T]`: T itself, when serialized."""
+
+    before, after = "pointer[", "]"
+
+
+@value
+class Array(_Around):
+    """`array[T]`: a type that T describes, and a value of it."""
+
+    before, after = "array[", "]"
+
+
+@value
+class Merkle(_Around):
+    """`merkle[T]`: the CID of a value of T."""
+
+    before, after = "merkle[", "]"
+
+
+@value
+class Storage(_Around):
+    """`storage[dims * T, axis=[…]]`: the leading fixed dims, stored in another order; axis[0] varies slowest.
+
+    Trailing axes that stay where they are are dropped. Where all do, the plain type says the
+    same, and `Storage.of` gives it.
+    """
+
+    axis: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if sorted(self.axis) != list(range(len(self.axis))):
+            raise refuse(f"axis {list(self.axis)} is not a permutation", "axis")
+        if len(self.axis) > len(leading(self.element)[0]):
+            raise refuse(f"axis {list(self.axis)} is longer than the leading fixed dims of {self.element}", "axis")
+        if not self.axis or self.axis[-1] == len(self.axis) - 1:
+            raise refuse(f"axis {list(self.axis)} ends in axes that stay where they are", "axis")
+
+    @staticmethod
+    def of(element: Type, axis: tuple[int, ...]) -> Type:
+        """The storage type for any permutation, the identity included."""
+        while axis and axis[-1] == len(axis) - 1:
+            axis = axis[:-1]
+        return Storage(element, axis) if axis else element
+
+    def pieces(self) -> Iterator[str | Type]:
+        yield "storage["
+        yield self.element
+        yield f", axis=[{', '.join(map(str, self.axis))}]]"
+
+
+@value
+class Symbol(Type):
+    """`Any`, or a type variable. Symbolic: it has no data."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        check_symbol(self.name)
+
+    def pieces(self) -> Iterator[str | Type]:
+        yield self.name
+
+
+@value
+class SymbolicDim(Type):
+    """`N * T` with a variable for the dimension, or `Fixed * T`. With dots, `N... * T` or `... * T`, for any number."""
+
+    name: str
+    dots: bool
+    element: Type
+
+    def __post_init__(self) -> None:
+        if self.name or not self.dots:
+            check_symbol(self.name)
+
+    @property
+    def children(self) -> tuple[Type, ...]:
+        return (self.element,)
+
+    def pieces(self) -> Iterator[str | Type]:
+        yield f"{self.name}... * " if self.dots else f"{self.name} * "
+        yield self.element
+
+
+@value
+class Function(Type):
+    """`(T0, name: T1) -> R`."""
+
+    positional: tuple[Type, ...]
+    keywords: tuple[tuple[str, Type], ...]
+    result: Type
+    open: bool = False
+
+    def __post_init__(self) -> None:
+        check_names(self.keywords)
+
+    @property
+    def children(self) -> tuple[Type, ...]:
+        return (*self.positional, *(element for _, element in self.keywords), self.result)
+
+    def pieces(self) -> Iterator[str | Type]:
+        yield "("
+        yield from listed(list(self.positional), self.keywords, self.open)
+        yield ") -> "
+        yield self.result
+
+
+ANY = Symbol("Any")
+_COMPLEX_ROWS = {"complex64": "float32", "complex128": "float64"}
+_SYMBOLIC = (Symbol, SymbolicDim, Function)
+
+
+def walk(type: Type) -> Iterator[Type]:
+    """A type and all inside it, parents first."""
+    stack = [type]
+    while stack:
+        inner = stack.pop()
+        yield inner
+        stack.extend(reversed(inner.children))
+
+
+def fold(
+    type: Type,
+    combine: Callable[[Type, list[R]], R],
+    inside: Callable[[Type], tuple[Type, ...]] = attrgetter("children"),
+) -> R:
+    """Combines a type with the results for the types inside it, from the inside out."""
+    results: list[R] = []
+    stack: list[tuple[Type, bool]] = [(type, False)]
+    while stack:
+        inner, ready = stack.pop()
+        arity = len(inside(inner))
+        if ready:
+            arguments = results[len(results) - arity :]
+            del results[len(results) - arity :]
+            results.append(combine(inner, arguments))
+        else:
+            stack.append((inner, True))
+            stack.extend((child, False) for child in reversed(inside(inner)))
+    return results[0]
+
+
+def symbolic(type: Type) -> bool:
+    """Whether values of the type have no data. What `array[T]` holds brings its own type."""
+    stack = [type]
+    while stack:
+        inner = stack.pop()
+        if isinstance(inner, _SYMBOLIC) or (isinstance(inner, Tuple | Struct) and inner.open):
+            return True
+        if not isinstance(inner, Array):
+            stack.extend(inner.children)
+    return False
+
+
+def leading(type: Type) -> tuple[tuple[int, ...], Type]:
+    """The leading fixed dims, and what they are dims of."""
+    shape = []
+    while isinstance(type, Fixed):
+        shape.append(type.size)
+        type = type.element
+    return tuple(shape), type
+
+
+def dense(dtype: DType, shape: tuple[int, ...]) -> Type:
+    """The type of a block of elements: `3 * 4 * float32`."""
+    part = _COMPLEX_ROWS.get(dtype.name)
+    type: Type = Scalar(dtype) if part is None else Complex(Scalar(BY_NAME[part]))
+    for size in reversed(shape):
+        type = Fixed(size, type)
+    return type
+
+
+def dense_parts(type: Type) -> tuple[DType, tuple[int, ...]] | None:
+    """The inverse of `dense`, None for what is not a block of elements of the table."""
+    shape, element = leading(type)
+    if isinstance(element, Scalar):
+        return element.dtype, shape
+    if isinstance(element, Complex):
+        row = next((row for row, part in _COMPLEX_ROWS.items() if part == element.part.dtype.name), None)
+        return None if row is None else (BY_NAME[row], shape)
+    return None

@@ -1,0 +1,332 @@
+"""Text to types. The way back is `str`.
+
+One loop over a stack of what is open: depth costs memory, not recursion. Text longer
+than 64 KiB is refused before it is looked at; brackets and options may nest
+`Limits.type_depth` deep, and `Limits.rank` dimensions may follow one another.
+
+Knows the grammar (formats.md §3, which only ever grows); knows no data. What a type
+forbids is checked by the type itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import TypeAlias
+
+from tensorglot.errors import FormatError, InputError, LimitError, TensorglotError, escape
+from tensorglot.limits import DEFAULT, Limits
+from tensorglot.model.dtypes import TABLE
+from tensorglot.model.types.algebra import (
+    ANY,
+    Array,
+    Bytes,
+    Char,
+    Complex,
+    Fixed,
+    FixedBytes,
+    FixedString,
+    Function,
+    Merkle,
+    Option,
+    Pointer,
+    Scalar,
+    Storage,
+    String,
+    Struct,
+    Symbol,
+    SymbolicDim,
+    Tuple,
+    TypeType,
+    Var,
+    Void,
+    dense,
+    leading,
+)
+from tensorglot.model.types.base import Type
+from tensorglot.model.types.scan import TEXT_NBYTES, Scanner
+
+__all__ = ["parse", "parse_canonical", "text_of"]
+
+_ROWS: dict[str, Type] = {row.name: dense(row, ()) for row in TABLE}
+_NAMED: dict[str, Type] = {
+    **_ROWS,
+    "int": _ROWS["int32"],
+    "real": _ROWS["float64"],
+    "complex": _ROWS["complex128"],
+    "intptr": _ROWS["int64"],
+    "uintptr": _ROWS["uint64"],
+    "size": _ROWS["uint64"],
+    "bytes": Bytes(),
+    "string": String(),
+    "char": Char(),
+    "type": TypeType(),
+    "void": Void(),
+    "array": Array(ANY),
+}
+_AROUND: dict[str, Callable[[Type], Type]] = {"option": Option, "pointer": Pointer, "array": Array, "merkle": Merkle}
+_ENCODINGS = {
+    alias: name
+    for name, aliases in {
+        "ascii": ("ascii", "us-ascii", "A"),
+        "utf8": ("utf8", "utf-8", "U8"),
+        "utf16": ("utf16", "utf-16", "U16"),
+        "utf32": ("utf32", "utf-32", "U32"),
+    }.items()
+    for alias in aliases
+}
+
+
+def parse(text: str, limits: Limits = DEFAULT) -> Type:
+    """The type that a text spells, in any spelling."""
+    return _Parser(text, limits, InputError, InputError).type()
+
+
+def parse_canonical(text: str, limits: Limits = DEFAULT) -> Type:
+    """The type of a text that comes from data: only the canonical spelling will do."""
+    type = _Parser(text, limits, FormatError, LimitError).type()
+    if str(type) != text:
+        raise FormatError(
+            f"the canonical spelling of this type is {escape(str(type), longest=160)}", rule="dynd.type.canonical"
+        )
+    return type
+
+
+@lru_cache(maxsize=1024)
+def text_of(type: Type) -> str:
+    """The canonical text of a type that is about to be written, or a refusal of one that nobody would read."""
+    parse(str(type))
+    return str(type)
+
+
+Wrap: TypeAlias = Callable[[Type], Type]
+
+
+@dataclass(slots=True)
+class _Around:
+    """Something open that takes one type: `?`, a dimension, `pointer[`, the `->` of a function."""
+
+    wrap: Wrap
+    at: int
+    nests: bool = True
+    bracket: bool = False
+
+
+@dataclass(slots=True)
+class _List:
+    """An open `(` or `{`: what it has so far."""
+
+    closing: str
+    at: int
+    positional: list[Type] = field(default_factory=list)
+    keywords: list[tuple[str, Type]] = field(default_factory=list)
+    name: str | None = None
+    open: bool = False
+    nests: bool = True
+
+
+class _Parser(Scanner):
+    def __init__(self, text: str, limits: Limits, fault: type[TensorglotError], beyond: type[TensorglotError]) -> None:
+        super().__init__(text, fault, beyond)
+        self.limits = limits
+        self.open: list[_Around | _List] = []
+        self.depth = self.run = self.dims = 0
+
+    def type(self) -> Type:
+        whole = None
+        while whole is None:
+            inner = self.leaf_or_open()
+            whole = None if inner is None else self.close(inner)
+        if self.kind != "end":
+            self.refuse("the type has ended before this", "syntax")
+        self.check_length(str(whole))
+        return whole
+
+    def leaf_or_open(self) -> Type | None:
+        """Reads a type that has nothing inside, or opens one that has and gives None."""
+        at = self.at
+        if self.kind == "int":
+            return self.dim(partial(Fixed, self.integer()), at)
+        if self.kind == "name":
+            return self.named(self.advance(), at)
+        if self.accept("?"):
+            return self.push(_Around(Option, at))
+        if self.accept("..."):
+            return self.dim(partial(SymbolicDim, "", True), at)
+        if self.accept("("):
+            return self.list(_List(")", at))
+        if not self.accept("{"):
+            self.refuse("expected a type", "syntax")
+        return self.list(_List("}", at))
+
+    def named(self, name: str, at: int) -> Type | None:
+        dimension = self.word in ("*", "**")
+        if name == "var" and dimension:
+            return self.dim(Var, at)
+        if name[0].isupper():
+            if self.accept("..."):
+                return self.dim(partial(SymbolicDim, name, True), at)
+            return self.dim(partial(SymbolicDim, name, False), at) if dimension else Symbol(name)
+        if self.accept("["):
+            return self.bracketed(name, at)
+        if name not in _NAMED:
+            self.refuse(f"no type is called {escape(name, longest=60)}", "name", at)
+        return _NAMED[name]
+
+    def bracketed(self, name: str, at: int) -> Type | None:
+        wrap: Wrap
+        match name:
+            case "option" | "pointer" | "array" | "merkle":
+                return self.push(_Around(_AROUND[name], at, bracket=True))
+            case "storage":
+                return self.push(_Around(self.storage, at))
+            case "fixed":
+                wrap = partial(Fixed, self.integer())
+                self.expect("]")
+                return self.dim(wrap, at)
+            case "string" | "char":
+                self.encoding()
+                made = _NAMED[name]
+            case "complex":
+                part = _ROWS.get(self.advance())
+                made = (
+                    self.made(Complex, part, at)
+                    if isinstance(part, Scalar)
+                    else self.refuse("complex[T] has a float in it", "complex", at)
+                )
+            case "bytes" | "fixed_bytes":
+                made = self.bytes(name == "fixed_bytes")
+            case "fixed_string":
+                size = self.integer()
+                encoding = self.encoding() if self.accept(",") else "utf8"
+                made = self.made(partial(FixedString, size), encoding, at)
+            case _:
+                self.refuse(f"no type {escape(name, longest=60)} has brackets", "name", at)
+        self.expect("]")
+        return made
+
+    def bytes(self, sized: bool) -> Type:
+        made = FixedBytes(self.integer()) if sized or self.kind == "int" else Bytes()
+        if isinstance(made, Bytes) or self.accept(","):
+            self.expect("align")
+            self.expect("=")
+            self.integer()
+        return made
+
+    def encoding(self) -> str:
+        at = self.at
+        encoding = _ENCODINGS.get(self.quoted())
+        if encoding is None:
+            self.refuse(f"no such encoding; there are {', '.join(_ENCODINGS)}", "encoding", at)
+        return encoding
+
+    def dim(self, wrap: Wrap, at: int) -> Type | None:
+        """Opens a dimension, perhaps with a power, up to and with its `*`."""
+        count = self.integer() if self.accept("**") else 1
+        if count == 0:
+            self.refuse("a dimension to the power of 0", "size", at)
+        self.expect("*")
+        self.run += count
+        self.dims += count
+        if self.run > self.limits.rank or self.dims * len("1 * ") > TEXT_NBYTES:
+            self.refuse(f"more than {self.limits.rank} dimensions in a row", "rank", at, beyond=True)
+        self.open.extend([_Around(wrap, at, nests=False)] * count)
+        return None
+
+    def push(self, inner: _Around | _List) -> Type | None:
+        self.run = 0
+        self.depth += 1
+        if self.depth > self.limits.type_depth:
+            self.refuse(f"nested deeper than {self.limits.type_depth}", "depth", inner.at, beyond=True)
+        self.open.append(inner)
+        return None
+
+    def close(self, type: Type) -> Type | None:
+        """Puts a finished type where it belongs. Gives the whole when nothing is open."""
+        self.run = 0
+        closed: Type | None = type
+        while self.open and closed is not None:
+            top = self.open.pop()
+            self.depth -= top.nests
+            if isinstance(top, _List):
+                if top.name is None:
+                    top.positional.append(closed)
+                else:
+                    top.keywords.append((top.name, closed))
+                closed = self.list(top)
+            else:
+                if top.bracket:
+                    self.expect("]")
+                closed = top.wrap(closed) if top.wrap == self.storage else self.made(top.wrap, closed, top.at)
+        return closed
+
+    def list(self, items: _List) -> Type | None:
+        """Opens the next item of a list and gives None, or closes the list and gives its type."""
+        if not self.accept(items.closing):
+            if items.positional or items.keywords:
+                self.expect(",")
+            if self.word == "..." and self.peek() not in ("*", "**"):
+                self.advance()
+                self.accept(",")
+                items.open = True
+            if not self.accept(items.closing):
+                if items.open:
+                    self.refuse("'...' ends a list", "syntax")
+                items.name = self.item_name(items)
+                return self.push(items)
+        if items.closing == "}":
+            return self.made(partial(Struct, tuple(items.keywords)), items.open, items.at)
+        positional, keywords = tuple(items.positional), tuple(items.keywords)
+        if self.accept("->"):
+            return self.push(_Around(lambda result: Function(positional, keywords, result, items.open), items.at))
+        if keywords:
+            self.refuse("a tuple's elements have no names", "field", items.at)
+        return Tuple(positional, items.open)
+
+    def item_name(self, items: _List) -> str | None:
+        """The name before an item, if it has one."""
+        name = None
+        if self.kind == "text":
+            name = self.quoted()
+            self.expect(":")
+        elif self.kind == "name" and self.peek() == ":":
+            name = self.advance()
+            self.advance()
+        elif items.closing == "}" or items.keywords:
+            self.refuse("expected a name and ':'", "field")
+        return name
+
+    def storage(self, element: Type) -> Type:
+        """What follows the type in `storage[`."""
+        self.expect(",")
+        at = self.at
+        axis = tuple(range(len(leading(element)[0])))
+        if self.accept("order"):
+            self.expect("=")
+            order = self.quoted()
+            if order not in ("C", "F"):
+                self.refuse("the order is 'C' or 'F'", "axis", at)
+            axis = axis[::-1] if order == "F" else axis
+        else:
+            self.expect("axis")
+            self.expect("=")
+            axis = self.axis()
+        self.expect("]")
+        return self.made(partial(Storage.of, element), axis, at)
+
+    def axis(self) -> tuple[int, ...]:
+        self.expect("[")
+        axis: list[int] = []
+        while not self.accept("]"):
+            if axis:
+                self.expect(",")
+            axis.append(self.integer())
+        return tuple(axis)
+
+    def made(self, make: Callable[..., Type], part: object, at: int) -> Type:
+        """What the type itself refuses, with the place in the text."""
+        try:
+            return make(part)
+        except InputError as error:
+            self.refuse(error.message, error.rule.removeprefix("dynd.type."), at)

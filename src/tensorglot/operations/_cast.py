@@ -1,0 +1,241 @@
+"""Casting: the same tensor in another element type, with an account of what the new type could not keep.
+
+A cast tensor is an encoded payload whose codec is the cast: nobody downstream knows
+that it is one. It happens piece by piece while the target is written. Values go to
+the nearest of the new type, except that a float becomes an integer by dropping its
+fraction; what is too large for an integer becomes the largest, and NaN becomes 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.io.local import BufferSource
+from tensorglot.model.dtypes import BY_NAME, DType, dtype_of, pack
+from tensorglot.model.payload import Buffer, Encoded, as_bytes
+from tensorglot.model.tensor import Part, Tensor
+from tensorglot.operations._dequantize import dequantized
+from tensorglot.operations._elements import BLOCK_COUNT, elements
+from tensorglot.threads import ordered_map
+
+__all__ = ["Cast", "Kind", "cast", "cast_part", "dequantized_part", "kind_of"]
+
+Array = NDArray[Any]
+Kind = str
+Values = Callable[[], Iterator[Array]]
+"""What gives the values of a tensor in C order, piece by piece, as often as it is asked."""
+
+_NOWHERE = BufferSource(b"")
+"""Where the bytes of a cast tensor are: nowhere, its codec makes them."""
+_LARGEST = {"float4_e2m1fn": 6.0, "float6_e2m3fn": 7.5, "float6_e3m2fn": 28.0}
+"""The largest number of the types without NaN and infinities, which is also what they make of anything larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """What became of one tensor."""
+
+    tensor: str
+    old: str
+    new: str
+    count: int = 0
+    rounded: int = 0
+    """Elements that are another number now, but a near one."""
+    overflowed: int = 0
+    """Elements that the new type has nothing near to: too large, infinite or NaN."""
+
+    def __add__(self, other: tuple[int, int, int]) -> Cast:
+        return Cast(
+            self.tensor,
+            self.old,
+            self.new,
+            self.count + other[0],
+            self.rounded + other[1],
+            self.overflowed + other[2],
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "tensor": self.tensor,
+            "old": self.old,
+            "new": self.new,
+            "count": self.count,
+            "rounded": self.rounded,
+            "overflowed": self.overflowed,
+        }
+
+
+def kind_of(row: DType) -> Kind:
+    """`bool`, `integer`, `real` or `complex`."""
+    if row.name == "bool":
+        return "bool"
+    if row.name.startswith("complex"):
+        return "complex"
+    return "integer" if row.name.startswith(("int", "uint")) else "real"
+
+
+def cast(values: Array, old: DType, new: DType) -> tuple[Array, int, int]:
+    """The values in the new type, how many were rounded, and how many overflowed."""
+    with np.errstate(all="ignore"):
+        if kind_of(old) == "complex":
+            return _cast_complex(values, new)
+        if kind_of(new) == "complex":
+            half = np.float32 if new.name == "complex64" else np.float64
+            real, rounded, overflowed = _cast_real(values, old, np.dtype(half))
+            return real.astype(new.require_numpy()), rounded, overflowed
+        if new.name == "bool":
+            one = values != 0
+            return one, int(np.count_nonzero(values.astype(np.float64) != one)), 0
+        if kind_of(new) == "integer":
+            return _cast_integer(values, old, new)
+        return _cast_real(values, old, new.require_numpy())
+
+
+def _cast_complex(values: Array, new: DType) -> tuple[Array, int, int]:
+    cast_values = values.astype(new.require_numpy())
+    back = cast_values.astype(values.dtype)
+    lost = ~((back == values) | (np.isnan(values) & np.isnan(back)))
+    overflowed = int(np.count_nonzero(lost & ~np.isfinite(back)))
+    return cast_values, int(np.count_nonzero(lost)) - overflowed, overflowed
+
+
+def _cast_real(values: Array, old: DType, new: np.dtype[Any]) -> tuple[Array, int, int]:
+    if (new == np.float64 and old.bits <= 32) or (new == np.float32 and old.bits <= 16):
+        return values.astype(new), 0, 0
+    if kind_of(old) != "real":
+        wide = values.astype(np.int64 if old.name.startswith("int") else np.uint64)
+        cast_values = wide.astype(new)
+        # A 64-bit integer may round up to 2**63 or 2**64, which no integer type can take back.
+        near = cast_values.astype(np.float64)
+        inside = np.isfinite(near) & (near < (2.0**63 if wide.dtype.kind == "i" else 2.0**64))
+        lost = ~inside | (np.where(inside, near, 0).astype(wide.dtype) != wide)
+        overflow = ~np.isfinite(near) | _beyond(wide.astype(np.float64), new)
+    else:
+        wide = values.astype(np.float64 if old.bits > 32 else np.float32)
+        cast_values = wide.astype(new)
+        back = cast_values.astype(wide.dtype)
+        lost = (back != wide) & ~(np.isnan(wide) & np.isnan(back))
+        if not lost.any():
+            return cast_values, 0, 0
+        overflow = ~np.isfinite(back) | ~np.isfinite(wide) | _beyond(wide, new)
+    overflowed = int(np.count_nonzero(lost & overflow))
+    return cast_values, int(np.count_nonzero(lost)) - overflowed, overflowed
+
+
+def _beyond(values: Array, new: np.dtype[Any]) -> Any:
+    return np.abs(values) > _LARGEST[new.name] if new.name in _LARGEST else np.False_
+
+
+def _cast_integer(values: Array, old: DType, new: DType) -> tuple[Array, int, int]:
+    signed = new.name.startswith("int")
+    smallest = -(1 << new.bits - 1) if signed else 0
+    largest = smallest + (1 << new.bits) - 1
+    if kind_of(old) == "real":
+        wide = values.astype(np.float64)
+        number = np.trunc(wide)
+        low, high = number < float(smallest), number >= float(largest + 1)
+        overflow = low | high | np.isnan(wide)
+        rounded = int(np.count_nonzero((number != wide) & ~overflow))
+    else:
+        number = values.astype(np.int64 if old.name.startswith("int") else np.uint64)
+        low, high = number < smallest, number > largest
+        overflow = low | high
+        rounded = 0
+    inside = np.where(overflow, 0, number).astype(np.int64 if signed else np.uint64).astype(new.require_numpy())
+    inside[low] = smallest
+    inside[high] = largest
+    return inside, rounded, int(np.count_nonzero(overflow))
+
+
+class _CastCodec:
+    """Casts when it is asked to decode. It keeps the account of its last full pass."""
+
+    name = "cast"
+
+    def __init__(self, values: Values, account: Cast, strict: bool, executor: Executor | None) -> None:
+        self._values = values
+        self._new = BY_NAME[account.new]
+        self._strict = strict
+        self._executor = executor
+        self.account = account
+
+    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
+        account = Cast(self.account.tensor, self.account.old, self.account.new)
+        pieces = (piece.copy() for piece in self._values())
+        for chunk, counts in ordered_map(partial(_cast_piece, new=self._new), pieces, executor=self._executor):
+            account += counts
+            if self._strict and account.overflowed:
+                raise UnsupportedError(
+                    f"{self._new.name} cannot hold {account.overflowed} of the first {account.count} values "
+                    f"of {account.old}; refused unless on-loss is warn or drop",
+                    rule="convert.overflow",
+                    tensor=payload.tensor,
+                )
+            yield as_bytes(chunk)
+        self.account = account
+
+    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
+        position = 0
+        for chunk in self.chunks(payload):
+            begin, end = max(offset, position), min(offset + len(out), position + len(chunk))
+            if begin < end:
+                out[begin - offset : end - offset] = memoryview(chunk)[begin - position : end - position]
+            position += len(chunk)
+
+
+def _cast_piece(values: Array, *, new: DType) -> tuple[Array, tuple[int, int, int]]:
+    """One job; it and its result can travel to another process."""
+    old = dtype_of(values.dtype)
+    result = np.empty(len(values), new.require_numpy().newbyteorder("<"))
+    rounded = overflowed = 0
+    for start in range(0, len(values), BLOCK_COUNT):
+        block = slice(start, start + BLOCK_COUNT)
+        result[block], near, far = cast(values[block], old, new)
+        rounded += near
+        overflowed += far
+    at_rest = pack(result, new) if new.packed else result
+    return at_rest, (len(values), rounded, overflowed)
+
+
+def cast_part(
+    part: Part, new: DType, tensor: str, *, strict: bool, executor: Executor | None
+) -> tuple[Part, Callable[[], Cast]]:
+    """The part in another type, and what to ask for the account once it has been read. Strict: refuses an overflow."""
+    old = dtype_of(part.numpy_dtype(tensor))
+    if kind_of(old) == "complex" and kind_of(new) != "complex":
+        raise InputError(
+            f"a complex tensor in {new.name} would lose its imaginary parts", rule="cast.complex", tensor=tensor
+        )
+    return _cast(lambda: elements(part, tensor), old.name, part.shape, new, tensor, strict, executor)
+
+
+def dequantized_part(
+    quantized: Tensor, new: DType, tensor: str, *, strict: bool, executor: Executor | None
+) -> tuple[Part, Callable[[], Cast]]:
+    """The same for the real values of a quantized tensor."""
+    values = lambda: dequantized(quantized)  # noqa: E731
+    return _cast(values, quantized.layout, quantized.shape, new, tensor, strict, executor)
+
+
+def _cast(
+    values: Values,
+    old: str,
+    shape: tuple[int, ...],
+    new: DType,
+    tensor: str,
+    strict: bool,
+    executor: Executor | None,
+) -> tuple[Part, Callable[[], Cast]]:
+    new.require_numpy(tensor)
+    codec = _CastCodec(values, Cast(tensor, old, new.name), strict, executor)
+    payload = Encoded(_NOWHERE, 0, 0, new.nbytes(math.prod(shape)), codec, tensor)
+    return Part(new, shape, payload), lambda: codec.account

@@ -1,0 +1,169 @@
+"""Comparing the values of two parts of one shape, piece by piece.
+
+Two elements are equal when they are the same number, and NaN equals NaN. Elements of
+equal value in different bits (0 and -0, NaNs of different payload) are counted apart:
+they are the same number, and not the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.model.tensor import Part
+from tensorglot.operations._elements import BLOCK_COUNT, PIECE_COUNT, blocks, elements
+
+__all__ = ["Comparison", "compare"]
+
+Array = NDArray[Any]
+
+_BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How far two parts differ. Differences are None where the elements are no numbers to us."""
+
+    count: int
+    changed: int = 0
+    """Elements that are not the same number."""
+    bits_only: int = 0
+    """Elements that are the same number in other bits."""
+    nan: int = 0
+    """Elements that are NaN on one side only; they have no part in the differences."""
+    largest_absolute: float | None = 0.0
+    largest_relative: float | None = 0.0
+    """Relative to the larger of the two magnitudes."""
+
+    @property
+    def equal(self) -> bool:
+        return self.changed == 0
+
+    @property
+    def share(self) -> float:
+        """The part of the elements that changed, 0 to 1."""
+        return self.changed / self.count if self.count else 0.0
+
+    def __add__(self, other: Comparison) -> Comparison:
+        return Comparison(
+            self.count + other.count,
+            self.changed + other.changed,
+            self.bits_only + other.bits_only,
+            self.nan + other.nan,
+            _larger(self.largest_absolute, other.largest_absolute),
+            _larger(self.largest_relative, other.largest_relative),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "count": self.count,
+            "changed": self.changed,
+            "share": self.share,
+            "bits_only": self.bits_only,
+            "nan": self.nan,
+            "largest_absolute": self.largest_absolute,
+            "largest_relative": self.largest_relative,
+        }
+
+
+def _larger(one: float | None, two: float | None) -> float | None:
+    return None if one is None or two is None else max(one, two)
+
+
+def compare(one: Part, two: Part, tensor: str) -> Comparison:
+    """Compares every element, in bounded memory. The parts have one shape; their types may differ."""
+    pairs: Iterator[tuple[Array, Array]]
+    if _numbers(one) and _numbers(two):
+        pairs = zip(elements(one, tensor), elements(two, tensor), strict=True)
+        total = Comparison(0)
+    else:
+        pairs = zip(_opaque(one), _opaque(two), strict=True)
+        total = Comparison(0, largest_absolute=None, largest_relative=None)
+    for x, y in pairs:
+        for start in range(0, len(x), BLOCK_COUNT):
+            block = slice(start, start + BLOCK_COUNT)
+            total += _compare(x[block], y[block])
+    return total
+
+
+def _numbers(part: Part) -> bool:
+    return part.dtype is not None and part.dtype.numpy is not None
+
+
+def _opaque(part: Part) -> Iterator[Array]:
+    """Elements that we can only tell apart: each as its bytes."""
+    size = part.nbytes // max(1, math.prod(part.shape))
+    if part.nbytes != size * math.prod(part.shape) or size == 0:
+        size = 1
+    for block in blocks(part.payload.chunks(), size * PIECE_COUNT):
+        yield np.frombuffer(block, f"V{size}")
+
+
+def _compare(x: Array, y: Array) -> Comparison:
+    count = len(x)
+    if x.dtype == y.dtype:
+        at = np.flatnonzero(_differs(x, y))
+        if not at.size:
+            return Comparison(count)
+        x, y = x[at], y[at]
+    if x.dtype.type is np.void:
+        return Comparison(count, len(x), 0, 0, None, None)
+    if _integral(x) and _integral(y):
+        return _compare_integers(x, y, count)
+    return _compare_inexact(x, y, count)
+
+
+def _differs(x: Array, y: Array) -> NDArray[np.bool_]:
+    width = x.dtype.itemsize
+    if width in _BITS:
+        return np.asarray(x.view(_BITS[width]) != y.view(_BITS[width]))
+    wide = (x.view(np.uint8).reshape(-1, width), y.view(np.uint8).reshape(-1, width))
+    return np.asarray((wide[0] != wide[1]).any(axis=1))
+
+
+def _integral(x: Array) -> bool:
+    return x.dtype.kind in "biu" or x.dtype.name.startswith(("int", "uint"))
+
+
+def _compare_integers(x: Array, y: Array, count: int) -> Comparison:
+    """Exact: the difference of any two 64-bit integers of one signedness fits 64 bits."""
+    signed = [v.dtype.kind == "i" or v.dtype.name.startswith("int") for v in (x, y)]
+    if signed[0] != signed[1] and 8 in (x.dtype.itemsize, y.dtype.itemsize):
+        return _compare_inexact(x, y, count)
+    wide = np.int64 if any(signed) else np.uint64
+    x, y = x.astype(wide), y.astype(wide)
+    low, high = np.minimum(x, y).view(np.uint64), np.maximum(x, y).view(np.uint64)
+    distance = high - low
+    changed = int(np.count_nonzero(distance))
+    if not changed:
+        return Comparison(count)
+    magnitude = np.maximum(np.abs(x.astype(np.float64)), np.abs(y.astype(np.float64)))
+    relative = np.divide(distance, magnitude, out=np.zeros(len(x)), where=magnitude > 0)
+    return Comparison(count, changed, 0, 0, float(distance.max()), float(relative.max()))
+
+
+def _compare_inexact(x: Array, y: Array, count: int) -> Comparison:
+    same_type = x.dtype == y.dtype
+    wide = np.complex128 if "c" in (x.dtype.kind, y.dtype.kind) else np.float64
+    with np.errstate(invalid="ignore"):  # of a signalling NaN
+        x, y = x.astype(wide), y.astype(wide)
+    x_nan, y_nan = np.isnan(x), np.isnan(y)
+    changed = (x != y) & ~(x_nan & y_nan)
+    total = int(np.count_nonzero(changed))
+    bits_only = len(x) - total if same_type else 0
+    nan = int(np.count_nonzero(x_nan ^ y_nan))
+    numbers = changed & ~(x_nan | y_nan)
+    if not numbers.any():
+        return Comparison(count, total, bits_only, nan)
+    x, y = x[numbers], y[numbers]
+    with np.errstate(over="ignore", invalid="ignore"):
+        distance = np.abs(x - y)
+        relative = distance / np.maximum(np.abs(x), np.abs(y))
+    distance[np.isnan(distance)] = np.inf
+    relative[np.isnan(relative)] = np.inf  # an infinity on one side, or one of each sign
+    return Comparison(count, total, bits_only, nan, float(distance.max()), float(relative.max()))

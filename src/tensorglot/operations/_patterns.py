@@ -1,0 +1,111 @@
+"""What a caller may say about names: which tensors, under which new names, in which types.
+
+Patterns are those of a shell, and `*` crosses dots and slashes. A name that is
+written out wins over a pattern that it would also be. A pattern that fits no tensor
+of the file is an error: it was meant to.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias, cast
+
+from numpy.typing import DTypeLike
+
+from tensorglot.errors import InputError, TensorNotFound
+from tensorglot.model.dtypes import DType, dtype_of
+from tensorglot.operations._cast import kind_of
+from tensorglot.operations.collect import check_name
+
+__all__ = ["DTypes", "Rename", "Select", "check_dtypes", "new_dtype", "renamed", "selected"]
+
+Select: TypeAlias = "str | Iterable[str] | Callable[[str], bool]"
+Rename: TypeAlias = "Mapping[str, str] | Callable[[str], str]"
+DTypes: TypeAlias = "DTypeLike | DType | Mapping[str, DTypeLike | DType]"
+
+
+def selected(names: Sequence[str], select: Select | None) -> list[str]:
+    """The names that a pattern, one of several patterns, or a function selects, in their order."""
+    if select is None:
+        return list(names)
+    if callable(select):
+        return [name for name in names if select(name)]
+    wanted: set[str] = set()
+    for pattern in [select] if isinstance(select, str) else select:
+        fits = re.compile(fnmatch.translate(pattern)).match
+        found = {name for name in names if name == pattern or fits(name)}
+        if not found:
+            raise TensorNotFound.among(pattern, names)
+        wanted |= found
+    return [name for name in names if name in wanted]
+
+
+def renamed(names: Sequence[str], rename: Rename | None, every: Sequence[str]) -> dict[str, str]:
+    """Old names to new ones. `{"model.*": "*"}`: what the stars stood for takes their place.
+
+    A rule may be for a name that is not selected, if the file has it among `every` name.
+    """
+    if rename is None:
+        return dict(zip(names, names, strict=True))
+    new_name = rename if callable(rename) else _renamer(rename, every)
+    new = {name: new_name(name) for name in names}
+    taken: dict[str, str] = {}
+    for old, name in new.items():
+        check_name(name)
+        if name in taken:
+            raise InputError(
+                f"'{taken[name]}' and '{old}' would both be called '{name}'", rule="rename.twice", tensor=old
+            )
+        taken[name] = old
+    return new
+
+
+def _renamer(rename: Mapping[str, str], every: Sequence[str]) -> Callable[[str], str]:
+    rules = []
+    for old, new in rename.items():
+        if old.count("*") != new.count("*"):
+            raise InputError(f"'{old}' and '{new}' have not the same number of stars", rule="rename.stars")
+        pattern = re.compile("(.*)".join(map(re.escape, old.split("*"))), re.DOTALL)
+        if not any(map(pattern.fullmatch, every)):
+            raise TensorNotFound.among(old, every)
+        rules.append((pattern, new.split("*")))
+
+    def new_name(name: str) -> str:
+        if name in rename:
+            return rename[name]
+        for pattern, pieces in rules:
+            match = pattern.fullmatch(name)
+            if match is not None:
+                return "".join(text for pair in zip(pieces, (*match.groups(), ""), strict=True) for text in pair)
+        return name
+
+    return new_name
+
+
+def check_dtypes(dtype: DTypes | None, every: Sequence[str]) -> None:
+    """Refuses a mapping to types with a pattern that fits none of the names."""
+    for pattern in dtype if isinstance(dtype, Mapping) else ():
+        fits = re.compile(fnmatch.translate(pattern)).match
+        if not any(name == pattern or fits(name) for name in every):
+            raise TensorNotFound.among(pattern, every)
+
+
+def new_dtype(name: str, old: DType | None, dtype: DTypes | None) -> DType | None:
+    """The type that a tensor is to have, None for its own.
+
+    A type alone is for the tensors of its kind: a float for real numbers, an integer
+    for integers. A mapping from names or patterns to types is for whatever it names.
+    """
+    if dtype is None or old is None:
+        return None
+    if isinstance(dtype, Mapping):
+        by_pattern = cast("Mapping[str, DTypeLike | DType]", dtype)
+        pattern = name if name in by_pattern else next((p for p in by_pattern if fnmatch.fnmatchcase(name, p)), None)
+        new = None if pattern is None else dtype_of(by_pattern[pattern], name)
+    else:
+        new = dtype_of(dtype)
+        if kind_of(new) != kind_of(old):
+            return None
+    return None if new is old else new

@@ -1,0 +1,206 @@
+"""A checkpoint in several files: an index that says which tensor is in which shard, opened as one archive.
+
+    {"metadata": {"total_size": 12}, "weight_map": {"w": "model-00001-of-00002.safetensors", …}}
+
+The index is the authority: a tensor that it does not name is not part of the archive,
+one that it names and its shard does not have is an error. What lies around besides is
+reported as a note, and refused by a strict reader. The name of a shard is a plain file
+name beside the index, checked before it is used. A directory without an index stands
+for its only file of tensors. Knows no format: a shard is whatever `open` takes it for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tensorglot.containers.table import TABLE, for_target
+from tensorglot.errors import FormatError, InputError, LimitError, escape
+from tensorglot.io.local import FileSource
+from tensorglot.limits import Limits
+from tensorglot.model.archive import Archive
+from tensorglot.model.index import Index, Note
+from tensorglot.model.joined import join, taken
+from tensorglot.wire import json
+
+__all__ = [
+    "INDEX_SUFFIX",
+    "Shards",
+    "common_metadata",
+    "find_file",
+    "join_archives",
+    "open_shards",
+    "stands_for_others",
+]
+
+INDEX_SUFFIX = ".index.json"
+PREFERRED = ("model.safetensors.index.json", "model.safetensors")
+"""Opened where a directory has several."""
+DEPTH = 8
+
+Shards: TypeAlias = dict[str, list[str]]
+"""Names of tensors by file name of the shard."""
+
+
+def stands_for_others(path: str) -> bool:
+    """The path is a directory, or the index of a sharded checkpoint."""
+    return path.endswith(INDEX_SUFFIX) or os.path.isdir(path)  # noqa: PTH112
+
+
+def find_file(path: str) -> Path:
+    """The file that a path means: itself, or of a directory its index of shards, or else its only file of tensors."""
+    given = Path(path)
+    if not given.is_dir():
+        return given
+    names = sorted(entry.name for entry in given.iterdir() if entry.is_file())
+    suffixes = tuple(suffix for row in TABLE for suffix in row.suffixes)
+    indexes = [name for name in names if name.endswith(INDEX_SUFFIX)]
+    found = indexes or [name for name in names if name.lower().endswith(suffixes)]
+    for name in PREFERRED:
+        if name in found:
+            return given / name
+    if not found:
+        raise InputError(
+            f"{path} is a directory with neither an index of shards (*{INDEX_SUFFIX}) nor a file of tensors",
+            rule="source.regular",
+        )
+    if len(found) > 1:
+        raise InputError(
+            f"{path} is a directory of {len(found)} such files: name one of {', '.join(found)}", rule="shards.index"
+        )
+    return given / found[0]
+
+
+def open_shards(index_path: Path, limits: Limits, strict: bool, open_one: Callable[[Path], Archive]) -> Index:
+    """All shards of an index as one index; `open_one` opens a file."""
+    shards = _read_index(index_path, limits)
+    archives: list[Archive] = []
+    try:
+        return _joined(index_path, shards, strict, open_one, archives)
+    except BaseException:
+        for archive in archives:
+            archive.close()
+        raise
+
+
+def _joined(
+    index_path: Path, shards: Shards, strict: bool, open_one: Callable[[Path], Archive], archives: list[Archive]
+) -> Index:
+    missing = [shard for shard in shards if not (index_path.parent / shard).exists()]
+    if missing:
+        raise FormatError(f"the shard {escape(missing[0])} is not there", rule="shards.missing")
+    notes = _stray_shards(index_path, shards)
+    for shard, names in shards.items():
+        archives.append(open_one(index_path.parent / shard))
+        archives[-1].index, more = _agreed(archives[-1].index, shard, names)
+        notes += more
+    metadata, conflicts = common_metadata(archives)
+    formats = sorted({archive.format for archive in archives})
+    if len(formats) > 1:
+        raise FormatError(f"shards of several formats: {', '.join(formats)}", rule="shards.format")
+    notes += [Note("shards.metadata", f"the metadata key '{escape(key)}' differs between shards") for key in conflicts]
+    if strict and notes:
+        raise FormatError(notes[0].message, rule=notes[0].rule)
+    return join_archives(archives, formats[0] if formats else _format_of(index_path), metadata, notes)
+
+
+def _read_index(path: Path, limits: Limits) -> Shards:
+    source = FileSource(path)
+    try:
+        if source.size > limits.header_nbytes:
+            raise LimitError(
+                f"an index of {source.size} bytes is beyond Limits.header_nbytes", rule="shards.limit.index"
+            )
+        value = json.parse(source.read_bytes(0, source.size), depth=DEPTH, rule="shards.json")
+    finally:
+        source.close()
+    weight_map = value.get("weight_map") if isinstance(value, dict) else None
+    if not isinstance(weight_map, dict):
+        raise FormatError("the index has no weight_map", rule="shards.weight_map")
+    if len(weight_map) > limits.tensors_or():
+        raise LimitError("more tensors than Limits.tensors allows", rule="shards.limit.tensors")
+    shards: Shards = {}
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str):
+            raise FormatError("the shard of a tensor is not a string", rule="shards.weight_map", tensor=name)
+        if shard not in shards:
+            _check_file_name(shard, name)
+            shards[shard] = []
+        shards[shard].append(name)
+    return shards
+
+
+def _check_file_name(shard: str, tensor: str) -> None:
+    """Only the plain name of a file beside the index: no folder, no parent, nothing hidden."""
+    plain = shard and not shard.startswith(".") and not any(c in shard for c in "/\\:") and shard.isprintable()
+    if not plain or len(os.fsencode(shard)) > 255 or shard.endswith(INDEX_SUFFIX):
+        raise FormatError(
+            f"the shard '{escape(shard)}' is not the name of a file beside the index", rule="shards.name", tensor=tensor
+        )
+
+
+def _stray_shards(index_path: Path, shards: Mapping[str, Any]) -> list[Note]:
+    suffixes = {Path(shard).suffix for shard in shards} or {Path(index_path.name.removesuffix(INDEX_SUFFIX)).suffix}
+    beside = sorted(entry.name for entry in index_path.parent.iterdir() if entry.suffix in suffixes)
+    return [
+        Note("shards.stray", f"{escape(name)} is not in {escape(index_path.name)}")
+        for name in beside
+        if name not in shards
+    ]
+
+
+def _agreed(index: Index, shard: str, names: Sequence[str]) -> tuple[Index, list[Note]]:
+    """The tensors of a shard that the index gives to it; the others are noted."""
+    wanted = set(names)
+    absent = wanted.difference(index.positions)
+    if absent:
+        raise FormatError(
+            f"the index gives the tensor to {escape(shard)}, which does not have it",
+            rule="shards.tensor",
+            tensor=min(absent),
+        )
+    if len(wanted) == len(index.names):
+        return index, []
+    notes = [
+        Note("shards.unlisted", f"the tensor '{escape(name)}' of {escape(shard)} is not in the index")
+        for name in index.names
+        if name not in wanted
+    ]
+    positions = np.array([position for name, position in index.positions.items() if name in wanted], np.int64)
+    return taken(index, positions), notes
+
+
+def common_metadata(archives: Sequence[Archive]) -> tuple[dict[str, Any] | None, list[str]]:
+    """What the archives say together, and the keys on which they contradict one another."""
+    said: dict[str, Any] = {}
+    conflicts: dict[str, None] = {}
+    for archive in archives:
+        for key, value in (archive.metadata or {}).items():
+            if key in said and said[key] != value:
+                conflicts[key] = None
+            said[key] = value
+    metadata = {key: value for key, value in said.items() if key not in conflicts}
+    return metadata if any(archive.metadata is not None for archive in archives) else None, list(conflicts)
+
+
+def join_archives(
+    archives: Sequence[Archive], format: str, metadata: Mapping[str, Any] | None, notes: Sequence[Note] = ()
+) -> Index:
+    """One index of the tensors of several archives. Whoever holds it closes their files."""
+    return join(
+        [archive.index for archive in archives],
+        [archive.source for archive in archives],
+        format=format,
+        metadata=metadata,
+        notes=[*notes, *(note for archive in archives for note in archive.notes)],
+    )
+
+
+def _format_of(index_path: Path) -> str:
+    """What an index without shards would be of, by its name."""
+    row, version = for_target(index_path.name.removesuffix(INDEX_SUFFIX), None)
+    return f"{row.name}@{version}"

@@ -1,0 +1,194 @@
+"""A sidecar of checksums: `model.bt.sums` beside `model.bt`, for formats that have none of their own.
+
+Text, one line for each part of each tensor, over its bytes in the file as they are,
+and one for all bytes that belong to no tensor, in their order. So every byte of the
+file is covered, and a flipped bit has a name.
+
+    tensorglot-sums 1 <size of the file>
+    xxh3:0123456789abcdef "layer.0.weight"
+    xxh3:89ab0123456789ef "layer.1.weight" "values"      a tensor of several parts
+    xxh3:456789ab01234567 -                              all the rest
+
+Names are JSON strings. Lines are in the order of the archive, the rest last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError, TruncatedError
+from tensorglot.io.local import FileSource
+from tensorglot.io.sink import AtomicFile
+from tensorglot.limits import Limits
+from tensorglot.model.archive import Archive
+from tensorglot.model.index import Index
+from tensorglot.model.payload import Source, Span
+from tensorglot.operations._checksums import Checked, check_archive
+from tensorglot.operations._digests import Stretch, digests
+from tensorglot.operations._elements import blocks
+from tensorglot.wire.checksums import Checksum, hasher, parse
+
+__all__ = ["Sums", "check_sidecar", "move_sidecar", "read_sidecar", "sidecar_path", "with_sidecar", "write_sidecar"]
+
+SUFFIX = ".sums"
+_READ_NBYTES = 1 << 20
+_HEAD = re.compile(rb"tensorglot-sums 1 (0|[1-9][0-9]{0,18})\n", re.ASCII)
+_LINE = re.compile(rb'([a-z0-9]+:[0-9a-zA-Z]+) (?:-|("(?:[^"\\\n]|\\.)*")(?: ("(?:[^"\\\n]|\\.)*"))?)\n', re.ASCII)
+
+Key = tuple[str, str]
+"""The name of a tensor and of its part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What a sidecar says."""
+
+    size: int
+    tensors: Mapping[Key, str]
+    rest: str
+
+
+def sidecar_path(path: str | os.PathLike[str]) -> Path:
+    """Where the sidecar of a file is."""
+    return Path(f"{os.fspath(path)}{SUFFIX}")
+
+
+def write_sidecar(archive: Archive, path: str | os.PathLike[str], *, algorithm: str = "xxh3") -> Path:
+    """Writes the checksums of an archive beside its file. Returns where."""
+    found = digests([*_stretches(archive.index, _one_source(archive), algorithm)])
+    tensors = {key: str(Checksum(algorithm, digest)) for key, digest in zip(_keys(archive.index), found, strict=True)}
+    return _write(archive, path, tensors, algorithm)
+
+
+def move_sidecar(archive: Archive, path: str | os.PathLike[str], sums: Sums) -> Path:
+    """Writes the sidecar of a file whose tensors are those of another sidecar, elsewhere in it perhaps."""
+    return _write(archive, path, sums.tensors, sums.rest.partition(":")[0])
+
+
+def _write(archive: Archive, path: str | os.PathLike[str], tensors: Mapping[Key, str], algorithm: str) -> Path:
+    lines = [f"tensorglot-sums 1 {_one_source(archive).size}"]
+    for (tensor, part), checksum in tensors.items():
+        names = json.dumps(tensor) if part == "data" else f"{json.dumps(tensor)} {json.dumps(part)}"
+        lines.append(f"{checksum} {names}")
+    lines.append(f"{Checksum(algorithm, _rest_digest(archive, algorithm))} -")
+    target = sidecar_path(path)
+    with AtomicFile(target) as file:
+        file.write([f"{line}\n".encode() for line in lines])
+    return target
+
+
+def _one_source(archive: Archive) -> Source:
+    if archive.source is None or archive.index.payloads is not None or archive.index.sources:
+        raise InputError("checksums go beside one file, not beside several or none", rule="sums.source")
+    return archive.source
+
+
+def _rows(index: Index) -> Iterator[int]:
+    return (row for tensor in range(len(index.names)) for row in index.rows(tensor))
+
+
+def _keys(index: Index) -> Iterator[Key]:
+    for tensor, name in enumerate(index.names):
+        for row in index.rows(tensor):
+            yield name, "data" if index.part_names is None else index.part_names[row]
+
+
+def _stretches(index: Index, source: Source, algorithm: str) -> Iterator[Stretch]:
+    begins, ends = index.begins.tolist(), index.ends.tolist()
+    return (Stretch(source, begins[row], ends[row], algorithm) for row in _rows(index))
+
+
+def _rest_digest(archive: Archive, algorithm: str) -> bytes:
+    """The digest of all bytes that belong to no tensor."""
+    source, index = _one_source(archive), archive.index
+    order = np.argsort(index.begins, kind="stable")
+    begins = np.append(index.begins[order], source.size)
+    reached = np.concatenate([[0], np.maximum.accumulate(index.ends[order])])
+    running = hasher(algorithm)
+    for gap in np.flatnonzero(begins > reached).tolist():
+        for chunk in blocks([Span(source, int(reached[gap]), int(begins[gap]))], _READ_NBYTES):
+            running.update(chunk)
+    return running.digest()
+
+
+def read_sidecar(path: str | os.PathLike[str], limits: Limits) -> Sums | None:
+    """The sidecar of a file; None where there is none."""
+    try:
+        file = FileSource(sidecar_path(path))
+    except FileNotFoundError:
+        return None
+    with closing(file):
+        if file.size > limits.header_nbytes:
+            raise LimitError(f"a sidecar of {file.size} bytes is beyond Limits.header_nbytes", rule="sums.limit")
+        return _parse(bytes(file.read(0, file.size)))
+
+
+def _parse(data: bytes) -> Sums:
+    head = _HEAD.match(data)
+    if head is None:
+        raise FormatError("not a sidecar of checksums", rule="sums.head", offset=0)
+    tensors: dict[Key, str] = {}
+    rest: str | None = None
+    position = head.end()
+    while position < len(data):
+        line = _LINE.match(data, position)
+        if line is None or rest is not None:
+            raise FormatError("not a line of a sidecar", rule="sums.line", offset=position)
+        checksum = line[1].decode()
+        if line[2] is None:
+            rest = checksum
+        else:
+            key = _text(line[2], position), "data" if line[3] is None else _text(line[3], position)
+            if key in tensors:
+                raise FormatError("a tensor stands twice", rule="sums.duplicate", offset=position, tensor=key[0])
+            tensors[key] = checksum
+        position = line.end()
+    if rest is None:
+        raise TruncatedError("the sidecar ends before its last line", rule="sums.end", offset=position)
+    return Sums(int(head[1]), tensors, rest)
+
+
+def _text(quoted: bytes, position: int) -> str:
+    try:
+        text = json.loads(quoted)
+        text.encode()
+    except ValueError as error:
+        raise FormatError("a name is not a JSON string", rule="sums.name", offset=position) from error
+    assert isinstance(text, str)  # noqa: S101
+    return text
+
+
+def check_sidecar(archive: Archive, sums: Sums, seen: Callable[[int], None]) -> Iterator[Checked]:
+    """What becomes of every checksum of a sidecar, the one of the rest included, which belongs to no tensor."""
+    index = with_sidecar(archive.index, _one_source(archive).size, sums)
+    yield from check_archive(Archive(index, archive.source), seen)
+    expected = parse(sums.rest)
+    if expected.digest is None:
+        return
+    matched = _rest_digest(archive, expected.algorithm) == expected.digest
+    message = "the bytes outside the tensors are not those that the checksums were made of"
+    yield Checked(None, matched, None if matched else IntegrityError(message, rule="sums.rest"))
+
+
+def with_sidecar(index: Index, size: int, sums: Sums) -> Index:
+    """The index with the checksums of a sidecar, which must be one for this file."""
+    if sums.size != size:
+        raise IntegrityError(
+            f"the sidecar of checksums is for a file of {sums.size} bytes, this one has {size}", rule="sums.size"
+        )
+    keys = list(_keys(index))
+    different = next((key for key in sums.tensors.keys() ^ set(keys)), None)
+    if different is not None:
+        raise IntegrityError("the sidecar has not the tensors of the file", rule="sums.names", tensor=different[0])
+    column: list[str | None] = [None] * len(index.dtypes)
+    for row, key in zip(_rows(index), keys, strict=True):
+        column[row] = sums.tensors[key]
+    return replace(index, checksums=column, checksums_decoded=False)
