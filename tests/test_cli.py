@@ -16,7 +16,7 @@ import command_line
 import tensorglot as tg
 from tensorglot.cli import COMMANDS, commands
 from tensorglot.cli.exits import EXITS
-from tensorglot.operations.stats import Stats
+from tensorglot.operations.stats import Stats, TensorStats
 
 HOSTILE = "\x1b[31mred \u202etxt.exe\n../../x"
 SHOWN = r"\x1b[31mred \u202etxt.exe\n../../x"
@@ -167,8 +167,8 @@ def test_stats(model: Path) -> None:
 
 
 def test_stats_of_what_is_not_supported(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [Stats("odd\x1b", "data", "float3", (2,), 2, unsupported="float3 is not known here")]
-    monkeypatch.setattr("tensorglot.operations.stats.stats", lambda *args, **options: iter(rows))
+    rows = [TensorStats("odd\x1b", "data", "float3", (2,), 2, unsupported="float3 is not known here")]
+    monkeypatch.setattr(tg, "stats", lambda *args, **options: Stats("x@1", tuple(rows)))
     result = run("stats", model, code=4)
     assert result.stderr == "odd\\x1b: float3 is not known here\n"
     assert run_json("stats", model, code=4)["tensors"][0]["unsupported"] == "float3 is not known here"

@@ -33,10 +33,13 @@ if TYPE_CHECKING:
     from tensorglot.limits import Limits as Limits
     from tensorglot.model.archive import Archive as Archive
     from tensorglot.model.tensor import Tensor as Tensor
+    from tensorglot.operations._as_archive import flatten as flatten
     from tensorglot.operations.convert import convert as convert
     from tensorglot.operations.diff import Diff as Diff
     from tensorglot.operations.diff import diff as diff
     from tensorglot.operations.edit import edit as edit
+    from tensorglot.operations.identify import Identity as Identity
+    from tensorglot.operations.identify import identify as identify
     from tensorglot.operations.load import load as load
     from tensorglot.operations.load import loads as loads
     from tensorglot.operations.open import open as open
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
     from tensorglot.operations.save import save as save
     from tensorglot.operations.split import merge as merge
     from tensorglot.operations.split import split as split
+    from tensorglot.operations.stats import Stats as Stats
+    from tensorglot.operations.stats import stats as stats
     from tensorglot.operations.verify import Report as Report
     from tensorglot.operations.verify import verify as verify
     from tensorglot.operations.writer import Writer as Writer
@@ -59,13 +64,16 @@ _HOMES = {
     "limits": ("Limits",),
     "model.archive": ("Archive",),
     "model.tensor": ("Tensor",),
+    "operations._as_archive": ("flatten",),
     "operations.convert": ("convert",),
     "operations.diff": ("Diff", "diff"),
     "operations.edit": ("edit",),
+    "operations.identify": ("Identity", "identify"),
     "operations.load": ("load", "loads"),
     "operations.open": ("open",),
     "operations.save": ("dumps", "save"),
     "operations.split": ("merge", "split"),
+    "operations.stats": ("Stats", "stats"),
     "operations.verify": ("Report", "verify"),
     "operations.writer": ("Writer",),
 }  # fmt: skip
@@ -74,6 +82,9 @@ _MODULES = ("bson", "dynd")
 """Modules that need no import of their own."""
 
 _PROVIDERS = {
+    "bridges.find": ("bridges.table", "find"),
+    "bridges.framework": ("bridges.table", "framework"),
+    "bridges.from_dlpack": ("bridges.dlpack", "to_numpy"),
     "tensor.arrow": ("bridges.arrow", "from_tensor"),
     "tensor.awkward": ("bridges.awkward", "from_tensor"),
     "tensor.cid": ("dynd", "cid"),

@@ -35,6 +35,7 @@ __all__ = [
     "TensorglotError",
     "TruncatedError",
     "UnsupportedError",
+    "counted",
     "escape",
 ]
 
@@ -48,6 +49,11 @@ def escape(name: str, *, longest: int = 120) -> str:
         half = (longest - 1) // 2
         text = f"{text[:half]}…{text[-half:]}"
     return text
+
+
+def counted(count: int, one: str, several: str = "") -> str:
+    """`1 tensor`, `2,000 tensors`, `3 losses`"""
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
 class TensorglotError(Exception):

@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.bridges.arrow_export import arrow_array
+from tensorglot.bridges.table import Bridge
+from tensorglot.dynd.coerce.anything import checked
 from tensorglot.dynd.coerce.python import chars_to_array, stored_order
-from tensorglot.dynd.coerce.value import as_value
 from tensorglot.dynd.python_atoms import atoms_to_array
-from tensorglot.dynd.schema import Kind, Node, Plan
+from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.tensors import from_tensor as value_of
 from tensorglot.dynd.tensors import to_tensor as tensor_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
@@ -32,7 +33,7 @@ from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.algebra import Bytes, Fixed, FixedBytes, Option, Scalar, String, Struct, TypeType, Var, Void
 from tensorglot.model.types.base import Type
 
-__all__ = ["from_tensor", "to_tensor", "to_value", "type_of"]
+__all__ = ["BRIDGE", "from_tensor", "to_tensor"]
 
 _NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
@@ -137,9 +138,9 @@ Live: TypeAlias = "Callable[[], NDArray[np.bool_]] | None"
 """Which elements anything refers to; None is all of them. Asked only where there are nulls."""
 
 
-def to_tensor(name: str, value: Any) -> Tensor:
-    """A tensor to save."""
-    return tensor_of(as_value(value), name)
+def to_tensor(value: Any, type: Type | None) -> Tensor:
+    """A tensor of the type given, or of the value's own."""
+    return tensor_of(checked(to_value(value, plan_of(type_of(value) if type is None else type))))
 
 
 def to_value(value: Any, plan: Plan) -> Value:
@@ -305,3 +306,6 @@ def _leaf(node: Node, array: Any) -> NDArray[Any]:
     else:
         values = np.frombuffer(buffer, row.numpy)[array.offset : array.offset + len(array)]
     return values if values.dtype == atom.base and not atom.tail else atoms_to_array(atom, values)
+
+
+BRIDGE = Bridge(to_tensor, type_of)

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.bridges.table import Bridge
 from tensorglot.dynd.codec.packing import is_missing
+from tensorglot.dynd.coerce.anything import checked
 from tensorglot.dynd.coerce.numpy import numpy_type
 from tensorglot.dynd.coerce.python import chars_to_array, stored_order
-from tensorglot.dynd.coerce.value import as_value
 from tensorglot.dynd.python_atoms import atoms_to_array
-from tensorglot.dynd.schema import Kind, Node, Plan
+from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.tensors import from_tensor as value_of
 from tensorglot.dynd.tensors import to_tensor as tensor_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
@@ -40,7 +41,7 @@ from tensorglot.model.types.algebra import (
 )
 from tensorglot.model.types.base import Type
 
-__all__ = ["from_tensor", "to_tensor", "to_value", "type_of"]
+__all__ = ["BRIDGE", "from_tensor", "to_tensor"]
 
 
 @cache
@@ -85,9 +86,9 @@ def _type(layout: Any) -> Type:
     raise UnsupportedError(f"awkward's {type(layout).__name__} has no DyND type", rule="dynd.awkward")
 
 
-def to_tensor(name: str, value: Any) -> Tensor:
-    """A tensor to save."""
-    return tensor_of(as_value(value), name)
+def to_tensor(value: Any, type: Type | None) -> Tensor:
+    """A tensor of the type given, or of the value's own."""
+    return tensor_of(checked(to_value(value, plan_of(type_of(value) if type is None else type))))
 
 
 def to_value(value: Any, plan: Plan) -> Value:
@@ -314,3 +315,6 @@ def _char_layout(codes: NDArray[np.uint32]) -> Any:
     stops = np.cumsum(sizes)
     data = np.frombuffer("".join(map(chr, codes.tolist())).encode(), np.uint8)
     return _strings(stops - sizes, stops, data)
+
+
+BRIDGE = Bridge(to_tensor, type_of)

@@ -15,15 +15,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.bridges.table import Bridge
 from tensorglot.containers.table import for_target
+from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.extras import library
 from tensorglot.io.local import Readable
 from tensorglot.io.sink import Writable
 from tensorglot.model.dtypes import BY_NAME, dtype_of, pack, unpack
+from tensorglot.model.tensor import Tensor
+from tensorglot.model.types.base import Type
+from tensorglot.operations._options import AUTO, Choice
+from tensorglot.operations._progress import Progress
 from tensorglot.operations.load import load
 from tensorglot.operations.open import open
-from tensorglot.operations.save import Progress, save
+from tensorglot.operations.save import save
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
 _PAIR = "float4_e2m1fn_x2"
 _FLOAT4 = BY_NAME["float4_e2m1fn"]
 
-__all__ = ["from_numpy", "load_model", "save_model", "to_numpy"]
+__all__ = ["BRIDGE", "from_numpy", "load_model", "save_model", "to_numpy"]
 
 
 def from_numpy(name: str, array: NDArray[Any]) -> torch.Tensor:
@@ -55,7 +61,7 @@ def to_numpy(name: str, tensor: torch.Tensor) -> NDArray[Any]:
     torch = library("torch", "torch")
     if tensor.layout is not torch.strided or tensor.is_nested:
         kind = "nested" if tensor.is_nested else tensor.layout
-        raise InputError(f"a {kind} tensor: make it dense, or give its parts", rule="torch.layout", tensor=name)
+        raise InputError(f"a {kind} tensor: make it dense, or give its parts", rule="torch.layout", tensor=name or None)
     if tensor.is_meta:
         raise InputError("a tensor on the meta device has no values", rule="torch.meta", tensor=name)
     kind = str(tensor.dtype).removeprefix("torch.")
@@ -83,11 +89,11 @@ def save_model(
     *,
     format: str | None = None,
     metadata: Mapping[str, str] | None = None,
-    compression: str | None = None,
+    compression: Choice = None,
     level: int | None = None,
-    checksum: str | None = None,
+    checksum: Choice = AUTO,
     durable: bool = True,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> None:
     """Writes all parameters and buffers of a module, tied ones once."""
     spec, version = for_target(target, format)
@@ -174,3 +180,10 @@ def _tied(state: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 def _in_place(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _to_tensor(value: torch.Tensor, type: Type | None) -> Tensor:
+    return coerce(to_numpy("", value), type)
+
+
+BRIDGE = Bridge(_to_tensor, from_numpy=from_numpy)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorglot.cli.options import as_json, counted, pairs, shape_text, source_of, target_of, writing_options
+from tensorglot.cli.options import as_json, pairs, shape_text, source_of, target_of, writing_options
 from tensorglot.cli.terminal import WIDE, Column, informative, message, print_json, print_table, progress_bar
-from tensorglot.errors import escape
+from tensorglot.errors import counted, escape
 
 if TYPE_CHECKING:
     from tensorglot.operations._cast import Cast

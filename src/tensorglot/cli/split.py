@@ -6,8 +6,9 @@ import re
 
 import click
 
-from tensorglot.cli.options import as_json, counted, source_of
+from tensorglot.cli.options import as_json, source_of
 from tensorglot.cli.terminal import message, print_json, progress_bar
+from tensorglot.errors import counted
 
 __all__ = ["command"]
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tensorglot.cli.options import as_json, counted
+from tensorglot.cli.options import as_json
 from tensorglot.cli.terminal import Column, message, print_fields, print_json, print_table, progress_bar
-from tensorglot.errors import escape
+from tensorglot.errors import counted, escape
 
 if TYPE_CHECKING:
     import numpy as np

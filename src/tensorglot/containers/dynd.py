@@ -22,7 +22,7 @@ from tensorglot.containers.table import UNNAMED, Container, ReadOptions, WriteOp
 from tensorglot.dynd.codec.decode import skip
 from tensorglot.dynd.codec.encode import type_header
 from tensorglot.dynd.codec.inputs import Stream
-from tensorglot.dynd.coerce.value import tensor_pieces
+from tensorglot.dynd.pieces import tensor_pieces
 from tensorglot.dynd.schema import plan_of
 from tensorglot.dynd.tensors import SERIALIZED, from_tensor
 from tensorglot.errors import FormatError, TruncatedError, UnsupportedError

@@ -13,11 +13,10 @@ import numpy as np
 from tensorglot.containers.table import UNNAMED, Container, ReadOptions, WriteOptions
 from tensorglot.errors import FormatError, TruncatedError, UnsupportedError
 from tensorglot.model.archive import Archive
-from tensorglot.model.arranged import add_array
+from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
-from tensorglot.model.rows import Rows
 from tensorglot.model.subbyte import widened
 from tensorglot.wire import npy
 
@@ -39,9 +38,8 @@ def read(source: Source, options: ReadOptions) -> Index:
         raise FormatError("bytes behind the array", rule="npy.data.trailing", offset=begin + header.nbytes)
     if options.strict and (header.dtype is None or raw != npy.build(header.dtype, header.shape)):
         raise FormatError("not the header that a writer makes", rule="npy.strict.header", offset=0)
-    rows = Rows(options.limits, "npy")
-    add_array(
-        rows,
+    builder = IndexBuilder(options.limits, "npy")
+    builder.add_array(
         UNNAMED,
         header.descr if header.dtype is None else BY_NAME[header.dtype],
         header.itemsize,
@@ -50,7 +48,7 @@ def read(source: Source, options: ReadOptions) -> Index:
         fortran_order=header.fortran_order,
         big_endian=header.big_endian,
     )
-    return rows.index("npy@1")
+    return builder.index("npy@1")
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:

@@ -20,11 +20,10 @@ import numpy as np
 from tensorglot.containers.table import Container, ReadOptions, WriteOptions
 from tensorglot.errors import FormatError, InputError, TensorglotError, TruncatedError, UnsupportedError
 from tensorglot.model.archive import Archive
-from tensorglot.model.arranged import add_array
+from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import Index
 from tensorglot.model.payload import PIECE_NBYTES, Buffer, Chunk, Encoded, Source, Span, as_bytes, buffers
-from tensorglot.model.rows import Rows
 from tensorglot.model.subbyte import widened
 from tensorglot.wire import npy, ziparchive
 from tensorglot.wire.crc import crc32_of_rest
@@ -82,24 +81,29 @@ def read(source: Source, options: ReadOptions) -> Index:
         fetch, source.size, rule="npz", max_members=limits.tensors_or(), max_directory=limits.header_nbytes
     )
     window = ziparchive.Window(fetch, source.size)
-    rows = Rows(limits, "npz")
+    builder = IndexBuilder(limits, "npz")
     for member in members:
         name = member.name.removesuffix(SUFFIX)
         try:
             if name == member.name:
                 raise FormatError("a member that is no array", rule="npz.member")
-            _read_member(source, window, member, name, rows, limits.rank)
+            _read_member(source, window, member, name, builder, limits.rank)
         except TensorglotError as error:
             error.tensor, error.offset = name, member.begin + (error.offset or 0)
             raise
-    index = rows.index("npz@1")
+    index = builder.index("npz@1")
     if options.strict:
         _check_canonical(source, index)
     return index
 
 
 def _read_member(
-    source: Source, window: ziparchive.Window, member: ziparchive.Member, name: str, rows: Rows, max_rank: int
+    source: Source,
+    window: ziparchive.Window,
+    member: ziparchive.Member,
+    name: str,
+    builder: IndexBuilder,
+    max_rank: int,
 ) -> None:
     stored = member.method == ziparchive.STORED
     if stored:
@@ -119,8 +123,7 @@ def _read_member(
         raise FormatError(
             f"{member.nbytes - header_nbytes} bytes for an array of {header.nbytes}", rule="npz.data.size"
         )
-    add_array(
-        rows,
+    builder.add_array(
         name,
         header.descr if header.dtype is None else BY_NAME[header.dtype],
         header.itemsize,

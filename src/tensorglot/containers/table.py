@@ -120,6 +120,8 @@ class Format:
     """Two tensors may have their bytes in one place."""
     compression: tuple[str, ...] = ()
     checksums: tuple[str, ...] = ()
+    fast_checksums: Mapping[str, str] = field(default_factory=dict)
+    """The checksum that is written unless a caller says otherwise, by version."""
     version_checksums: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Per-version override of `checksums`."""
     layouts: tuple[str, ...] = ("dense",)
@@ -206,6 +208,7 @@ TABLE: tuple[Format, ...] = (
         ties=True,
         compression=("zstd",),
         checksums=("crc32c", "sha256", "xxh3", "frame"),
+        fast_checksums={"0.1": "crc32c", "2": "xxh3"},
         version_checksums={"0.1": ("crc32c", "sha256", "frame"), "2": ("xxh3", "sha256", "frame")},
         layouts=("dense", "*"),
         notes={

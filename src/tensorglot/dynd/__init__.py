@@ -15,7 +15,7 @@ If bytes are accepted, serializing the result gives the same bytes again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -26,22 +26,15 @@ from tensorglot.dynd import cbor
 from tensorglot.dynd.codec import inputs
 from tensorglot.dynd.codec.decode import decode
 from tensorglot.dynd.codec.encode import encoded, type_header
-from tensorglot.dynd.coerce.value import (
-    as_tensor,
-    as_type,
-    as_value,
-    is_block,
-    tensor_nbytes,
-    tensor_pieces,
-    typeof,
-    value_pieces,
-)
+from tensorglot.dynd.coerce.anything import as_type, coerce, typeof
 from tensorglot.dynd.export.numpy import to_numpy
 from tensorglot.dynd.export.python import to_python
+from tensorglot.dynd.match import matches
 from tensorglot.dynd.merkle import Link, found_in
+from tensorglot.dynd.pieces import tensor_nbytes, tensor_pieces
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Value
-from tensorglot.errors import FormatError
+from tensorglot.errors import FormatError, InputError
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.algebra import ANY, Array
@@ -82,19 +75,23 @@ class Writable(Protocol):
 
 def array(value: Any, type: Type | str | None = None) -> Tensor:
     """A value as a tensor in memory."""
-    return as_tensor(value, None if type is None else as_type(type))
+    return coerce(value, _as_type(type))
+
+
+def _as_type(type: Type | str | None) -> Type | None:
+    return None if type is None else as_type(type)
 
 
 def serialize(value: Any, type: Type | str | None = None) -> memoryview:
     """The canonical bytes of a value, without its type."""
-    wanted = None if type is None else as_type(type)
-    if is_block(value, wanted):
-        return _joined(as_tensor(value), b"")
-    return encoded(as_value(value, wanted)).data
+    return _bytes(coerce(value, _as_type(type)), b"")
 
 
-def _joined(tensor: Tensor, before: bytes) -> memoryview:
-    """All bytes of a dense tensor, in memory of their own."""
+def _bytes(tensor: Tensor, before: bytes) -> memoryview:
+    """All bytes of a tensor behind those given, in memory of their own."""
+    if tensor.layout != "dense":
+        data = encoded(from_tensor(tensor))
+        return np.concatenate([np.frombuffer(before, np.uint8), data]).data if before else data.data
     out = np.empty(len(before) + tensor_nbytes(tensor), np.uint8).data
     out[: len(before)] = before
     at = len(before)
@@ -118,12 +115,8 @@ def _decoded(data: Any, type: Type, limits: Limits) -> Value:
 
 def pack(value: Any) -> memoryview:
     """A value as `array[Any]`: its type, and its bytes."""
-    if is_block(value, None):
-        tensor = as_tensor(value)
-        return _joined(tensor, type_header(tensor.type))
-    whole = as_value(value)
-    header = np.frombuffer(type_header(whole.plan.type), np.uint8)
-    return np.concatenate([header, encoded(whole)]).data
+    tensor = coerce(value)
+    return _bytes(tensor, type_header(tensor.type))
 
 
 def unpack(data: Any, *, limits: Limits = DEFAULT) -> Tensor:
@@ -138,13 +131,25 @@ def dump(value: Any, stream: Writable, type: Type | str | None = None) -> int:
     With the type `array[Any]` the value's own type is written before it.
     """
     total = 0
-    for piece in value_pieces(value, None if type is None else as_type(type)):
+    for piece in _pieces(value, _as_type(type)):
         at = 0
         while at < len(piece):  # a raw stream may write less
             written = stream.write(piece[at:])
             at = at + written if isinstance(written, int) and 0 < written < len(piece) - at else len(piece)
         total += len(piece)
     return total
+
+
+def _pieces(value: Any, type: Type | None) -> Iterator[memoryview]:
+    """The canonical bytes of any value, in bounded memory: what goes into an `array[T]` is not made whole before."""
+    if isinstance(type, Array) and not (isinstance(value, Tensor) and value.type == type):
+        inner = coerce(value)
+        if not matches(type.element, inner.type):
+            raise InputError(f"{type} cannot hold a value of type {inner.type}", rule="dynd.array.type")
+        yield memoryview(type_header(inner.type))
+        yield from tensor_pieces(inner)
+    else:
+        yield from tensor_pieces(coerce(value, type))
 
 
 def load(stream: inputs.Readable, type: Type | str, *, limits: Limits = DEFAULT) -> Tensor:
@@ -162,7 +167,7 @@ def to_cbor(
 ) -> bytes:
     """A value as CBOR: for exchange, or as a DAG-CBOR node, with its bytes in it or in a store."""
     if profile == "exchange":
-        return cbor.to_exchange(as_value(value, None if type is None else as_type(type)), limits)
+        return cbor.to_exchange(from_tensor(array(value, type)), limits)
     tensor = array(value, type)
     if store is None:
         data = bytes(serialize(tensor))

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorglot.dynd.coerce.value import as_tensor, typeof
+from tensorglot.dynd.coerce.anything import coerce, typeof
 from tensorglot.dynd.export.python import to_python
 from tensorglot.dynd.merkle import Link
 from tensorglot.dynd.tensors import from_tensor, to_tensor
@@ -77,7 +77,7 @@ def from_json(text: str | bytes, type: Type | None = None) -> Tensor:
         if isinstance(error, InputError):
             raise
         raise InputError(f"no JSON that can be read: {error}", rule="dynd.json") from error
-    return as_tensor(value, typeof(value) if type is None else type)
+    return coerce(value, typeof(value) if type is None else type)
 
 
 def _unquoted(value: Any) -> Any:
@@ -98,7 +98,7 @@ def _special(value: dict[str, Any]) -> Any | None:
             raise InputError("$hex is followed by hexadecimal digits", rule="dynd.json") from error
     if value.keys() == {"$type", "$value"}:
         type = parse(str(value["$type"]))
-        return as_tensor(_typed(value["$value"], type), type)
+        return coerce(_typed(value["$value"], type), type)
     return None
 
 

@@ -70,7 +70,7 @@ class Link:
 
     def freeze(self, store: MutableMapping[CID, bytes] | None = None) -> CID:
         """Names the value by its bytes, and puts these into a store if one is given."""
-        from tensorglot.dynd.coerce.value import tensor_pieces
+        from tensorglot.dynd.pieces import tensor_pieces
 
         sink = None if store is None else lambda cid, block: store.__setitem__(cid, bytes(block))
         self._cid, _ = data_cid(tensor_pieces(self.value), sink)

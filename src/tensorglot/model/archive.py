@@ -7,6 +7,7 @@ Knows no format; how to open the file again, for another process, is handed to i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import TracebackType
@@ -30,10 +31,15 @@ from tensorglot.model.payload import (
     Source,
     Span,
     joined,
+    place,
 )
 from tensorglot.model.tensor import Part, Tensor
 
 __all__ = ["Archive", "Verifier"]
+
+
+TIED_NBYTES = 4096
+"""From here on arrays in memory are compared by their addresses."""
 
 
 class Verifier(Protocol):
@@ -159,15 +165,15 @@ class Archive(Mapping[str, Tensor]):
             self.payload(row, name),
             row in index.big_endian,
             None if index.checksums is None else index.checksums[row],
-            index.checksums_decoded,
+            index.checksum_is_decoded(row),
             index.unknown_dtypes.get(row),
         )
 
     def payload(self, row: int, name: str) -> Payload:
         """Where the bytes of a row are."""
         index = self.index
-        if index.payloads is not None:
-            held = index.payloads[row]
+        held = None if index.payloads is None else index.payloads[row]
+        if held is not None:
             return Memory(held) if isinstance(held, np.ndarray) else held
         source = index.sources.get(row, self.source)
         if source is None:
@@ -226,7 +232,27 @@ class Archive(Mapping[str, Tensor]):
 
     def with_index(self, index: Index) -> Archive:
         """The same source under another index."""
-        return Archive(index, self.source, limits=self.limits)
+        return Archive(index, self.source, limits=self.limits, verifier=self._verifier)
+
+    def find_ties(self) -> dict[int, int]:
+        """Tensors whose bytes lie where those of an earlier one of their type and shape do, with that one.
+
+        In memory, arrays below TIED_NBYTES count only where they are the same object: to
+        ask every small array for its address takes longer than to write it twice.
+        """
+        index = self.index
+        candidates = index.find_shared_rows() if index.payloads is None else _maybe_shared(index.payloads, index.nbytes)
+        firsts = index.row_offsets
+        seen: dict[tuple[object, ...], int] = {}
+        ties: dict[int, int] = {}
+        for row in candidates.tolist():
+            tensor = int(np.searchsorted(firsts, row, side="right")) - 1
+            if index.nbytes[row] and firsts[tensor + 1] - firsts[tensor] == 1:
+                key = (place(self.payload(row, index.names[tensor])), int(index.dtypes[row]), index.shape(row))
+                first = seen.setdefault(key, tensor)
+                if first != tensor:
+                    ties[tensor] = first
+        return ties
 
     def __contains__(self, name: object) -> bool:
         return name in self.index.positions
@@ -260,6 +286,17 @@ class Archive(Mapping[str, Tensor]):
 
     def __repr__(self) -> str:
         return f"Archive({self.format}, {len(self)} tensor{'' if len(self) == 1 else 's'})"
+
+
+def _maybe_shared(payloads: Sequence[Payload | NDArray[Any] | None], nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rows in memory that are worth a look at where they lie."""
+    worth = nbytes >= TIED_NBYTES
+    if set(map(type, payloads)) != {np.ndarray}:
+        worth |= np.array([not isinstance(payload, np.ndarray) for payload in payloads], np.bool_)
+    if len(set(map(id, payloads))) < len(payloads):
+        counts = Counter(map(id, payloads))
+        worth |= np.array([counts[id(payload)] > 1 for payload in payloads], np.bool_)
+    return np.flatnonzero(worth)
 
 
 def _open_again(reopen: Callable[[], Archive]) -> Archive:

@@ -107,7 +107,9 @@ def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes:
             source = index.sources.get(row, archive.source)
             if expected is None or expected.digest is None:
                 found[row] = Checked(name)
-            elif source is None or index.payloads is not None or (row in index.codecs and index.checksums_decoded):
+            elif (
+                source is None or index.payloads is not None or (row in index.codecs and index.checksum_is_decoded(row))
+            ):
                 alone.append((row, name))
             else:
                 stretch = Stretch(source, int(index.begins[row]), int(index.ends[row]), expected.algorithm)

@@ -24,7 +24,6 @@ from tensorglot.io.local import FileSource
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index, Note
-from tensorglot.model.joined import join, taken
 from tensorglot.wire import json
 
 __all__ = [
@@ -171,7 +170,7 @@ def _agreed(index: Index, shard: str, names: Sequence[str]) -> tuple[Index, list
         if name not in wanted
     ]
     positions = np.array([position for name, position in index.positions.items() if name in wanted], np.int64)
-    return taken(index, positions), notes
+    return index.take(positions), notes
 
 
 def common_metadata(archives: Sequence[Archive]) -> tuple[dict[str, Any] | None, list[str]]:
@@ -191,9 +190,8 @@ def join_archives(
     archives: Sequence[Archive], format: str, metadata: Mapping[str, Any] | None, notes: Sequence[Note] = ()
 ) -> Index:
     """One index of the tensors of several archives. Whoever holds it closes their files."""
-    return join(
-        [archive.index for archive in archives],
-        [archive.source for archive in archives],
+    return Index.concat(
+        [archive.index.in_source(archive.source) for archive in archives],
         format=format,
         metadata=metadata,
         notes=[*notes, *(note for archive in archives for note in archive.notes)],

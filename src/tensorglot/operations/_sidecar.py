@@ -191,4 +191,4 @@ def with_sidecar(index: Index, size: int, sums: Sums) -> Index:
     column: list[str | None] = [None] * len(index.dtypes)
     for row, key in zip(_rows(index), keys, strict=True):
         column[row] = sums.tensors[key]
-    return replace(index, checksums=column, checksums_decoded=False)
+    return replace(index, checksums=column, checksums_decoded=None)

@@ -20,9 +20,10 @@ from tensorglot.io.sink import AtomicFile, replace_tail
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
+from tensorglot.operations._progress import Progress
 from tensorglot.operations._sidecar import move_sidecar, read_sidecar
 from tensorglot.operations.open import open
-from tensorglot.operations.save import Progress, check_metadata, reported
+from tensorglot.operations.save import check_metadata, report_progress
 
 __all__ = ["Edit", "edit"]
 
@@ -76,7 +77,7 @@ def edit(
         else:
             total = int((archive.index.ends - archive.index.begins).sum())
             with AtomicFile(path, durable=durable) as file:
-                file.write(chunks if progress is None else reported(chunks, total, progress))
+                file.write(report_progress(chunks, total, progress))
         kind = archive.format
     if sums is not None:
         with open(path, format=kind, limits=limits) as archive:

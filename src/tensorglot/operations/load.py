@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
@@ -29,17 +28,12 @@ from tensorglot.model.strided import Strided
 from tensorglot.model.tensor import NUMPY_RANK, Tensor, check_bool, check_out
 from tensorglot.operations._reads import BATCH, Runs, fill
 from tensorglot.operations.open import Verify, open
+from tensorglot.providers import provided
 from tensorglot.threads import for_each
 
 __all__ = ["load", "loads"]
 
 Framework: TypeAlias = Literal["numpy", "torch", "jax"]
-
-_BRIDGES: dict[str, str | None] = {
-    "numpy": None,
-    "torch": "tensorglot.bridges.torch",
-    "jax": "tensorglot.bridges.jax",
-}
 
 ALONE_NBYTES = 4 << 20
 """From here on a tensor has memory of its own."""
@@ -68,8 +62,7 @@ def load(
     `out` has NumPy arrays to read into, by name; those tensors are returned as the arrays
     given.
     """
-    if framework not in _BRIDGES:
-        raise InputError(f"framework is {', '.join(_BRIDGES)}, not {framework!r}", rule="load.framework")
+    convert = provided("bridges.framework")(framework)
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise InputError(f"threads is a number from 1 on, not {threads!r}", rule="load.threads")
     with open(
@@ -82,11 +75,7 @@ def load(
         storage_options=storage_options,
     ) as archive:
         arrays = _arrays(archive, _rows(archive.index, names), out or {}, threads)
-    bridge = _BRIDGES[framework]
-    if bridge is None:
-        return arrays
-    convert = import_module(bridge).from_numpy
-    return {name: convert(name, array) for name, array in arrays.items()}
+    return arrays if convert is None else {name: convert(name, array) for name, array in arrays.items()}
 
 
 def _arrays(

@@ -1,7 +1,7 @@
 """Splitting a checkpoint into shards, and merging shards or whole files into one.
 
 A split is a new directory: the shards, then the index that names them, made beside the
-target and renamed to it when all of it is on disk. So it is whole or absent, and never
+target and renamed to it when all of it is on disk. So it appears atomically, and never
 mixes with what was there. Names of tensors are written into the index and nowhere else.
 """
 
@@ -15,16 +15,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tensorglot.containers.table import PerTensor, WriteOptions, for_target
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.containers.table import for_target
 from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.io.local import Readable
 from tensorglot.io.sink import AtomicFile, Writable, temporary_name
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
+from tensorglot.model.index import Index
+from tensorglot.operations._options import AUTO, Choice, SaveOptions
+from tensorglot.operations._progress import Progress, shown
 from tensorglot.operations._shards import INDEX_SUFFIX, common_metadata, join_archives
-from tensorglot.operations.collect import collect
 from tensorglot.operations.open import open
-from tensorglot.operations.save import Progress, save_archive
+from tensorglot.operations.save import save_archive
 from tensorglot.operations.verify import Report
 
 __all__ = ["merge", "split"]
@@ -40,7 +45,7 @@ def split(
     shard_nbytes: int = SHARD_NBYTES,
     format: str | None = None,
     durable: bool = True,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     limits: Limits | None = None,
 ) -> list[Path]:
     """Writes the tensors of a file to a new directory, in shards of up to `shard_nbytes`, with their index.
@@ -54,38 +59,41 @@ def split(
     directory = Path(target)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise InputError(f"{directory} exists, and is not an empty directory", rule="split.target")
-    with open(source, limits=limits) as archive, ExitStack() as stack:
+    with open(source, limits=limits) as archive, shown(progress, "splitting") as told, ExitStack() as stack:
         spec, version = for_target(None, format or archive.format)
         temporary = directory.absolute().parent / temporary_name()
         temporary.mkdir()
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
-        groups = list(_groups(archive, shard_nbytes))
+        groups = list(_groups(archive.index, shard_nbytes))
         files = [f"{STEM}-{i:05d}-of-{len(groups):05d}{spec.suffixes[0]}" for i in range(1, len(groups) + 1)]
         done, total = 0, int(archive.index.nbytes.sum())
-        for file, names in zip(files, groups, strict=True):
-            shard = collect({name: archive[name] for name in names}, archive.metadata)
-            shifted = None if progress is None else _shifted(progress, done, total)
-            save_archive(temporary / file, shard, spec, WriteOptions(version), durable=durable, progress=shifted)
+        for file, tensors in zip(files, groups, strict=True):
+            shard = archive.with_index(archive.index.take(tensors))
+            shifted = None if told is None else _shifted(told, done, total)
+            options = SaveOptions(durable=durable, progress=shifted)
+            save_archive(temporary / file, shard, f"{spec.name}@{version}", options)
             done += int(shard.index.nbytes.sum())
         index = f"{STEM}{spec.suffixes[0]}{INDEX_SUFFIX}"
-        weight_map = {name: file for file, names in zip(files, groups, strict=True) for name in names}
+        names = archive.index.names
+        weight_map = {names[i]: file for file, tensors in zip(files, groups, strict=True) for i in tensors.tolist()}
         _write_index(temporary / index, {"metadata": {"total_size": total}, "weight_map": weight_map}, durable)
         temporary.rename(directory)
         _sync(directory.absolute().parent, durable)
     return [directory / file for file in (*files, index)]
 
 
-def _groups(archive: Archive, shard_nbytes: int) -> Iterator[list[str]]:
-    """Tensors in the order of the file, as many as fit; one shard at least."""
-    group: list[str] = []
-    nbytes = 0
-    for name, tensor in archive.items():
-        if group and nbytes + tensor.nbytes > shard_nbytes:
-            yield group
-            group, nbytes = [], 0
-        group.append(name)
-        nbytes += tensor.nbytes
-    yield group
+def _groups(index: Index, shard_nbytes: int) -> Iterator[NDArray[np.int64]]:
+    """Positions of tensors in the order of the file, as many as fit; one shard at least."""
+    before = np.append(0, np.cumsum(index.nbytes))
+    ends = before[index.row_offsets]
+    first = 0
+    while first < len(index.names):
+        last = int(np.searchsorted(ends, ends[first] + shard_nbytes, side="right")) - 1
+        last = max(last, first + 1)
+        yield np.arange(first, last)
+        first = last
+    if not len(index.names):
+        yield np.arange(0)
 
 
 def _shifted(progress: Progress, done: int, total: int) -> Progress:
@@ -112,11 +120,11 @@ def merge(
     *,
     format: str | None = None,
     metadata: Mapping[str, Any] | None = None,
-    compression: str | None = None,
+    compression: Choice = None,
     level: int | None = None,
-    checksum: str | None = None,
+    checksum: Choice = AUTO,
     durable: bool = True,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     limits: Limits | None = None,
 ) -> Report:
     """Writes the tensors of a sharded checkpoint, or of several files, to one file.
@@ -133,8 +141,10 @@ def merge(
             _refuse_conflicts(archives, conflicts)
         _refuse_duplicates(archives, paths)
         joined = Archive(join_archives(archives, "memory", said if metadata is None else metadata), None)
-        options = WriteOptions(version, PerTensor(compression), level, PerTensor(checksum))
-        save_archive(target, collect(joined), spec, options, durable=durable, progress=progress)
+        options = SaveOptions(
+            compression=compression, level=level, checksum=checksum, durable=durable, progress=progress
+        )
+        save_archive(target, joined, f"{spec.name}@{version}", options)
         return Report(
             f"{spec.name}@{version}",
             tensors=len(joined),

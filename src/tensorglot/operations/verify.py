@@ -16,17 +16,17 @@ from functools import partial
 from typing import Any, Literal
 
 from tensorglot.containers.table import ReadOptions, named
-from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError
+from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError, counted
 from tensorglot.io.local import Backend, Readable
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Note
 from tensorglot.model.layouts import check_values
 from tensorglot.operations._checksums import Checked, check_archive
+from tensorglot.operations._progress import Progress
 from tensorglot.operations._sidecar import check_sidecar, read_sidecar, write_sidecar
 from tensorglot.operations._value_rules import check_bytes
 from tensorglot.operations.open import open
-from tensorglot.operations.save import Progress
 from tensorglot.threads import for_each
 
 __all__ = ["Problem", "Report", "verify"]
@@ -90,9 +90,9 @@ class Report:
         }
 
     def __repr__(self) -> str:
-        verdict = "ok" if self.ok else f"{len(self.problems)} problem{'s' if len(self.problems) > 1 else ''}"
+        verdict = "ok" if self.ok else counted(len(self.problems), "problem")
         first = "" if self.ok else f": {self.problems[0]}"
-        return f"Report({self.format or 'unknown format'}, {self.tensors} tensors, {verdict}{first})"
+        return f"Report({self.format or 'unknown format'}, {counted(self.tensors, 'tensor')}, {verdict}{first})"
 
 
 def verify(

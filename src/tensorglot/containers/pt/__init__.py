@@ -17,9 +17,9 @@ from tensorglot.containers.pt.flatten import flatten
 from tensorglot.containers.pt.names import DTYPES
 from tensorglot.containers.pt.tensors import add_tensor
 from tensorglot.containers.table import Container, ReadOptions
+from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Source
-from tensorglot.model.rows import Rows
 
 __all__ = ["CONTAINER"]
 
@@ -28,10 +28,10 @@ def read(source: Source, options: ReadOptions) -> Index:
     head = source.read_bytes(0, min(4, source.size))
     saved = open_zip(source, options) if head[:2] == b"PK" else open_legacy(source, options)
     tensors, metadata = flatten(saved.root, saved.pickle_nbytes)
-    rows = Rows(options.limits, "pt")
+    builder = IndexBuilder(options.limits, "pt")
     for name, view in tensors.items():
-        add_tensor(rows, name, view, saved, options.limits.rank)
-    return rows.index(f"pt@{saved.version}", metadata, saved.notes)
+        add_tensor(builder, name, view, saved, options.limits.rank)
+    return builder.index(f"pt@{saved.version}", metadata, saved.notes)
 
 
 CONTAINER = Container(DTYPES, read)

@@ -27,7 +27,7 @@ __all__ = ["from_numpy", "numpy_type"]
 def numpy_type(array: NDArray[Any]) -> Type:
     """The type of an array: its shape, and the type of its elements."""
     type = _element_type(array.dtype)
-    if isinstance(array, np.ma.MaskedArray):
+    if np.ma.is_masked(array):
         type = Option(type)
     for size in reversed(array.shape):
         type = Fixed(size, type)
