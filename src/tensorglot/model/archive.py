@@ -242,6 +242,8 @@ class Archive(Mapping[str, Tensor]):
         """
         index = self.index
         candidates = index.find_shared_rows() if index.payloads is None else _maybe_shared(index.payloads, index.nbytes)
+        if len(candidates) < 2:
+            return {}
         firsts = index.row_offsets
         seen: dict[tuple[object, ...], int] = {}
         ties: dict[int, int] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_target
@@ -174,11 +174,12 @@ def check_metadata(metadata: Mapping[str, Any], spec: Format) -> None:
                 raise InputError("metadata has a lone surrogate", rule="save.metadata") from error
 
 
-def report_progress(chunks: Iterable[Chunk], total: int, progress: Progress | None) -> Iterator[Chunk]:
+def report_progress(chunks: Iterator[Chunk], total: int, progress: Progress | None) -> Iterator[Chunk]:
     """The same chunks; large ones are cut so that progress is seen."""
-    if progress is None:
-        yield from chunks
-        return
+    return chunks if progress is None else _cut(chunks, total, progress)
+
+
+def _cut(chunks: Iterator[Chunk], total: int, progress: Progress) -> Iterator[Chunk]:
     done = 0
     for chunk in chunks:
         whole = chunk if isinstance(chunk, Span) else as_bytes(chunk)
