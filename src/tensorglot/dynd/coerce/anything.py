@@ -11,6 +11,7 @@ hides none. Bytes are a value of type `bytes`, not an array of numbers.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -90,10 +91,10 @@ def as_type(type: Type | str) -> Type:
 def _own(value: Any) -> Any:
     """An array, or a plain Python value: what only speaks a protocol is asked for its array."""
     if isinstance(value, np.ndarray | np.generic):
-        array = np.asanyarray(value)
-        return np.asarray(array) if isinstance(array, np.ma.MaskedArray) and not np.ma.is_masked(array) else array
-    if isinstance(value, memoryview):
-        return value if value.format == "B" and value.ndim == 1 else np.asarray(value)
+        return value if np.ma.is_masked(value) else np.asarray(value)
+    if isinstance(value, (memoryview, array)):
+        bytes_only = isinstance(value, memoryview) and value.format == "B" and value.ndim == 1
+        return value if bytes_only else np.asarray(value)
     if isinstance(value, _PLAIN):
         return value
     try:
