@@ -307,3 +307,19 @@ def test_a_header_is_encoded_alike_compiled_and_interpreted(monkeypatch: pytest.
     compiled = [tg.dumps(tensors, format=f, metadata=text) for tensors, text in values for f in WRITABLE[:2]]
     monkeypatch.setattr(format_module, "kernel", interpreted("bintensors", with_cython=False))
     assert [tg.dumps(tensors, format=f, metadata=text) for tensors, text in values for f in WRITABLE[:2]] == compiled
+
+
+# Maps
+
+
+FOLDERS = sorted({path.parent for _, path in modules()} - {ROOT})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
+def test_a_folder_opens_with_a_map_of_its_modules(folder: Path) -> None:
+    """Every module is named where one would look for it."""
+    text = ast.get_docstring(parsed(folder / "__init__.py")) or ""  # type: ignore[arg-type]
+    inside = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    inside |= {path.parent.name for path in folder.glob("*/__init__.py")}
+    named = set(re.findall(r"[a-z_0-9]+", text))
+    assert {name for name in inside if name not in named} == set()

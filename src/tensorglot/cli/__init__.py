@@ -3,7 +3,17 @@
 A command reads its arguments, calls an operation and prints. Data goes to stdout,
 progress and messages to stderr. Nothing here computes, and nothing here imports more
 than click before a command is chosen, so that help costs nothing. A new command is a
-module with `command`, and a row.
+module with `command`, and a line of the table below.
+
+    ls, info, cat, stats            look at a file
+    verify, hash, diff              check and compare
+    convert, split, merge, edit     write
+    vectors, dynd                   vectors for MongoDB, values of any type
+    formats, completion, demo       about tensorglot itself
+
+    exits       errors to exit codes
+    options     arguments that several commands share
+    terminal    tables, colours, bars
 """
 
 from __future__ import annotations

@@ -11,6 +11,19 @@ back is a Tensor: `.numpy()`, `.tolist()`, `.awkward()`, `.arrow()`, `.cid()`. A
 given as a Type or as text; where none is given, `typeof(value)` says it.
 
 If bytes are accepted, serializing the result gives the same bytes again.
+
+    coerce          any value to a Tensor
+    export          a Tensor to NumPy, plain Python, a dense one
+    codec           columns to canonical bytes, and back
+    schema          a type as the tree of columns that its values have
+    value           one value, as these columns
+    columns         the same from the parts of a nested tensor, of which nothing is believed
+    tensors         values as tensors, and tensors as values
+    atoms           values of a fixed size; python_atoms: Python's numbers as these
+    match           whether a type is an instance of a symbolic one
+    pieces          the canonical bytes of a tensor, in bounded memory
+    merkle          links by hash
+    cbor, json      values as CBOR and as JSON
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What `torch.save` writes (`.pt`, `.pth`, `.bin`): a pickle of whatever was saved, and the storages of its tensors.
 
-Read, not written, and nothing of it is executed: `pickle` interprets the few opcodes
-that tensors need, `names` has the few names that they refer to, and both refuse every
+Read, not written, and nothing of it is executed: `pickle` interprets the few `opcodes`
+that tensors need, on the stack of a `machine`; `names` has the few names that they refer to, and both refuse every
 other one by its name. What comes out are values; `flatten` finds the tensors in them,
 `files` says where their storages are. Tensors share storages, and have strides.
 
