@@ -3,12 +3,12 @@
     TensorglotError
     ├── FormatError          the file breaks a rule of its format
     │   ├── TruncatedError     bytes are missing
-    │   ├── LimitError         lawful perhaps, but beyond a bound that the reader enforces
+    │   ├── LimitError         valid perhaps, but beyond a bound that the reader enforces
     │   ├── IntegrityError     a checksum does not match, or is required and absent
     │   └── AmbiguousFormat    the bytes are valid in two formats that disagree
     ├── InputError           the caller asked for something that makes no sense
     │   └── OutOfRange         an index that does not fit the tensor; also an IndexError
-    ├── UnsupportedError     lawful, but it cannot be expressed or decoded here
+    ├── UnsupportedError     valid, but it cannot be expressed or decoded here
     └── TensorNotFound       no tensor of that name; also a KeyError
 
 Every error carries the rule that was broken, and where they apply the byte offset
@@ -117,11 +117,11 @@ class OutOfRange(InputError, IndexError):
 
 
 class UnsupportedError(TensorglotError):
-    """Lawful, but it cannot be expressed or decoded here."""
+    """Valid, but it cannot be expressed or decoded here."""
 
 
 class LossWarning(UserWarning):
-    """A conversion left out what its target cannot hold, as `on_loss="warn"` asked."""
+    """Something of the contents is not in the file that was written: named, and not an error."""
 
 
 class TensorNotFound(TensorglotError, KeyError):

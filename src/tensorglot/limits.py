@@ -1,7 +1,7 @@
 """The bounds that a reader enforces before it allocates or loops.
 
 Each is a property of the reader, not of a format: a file beyond one of them may be
-lawful, and a caller who trusts it raises the bound.
+valid, and a caller who trusts it raises the bound.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ def command(
     """Write the tensors of a file to another, in any format.
 
     The format goes by the suffix of TARGET, or by --to. What the target cannot hold
-    is named, and refused unless --on-loss says otherwise. The target is whole or not
-    there, whatever happens. - is stdin or stdout.
+    is named, and refused: pass --on-loss drop to convert the rest. The target is
+    replaced atomically. - is stdin or stdout.
 
     \b
     Examples:

@@ -34,7 +34,7 @@ def command(
     """Change the metadata of a file, and nothing else.
 
     Tensors stay as they are, with their encodings and checksums. The file is replaced
-    as a whole, copied by the kernel. --in-place copies nothing, in formats that have
+    atomically, its tensors copied by the OS. --in-place copies nothing, in formats that have
     their index behind the tensors; should the machine crash in that moment, the
     file is lost.
 

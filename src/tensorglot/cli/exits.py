@@ -28,7 +28,7 @@ EXITS: dict[int, str] = {
     1: "files differ, or verification failed",
     2: "the command line makes no sense, or names what is not there",
     3: "the input breaks a rule of its format",
-    4: "lawful but not supported, or a loss was refused",
+    4: "valid but unsupported, or a loss was refused",
     5: "reading or writing failed",
     DEFECT: "a defect in tensorglot",
     130: "interrupted",
