@@ -130,7 +130,7 @@ def _converted(data: memoryview, kind: int, begin: int, end: int) -> tuple[bytes
     if kind != ARRAY:
         raise _NoVector(f"{kind_name(kind)} at the key, no array")
     try:
-        values = numbers(data, begin, end)
+        values, _ = numbers(data, begin, end)
         payload = encode(values, "float32")
     except TensorglotError as error:
         raise _NoVector(error.message) from error
