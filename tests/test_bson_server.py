@@ -38,24 +38,28 @@ def test_a_whole_collection(collection: Any, dtype: str) -> None:
     if dtype != "float32":
         matrix = tg.bson.quantize(matrix, to=dtype)  # type: ignore[arg-type]
     values = np.asarray(matrix)
+    numbers = np.unpackbits(values, axis=1).view(bool) if dtype == "packed_bit" else values
     seen: list[tuple[int, int]] = []
     ids = write_matrix(collection, matrix, "embedding", progress=lambda *state: seen.append(state))
     assert seen[-1] == (ROWS, ROWS)
     assert collection.count_documents({}) == ROWS
     found, found_ids = read_matrix(collection, "embedding", ids=True)
     assert found_ids == ids
-    assert found.dtype == values.dtype
-    assert np.array_equal(found, values)
-    out = np.empty_like(values)
+    assert found.dtype == numbers.dtype
+    assert np.array_equal(found, numbers)
+    out = np.empty_like(numbers)
     assert read_matrix(collection, "embedding", out=out) is out
-    assert np.array_equal(out, values)
+    assert np.array_equal(out, numbers)
+    if dtype == "packed_bit":
+        packed, found_ids = read_matrix(collection, "embedding", packed=True, ids=True)
+        assert (packed.data.tobytes(), packed.padding, found_ids) == (values.tobytes(), 0, ids)
     one = collection.find_one({"_id": ids[1234]})["embedding"]
     assert tg.bson.decode(one) == tg.bson.Vector(values[1234], dtype)
     assert one.as_vector().data == values[1234].tolist()
     with collection.find({}, batch_size=500) as cursor:
-        assert np.array_equal(tg.bson.decode_matrix(cursor, "embedding"), values)
+        assert np.array_equal(tg.bson.decode_matrix(cursor, "embedding"), numbers)
     raw = collection.find_raw_batches({})
-    assert np.array_equal(tg.bson.decode_matrix(raw, "embedding"), values)
+    assert np.array_equal(tg.bson.decode_matrix(raw, "embedding"), numbers)
     (report,) = tg.bson.inspect(collection.find_raw_batches({}))
     assert (report.name, report.dtype, report.vectors, report.trouble) == ("embedding", dtype, ROWS, None)
 

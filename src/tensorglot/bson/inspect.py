@@ -35,11 +35,11 @@ class FieldReport:
 
 def inspect(source: Any) -> list[FieldReport]:
     """The vector fields of raw BSON, of a dump or of a raw cursor. No vector is copied."""
-    found = scan(_placed(source))
+    found = scan(_with_offsets(source))
     return [_report(found, field) for field in range(len(found.names))]
 
 
-def _placed(source: Any) -> Iterator[tuple[int, memoryview]]:
+def _with_offsets(source: Any) -> Iterator[tuple[int, memoryview]]:
     start = 0
     for run in runs(source):
         yield start, run

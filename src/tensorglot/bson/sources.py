@@ -1,13 +1,14 @@
 """Where the vectors of a matrix come from: raw BSON, dumps, cursors, documents, payloads.
 
 Everything becomes batches of two kinds: spans in a run of raw BSON, or a list of
-payloads. Nothing here knows pymongo: a cursor is what can be iterated, a raw document
-has `.raw`, a Binary has `.subtype`.
+payloads. Nothing here imports pymongo: a cursor is what can be iterated, a raw document
+has `.raw`, and `coerce` knows what a vector is.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,7 +17,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.bson.vector import Vector, encode
+from tensorglot.bson.coerce import is_vector
+from tensorglot.bson.vector import encode
 from tensorglot.errors import FormatError, InputError, escape
 from tensorglot.io.local import FileSource
 from tensorglot.limits import DEFAULT
@@ -41,6 +43,8 @@ from tensorglot.wire.gzipped import reader
 __all__ = ["Batch", "IdReader", "Payloads", "Run", "batches", "read_ids", "runs"]
 
 _BATCH = 1000
+_POSITION = re.compile("0|[1-9][0-9]{0,8}")
+"""A key of an array."""
 _GATHER_NBYTES = 4 << 20
 """What one thread copies at a time."""
 
@@ -98,16 +102,19 @@ def batches(source: Any, key: str | None, ids: IdReader | None) -> Iterator[Batc
         return _from_runs(raw, key, ids)
     if not isinstance(source, Iterable):
         raise InputError(
-            f"vectors come from bytes, a dump, a cursor or payloads, not {type(source).__name__}", rule="bson.source"
+            f"expected BSON bytes, a path, a cursor, documents or payloads, got {type(source).__name__}",
+            rule="bson.source",
         )
-    return _from_items(source, key, ids)
+    return _payload_batches(source, ids) if key is None else _document_batches(source, key, ids)
 
 
 def runs(source: Any) -> Iterable[memoryview]:
     """Raw BSON, each run good until the next is asked for."""
     raw = _raw_runs(source)
     if raw is None:
-        raise InputError(f"raw BSON, a dump or a raw cursor is needed, not {type(source).__name__}", rule="bson.source")
+        raise InputError(
+            f"expected BSON bytes, a path or a raw cursor, got {type(source).__name__}", rule="bson.source"
+        )
     return raw
 
 
@@ -142,7 +149,7 @@ def _only_field(data: memoryview) -> list[bytes]:
     paths = find_vectors(data).paths
     if len(paths) != 1:
         found = ", ".join(f"'{escape(path)}'" for path in path_texts(paths[:10])) or "none"
-        raise InputError(f"name the field of the vectors with key=; the documents have {found}", rule="bson.key")
+        raise InputError(f"pass key= to name the vector field (fields found: {found})", rule="bson.key")
     return [name + b"\0" for name in paths[0].split(b"\0")[:-1]]
 
 
@@ -163,9 +170,9 @@ def _run(data: memoryview, names: Sequence[bytes], ids: IdReader | None) -> Run:
 
 def _not_a_vector(found: str, names: Sequence[bytes], document: int, offset: int | None) -> FormatError:
     path = escape(path_texts([b"".join(names)])[0])
-    hint = "; write_matrix makes vectors, migrate turns arrays into them" if found == "array" else ""
+    hint = "; tensorglot.bson.migrate turns arrays into vectors" if found == "array" else ""
     return FormatError(
-        f"'{path}' of document {document} is of kind {found}, no vector{hint}", rule="bson.field.kind", offset=offset
+        f"'{path}' of document {document} is {found}, not a vector{hint}", rule="bson.field.kind", offset=offset
     )
 
 
@@ -175,23 +182,34 @@ def read_ids(data: memoryview, column: Column) -> list[Any]:
     return [decode_value(data, kind, begin, end) if kind else None for kind, begin, end in rows]
 
 
-def _from_items(source: Iterable[Any], key: str | None, ids: IdReader | None) -> Iterator[Batch]:
-    """Payloads, raw documents or mappings, as the first item of each batch is."""
+def _payload_batches(source: Iterable[Any], ids: IdReader | None) -> Iterator[Batch]:
+    if ids is not None:
+        raise InputError("payloads have no ids; pass documents and key=", rule="bson.ids")
     items = iter(source)
-    size = len(source) if isinstance(source, list) and key is None else _BATCH
+    size = len(source) if isinstance(source, list) else _BATCH
     while batch := list(islice(items, size or 1)):
-        first = next((item for item in batch if item is not None), None)
-        if key is None:
-            if ids is not None:
-                raise InputError("payloads have no ids", rule="bson.ids")
-            yield _payloads(batch, None, None)
-        elif isinstance(first, Mapping) and not hasattr(first, "raw"):
+        yield _payloads(batch, None, None)
+
+
+def _document_batches(source: Iterable[Any], key: str, ids: IdReader | None) -> Iterator[Batch]:
+    """Raw documents or mappings, as the first of each batch is."""
+    names, keys = path_bytes(key), key.split(".")
+    items = iter(source)
+    while batch := list(islice(items, _BATCH)):
+        if isinstance(batch[0], Mapping) and not hasattr(batch[0], "raw"):
+            if not all(isinstance(document, Mapping) for document in batch):
+                raise InputError("documents are all mappings or all BSON bytes", rule="bson.source")
             own_ids = None if ids is None else [document.get("_id") for document in batch]
-            names = key.split(".")
-            yield _payloads([_lookup(document, names) for document in batch], key, own_ids)
+            yield _payloads([_lookup(document, keys) for document in batch], key, own_ids)
         else:
-            joined = b"".join(getattr(item, "raw", item) for item in batch)
-            yield _run(view(joined), path_bytes(key), ids)
+            yield _run(view(b"".join(map(_raw_document, batch))), names, ids)
+
+
+def _raw_document(item: Any) -> bytes:
+    raw = getattr(item, "raw", item)
+    if not isinstance(raw, (bytes, bytearray, memoryview)):
+        raise InputError(f"expected a document or its BSON bytes, got {type(item).__name__}", rule="bson.source")
+    return bytes(raw)
 
 
 def _lookup(document: Any, names: Sequence[str]) -> Any:
@@ -199,7 +217,7 @@ def _lookup(document: Any, names: Sequence[str]) -> Any:
     for name in names:
         if isinstance(value, Mapping):
             value = value.get(name)
-        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+        elif isinstance(value, list) and _POSITION.fullmatch(name) and int(name) < len(value):
             value = value[int(name)]
         else:
             return None
@@ -208,16 +226,16 @@ def _lookup(document: Any, names: Sequence[str]) -> Any:
 
 def _payloads(items: list[Any], key: str | None, ids: list[Any] | None) -> Payloads:
     missing = np.fromiter((item is None for item in items), np.bool_, len(items))
-    given = [item for item in items if item is not None] if missing.any() else items
-    return Payloads([_payload(item, number, key) for number, item in enumerate(given)], missing, ids)
+    payloads = [_payload(item, number, key) for number, item in enumerate(items) if item is not None]
+    return Payloads(payloads, missing, ids)
 
 
 def _payload(item: Any, number: int, key: str | None) -> bytes:
     if isinstance(item, bytes) and getattr(item, "subtype", VECTOR_SUBTYPE if key is None else 0) == VECTOR_SUBTYPE:
         return item
-    if isinstance(item, Vector) or type(item).__name__ == "BinaryVector":
+    if is_vector(item):
         return encode(item, ignored_bits="keep")
     if key is None and isinstance(item, (bytearray, memoryview)):
         return bytes(item)
     where = f"item {number}" if key is None else f"'{escape(key)}' of document {number}"
-    raise FormatError(f"{where} is {type(item).__name__}, no vector", rule="bson.field.kind")
+    raise FormatError(f"{where} is {type(item).__name__}, not a vector", rule="bson.field.kind")

@@ -386,8 +386,9 @@ def _path(
     if not cython.compiled:
         return b"".join([bytes(data[names[level] : values[level]]) for level in range(depth + 1)])
     if depth == 0:
-        return cython.cast(cython.p_uchar, cython.address(data[0]))[names[0] : values[0]]
-    path: bytes = bytes(length)
+        path: bytes = cython.cast(cython.p_uchar, cython.address(data[0]))[names[0] : values[0]]
+        return path
+    path = bytes(length)
     target: cython.p_uchar = cython.cast(cython.p_uchar, path)  # nobody else has seen it yet
     for level in range(depth + 1):
         for i in range(names[level], values[level]):
