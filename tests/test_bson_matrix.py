@@ -263,6 +263,32 @@ class TestDisagreement:
             with pytest.raises(FormatError):
                 decode_matrix([source[2], source[0]], key)
 
+    @pytest.mark.parametrize(
+        ("bad", "words", "after"),
+        [
+            (vector("v", b"\x03\0abc"), "vector 2301 is int8\\[3\\]", 5 + 7),
+            (element(1, "v", bytes(8)), "document 2301 is double", 7),
+            (element(8, "v", b"\2"), "bool", 4),
+        ],
+    )
+    def test_the_document_and_the_byte_are_named_in_every_batch(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: bytes, words: str, after: int
+    ) -> None:
+        good = document(vector("v", self.PAYLOADS[0]))
+        documents = [document(), *[good] * 2300, document(bad), good]
+        offset = sum(map(len, documents[:-2])) + after
+        (tmp_path / "x.bson").write_bytes(b"".join(documents))
+        monkeypatch.setattr(wire.pieces, "__defaults__", (1000,))
+        for source in (b"".join(documents), documents, tmp_path / "x.bson"):
+            with pytest.raises(FormatError, match=words) as caught:
+                decode_matrix(source, "v", on_missing="skip")
+            assert caught.value.offset == offset
+        with pytest.raises(FormatError, match="vector 2301 is int8"):
+            decode_matrix([None, *[self.PAYLOADS[0]] * 2300, self.PAYLOADS[1]], on_missing="skip")
+        plain = [{}, *[{"v": Vector([97, 98], "int8")}] * 2300, {"v": [1.0]}]
+        with pytest.raises(FormatError, match="'v' of document 2301 is list, not a vector"):
+            decode_matrix(plain, "v", on_missing="skip")
+
     def test_the_field_may_be_left_out_if_there_is_one(self) -> None:
         both = document(vector("v", self.PAYLOADS[0]), vector("w", self.PAYLOADS[0]))
         with pytest.raises(InputError, match="'v', 'w'"):

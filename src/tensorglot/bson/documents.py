@@ -30,7 +30,7 @@ def decode_document(data: Any) -> dict[str, Any]:
 def _as_binary(value: Any) -> bson_value.Binary:
     if is_vector(value):
         return bson_value.Binary(VECTOR_SUBTYPE, encode(value, ignored_bits="keep"))
-    raise InputError(f"BSON has no form for {type(value).__name__}", rule="bson.value")
+    raise InputError(f"BSON does not support {type(value).__name__}", rule="bson.value")
 
 
 def _as_vector(value: bson_value.Binary) -> bson_value.Binary | Vector:

@@ -22,7 +22,7 @@ from tensorglot.wire.bson_template import Slot, Tree, add_vector, template, weav
 from tensorglot.wire.bson_value import encode_value
 from tensorglot.wire.bson_vector import IgnoredBits, Row, split
 
-__all__ = ["decode_matrix", "encode_documents", "encode_matrix"]
+__all__ = ["check_count", "decode_matrix", "encode_documents", "encode_matrix"]
 
 
 def encode_matrix(matrix: Any, dtype: DType = None) -> list[bytes]:
@@ -44,9 +44,7 @@ def encode_documents(matrix: Any, key: str, ids: Sequence[Any] | None = None, dt
         raise InputError("the vector cannot be the _id", rule="bson.key")
     if ids is None:
         return _documents(data, count, row, key, None, b"")
-    if not hasattr(ids, "__len__") or len(ids) != count:
-        given = f"{len(ids)} ids" if hasattr(ids, "__len__") else f"{type(ids).__name__} as ids"
-        raise InputError(f"{given} for {count} rows", rule="bson.ids")
+    check_count("ids", ids, count)
     kind, joined = _uniform_ids(ids)
     if kind is not None:
         return _documents(data, count, row, key, kind, joined)
@@ -55,6 +53,14 @@ def encode_documents(matrix: Any, key: str, ids: Sequence[Any] | None = None, dt
         own = data[i * row.nbytes : (i + 1) * row.nbytes]
         parts.append(_documents(own, 1, row, key, *encode_value(value)))
     return b"".join(parts)
+
+
+def check_count(what: str, given: Any, count: int) -> None:
+    """Refuses what is not a sequence with an item for each row."""
+    if not hasattr(given, "__len__") or not hasattr(given, "__getitem__"):
+        raise InputError(f"{what} must be a sequence, not {type(given).__name__}", rule=f"bson.{what}")
+    if len(given) != count:
+        raise InputError(f"{len(given)} {what} for {count} rows", rule=f"bson.{what}")
 
 
 def _uniform_ids(ids: Sequence[Any]) -> tuple[int | None, bytes]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tensorglot.bson.assemble import MatrixOptions, OnMissing, PackedBits, assemble
 from tensorglot.bson.coerce import DType, VectorData, coerce_vector
-from tensorglot.bson.matrix import encode_documents, encode_matrix
+from tensorglot.bson.matrix import check_count, encode_documents, encode_matrix
 from tensorglot.bson.sources import Batch, batches
 from tensorglot.errors import InputError, escape
 from tensorglot.extras import library
@@ -64,8 +64,8 @@ def write_matrix(
     whole = coerce_vector(matrix, dtype, None, 2)
     count = len(whole.data)
     for what, given in (("ids", ids), ("documents", documents)):
-        if given is not None and len(given) != count:
-            raise InputError(f"{len(given)} {what} for {count} rows", rule=f"bson.{what}")
+        if given is not None:
+            check_count(what, given, count)
     step = max(1, _WRITE_NBYTES // max(1, whole.row.nbytes))
     done: list[Any] = []
     for first in range(0, count, step):
@@ -244,8 +244,8 @@ def read_matrix(
     The options are those of `decode_matrix`. With `ids`, the ids of the rows too.
     """
     query = Query(collection, key, filter, ids, progress)
-    rows = query.expected_rows()
-    found = assemble(query.batches(), MatrixOptions(packed=packed, expected_rows=rows, **options))
+    parts = query.batches()
+    found = assemble(parts, MatrixOptions(packed=packed, expected_rows=query.expected_rows(), **options))
     return (found.matrix, found.ids) if ids else found.matrix
 
 

@@ -71,7 +71,7 @@ def collection_at(url: str) -> Iterator[Collection[Any]]:
     except (InvalidURI, ValueError) as error:
         raise InputError(f"not a MongoDB URL: {error}", rule="place.url") from error
     if not parts["database"] or not parts["collection"]:
-        raise InputError("a URL names a collection: mongodb://host/database.collection", rule="place.url")
+        raise InputError("the URL names no collection; write mongodb://HOST/DATABASE.COLLECTION", rule="place.url")
     try:
         with MongoClient[Any](url, serverSelectionTimeoutMS=5000) as client:
             yield client[parts["database"]][parts["collection"]]

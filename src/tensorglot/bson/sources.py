@@ -37,7 +37,7 @@ from tensorglot.wire.bson import (
     view,
 )
 from tensorglot.wire.bson_value import decode_value
-from tensorglot.wire.bson_vector import Row, agree, gather, gather_payloads, row_of
+from tensorglot.wire.bson_vector import Row, disagreement, first_unlike, gather, gather_payloads, row_of
 from tensorglot.wire.gzipped import reader
 
 __all__ = ["Batch", "IdReader", "Payloads", "Run", "batches", "read_ids", "runs"]
@@ -56,6 +56,10 @@ IdReader: TypeAlias = Callable[[memoryview, Column], list[Any]]
 class Run:
     """Vectors in a run of documents."""
 
+    start: int
+    """Where the run begins in its source, in bytes."""
+    first: int
+    """The number of its first document there."""
     data: memoryview
     begins: NDArray[np.int64]
     ends: NDArray[np.int64]
@@ -64,7 +68,15 @@ class Run:
     ids: list[Any] | None
 
     def row(self, like: Row | None) -> Row:
-        return agree(self.data, self.begins, self.ends, like)
+        row = like or row_of(self._payload(0))
+        other = first_unlike(self.data, self.begins, self.ends, row)
+        if other is not None:
+            offset = self.start + int(self.begins[other])
+            raise disagreement(row, self._payload(other), _document(self, other), offset)
+        return row
+
+    def _payload(self, number: int) -> memoryview:
+        return self.data[int(self.begins[number]) : int(self.ends[number])]
 
     def gather(self, row: Row, out: memoryview) -> None:
         step = max(1, _GATHER_NBYTES // max(1, row.nbytes))
@@ -81,6 +93,8 @@ class Run:
 class Payloads:
     """Vectors that are objects of their own."""
 
+    first: int
+    """The number of the first in their source."""
     payloads: list[bytes]
     missing: NDArray[np.bool_]
     ids: list[Any] | None
@@ -89,10 +103,17 @@ class Payloads:
         return like or row_of(memoryview(self.payloads[0]))
 
     def gather(self, row: Row, out: memoryview) -> None:
-        gather_payloads(self.payloads, row, out)
+        other = gather_payloads(self.payloads, row, out)
+        if other is not None:
+            raise disagreement(row, memoryview(self.payloads[other]), _document(self, other))
 
 
 Batch: TypeAlias = Run | Payloads
+
+
+def _document(batch: Batch, vector: int) -> int:
+    """The number of the document that a vector of the batch is from."""
+    return batch.first + int(np.flatnonzero(~batch.missing)[vector])
 
 
 def batches(source: Any, key: str | None, ids: IdReader | None) -> Iterator[Batch]:
@@ -108,8 +129,8 @@ def batches(source: Any, key: str | None, ids: IdReader | None) -> Iterator[Batc
     return _payload_batches(source, ids) if key is None else _document_batches(source, key, ids)
 
 
-def runs(source: Any) -> Iterable[memoryview]:
-    """Raw BSON, each run good until the next is asked for."""
+def runs(source: Any) -> Iterator[tuple[int, memoryview]]:
+    """Raw BSON, and where each run begins in its source. A run is good until the next is asked for."""
     raw = _raw_runs(source)
     if raw is None:
         raise InputError(
@@ -118,30 +139,39 @@ def runs(source: Any) -> Iterable[memoryview]:
     return raw
 
 
-def _raw_runs(source: Any) -> Iterable[memoryview] | None:
+def _raw_runs(source: Any) -> Iterator[tuple[int, memoryview]] | None:
     if isinstance(source, (str, os.PathLike)):
         return _file_pieces(source)
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return [view(source)]
+        return iter([(0, view(source))])
     if type(source).__name__.startswith("RawBatch"):
-        return map(view, source)
+        return _cursor_batches(source)
     return None
 
 
-def _file_pieces(path: str | os.PathLike[str]) -> Iterator[memoryview]:
+def _file_pieces(path: str | os.PathLike[str]) -> Iterator[tuple[int, memoryview]]:
     file = FileSource(path)
     try:
-        for _, piece in pieces(reader(file.size, file.read_into, DEFAULT.gzip_ratio)):
-            yield piece
+        yield from pieces(reader(file.size, file.read_into, DEFAULT.gzip_ratio))
     finally:
         file.close()
 
 
-def _from_runs(raw: Iterable[memoryview], key: str | None, ids: IdReader | None) -> Iterator[Batch]:
+def _cursor_batches(cursor: Iterable[bytes]) -> Iterator[tuple[int, memoryview]]:
+    start = 0
+    for batch in cursor:
+        yield start, view(batch)
+        start += len(batch)
+
+
+def _from_runs(raw: Iterator[tuple[int, memoryview]], key: str | None, ids: IdReader | None) -> Iterator[Batch]:
     names = None if key is None else path_bytes(key)
-    for data in raw:
+    first = 0
+    for start, data in raw:
         names = names or _only_field(data)
-        yield _run(data, names, ids)
+        run = _run(data, names, ids, start, first)
+        yield run
+        first += len(run.missing)
 
 
 def _only_field(data: memoryview) -> list[bytes]:
@@ -153,8 +183,8 @@ def _only_field(data: memoryview) -> list[bytes]:
     return [name + b"\0" for name in paths[0].split(b"\0")[:-1]]
 
 
-def _run(data: memoryview, names: Sequence[bytes], ids: IdReader | None) -> Run:
-    column = find(data, names)
+def _run(data: memoryview, names: Sequence[bytes], ids: IdReader | None, start: int, first: int) -> Run:
+    column = find(data, names, start)
     missing = (column.kinds == 0) | (column.kinds == NULL)
     there = ~missing
     binary = column.kinds == BINARY
@@ -162,10 +192,11 @@ def _run(data: memoryview, names: Sequence[bytes], ids: IdReader | None) -> Run:
         binary[binary] = np.frombuffer(data, np.uint8)[column.begins[binary] + 4] == VECTOR_SUBTYPE
     wrong = np.flatnonzero(there & ~binary)
     if wrong.size:
-        first = int(wrong[0])
-        raise _not_a_vector(kind_name(int(column.kinds[first])), names, first, int(column.begins[first]))
-    own_ids = None if ids is None else ids(data, find(data, [b"_id\0"]))
-    return Run(data, column.begins[there] + 5, column.ends[there], missing, own_ids)
+        number = int(wrong[0])
+        found = kind_name(int(column.kinds[number]))
+        raise _not_a_vector(found, names, first + number, start + int(column.begins[number]))
+    own_ids = None if ids is None else ids(data, find(data, [b"_id\0"], start))
+    return Run(start, first, data, column.begins[there] + 5, column.ends[there], missing, own_ids)
 
 
 def _not_a_vector(found: str, names: Sequence[bytes], document: int, offset: int | None) -> FormatError:
@@ -187,22 +218,28 @@ def _payload_batches(source: Iterable[Any], ids: IdReader | None) -> Iterator[Ba
         raise InputError("payloads have no ids; pass documents and key=", rule="bson.ids")
     items = iter(source)
     size = len(source) if isinstance(source, list) else _BATCH
+    first = 0
     while batch := list(islice(items, size or 1)):
-        yield _payloads(batch, None, None)
+        yield _payloads(batch, None, None, first)
+        first += len(batch)
 
 
 def _document_batches(source: Iterable[Any], key: str, ids: IdReader | None) -> Iterator[Batch]:
     """Raw documents or mappings, as the first of each batch is."""
     names, keys = path_bytes(key), key.split(".")
     items = iter(source)
+    start = first = 0
     while batch := list(islice(items, _BATCH)):
         if isinstance(batch[0], Mapping) and not hasattr(batch[0], "raw"):
             if not all(isinstance(document, Mapping) for document in batch):
                 raise InputError("documents are all mappings or all BSON bytes", rule="bson.source")
             own_ids = None if ids is None else [document.get("_id") for document in batch]
-            yield _payloads([_lookup(document, keys) for document in batch], key, own_ids)
+            yield _payloads([_lookup(document, keys) for document in batch], key, own_ids, first)
         else:
-            yield _run(view(b"".join(map(_raw_document, batch))), names, ids)
+            joined = view(b"".join(map(_raw_document, batch)))
+            yield _run(joined, names, ids, start, first)
+            start += len(joined)
+        first += len(batch)
 
 
 def _raw_document(item: Any) -> bytes:
@@ -224,10 +261,10 @@ def _lookup(document: Any, names: Sequence[str]) -> Any:
     return value
 
 
-def _payloads(items: list[Any], key: str | None, ids: list[Any] | None) -> Payloads:
+def _payloads(items: list[Any], key: str | None, ids: list[Any] | None, first: int) -> Payloads:
     missing = np.fromiter((item is None for item in items), np.bool_, len(items))
-    payloads = [_payload(item, number, key) for number, item in enumerate(items) if item is not None]
-    return Payloads(payloads, missing, ids)
+    payloads = [_payload(item, number, key) for number, item in enumerate(items, first) if item is not None]
+    return Payloads(first, payloads, missing, ids)
 
 
 def _payload(item: Any, number: int, key: str | None) -> bytes:

@@ -115,7 +115,7 @@ def view(data: Any) -> memoryview:
     try:
         return memoryview(data).cast("B")
     except TypeError as error:
-        raise InputError(f"BSON is bytes, not {type(data).__name__}", rule="bson.input") from error
+        raise InputError(f"expected bytes of BSON, got {type(data).__name__}", rule="bson.input") from error
 
 
 def key_bytes(key: str) -> bytes:
@@ -131,7 +131,7 @@ def key_bytes(key: str) -> bytes:
 def path_bytes(path: str) -> list[bytes]:
     """The keys of a dotted path, from the outside in, each with its zero byte."""
     if not isinstance(path, str):
-        raise InputError(f"a field is named by text, not {type(path).__name__}", rule="bson.path")
+        raise InputError(f"the path of a field must be a string, not {type(path).__name__}", rule="bson.path")
     names = path.split(".")
     if "" in names or len(names) > DEPTH:
         raise InputError(f"'{escape(path)}' is not a dotted path of 1 to {DEPTH} keys", rule="bson.path")
@@ -192,27 +192,37 @@ def pieces(read_into: Callable[[memoryview], int], nbytes: int = PIECE_NBYTES) -
         rest, start = room[at:filled], start + at
         needed = int.from_bytes(rest[:4], "little") if len(rest) >= 4 else 0
         if needed > DOCUMENT_MAX_NBYTES:
-            raise LimitError("a document larger than MongoDB allows", rule="bson.document.size", offset=start)
+            raise LimitError(
+                f"a document of {needed} bytes; MongoDB allows {DOCUMENT_MAX_NBYTES}",
+                rule="bson.document.size",
+                offset=start,
+            )
         if needed >= len(room):
             room = bytearray(needed + 1)
 
 
-def find(data: memoryview, names: Sequence[bytes]) -> Column:
-    """The field at a path, as `path_bytes` has it, in each of the documents that fill `data`."""
+def find(data: memoryview, names: Sequence[bytes], start: int = 0) -> Column:
+    """The field at a path, as `path_bytes` has it, in each of the documents that fill `data`.
+
+    Errors count bytes from where the source of the data starts, `start` bytes before it.
+    """
     starts = np.cumsum([0, *map(len, names[:-1])], dtype=np.int64)
     rule, at, count = walk.count(data, 0, len(data))
     if rule:
-        raise refusal(rule, at)
+        raise refusal(rule, start + at)
     column = Column(np.empty(count, np.uint8), np.empty(count, np.int64), np.empty(count, np.int64))
     closings = np.empty(len(starts), np.int64)
     rule, at, _ = walk.find(data, 0, b"".join(names), starts, column.kinds, column.begins, column.ends, closings)
     if rule:
-        raise refusal(rule, at)
+        raise refusal(rule, start + at)
     return column
 
 
-def find_vectors(data: memoryview, limits: Limits = DEFAULT) -> Vectors:
-    """Every vector, at any depth, in the documents that fill `data`. Limits are charged as vectors are found."""
+def find_vectors(data: memoryview, limits: Limits = DEFAULT, start: int = 0) -> Vectors:
+    """Every vector, at any depth, in the documents that fill `data`. Limits are charged as vectors are found.
+
+    `start` is that of `find`.
+    """
     closings, names, values = np.empty((3, DEPTH), np.int64)
     paths: dict[bytes, int] = {}
     blocks: list[NDArray[np.int64]] = []
@@ -225,7 +235,7 @@ def find_vectors(data: memoryview, limits: Limits = DEFAULT) -> Vectors:
             data, at, len(data), closings, names, values, paths, budget, count, *block
         )
         if rule not in (walk.OK, walk.FULL):
-            raise refusal(rule, at)
+            raise refusal(rule, start + at)
         check_fields(len(paths), limits)
         count += done
         blocks.append(block[:, :rows])

@@ -59,7 +59,7 @@ def scan(pieces: Iterable[tuple[int, memoryview]], limits: Limits = DEFAULT) -> 
     blocks: list[NDArray[np.int64]] = [np.empty((5, 0), np.int64)]
     documents = 0
     for start, data in pieces:
-        found = find_vectors(data, limits)
+        found = find_vectors(data, limits, start)
         if found.paths:
             raw = np.frombuffer(data, np.uint8)
             block = np.empty((5, len(found.begins)), np.int64)

@@ -22,9 +22,9 @@ __all__ = [
     "IgnoredBits",
     "Kind",
     "Row",
-    "agree",
     "check_padding",
     "disagreement",
+    "first_unlike",
     "gather",
     "gather_payloads",
     "kind_called",
@@ -121,18 +121,13 @@ def row_of_head(size: int, code: int, padding: int) -> Row:
     return Row(kind, padding, nbytes)
 
 
-def agree(data: memoryview, begins: NDArray[np.int64], ends: NDArray[np.int64], like: Row | None) -> Row:
-    """What the payloads at these spans, at least one, are all like, or a refusal that names the first that differs."""
-    row = like or row_of(data[int(begins[0]) : int(ends[0])])
+def first_unlike(data: memoryview, begins: NDArray[np.int64], ends: NDArray[np.int64], row: Row) -> int | None:
+    """Which of the payloads at these spans is the first that is not like the row."""
     raw = np.frombuffer(data, np.uint8)
     same = ends - begins == HEAD_NBYTES + row.nbytes
     where = begins[same]
     same[same] = (raw[where] == row.head[0]) & (raw[where + 1] == row.head[1])
-    if not same.all():
-        number = int(np.flatnonzero(~same)[0])
-        begin = int(begins[number])
-        raise disagreement(row, data[begin : int(ends[number])], number, begin)
-    return row
+    return None if same.all() else int(np.flatnonzero(~same)[0])
 
 
 def disagreement(row: Row, payload: memoryview, number: int, offset: int | None = None) -> FormatError:
@@ -156,11 +151,10 @@ def gather(data: memoryview, begins: NDArray[np.int64], row: Row, out: memoryvie
         raise InputError(f"vector {number} does not lie in the data", rule="bson.vector.gather")
 
 
-def gather_payloads(payloads: list[bytes], row: Row, out: memoryview) -> None:
-    """The same for payloads that are objects of their own, which must be like the row."""
+def gather_payloads(payloads: list[bytes], row: Row, out: memoryview) -> int | None:
+    """The same for payloads that are objects of their own, up to the first that is not like the row: its number."""
     rule, number = bson_rows.gather_payloads(payloads, row.head, row.nbytes, out)
-    if rule:
-        raise disagreement(row, memoryview(payloads[number]), number)
+    return int(number) if rule else None
 
 
 def split(data: memoryview, count: int, row: Row) -> list[bytes]:
