@@ -26,6 +26,7 @@ DUPLICATE = -7
 DEPTH = -8
 FULL = -9
 NOT_NUMBER = -10
+PATHS = -11
 
 
 @cython.cfunc
@@ -281,19 +282,24 @@ def vectors(
     end: cython.Py_ssize_t,
     closings: cython.longlong[::1],
     names: cython.longlong[::1],
+    values: cython.longlong[::1],
     paths: dict[bytes, int],
+    budget: cython.longlong,
     first: cython.longlong,
     documents: cython.longlong[::1],
     fields: cython.longlong[::1],
     begins: cython.longlong[::1],
     ends: cython.longlong[::1],
 ) -> tuple[Any, ...]:
-    """Every vector in the documents from `begin` on: (rule, position, rows, documents).
+    """Every vector in the documents from `begin` on: (rule, position, rows, documents, budget).
 
     A row gets the number of its document, counted from `first`, the number of its path in
     `paths` and the span of its payload. A path is its names with their zero bytes; new ones
-    are added. Documents nest as deep as `closings` and `names`, which are scratch, are long.
-    Stops with FULL before the document that no longer fits the columns.
+    are added. Documents nest as deep as `closings`, `names` and `values`, which are scratch,
+    are long. Stops with FULL before the document that no longer fits the columns.
+
+    Vectors below one long name have it in each of their paths, so paths can be far larger
+    than the data: their bytes are charged to `budget` before they are built.
     """
     at: cython.Py_ssize_t = begin
     start: cython.Py_ssize_t
@@ -306,14 +312,19 @@ def vectors(
     kept: cython.Py_ssize_t
     document: cython.Py_ssize_t = 0
     depth: cython.Py_ssize_t
+    length: cython.longlong
+    size: cython.longlong
+    unspent: cython.longlong
     kind: cython.int
     while at < end:
         start = at
         kept = rows
+        unspent = budget
         after = _after_closed(data, at, end, 5, 0)
         if after < 0:
-            return after, at, rows, document
+            return after, at, rows, document, budget
         depth = 0
+        length = 0  # of the names of the levels outside the present one
         last = closings[0] = after - 1
         at += 4
         while True:
@@ -322,26 +333,33 @@ def vectors(
                 if depth == 0:
                     break
                 depth -= 1
+                length -= values[depth] - names[depth]
                 last = closings[depth]
                 continue
             kind = data[at]
-            names[depth] = at + 1
             value = _after_nul(data, at + 1, last)
             if value < 0:
-                return value, at, rows, document
+                return value, at, rows, document, budget
             after = _after_value(data, kind, value, last)
             if after < 0:
-                return after, at, rows, document
+                return after, at, rows, document, budget
+            names[depth] = at + 1
+            values[depth] = value
             if kind == 0x03 or kind == 0x04:
+                length += value - at - 1
                 depth += 1
                 if depth == deepest:
-                    return DEPTH, at, rows, document
+                    return DEPTH, at, rows, document, budget
                 last = closings[depth] = after - 1
                 after = value + 4
             elif kind == 0x05 and data[value + 4] == 9:
                 if rows == room:
-                    return FULL, start, kept, document
-                path = _path(data, names, depth, end)
+                    return FULL, start, kept, document, unspent
+                size = length + value - at - 1
+                budget -= size
+                if budget < 0:
+                    return PATHS, at, rows, document, budget
+                path = _path(data, names, values, depth, size)
                 documents[rows] = first + document
                 fields[rows] = paths.setdefault(path, len(paths))
                 begins[rows] = value + 5
@@ -349,26 +367,33 @@ def vectors(
                 rows += 1
             at = after
         document += 1
-    return OK, at, rows, document
+    return OK, at, rows, document, budget
 
 
 @cython.cfunc
+@cython.boundscheck(False)
 def _path(
     data: cython.const[cython.uchar][::1],
     names: cython.longlong[::1],
+    values: cython.longlong[::1],
     depth: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
+    length: cython.Py_ssize_t,
 ) -> bytes:
-    """The names on the way down, each with its zero byte."""
+    """The names on the way down, each with its zero byte, `length` bytes. A name ends where its value begins."""
     level: cython.Py_ssize_t
-    path: bytes = b""
+    i: cython.longlong
+    at: cython.Py_ssize_t = 0
+    if not cython.compiled:
+        return b"".join([bytes(data[names[level] : values[level]]) for level in range(depth + 1)])
+    if depth == 0:
+        path: bytes = cython.cast(cython.p_uchar, cython.address(data[0]))[names[0] : values[0]]
+        return path
+    path = bytes(length)
+    target: cython.p_uchar = cython.cast(cython.p_uchar, path)  # nobody else has seen it yet
     for level in range(depth + 1):
-        after: cython.Py_ssize_t = _after_nul(data, names[level], end)
-        if cython.compiled:
-            piece: bytes = cython.cast(cython.p_uchar, cython.address(data[0]))[names[level] : after]
-        else:
-            piece = bytes(data[names[level] : after])
-        path = path + piece if level else piece
+        for i in range(names[level], values[level]):
+            target[at] = data[i]
+            at += 1
     return path
 
 
