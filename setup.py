@@ -1,21 +1,26 @@
 """Compiles the kernels where that is possible; pyproject.toml has everything else.
 
-Without Cython or a C compiler the package installs all the same and runs the
-kernels interpreted. TENSORGLOT_COMPILE=0 asks for that.
+All kernels or none: without Cython or a C compiler the package installs all the same
+and runs them interpreted. TENSORGLOT_COMPILE=0 asks for that, and free-threaded Python
+gets it, because it has no stable ABI.
 
-What every kernel would carry of Cython's own (typed memoryviews, most of the C code)
-is compiled once, into `kernels/_shared`: 17 s for all instead of 76.
+Cython's own code for typed memoryviews, most of what every kernel would carry, is
+compiled once, into `kernels/_shared`. The stable ABI makes one wheel for every Python
+from 3.11 on.
 """
 
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
-KERNELS = Path("src/tensorglot/kernels")
-PLAIN = {"__init__", "nocython"}
+FOLDER = Path("src/tensorglot/kernels")
+SHARED = Path("build/kernels/_shared.c")  # the file gives the module its name
+STABLE_ABI = [("Py_LIMITED_API", "0x030B0000")]
 FLAGS = ["-O2", "-g0"]
 DIRECTIVES = {
     "language_level": 3,
@@ -23,34 +28,74 @@ DIRECTIVES = {
     "wraparound": False,
     "initializedcheck": False,
     "cdivision": True,
+    # Less C to compile, of what nobody uses:
+    "auto_pickle": False,
+    "binding": False,
+    "emit_code_comments": False,
 }
 
 
 def kernels() -> list[Extension]:
+    """Every module in the folder that imports Cython, and what they share; in Python until `translate` has run."""
     if os.environ.get("TENSORGLOT_COMPILE") == "0":
         return []
-    try:
-        from Cython.Build import cythonize
-    except ImportError:
+    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return []
-    shared = Path("build/kernels/_shared.c")  # the file gives the module its name
-    shared.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run([sys.executable, "-m", "cython", f"--generate-shared={shared}"], check=True)
-    modules: list[Extension] = cythonize(
-        [
-            Extension(f"tensorglot.kernels.{path.stem}", [path.as_posix()])
-            for path in sorted(KERNELS.glob("*.py"))
-            if path.stem not in PLAIN
-        ],
+    paths = [path for path in sorted(FOLDER.glob("*.py")) if "import cython\n" in path.read_text("utf-8")]
+    return [
+        Extension(
+            f"tensorglot.kernels.{path.stem}",
+            [path.as_posix()],
+            define_macros=STABLE_ABI,
+            extra_compile_args=FLAGS,
+            py_limited_api=True,
+            optional=True,
+        )
+        for path in [*paths, SHARED]
+    ]
+
+
+def translate(modules: list[Extension]) -> None:
+    """Gives the modules sources in C."""
+    from Cython.Build import cythonize
+
+    if not SHARED.exists():
+        SHARED.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run([sys.executable, "-m", "cython", f"--generate-shared={SHARED}"], check=True)
+    translated = cythonize(
+        [module for module in modules if module.sources != [SHARED.as_posix()]],
         compiler_directives=DIRECTIVES,
-        shared_utility_qualified_name="tensorglot.kernels._shared",
+        shared_utility_qualified_name=f"tensorglot.kernels.{SHARED.stem}",
         build_dir="build",
     )
-    modules.append(Extension("tensorglot.kernels._shared", [shared.as_posix()]))
+    sources = {module.name: module.sources for module in translated}
     for module in modules:
-        module.extra_compile_args = FLAGS
-        module.optional = True
-    return modules
+        module.sources = sources.get(module.name, module.sources)
 
 
-setup(ext_modules=kernels(), options={"build_ext": {"parallel": os.cpu_count()}})
+class BuildKernels(build_ext):
+    def build_extensions(self) -> None:
+        """If anything fails, removes what was made: no kernel can be imported without `_shared`."""
+        try:
+            translate(self.extensions)
+            super().build_extensions()
+        except Exception as error:  # noqa: BLE001 (whatever it is, the package works without)
+            self.warn(str(error))
+        made = [Path(self.get_ext_fullpath(module.name)) for module in self.extensions]
+        if not all(path.exists() for path in made):
+            self.warn("the kernels could not be compiled and will run interpreted")
+            for path in made:
+                path.unlink(missing_ok=True)
+
+    def copy_extensions_to_source(self) -> None:
+        """For editable installs. Python might find the file of an older build first."""
+        for old in (*FOLDER.glob("*.so"), *FOLDER.glob("*.pyd")):
+            old.unlink()
+        super().copy_extensions_to_source()
+
+
+setup(
+    ext_modules=kernels(),
+    cmdclass={"build_ext": BuildKernels},
+    options={"build_ext": {"parallel": os.cpu_count()}, "bdist_wheel": {"py_limited_api": "cp311"}},
+)

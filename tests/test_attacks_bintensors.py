@@ -64,11 +64,15 @@ def with_field(layout: int, field: str, value: Number) -> bytes:
     return build(header(layout, [row], count=count, map_count=value if field == "map" else None))
 
 
-def named_by_then(layout: int, field: str) -> str | None:
-    """The tensor that an error in this field can name: layout 1 has read the name, layout 0 only in its map."""
-    if layout == 0:
-        return "a" if field == "index" else None
-    return "a" if field in ("dtype", "rank", "dim", "begin", "end") else None
+def named(layout: int, field: str, *, readable: bool = True) -> str | None:
+    """The tensor that an error in this field names.
+
+    Layout 1 has read the name before. Layout 0 has it at the end, and finds it if what
+    lies between can be read.
+    """
+    if field == "index" or (field in ("dtype", "rank", "dim", "begin", "end") and (layout == 1 or readable)):
+        return "a"
+    return None
 
 
 def lengths() -> Iterator[Attack]:
@@ -92,14 +96,15 @@ def lengths() -> Iterator[Attack]:
 def varints() -> Iterator[Attack]:
     for layout in LAYOUTS:
         for field, offset in {**FIELDS[layout], **METADATA_FIELDS}.items():
-            tensor = named_by_then(layout, field)
+            lost = named(layout, field, readable=False)
             for tag in (254, 255):
                 data = with_field(layout, field, overlong(1, tag))
-                yield Attack(f"{field} with tag {tag}", layout, data, "bintensors.varint.tag", offset, tensor=tensor)
+                yield Attack(f"{field} with tag {tag}", layout, data, "bintensors.varint.tag", offset, tensor=lost)
             for tag in (251, 252, 253):
                 for value in (0, 1, 2, {251: 250, 252: 0xFFFF, 253: 0xFFFF_FFFF}[tag]):
                     data = with_field(layout, field, overlong(value, tag))
                     rule = "bintensors.varint.minimal"
+                    tensor = named(layout, field, readable=field != "rank" or value == 1)
                     yield Attack(f"{field} {value} with tag {tag}", layout, data, rule, offset, tensor=tensor)
             for tag in (251, 252, 253):
                 cut = 8 - (offset - 8) % 8 or 8
@@ -114,7 +119,7 @@ def varints() -> Iterator[Attack]:
                         "bintensors.header.end",
                         offset,
                         tg.TruncatedError,
-                        tensor,
+                        lost,
                     )
 
 
@@ -129,7 +134,7 @@ def counts() -> Iterator[Attack]:
             yield Attack(f"{count} pairs", layout, data, "bintensors.count", METADATA_FIELDS["metadata"])
         for rank in (12_000_000, 1 << 63):
             data = with_field(layout, "rank", rank)
-            tensor = named_by_then(layout, "rank")
+            tensor = named(layout, "rank", readable=False)
             yield Attack(f"rank {rank}", layout, data, "bintensors.count", at["rank"], tensor=tensor)
         for nbytes in (90_000_000, 1 << 63, (1 << 64) - 1, 30):
             for field in ("name", "key", "value"):
@@ -145,7 +150,7 @@ def counts() -> Iterator[Attack]:
             "bintensors.limit.rank",
             at["rank"],
             tg.LimitError,
-            named_by_then(layout, "rank"),
+            named(layout, "rank"),
         )
         million = build(header(layout, [Row(name="n" * 1_000_000)]))
         yield Attack("name of 1 MB", layout, million, "bintensors.limit.name", at["name"], tg.LimitError)
@@ -158,7 +163,7 @@ def tags() -> Iterator[Attack]:
             yield Attack(f"metadata tag {tag}", layout, data, "bintensors.metadata.tag", 8)
         for dtype in (15, 16, 250, 251, 1 << 16, 1 << 63, (1 << 64) - 1):
             data = with_field(layout, "dtype", dtype)
-            tensor = named_by_then(layout, "dtype")
+            tensor = named(layout, "dtype")
             yield Attack(f"dtype {dtype}", layout, data, "bintensors.dtype", FIELDS[layout]["dtype"], tensor=tensor)
 
 
@@ -178,7 +183,7 @@ def shapes() -> Iterator[Attack]:
         for what, (dtype, shape, at_fault) in cases.items():
             data = build(header(layout, [Row(dtype=dtype, shape=shape, end=0)]), b"")
             offset = FIELDS[layout]["dim"] + len(b"".join(map(number, shape[:at_fault])))
-            tensor = named_by_then(layout, "dim")
+            tensor = named(layout, "dim")
             yield Attack(what, layout, data, "bintensors.shape.product", offset, tensor=tensor)
 
 
@@ -206,7 +211,7 @@ def offsets() -> Iterator[Attack]:
             last = len(number(rows[0].end)) - 1 if isinstance(rows[0].end, int) else 0
             offset = begins[0] if tensor == "a" else begins[1] + last
             data = build(header(layout, rows), b"\0" * 5)
-            yield Attack(what, layout, data, rule, offset, tensor=tensor if layout == 1 else None)
+            yield Attack(what, layout, data, rule, offset, tensor=tensor)
         data = build(header(layout), b"\1")
         yield Attack("a byte missing", layout, data, "bintensors.data.end", len(data), tg.TruncatedError, "a")
         rows = [Row(), Row("b", begin=2, end=4), Row("c", begin=4, end=6)]
@@ -309,6 +314,24 @@ def test_an_attack_is_refused_by_its_rule(attack: Attack) -> None:
         attack.offset,
         attack.tensor,
     )
+
+
+def test_an_unknown_dtype_is_what_the_error_says_when_no_layout_is_named() -> None:
+    """A layout whose fields end where the header does is the file's own, however far the other one gets."""
+    for layout in LAYOUTS:
+        for dtype in (15, 16, 100, 250, 251, 1 << 16, (1 << 64) - 1):
+            for name in ("a", "0", "weight", "model.layers.0.attention.weight", "\1\0\0\0\0"):
+                for extra in ([], [Row("b", begin=2, end=4), Row("c", begin=4, end=6)]):
+                    rows = [Row(name, dtype=dtype), *extra]
+                    error = refuse(build(header(layout, rows), b"\1\2" * len(rows)))
+                    offset = 10 if layout == 0 else 10 + len(text(name))
+                    assert (error.rule, error.offset, error.tensor) == ("bintensors.dtype", offset, name), error
+
+
+@pytest.mark.parametrize("attack", (*tags(), *shapes(), *offsets(), *texts(), *maps()), ids=str)
+def test_a_value_that_breaks_a_rule_is_named_when_no_layout_is(attack: Attack) -> None:
+    error = refuse(attack.data)
+    assert (error.rule, error.offset, error.tensor) == (attack.rule, attack.offset, attack.tensor)
 
 
 def test_the_smallest_file_is_good_until_it_is_attacked() -> None:

@@ -143,13 +143,13 @@ def test_a_missing_row(call: str) -> None:
 
 
 def test_the_missing_one_is_named() -> None:
-    with pytest.raises(InputError, match=r"element \(1, 0\) is masked"):
+    with pytest.raises(InputError, match=r"element \(1, 0\) is missing"):
         encode_matrix(masked(ROWS, (1, 0)))
-    with pytest.raises(InputError, match="row 1: element 2 is masked"):
+    with pytest.raises(InputError, match="row 1: element 2 is missing"):
         encode_matrix([ROWS[0], masked(ROWS[1], 2)])
     with pytest.raises(InputError, match="element 1 is missing"):
         vectors.quantize(ROWS, ranges=(needs("pyarrow").array([1.0, None, 2.0]), ROWS[0]))
-    with pytest.raises(InputError, match="element 0 is masked"):
+    with pytest.raises(InputError, match="element 0 is missing"):
         vectors.from_signed_bits(masked([1, 2], 0))
 
 

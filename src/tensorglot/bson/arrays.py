@@ -1,9 +1,8 @@
 """The numbers of a value of any library as one array, none of them missing.
 
-A missing value has no place in a vector. Libraries turn it into NaN, or into whatever
-lies behind a mask, on the way to NumPy; here it is refused, and the error says how to
-fill it. What is no dense array of numbers comes out as a list, whose rows may be
-anything that is a vector.
+What a value is decides `coerce`, as for every verb. A missing value has no place in a
+vector: it is refused, and the error says how to fill it. What is no dense array of
+numbers comes out as a list, whose rows may be anything that is a vector.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.dynd.coerce.value import as_tensor
-from tensorglot.errors import InputError
-from tensorglot.model.tensor import Tensor
+from tensorglot.dynd.coerce.anything import coerce
+from tensorglot.errors import InputError, TensorglotError
 
 __all__ = ["array_of_list", "first_index", "to_array"]
 
@@ -27,26 +25,30 @@ def to_array(value: Any) -> NDArray[Any] | list[Any]:
     """The array of a value, or the list that it is or holds."""
     if isinstance(value, (list, tuple)):
         return list(value)
-    library = type(value).__module__.partition(".")[0]
-    if library == "polars":
-        value = value.to_arrow()
-    if isinstance(value, Tensor) or library in ("awkward", "polars", "pyarrow"):
-        tensor = as_tensor(value)
-        return tensor.numpy() if tensor.dtype is not None else list(tensor.tolist())
-    if isinstance(value, np.ma.MaskedArray):
-        _refuse_missing(np.ma.getmaskarray(value), "masked")
-    elif library == "pandas" and _is_nullable(value):
-        _refuse_missing(np.asarray(value.isna()), "missing")
-    elif hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-    array = _from_buffer(value)
-    return list(array.tolist()) if array.dtype.hasobject and array.ndim else array
+    if isinstance(value, (bytes, bytearray)) or (isinstance(value, memoryview) and value.format in ("B", "c")):
+        return np.frombuffer(value, np.uint8)
+    if getattr(getattr(value, "dtype", None), "hasobject", False):
+        return list(value.tolist())
+    try:
+        tensor = coerce(value)
+    except TensorglotError as error:
+        raise InputError(f"not an array of numbers: {error.message}", rule="bson.vector.kind") from error
+    if tensor.dtype is not None:
+        return tensor.numpy()
+    plain = tensor.tolist()
+    if not isinstance(plain, list):
+        return [plain]
+    return [
+        list(row.values()) if isinstance(row, dict) else row for row in plain
+    ]  # a table is the matrix of its columns
 
 
 def array_of_list(values: Sequence[Any]) -> NDArray[Any]:
     """The array of numbers, or of lists of them."""
-    array = _from_buffer(values)
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, OverflowError, RuntimeError, UserWarning) as error:
+        raise InputError(f"not an array of numbers: {error}", rule="bson.vector.kind") from error
     if array.dtype.hasobject:
         _refuse_missing(_where(array, lambda item: item is None or type(item).__name__ == "NAType"), "missing")
     elif array.dtype.kind == "f" and np.isnan(array).any():  # NumPy makes NaN of a masked element in a list
@@ -58,25 +60,6 @@ def first_index(where: NDArray[np.bool_]) -> int | tuple[int, ...]:
     """The index of the first that is true, as a person writes it."""
     at = tuple(np.argwhere(where)[0].tolist())
     return at[0] if len(at) == 1 else at
-
-
-def _is_nullable(value: Any) -> bool:
-    """Whether pandas keeps missing values beside the values: NumPy would see NaN."""
-    dtypes = value.dtypes if hasattr(value, "dtypes") else value.dtype
-    return not all(isinstance(dtype, np.dtype) for dtype in np.atleast_1d(dtypes))
-
-
-def _from_buffer(value: Any) -> NDArray[Any]:
-    if isinstance(value, np.ndarray):
-        return np.asarray(value)
-    try:
-        return np.asarray(memoryview(value))
-    except (TypeError, ValueError, NotImplementedError, BufferError):
-        pass
-    try:
-        return np.asarray(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError, UserWarning) as error:
-        raise InputError(f"not an array of numbers: {error}", rule="bson.vector.kind") from error
 
 
 def _where(array: NDArray[Any], rule: Callable[[Any], bool]) -> NDArray[np.bool_]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tensorglot.containers.table import Container, ReadOptions, WriteOptions, check_header
 from tensorglot.errors import AmbiguousFormat, FormatError, LimitError, TruncatedError, UnsupportedError
 from tensorglot.kernels import bintensors as kernel
-from tensorglot.limits import DEFAULT
+from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index, permuted
@@ -79,7 +79,9 @@ class Scan(NamedTuple):
 
     fault: int
     position: int
-    tensor: int
+    tensor: str | None
+    broken: int
+    """How many values break a rule; -1 if the fields do not end where the header does."""
     metadata: dict[str, str] | None
     codes: NDArray[np.uint8]
     dims: NDArray[np.int64]
@@ -88,17 +90,19 @@ class Scan(NamedTuple):
     names: tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
-def read(source: Source, options: ReadOptions) -> Index:
-    header = read_header(
-        source.read_bytes, source.size, most=options.limits.header_nbytes, rule="bintensors", multiple=8
-    )
-    limits = options.limits
+def _scan(header: bytes, layout: str, limits: Limits, *, thorough: bool = False) -> Scan:
     bounds = (limits.tensors_or(TENSORS_MAX), limits.rank, limits.name_nbytes)
+    return Scan(*kernel.scan(header, int(layout), _ITEMSIZES, *bounds, thorough))
+
+
+def read(source: Source, options: ReadOptions) -> Index:
+    limits = options.limits
+    header = read_header(source.read_bytes, source.size, most=limits.header_nbytes, rule="bintensors", multiple=8)
     layouts = _LAYOUTS if options.version is None else (options.version,)
-    scans = {layout: Scan(*kernel.scan(header, int(layout), _ITEMSIZES, *bounds)) for layout in layouts}
+    scans = {layout: _scan(header, layout, limits) for layout in layouts}
     fitting = [layout for layout in layouts if not scans[layout].fault]
     if not fitting:
-        raise _furthest([_refusal(header, scan) for scan in scans.values()])
+        raise _likeliest([_scan(header, layout, limits, thorough=True) for layout in layouts])
     if len(fitting) == 1:
         return _index(header, fitting[0], scans[fitting[0]], source.size, options)
     return _only_one([partial(_index, header, layout, scans[layout], source.size, options) for layout in fitting])
@@ -114,7 +118,7 @@ def _only_one(candidates: Sequence[Callable[[], Index]]) -> Index:
         except FormatError as error:
             refused.append(error)
     if not accepted:
-        raise _furthest(refused)
+        raise _explain(sorted(refused, key=lambda error: error.offset or 0))
     if len(accepted) > 1:
         raise AmbiguousFormat(
             "valid in both layouts, with different contents: name format='bintensors@0' or 'bintensors@1'",
@@ -124,21 +128,27 @@ def _only_one(candidates: Sequence[Callable[[], Index]]) -> Index:
     return accepted[0]
 
 
-def _refusal(header: bytes, scan: Scan) -> FormatError:
+def _refusal(scan: Scan) -> FormatError:
     kind, rule, message = _FAULTS[scan.fault]
-    names = Names(header, *scan.names)
-    known = scan.tensor >= 0 and names.offset(scan.tensor) >= 0
-    return kind(
-        message,
-        rule=f"bintensors.{rule}",
-        offset=8 + scan.position,
-        tensor=names[scan.tensor] if known else None,
-    )
+    return kind(message, rule=f"bintensors.{rule}", offset=8 + scan.position, tensor=scan.tensor)
 
 
-def _furthest(refused: Sequence[FormatError]) -> FormatError:
-    """The refusal of the layout that fits longer, most likely the file's own; of two equals, the one to act on."""
-    *others, best = sorted(refused, key=lambda error: (error.offset or 0, isinstance(error, LimitError)))
+def _likeliest(scans: Sequence[Scan]) -> FormatError:
+    """The refusal under the layout that is most likely the file's own, if it has either.
+
+    That is one whose fields end where the header does, with the fewest values that break a
+    rule; else the one that is right for longer; of two equals, the one to act on.
+    """
+
+    def likelihood(scan: Scan) -> tuple[bool, int, int, bool]:
+        return scan.broken >= 0, -scan.broken, scan.position, issubclass(_FAULTS[scan.fault][0], LimitError)
+
+    return _explain([_refusal(scan) for scan in sorted(scans, key=likelihood)])
+
+
+def _explain(refused: Sequence[FormatError]) -> FormatError:
+    """The last refusal, with the words of the other."""
+    *others, best = refused
     for other in others:
         if other.rule != best.rule:
             best.message += f"; as the other layout, {other.message} at byte {other.offset}"
@@ -224,8 +234,7 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
 def _check_unambiguous(header: bytes, layout: str, ends: NDArray[np.int64]) -> None:
     """What is saved can be opened again: few headers are valid in the other layout, too, and those are refused."""
     (other,) = set(_LAYOUTS) - {layout}
-    bounds = (DEFAULT.tensors_or(TENSORS_MAX), DEFAULT.rank, DEFAULT.name_nbytes)
-    scan = Scan(*kernel.scan(header, int(other), _ITEMSIZES, *bounds))
+    scan = _scan(header, other, DEFAULT)
     if scan.fault or scan.ends[-1:].tolist() != ends[-1:].tolist():
         return
     if Names(header, *scan.names).first_duplicate() is None:

@@ -82,6 +82,7 @@ _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
     kernel.SIZE: (FormatError, "offsets.size", "the offsets do not span what dtype and shape ask for"),
     kernel.METADATA: (FormatError, "metadata.text", "the metadata is not an object of strings"),
     kernel.METADATA_TWICE: (FormatError, "metadata.duplicate", "the metadata stands twice"),
+    kernel.KEY_TWICE: (FormatError, "metadata.duplicate", "a metadata key stands twice"),
     kernel.PADDING: (FormatError, "padding.byte", "something other than spaces behind the header's object"),
     kernel.LIMIT_TENSORS: (LimitError, "limit.tensors", "more tensors than Limits.tensors allows"),
     kernel.LIMIT_RANK: (LimitError, "limit.rank", "more dimensions than Limits.rank allows"),
@@ -92,7 +93,7 @@ _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
 def read(source: Source, options: ReadOptions) -> Index:
     header = _header(source, options)
     limits = options.limits
-    fault, position, row, pairs, ranks, dims, dim_offsets, begins, ends, named = kernel.scan(
+    fault, position, row, metadata, ranks, dims, dim_offsets, begins, ends, named = kernel.scan(
         header, _RANKS, _BITS, limits.tensors_or(), limits.rank, limits.name_nbytes
     )
     names = Names(*named)
@@ -100,9 +101,6 @@ def read(source: Source, options: ReadOptions) -> Index:
         kind, rule, message = _FAULTS[fault]
         name = names[row] if row >= 0 else None
         raise kind(message, rule=f"safetensors.{rule}", offset=8 + position, tensor=name)
-    metadata = None if pairs is None else dict(pairs)
-    if metadata is not None and len(metadata) < len(pairs):
-        raise FormatError("a metadata key stands twice", rule="safetensors.metadata.duplicate", offset=8)
     twice = names.first_duplicate()
     if twice is not None:
         at = min(names.offset(twice), len(header))

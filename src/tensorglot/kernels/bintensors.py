@@ -1,13 +1,16 @@
 """The header of a BinTensors file, from bytes to columns and back.
 
 `scan` walks the header once, checks every rule that can be checked in passing, and
-returns columns or a fault: a code, the byte where the offending field begins, and
-the tensor's position. `encode` writes what `scan` accepts, and nothing else.
+returns columns or the first fault. A header must be tried under both layouts, so the
+walk stops at the first fault. Where no layout fits, a `thorough` walk goes on past
+values that break a rule, as long as it is clear where the next one begins: a layout
+whose fields end where the header does is most likely the file's own.
+
+`encode` writes what `scan` accepts, and nothing else.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,27 @@ try:
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
-    from cython.cimports.libc.string import memcpy
+    from cython.cimports.tensorglot.kernels.primitives import (
+        copy,
+        invalid_utf8,
+        is_ascii,
+        little,
+        longlongs_in,
+        longlongs_out,
+        uchars_in,
+        uchars_out,
+    )
+else:
+    from tensorglot.kernels.primitives import (
+        copy,
+        invalid_utf8,
+        is_ascii,
+        little,
+        longlongs_in,
+        longlongs_out,
+        uchars_in,
+        uchars_out,
+    )
 
 # Faults. The format's module has the words for each.
 OK = 0
@@ -41,37 +64,78 @@ MAP_RANGE = 17
 MAP_ALIAS = 18
 METADATA_DUPLICATE = 19
 
-_ROOM = cython.declare(cython.int, -1)  # more dimensions than there was room for: not a fault, try again
-
 _MAX = cython.declare(cython.ulonglong, 0x7FFF_FFFF_FFFF_FFFF)
-_NOT_ASCII = cython.declare(cython.ulonglong, 0x8080_8080_8080_8080)
 
 
 @cython.final
 @cython.cclass
 class Cursor:
-    """A position in the header. The first fault stays, and every read after it is at the end and yields zero."""
+    """A position in the header, and the first fault.
 
-    data: cython.const[cython.uchar][::1]
+    Invariant: position <= size, and whatever reads compares what it needs with
+    size - position first. Where the walk ends early the position is the size, so that
+    every read after it yields zero.
+    """
+
+    header: bytes
+    data: cython.p_const_uchar
     size: cython.Py_ssize_t
     position: cython.Py_ssize_t
+    thorough: cython.bint
+    ended: cython.bint
+    broken: cython.Py_ssize_t
+    begin: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    named: cython.bint
     fault: cython.int
     fault_position: cython.Py_ssize_t
+    fault_row: cython.Py_ssize_t
+    fault_name: object
 
-    def __init__(self, data: Any) -> None:
-        self.data = data
-        self.size = len(data)
+    def __init__(self, header: bytes, thorough: cython.bint) -> None:
+        self.header = header
+        self.data = uchars_in(header)
+        self.size = len(header)
         self.position = 0
-        self.fault = 0
-        self.fault_position = 0
+        self.thorough = thorough
+        self.ended = False
+        self.broken = 0
+        self.begin = self.end = 0
+        self.row = -1
+        self.named = False
+        self.fault = self.fault_position = 0
+        self.fault_row = -1
+        self.fault_name = None
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def note(self, fault: cython.int, position: cython.Py_ssize_t) -> cython.int:
+        """A value breaks a rule, but where the next one begins is clear."""
+        self.broken += 1
+        if self.fault == 0:
+            self.fault = fault
+            self.fault_position = position
+            self.fault_row = self.row
+            if self.named:
+                self.fault_name = self.string()
+        if not self.thorough:
+            self.stop()
+        return 0
 
     @cython.cfunc
     @cython.exceptval(check=False)
     def fail(self, fault: cython.int, position: cython.Py_ssize_t) -> cython.int:
-        if self.fault == 0:
-            self.fault = fault
-            self.fault_position = position
-            self.position = self.size
+        """The header cannot be read on."""
+        self.note(fault, position)
+        self.stop()
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def stop(self) -> cython.int:
+        self.ended = True
+        self.position = self.size
         return 0
 
     @cython.cfunc
@@ -87,10 +151,9 @@ class Cursor:
     def varint(self) -> cython.ulonglong:
         start: cython.Py_ssize_t = self.position
         tag: cython.int = self.byte()
-        width: cython.int
-        value: cython.ulonglong = 0
+        width: cython.Py_ssize_t
+        value: cython.ulonglong
         least: cython.ulonglong
-        i: cython.int
         if tag < 251:
             return tag
         if tag == 251:
@@ -103,13 +166,96 @@ class Cursor:
             return self.fail(VARINT_TAG, start)
         if self.size - self.position < width:
             return self.fail(HEADER_END, start)
-        value = self.data[self.position] | cython.cast(cython.ulonglong, self.data[self.position + 1]) << 8
-        for i in range(2, width):
-            value |= cython.cast(cython.ulonglong, self.data[self.position + i]) << (8 * i)
+        value = little(self.data, self.position, width)
         self.position += width
         if value < least:
-            return self.fail(VARINT_LONG, start)
+            self.note(VARINT_LONG, start)
         return value
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def count(self, least: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """A number of items that take at least `least` bytes each: more than could follow is a fault."""
+        start: cython.Py_ssize_t = self.position
+        count: cython.ulonglong = self.varint()
+        if count > cython.cast(cython.ulonglong, (self.size - self.position) // least):
+            return self.fail(COUNT, start)
+        return count
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def text(self, longest: cython.longlong) -> cython.bint:
+        """Passes over a text: whether it may be used. It lies from `begin` to `end`."""
+        start: cython.Py_ssize_t = self.position
+        nbytes: cython.ulonglong = self.varint()
+        if nbytes > cython.cast(cython.ulonglong, self.size - self.position):
+            self.fail(HEADER_END, start)
+        if self.ended:
+            return False
+        self.begin = self.position
+        self.end = self.begin + cython.cast(cython.Py_ssize_t, nbytes)
+        self.position = self.end
+        if nbytes > cython.cast(cython.ulonglong, longest):
+            self.note(LIMIT_NAME, start)
+            return False
+        if not is_ascii(self.data, self.begin, self.end) and invalid_utf8(self.data, self.begin, self.end) >= 0:
+            self.note(UTF8, self.begin)
+            return False
+        return True
+
+    @cython.cfunc
+    def string(self) -> object:
+        """The text that was passed over last, which may be used."""
+        return self.header[self.begin : self.end].decode("utf-8")
+
+
+@cython.final
+@cython.cclass
+class Columns:
+    """What a scan fills, with a pointer to the memory of each. A name that is not known begins at -1."""
+
+    codes: Any
+    dims: Any
+    dim_offsets: Any
+    ends: Any
+    name_begins: Any
+    name_ends: Any
+    code: cython.p_uchar
+    dim: cython.p_longlong
+    dim_offset: cython.p_longlong
+    tensor_end: cython.p_longlong
+    name_begin: cython.p_longlong
+    name_end: cython.p_longlong
+    rows: cython.Py_ssize_t
+    capacity: cython.Py_ssize_t
+    filled: cython.Py_ssize_t
+
+    def __init__(self, rows: cython.Py_ssize_t, capacity: cython.Py_ssize_t) -> None:
+        self.rows = rows
+        self.capacity = capacity
+        self.filled = 0
+        self.codes = np.empty(rows, np.uint8)
+        self.dims = np.empty(capacity, np.int64)
+        self.dim_offsets = np.zeros(rows + 1, np.int64)
+        self.ends = np.empty(rows, np.int64)
+        self.name_begins = np.full(rows, -1, np.int64)
+        self.name_ends = np.empty(rows, np.int64)
+        self.code = uchars_out(self.codes)
+        self.dim = longlongs_out(self.dims)
+        self.dim_offset = longlongs_out(self.dim_offsets)
+        self.tensor_end = longlongs_out(self.ends)
+        self.name_begin = longlongs_out(self.name_begins)
+        self.name_end = longlongs_out(self.name_ends)
+
+    @cython.cfunc
+    def reserve(self, count: cython.Py_ssize_t) -> cython.int:
+        """Makes room for `count` more dimensions."""
+        self.capacity = max(2 * self.capacity, self.filled + count)
+        dims: Any = np.empty(self.capacity, np.int64)
+        dims[: self.filled] = self.dims[: self.filled]
+        self.dims = dims
+        self.dim = longlongs_out(dims)
+        return 0
 
 
 def scan(
@@ -119,171 +265,55 @@ def scan(
     max_tensors: cython.longlong,
     max_rank: cython.longlong,
     max_name: cython.longlong,
+    thorough: cython.bint = False,
 ) -> tuple[Any, ...]:
-    """Fault, byte, tensor; metadata or None; dtype codes, dims, dim offsets, ends; begins and ends of names."""
-    cursor: Cursor = Cursor(header)
-    tensor: cython.longlong = -1
-    metadata: Any = _metadata(cursor, header)
-    count: cython.Py_ssize_t = _count(cursor, 5 if layout == 1 else 4)
+    """Fault, byte, name of the tensor; how many values break a rule, or -1; the metadata and the columns.
+
+    It is -1 if the fields do not end where the header does. The columns: dtype codes, dims,
+    dim offsets, ends; and a pair, the begins and ends of names.
+    """
+    cursor: Cursor = Cursor(header, thorough)
+    metadata: Any = _metadata(cursor)
+    count: cython.Py_ssize_t = cursor.count(5 if layout == 1 else 4)
     if count > max_tensors:
         cursor.fail(LIMIT_TENSORS, cursor.position)
-    if cursor.fault != 0:
+    if cursor.ended:
         count = 0
-    codes: Any = np.empty(count, np.uint8)
-    first: cython.Py_ssize_t = cursor.position
-    room: cython.Py_ssize_t = cursor.size - first
-    dims: Any = np.empty(min(room, 4 * count + 64), np.int64)
-    dim_offsets: Any = np.zeros(count + 1, np.int64)
-    ends: Any = np.empty(count, np.int64)
-    names: Names = Names(header, count, max_name)
-    if cursor.fault == 0:
-        tensor = _tensors(
-            cursor, layout, itemsizes, max_rank, names, codes.data, dims.data, dim_offsets.data, ends.data
-        )
-    if cursor.fault == _ROOM:
-        cursor.position, cursor.fault = first, 0
-        dims = np.empty(room, np.int64)
-        tensor = _tensors(
-            cursor, layout, itemsizes, max_rank, names, codes.data, dims.data, dim_offsets.data, ends.data
-        )
-    if layout == 0 and cursor.fault == 0:
-        tensor = _index_map(cursor, names)
+    columns: Columns = Columns(count, min(cursor.size, 4 * count + 64))
+    _tensors(cursor, layout, itemsizes, max_rank, max_name, columns)
+    if layout == 0:
+        _index_map(cursor, max_name, columns)
     _padding(cursor)
+    tensor: Any = cursor.fault_name
+    if tensor is None and 0 <= cursor.fault_row < count and columns.name_begin[cursor.fault_row] >= 0:
+        cursor.begin = columns.name_begin[cursor.fault_row]
+        cursor.end = columns.name_end[cursor.fault_row]
+        tensor = cursor.string()
     return (
-        cursor.fault, cursor.fault_position, tensor, metadata,
-        codes, dims[: dim_offsets[count]].copy(), dim_offsets, ends,
-        (names.begins, names.ends),
+        cursor.fault, cursor.fault_position, tensor, -1 if cursor.ended else cursor.broken, metadata,
+        columns.codes, columns.dims[: columns.filled].copy(), columns.dim_offsets, columns.ends,
+        (columns.name_begins, columns.name_ends),
     )  # fmt: skip
 
 
-@cython.final
-@cython.cclass
-class Names:
-    """Where each name is. Names are checked here and decoded when somebody asks."""
-
-    header: bytes
-    longest: cython.longlong
-    begin: cython.Py_ssize_t
-    end: cython.Py_ssize_t
-    begins: Any
-    ends: Any
-    begin_column: cython.longlong[::1]
-    end_column: cython.longlong[::1]
-
-    def __init__(self, header: bytes, count: cython.Py_ssize_t, longest: cython.longlong) -> None:
-        self.header = header
-        self.longest = longest
-        self.begins = np.empty(count, np.int64)
-        self.begins.fill(-1)
-        self.ends = np.empty(count, np.int64)
-        self.begin_column = self.begins.data
-        self.end_column = self.ends.data
-
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def read(self, cursor: Cursor) -> cython.int:
-        """Passes over a name, and remembers its span."""
-        start: cython.Py_ssize_t = cursor.position
-        nbytes: cython.ulonglong = cursor.varint()
-        i: cython.Py_ssize_t
-        seen: cython.ulonglong = 0
-        if cursor.fault != 0:
-            return 0
-        if nbytes > cython.cast(cython.ulonglong, cursor.size - cursor.position):
-            return cursor.fail(HEADER_END, start)
-        if nbytes > cython.cast(cython.ulonglong, self.longest):
-            return cursor.fail(LIMIT_NAME, start)
-        self.begin = cursor.position
-        self.end = self.begin + cython.cast(cython.Py_ssize_t, nbytes)
-        i = self.begin
-        while i + 8 <= self.end:
-            seen |= _word(cursor.data, i)
-            i += 8
-        while i < self.end:
-            seen |= cursor.data[i]
-            i += 1
-        if seen & _NOT_ASCII != 0 and not _is_utf8(self.header, self.begin, self.end):
-            return cursor.fail(UTF8, self.begin)
-        cursor.position = self.end
-        return 0
-
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def keep(self, row: cython.Py_ssize_t) -> cython.int:
-        """The name that was read is that of `row`."""
-        self.begin_column[row] = self.begin
-        self.end_column[row] = self.end
-        return 0
-
-
 @cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _word(data: cython.const[cython.uchar][::1], i: cython.Py_ssize_t) -> cython.ulonglong:
-    """Eight bytes as a number, in the machine's order."""
-    word: cython.ulonglong = 0
-    if cython.compiled:
-        memcpy(cython.address(word), cython.address(data[i]), 8)
-        return word
-    return int.from_bytes(data[i : i + 8], sys.byteorder)
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _is_utf8(header: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
-    try:
-        header[begin:end].decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _count(cursor: Cursor, least: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """A number of items that take at least `least` bytes each: more than could follow is a fault."""
-    start: cython.Py_ssize_t = cursor.position
-    count: cython.ulonglong = cursor.varint()
-    if count > cython.cast(cython.ulonglong, (cursor.size - cursor.position) // least):
-        return cursor.fail(COUNT, start)
-    return count
-
-
-@cython.cfunc
-def _text(cursor: Cursor, header: bytes) -> object:
-    start: cython.Py_ssize_t = cursor.position
-    nbytes: cython.ulonglong = cursor.varint()
-    if nbytes > cython.cast(cython.ulonglong, cursor.size - cursor.position):
-        cursor.fail(HEADER_END, start)
-    if cursor.fault != 0:
-        return ""
-    start = cursor.position
-    cursor.position += cython.cast(cython.Py_ssize_t, nbytes)
-    if not _is_utf8(header, start, cursor.position):
-        cursor.fail(UTF8, start)
-        return ""
-    return header[start : cursor.position].decode("utf-8")
-
-
-@cython.cfunc
-def _metadata(cursor: Cursor, header: bytes) -> object:
+def _metadata(cursor: Cursor) -> object:
     tag: cython.int = cursor.byte()
     if tag > 1:
         cursor.fail(OPTION_TAG, cursor.position - 1)
-    if tag != 1 or cursor.fault != 0:
+    if tag != 1 or cursor.ended:
         return None
     pairs: dict[Any, Any] = {}
-    count: cython.Py_ssize_t = _count(cursor, 2)
     start: cython.Py_ssize_t
-    for _ in range(count):
+    for _ in range(cursor.count(2)):
         start = cursor.position
-        key: object = _text(cursor, header)
-        if cursor.fault == 0 and key in pairs:
-            cursor.fail(METADATA_DUPLICATE, start)
-        value: object = _text(cursor, header)
-        if cursor.fault != 0:
+        key: object = cursor.string() if cursor.text(cursor.size) else None
+        if key in pairs:
+            cursor.note(METADATA_DUPLICATE, start)
+        if cursor.text(cursor.size):
+            pairs[key] = cursor.string()
+        if cursor.ended:
             break
-        pairs[key] = value
     return pairs
 
 
@@ -293,121 +323,137 @@ def _tensors(
     layout: cython.int,
     itemsizes: bytes,
     max_rank: cython.longlong,
-    names: Names,
-    codes: cython.uchar[::1],
-    dims: cython.longlong[::1],
-    dim_offsets: cython.longlong[::1],
-    ends: cython.longlong[::1],
-) -> cython.longlong:
-    """Fills the columns; returns the position of the tensor at which it stopped, or -1."""
-    count: cython.Py_ssize_t = len(codes)
-    kinds: cython.const[cython.uchar][::1] = itemsizes
+    max_name: cython.longlong,
+    columns: Columns,
+) -> cython.int:
+    """Every tensor: its name in layout 1, its dtype, its shape, its begin and end.
+
+    Columns have `rows` rows, and dimensions are stored after room was made for them. What
+    comes after a fault is walked over, not stored.
+    """
+    itemsize: cython.p_const_uchar = uchars_in(itemsizes)
+    kinds: cython.ulonglong = len(itemsizes)
+    codes: cython.p_uchar = columns.code
+    dim_offsets: cython.p_longlong = columns.dim_offset
+    ends: cython.p_longlong = columns.tensor_end
     row: cython.Py_ssize_t
-    filled: cython.Py_ssize_t = 0
     start: cython.Py_ssize_t
     code: cython.ulonglong
     rank: cython.ulonglong
-    dim: cython.ulonglong
+    nbytes: cython.ulonglong
     begin: cython.ulonglong
     end: cython.ulonglong
-    product: cython.ulonglong
-    nbytes: cython.ulonglong
     expected: cython.ulonglong = 0
-    for row in range(count):
-        if layout == 1:
-            names.read(cursor)
-            if cursor.fault != 0:
-                return row
-            names.keep(row)
+    for row in range(columns.rows):
+        cursor.row = -1
+        if layout == 1 and cursor.text(max_name):
+            columns.name_begin[row] = cursor.begin
+            columns.name_end[row] = cursor.end
+        cursor.row = row
         start = cursor.position
         code = cursor.varint()
-        if code >= cython.cast(cython.ulonglong, len(kinds)):
-            cursor.fail(DTYPE, start)
+        if code >= kinds:
+            cursor.note(DTYPE, start)
+            code = 0
         start = cursor.position
         rank = cursor.varint()
         if rank > cython.cast(cython.ulonglong, cursor.size - cursor.position):
             cursor.fail(COUNT, start)
         if rank > cython.cast(cython.ulonglong, max_rank):
-            cursor.fail(LIMIT_RANK, start)
-        if cursor.fault != 0:
-            return row
-        if filled + cython.cast(cython.Py_ssize_t, rank) > len(dims):
-            cursor.fail(_ROOM, start)
-            return row
-        product = kinds[code]
-        nbytes = product
-        for _ in range(cython.cast(cython.Py_ssize_t, rank)):
-            start = cursor.position
-            dim = cursor.varint()
-            if (dim | product) >> 31 != 0 and (dim > _MAX or (dim > 1 and product > _MAX // dim)):
-                cursor.fail(DIMS, start)
-            if cursor.fault != 0:
-                return row
-            if dim != 0:
-                product *= dim
-                nbytes *= dim
-            else:
-                nbytes = 0
-            dims[filled] = dim
-            filled += 1
+            cursor.note(LIMIT_RANK, start)
+        if cursor.ended:
+            return 0
+        nbytes = _dims(cursor, cython.cast(cython.Py_ssize_t, rank), itemsize[code], columns)
         start = cursor.position
         begin = cursor.varint()
         end = cursor.varint()
         if begin != expected or end < begin or end > _MAX:
-            cursor.fail(OFFSETS, start)
+            cursor.note(OFFSETS, start)
         elif end - begin != nbytes:
-            cursor.fail(SIZE, start)
-        if cursor.fault != 0:
-            return row
+            cursor.note(SIZE, start)
+        if cursor.ended:
+            return 0
         expected = end
         codes[row] = code
-        ends[row] = end
-        dim_offsets[row + 1] = filled
-    return -1
+        ends[row] = end & _MAX
+        dim_offsets[row + 1] = columns.filled
+    cursor.row = -1
+    return 0
 
 
 @cython.cfunc
-def _index_map(cursor: Cursor, names: Names) -> cython.longlong:
-    """Layout 0: names and the positions that they belong to, each position exactly once.
-
-    At a fault the name of the entry stands where the returned position says.
-    """
-    start: cython.Py_ssize_t = cursor.position
-    count: cython.Py_ssize_t = len(names.begin_column)
-    row: cython.Py_ssize_t
-    target: cython.ulonglong
-    if cursor.varint() != cython.cast(cython.ulonglong, count):
-        cursor.fail(MAP_COUNT, start)
-    if cursor.fault != 0:
-        return -1
-    for row in range(count):
-        names.read(cursor)
+@cython.inline
+def _dims(cursor: Cursor, rank: cython.Py_ssize_t, itemsize: cython.ulonglong, columns: Columns) -> cython.ulonglong:
+    """The dimensions of one tensor: its bytes. The product must stay below 2**63 with zeros left out, too."""
+    product: cython.ulonglong = itemsize
+    nbytes: cython.ulonglong = itemsize
+    dim: cython.ulonglong
+    start: cython.Py_ssize_t
+    if rank > columns.capacity - columns.filled and cursor.fault == 0:
+        columns.reserve(rank)
+    dims: cython.p_longlong = columns.dim
+    filled: cython.Py_ssize_t = columns.filled
+    for _ in range(rank):
+        start = cursor.position
+        dim = cursor.varint()
+        if (dim | product) >> 31 != 0 and (dim > _MAX or (dim > 1 and product > _MAX // dim)):
+            cursor.note(DIMS, start)
         if cursor.fault != 0:
-            return -1
+            continue
+        if dim != 0:
+            product *= dim
+            nbytes *= dim
+        else:
+            nbytes = 0
+        dims[filled] = dim
+        filled += 1
+    columns.filled = filled
+    return nbytes
+
+
+@cython.cfunc
+def _index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns) -> cython.int:
+    """Layout 0: names and the positions that they belong to, each position exactly once."""
+    start: cython.Py_ssize_t = cursor.position
+    count: cython.ulonglong = cursor.varint()
+    rows: cython.ulonglong = columns.rows
+    target: cython.ulonglong
+    begin: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    if count != rows:
+        cursor.note(MAP_COUNT, start)
+    if count > cython.cast(cython.ulonglong, (cursor.size - cursor.position) // 2):
+        cursor.fail(COUNT, start)
+    if cursor.ended:
+        return 0
+    for _ in range(cython.cast(cython.Py_ssize_t, count)):
+        cursor.named = False
+        cursor.named = cursor.text(max_name)
+        begin, end = cursor.begin, cursor.end
         start = cursor.position
         target = cursor.varint()
-        if target >= cython.cast(cython.ulonglong, count):
-            cursor.fail(MAP_RANGE, start)
-        elif names.begin_column[target] >= 0:
-            cursor.fail(MAP_ALIAS, start)
-        if cursor.fault != 0:
-            names.keep(row)
-            return row
-        names.keep(target)
-    return -1
+        if target >= rows:
+            cursor.note(MAP_RANGE, start)
+        elif columns.name_begin[target] >= 0:
+            cursor.note(MAP_ALIAS, start)
+        elif cursor.named:
+            columns.name_begin[target] = begin
+            columns.name_end[target] = end
+        if cursor.ended:
+            return 0
+    cursor.named = False
+    return 0
 
 
 @cython.cfunc
 @cython.exceptval(check=False)
 def _padding(cursor: Cursor) -> cython.int:
     i: cython.Py_ssize_t
-    if cursor.fault != 0:
-        return 0
     if cursor.size - cursor.position > 7:
         return cursor.fail(PADDING_LENGTH, cursor.position)
     for i in range(cursor.position, cursor.size):
         if cursor.data[i] != 0x20:
-            return cursor.fail(PADDING_BYTE, i)
+            return cursor.note(PADDING_BYTE, i)
     return 0
 
 
@@ -428,34 +474,36 @@ def encode(
     text[text_offsets[i]:text_offsets[i + 1]]; `by_name` orders the index map of layout 0.
     """
     count: cython.Py_ssize_t = len(codes)
-    capacity: cython.Py_ssize_t = 64 + 9 * len(dims) + 48 * count + len(text)
+    # A varint takes at most nine bytes: one for each dimension, five and an index for each tensor, three counts.
+    capacity: cython.Py_ssize_t = 64 + 9 * len(dims) + 54 * count + len(text)
     if metadata is not None:
         capacity += 9 * len(metadata) + sum(map(len, metadata))
     buffer: bytearray = bytearray(capacity)
-    out: cython.uchar[::1] = memoryview(buffer)
+    out: cython.p_uchar = uchars_out(buffer)
     position: cython.Py_ssize_t = 1
     if metadata is not None:
         out[0] = 1
         position = _put(out, position, len(metadata) // 2)
         for item in metadata:
-            position = _put(out, position, len(item))
-            buffer[position : position + len(item)] = item
-            position += len(item)
+            position = _put_text(out, position, uchars_in(item), 0, len(item))
     position = _put_tensors(
-        out, position, layout, text, memoryview(text_offsets), codes,
-        memoryview(dims), memoryview(dim_offsets), memoryview(ends), memoryview(by_name),
+        out, position, layout, count, uchars_in(text), longlongs_in(text_offsets), uchars_in(codes),
+        longlongs_in(dims), longlongs_in(dim_offsets), longlongs_in(ends),
     )  # fmt: skip
+    if layout == 0:
+        position = _put_map(out, position, count, uchars_in(text), longlongs_in(text_offsets), longlongs_in(by_name))
     while position % 8 != 0:
         out[position] = 0x20
         position += 1
-    del out
+    if not cython.compiled:
+        out.release()
     del buffer[position:]
     return buffer
 
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _put(out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulonglong) -> cython.Py_ssize_t:
+def _put(out: cython.p_uchar, position: cython.Py_ssize_t, value: cython.ulonglong) -> cython.Py_ssize_t:
     width: cython.int
     i: cython.int
     if value < 251:
@@ -473,26 +521,40 @@ def _put(out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulon
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
+def _put_text(
+    out: cython.p_uchar,
+    position: cython.Py_ssize_t,
+    text: cython.p_const_uchar,
+    begin: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    position = _put(out, position, end - begin)
+    copy(out, position, text, begin, end - begin)
+    return position + end - begin
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
 def _put_tensors(
-    out: cython.uchar[::1],
+    out: cython.p_uchar,
     position: cython.Py_ssize_t,
     layout: cython.int,
-    text: cython.const[cython.uchar][::1],
-    text_offsets: cython.const[cython.longlong][::1],
-    codes: cython.const[cython.uchar][::1],
-    dims: cython.const[cython.longlong][::1],
-    dim_offsets: cython.const[cython.longlong][::1],
-    ends: cython.const[cython.longlong][::1],
-    by_name: cython.const[cython.longlong][::1],
+    count: cython.Py_ssize_t,
+    text: cython.p_const_uchar,
+    text_offsets: cython.p_const_longlong,
+    codes: cython.p_const_uchar,
+    dims: cython.p_const_longlong,
+    dim_offsets: cython.p_const_longlong,
+    ends: cython.p_const_longlong,
 ) -> cython.Py_ssize_t:
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     begin: cython.longlong = 0
-    count: cython.Py_ssize_t = len(codes)
     position = _put(out, position, count)
     for row in range(count):
         if layout == 1:
-            position = _put_name(out, position, text, text_offsets[row], text_offsets[row + 1])
+            position = _put_text(out, position, text, text_offsets[row], text_offsets[row + 1])
         position = _put(out, position, codes[row])
         position = _put(out, position, dim_offsets[row + 1] - dim_offsets[row])
         for i in range(dim_offsets[row], dim_offsets[row + 1]):
@@ -500,28 +562,24 @@ def _put_tensors(
         position = _put(out, position, begin)
         position = _put(out, position, ends[row])
         begin = ends[row]
-    if layout == 0:
-        position = _put(out, position, count)
-        for i in range(count):
-            row = by_name[i]
-            position = _put_name(out, position, text, text_offsets[row], text_offsets[row + 1])
-            position = _put(out, position, row)
     return position
 
 
 @cython.cfunc
-def _put_name(
-    out: cython.uchar[::1],
+@cython.exceptval(check=False)
+def _put_map(
+    out: cython.p_uchar,
     position: cython.Py_ssize_t,
-    text: cython.const[cython.uchar][::1],
-    begin: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+    text: cython.p_const_uchar,
+    text_offsets: cython.p_const_longlong,
+    by_name: cython.p_const_longlong,
 ) -> cython.Py_ssize_t:
+    row: cython.Py_ssize_t
     i: cython.Py_ssize_t
-    position = _put(out, position, end - begin)
-    if cython.compiled:  # a slice of a memoryview costs more than a name is long
-        for i in range(end - begin):
-            out[position + i] = text[begin + i]
-    else:
-        out[position : position + end - begin] = text[begin:end]
-    return position + end - begin
+    position = _put(out, position, count)
+    for i in range(count):
+        row = by_name[i]
+        position = _put_text(out, position, text, text_offsets[row], text_offsets[row + 1])
+        position = _put(out, position, row)
+    return position

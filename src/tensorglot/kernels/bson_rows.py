@@ -1,7 +1,7 @@
 """Rows of equal length, between a matrix and the many places where BSON keeps them.
 
-Knows only bytes and positions. A position that does not lie in the data is a refusal,
-so a caller may pass on what a file says.
+Knows only bytes and positions. A position that does not lie in the data is a fault,
+(code, row), so a caller may pass on what a file says.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ try:
     import cython
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
+if cython.compiled:
+    from cython.cimports.tensorglot.kernels.primitives import bytes_of, copy, same, uchars_in, uchars_out
+else:
+    from tensorglot.kernels.primitives import bytes_of, copy, same, uchars_in, uchars_out
 
 OK = 0
 PAST_END = -1
@@ -19,27 +23,6 @@ OTHER_SIZE = -2
 OTHER_HEAD = -3
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-def _copy(
-    out: cython.uchar[::1],
-    to: cython.Py_ssize_t,
-    data: cython.const[cython.uchar][::1],
-    at: cython.Py_ssize_t,
-    nbytes: cython.Py_ssize_t,
-) -> cython.void:
-    i: cython.Py_ssize_t
-    if not cython.compiled:
-        out[to : to + nbytes] = data[at : at + nbytes]
-        return
-    for i in range(nbytes):
-        out[to + i] = data[at + i]
-
-
-@cython.boundscheck(False)
 def gather(
     data: cython.const[cython.uchar][::1],
     begins: cython.const[cython.longlong][::1],
@@ -53,23 +36,25 @@ def gather(
     wrong: cython.Py_ssize_t = -1
     if nbytes < 0 or len(out) != rows * nbytes:
         return OTHER_SIZE, 0
+    source: cython.p_const_uchar = uchars_in(data)
+    target: cython.p_uchar = uchars_out(out)
     with cython.nogil:
         for row in range(rows):
             if begins[row] < 0 or begins[row] > last:
                 wrong = row
                 break
-            _copy(out, row * nbytes, data, begins[row], nbytes)
+            copy(target, row * nbytes, source, begins[row], nbytes)
     return (OK, rows) if wrong < 0 else (PAST_END, wrong)
 
 
-@cython.boundscheck(False)
 def gather_payloads(
     payloads: list[Any], head: cython.const[cython.uchar][::1], nbytes: cython.Py_ssize_t, out: cython.uchar[::1]
 ) -> tuple[Any, ...]:
     """Copies what is behind the `head` that all payloads begin with, `nbytes` of each, into `out`: (rule, row)."""
     row: cython.Py_ssize_t
-    i: cython.Py_ssize_t
     before: cython.Py_ssize_t = len(head)
+    wanted: cython.p_const_uchar = uchars_in(head)
+    target: cython.p_uchar = uchars_out(out)
     data: cython.const[cython.uchar][::1]
     if nbytes < 0 or len(out) != len(payloads) * nbytes:
         return OTHER_SIZE, 0
@@ -77,30 +62,27 @@ def gather_payloads(
         data = payloads[row]
         if len(data) != before + nbytes:
             return OTHER_SIZE, row
-        for i in range(before):
-            if data[i] != head[i]:
-                return OTHER_HEAD, row
-        _copy(out, row * nbytes, data, before, nbytes)
+        if not same(uchars_in(data), 0, wanted, 0, before):
+            return OTHER_HEAD, row
+        copy(target, row * nbytes, uchars_in(data), before, nbytes)
     return OK, len(payloads)
 
 
-@cython.boundscheck(False)
 def split(
     data: cython.const[cython.uchar][::1], rows: cython.Py_ssize_t, nbytes: cython.Py_ssize_t, head: bytes
 ) -> list[Any]:
     """A `bytes` of head and data for each of `rows` rows of `nbytes`; nothing if `data` has not so many."""
     row: cython.Py_ssize_t
     before: cython.Py_ssize_t = len(head)
-    scratch: cython.uchar[::1] = memoryview(bytearray(head) + bytearray(nbytes))
     payloads: list[Any] = []
     if nbytes < 0 or rows * nbytes > len(data):
         return payloads
+    scratch: bytearray = bytearray(head) + bytearray(nbytes)
+    source: cython.p_const_uchar = uchars_in(data)
+    target: cython.p_uchar = uchars_out(scratch)
     for row in range(rows):
-        if cython.compiled:
-            _copy(scratch, before, data, row * nbytes, nbytes)
-            payloads.append(cython.cast(cython.p_uchar, cython.address(scratch[0]))[: before + nbytes])
-        else:
-            payloads.append(head + bytes(data[row * nbytes : (row + 1) * nbytes]))
+        copy(target, before, source, row * nbytes, nbytes)
+        payloads.append(bytes_of(target, 0, before + nbytes))
     return payloads
 
 
@@ -109,7 +91,6 @@ def blank(nbytes: cython.Py_ssize_t) -> Any:
     return bytes(nbytes) if cython.compiled else bytearray(nbytes)
 
 
-@cython.boundscheck(False)
 def scatter(
     target: Any,
     at: cython.Py_ssize_t,
@@ -124,21 +105,15 @@ def scatter(
     A row begins `at` bytes into its stride. Data of one row only is written again and again.
     """
     row: cython.Py_ssize_t
-    i: cython.Py_ssize_t
     step: cython.Py_ssize_t = 0 if len(data) == nbytes else nbytes
     if nbytes < 0 or at < 0 or stride < at + nbytes or first < 0 or len(target) < stride * last:
         return OTHER_SIZE
     if len(data) < (step * last if step else nbytes):
         return OTHER_SIZE
-    if not cython.compiled:
-        out = memoryview(target)
-        for row in range(first, last):
-            out[row * stride + at : row * stride + at + nbytes] = data[row * step : row * step + nbytes]
-        return OK
-    place: cython.p_uchar = cython.cast(cython.p_uchar, cython.cast(bytes, target))
-    place += at
+    source: cython.p_const_uchar = uchars_in(data)
+    # A `blank` that nobody else has seen yet, so that its bytes may still change.
+    out: cython.p_uchar = cython.cast(cython.p_uchar, cython.cast(bytes, target)) if cython.compiled else target
     with cython.nogil:
         for row in range(first, last):
-            for i in range(nbytes):
-                place[row * stride + i] = data[row * step + i]
+            copy(out, row * stride + at, source, row * step, nbytes)
     return OK

@@ -1,9 +1,10 @@
-"""Walks BSON: hops over documents, finds one field by its path, finds every vector, copies rows.
+"""Walks BSON: hops over documents, finds one field by its path, finds every vector, copies numbers.
 
 Nothing that is skipped is built or looked into: a value is stepped over by its
 length, after that length was checked against the document that holds it. Positions
-are bytes from the start of `data`. A refusal is a rule code with the position of the
-element at fault; the words are in `tensorglot.wire.bson`.
+are bytes from the start of `data`. A fault is a negative code, so that a function can
+return a position or a fault; what Python calls returns the code with the position of
+the element at fault. The words are in `tensorglot.wire.bson`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,28 @@ try:
     import cython
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
+if cython.compiled:
+    from cython.cimports.tensorglot.kernels.primitives import (
+        bytes_of,
+        copy,
+        i32,
+        longlongs_out,
+        same,
+        uchars_in,
+        uchars_out,
+        zero_byte,
+    )
+else:
+    from tensorglot.kernels.primitives import (
+        bytes_of,
+        copy,
+        i32,
+        longlongs_out,
+        same,
+        uchars_in,
+        uchars_out,
+        zero_byte,
+    )
 
 OK = 0
 PAST_END = -1
@@ -28,46 +51,24 @@ FULL = -9
 NOT_NUMBER = -10
 PATHS = -11
 
+# Where a value ends. `end` is the closing zero byte of the document that holds it, so that data[end] can always be
+# read; every function compares what it reads with `end` first.
+
 
 @cython.cfunc
 @cython.inline
-@cython.boundscheck(False)
 @cython.exceptval(check=False)
-def _int32(data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> cython.longlong:
-    value: cython.longlong = data[at] | (data[at + 1] << 8) | (data[at + 2] << 16)
-    high: cython.longlong = data[at + 3]
-    return value + ((high - 256) << 24 if high > 127 else high << 24)
+def _after_nul(data: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """The position after the next zero byte, or a fault."""
+    zero: cython.Py_ssize_t = zero_byte(data, at, end) if at < end else -1
+    return zero + 1 if zero >= 0 else NO_NUL
 
 
 @cython.cfunc
 @cython.inline
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-def _after_nul(
-    data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t
-) -> cython.Py_ssize_t:
-    """The position after the next zero byte, or a rule."""
-    if cython.compiled:
-        while at < end:
-            if data[at] == 0:
-                return at + 1
-            at += 1
-        return NO_NUL
-    while at < end:
-        piece = bytes(data[at : min(at + 64, end)])
-        found = piece.find(0)
-        if found >= 0:
-            return at + found + 1
-        at += len(piece)
-    return NO_NUL
-
-
-@cython.cfunc
-@cython.inline
-@cython.boundscheck(False)
 @cython.exceptval(check=False)
 def _after_sized(
-    data: cython.const[cython.uchar][::1],
+    data: cython.p_const_uchar,
     at: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
     least: cython.longlong,
@@ -77,7 +78,7 @@ def _after_sized(
     length: cython.longlong
     if end - at < 4:
         return PAST_END
-    length = _int32(data, at)
+    length = i32(data, at)
     if length < least:
         return TOO_SMALL
     length += extra
@@ -88,10 +89,9 @@ def _after_sized(
 
 @cython.cfunc
 @cython.inline
-@cython.boundscheck(False)
 @cython.exceptval(check=False)
 def _after_closed(
-    data: cython.const[cython.uchar][::1],
+    data: cython.p_const_uchar,
     at: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
     least: cython.longlong,
@@ -105,21 +105,43 @@ def _after_closed(
 
 
 @cython.cfunc
-@cython.boundscheck(False)
+@cython.exceptval(check=False)
+def _after_binary(data: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """After a binary, of which subtype 2 has its length a second time."""
+    after: cython.Py_ssize_t = _after_sized(data, at, end, 0, 5)
+    if after > 0 and data[at + 4] == 2 and (after - at < 9 or i32(data, at + 5) != after - at - 9):
+        return INNER
+    return after
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _fixed_nbytes(kind: cython.int) -> cython.Py_ssize_t:
+    """The size of every value of a kind, or KIND."""
+    if kind in (0x01, 0x09, 0x11, 0x12):
+        return 8
+    if kind in (0x06, 0x0A, 0x7F, 0xFF):
+        return 0
+    if kind == 0x10:
+        return 4
+    if kind == 0x07:
+        return 12
+    return 16 if kind == 0x13 else KIND
+
+
+@cython.cfunc
 @cython.exceptval(check=False)
 def _after_value(
-    data: cython.const[cython.uchar][::1], kind: cython.int, at: cython.Py_ssize_t, end: cython.Py_ssize_t
+    data: cython.p_const_uchar, kind: cython.int, at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """The position after a value of this kind, or a rule. `end` is where the closing zero byte of its document is."""
+    """The position after a value of this kind, or a fault."""
     after: cython.Py_ssize_t
     if kind == 0x05:
-        after = _after_sized(data, at, end, 0, 5)
-        if after > 0 and data[at + 4] == 2 and (after - at < 9 or _int32(data, at + 5) != after - at - 9):
-            return INNER
-        return after
-    if kind == 0x03 or kind == 0x04:
+        return _after_binary(data, at, end)
+    if kind in (0x03, 0x04):
         return _after_closed(data, at, end, 5, 0)
-    if kind == 0x02 or kind == 0x0D or kind == 0x0E:
+    if kind in (0x02, 0x0D, 0x0E):
         return _after_closed(data, at, end, 1, 4)
     if kind == 0x08:
         if at >= end:
@@ -128,49 +150,97 @@ def _after_value(
     if kind == 0x0B:
         after = _after_nul(data, at, end)
         return _after_nul(data, after, end) if after > 0 else after
-    if kind == 0x0C:
+    if kind == 0x0F:
+        return _after_closed(data, at, end, 14, 0)
+    if kind == 0x0C:  # a string, and twelve bytes
         after = _after_closed(data, at, end, 1, 4)
-        if after > 0:
-            after += 12
-    elif kind == 0x0F:
-        after = _after_closed(data, at, end, 14, 0)
-    elif kind == 0x01 or kind == 0x09 or kind == 0x11 or kind == 0x12:
-        after = at + 8
-    elif kind == 0x10:
-        after = at + 4
-    elif kind == 0x07:
-        after = at + 12
-    elif kind == 0x13:
-        after = at + 16
-    elif kind == 0x06 or kind == 0x0A or kind == 0x7F or kind == 0xFF:
-        after = at
-    else:
-        return KIND
-    return after if after <= end else PAST_END
+        return after if after < 0 else after + 12 if end - after >= 12 else PAST_END
+    after = _fixed_nbytes(kind)
+    return after if after < 0 else at + after if end - at >= after else PAST_END
 
 
-@cython.boundscheck(False)
+@cython.final
+@cython.cclass
+class Walk:
+    """A place in nested documents.
+
+    Invariant: begin <= at <= last for the innermost open document, whose closing zero byte is
+    at `last`; `closings` has that of each open one, from the outside in.
+    """
+
+    data: cython.p_const_uchar
+    closings: cython.p_longlong
+    depth: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    last: cython.Py_ssize_t
+    kind: cython.int
+    name: cython.Py_ssize_t
+    value: cython.Py_ssize_t
+    after: cython.Py_ssize_t
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def start(self, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Opens a document: 0, or a fault at `at`."""
+        after: cython.Py_ssize_t = _after_closed(self.data, at, end, 5, 0)
+        self.at = at
+        if after < 0:
+            return after
+        self.depth = 0
+        self.last = self.closings[0] = after - 1
+        self.at = at + 4
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def step(self) -> cython.Py_ssize_t:
+        """Goes to the next element: 1, or 0 behind the outermost document, or a fault at `at`."""
+        while self.at == self.last:
+            self.at += 1
+            if self.depth == 0:
+                return 0
+            self.depth -= 1
+            self.last = self.closings[self.depth]
+        self.kind = self.data[self.at]
+        self.name = self.at + 1
+        self.value = _after_nul(self.data, self.name, self.last)
+        if self.value < 0:
+            return self.value
+        self.after = _after_value(self.data, self.kind, self.value, self.last)
+        if self.after < 0:
+            return self.after
+        self.at = self.after
+        return 1
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def enter(self) -> cython.void:
+        """Opens the document that is the element's value; there is room for one more in `closings`."""
+        self.depth += 1
+        self.last = self.closings[self.depth] = self.after - 1
+        self.at = self.value + 4
+
+
 def value_end(
     data: cython.const[cython.uchar][::1], kind: cython.int, at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """The position after one value, or a rule."""
-    return _after_value(data, kind, at, end)
+    """The position after one value, or a fault."""
+    return _after_value(uchars_in(data), kind, at, end)
 
 
-@cython.boundscheck(False)
 def name_end(data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The position after the zero byte of a name, or a rule."""
-    return _after_nul(data, at, end)
+    """The position after the zero byte of a name, or a fault."""
+    return _after_nul(uchars_in(data), at, end)
 
 
-@cython.boundscheck(False)
 def count(data: cython.const[cython.uchar][::1], begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> tuple[Any, ...]:
-    """How many documents lie one after the other: (rule, position, documents)."""
+    """How many documents lie one after the other: (fault, position, documents)."""
+    start: cython.p_const_uchar = uchars_in(data)
     at: cython.Py_ssize_t = begin
     after: cython.Py_ssize_t
     documents: cython.Py_ssize_t = 0
     while at < end:
-        after = _after_closed(data, at, end, 5, 0)
+        after = _after_closed(start, at, end, 5, 0)
         if after < 0:
             return after, at, documents
         at = after
@@ -178,31 +248,6 @@ def count(data: cython.const[cython.uchar][::1], begin: cython.Py_ssize_t, end: 
     return OK, at, documents
 
 
-@cython.cfunc
-@cython.inline
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-def _same_name(
-    data: cython.const[cython.uchar][::1],
-    begin: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    names: cython.const[cython.uchar][::1],
-    at: cython.Py_ssize_t,
-) -> cython.bint:
-    """Whether the name at `begin`, its zero byte included, is the one at `at` of `names`."""
-    i: cython.Py_ssize_t
-    left: cython.Py_ssize_t = len(names) - at
-    if end - begin > left:
-        return False
-    if not cython.compiled:
-        return bytes(data[begin:end]) == bytes(names[at : at + end - begin])
-    for i in range(end - begin):  # noqa: SIM110 (a generator would not compile to a loop)
-        if data[begin + i] != names[at + i]:
-            return False
-    return True
-
-
-@cython.boundscheck(False)
 def find(
     data: cython.const[cython.uchar][::1],
     begin: cython.Py_ssize_t,
@@ -213,69 +258,59 @@ def find(
     ends: cython.longlong[::1],
     closings: cython.longlong[::1],
 ) -> tuple[Any, ...]:
-    """One field in each of as many documents as there are rows: (rule, position, row).
+    """One field in each of as many documents as there are rows: (fault, position, row).
 
     `path` has the names from the outside in, each with its zero byte, and `starts` where
     each begins. A row gets the kind and the span of the value, or kind 0 where the field is
     absent. `closings` is scratch, one place for each name.
     """
-    at: cython.Py_ssize_t = begin
+    walk: Walk = Walk()
+    walk.data = uchars_in(data)
+    walk.closings = longlongs_out(closings)
+    walk.at = begin
+    names: cython.p_const_uchar = uchars_in(path)
     end: cython.Py_ssize_t = len(data)
     rows: cython.Py_ssize_t = len(kinds)
     deepest: cython.Py_ssize_t = len(starts) - 1
-    last: cython.Py_ssize_t
-    name: cython.Py_ssize_t
-    value: cython.Py_ssize_t
-    after: cython.Py_ssize_t
+    nbytes: cython.Py_ssize_t
+    step: cython.Py_ssize_t
     row: cython.Py_ssize_t
     depth: cython.Py_ssize_t
     matched: cython.bint
-    kind: cython.int
     for row in range(rows):
         kinds[row] = 0
         begins[row] = ends[row] = 0
-        after = _after_closed(data, at, end, 5, 0)
-        if after < 0:
-            return after, at, row
-        depth = 0
-        last = closings[0] = after - 1
+        step = walk.start(walk.at, end)
+        if step < 0:
+            return step, walk.at, row
         matched = False
-        at += 4
+        depth = 0
         while True:
-            if at == last:
-                at += 1
-                if depth == 0:
-                    break
-                depth -= 1
-                last = closings[depth]
+            step = walk.step()
+            if step < 0:
+                return step, walk.at, row
+            if step == 0:
+                break
+            if walk.depth < depth:  # the name of the document that was left had matched
                 matched = True
+                depth = walk.depth
+            nbytes = walk.value - walk.name
+            if nbytes > len(path) - starts[depth] or not same(walk.data, walk.name, names, starts[depth], nbytes):
                 continue
-            kind = data[at]
-            name = at + 1
-            value = _after_nul(data, name, last)
-            if value < 0:
-                return value, at, row
-            after = _after_value(data, kind, value, last)
-            if after < 0:
-                return after, at, row
-            if _same_name(data, name, value, path, starts[depth]):
-                if matched:
-                    return DUPLICATE, at, row
-                matched = True
-                if depth == deepest:
-                    kinds[row] = kind
-                    begins[row] = value
-                    ends[row] = after
-                elif kind == 0x03 or kind == 0x04:
-                    depth += 1
-                    last = closings[depth] = after - 1
-                    matched = False
-                    after = value + 4
-            at = after
-    return OK, at, rows
+            if matched:
+                return DUPLICATE, walk.name - 1, row
+            matched = True
+            if depth == deepest:
+                kinds[row] = walk.kind
+                begins[row] = walk.value
+                ends[row] = walk.after
+            elif walk.kind in (0x03, 0x04):
+                walk.enter()
+                depth += 1
+                matched = False
+    return OK, walk.at, rows
 
 
-@cython.boundscheck(False)
 def vectors(
     data: cython.const[cython.uchar][::1],
     begin: cython.Py_ssize_t,
@@ -291,7 +326,7 @@ def vectors(
     begins: cython.longlong[::1],
     ends: cython.longlong[::1],
 ) -> tuple[Any, ...]:
-    """Every vector in the documents from `begin` on: (rule, position, rows, documents, budget).
+    """Every vector in the documents from `begin` on: (fault, position, rows, documents, budget).
 
     A row gets the number of its document, counted from `first`, the number of its path in
     `paths` and the span of its payload. A path is its names with their zero bytes; new ones
@@ -301,103 +336,80 @@ def vectors(
     Vectors below one long name have it in each of their paths, so paths can be far larger
     than the data: their bytes are charged to `budget` before they are built.
     """
-    at: cython.Py_ssize_t = begin
+    walk: Walk = Walk()
+    walk.data = uchars_in(data)
+    walk.closings = longlongs_out(closings)
+    walk.at = begin
     start: cython.Py_ssize_t
-    last: cython.Py_ssize_t
-    value: cython.Py_ssize_t
-    after: cython.Py_ssize_t
+    step: cython.Py_ssize_t
+    level: cython.Py_ssize_t
     room: cython.Py_ssize_t = len(begins)
     deepest: cython.Py_ssize_t = len(closings)
     rows: cython.Py_ssize_t = 0
     kept: cython.Py_ssize_t
     document: cython.Py_ssize_t = 0
-    depth: cython.Py_ssize_t
-    length: cython.longlong
-    size: cython.longlong
+    nbytes: cython.longlong
     unspent: cython.longlong
-    kind: cython.int
-    while at < end:
-        start = at
+    while walk.at < end:
+        start = walk.at
         kept = rows
         unspent = budget
-        after = _after_closed(data, at, end, 5, 0)
-        if after < 0:
-            return after, at, rows, document, budget
-        depth = 0
-        length = 0  # of the names of the levels outside the present one
-        last = closings[0] = after - 1
-        at += 4
-        while True:
-            if at == last:
-                at += 1
-                if depth == 0:
-                    break
-                depth -= 1
-                length -= values[depth] - names[depth]
-                last = closings[depth]
-                continue
-            kind = data[at]
-            value = _after_nul(data, at + 1, last)
-            if value < 0:
-                return value, at, rows, document, budget
-            after = _after_value(data, kind, value, last)
-            if after < 0:
-                return after, at, rows, document, budget
-            names[depth] = at + 1
-            values[depth] = value
-            if kind == 0x03 or kind == 0x04:
-                length += value - at - 1
-                depth += 1
-                if depth == deepest:
-                    return DEPTH, at, rows, document, budget
-                last = closings[depth] = after - 1
-                after = value + 4
-            elif kind == 0x05 and data[value + 4] == 9:
+        step = walk.start(start, end)
+        while step >= 0:
+            step = walk.step()
+            if step <= 0:
+                break
+            # walk.depth < deepest: the names of all open levels are at names[level] to values[level] of the data
+            names[walk.depth] = walk.name
+            values[walk.depth] = walk.value
+            if walk.kind in (0x03, 0x04):
+                if walk.depth + 1 == deepest:
+                    return DEPTH, walk.name - 1, rows, document, budget
+                walk.enter()
+            elif walk.kind == 0x05 and walk.data[walk.value + 4] == 9:
                 if rows == room:
                     return FULL, start, kept, document, unspent
-                size = length + value - at - 1
-                budget -= size
+                nbytes = 0
+                for level in range(walk.depth + 1):
+                    nbytes += values[level] - names[level]
+                budget -= nbytes
                 if budget < 0:
-                    return PATHS, at, rows, document, budget
-                path = _path(data, names, values, depth, size)
+                    return PATHS, walk.name - 1, rows, document, budget
+                path = _path(walk.data, names, values, walk.depth, nbytes)
                 documents[rows] = first + document
                 fields[rows] = paths.setdefault(path, len(paths))
-                begins[rows] = value + 5
-                ends[rows] = after
+                begins[rows] = walk.value + 5
+                ends[rows] = walk.after
                 rows += 1
-            at = after
+        if step < 0:
+            return step, walk.at, rows, document, budget
         document += 1
-    return OK, at, rows, document, budget
+    return OK, walk.at, rows, document, budget
 
 
 @cython.cfunc
-@cython.boundscheck(False)
 def _path(
-    data: cython.const[cython.uchar][::1],
+    data: cython.p_const_uchar,
     names: cython.longlong[::1],
     values: cython.longlong[::1],
     depth: cython.Py_ssize_t,
-    length: cython.Py_ssize_t,
+    nbytes: cython.Py_ssize_t,
 ) -> bytes:
-    """The names on the way down, each with its zero byte, `length` bytes. A name ends where its value begins."""
+    """The names on the way down, each with its zero byte, `nbytes` in all. A name ends where its value begins."""
     level: cython.Py_ssize_t
-    i: cython.longlong
     at: cython.Py_ssize_t = 0
-    if not cython.compiled:
-        return b"".join([bytes(data[names[level] : values[level]]) for level in range(depth + 1)])
     if depth == 0:
-        path: bytes = cython.cast(cython.p_uchar, cython.address(data[0]))[names[0] : values[0]]
-        return path
-    path = bytes(length)
+        return bytes_of(data, names[0], values[0])
+    if not cython.compiled:
+        return b"".join([bytes_of(data, names[level], values[level]) for level in range(depth + 1)])
+    path: bytes = bytes(nbytes)
     target: cython.p_uchar = cython.cast(cython.p_uchar, path)  # nobody else has seen it yet
     for level in range(depth + 1):
-        for i in range(names[level], values[level]):
-            target[at] = data[i]
-            at += 1
+        copy(target, at, data, names[level], values[level] - names[level])
+        at += values[level] - names[level]
     return path
 
 
-@cython.boundscheck(False)
 def numbers(
     data: cython.const[cython.uchar][::1],
     begin: cython.Py_ssize_t,
@@ -405,11 +417,13 @@ def numbers(
     kinds: cython.uchar[::1],
     out: cython.uchar[::1],
 ) -> tuple[Any, ...]:
-    """The numbers of a BSON array whose value is at `begin` to `end`: (rule, position, how many).
+    """The numbers of a BSON array whose value is at `begin` to `end`: (fault, position, how many).
 
     Each takes eight bytes of `out`: a double, or an integer of that width, as `kinds` says.
     FULL where there are more than `kinds` has room for.
     """
+    source: cython.p_const_uchar = uchars_in(data)
+    target: cython.p_uchar = uchars_out(out)
     at: cython.Py_ssize_t = begin + 4
     last: cython.Py_ssize_t = end - 1
     value: cython.Py_ssize_t
@@ -421,23 +435,22 @@ def numbers(
     if begin < 0 or end - begin < 5 or end > len(data) or len(out) < 8 * room:
         return PAST_END, begin, 0
     while at < last:
-        kind = data[at]
-        value = _after_nul(data, at + 1, last)
+        kind = source[at]
+        value = _after_nul(source, at + 1, last)
         if value < 0:
             return value, at, done
-        after = _after_value(data, kind, value, last)
+        after = _after_value(source, kind, value, last)
         if after < 0:
             return after, at, done
-        if kind != 0x01 and kind != 0x10 and kind != 0x12:
+        if kind not in (0x01, 0x10, 0x12):
             return NOT_NUMBER, at, done
         if done == room:
             return FULL, at, done
         kinds[done] = kind
-        for i in range(after - value):
-            out[8 * done + i] = data[value + i]
+        copy(target, 8 * done, source, value, after - value)
         if kind == 0x10:
-            for i in range(4, 8):
-                out[8 * done + i] = 255 if data[after - 1] > 127 else 0
+            for i in range(4, 8):  # the sign of an int32
+                target[8 * done + i] = 255 if source[after - 1] > 127 else 0
         done += 1
         at = after
     return OK, at, done

@@ -18,7 +18,7 @@ class _Type:
 
 
 int = uchar = uint = longlong = ulonglong = Py_ssize_t = bint = const = _Type()
-void = p_uchar = _Type()
+p_uchar = p_const_uchar = p_longlong = p_const_longlong = p_uint = p_const_uint = void = _Type()
 
 
 def _same(function: F) -> F:
@@ -40,9 +40,9 @@ class _NoGil:
     def __exit__(self, *_: object) -> None: ...
 
 
-final = cclass = ccall = cfunc = inline = _same
+final = cclass = cfunc = inline = _same
 nogil = _NoGil()
-boundscheck = initializedcheck = exceptval = _option
+exceptval = _option
 
 
 def cast(_: object, value: Any) -> Any:

@@ -1,9 +1,12 @@
-"""The JSON header of a safetensors file, from bytes to columns.
+"""The JSON header of a safetensors file, from bytes to columns and back.
 
 The grammar is fixed, so nothing is nested deeper than it allows and no recursion is
 needed: an object of tensors, each with three fields in any order, and one optional
-object of strings. `scan` walks it once and returns columns or a fault: a code, the
-byte where the offending value begins, and the tensor's position.
+object of strings. `scan` walks it once, checks every rule that concerns one tensor,
+and returns columns or the first fault: a code, the byte where the offending value
+begins, and the tensor's row.
+
+`encode` writes the header in the form of the `safetensors` package.
 """
 
 from __future__ import annotations
@@ -16,6 +19,28 @@ try:
     import cython
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
+if cython.compiled:
+    from cython.cimports.tensorglot.kernels.primitives import (
+        copy,
+        invalid_utf8,
+        is_ascii,
+        longlongs_in,
+        longlongs_out,
+        same,
+        uchars_in,
+        uchars_out,
+    )
+else:
+    from tensorglot.kernels.primitives import (
+        copy,
+        invalid_utf8,
+        is_ascii,
+        longlongs_in,
+        longlongs_out,
+        same,
+        uchars_in,
+        uchars_out,
+    )
 
 # Faults. The format's module has the words for each.
 OK = 0
@@ -34,26 +59,21 @@ DIMS = 12
 SIZE = 13
 METADATA = 14
 METADATA_TWICE = 15
-PADDING = 16
-LIMIT_TENSORS = 17
-LIMIT_RANK = 18
-LIMIT_NAME = 19
+KEY_TWICE = 16
+PADDING = 17
+LIMIT_TENSORS = 18
+LIMIT_RANK = 19
+LIMIT_NAME = 20
 
 _MAX = cython.declare(cython.ulonglong, 0x7FFF_FFFF_FFFF_FFFF)
 _ENTRY_NBYTES = 44
 """No tensor takes fewer bytes of the header."""
 
-_NOT_ASCII = cython.declare(cython.ulonglong, 0x8080_8080_8080_8080)
-_WORD_METADA = cython.declare(cython.ulonglong, 0x61646174656D5F5F)
-_WORD_TA = cython.declare(cython.ulonglong, 0x5F5F6174)
-
+# The fields of a tensor, as bits.
 _DTYPE = cython.declare(cython.int, 1)
 _SHAPE = cython.declare(cython.int, 2)
 _OFFSETS = cython.declare(cython.int, 4)
-_WORD_DTYPE = cython.declare(cython.ulonglong, 0x6570797464)
-_WORD_SHAPE = cython.declare(cython.ulonglong, 0x6570616873)
-_WORD_DATA_OFF = cython.declare(cython.ulonglong, 0x66666F5F61746164)
-_WORD_SETS = cython.declare(cython.ulonglong, 0x73746573)
+
 _ESCAPES = {
     ord('"'): '"', ord("\\"): "\\", ord("/"): "/", ord("b"): "\b", ord("f"): "\f", ord("n"): "\n", ord("r"): "\r",
     ord("t"): "\t",
@@ -63,40 +83,29 @@ _ESCAPES = {
 @cython.final
 @cython.cclass
 class Cursor:
-    """A position in the header. The first fault stays; every read after it yields zero."""
+    """A position in the header, the string found last, and the first fault.
 
-    data: cython.const[cython.uchar][::1]
+    Invariant: position <= size, and a byte is read only where position < size. After a
+    fault nothing is consumed: `peek` and whatever is built on it yield zero.
+    """
+
     header: bytes
+    data: cython.p_const_uchar
     size: cython.Py_ssize_t
     position: cython.Py_ssize_t
     begin: cython.Py_ssize_t
     end: cython.Py_ssize_t
     escaped: cython.bint
-    dtype_low: cython.ulonglong
-    dtype_high: cython.ulonglong
-    dtype: cython.int
-    count: cython.Py_ssize_t
-    behind: bytearray
-    begin_column: cython.longlong[::1]
-    end_column: cython.longlong[::1]
     fault: cython.int
     fault_position: cython.Py_ssize_t
 
-    def __init__(self, header: bytes, name_begins: Any, name_ends: Any) -> None:
-        self.data = header
+    def __init__(self, header: bytes) -> None:
         self.header = header
+        self.data = uchars_in(header)
         self.size = len(header)
-        self.position = 0
-        self.begin = self.end = 0
+        self.position = self.begin = self.end = 0
         self.escaped = False
-        self.dtype_low = self.dtype_high = 0
-        self.dtype = 0
-        self.count = 0
-        self.behind = bytearray()
-        self.begin_column = memoryview(name_begins)
-        self.end_column = memoryview(name_ends)
-        self.fault = 0
-        self.fault_position = 0
+        self.fault = self.fault_position = 0
 
     @cython.cfunc
     @cython.exceptval(check=False)
@@ -108,41 +117,42 @@ class Cursor:
 
     @cython.cfunc
     @cython.exceptval(check=False)
-    @cython.boundscheck(False)
-    @cython.initializedcheck(False)
     def peek(self) -> cython.int:
         """The next byte that is not white space; it is not consumed."""
+        byte: cython.int
         while self.position < self.size:
-            byte: cython.int = self.data[self.position]
+            byte = self.data[self.position]
             if byte != 0x20 and byte != 0x0A and byte != 0x0D and byte != 0x09:
-                return byte
+                return byte if self.fault == 0 else 0
             self.position += 1
         return self.fail(HEADER_END, self.position)
 
     @cython.cfunc
     @cython.exceptval(check=False)
     def take(self, wanted: cython.int) -> cython.int:
-        if self.peek() == wanted and self.fault == 0:
+        """Consumes one byte, which must be this one."""
+        if self.peek() == wanted:
             self.position += 1
             return 1
         return self.fail(SYNTAX, self.position)
 
     @cython.cfunc
     @cython.exceptval(check=False)
-    def more(self, close: cython.int) -> cython.int:
-        """After an item: a comma (1), or the end (0)."""
-        byte: cython.int = self.peek()
-        if self.fault != 0:
-            return 0
-        if byte == close:
-            self.position += 1
-            return 0
-        return self.take(0x2C)
+    def ends(self, close: cython.int) -> cython.bint:
+        """Consumes the closing byte if it is next."""
+        if self.peek() != close:
+            return False
+        self.position += 1
+        return True
 
     @cython.cfunc
     @cython.exceptval(check=False)
-    @cython.boundscheck(False)
-    @cython.initializedcheck(False)
+    def more(self, close: cython.int) -> cython.int:
+        """After an item: a comma (1), or the end or a fault (0)."""
+        return 0 if self.ends(close) else self.take(0x2C)
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
     def string(self) -> cython.int:
         """Finds a string: the span between its quotes, and whether it has escapes."""
         self.escaped = False
@@ -167,64 +177,22 @@ class Cursor:
 
     @cython.cfunc
     def text(self) -> object:
-        """The string just found, decoded."""
+        """The string just found, decoded; empty after a fault."""
         result: Any
+        if self.fault == 0 and not self.escaped and invalid_utf8(self.data, self.begin, self.end) >= 0:
+            self.fail(UTF8, self.begin)
         if self.fault != 0:
             return ""
-        if self.escaped:
-            result = _unescape(self.header[self.begin : self.end])
-            if isinstance(result, int):
-                self.fail(result, self.begin)
-                return ""
-            return result
-        try:
+        if not self.escaped:
             return self.header[self.begin : self.end].decode("utf-8")
-        except UnicodeDecodeError:
-            self.fail(UTF8, self.begin)
+        result = _unescape(self.header[self.begin : self.end])
+        if isinstance(result, int):
+            self.fail(result, self.begin)
             return ""
-
-    @cython.cfunc
-    def name(self, row: cython.Py_ssize_t) -> cython.int:
-        """Keeps the string just found as a name: its span.
-
-        A name with escapes is decoded and put behind the header, and its span is there.
-        """
-        seen: cython.ulonglong = 0
-        skip: cython.Py_ssize_t = 0
-        if self.escaped:
-            text: Any = self.text()
-            if self.fault != 0:
-                return 0
-            decoded: bytes = text.encode("utf-8")
-            self.begin_column[row] = self.size + len(self.behind)
-            self.behind += decoded
-            self.end_column[row] = self.size + len(self.behind)
-        else:
-            while skip < self.end - self.begin:
-                seen |= self.word(skip)
-                skip += 8
-            if seen & _NOT_ASCII != 0:
-                self.text()
-            self.begin_column[row] = self.begin
-            self.end_column[row] = self.end
-        return 0
+        return result
 
     @cython.cfunc
     @cython.exceptval(check=False)
-    @cython.boundscheck(False)
-    @cython.initializedcheck(False)
-    def word(self, skip: cython.Py_ssize_t) -> cython.ulonglong:
-        """Up to eight bytes of the string just found, as one number."""
-        value: cython.ulonglong = 0
-        i: cython.Py_ssize_t
-        for i in range(min(8, self.end - self.begin - skip)):
-            value |= cython.cast(cython.ulonglong, self.data[self.begin + skip + i]) << (8 * i)
-        return value
-
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    @cython.boundscheck(False)
-    @cython.initializedcheck(False)
     def number(self) -> cython.ulonglong:
         """A whole number below 2**63, in its only form."""
         first: cython.int = self.peek()
@@ -296,6 +264,54 @@ def _hex4(raw: bytes, position: cython.Py_ssize_t) -> cython.longlong:
     return value
 
 
+@cython.final
+@cython.cclass
+class Columns:
+    """What a scan fills, with a pointer to the memory of each.
+
+    Invariant: a tensor takes at least _ENTRY_NBYTES of the header and a dimension two, so
+    the columns have room for as many as the header can hold, and for one that is not complete.
+    A name with escapes is decoded and put behind the header; its span is there.
+    """
+
+    codes: Any
+    dims: Any
+    dim_offsets: Any
+    begins: Any
+    ends: Any
+    name_begins: Any
+    name_ends: Any
+    code: cython.p_uchar
+    dim: cython.p_longlong
+    dim_offset: cython.p_longlong
+    tensor_begin: cython.p_longlong
+    tensor_end: cython.p_longlong
+    name_begin: cython.p_longlong
+    name_end: cython.p_longlong
+    behind: bytearray
+    rows: cython.Py_ssize_t
+    dtype_at: cython.Py_ssize_t
+    dtype_nbytes: cython.Py_ssize_t
+    dtype: cython.int
+
+    def __init__(self, nbytes: cython.Py_ssize_t) -> None:
+        capacity: cython.Py_ssize_t = nbytes // _ENTRY_NBYTES + 1
+        self.codes = np.empty(capacity, np.uint8)
+        self.dims = np.empty(nbytes // 2 + 1, np.int64)
+        self.dim_offsets = np.zeros(capacity + 1, np.int64)
+        self.begins, self.ends = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
+        self.name_begins, self.name_ends = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
+        self.code = uchars_out(self.codes)
+        self.dim = longlongs_out(self.dims)
+        self.dim_offset = longlongs_out(self.dim_offsets)
+        self.tensor_begin, self.tensor_end = longlongs_out(self.begins), longlongs_out(self.ends)
+        self.name_begin, self.name_end = longlongs_out(self.name_begins), longlongs_out(self.name_ends)
+        self.behind = bytearray()
+        self.rows = 0
+        self.dtype_at = self.dtype = 0
+        self.dtype_nbytes = -1
+
+
 def scan(
     header: bytes,
     dtypes: dict[bytes, int],
@@ -304,198 +320,158 @@ def scan(
     max_rank: cython.longlong,
     max_name: cython.longlong,
 ) -> tuple[Any, ...]:
-    """Fault, byte, tensor; metadata or None; dtype codes, dims, dim offsets, begins, ends; the names.
+    """Fault, byte, row; metadata or None; dtype codes, dims, dim offsets, begins, ends; the names.
 
     The names are a text, which is the header or begins with it, and their begins and ends in it.
     """
-    room: cython.Py_ssize_t = len(header) // _ENTRY_NBYTES + 1
-    name_columns: Any = (np.empty(room, np.int64), np.empty(room, np.int64))
-    cursor: Cursor = Cursor(header, *name_columns)
-    codes: Any = np.empty(room, np.uint8)
-    dims: Any = np.empty(cursor.size // 2 + 1, np.int64)
-    dim_offsets: Any = np.zeros(room + 1, np.int64)
-    begins: Any = np.empty(room, np.int64)
-    ends: Any = np.empty(room, np.int64)
-    pairs: Any = _tensors(
-        cursor, dtypes, bits, max_tensors, max_rank, max_name,
-        memoryview(codes), memoryview(dims), memoryview(dim_offsets), memoryview(begins), memoryview(ends),
-    )  # fmt: skip
+    cursor: Cursor = Cursor(header)
+    columns: Columns = Columns(cursor.size)
+    metadata: Any = _entries(cursor, columns, dtypes, uchars_in(bits), max_tensors, max_rank, max_name)
     _padding(cursor)
-    count: cython.Py_ssize_t = cursor.count
-    text: bytes = header + bytes(cursor.behind) if cursor.behind else header
+    rows: cython.Py_ssize_t = columns.rows
+    text: bytes = header + bytes(columns.behind) if columns.behind else header
     return (
         cursor.fault,
         cursor.fault_position,
-        count - 1,
-        pairs,
-        codes[:count].copy(),
-        dims[: dim_offsets[count]].copy(),
-        dim_offsets[: count + 1].copy(),
-        begins[:count].copy(),
-        ends[:count].copy(),
-        (text, *(column[:count].copy() for column in name_columns)),
+        rows - 1,
+        metadata,
+        columns.codes[:rows].copy(),
+        columns.dims[: columns.dim_offsets[rows]].copy(),
+        columns.dim_offsets[: rows + 1].copy(),
+        columns.begins[:rows].copy(),
+        columns.ends[:rows].copy(),
+        (text, columns.name_begins[:rows].copy(), columns.name_ends[:rows].copy()),
     )
 
 
 @cython.cfunc
-def _tensors(
+def _entries(
     cursor: Cursor,
+    columns: Columns,
     dtypes: Any,
-    bits: cython.const[cython.uchar][::1],
+    bits: cython.p_const_uchar,
     max_tensors: cython.longlong,
     max_rank: cython.longlong,
     max_name: cython.longlong,
-    codes: cython.uchar[::1],
-    dims: cython.longlong[::1],
-    dim_offsets: cython.longlong[::1],
-    begins: cython.longlong[::1],
-    ends: cython.longlong[::1],
 ) -> object:
     """Fills the columns and returns the metadata."""
-    pairs: Any = None
+    metadata: Any = None
+    start: cython.Py_ssize_t
     cursor.take(0x7B)
-    if cursor.peek() == 0x7D:
-        cursor.position += 1
+    if cursor.ends(0x7D):
         return None
-    going: cython.int = 1
-    while going and cursor.fault == 0:
+    while cursor.fault == 0:
         cursor.peek()
-        start: cython.Py_ssize_t = cursor.position
+        start = cursor.position
         cursor.string()
-        if cursor.end - cursor.begin > max_name and cursor.fault == 0:
+        if cursor.fault == 0 and cursor.end - cursor.begin > max_name:
             cursor.fail(LIMIT_NAME, start)
-        if cursor.fault != 0:
-            return pairs
         if _is_metadata(cursor):
-            cursor.take(0x3A)
-            if pairs is not None:
+            if metadata is not None:
                 cursor.fail(METADATA_TWICE, start)
-            pairs = _metadata(cursor)
+            cursor.take(0x3A)
+            metadata = _metadata(cursor)
         else:
-            if cursor.count >= max_tensors:
+            if columns.rows >= max_tensors:
                 cursor.fail(LIMIT_TENSORS, start)
-                return pairs
-            cursor.name(cursor.count)
+            _name(cursor, columns)
             cursor.take(0x3A)
             if cursor.fault != 0:
-                return pairs
-            cursor.count += 1
-            _tensor(cursor, dtypes, bits, max_rank, cursor.count - 1, codes, dims, dim_offsets, begins, ends)
-        going = cursor.more(0x7D)
-    return pairs
+                break
+            columns.rows += 1
+            _tensor(cursor, columns, columns.rows - 1, dtypes, bits, max_rank)
+        if cursor.more(0x7D) == 0:
+            break
+    return metadata
+
+
+@cython.cfunc
+def _name(cursor: Cursor, columns: Columns) -> cython.int:
+    """Keeps the string just found as the name of the next row."""
+    row: cython.Py_ssize_t = columns.rows
+    if cursor.fault != 0:
+        return 0
+    if cursor.escaped:
+        text: Any = cursor.text()
+        columns.name_begin[row] = cursor.size + len(columns.behind)
+        columns.behind += text.encode("utf-8")
+        columns.name_end[row] = cursor.size + len(columns.behind)
+        return 0
+    if not is_ascii(cursor.data, cursor.begin, cursor.end):
+        cursor.text()
+    columns.name_begin[row] = cursor.begin
+    columns.name_end[row] = cursor.end
+    return 0
 
 
 @cython.cfunc
 def _is_metadata(cursor: Cursor) -> cython.bint:
     if cursor.escaped:
         return cursor.text() == "__metadata__"
-    return cursor.end - cursor.begin == 12 and cursor.word(0) == _WORD_METADA and cursor.word(8) == _WORD_TA
+    return cursor.end - cursor.begin == 12 and same(cursor.data, cursor.begin, b"__metadata__", 0, 12)
 
 
 @cython.cfunc
 def _metadata(cursor: Cursor) -> object:
-    pairs: list[Any] = []
+    pairs: dict[Any, Any] = {}
+    start: cython.Py_ssize_t
     if cursor.peek() != 0x7B:
         cursor.fail(METADATA, cursor.position)
+    cursor.take(0x7B)
+    if cursor.ends(0x7D):
         return pairs
-    cursor.position += 1
-    if cursor.peek() == 0x7D:
-        cursor.position += 1
-        return pairs
-    going: cython.int = 1
-    while going and cursor.fault == 0:
+    while cursor.fault == 0:
+        cursor.peek()
+        start = cursor.position
         cursor.string()
         key: object = cursor.text()
+        if key in pairs:
+            cursor.fail(KEY_TWICE, start)
         cursor.take(0x3A)
         if cursor.peek() != 0x22:
             cursor.fail(METADATA, cursor.position)
         cursor.string()
-        pairs.append((key, cursor.text()))
-        going = cursor.more(0x7D)
+        pairs[key] = cursor.text()
+        if cursor.more(0x7D) == 0:
+            break
     return pairs
 
 
 @cython.cfunc
 def _tensor(
     cursor: Cursor,
-    dtypes: Any,
-    bits: cython.const[cython.uchar][::1],
-    max_rank: cython.longlong,
+    columns: Columns,
     row: cython.Py_ssize_t,
-    codes: cython.uchar[::1],
-    dims: cython.longlong[::1],
-    dim_offsets: cython.longlong[::1],
-    begins: cython.longlong[::1],
-    ends: cython.longlong[::1],
+    dtypes: Any,
+    bits: cython.p_const_uchar,
+    max_rank: cython.longlong,
 ) -> cython.int:
     """One entry. With a fault, the columns of its row are not used."""
     seen: cython.int = 0
-    going: cython.int = 1
     field: cython.int
-    filled: cython.Py_ssize_t = dim_offsets[row]
-    product: cython.ulonglong = 1
-    empty: cython.bint = False
-    begin: cython.ulonglong = 0
-    end: cython.ulonglong = 0
-    size: cython.ulonglong
-    dim: cython.ulonglong
-    at: cython.Py_ssize_t
-    dim_offsets[row + 1] = filled
+    elements: cython.ulonglong = 0
+    opening: cython.Py_ssize_t
+    columns.dim_offset[row + 1] = columns.dim_offset[row]
     cursor.take(0x7B)
-    opening: cython.Py_ssize_t = cursor.position - 1
-    while going and cursor.fault == 0:
+    opening = cursor.position - 1
+    while cursor.fault == 0:
         field = _field(cursor)
         if field & seen:
             cursor.fail(FIELD_TWICE, cursor.begin - 1)
         seen |= field
         cursor.take(0x3A)
-        if cursor.fault != 0:
-            return 0
         if field == _DTYPE:
-            codes[row] = _dtype(cursor, dtypes)
+            columns.code[row] = _dtype(cursor, columns, dtypes)
         elif field == _SHAPE:
-            cursor.take(0x5B)
-            if cursor.peek() == 0x5D:
-                cursor.position += 1
-            else:
-                while True:
-                    cursor.peek()
-                    at = cursor.position
-                    dim = cursor.number()
-                    if filled - dim_offsets[row] >= max_rank:
-                        cursor.fail(LIMIT_RANK, at)
-                    if dim > 1 and product > _MAX // dim:
-                        cursor.fail(DIMS, at)
-                    if cursor.fault != 0:
-                        return 0
-                    if dim == 0:
-                        empty = True
-                    else:
-                        product *= dim
-                    dims[filled] = dim
-                    filled += 1
-                    if cursor.more(0x5D) == 0:
-                        break
+            elements = _shape(cursor, columns, row, max_rank)
         else:
-            cursor.take(0x5B)
-            begin = cursor.number()
-            cursor.take(0x2C)
-            end = cursor.number()
-            cursor.take(0x5D)
-        going = cursor.more(0x7D)
-    if cursor.fault == 0 and seen != _DTYPE | _SHAPE | _OFFSETS:
+            _offsets(cursor, columns, row)
+        if cursor.more(0x7D) == 0:
+            break
+    if seen != _DTYPE | _SHAPE | _OFFSETS:
         cursor.fail(FIELD_MISSING, opening)
-    if cursor.fault != 0:
-        return 0
-    size = bits[codes[row]]
-    if product > _MAX // size:
-        return cursor.fail(DIMS, opening)
-    size = 0 if empty else size * product
-    if end < begin or size % 8 != 0 or end - begin != size // 8:
-        return cursor.fail(SIZE, opening)
-    begins[row] = begin
-    ends[row] = end
-    dim_offsets[row + 1] = filled
+    if cursor.fault == 0:
+        _check_size(cursor, columns, row, elements, bits[columns.code[row]], opening)
     return 0
 
 
@@ -507,35 +483,101 @@ def _field(cursor: Cursor) -> cython.int:
     nbytes: cython.Py_ssize_t = cursor.end - cursor.begin
     if cursor.fault != 0:
         return 0
-    if nbytes == 5 and cursor.word(0) == _WORD_DTYPE:
+    if nbytes == 5 and same(cursor.data, cursor.begin, b"dtype", 0, 5):
         return _DTYPE
-    if nbytes == 5 and cursor.word(0) == _WORD_SHAPE:
+    if nbytes == 5 and same(cursor.data, cursor.begin, b"shape", 0, 5):
         return _SHAPE
-    if nbytes == 12 and cursor.word(0) == _WORD_DATA_OFF and cursor.word(8) == _WORD_SETS:
+    if nbytes == 12 and same(cursor.data, cursor.begin, b"data_offsets", 0, 12):
         return _OFFSETS
     return cursor.fail(FIELD, cursor.begin - 1)
 
 
 @cython.cfunc
-def _dtype(cursor: Cursor, dtypes: Any) -> cython.int:
+def _dtype(cursor: Cursor, columns: Columns, dtypes: Any) -> cython.int:
     """The code of the dtype that comes next. Most tensors have that of the one before them."""
     cursor.string()
     nbytes: cython.Py_ssize_t = cursor.end - cursor.begin
     if cursor.fault != 0:
         return 0
-    if nbytes == 0 or nbytes > 16:
-        return cursor.fail(DTYPE, cursor.begin - 1)
-    low: cython.ulonglong = cursor.word(0)
-    high: cython.ulonglong = cursor.word(8)
-    if low != cursor.dtype_low or high != cursor.dtype_high:
+    if nbytes != columns.dtype_nbytes or not same(cursor.data, cursor.begin, cursor.data, columns.dtype_at, nbytes):
         code: cython.longlong = dtypes.get(cursor.header[cursor.begin : cursor.end], -1)
         if code < 0:
             return cursor.fail(DTYPE, cursor.begin - 1)
-        cursor.dtype_low, cursor.dtype_high, cursor.dtype = low, high, code
-    return cursor.dtype
+        columns.dtype_at, columns.dtype_nbytes, columns.dtype = cursor.begin, nbytes, code
+    return columns.dtype
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
+def _shape(cursor: Cursor, columns: Columns, row: cython.Py_ssize_t, max_rank: cython.longlong) -> cython.ulonglong:
+    """The dimensions: the number of elements, of which a zero makes none.
+
+    The product of the others must stay below 2**63, too: nobody should have to multiply in a certain order.
+    """
+    first: cython.longlong = columns.dim_offset[row]
+    filled: cython.longlong = first
+    product: cython.ulonglong = 1
+    empty: cython.bint = False
+    dim: cython.ulonglong
+    at: cython.Py_ssize_t
+    cursor.take(0x5B)
+    if cursor.ends(0x5D):
+        return 1
+    while cursor.fault == 0:
+        cursor.peek()
+        at = cursor.position
+        dim = cursor.number()
+        if filled - first >= max_rank:
+            cursor.fail(LIMIT_RANK, at)
+        if dim > 1 and product > _MAX // dim:
+            cursor.fail(DIMS, at)
+        if cursor.fault != 0:
+            break
+        if dim == 0:
+            empty = True
+        else:
+            product *= dim
+        columns.dim[filled] = dim
+        filled += 1
+        if cursor.more(0x5D) == 0:
+            break
+    columns.dim_offset[row + 1] = filled
+    return 0 if empty else product
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _offsets(cursor: Cursor, columns: Columns, row: cython.Py_ssize_t) -> cython.int:
+    cursor.take(0x5B)
+    columns.tensor_begin[row] = cursor.number()
+    cursor.take(0x2C)
+    columns.tensor_end[row] = cursor.number()
+    cursor.take(0x5D)
+    return 0
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _check_size(
+    cursor: Cursor,
+    columns: Columns,
+    row: cython.Py_ssize_t,
+    elements: cython.ulonglong,
+    bits: cython.ulonglong,
+    opening: cython.Py_ssize_t,
+) -> cython.int:
+    """The offsets span what dtype and shape ask for, in whole bytes."""
+    nbytes: cython.longlong = columns.tensor_end[row] - columns.tensor_begin[row]
+    if elements > _MAX // bits:
+        return cursor.fail(DIMS, opening)
+    elements *= bits
+    if nbytes < 0 or elements % 8 != 0 or cython.cast(cython.ulonglong, nbytes) != elements // 8:
+        return cursor.fail(SIZE, opening)
+    return 0
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
 def _padding(cursor: Cursor) -> cython.int:
     i: cython.Py_ssize_t
     if cursor.fault == 0:
@@ -561,59 +603,64 @@ def encode(
     `metadata` is the entry of the metadata, or empty. Name i is text[text_offsets[i]:text_offsets[i + 1]], with its
     quotes; the dtype of rank r is dtypes[dtype_offsets[r]:dtype_offsets[r + 1]].
     """
+    # A number takes at most 19 digits and a comma; the rest of an entry 112 bytes with its two offsets and its dtype.
     capacity: cython.Py_ssize_t = 16 + len(metadata) + len(text) + 112 * len(ranks) + 20 * len(dims)
     buffer: bytearray = bytearray(capacity)
-    out: cython.uchar[::1] = memoryview(buffer)
+    out: cython.p_uchar = uchars_out(buffer)
     position: cython.Py_ssize_t = _put(out, 0, b"{")
     position = _put(out, position, metadata)
     position = _put_tensors(
-        out, position, len(metadata) > 0, text, memoryview(text_offsets), ranks, dtypes, memoryview(dtype_offsets),
-        memoryview(dims), memoryview(dim_offsets), memoryview(ends),
+        out, position, len(metadata) > 0, uchars_in(text), longlongs_in(text_offsets), len(ranks), uchars_in(ranks),
+        uchars_in(dtypes), longlongs_in(dtype_offsets), longlongs_in(dims), longlongs_in(dim_offsets),
+        longlongs_in(ends),
     )  # fmt: skip
     position = _put(out, position, b"}")
     while position % 8 != 0:
         out[position] = 0x20
         position += 1
-    del out
+    if not cython.compiled:
+        out.release()
     del buffer[position:]
     return buffer
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
 def _put_tensors(
-    out: cython.uchar[::1],
+    out: cython.p_uchar,
     position: cython.Py_ssize_t,
     comma: cython.bint,
-    text: cython.const[cython.uchar][::1],
-    text_offsets: cython.const[cython.longlong][::1],
-    ranks: cython.const[cython.uchar][::1],
-    dtypes: cython.const[cython.uchar][::1],
-    dtype_offsets: cython.const[cython.longlong][::1],
-    dims: cython.const[cython.longlong][::1],
-    dim_offsets: cython.const[cython.longlong][::1],
-    ends: cython.const[cython.longlong][::1],
+    text: cython.p_const_uchar,
+    text_offsets: cython.p_const_longlong,
+    count: cython.Py_ssize_t,
+    ranks: cython.p_const_uchar,
+    dtypes: cython.p_const_uchar,
+    dtype_offsets: cython.p_const_longlong,
+    dims: cython.p_const_longlong,
+    dim_offsets: cython.p_const_longlong,
+    ends: cython.p_const_longlong,
 ) -> cython.Py_ssize_t:
-    open_dtype: cython.const[cython.uchar][::1] = b':{"dtype":"'
-    open_shape: cython.const[cython.uchar][::1] = b'","shape":['
-    open_offsets: cython.const[cython.uchar][::1] = b'],"data_offsets":['
+    open_dtype: cython.p_const_uchar = b':{"dtype":"'
+    open_shape: cython.p_const_uchar = b'","shape":['
+    open_offsets: cython.p_const_uchar = b'],"data_offsets":['
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     begin: cython.longlong = 0
-    for row in range(len(ranks)):
+    for row in range(count):
         if comma:
             out[position] = 0x2C
             position += 1
         comma = True
         position = _put_slice(out, position, text, text_offsets[row], text_offsets[row + 1])
-        position = _put_slice(out, position, open_dtype, 0, len(open_dtype))
+        position = _put_slice(out, position, open_dtype, 0, 11)
         position = _put_slice(out, position, dtypes, dtype_offsets[ranks[row]], dtype_offsets[ranks[row] + 1])
-        position = _put_slice(out, position, open_shape, 0, len(open_shape))
+        position = _put_slice(out, position, open_shape, 0, 11)
         for i in range(dim_offsets[row], dim_offsets[row + 1]):
             if i > dim_offsets[row]:
                 out[position] = 0x2C
                 position += 1
             position = _put_number(out, position, dims[i])
-        position = _put_slice(out, position, open_offsets, 0, len(open_offsets))
+        position = _put_slice(out, position, open_offsets, 0, 18)
         position = _put_number(out, position, begin)
         out[position] = 0x2C
         position = _put_number(out, position + 1, ends[row])
@@ -625,30 +672,26 @@ def _put_tensors(
 
 
 @cython.cfunc
-def _put(
-    out: cython.uchar[::1], position: cython.Py_ssize_t, data: cython.const[cython.uchar][::1]
-) -> cython.Py_ssize_t:
-    return _put_slice(out, position, data, 0, len(data))
+def _put(out: cython.p_uchar, position: cython.Py_ssize_t, data: bytes) -> cython.Py_ssize_t:
+    return _put_slice(out, position, uchars_in(data), 0, len(data))
 
 
 @cython.cfunc
 @cython.exceptval(check=False)
 def _put_slice(
-    out: cython.uchar[::1],
+    out: cython.p_uchar,
     position: cython.Py_ssize_t,
-    data: cython.const[cython.uchar][::1],
+    data: cython.p_const_uchar,
     begin: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    i: cython.Py_ssize_t
-    for i in range(begin, end):
-        out[position + i - begin] = data[i]
+    copy(out, position, data, begin, end - begin)
     return position + end - begin
 
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _put_number(out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulonglong) -> cython.Py_ssize_t:
+def _put_number(out: cython.p_uchar, position: cython.Py_ssize_t, value: cython.ulonglong) -> cython.Py_ssize_t:
     width: cython.Py_ssize_t = 1
     i: cython.Py_ssize_t
     rest: cython.ulonglong = value // 10

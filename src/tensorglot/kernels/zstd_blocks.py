@@ -11,6 +11,10 @@ try:
     import cython
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
+if cython.compiled:
+    from cython.cimports.tensorglot.kernels.primitives import little
+else:
+    from tensorglot.kernels.primitives import little
 
 MORE = 0
 LAST = 1
@@ -23,13 +27,15 @@ def walk(window: bytes, at: cython.longlong, position: cython.longlong, max_bloc
     (MORE, where the next header is, beyond the window), (LAST, the end of the last
     block), or (BAD, the header of a block that zstd forbids).
     """
-    p: cython.p_uchar = window
-    size: cython.longlong = len(window)
+    data: cython.p_const_uchar = window
+    end: cython.longlong = at + len(window)
     header: cython.longlong
     nbytes: cython.longlong
     kind: cython.longlong
-    while position >= at and position + 3 <= at + size:
-        header = p[position - at] | p[position - at + 1] << 8 | p[position - at + 2] << 16
+    # A header is read only where its three bytes lie in the window. A block is at most max_block long, so that
+    # the position cannot overflow before it leaves the window.
+    while position >= at and position + 3 <= end:
+        header = little(data, position - at, 3)
         kind = (header >> 1) & 3
         nbytes = header >> 3
         if kind == 3 or nbytes > max_block:

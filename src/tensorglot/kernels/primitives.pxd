@@ -1,0 +1,190 @@
+# The C forms of `primitives.py`, compiled into every kernel that names them. Each has
+# the meaning that its docstring says there; tests compare the two through the kernels.
+#
+# None checks a bound. The caller has compared begin and end with the memory it holds.
+
+from libc.string cimport memchr, memcmp, memcpy
+
+
+cdef enum:
+    INVALID = -1
+    ENDS = -2
+
+
+cdef inline const unsigned char* uchars_in(const unsigned char[::1] view) noexcept:
+    return &view[0]
+
+
+cdef inline unsigned char* uchars_out(unsigned char[::1] view) noexcept:
+    return &view[0]
+
+
+cdef inline const long long* longlongs_in(const long long[::1] view) noexcept:
+    return &view[0]
+
+
+cdef inline long long* longlongs_out(long long[::1] view) noexcept:
+    return &view[0]
+
+
+cdef inline const unsigned int* uints_in(const unsigned int[::1] view) noexcept:
+    return &view[0]
+
+
+cdef inline unsigned int* uints_out(unsigned int[::1] view) noexcept:
+    return &view[0]
+
+
+cdef inline bytes bytes_of(const unsigned char* data, Py_ssize_t begin, Py_ssize_t end):
+    return data[begin:end]
+
+
+cdef inline unsigned int u32(const unsigned char* data, Py_ssize_t at) noexcept nogil:
+    # Compilers turn this into one load.
+    return (
+        data[at]
+        | <unsigned int>data[at + 1] << 8
+        | <unsigned int>data[at + 2] << 16
+        | <unsigned int>data[at + 3] << 24
+    )
+
+
+cdef inline long long i32(const unsigned char* data, Py_ssize_t at) noexcept nogil:
+    return <int>u32(data, at)
+
+
+cdef inline unsigned long long little(const unsigned char* data, Py_ssize_t at, Py_ssize_t nbytes) noexcept nogil:
+    cdef unsigned long long value = 0
+    cdef Py_ssize_t i
+    if nbytes == 4:
+        return u32(data, at)
+    if nbytes == 8:
+        return u32(data, at) | <unsigned long long>u32(data, at + 4) << 32
+    for i in range(nbytes):
+        value |= <unsigned long long>data[at + i] << (8 * i)
+    return value
+
+
+cdef inline unsigned long long word(const unsigned char* data, Py_ssize_t at) noexcept nogil:
+    cdef unsigned long long value
+    memcpy(&value, data + at, 8)
+    return value
+
+
+cdef inline void copy(
+    unsigned char* out, Py_ssize_t to, const unsigned char* data, Py_ssize_t at, Py_ssize_t nbytes
+) noexcept nogil:
+    memcpy(out + to, data + at, nbytes)
+
+
+cdef inline void copy_run(
+    unsigned char* out,
+    Py_ssize_t to,
+    Py_ssize_t out_end,
+    const unsigned char* data,
+    Py_ssize_t at,
+    Py_ssize_t data_end,
+    Py_ssize_t nbytes,
+    Py_ssize_t stride,
+) noexcept nogil:
+    # A run of up to `stride` bytes takes the same number of steps as any other, which the processor foresees.
+    # The bytes behind it that are read and written lie before both ends; later runs overwrite them.
+    cdef Py_ssize_t i
+    if nbytes <= stride and stride <= out_end - to and stride <= data_end - at:
+        for i in range(0, stride, 32):
+            memcpy(out + to + i, data + at + i, 32)
+    elif nbytes > 0:
+        memcpy(out + to, data + at, nbytes)
+
+
+cdef inline bint same(
+    const unsigned char* data, Py_ssize_t at, const unsigned char* other, Py_ssize_t other_at, Py_ssize_t nbytes
+) noexcept nogil:
+    return memcmp(data + at, other + other_at, nbytes) == 0
+
+
+cdef inline Py_ssize_t zero_byte(const unsigned char* data, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const unsigned char* found = <const unsigned char*>memchr(data + begin, 0, end - begin)
+    return -1 if found == NULL else found - data
+
+
+cdef inline bint is_ascii(const unsigned char* data, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef unsigned long long seen = 0
+    cdef Py_ssize_t at = begin
+    while end - at >= 8:
+        seen |= word(data, at)
+        at += 8
+    while at < end:
+        seen |= data[at]
+        at += 1
+    return seen & 0x8080808080808080ULL == 0
+
+
+cdef inline long long code_point(const unsigned char* data, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
+    cdef int first = data[at]
+    cdef int low = 0x80
+    cdef int high = 0xBF
+    cdef Py_ssize_t following
+    cdef Py_ssize_t i
+    cdef long long code
+    if first < 0x80:
+        return first
+    if first < 0xC2 or first > 0xF4:
+        return INVALID
+    following = 1 if first < 0xE0 else 2 if first < 0xF0 else 3
+    code = first & (0x3F >> following)
+    # The second byte alone tells overlong forms, surrogates and what is beyond U+10FFFF.
+    if first == 0xE0:
+        low = 0xA0
+    elif first == 0xED:
+        high = 0x9F
+    elif first == 0xF0:
+        low = 0x90
+    elif first == 0xF4:
+        high = 0x8F
+    for i in range(at + 1, at + 1 + following):
+        if i >= end:
+            return ENDS
+        if data[i] < low or data[i] > high:
+            return INVALID
+        code = code << 6 | data[i] & 0x3F
+        low = 0x80
+        high = 0xBF
+    return code
+
+
+cdef inline Py_ssize_t code_point_nbytes(long long code) noexcept nogil:
+    return 1 if code < 0x80 else 2 if code < 0x800 else 3 if code < 0x10000 else 4
+
+
+cdef inline Py_ssize_t invalid_utf8(const unsigned char* data, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef Py_ssize_t at = begin
+    cdef long long code
+    while at < end:
+        if end - at >= 8 and word(data, at) & 0x8080808080808080ULL == 0:
+            at += 8
+            continue
+        code = code_point(data, at, end)
+        if code < 0:
+            return at
+        at += code_point_nbytes(code)
+    return -1
+
+
+cdef inline bint exceeds(long long count, long long size, long long most) noexcept nogil:
+    if count < 0x80000000LL and size < 0x80000000LL:
+        return count * size > most
+    return size != 0 and count > most // size
+
+
+cdef inline Py_ssize_t varint_nbytes(long long value) noexcept nogil:
+    cdef Py_ssize_t nbytes = 1
+    while value > 127:
+        value >>= 7
+        nbytes += 1
+    return nbytes
+
+
+cdef inline Py_ssize_t run_stride(long long nbytes, long long count) noexcept nogil:
+    cdef long long mean = nbytes // count if count > 0 else 0
+    return min(256, (2 * mean + 31) // 32 * 32) if mean > 0 else 32
