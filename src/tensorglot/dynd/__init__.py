@@ -15,9 +15,10 @@ If bytes are accepted, serializing the result gives the same bytes again.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, MutableMapping
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +39,10 @@ from tensorglot.dynd.coerce.value import (
 )
 from tensorglot.dynd.export.numpy import to_numpy
 from tensorglot.dynd.export.python import to_python
-from tensorglot.dynd.merkle import Link, found_in
+from tensorglot.dynd.merkle import Link, found_in, load_links, save_links
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Value
-from tensorglot.errors import FormatError
+from tensorglot.errors import FormatError, InputError
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.algebra import ANY, Array
@@ -71,7 +72,7 @@ __all__ = [
 ]
 
 
-Profile: TypeAlias = Literal["exchange", "dag"]
+Profile = Literal["exchange", "dag"]
 
 
 class Writable(Protocol):
@@ -161,13 +162,15 @@ def to_cbor(
     limits: Limits = DEFAULT,
 ) -> bytes:
     """A value as CBOR: for exchange, or as a DAG-CBOR node, with its bytes in it or in a store."""
+    _check_profile(profile)
     if profile == "exchange":
         return cbor.to_exchange(as_value(value, None if type is None else as_type(type)), limits)
     tensor = array(value, type)
     if store is None:
         data = bytes(serialize(tensor))
         return cbor.to_dag(tensor.type, data, len(data))
-    link, size = data_cid(tensor_pieces(tensor), lambda cid, block: store.__setitem__(cid, bytes(block)))
+    save_links(tensor, store)
+    link, size = data_cid(tensor_pieces(tensor), store.__setitem__)
     return cbor.to_dag(tensor.type, link, size)
 
 
@@ -180,14 +183,25 @@ def from_cbor(
     limits: Limits = DEFAULT,
 ) -> Tensor:
     """The value of CBOR bytes. They say its type; one that is given must be the same."""
+    _check_profile(profile)
+    wanted = None if type is None else as_type(type)
     raw = inputs.Memory(data).window.tobytes()
+    content: bytes | memoryview
     if profile == "exchange":
         found, content = cbor.from_exchange(raw, limits)
     else:
         found, content = cbor.from_dag(raw, None if store is None else partial(found_in, store), limits)
-    if type is not None and as_type(type) != found:
-        raise FormatError(f"a value of type {found}, not {as_type(type)}", rule="dynd.cbor.type")
-    return to_tensor(_decoded(content, found, limits))
+    if wanted not in (None, found):
+        raise FormatError(f"a value of type {found}, expected {wanted}", rule="dynd.cbor.type")
+    value = _decoded(content, found, limits)
+    return to_tensor(value if store is None else load_links(value, store))
+
+
+def _check_profile(profile: str) -> None:
+    if not isinstance(profile, str) or profile not in get_args(Profile):
+        raise InputError(
+            f"profile is one of {', '.join(get_args(Profile))}, not {reprlib.repr(profile)}", rule="dynd.cbor.profile"
+        )
 
 
 def tolist(tensor: Tensor) -> Any:

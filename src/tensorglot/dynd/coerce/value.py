@@ -36,8 +36,10 @@ from tensorglot.model.types.text import parse
 __all__ = ["as_tensor", "as_type", "as_value", "is_block", "tensor_nbytes", "tensor_pieces", "typeof", "value_pieces"]
 
 
-def as_type(type: Type | str) -> Type:
-    return parse(type) if isinstance(type, str) else type
+def as_type(given: Type | str) -> Type:
+    if not isinstance(given, Type | str):
+        raise InputError(f"a type is a Type or its text, not {type(given).__name__}", rule="dynd.type")
+    return parse(given) if isinstance(given, str) else given
 
 
 def _bridge(value: Any) -> Any | None:
