@@ -318,7 +318,8 @@ def _check_expansion(cid: CID, fetch: Fetch, nbytes: int | None) -> None:
 
 def _chunk_links(cid: CID, fetch: Fetch, nbytes: int | None, seen: set[CID] | None = None) -> Iterator[tuple[CID, int]]:
     """The links and sizes of all chunks of a tree; with `seen`, each different one once."""
-    size = _chunk_node(_checked(cid, fetch))[1]
+    root = _chunk_node(_checked(cid, fetch))
+    size = root[1]
     _check_size(cid, size, nbytes)
     capacity = CHUNK_NBYTES  # the most bytes below a link of some level
     while capacity < size:
@@ -335,7 +336,7 @@ def _chunk_links(cid: CID, fetch: Fetch, nbytes: int | None, seen: set[CID] | No
         if link.codec == RAW:
             yield link, size
             continue
-        links, stated = _chunk_node(_checked(link, fetch))
+        links, stated = root if link is cid else _chunk_node(_checked(link, fetch))
         capacity //= FANOUT
         starts = range(0, size, capacity)
         if stated != size or len(links) != len(starts):
