@@ -256,8 +256,8 @@ def test_nodes_that_are_none(block):
         decode_node(bytes.fromhex(block))
 
 
-ODD = [None, 5, -1, 2**70, 5.5, True, "x", "é", "b\udc80", "b" * 10**6, b"x", bytearray(3), memoryview(b"\xff" * 3)[::2],
-       [1], {}, (1,), object(), float("nan"), np.arange(5)[::2], np.zeros((2, 2)), np.array([None])]  # fmt: skip
+ODD = [None, 5, -1, 2**70, 5.5, True, "x", "é", "b\udc80", "b" * 10**6, b"x", bytearray(3), [1], {}, (1,), object(),
+       memoryview(b"\xff" * 3)[::2], float("nan"), np.arange(5)[::2], np.zeros((2, 2)), np.array([None])]  # fmt: skip
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: f"{type(odd).__name__} {str(odd)[:10]!a}")
