@@ -59,6 +59,9 @@ Sink: TypeAlias = "Callable[[CID, bytes], object]"
 Fetch: TypeAlias = "Callable[[CID], Any]"
 
 _LINK_TAG = 42
+_LINK_HEAD = bytes.fromhex("d82a582500")
+"""Tag 42, a byte string of 37 bytes, and the 0 before the CID."""
+_LINK_NBYTES = len(_LINK_HEAD) + 4 + DIGEST_NBYTES
 _PROFILE = cbor.Profile(
     indefinite=False,
     long_heads=False,
@@ -292,7 +295,7 @@ def data_blocks(cid: CID, fetch: Fetch, nbytes: int | None = None) -> Iterator[b
 
 def data_bytes(cid: CID, fetch: Fetch, nbytes: int | None = None) -> memoryview:
     """All data that a link names, read-only and in memory of its own."""
-    if cid.codec == DAG_CBOR:
+    if cid.codec == DAG_CBOR and (nbytes is None or nbytes > _MOST_PER_STORED * CHUNK_NBYTES):
         _check_expansion(cid, fetch, nbytes)
     out = bytearray()
     try:
@@ -370,10 +373,13 @@ def _other_tree(cid: CID) -> FormatError:
 
 def _chunk_node(block: bytes) -> tuple[list[CID], int]:
     """The links of a node of chunks, and the number of bytes below it."""
-    node = decode_node(block)
-    if isinstance(node, dict) and node.keys() == {"chunks", "size"}:
-        links, size = node["chunks"], node["size"]
-        whole = isinstance(links, list) and all(isinstance(link, CID) for link in links)
-        if whole and type(size) is int and 0 < size < 1 << 63:
-            return links, size
+    cbor.check(block, _PROFILE)
+    cursor = cbor.Cursor(block, rule="cid.tree")
+    if cursor.count("a node", cbor.MAP) == 2 and cursor.text("size") == "size":
+        size = cursor.uint("size")
+        if cursor.text("chunks") == "chunks" and 0 < size < 1 << 63:
+            count = cursor.count("chunks")
+            links = [block[at : at + _LINK_NBYTES] for at in range(cursor.pos, len(block), _LINK_NBYTES)]
+            if len(links) == count and all(link.startswith(_LINK_HEAD) for link in links):
+                return [CID.from_bytes(link[len(_LINK_HEAD) :]) for link in links], size
     raise FormatError("not a node of chunks", rule="cid.tree")
