@@ -160,6 +160,18 @@ def test_the_suffix_is_that_of_one_packed_value(tmp_path):
     assert (tmp_path / "y.dynd").read_bytes() == unhex(data)
 
 
+@pytest.mark.skipif(not HAS_TIMES, reason="a tree without tables of tensors")
+def test_a_table_of_tensors_is_an_archive(tmp_path):
+    text, value, data = rows("dynd")[-2].values
+    (row,) = json.loads(value)["$value"]["tensors"]
+    path = tmp_path / "x.dynd"
+    path.write_bytes(unhex(data))
+    with tg.open(path) as archive:
+        assert list(archive) == [row["name"]]
+        assert str(archive["w"].type) == row["type"]
+        assert archive["w"].numpy().tolist() == [1, 2]
+
+
 def test_sources_cite_pages_that_exist():
     for path in (ROOT / "src").rglob("*.py"):
         for page in re.findall(r"[\w./-]+\.md\b", path.read_text()):
