@@ -162,7 +162,7 @@ def test_the_suffix_is_that_of_one_packed_value(tmp_path):
 
 @pytest.mark.skipif(not HAS_TIMES, reason="a tree without tables of tensors")
 def test_a_table_of_tensors_is_an_archive(tmp_path):
-    text, value, data = rows("dynd")[-2].values
+    _, value, data = rows("dynd")[-2].values
     (row,) = json.loads(value)["$value"]["tensors"]
     path = tmp_path / "x.dynd"
     path.write_bytes(unhex(data))
