@@ -67,6 +67,11 @@ class Naive:
             return (self.take(len(mark)), None)[1] if self.data.startswith(mark) else self.value(t)
         return self.value(t) if need(self.data[:1] in (b"\0", b"\1"), self.take(1)[0]) else None
 
+    def merkle(self, t):
+        if T.symbolic(t.element):
+            need(not T.symbolic(self.value(T.TypeType())))
+        return need(self.data[:4].hex() in ("01551e20", "01711e20"), self.take(36))
+
     def storage(self, t):
         out = np.empty(T.leading(t.element)[0][: len(t.axis)], object)
         stored, element = out.transpose(t.axis), t.element
@@ -88,7 +93,7 @@ READ = {
     T.String: lambda self, t: self.text(self.varint()),
     T.TypeType: lambda self, t: parse_canonical(self.text(self.varint())),
     T.Array: lambda self, t: (inner := self.value(T.TypeType()), self.value(inner)),
-    T.Merkle: lambda self, t: need(self.data[:4].hex() in ("01551e20", "01711e20"), self.take(36)),
+    T.Merkle: Naive.merkle,
     T.Option: lambda self, t: self.option(t.element),
     T.Pointer: lambda self, t: self.value(t.element),
     T.Fixed: lambda self, t: [self.value(t.element) for _ in range(t.size)],

@@ -23,6 +23,7 @@ LEAVES = [
     T.Array(T.ANY),
     T.Array(T.ANY),
     T.Merkle(T.Var(T.Bytes())),
+    T.Merkle(T.ANY),
 ]
 SYMBOLIC = ["Any", "T", "... * T", "N * int32", "(int32, ...) -> T", "{a: T, ...}", "A... * Fixed * T"]
 CHARACTERS = "aZ~ \0\n\x7f\x80éÿ߿ࠀ퟿�￿𐀀😀􏿿'\\"
@@ -106,7 +107,8 @@ def random_bytes(rng: Random, t: T.Type, boxes: int = 3) -> bytes:
         case T.TypeType():
             return sized(str(random_type(rng, 2)).encode() if rng.random() < 0.5 else rng.choice(SYMBOLIC).encode())
         case T.Merkle():
-            return bytes(block_cid(rng.randbytes(2), rng.choice([0x55, 0x71])))
+            link = bytes(block_cid(rng.randbytes(2), rng.choice([0x55, 0x71])))
+            return sized(str(random_type(rng, 1)).encode()) + link if T.symbolic(t.element) else link
         case T.Array():
             inner = random_type(rng, 1) if boxes else T.Var(T.String())
             return sized(str(inner).encode()) + random_bytes(rng, inner, max(0, boxes - 1))

@@ -1,4 +1,4 @@
-"""Files of DyND, nested values in other containers, and links."""
+"""Files of DyND, and nested values in other containers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from tensorglot import dynd
 from tensorglot.errors import (
     FormatError,
     InputError,
-    IntegrityError,
     LimitError,
-    TensorNotFound,
-    TruncatedError,
     UnsupportedError,
 )
 
@@ -267,63 +264,3 @@ def test_what_a_file_cannot_say():
         tg.dumps({"a": np.int8(0)}, format="dynd", metadata={"a": "b"})
     with pytest.raises(UnsupportedError):
         tg.dumps({"a": np.int8(0)}, format="dynd", attributes={"a": {"b": 1}})
-
-
-def test_links():
-    value = dynd.array(list(range(10)), "var * int64")
-    link = dynd.Link.to(value)
-    assert link.state == "mutable"
-    store = {}
-    cid = link.freeze(store)
-    assert link.state == "frozen"
-    assert store == {cid: bytes(value.serialize())}
-    assert str(dynd.Link.to(np.array([10, 20, 30], np.int32)).cid) == (
-        "bafkr4ibj2ndi3jybh2t2eqto4ypepn5uamjbuv23lipofvtcihlf3dtwim"
-    )
-
-    text = "var * merkle[var * int64]"
-    data = dynd.serialize([link, cid, str(cid)], text)
-    assert data == b"\x03" + bytes(cid) * 3
-    lazy = dynd.deserialize(data, text).tolist()[0]
-    assert lazy.state == "lazy"
-    assert lazy == link
-    with pytest.raises(InputError):
-        lazy.value
-    assert lazy.load(store).tolist() == list(range(10))
-    assert lazy.state == "frozen"
-    lazy.set([1])
-    assert lazy.state == "mutable"
-    assert lazy != link
-
-    empty = dynd.Link(value.type)
-    assert empty.state == "empty"
-    with pytest.raises(InputError):
-        dynd.serialize(empty, "merkle[var * int64]")
-    assert dynd.serialize([None, cid], "2 * ?merkle[var * int64]") == b"\0\x01" + bytes(cid)
-
-
-def test_links_to_much_data():
-    array = np.arange(400_000)
-    store = {}
-    cid = dynd.Link.to(array).freeze(store)
-    assert len(store) == 5
-    link = dynd.deserialize(dynd.serialize(cid, "merkle[400000 * int64]"), "merkle[400000 * int64]").tolist()
-    assert (link.load(store).numpy() == array).all()
-
-
-def test_links_are_checked():
-    link = dynd.Link.to(np.arange(3))
-    store = {}
-    cid = link.freeze(store)
-    lazy = dynd.Link(link.type, cid)
-    with pytest.raises(TensorNotFound):
-        lazy.load({})
-    with pytest.raises(IntegrityError):
-        lazy.load({cid: b"another block"})
-    with pytest.raises(TruncatedError):
-        dynd.Link(dynd.parse("9 * int64"), cid).load(store)
-    with pytest.raises(InputError):
-        dynd.serialize(link, "merkle[4 * int64]")
-    for item in (3, "bafk", b"x", dynd.CID(bytes(32), 0x55, 0x12)):
-        with pytest.raises(InputError):
-            dynd.serialize(item, "merkle[3 * int64]")

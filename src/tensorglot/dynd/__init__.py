@@ -28,9 +28,10 @@ If bytes are accepted, serializing the result gives the same bytes again.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Mapping, MutableMapping
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,7 @@ from tensorglot.dynd.coerce.anything import as_type, coerce, typeof
 from tensorglot.dynd.export.numpy import to_numpy
 from tensorglot.dynd.export.python import to_python
 from tensorglot.dynd.match import matches
-from tensorglot.dynd.merkle import Link, found_in
+from tensorglot.dynd.merkle import Link, found_in, load_links, save_links
 from tensorglot.dynd.pieces import tensor_nbytes, tensor_pieces
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Value
@@ -77,7 +78,7 @@ __all__ = [
 ]
 
 
-Profile: TypeAlias = Literal["exchange", "dag"]
+Profile = Literal["exchange", "dag"]
 
 
 class Writable(Protocol):
@@ -179,13 +180,15 @@ def to_cbor(
     limits: Limits = DEFAULT,
 ) -> bytes:
     """A value as CBOR: for exchange, or as a DAG-CBOR node, with its bytes in it or in a store."""
+    _check_profile(profile)
     if profile == "exchange":
         return cbor.to_exchange(from_tensor(array(value, type)), limits)
     tensor = array(value, type)
     if store is None:
         data = bytes(serialize(tensor))
         return cbor.to_dag(tensor.type, data, len(data))
-    link, size = data_cid(tensor_pieces(tensor), lambda cid, block: store.__setitem__(cid, bytes(block)))
+    save_links(tensor, store)
+    link, size = data_cid(tensor_pieces(tensor), store.__setitem__)
     return cbor.to_dag(tensor.type, link, size)
 
 
@@ -198,14 +201,25 @@ def from_cbor(
     limits: Limits = DEFAULT,
 ) -> Tensor:
     """The value of CBOR bytes. They say its type; one that is given must be the same."""
+    _check_profile(profile)
+    wanted = None if type is None else as_type(type)
     raw = inputs.Memory(data).window.tobytes()
+    content: bytes | memoryview
     if profile == "exchange":
         found, content = cbor.from_exchange(raw, limits)
     else:
         found, content = cbor.from_dag(raw, None if store is None else partial(found_in, store), limits)
-    if type is not None and as_type(type) != found:
-        raise FormatError(f"a value of type {found}, not {as_type(type)}", rule="dynd.cbor.type")
-    return to_tensor(_decoded(content, found, limits))
+    if wanted not in (None, found):
+        raise FormatError(f"a value of type {found}, expected {wanted}", rule="dynd.cbor.type")
+    value = _decoded(content, found, limits)
+    return to_tensor(value if store is None else load_links(value, store))
+
+
+def _check_profile(profile: str) -> None:
+    if not isinstance(profile, str) or profile not in get_args(Profile):
+        raise InputError(
+            f"profile is one of {', '.join(get_args(Profile))}, not {reprlib.repr(profile)}", rule="dynd.cbor.profile"
+        )
 
 
 def tolist(tensor: Tensor) -> Any:

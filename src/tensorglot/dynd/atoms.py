@@ -56,7 +56,7 @@ class Atom:
 _BYTE_ROW = BY_NAME["uint8"]
 BYTE = Atom(Scalar(_BYTE_ROW), _BYTE_ROW)
 
-# formats.md §3, "Missing values". The others have a flag byte.
+# docs/dynd-format.md, "Missing values". The others have a flag byte.
 _SENTINELS: dict[str, bytes] = {
     "bool": b"\x02",
     **{f"int{bits}": bytes(bits // 8 - 1) + b"\x80" for bits in (8, 16, 32, 64, 128)},

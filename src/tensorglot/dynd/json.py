@@ -5,7 +5,7 @@ The type decides how JSON is read. What JSON does not have is written so:
     bytes     {"$hex": "00ff"}           complex   [real, imaginary]
     NaN, ±∞   "NaN" "Infinity" …         type      its text
     float128  {"$hex": …}                bits      "0x7ff00000000007a2", only read
-    array[T]  {"$type": …, "$value": …}  merkle    the CID
+    array[T]  {"$type": …, "$value": …}  merkle    the CID; merkle[Any] as array[merkle[T]]
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 def to_json(tensor: Tensor) -> Any:
     """A value that `json.dumps(…, allow_nan=False)` takes."""
-    return _plain(to_python(from_tensor(tensor), to_tensor))
+    return _plain(to_python(from_tensor(tensor), to_tensor, to_tensor))
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.dynd.atoms import Atom
-from tensorglot.dynd.merkle import Link
+from tensorglot.dynd.merkle import Link, LinkArray
 from tensorglot.errors import InputError
 from tensorglot.model.types.algebra import Complex, FixedBytes, FixedString, Merkle, Scalar, Void
 from tensorglot.model.types.base import Type
@@ -39,7 +39,10 @@ def atoms_to_array(atom: Atom, items: Items) -> NDArray[Any]:
         parts = _converted(type, _given(type, items), "biufc", np.dtype(np.complex128))
         return _narrowed(type, parts.view(np.float64).reshape(-1, 2), atom.base)
     raw = b"".join([_raw(type, atom.nbytes, item) for item in items])
-    return np.frombuffer(raw, np.uint8).reshape(len(items), atom.nbytes)
+    array = np.frombuffer(raw, np.uint8).reshape(len(items), atom.nbytes)
+    if isinstance(type, Merkle):
+        return LinkArray.of(array, {item.cid: item for item in items if isinstance(item, Link)})
+    return array
 
 
 def refuse(type: Type, item: Any) -> InputError:
@@ -172,14 +175,14 @@ def array_to_atoms(atom: Atom, array: NDArray[Any]) -> Any:
         return [complex(*pair) for pair in array.tolist()]
     if isinstance(type, Void):
         return [None] * len(array)
+    if isinstance(type, Merkle):
+        return LinkArray.links(type.element, array)
     raw = np.ascontiguousarray(array).tobytes()
     read = _reader(type)
     return [read(raw[i * atom.nbytes : (i + 1) * atom.nbytes]) for i in range(len(array))]
 
 
 def _reader(type: Type) -> Callable[[bytes], Any]:
-    if isinstance(type, Merkle):
-        return lambda raw: Link(type.element, CID.from_bytes(raw))
     if isinstance(type, FixedString):
         unit = type.nbytes // type.size
         codec = _CODECS[type.encoding]

@@ -173,6 +173,8 @@ def _steps(node: Node) -> list[str]:
 
 def _node(type: Type, inner: list[Node]) -> Node:
     """The node of a type, given those of the types inside it."""
+    if isinstance(type, Merkle) and symbolic(type.element):
+        return Node(Kind.BOX, type, least=39, objects=1)
     if isinstance(type, ATOM_TYPES):
         return _block(type, (), (), atom_of(type))
     if isinstance(type, Pointer):

@@ -18,6 +18,7 @@ from tensorglot.dynd.schema import Kind
 from tensorglot.dynd.value import Lists, Value
 from tensorglot.errors import InputError
 from tensorglot.kernels import varints as kernel
+from tensorglot.model.types.algebra import Merkle
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import text_of
 
@@ -118,8 +119,8 @@ class _Writer:
             total += int(self.kernel.written())
             if answer == kernel.DONE:
                 return total
-            box = self.box(answer)
-            total += len(type_header(box.plan.type)) + measured(box)
+            head, box = self.box(answer)
+            total += len(head) + measured(box)
 
     def write(self, out: NDArray[np.uint8]) -> int:
         """Fills memory that was made to measure."""
@@ -130,8 +131,8 @@ class _Writer:
             at += int(self.kernel.written())
             if answer == kernel.DONE:
                 return at
-            box = self.box(answer)
-            head, flat = type_header(box.plan.type), _flat(box)
+            head, box = self.box(answer)
+            flat = _flat(box)
             out[at : at + len(head)] = np.frombuffer(head, np.uint8)
             at += len(head)
             if flat is None:
@@ -154,17 +155,22 @@ class _Writer:
             if answer == kernel.DONE:
                 return
             if answer != kernel.MORE:
-                box = self.box(answer)
-                yield np.frombuffer(type_header(box.plan.type), np.uint8)
+                head, box = self.box(answer)
+                yield np.frombuffer(head, np.uint8)
                 yield from pieces(box)
 
-    def box(self, answer: int) -> Value:
-        """The value that the kernel wants help with."""
+    def box(self, answer: int) -> tuple[bytes, Value]:
+        """The value that the kernel wants help with, and what stands before it: its type, or that of what it names."""
         if answer != kernel.HELP:
             rule, message = _REFUSALS[answer]
             raise InputError(message, rule=rule)
         column, position = self.kernel.wish()
-        return self.value.boxes(self.program.ops[column // 2].node)[position]
+        node = self.program.ops[column // 2].node
+        box = self.value.boxes(node)[position]
+        type = box.plan.type
+        if isinstance(node.type, Merkle) and isinstance(type, Merkle):
+            type = type.element
+        return type_header(type), box
 
 
 def _positions(column: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -83,9 +83,11 @@ def typeof(value: Any) -> Type:
     return python_type(value.tolist() if isinstance(value, np.ndarray) else value)
 
 
-def as_type(type: Type | str) -> Type:
+def as_type(given: Type | str) -> Type:
     """A type given as such or as text."""
-    return parse(type) if isinstance(type, str) else type
+    if not isinstance(given, Type | str):
+        raise InputError(f"a type is a Type or its text, not {type(given).__name__}", rule="dynd.type")
+    return parse(given) if isinstance(given, str) else given
 
 
 def _own(value: Any) -> Any:

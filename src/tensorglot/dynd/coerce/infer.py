@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tensorglot.dynd.merkle import Link
 from tensorglot.errors import InputError
 from tensorglot.model.dtypes import BY_NAME, dtype_of
 from tensorglot.model.tensor import Tensor
@@ -24,6 +25,7 @@ from tensorglot.model.types.algebra import (
     Bytes,
     Complex,
     Fixed,
+    Merkle,
     Option,
     Scalar,
     String,
@@ -121,6 +123,9 @@ def _leaf(values: list[Any]) -> Type:
         return _FLOAT
     elif kinds <= {int, float, complex}:
         return Complex(_FLOAT)
+    if kinds == {Link}:
+        types = {v.type for v in values}
+        return Merkle(types.pop() if len(types) == 1 else ANY)
     for kind, made in _LEAVES.items():
         if all(isinstance(v, kind) for v in values):
             return made

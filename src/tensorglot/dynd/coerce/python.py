@@ -15,11 +15,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.dynd.match import matches
+from tensorglot.dynd.merkle import Link
 from tensorglot.dynd.python_atoms import atoms_to_array, refuse
-from tensorglot.dynd.schema import Kind, Node, Plan
+from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
 from tensorglot.errors import InputError
-from tensorglot.model.types.algebra import Array, Bytes, String, Struct, TypeType
+from tensorglot.model.tensor import Tensor
+from tensorglot.model.types.algebra import Array, Bytes, Merkle, String, Struct, TypeType
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse, text_of
 
@@ -41,6 +44,8 @@ def from_python(value: Any, plan: Plan, boxed: Boxed) -> Value:
             columns[node.id] = chars_to_array(values)
         elif node.kind is Kind.BOX and isinstance(node.type, Array):
             columns[node.id] = [boxed(item, node.type.element) for item in values]
+        elif node.kind is Kind.BOX and isinstance(node.type, Merkle):
+            columns[node.id] = [_linked(node.type, item, boxed) for item in values]
         elif node.kind is Kind.OPTION:
             columns[node.id] = _index(values)
             stack.append((node.child, [item for item in values if item is not None]))
@@ -107,6 +112,17 @@ def _block(node: Node, values: Values) -> NDArray[Any]:
     else:
         flat = _flattened(node, values, node.shape)
     return atoms_to_array(node.atom, flat).reshape((len(values), *node.shape, *node.atom.tail))
+
+
+def _linked(type: Merkle, item: Any, boxed: Boxed) -> Value:
+    """A link, whose type travels with it."""
+    if isinstance(item, Tensor) and isinstance(item.type, Merkle):
+        item = item.tolist()
+    if not isinstance(item, Link):
+        raise refuse(type, item)
+    if not matches(type.element, item.type):
+        raise InputError(f"a link to {item.type} in {type}", rule="dynd.array.type")
+    return from_python(item, plan_of(Merkle(item.type)), boxed)
 
 
 def _index(values: Values) -> NDArray[np.int64]:

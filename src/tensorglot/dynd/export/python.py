@@ -7,6 +7,7 @@ an `array[T]` a Tensor.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,21 +18,22 @@ from tensorglot.dynd.coerce.python import stored_order
 from tensorglot.dynd.python_atoms import array_to_atoms
 from tensorglot.dynd.schema import Kind, Node
 from tensorglot.dynd.value import Value
-from tensorglot.model.types.algebra import Bytes, String, Struct, TypeType
+from tensorglot.model.types.algebra import Bytes, Merkle, String, Struct, TypeType
 from tensorglot.model.types.text import parse_canonical
 
 __all__ = ["to_python"]
 
 
-def to_python(value: Value, unboxed: Callable[[Value], Any]) -> Any:
-    """The value. `unboxed` says what a value in an `array[T]` becomes."""
+def to_python(value: Value, unboxed: Callable[[Value], Any], linked: Callable[[Value], Any] | None = None) -> Any:
+    """The value. `unboxed` says what a value in an `array[T]` becomes, `linked` a link that brings its type: itself."""
     needs = value.needs()
     lists: dict[int, list[Any]] = {}
     for node in value.plan.inside_out():
         children = [lists.pop(child.id) for child in node.children]
         count = needs[node.id]
         if node.kind is Kind.BOX:
-            lists[node.id] = [unboxed(item) for item in value.boxes(node)]
+            unpack = (linked or partial(to_python, unboxed=unboxed)) if isinstance(node.type, Merkle) else unboxed
+            lists[node.id] = [unpack(item) for item in value.boxes(node)]
         else:
             lists[node.id] = _LISTED[node.kind](value, node, children, count)
     return lists[0][0]

@@ -411,13 +411,13 @@ def fold(
 
 
 def symbolic(type: Type) -> bool:
-    """Whether values of the type have no data. What `array[T]` holds brings its own type."""
+    """Whether values of the type have no data. What `array[T]` holds and `merkle[T]` names brings its own type."""
     stack = [type]
     while stack:
         inner = stack.pop()
         if isinstance(inner, _SYMBOLIC) or (isinstance(inner, Tuple | Struct) and inner.open):
             return True
-        if not isinstance(inner, Array):
+        if not isinstance(inner, Array | Merkle):
             stack.extend(inner.children)
     return False
 

@@ -4,7 +4,7 @@ One loop over a stack of what is open: depth costs memory, not recursion. Text l
 than 64 KiB is refused before it is looked at; brackets and options may nest
 `Limits.type_depth` deep, and `Limits.rank` dimensions may follow one another.
 
-Knows the grammar (formats.md §3, which only ever grows); knows no data. What a type
+Knows the grammar (docs/dynd-format.md, which only ever grows); knows no data. What a type
 forbids is checked by the type itself.
 """
 
