@@ -34,10 +34,11 @@ from tensorglot.model.subbyte import UnpackedSubByte
 from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE
 from tensorglot.model.types.algebra import Struct, dense_parts, symbolic
 from tensorglot.model.types.base import Type
-from tensorglot.model.types.scan import TEXT_NBYTES
 from tensorglot.model.types.text import parse_canonical
 
 __all__ = ["CONTAINER"]
+
+TEXT_NBYTES = 1 << 16
 
 DTYPES: dict[str, str] = {row.name: row.name for row in TABLE}
 """DyND's names are ours."""

@@ -26,6 +26,7 @@ from tensorglot.model.types.algebra import (
     Char,
     Complex,
     Fixed,
+    Map,
     Merkle,
     Option,
     Pointer,
@@ -187,6 +188,9 @@ def _node(type: Type, inner: list[Node]) -> Node:
         return _sequence(type, tuple(inner))
     if isinstance(type, Var):
         return Node(Kind.LIST, type, (inner[0],), least=1, objects=1)
+    if isinstance(type, Map):
+        pair = _sequence(Tuple(type.children), tuple(inner))
+        return Node(Kind.LIST, type, (pair,), least=1, objects=1)
     if isinstance(type, Bytes | String | TypeType):
         return Node(Kind.LIST, type, (_block(type, (), (), BYTE),), least=1, objects=1)
     if isinstance(type, Char):
@@ -243,8 +247,8 @@ def _option(type: Option, inner: Node) -> Node:
     if sentinel == b"":
         return _block(type, (), (), atom_of(Void()))
     if sentinel and inner.atom is not None:
-        if inner.atom.check == "limit":  # a bool, whose sentinel is the next byte
-            inner.atom = replace(inner.atom, limit=inner.atom.limit + 1)
+        more = int(inner.atom.check == "limit")  # a bool, whose sentinel is the next byte
+        inner.atom = replace(inner.atom, limit=inner.atom.limit + more, optional=True)
         return Node(Kind.OPTION, type, (inner,), (), (), inner.atom, inner.nbytes, inner.least, 1)
     return Node(Kind.OPTION, type, (inner,), least=1, objects=1)
 

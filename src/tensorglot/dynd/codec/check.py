@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.dynd.codec.packing import is_missing
+from tensorglot.dynd.maps import first_disorder
 from tensorglot.dynd.schema import Kind, Node
+from tensorglot.dynd.temporal import bounds_of
 from tensorglot.dynd.value import Value
 from tensorglot.errors import FormatError, LimitError
 from tensorglot.kernels import utf8
@@ -53,6 +55,8 @@ def _faults(value: Value, limits: Limits) -> Iterator[Fault]:
             yield from _texts(node, value)
         elif node.kind is Kind.LIST and isinstance(node.type, TypeType):
             yield from _types(node, value, limits)
+        elif (row := first_disorder(value, node)) is not None:
+            yield Fault(node, row, 0, "dynd.map", "the keys of a map are not in the order of their bytes, each once")
         elif node.kind is Kind.OPTION and node.atom is not None:
             yield from _sentinels(node, value)
         elif node.kind is Kind.CHAR:
@@ -66,6 +70,30 @@ def _limit(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
         row, *where = np.argwhere(raw >= node.atom.limit)[0].tolist()
         byte = int(np.ravel_multi_index(where, raw.shape[1:])) if where else 0
         yield Fault(node, row, byte, f"dynd.{node.atom.row.name}", f"a byte that no {node.atom.row.name} has")
+
+
+def _range(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
+    """Times within a day, decimals within their digits."""
+    assert node.atom is not None  # noqa: S101
+    low, end = bounds_of(node.atom.type)
+    if node.atom.tail:
+        words = np.ascontiguousarray(values).reshape(-1, 16).view("<u8")
+        bad = _is_below(words, low) | ~_is_below(words, end)
+    else:
+        flat = np.ascontiguousarray(values).reshape(-1)
+        bad = (flat < low) | (flat >= end)
+    if node.atom.optional:
+        bad &= ~is_missing(node, values)
+    if bad.any():
+        row, element = divmod(int(np.argmax(bad)), max(1, len(bad) // max(1, len(values))))
+        rule, message = f"dynd.{node.atom.check}", f"a number out of the range of {node.atom.type}"
+        yield Fault(node, row, element * node.atom.nbytes, rule, message)
+
+
+def _is_below(words: NDArray[np.uint64], end: int) -> Any:
+    """Which integers of 128 bits, each as its low and its high half, are less than one."""
+    low, high = words[:, 0], words[:, 1].view(np.int64)
+    return (high < end >> 64) | ((high == end >> 64) & (low < np.uint64(end & ((1 << 64) - 1))))
 
 
 def _cid(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
@@ -156,6 +184,8 @@ def _sentinels(node: Node, value: Value) -> Iterator[Fault]:
 
 
 _CHECKS: dict[str, Callable[[Node, NDArray[Any]], Iterator[Fault]]] = {
+    "time": _range,
+    "decimal": _range,
     "limit": _limit,
     "cid": _cid,
     "text": _fixed_text,

@@ -18,6 +18,7 @@ from tensorglot.dynd.python_atoms import array_to_atoms
 from tensorglot.dynd.schema import Kind, Node
 from tensorglot.dynd.value import Value
 from tensorglot.model.types.algebra import Bytes, String, Struct, TypeType
+from tensorglot.model.types.temporal import Date, Unit
 from tensorglot.model.types.text import parse_canonical
 
 __all__ = ["to_python"]
@@ -42,7 +43,7 @@ def _blocks(value: Value, node: Node, _: list[list[Any]], count: int) -> Any:
         return []
     assert node.atom is not None  # noqa: S101
     array = value.array(node)[:count]
-    if not node.atom.tail and array.dtype.kind != "V":
+    if not node.atom.tail and array.dtype.kind != "V" and not isinstance(node.atom.type, Date | Unit):
         return array.tolist()
     flat = array_to_atoms(node.atom, array.reshape((-1, *node.atom.tail)) if array.size else _empty(node, array))
     return _nested(flat, node.shape, count)
