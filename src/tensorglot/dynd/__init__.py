@@ -39,10 +39,11 @@ from tensorglot.dynd.coerce.value import (
 from tensorglot.dynd.export.numpy import to_numpy
 from tensorglot.dynd.export.python import to_python
 from tensorglot.dynd.merkle import Link, found_in
+from tensorglot.dynd.schema import check_readable
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Value
-from tensorglot.errors import FormatError
-from tensorglot.limits import DEFAULT, Limits
+from tensorglot.errors import FormatError, InputError
+from tensorglot.limits import DEFAULT, Limits, as_limits
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.algebra import ANY, Array
 from tensorglot.model.types.base import Type
@@ -95,6 +96,7 @@ def serialize(value: Any, type: Type | str | None = None) -> memoryview:
 
 def _joined(tensor: Tensor, before: bytes) -> memoryview:
     """All bytes of a dense tensor, in memory of their own."""
+    check_readable(tensor.type)
     out = np.empty(len(before) + tensor_nbytes(tensor), np.uint8).data
     out[: len(before)] = before
     at = len(before)
@@ -109,9 +111,9 @@ def deserialize(data: Any, type: Type | str, *, limits: Limits = DEFAULT) -> Ten
     return to_tensor(_decoded(data, as_type(type), limits))
 
 
-def _decoded(data: Any, type: Type, limits: Limits) -> Value:
+def _decoded(data: Any, type: Type, limits: Limits, depth: int = 0) -> Value:
     source = inputs.Memory(data)
-    value = decode(source, type, limits)
+    value = decode(source, type, as_limits(limits), depth)
     source.finish()
     return value
 
@@ -128,7 +130,7 @@ def pack(value: Any) -> memoryview:
 
 def unpack(data: Any, *, limits: Limits = DEFAULT) -> Tensor:
     """The value in an `array[Any]`."""
-    value = _decoded(data, Array(ANY), limits)
+    value = _decoded(data, Array(ANY), limits, depth=-1)  # what `pack` adds is not counted
     return to_tensor(value.boxes(value.plan.root)[0])
 
 
@@ -137,11 +139,16 @@ def dump(value: Any, stream: Writable, type: Type | str | None = None) -> int:
 
     With the type `array[Any]` the value's own type is written before it.
     """
+    if not hasattr(stream, "write"):
+        raise InputError(f"a binary stream has write(), {_kind(stream)} has not", rule="dynd.stream")
     total = 0
     for piece in value_pieces(value, None if type is None else as_type(type)):
         at = 0
         while at < len(piece):  # a raw stream may write less
-            written = stream.write(piece[at:])
+            try:
+                written = stream.write(piece[at:])
+            except TypeError as error:
+                raise InputError(f"{_kind(stream)} takes no bytes: {error}", rule="dynd.stream") from error
             at = at + written if isinstance(written, int) and 0 < written < len(piece) - at else len(piece)
         total += len(piece)
     return total
@@ -149,7 +156,16 @@ def dump(value: Any, stream: Writable, type: Type | str | None = None) -> int:
 
 def load(stream: inputs.Readable, type: Type | str, *, limits: Limits = DEFAULT) -> Tensor:
     """Reads one value from a stream, and nothing that follows it."""
-    return to_tensor(decode(inputs.Stream(stream), as_type(type), limits))
+    return to_tensor(decode(inputs.Stream(stream), as_type(type), as_limits(limits)))
+
+
+def _kind(value: object) -> str:
+    return value.__class__.__name__
+
+
+def _check_profile(profile: str) -> None:
+    if profile not in ("exchange", "dag"):
+        raise InputError(f"the profile of CBOR is 'exchange' or 'dag', not {profile!r:.40}", rule="dynd.cbor.profile")
 
 
 def to_cbor(
@@ -161,8 +177,9 @@ def to_cbor(
     limits: Limits = DEFAULT,
 ) -> bytes:
     """A value as CBOR: for exchange, or as a DAG-CBOR node, with its bytes in it or in a store."""
+    _check_profile(profile)
     if profile == "exchange":
-        return cbor.to_exchange(as_value(value, None if type is None else as_type(type)), limits)
+        return cbor.to_exchange(as_value(value, None if type is None else as_type(type)), as_limits(limits))
     tensor = array(value, type)
     if store is None:
         data = bytes(serialize(tensor))
@@ -180,6 +197,8 @@ def from_cbor(
     limits: Limits = DEFAULT,
 ) -> Tensor:
     """The value of CBOR bytes. They say its type; one that is given must be the same."""
+    _check_profile(profile)
+    limits = as_limits(limits)
     raw = inputs.Memory(data).window.tobytes()
     if profile == "exchange":
         found, content = cbor.from_exchange(raw, limits)

@@ -20,6 +20,7 @@ from functools import lru_cache
 from tensorglot.dynd.atoms import ATOM_TYPES, BYTE, Atom, atom_of
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.kernels import varints as kernel
+from tensorglot.limits import DEFAULT
 from tensorglot.model.types.algebra import (
     Array,
     Bytes,
@@ -42,7 +43,7 @@ from tensorglot.model.types.algebra import (
 )
 from tensorglot.model.types.base import Type, quote
 
-__all__ = ["HUGE", "Kind", "Node", "Plan", "check_shape", "plan_of"]
+__all__ = ["HUGE", "Kind", "Node", "Plan", "check_readable", "check_shape", "plan_of"]
 
 HUGE = 1 << 62
 """Where sizes stop growing: nothing that large exists."""
@@ -204,6 +205,15 @@ def check_shape(shape: tuple[int, ...], itemsize: int) -> None:
     """Refuses a shape that no array can have although it holds nothing: NumPy counts the other dims."""
     if 0 in shape and math.prod(size for size in shape if size) * max(1, itemsize) >= 1 << 63:
         raise UnsupportedError("an array without elements whose other dims are beyond 2^63", rule="dynd.shape")
+
+
+def check_readable(type: Type) -> None:
+    """Refuses to write a block that a reader refuses by default: of more dims without bytes than it takes."""
+    if plan_of(type).root.charge > DEFAULT.void_count:
+        raise InputError(
+            f"{type} has more elements without bytes than Limits.void_count allows ({DEFAULT.void_count})",
+            rule="dynd.void",
+        )
 
 
 def _block(type: Type, shape: tuple[int, ...], axis: tuple[int, ...], atom: Atom) -> Node:

@@ -17,7 +17,7 @@ from tensorglot.dynd.codec.packing import is_missing
 from tensorglot.dynd.maps import first_disorder
 from tensorglot.dynd.schema import Kind, Node
 from tensorglot.dynd.temporal import bounds_of
-from tensorglot.dynd.value import Value
+from tensorglot.dynd.value import Column, Lists, Value
 from tensorglot.errors import FormatError, LimitError
 from tensorglot.kernels import utf8
 from tensorglot.limits import Limits
@@ -44,7 +44,46 @@ class Fault:
 
 def first_fault(value: Value, limits: Limits) -> Fault | None:
     """The first thing in a value that no serialized value has."""
-    return next(_faults(value, limits), None)
+    return next(_faults(value, limits), None) or _void(value, limits)
+
+
+def _void(value: Value, limits: Limits) -> Fault | None:
+    """More values without bytes than a reader takes."""
+    root = value.plan.root
+    charges = root.charge + sum(int(times.sum()) * child.charge for child, times in _repetitions(value))
+    if charges <= limits.void_count:
+        return None
+    message = f"{charges} values without bytes; Limits.void_count allows {limits.void_count}"
+    return Fault(root, 0, 0, "dynd.void", message, limit=True)
+
+
+def _repetitions(value: Value) -> Iterator[tuple[Node, NDArray[np.int64]]]:
+    """Nodes in lists and options whose values cost more than their bytes; how often each of these is serialized."""
+    parents = (Kind.LIST, Kind.OPTION)
+    charged = [child for node in value.plan.nodes if node.kind in parents for child in node.children if child.charge]
+    if not charged:
+        return
+    needs = value.needs()
+    times = [np.ones(1, np.int64)] * len(needs)
+    for node in value.plan.nodes:
+        for child in node.children:
+            times[child.id] = _child_times(node, value.columns[node.id], times[node.id], needs[child.id])
+            if child in charged:
+                yield child, times[child.id]
+
+
+def _child_times(node: Node, column: Column, times: NDArray[np.int64], need: int) -> NDArray[np.int64]:
+    if isinstance(column, Lists):
+        edges = np.zeros(need + 1, np.int64)
+        np.add.at(edges, column.starts[: len(times)], times)
+        np.add.at(edges, column.stops[: len(times)], -times)
+        return np.cumsum(edges[:-1])
+    if node.kind is Kind.OPTION and isinstance(column, np.ndarray):
+        counts = np.zeros(need, np.int64)
+        present = column[: len(times)] >= 0
+        np.add.at(counts, column[: len(times)][present], times[present])
+        return counts
+    return np.repeat(times, node.size) if node.kind is Kind.REPEAT else times
 
 
 def _faults(value: Value, limits: Limits) -> Iterator[Fault]:

@@ -21,6 +21,7 @@ from tensorglot.dynd.schema import Kind, Node, Plan
 from tensorglot.dynd.temporal import is_nat
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
 from tensorglot.errors import InputError
+from tensorglot.limits import DEFAULT
 from tensorglot.model.types.algebra import Array, Bytes, Map, String, Struct, TypeType
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.temporal import Date, Unit
@@ -43,7 +44,7 @@ def from_python(value: Any, plan: Plan, boxed: Boxed) -> Value:
         elif node.kind is Kind.CHAR:
             columns[node.id] = chars_to_array(values)
         elif node.kind is Kind.BOX and isinstance(node.type, Array):
-            columns[node.id] = [boxed(item, node.type.element) for item in values]
+            columns[node.id] = _boxes([boxed(item, node.type.element) for item in values])
         elif node.kind is Kind.OPTION:
             if node.atom is not None and isinstance(node.atom.type, Date | Unit):
                 values = [None if is_nat(item) else item for item in values]
@@ -61,6 +62,18 @@ def from_python(value: Any, plan: Plan, boxed: Boxed) -> Value:
         else:
             stack.extend(zip(node.children, _fields(node, values), strict=True))
     return sort_maps(Value(plan, tuple(columns)))
+
+
+def _boxes(boxes: list[Value]) -> list[Value]:
+    """The values in an `array[T]`, which nest no deeper than a reader lets them."""
+    level = boxes
+    for _ in range(DEFAULT.type_depth):
+        level = [
+            inner for box in level for node in box.plan.nodes if node.kind is Kind.BOX for inner in box.boxes(node)
+        ]
+        if not level:
+            return boxes
+    raise InputError(f"array[T] in array[T], deeper than Limits.type_depth ({DEFAULT.type_depth})", rule="dynd.depth")
 
 
 def _is_sequence(node: Node, item: Any) -> bool:

@@ -20,8 +20,8 @@ from tensorglot.dynd.coerce.infer import python_type
 from tensorglot.dynd.coerce.numpy import from_numpy, numpy_type
 from tensorglot.dynd.coerce.python import from_python
 from tensorglot.dynd.export.dense import densified
-from tensorglot.dynd.match import matches
-from tensorglot.dynd.schema import Kind, Node, plan_of
+from tensorglot.dynd.match import holds, matches
+from tensorglot.dynd.schema import Kind, Node, check_readable, plan_of
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Value
 from tensorglot.errors import InputError
@@ -37,7 +37,7 @@ __all__ = ["as_tensor", "as_type", "as_value", "is_block", "tensor_nbytes", "ten
 
 
 def as_type(type: Type | str) -> Type:
-    return parse(type) if isinstance(type, str) else type
+    return type if isinstance(type, Type) else parse(type)
 
 
 def _bridge(value: Any) -> Any | None:
@@ -63,7 +63,8 @@ def typeof(value: Any) -> Type:
 
 def as_value(value: Any, type: Type | None = None) -> Value:
     """The columns of any value. What they may not be is refused here."""
-    made = _made(value, typeof(value) if type is None else type)
+    own = isinstance(value, Tensor) and type is None
+    made = from_tensor(value) if own else _made(value, typeof(value) if type is None else type)
     fault = first_fault(made, DEFAULT)
     if fault is not None:
         raise InputError(fault.message, rule=fault.rule)
@@ -74,7 +75,7 @@ def _made(value: Any, type: Type) -> Value:
     plan = plan_of(type)
     bridge = _bridge(value)
     if isinstance(value, Tensor):
-        if value.type == type:
+        if value.type == type and not holds(type, value.type):
             return from_tensor(value)
         if not _boxes(plan.root):
             value = value.numpy() if dense_parts(value.type) else value.tolist()
@@ -97,12 +98,12 @@ def _boxed(value: Any, pattern: Type) -> Value:
     type = typeof(value) if isinstance(value, Tensor) or symbolic(pattern) else pattern
     if not matches(pattern, type):
         raise InputError(f"a value of type {type} in array[{pattern}]", rule="dynd.array.type")
-    return as_value(value, type)
+    return as_value(value, None if isinstance(value, Tensor) else type)
 
 
 def as_tensor(value: Any, type: Type | None = None) -> Tensor:
     """Any value as a tensor in memory, or the tensor that it is."""
-    if isinstance(value, Tensor) and type in (None, value.type):
+    if isinstance(value, Tensor) and type in (None, value.type) and not (type and holds(type, value.type)):
         return value
     if is_block(value, type):
         array = np.asarray(value)
@@ -125,14 +126,17 @@ def is_block(value: Any, type: Type | None) -> bool:
 
 def value_pieces(value: Any, type: Type | None) -> Iterator[memoryview]:
     """The canonical bytes of any value, in bounded memory. A piece stays as it is."""
-    if isinstance(type, Array) and not (isinstance(value, Tensor) and value.type == type):
+    if isinstance(type, Array) and is_block(value, None):
         inner = as_tensor(value)
         if not matches(type.element, inner.type):
             raise InputError(f"a value of type {inner.type} in {type}", rule="dynd.array.type")
+        check_readable(inner.type)
         yield memoryview(type_header(inner.type))
         yield from tensor_pieces(inner)
     elif is_block(value, type):
-        yield from tensor_pieces(as_tensor(value, type))
+        tensor = as_tensor(value, type)
+        check_readable(tensor.type)
+        yield from tensor_pieces(tensor)
     else:
         yield from _views(pieces(as_value(value, type)))
 

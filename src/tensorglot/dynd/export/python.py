@@ -17,6 +17,8 @@ from tensorglot.dynd.coerce.python import stored_order
 from tensorglot.dynd.python_atoms import array_to_atoms
 from tensorglot.dynd.schema import Kind, Node
 from tensorglot.dynd.value import Value
+from tensorglot.errors import LimitError
+from tensorglot.limits import DEFAULT
 from tensorglot.model.types.algebra import Bytes, String, Struct, TypeType
 from tensorglot.model.types.temporal import Date, Unit
 from tensorglot.model.types.text import parse_canonical
@@ -26,6 +28,8 @@ __all__ = ["to_python"]
 
 def to_python(value: Value, unboxed: Callable[[Value], Any]) -> Any:
     """The value. `unboxed` says what a value in an `array[T]` becomes."""
+    if value.plan.root.charge > DEFAULT.void_count:
+        raise LimitError("more elements without bytes than Limits.void_count allows", rule="dynd.void")
     needs = value.needs()
     lists: dict[int, list[Any]] = {}
     for node in value.plan.inside_out():
