@@ -205,9 +205,12 @@ def _codes(node: Node, codes: NDArray[Any]) -> Iterator[Fault]:
 
 def _types(node: Node, value: Value, limits: Limits) -> Iterator[Fault]:
     lists, data = value.lists(node), np.ascontiguousarray(value.array(node.child)).tobytes()
+    first: dict[bytes, int] = {}
     for start, stop in zip(lists.starts.tolist(), lists.stops.tolist(), strict=True):
+        first.setdefault(data[start:stop], start)
+    for text, start in first.items():
         try:
-            parse_canonical(data[start:stop].decode("ascii", "replace"), limits)
+            parse_canonical(text.decode("ascii", "replace"), limits)
         except FormatError as error:
             yield Fault(node.child, start, 0, error.rule, error.message, isinstance(error, LimitError))
 

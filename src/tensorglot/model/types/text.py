@@ -96,11 +96,26 @@ def parse(text: str, limits: Limits = DEFAULT) -> Type:
 
 def parse_canonical(text: str, limits: Limits = DEFAULT) -> Type:
     """The type of a text that comes from data: only the canonical spelling will do."""
-    type = _Parser(text, limits, FormatError, LimitError).type()
+    type = _dense(text, limits) or _Parser(text, limits, FormatError, LimitError).type()
     if str(type) != text:
         raise FormatError(
             f"the canonical spelling of this type is {escape(str(type), longest=160)}", rule="dynd.type.canonical"
         )
+    return type
+
+
+def _dense(text: str, limits: Limits) -> Type | None:
+    """The type of a block of elements, of which files have many, without the parser."""
+    *sizes, name = text.split(" * ", limits.rank)
+    if (
+        name not in _ROWS
+        or len(text) > limits.type_nbytes
+        or not all(size.isdecimal() and len(size) < 19 for size in sizes)
+    ):
+        return None
+    type = _ROWS[name]
+    for size in reversed(sizes):
+        type = Fixed(int(size), type)
     return type
 
 
