@@ -149,7 +149,7 @@ def counts_of_array(type: Temporal, array: NDArray[Any], *, missing: bool = Fals
     base = np.dtype("<i4" if isinstance(type, Date) else "<i8")
     wanted = np.dtype(numpy_name(type))
     unit, _ = np.datetime_data(array.dtype)
-    if array.dtype.kind != wanted.kind or unit == "generic":
+    if array.dtype.kind != wanted.kind or unit == "generic" or (wanted.kind == "m" and unit in ("Y", "M")):
         raise InputError(f"NumPy's {array.dtype} for {type}", rule="dynd.value")
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     with np.errstate(over="ignore"):
@@ -269,7 +269,7 @@ _ISO = {
     Time: re.compile(_CLOCK, re.ASCII),
     DateTime: re.compile(f"{_DATE}[T ]{_CLOCK}{_AFTER}", re.ASCII),
     TimeDelta: re.compile(
-        r"(?P<sign>-)?P(?:(?P<day>\d{1,9})D)?(?:T(?:(?P<hour>\d{1,9})H)?(?:(?P<minute>\d{1,9})M)?"
+        r"(?P<sign>-)?P(?=\d|T\d)(?:(?P<day>\d{1,9})D)?(?:T(?=\d)(?:(?P<hour>\d{1,9})H)?(?:(?P<minute>\d{1,9})M)?"
         r"(?:(?P<second>\d{1,19})(?:\.(?P<fraction>\d{1,9}))?S)?)?",
         re.ASCII,
     ),
@@ -297,10 +297,12 @@ def _duration(count: int, per_second: int) -> str:
 
 def from_iso(type: Temporal, text: str) -> int:
     """The integer of ISO 8601 text. With a time zone in the type, text without an offset is UTC."""
-    match = _ISO[Date if isinstance(type, Date) else type.__class__].fullmatch(text)
-    found = match.groupdict() if match else {}
-    if not any(found.values()) or (found.get("zone") and isinstance(type, DateTime) and type.tz is None):
+    match = _ISO[type.__class__].fullmatch(text)
+    if match is None and isinstance(type, Time):
+        match = _ISO[TimeDelta].fullmatch(text)  # since midnight, as `to_iso` has it of nanoseconds
+    if match is None or (isinstance(type, DateTime) and type.tz is None and match["zone"]):
         raise _refuse(type, text)
+    found = match.groupdict()
     days = 0
     if "date" in found:
         try:
@@ -311,7 +313,7 @@ def from_iso(type: Temporal, text: str) -> int:
         return _checked(type, days, text)
     assert isinstance(type, Unit)  # noqa: S101
     day, hour, minute, second = (int(found.get(part) or 0) for part in ("day", "hour", "minute", "second"))
-    if not isinstance(type, TimeDelta) and not (hour < 24 and minute < 60 and second < 60):
+    if match.re is not _ISO[TimeDelta] and not (hour < 24 and minute < 60 and second < 60):
         raise _refuse(type, text)
     seconds = (days + day) * DAY_SECONDS + hour * 3600 + minute * 60 + second - _offset(found.get("zone"))
     fraction, rest = divmod(int((found.get("fraction") or "0").ljust(9, "0")) * type.per_second, 10**9)
