@@ -27,7 +27,8 @@ INSTANCES = {
     "Scalar": ("int8", "string", "?int8", "(int8, string)", "{a: 3 * int8}", "date", "decimal[3, 1]", "pointer[int8]",
                "array[Any]", "void", "type"),
 }  # fmt: skip
-NO_SCALARS = ("3 * int8", "3 * float32", "var * int8", "?var * int8", "pointer[3 * int8]", "storage[2 * 3 * int8, axis=[1, 0]]",
+NO_SCALARS = ("3 * int8", "3 * float32",
+              "var * int8", "?var * int8", "pointer[3 * int8]", "storage[2 * 3 * int8, axis=[1, 0]]",
               "map[int8, int8]")  # fmt: skip
 TYPES = sorted({text for texts in INSTANCES.values() for text in texts} | set(NO_SCALARS))
 
