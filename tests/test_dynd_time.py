@@ -286,6 +286,9 @@ def test_awkward_has_datetimes_and_durations():
     assert str(tensor.type) == "3 * var * ?datetime['us']"
     assert tensor.tolist() == [[dt.datetime(2020, 1, 1), None], [None], []]
     assert dynd.array(tensor.awkward()).cid() == tensor.cid()
+    none = ak.Array([None, np.datetime64(0, "s")])[:1]
+    assert dynd.array(none).tolist() == [None]
+    assert dynd.array(ak.Array(np.zeros((2, 3), "M8[s]"))).tolist() == [[dt.datetime(1970, 1, 1)] * 3] * 2
     assert dynd.array(np.array([5], "m8[s]")).awkward().to_list() == [dt.timedelta(seconds=5)]
     for text, value in (("time['us']", dt.time(1)), ("decimal[5, 2]", Decimal(1)), ("map[int8, int8]", {})):
         with pytest.raises(UnsupportedError):

@@ -136,9 +136,9 @@ def to_value(value: Any, plan: Plan) -> Value:
 
 def _without_nat(index: NDArray[np.int64], content: Any) -> NDArray[np.int64]:
     """The positions of an option; those of NaT are missing, too."""
-    if not content.is_numpy or content.data.dtype.kind not in "mM":
+    if not content.is_numpy or content.data.dtype.kind not in "mM" or content.data.ndim != 1:
         return index
-    return np.where((index < 0) | np.isnat(np.asarray(content.data)[index]), -1, index)
+    return np.where(np.append(np.isnat(np.asarray(content.data)), True)[index], -1, index)  # -1 is the last of them
 
 
 def _refuse(node: Node, layout: Any) -> InputError:
