@@ -219,7 +219,7 @@ def test_128_bits():
 
 
 def test_what_numpy_has_and_dynd_has_not():
-    for array in (np.array(["2020-01-01"], "M8[D]"), np.array([1], "m8[s]"), np.array([1], np.longdouble)):
+    for array in (np.array(["2020"], "M8[Y]"), np.array([1], "m8[D]"), np.array([1], np.longdouble)):
         with pytest.raises(UnsupportedError):
             dynd.serialize(array)
     assert dynd.array(np.array([1, "a"], object)[:1]).tolist() == [1]

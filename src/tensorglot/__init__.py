@@ -90,8 +90,11 @@ _PROVIDERS = {
     "tensor.cid": ("dynd", "cid"),
     "tensor.dequantize": ("operations._dequantize", "dequantize"),
     "tensor.dlpack": ("bridges.dlpack", "from_tensor"),
+    "tensor.length": ("dynd.export.select", "length"),
     "tensor.numpy": ("dynd", "numpy"),
+    "tensor.rows": ("dynd.export.select", "rows"),
     "tensor.scipy": ("bridges.scipy", "from_tensor"),
+    "tensor.select": ("dynd.export.select", "select"),
     "tensor.serialize": ("dynd", "serialize"),
     "tensor.tolist": ("dynd", "tolist"),
 }

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 from tensorglot.errors import InputError
 
-__all__ = ["DEFAULT", "TENSORS_MAX", "Limits"]
+__all__ = ["DEFAULT", "TENSORS_MAX", "Limits", "as_limits"]
 
 TENSORS_MAX = 1 << 20
 """Of a format that has no number of its own."""
@@ -28,8 +28,10 @@ class Limits:
     """Dimensions of a tensor."""
     name_nbytes: int = 100_000
     """The UTF-8 form of one name."""
+    type_nbytes: int = 1 << 16
+    """The text of one type."""
     type_depth: int = 64
-    """Nesting of a type string."""
+    """Nesting of a type string, and of values in `array[T]`."""
     cbor_depth: int = 32
     """Nesting of a CBOR item."""
     zstd_window: int = 1 << 27
@@ -54,3 +56,12 @@ class Limits:
 
 
 DEFAULT = Limits()
+
+
+def as_limits(limits: Limits | None) -> Limits:
+    """The limits that a caller gave; None stands for the default."""
+    if limits is None:
+        return DEFAULT
+    if not isinstance(limits, Limits):
+        raise InputError(f"limits is a tensorglot.Limits, not {type(limits).__name__}", rule="limits.number")
+    return limits

@@ -46,11 +46,12 @@ from tensorglot.dynd.export.python import to_python
 from tensorglot.dynd.match import matches
 from tensorglot.dynd.merkle import Link, found_in, load_links, save_links
 from tensorglot.dynd.pieces import tensor_nbytes, tensor_pieces
+from tensorglot.dynd.schema import check_readable
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Value
 from tensorglot.errors import FormatError, InputError
-from tensorglot.limits import DEFAULT, Limits
-from tensorglot.model.tensor import Tensor
+from tensorglot.limits import DEFAULT, Limits, as_limits
+from tensorglot.model.tensor import NESTED, Tensor
 from tensorglot.model.types.algebra import ANY, Array
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse, text_of
@@ -106,6 +107,7 @@ def _bytes(tensor: Tensor, before: bytes) -> memoryview:
     if tensor.layout != "dense":
         data = encoded(from_tensor(tensor))
         return np.concatenate([np.frombuffer(before, np.uint8), data]).data if before else data.data
+    check_readable(tensor.type)
     out = np.empty(len(before) + tensor_nbytes(tensor), np.uint8).data
     out[: len(before)] = before
     at = len(before)
@@ -120,9 +122,9 @@ def deserialize(data: Any, type: Type | str, *, limits: Limits = DEFAULT) -> Ten
     return to_tensor(_decoded(data, as_type(type), limits))
 
 
-def _decoded(data: Any, type: Type, limits: Limits) -> Value:
+def _decoded(data: Any, type: Type, limits: Limits, depth: int = 0) -> Value:
     source = inputs.Memory(data)
-    value = decode(source, type, limits)
+    value = decode(source, type, as_limits(limits), depth)
     source.finish()
     return value
 
@@ -135,7 +137,7 @@ def pack(value: Any) -> memoryview:
 
 def unpack(data: Any, *, limits: Limits = DEFAULT) -> Tensor:
     """The value in an `array[Any]`."""
-    value = _decoded(data, Array(ANY), limits)
+    value = _decoded(data, Array(ANY), limits, depth=-1)  # what `pack` adds is not counted
     return to_tensor(value.boxes(value.plan.root)[0])
 
 
@@ -144,11 +146,16 @@ def dump(value: Any, stream: Writable, type: Type | str | None = None) -> int:
 
     With the type `array[Any]` the value's own type is written before it.
     """
+    if not hasattr(stream, "write"):
+        raise InputError(f"a binary stream has write(), {_kind(stream)} has not", rule="dynd.stream")
     total = 0
     for piece in _pieces(value, _as_type(type)):
         at = 0
         while at < len(piece):  # a raw stream may write less
-            written = stream.write(piece[at:])
+            try:
+                written = stream.write(piece[at:])
+            except TypeError as error:
+                raise InputError(f"{_kind(stream)} takes no bytes: {error}", rule="dynd.stream") from error
             at = at + written if isinstance(written, int) and 0 < written < len(piece) - at else len(piece)
         total += len(piece)
     return total
@@ -156,19 +163,26 @@ def dump(value: Any, stream: Writable, type: Type | str | None = None) -> int:
 
 def _pieces(value: Any, type: Type | None) -> Iterator[memoryview]:
     """The canonical bytes of any value, in bounded memory: what goes into an `array[T]` is not made whole before."""
-    if isinstance(type, Array) and not (isinstance(value, Tensor) and value.type == type):
+    if isinstance(type, Array) and not (isinstance(value, Tensor) and value.layout == NESTED):
         inner = coerce(value)
         if not matches(type.element, inner.type):
             raise InputError(f"{type} cannot hold a value of type {inner.type}", rule="dynd.array.type")
+        check_readable(inner.type)
         yield memoryview(type_header(inner.type))
         yield from tensor_pieces(inner)
     else:
-        yield from tensor_pieces(coerce(value, type))
+        tensor = coerce(value, type)
+        check_readable(tensor.type)
+        yield from tensor_pieces(tensor)
 
 
 def load(stream: inputs.Readable, type: Type | str, *, limits: Limits = DEFAULT) -> Tensor:
     """Reads one value from a stream, and nothing that follows it."""
-    return to_tensor(decode(inputs.Stream(stream), as_type(type), limits))
+    return to_tensor(decode(inputs.Stream(stream), as_type(type), as_limits(limits)))
+
+
+def _kind(value: object) -> str:
+    return value.__class__.__name__
 
 
 def to_cbor(
@@ -182,7 +196,7 @@ def to_cbor(
     """A value as CBOR: for exchange, or as a DAG-CBOR node, with its bytes in it or in a store."""
     _check_profile(profile)
     if profile == "exchange":
-        return cbor.to_exchange(from_tensor(array(value, type)), limits)
+        return cbor.to_exchange(from_tensor(array(value, type)), as_limits(limits))
     tensor = array(value, type)
     if store is None:
         data = bytes(serialize(tensor))
@@ -203,6 +217,7 @@ def from_cbor(
     """The value of CBOR bytes. They say its type; one that is given must be the same."""
     _check_profile(profile)
     wanted = None if type is None else as_type(type)
+    limits = as_limits(limits)
     raw = inputs.Memory(data).window.tobytes()
     content: bytes | memoryview
     if profile == "exchange":

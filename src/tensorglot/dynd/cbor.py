@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorglot.dynd.codec.encode import encoded
+from tensorglot.dynd.codec.encode import encoded, varint
 from tensorglot.dynd.codec.packing import packed_bytes
 from tensorglot.dynd.python_atoms import array_to_atoms
 from tensorglot.dynd.schema import Kind, Node
@@ -27,7 +27,6 @@ from tensorglot.limits import Limits
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.types.algebra import Bytes, Fixed, Scalar, Storage, String, Struct, Tuple, Void, leading, symbolic
 from tensorglot.model.types.base import Type
-from tensorglot.model.types.scan import TEXT_NBYTES
 from tensorglot.model.types.text import parse_canonical, text_of
 from tensorglot.wire import cbor
 from tensorglot.wire.cid import CID, data_bytes, decode_node, encode_node
@@ -134,8 +133,8 @@ def from_exchange(data: bytes, limits: Limits) -> tuple[Type, bytes]:
     item = cbor.decode(data, _profile(limits))
     tagged = isinstance(item, cbor.Tag) and item.number == TAG
     type, raw = _dynd(*_pair(item), limits) if tagged else _item(item, limits)
-    if len(str(type)) > TEXT_NBYTES:
-        raise LimitError("a type of too many characters", rule="dynd.type.length")
+    if len(str(type)) > limits.type_nbytes:
+        raise LimitError("a type longer than Limits.type_nbytes allows", rule="dynd.type.length")
     return type, b"".join(raw)
 
 
@@ -157,7 +156,7 @@ def _item(item: Any, limits: Limits) -> tuple[Type, list[bytes]]:
         return _FLOAT64, [np.float64(item).tobytes()]
     if isinstance(item, str | bytes):
         raw = item.encode() if isinstance(item, str) else item
-        return String() if isinstance(item, str) else Bytes(), [_varint(len(raw)), raw]
+        return String() if isinstance(item, str) else Bytes(), [varint(len(raw)), raw]
     if isinstance(item, dict):
         inner = [_item(each, limits) for each in item.values()]
         type: Type = Struct(tuple(zip(item, (t for t, _ in inner), strict=True)))
@@ -165,14 +164,6 @@ def _item(item: Any, limits: Limits) -> tuple[Type, list[bytes]]:
         inner = [_item(each, limits) for each in item]
         type = Tuple(tuple(t for t, _ in inner))
     return type, [piece for _, raw in inner for piece in raw]
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*out, number])
 
 
 def _tagged(item: cbor.Tag, limits: Limits) -> tuple[Type, list[bytes]]:

@@ -154,11 +154,11 @@ def _check(value: Value, needs: list[int], tensor: Tensor) -> None:
             raise FormatError(
                 f"{node.path or 'the root'} points outside its elements", rule="dynd.range", tensor=tensor.name
             )
-    fault = first_fault(value, DEFAULT)
-    if fault is not None:
-        raise FormatError(fault.message, rule=fault.rule, tensor=tensor.name)
     if _may_share(value, tensor) and _weight(value, needs) > max(_MOST_NBYTES, _MOST_PER_STORED * tensor.nbytes):
         raise LimitError("lists that share elements, and are vast without", rule="dynd.shared", tensor=tensor.name)
+    fault = first_fault(value, DEFAULT)
+    if fault is not None:
+        raise (LimitError if fault.limit else FormatError)(fault.message, rule=fault.rule, tensor=tensor.name)
 
 
 def _may_share(value: Value, tensor: Tensor) -> bool:

@@ -6,12 +6,14 @@ The type decides how JSON is read. What JSON does not have is written so:
     NaN, ±∞   "NaN" "Infinity" …         type      its text
     float128  {"$hex": …}                bits      "0x7ff00000000007a2", only read
     array[T]  {"$type": …, "$value": …}  merkle    the CID; merkle[Any] as array[merkle[T]]
+    dates, times and durations: ISO 8601 text; decimals: text; a map: a list of pairs
 """
 
 from __future__ import annotations
 
 import json
 import math
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,14 @@ import numpy as np
 from tensorglot.dynd.coerce.anything import coerce, typeof
 from tensorglot.dynd.export.python import to_python
 from tensorglot.dynd.merkle import Link
+from tensorglot.dynd.temporal import from_iso, to_iso
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.errors import InputError
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.types.algebra import Complex, Fixed, Option, Pointer, Scalar, Storage, Struct, Tuple, Var
+from tensorglot.model.types.algebra import Complex, Fixed, Map, Option, Pointer, Scalar, Storage, Struct, Tuple, Var
 from tensorglot.model.types.base import Type
+from tensorglot.model.types.temporal import Date, Unit
+from tensorglot.model.types.temporal import Decimal as DecimalType
 from tensorglot.model.types.text import parse
 
 __all__ = ["from_json", "to_json"]
@@ -49,6 +54,10 @@ def _plain(value: Any) -> Any:
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, Tensor):
         return {"$type": str(value.type), "$value": to_json(value)}
+    if isinstance(value, Decimal):
+        return str(value)
+    if (text := to_iso(value)) is not None:
+        return text
     return str(value.cid) if isinstance(value, Link) else str(value) if isinstance(value, Type) else value
 
 
@@ -112,6 +121,8 @@ def _typed(value: Any, type: Type) -> Any:
             return complex(real, imaginary)
         if isinstance(type, Fixed | Var):
             return [_typed(item, type.element) for item in value]
+        if isinstance(type, Map):
+            return [_typed(item, Tuple(type.children)) for item in value]
         if isinstance(type, Tuple) and len(value) == len(type.elements):
             return tuple(map(_typed, value, type.elements))
         return value
@@ -121,9 +132,21 @@ def _typed(value: Any, type: Type) -> Any:
             return {name: _typed(item, fields[name]) if name in fields else item for name, item in value.items()}
         special = _special(value)
         return value if special is None else special
-    if isinstance(value, str) and isinstance(type, Scalar):
-        return _number(value, type)
-    return value
+    return _read(value, type) if isinstance(value, str) else value
+
+
+def _read(text: str, type: Type) -> Any:
+    """Text that stands for what JSON does not have."""
+    if isinstance(type, Scalar):
+        return _number(text, type)
+    if isinstance(type, Date | Unit):
+        return from_iso(type, text)
+    if not isinstance(type, DecimalType):
+        return text
+    try:
+        return Decimal(text)
+    except InvalidOperation as error:
+        raise InputError(f"{text!r:.60} is no value of {type}", rule="dynd.value") from error
 
 
 def _number(text: str, type: Scalar) -> Any:

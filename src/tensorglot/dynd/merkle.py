@@ -54,7 +54,7 @@ class Link:
 
     def __init__(self, type: Type | str, cid: CID | str | None = None, store: Mapping[CID, Any] | None = None) -> None:
         """An empty link to values of a type, or a lazy one to what a CID names."""
-        from tensorglot.dynd.coerce.value import as_type
+        from tensorglot.dynd.coerce.anything import as_type
 
         self._type = as_type(type)
         self._cid = CID.parse(cid) if isinstance(cid, str) else cid

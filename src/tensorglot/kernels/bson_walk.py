@@ -398,11 +398,13 @@ def _path(
     """The names on the way down, each with its zero byte, `nbytes` in all. A name ends where its value begins."""
     level: cython.Py_ssize_t
     at: cython.Py_ssize_t = 0
+    path: bytes
     if depth == 0:
-        return bytes_of(data, names[0], values[0])
+        path = bytes_of(data, names[0], values[0])
+        return path
     if not cython.compiled:
         return b"".join([bytes_of(data, names[level], values[level]) for level in range(depth + 1)])
-    path: bytes = bytes(nbytes)
+    path = bytes(nbytes)
     target: cython.p_uchar = cython.cast(cython.p_uchar, path)  # nobody else has seen it yet
     for level in range(depth + 1):
         copy(target, at, data, names[level], values[level] - names[level])

@@ -230,6 +230,16 @@ class Tensor:
         return self.parts["data"].shape if self.declared is None else leading(self.declared)[0]
 
     @property
+    def ndim(self) -> int:
+        """The number of dimensions in `shape`."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements of `shape`."""
+        return math.prod(self.shape)
+
+    @property
     def nbytes(self) -> int:
         """Decoded bytes of all parts."""
         return sum(part.nbytes for part in self.parts.values())
@@ -266,9 +276,12 @@ class Tensor:
             raise
 
     def __getitem__(self, index: BasicIndex) -> Any:
-        """What NumPy's `array[index]` would give, for every basic index, reading only what it needs."""
+        """What NumPy's `array[index]` would give, for every basic index, reading only what it needs.
+
+        Of a nested value its rows, slices and fields (`t["name"]`): tensors, or the elements that they are.
+        """
         if self.layout == NESTED:
-            return self._nested(None)[index]
+            return self._export("select", index=index)
         try:
             return self._dense().select(index, self.name)
         except TruncatedError as error:
@@ -295,11 +308,15 @@ class Tensor:
         return self.parts["data"]
 
     def __len__(self) -> int:
+        if self.layout == NESTED:
+            return self._export("length")  # type: ignore[no-any-return]
         if not self.shape:
             raise TypeError("len() of a tensor without dimensions")
         return self.shape[0]
 
-    def __iter__(self) -> Iterator[NDArray[Any]]:
+    def __iter__(self) -> Iterator[Any]:
+        if self.layout == NESTED:
+            return self._export("rows")  # type: ignore[no-any-return]
         return (self[i] for i in range(len(self)))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:

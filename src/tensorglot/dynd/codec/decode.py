@@ -245,11 +245,11 @@ def _place(fault: Fault, source: Input, start: int, plan: Plan, limits: Limits, 
         for sibling in parent.children[: parent.children.index(node)]:
             offset += sibling.nbytes or 0
         node = parent
-    offset += row * (node.nbytes or 0)
+    offset += row * (1 if node.nbytes is None else node.nbytes)
     if node is plan.root:
         return start + offset
     again = Memory(source.window)
     again.at = start
     column = next(op.column for op in decoding(plan).ops if op.node is node)
-    _Reader(again, plan, limits, depth, (column, offset)).run()
+    _Reader(again, plan, limits, depth, (column, offset + (node.kind is Kind.LIST))).run()  # offsets begin with a 0
     return again.at

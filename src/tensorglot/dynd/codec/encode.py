@@ -22,7 +22,7 @@ from tensorglot.model.types.algebra import Merkle
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import text_of
 
-__all__ = ["encoded", "measured", "pieces", "type_header"]
+__all__ = ["encoded", "measured", "pieces", "type_header", "varint"]
 
 PIECE_NBYTES = 4 << 20
 
@@ -63,11 +63,16 @@ def pieces(value: Value) -> Iterator[NDArray[np.uint8]]:
 def type_header(type: Type) -> bytes:
     """What stands before the data in an `array[T]`: the type, as a string."""
     text = text_of(type).encode("ascii")
-    length, head = len(text), bytearray()
-    while length > 127:
-        head.append(length & 127 | 128)
-        length >>= 7
-    return bytes([*head, length]) + text
+    return varint(len(text)) + text
+
+
+def varint(number: int) -> bytes:
+    """A count or a length."""
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
 
 
 def _flat(value: Value) -> NDArray[np.uint8] | None:

@@ -23,7 +23,7 @@ from tensorglot.dynd.codec.check import first_fault
 from tensorglot.dynd.coerce.infer import python_type
 from tensorglot.dynd.coerce.numpy import from_numpy, numpy_type
 from tensorglot.dynd.coerce.python import from_python
-from tensorglot.dynd.match import matches
+from tensorglot.dynd.match import holds, matches
 from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Value
@@ -57,7 +57,7 @@ def coerce(value: Any, type: Type | None = None, name: str | None = None) -> Ten
 
 def _coerce(value: Any, type: Type | None) -> Tensor:
     if isinstance(value, Tensor):
-        return value if type in (None, value.type) else _converted(value, type)
+        return value if type is None or (type == value.type and not holds(type, type)) else _converted(value, type)
     bridge = provided("bridges.find")(value)
     if bridge is not None:
         tensor: Tensor = bridge.to_tensor(value, type)
@@ -170,4 +170,4 @@ def _in_box(value: Any, pattern: Type) -> Value:
     type = typeof(value) if isinstance(value, Tensor) or symbolic(pattern) else pattern
     if not matches(pattern, type):
         raise InputError(f"array[{pattern}] cannot hold a value of type {type}", rule="dynd.array.type")
-    return from_tensor(coerce(value, type))
+    return from_tensor(coerce(value, None if isinstance(value, Tensor) else type))
