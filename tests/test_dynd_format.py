@@ -234,7 +234,7 @@ def test_the_small_reader_agrees_on_random_values():
             continue
         assert minimal.encode(str(type), found) == data
         tensor = dynd.deserialize(data, type)
-        if not INTEGERS.search(str(found) + str(type)):
+        if not INTEGERS.search(f"{found} {type}"):
             assert agree(found, to_json(tensor)), (seed, str(type))
         if len(data) < 1 << 16:
             assert tensor.cid() == minimal.identity(str(type), data)
