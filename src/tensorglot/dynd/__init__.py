@@ -104,10 +104,10 @@ def serialize(value: Any, type: Type | str | None = None) -> memoryview:
 
 def _bytes(tensor: Tensor, before: bytes) -> memoryview:
     """All bytes of a tensor behind those given, in memory of their own."""
+    check_readable(tensor.type)
     if tensor.layout != "dense":
         data = encoded(from_tensor(tensor))
         return np.concatenate([np.frombuffer(before, np.uint8), data]).data if before else data.data
-    check_readable(tensor.type)
     out = np.empty(len(before) + tensor_nbytes(tensor), np.uint8).data
     out[: len(before)] = before
     at = len(before)
@@ -195,9 +195,11 @@ def to_cbor(
 ) -> bytes:
     """A value as CBOR: for exchange, or as a DAG-CBOR node, with its bytes in it or in a store."""
     _check_profile(profile)
-    if profile == "exchange":
-        return cbor.to_exchange(from_tensor(array(value, type)), as_limits(limits))
     tensor = array(value, type)
+    text_of(tensor.type)  # a type that no reader takes is refused
+    check_readable(tensor.type)
+    if profile == "exchange":
+        return cbor.to_exchange(from_tensor(tensor), as_limits(limits))
     if store is None:
         data = bytes(serialize(tensor))
         return cbor.to_dag(tensor.type, data, len(data))
