@@ -204,8 +204,8 @@ class Archive(Mapping[str, Tensor]):
 
     def _read_together(self, rows: NDArray[np.int64]) -> list[memoryview] | None:
         """The bytes of small raw rows of the source that lie close to each other, in one read."""
-        index = self.index
-        if self.source is None or any(
+        index, source = self.index, self.source  # which may be closed meanwhile
+        if source is None or any(
             not column.isdisjoint(rows.tolist())
             for column in (index.codecs.keys(), index.sources.keys(), index.big_endian)
             if column
@@ -215,7 +215,7 @@ class Archive(Mapping[str, Tensor]):
         low, high = int(begins.min()), int(ends.max())
         if high - low > 2 * PIECE_NBYTES:
             return None
-        data = self.source.read(low, high - low)
+        data = source.read(low, high - low)
         return [data[a:b] for a, b in zip((begins - low).tolist(), (ends - low).tolist(), strict=True)]
 
     def _row_chunks(self, row: int) -> Iterator[Chunk]:

@@ -9,7 +9,8 @@ file is covered, and a flipped bit has a name.
     xxh3:89ab0123456789ef "layer.1.weight" "values"      a tensor of several parts
     xxh3:456789ab01234567 -                              all the rest
 
-Names are JSON strings. Lines are in the order of the archive, the rest last.
+Names are JSON strings. Lines are in the order of the archive, the rest last. We made up
+the name of the sidecar ourselves, so a link that stands there is not written through.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError, TruncatedError
-from tensorglot.io.local import FileSource
+from tensorglot.io.local import FileSource, changed, file_stamp, stamp_of
 from tensorglot.io.sink import AtomicFile
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
@@ -80,8 +81,11 @@ def _write(archive: Archive, path: str | os.PathLike[str], tensors: Mapping[Key,
         lines.append(f"{checksum} {names}")
     lines.append(f"{Checksum(algorithm, _rest_digest(archive, algorithm))} -")
     target = sidecar_path(path)
-    with AtomicFile(target) as file:
+    with AtomicFile(target, follow=False) as file:
         file.write([f"{line}\n".encode() for line in lines])
+        stamp = file_stamp(archive.source)
+        if stamp is not None and stamp != stamp_of(os.stat(path)):  # noqa: PTH116
+            raise changed(path)
     return target
 
 
