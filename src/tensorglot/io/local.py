@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, BinaryIO, Literal, TypeAlias, cast
 
-from tensorglot.errors import InputError, TensorglotError, TruncatedError, escape
+from tensorglot.arguments import as_path, check_choice
+from tensorglot.errors import InputError, TensorglotError, TruncatedError
 from tensorglot.memory import READ_NBYTES, allocate
 from tensorglot.threads import for_each
 
@@ -36,7 +37,6 @@ __all__ = [
     "Stamp",
     "StreamSource",
     "absolute",
-    "as_path",
     "changed",
     "file_stamp",
     "naming",
@@ -51,20 +51,6 @@ Backend: TypeAlias = Literal["auto", "pread", "mmap"]
 Readable: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO"
 Stamp: TypeAlias = tuple[int, int, int, int]
 """What changes when a file is replaced or written to: device, inode, size, time of the last change."""
-
-
-def as_path(path: object) -> str:
-    """A path as text that the operating system takes."""
-    try:
-        text = os.fsdecode(path)  # type: ignore[arg-type]
-        os.fsencode(text)
-    except TypeError:
-        raise InputError(f"a path is a str or os.PathLike, not {type(path).__name__}", rule="path.type") from None
-    except UnicodeEncodeError:
-        raise InputError(f"the path '{escape(text)}' has a lone surrogate", rule="path.text") from None
-    if "\0" in text:
-        raise InputError(f"the path '{escape(text)}' has a NUL character", rule="path.text")
-    return text
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
@@ -372,8 +358,7 @@ def file_stamp(source: object) -> Stamp | None:
 
 def source_for(source: Readable, backend: Backend = "auto") -> BufferSource | FileSource | StreamSource:
     """The source for whatever the caller named."""
-    if backend not in ("auto", "pread", "mmap"):
-        raise InputError(f"backend is 'auto', 'pread' or 'mmap', not {backend!r}", rule="source.backend")
+    check_choice(backend, ("auto", "pread", "mmap"), "backend", "source.backend")
     if isinstance(source, (str, os.PathLike)):
         return MmapSource(source) if backend == "mmap" else FileSource(source)
     if hasattr(source, "read") and not isinstance(source, mmap.mmap):

@@ -31,8 +31,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Protocol, TypeAlias, cast
 
+from tensorglot.arguments import as_path
 from tensorglot.errors import InputError
-from tensorglot.io.local import FileSource, Stamp, as_path, changed, stamp_of
+from tensorglot.io.local import FileSource, Stamp, changed, stamp_of
 from tensorglot.memory import Scratch
 
 __all__ = ["AtomicFile", "Stored", "Writable", "editing", "replace_tail", "temporary_name", "write_stream"]

@@ -121,14 +121,18 @@ class Archive(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         position = self._position(name)
         if position is None:
-            raise TensorNotFound.among(str(name), self.index.names)
+            if not isinstance(name, str):
+                raise TensorNotFound(f"a name is a str, not {type(name).__name__}", rule="tensor.name")
+            raise TensorNotFound.among(name, self.index.names)
         return self.tensor_at(position)
 
     def _position(self, name: str) -> int | None:
         """The first time by looking through the names, which is quicker than a dictionary of all of them."""
         names, again = self.index.names, self._asked
         self._asked = True
-        if again or not isinstance(names, Names) or not isinstance(name, str):
+        if not isinstance(name, str):
+            return None
+        if again or not isinstance(names, Names):
             return self.index.positions.get(name)
         return names.find(name)
 
@@ -229,7 +233,7 @@ class Archive(Mapping[str, Tensor]):
         return Archive(index, self.source, limits=self.limits)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.index.positions
+        return isinstance(name, str) and name in self.index.positions
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.index.names)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+from tensorglot.arguments import check_mapping
 from tensorglot.containers.table import UNNAMED, Format
 from tensorglot.errors import TensorglotError, escape
 from tensorglot.limits import DEFAULT
@@ -147,7 +148,9 @@ def make_plan(archive: Archive, spec: Format, version: str, wanted: ConvertOptio
     losses: list[Loss] = []
     names = selected(archive.index.names, wanted.select)
     check_dtypes(wanted.dtype, archive.index.names)
-    checksum = wanted.checksum or _kept_checksum(archive, names, spec, version, wanted.sums, losses)
+    checksum = wanted.checksum
+    if checksum is None:
+        checksum = _kept_checksum(archive, names, spec, version, wanted.sums, losses)
     metadata = _metadata(archive.metadata if wanted.metadata is None else wanted.metadata, spec, losses)
     columns = _Columns(archive, spec, version, wanted.dtype)
     steps: list[Step] = []
@@ -202,6 +205,8 @@ def _kept_checksum(
 
 def _metadata(metadata: Mapping[str, Any] | None, spec: Format, losses: list[Loss]) -> Mapping[str, Any] | None:
     """The metadata as the target can have it: none, text, or as it is."""
+    if metadata is not None:
+        check_mapping(metadata, "metadata", "save.metadata")
     if not metadata or spec.metadata == "any":
         return metadata if spec.metadata != "none" else None
     if spec.metadata == "none":

@@ -14,6 +14,7 @@ from typing import TypeAlias, cast
 
 from numpy.typing import DTypeLike
 
+from tensorglot.arguments import as_names, check_mapping
 from tensorglot.errors import InputError, TensorNotFound
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.operations._cast import kind_of
@@ -33,7 +34,7 @@ def selected(names: Sequence[str], select: Select | None) -> list[str]:
     if callable(select):
         return [name for name in names if select(name)]
     wanted: set[str] = set()
-    for pattern in [select] if isinstance(select, str) else select:
+    for pattern in [select] if isinstance(select, str) else as_names(select, "select", "select.names"):
         fits = re.compile(fnmatch.translate(pattern)).match
         found = {name for name in names if name == pattern or fits(name)}
         if not found:
@@ -49,6 +50,8 @@ def renamed(names: Sequence[str], rename: Rename | None, every: Sequence[str]) -
     """
     if rename is None:
         return dict(zip(names, names, strict=True))
+    if not callable(rename):
+        check_mapping(rename, "rename", "rename.mapping")
     new_name = rename if callable(rename) else _renamer(rename, every)
     new = {name: new_name(name) for name in names}
     taken: dict[str, str] = {}
@@ -65,6 +68,7 @@ def renamed(names: Sequence[str], rename: Rename | None, every: Sequence[str]) -
 def _renamer(rename: Mapping[str, str], every: Sequence[str]) -> Callable[[str], str]:
     rules = []
     for old, new in rename.items():
+        check_name(new)
         if old.count("*") != new.count("*"):
             raise InputError(f"'{old}' and '{new}' have not the same number of stars", rule="rename.stars")
         pattern = re.compile("(.*)".join(map(re.escape, old.split("*"))), re.DOTALL)
@@ -86,6 +90,8 @@ def _renamer(rename: Mapping[str, str], every: Sequence[str]) -> Callable[[str],
 
 def check_dtypes(dtype: DTypes | None, every: Sequence[str]) -> None:
     """Refuses a mapping to types with a pattern that fits none of the names."""
+    if isinstance(dtype, Mapping):
+        check_mapping(dtype, "dtype", "dtype.mapping")
     for pattern in dtype if isinstance(dtype, Mapping) else ():
         fits = re.compile(fnmatch.translate(pattern)).match
         if not any(name == pattern or fits(name) for name in every):

@@ -116,11 +116,13 @@ def _open_shard(path: Path, open_file: Callable[[Path], Archive]) -> Archive:
     try:
         return open_file(path)
     except FileNotFoundError as error:
-        raise FormatError("the shard is missing", rule="shards.missing", path=str(path)) from error
+        raise FormatError(f"the shard {escape(path.name)} is missing", rule="shards.missing", path=str(path)) from error
     except InputError as error:
         if error.rule != "source.regular":
             raise
-        raise FormatError(f"the shard is {error.message}", rule="shards.file", path=str(path)) from error
+        raise FormatError(
+            f"the shard {escape(path.name)} is {error.message}", rule="shards.file", path=str(path)
+        ) from error
 
 
 def _read_index(path: Path, limits: Limits) -> Shards:

@@ -18,6 +18,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arguments import check_mapping
 from tensorglot.errors import InputError, TensorglotError, UnsupportedError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.archive import Archive
@@ -116,6 +117,8 @@ def collect(
         metadata = tensors.metadata if metadata is None else metadata
     elif not isinstance(tensors, Mapping):
         raise InputError(f"a mapping of names to tensors, not {type(tensors).__name__}", rule="save.tensors")
+    if attributes is not None:
+        check_mapping(attributes, "attributes", "save.attributes")
     index = None if attributes else _plain_index(tensors, metadata)
     if index is None:
         columns = _Columns()
@@ -215,6 +218,7 @@ def _foreign(name: str, value: Any) -> NDArray[Any]:
 def _attach(columns: _Columns, attributes: Mapping[str, Mapping[str, Any]]) -> None:
     positions = dict(zip(columns.names, range(len(columns.names)), strict=True))
     for name, fields in attributes.items():
+        check_mapping(fields, "attributes of a tensor", "save.attributes")
         if name not in positions:
             raise InputError("attributes for a tensor that is not given", rule="save.attributes", tensor=name)
         columns.attributes[positions[name]] = fields

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from tensorglot.arguments import check_choice
 from tensorglot.containers.table import Format, PerTensor, WriteOptions, for_target
 from tensorglot.errors import InputError, LossWarning, UnsupportedError
 from tensorglot.io.sink import Writable
@@ -102,8 +103,7 @@ def convert(
     too. `dry_run` makes the plan and writes nothing. The casts run on `executor` if one
     is given.
     """
-    if on_loss not in ("error", "warn", "drop"):
-        raise InputError(f"on_loss is 'error', 'warn' or 'drop', not {on_loss!r}", rule="convert.on_loss")
+    check_choice(on_loss, ("error", "warn", "drop"), "on_loss", "convert.on_loss")
     path = target if isinstance(target, (str, os.PathLike)) else None
     if sums and path is None:
         raise InputError("checksums go beside a file that has a name", rule="sums.source")

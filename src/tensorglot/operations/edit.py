@@ -18,9 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tensorglot.arguments import as_names, as_path
 from tensorglot.containers.table import Format, WriteOptions, named
 from tensorglot.errors import InputError, UnsupportedError
-from tensorglot.io.local import Stamp, as_path, changed, file_stamp
+from tensorglot.io.local import Stamp, changed, file_stamp
 from tensorglot.io.sink import AtomicFile, editing, replace_tail
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
@@ -111,10 +112,8 @@ def _changed(
 ) -> dict[str, Any]:
     if metadata is not None:
         check_metadata(metadata, spec)
-    if isinstance(remove, str) or not isinstance(remove, Iterable):
-        raise InputError(f"remove is a list of keys, not {type(remove).__name__}", rule="edit.remove")
     new = {**old, **(metadata or {})}
-    for key in remove:
+    for key in as_names(remove, "remove", "edit.remove"):
         if key not in old:
             raise InputError(f"the metadata has no '{key}'", rule="edit.remove")
         new.pop(key, None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from tensorglot.arguments import as_names
 from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.model.archive import Archive
 from tensorglot.operations.save import Progress
@@ -21,7 +22,7 @@ def cids(
     archive: Archive, names: Iterable[str], progress: Progress | None = None
 ) -> Iterator[tuple[str, str | FormatError | UnsupportedError]]:
     """Each name with the CID of its tensor, or with why it has none."""
-    tensors = [archive[name] for name in names]
+    tensors = [archive[name] for name in as_names(names, "names", "identify.names")]
     total, done = sum(tensor.nbytes for tensor in tensors), 0
     for tensor in tensors:
         try:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
+from tensorglot.arguments import as_path
 from tensorglot.containers.table import ReadOptions, detect, named
 from tensorglot.errors import InputError, UnsupportedError
-from tensorglot.io.local import Backend, FileSource, Readable, absolute, as_path, naming, source_for
+from tensorglot.io.local import Backend, FileSource, Readable, absolute, naming, source_for
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.operations._checksums import verifier_for

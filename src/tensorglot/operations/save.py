@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from tensorglot.containers.table import UNNAMED, Format, PerTensor, WriteOptions, for_target
 from tensorglot.errors import InputError, UnsupportedError, escape
+from tensorglot.io.local import Stamp
 from tensorglot.io.sink import AtomicFile, Writable, write_stream
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
@@ -77,15 +78,16 @@ def save_archive(
     *,
     durable: bool,
     progress: Progress | None,
+    expect: Stamp | None = None,
 ) -> None:
-    """Writes an archive in a given format."""
+    """Writes an archive in a given format. With `expect` only over the file of that stamp, as it was read."""
     chunks, total = _chunks(archive, spec, options, progress)
     if not isinstance(target, (str, os.PathLike)):
         if not hasattr(target, "write"):
             raise InputError(f"a path or a binary file, not {type(target).__name__}", rule="sink.target")
         write_stream(target, chunks)
         return
-    with AtomicFile(target, durable=durable) as file:
+    with AtomicFile(target, durable=durable, expect=expect) as file:
         if not options.compression.choices:
             file.reserve(total)
         file.write(chunks)

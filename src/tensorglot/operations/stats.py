@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arguments import as_names
 from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import DType, dtype_of
@@ -80,7 +81,7 @@ def stats(
     What is wrong with a tensor stands in its row, and the others have their numbers.
     """
     archive = tensors if isinstance(tensors, Archive) else collect(tensors)
-    chosen = [archive[name] for name in (archive if names is None else names)]
+    chosen = [archive[name] for name in (archive if names is None else as_names(names, "names", "stats.names"))]
     total, done = sum(tensor.nbytes for tensor in chosen), 0
     for tensor in chosen:
         for part_name, part in tensor.parts.items():

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import ReadOptions, named
 from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError
 from tensorglot.io.local import Backend, Readable
@@ -23,6 +24,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.index import Note
 from tensorglot.model.layouts import check_values
 from tensorglot.operations._checksums import Checked, check_archive
+from tensorglot.operations._shards import find_file
 from tensorglot.operations._sidecar import check_sidecar, read_sidecar, write_sidecar
 from tensorglot.operations._value_rules import check_bytes
 from tensorglot.operations.open import open
@@ -112,9 +114,10 @@ def verify(
     one. `sums="write"` writes that sidecar instead, if all is well without it. Only what
     is not the file's fault is raised: arguments that make no sense, and I/O errors.
     """
-    path = source if isinstance(source, (str, os.PathLike)) else None
-    if sums not in ("check", "write") or (sums == "write" and path is None):
-        raise InputError("sums is 'check', or 'write' for a file that has a name", rule="verify.sums")
+    path = find_file(as_path(source)) if isinstance(source, (str, os.PathLike)) else None
+    check_choice(sums, ("check", "write"), "sums", "verify.sums")
+    if sums == "write" and path is None:
+        raise InputError("checksums go beside a file that has a name", rule="verify.sums")
     try:
         archive = open(source, format=format, backend=backend, strict=strict, limits=limits)
     except FormatError as error:

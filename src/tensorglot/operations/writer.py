@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import DTypeLike
 
+from tensorglot.arguments import as_path
 from tensorglot.containers.table import PerTensor, WriteOptions, for_target
 from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource
@@ -94,7 +95,7 @@ class Writer:
         durable: bool = True,
         progress: Progress | None = None,
     ) -> None:
-        path = target if isinstance(target, (str, os.PathLike)) else None
+        path = as_path(target) if isinstance(target, (str, os.PathLike)) else None
         self._target = target
         self._row, version = for_target(target, format)
         self._options = WriteOptions(version, PerTensor(compression), level, PerTensor(checksum))
@@ -131,7 +132,7 @@ class Writer:
         row = dtype_of(dtype, name)
         try:
             dims = tuple(operator.index(size) for size in shape)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise InputError(f"a shape is whole numbers, not {shape!r}", rule="stream.shape", tensor=name) from error
         if any(size < 0 for size in dims):
             raise InputError(f"a negative size in {list(dims)}", rule="stream.shape", tensor=name)

@@ -97,12 +97,16 @@ class ShardSource:
             try:
                 source = self._open_file(str(path))
             except FileNotFoundError as error:
-                raise FormatError("the shard is missing", rule="ztensor.shard.missing", path=str(path)) from error
+                raise FormatError(
+                    f"the shard {path.name} is missing", rule="ztensor.shard.missing", path=str(path)
+                ) from error
             magics = {source.read_bytes(at, 8) for at in (0, self.size - 8)} if source.size == self.size else set()
             if magics != {MAGIC_2}:
                 getattr(source, "close", bool)()
                 raise IntegrityError(
-                    f"not the shard of {self.size} bytes that the root names", rule="ztensor.shard.size", path=str(path)
+                    f"{path.name} is not the shard of {self.size} bytes that the root names",
+                    rule="ztensor.shard.size",
+                    path=str(path),
                 )
             self._source = source
         return self._source
