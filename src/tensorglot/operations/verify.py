@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -125,11 +126,13 @@ def verify(
     with archive:
         seen = _Seen(progress)
         problems, checked = _checksums(archive, path if sums == "check" else None, limits or DEFAULT, seen)
+        problems += _missing_files(archive)
         container = named(archive.format)[0].container
         if deep:
             problems += _deep_problems(archive, {problem.tensor for problem in problems}, seen)
             if container.inspect is not None:
                 problems += map(Problem.of, container.inspect(archive))
+        problems = list(dict.fromkeys(problems))
         problems.sort(key=lambda problem: archive.index.positions.get(problem.tensor or "", len(archive)))
         if sums == "write" and path is not None and not problems:
             write_sidecar(archive, path)
@@ -184,6 +187,15 @@ def _checksums(
         problems.append(Problem.of(error))
     problems += [Problem.of(one.error) for one in checked if one.error is not None]
     return problems, checked
+
+
+def _missing_files(archive: Archive) -> Iterator[Problem]:
+    """Files that the archive is of, and that are not there or not what they should be."""
+    for source in {id(source): source for source in archive.index.sources.values()}.values():
+        try:
+            source.view(0, 0)
+        except FormatError as error:
+            yield Problem.of(error)
 
 
 def _unverified(archive: Archive, checked: list[Checked]) -> tuple[str, ...]:
