@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError, TruncatedError
-from tensorglot.io.local import FileSource, changed, file_stamp, stamp_of
+from tensorglot.io.local import FileSource, changed, file_stamp, naming, stamp_of
 from tensorglot.io.sink import AtomicFile
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
@@ -37,7 +37,16 @@ from tensorglot.operations._digests import Stretch, digests
 from tensorglot.operations._elements import blocks
 from tensorglot.wire.checksums import Checksum, hasher, parse
 
-__all__ = ["Sums", "check_sidecar", "move_sidecar", "read_sidecar", "sidecar_path", "with_sidecar", "write_sidecar"]
+__all__ = [
+    "Sums",
+    "check_place",
+    "check_sidecar",
+    "move_sidecar",
+    "read_sidecar",
+    "sidecar_path",
+    "with_sidecar",
+    "write_sidecar",
+]
 
 SUFFIX = ".sums"
 _READ_NBYTES = 1 << 20
@@ -60,6 +69,13 @@ class Sums:
 def sidecar_path(path: str | os.PathLike[str]) -> Path:
     """Where the sidecar of a file is."""
     return Path(f"{os.fspath(path)}{SUFFIX}")
+
+
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Refuses a sidecar that could not be written, before the file itself is."""
+    place = sidecar_path(path)
+    if place.is_symlink():
+        raise InputError("the target is a link", rule="sink.target", path=str(place))
 
 
 def write_sidecar(archive: Archive, path: str | os.PathLike[str], *, algorithm: str = "xxh3") -> Path:
@@ -125,11 +141,12 @@ def _rest_digest(archive: Archive, algorithm: str) -> bytes:
 
 def read_sidecar(path: str | os.PathLike[str], limits: Limits) -> Sums | None:
     """The sidecar of a file; None where there is none."""
+    place = sidecar_path(path)
     try:
-        file = FileSource(sidecar_path(path))
+        file = FileSource(place)
     except FileNotFoundError:
         return None
-    with closing(file):
+    with closing(file), naming(place):
         if file.size > limits.header_nbytes:
             raise LimitError(f"a sidecar of {file.size} bytes is beyond Limits.header_nbytes", rule="sums.limit")
         return _parse(bytes(file.read(0, file.size)))

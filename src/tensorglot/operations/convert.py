@@ -31,7 +31,7 @@ from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._cast import Cast, cast_part, dequantized_part
 from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, make_plan
 from tensorglot.operations._patterns import DTypes, Rename, Select
-from tensorglot.operations._sidecar import write_sidecar
+from tensorglot.operations._sidecar import check_place, write_sidecar
 from tensorglot.operations.collect import collect
 from tensorglot.operations.open import Verify, open
 from tensorglot.operations.save import Progress, check_expressible, save_archive
@@ -107,6 +107,8 @@ def convert(
     path = target if isinstance(target, (str, os.PathLike)) else None
     if sums and path is None:
         raise InputError("checksums go beside a file that has a name", rule="sums.source")
+    if sums and path is not None:
+        check_place(path)
     begun = time.perf_counter()
     spec, version = for_target(target, format)
     with as_archive(source, format=source_format, verify=verify, limits=limits) as archive:

@@ -27,7 +27,7 @@ from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
 from tensorglot.operations._shards import stands_for_others
-from tensorglot.operations._sidecar import move_sidecar, read_sidecar
+from tensorglot.operations._sidecar import check_place, move_sidecar, read_sidecar
 from tensorglot.operations.open import open
 from tensorglot.operations.save import Progress, check_metadata, reported
 
@@ -81,6 +81,8 @@ def edit(
         if new == old:
             return Edit(archive.format, new, changed=False, in_place=False)
         sums = read_sidecar(path, archive.limits)
+        if sums is not None:
+            check_place(path)
         chunks = _chunks(archive, new, spec, version)
         written: Stamp | None
         if in_place:
