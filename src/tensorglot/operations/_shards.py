@@ -66,12 +66,13 @@ def find_file(path: str) -> Path:
             return given / name
     if not found:
         raise InputError(
-            f"{path} is a directory with neither an index of shards (*{INDEX_SUFFIX}) nor a file of tensors",
+            f"a directory with neither an index of shards (*{INDEX_SUFFIX}) nor a file of tensors",
             rule="source.regular",
+            path=path,
         )
     if len(found) > 1:
         raise InputError(
-            f"{path} is a directory of {len(found)} such files: name one of {', '.join(found)}", rule="shards.index"
+            f"a directory of {len(found)} such files: name one of {', '.join(found)}", rule="shards.index", path=path
         )
     return given / found[0]
 
