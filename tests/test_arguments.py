@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def read(archive: tg.Archive) -> None:
 def write(
     target: Any, name: Any = "w", value: Any = None, dtype: Any = "int8", shape: Any = (2,), **options: Any
 ) -> None:
-    with tg.Writer(target, **options) as out:
+    with tg.Writer(target, durable=False, **options) as out:
         out.add("x", np.ones(2) if value is None else value)
         with out.stream(name, dtype, shape) as stream:
             stream.write(b"ab")
@@ -159,12 +160,12 @@ VERBS: dict[str, tuple[Callable[..., Any], dict[str, Callable[[Path], Any]], lis
         ["names", "out", "threads", "framework", "format", "verify", "limits"],
     ),
     "save": (
-        tg.save,
+        partial(tg.save, durable=False),
         {"target": lambda f: f / "new.zt", "tensors": lambda f: TENSORS},
         ["format", "metadata", "compression", "level", "checksum", "attributes"],
     ),
     "save to a text format": (
-        tg.save,
+        partial(tg.save, durable=False),
         {"target": lambda f: f / "new.bt", "tensors": lambda f: TENSORS},
         ["format", "metadata", "compression", "level", "checksum", "attributes"],
     ),
@@ -179,7 +180,7 @@ VERBS: dict[str, tuple[Callable[..., Any], dict[str, Callable[[Path], Any]], lis
         ["name", "value", "dtype", "shape", "format", "metadata", "compression", "level", "checksum"],
     ),
     "convert": (
-        tg.convert,
+        partial(tg.convert, durable=False),
         {"source": lambda f: f / "model.zt", "target": lambda f: f / "new.bt", "on_loss": lambda f: "drop"},
         [
             "format", "select", "rename", "dtype", "metadata", "compression", "level", "checksum", "source_format",
@@ -193,17 +194,17 @@ VERBS: dict[str, tuple[Callable[..., Any], dict[str, Callable[[Path], Any]], lis
     ),
     "diff": (tg.diff, {"a": lambda f: f / "model.zt", "b": lambda f: DATA}, ["limits"]),
     "edit": (
-        tg.edit,
+        partial(tg.edit, durable=False),
         {"path": lambda f: f / "edited.zt", "metadata": lambda f: {"a": "b"}},
         ["remove", "format", "limits"],
     ),
     "split": (
-        tg.split,
+        partial(tg.split, durable=False),
         {"source": lambda f: f / "model.zt", "target": lambda f: f / "shards"},
         ["shard_nbytes", "format", "limits"],
     ),
     "merge": (
-        tg.merge,
+        partial(tg.merge, durable=False),
         {"sources": lambda f: [f / "model.zt"], "target": lambda f: f / "new.zt"},
         ["format", "metadata", "compression", "level", "checksum", "limits"],
     ),

@@ -70,7 +70,8 @@ def edit(
     in that moment. A file that somebody else changes meanwhile is left as they made it,
     and that is an error.
     """
-    if stands_for_others(as_path(path)):
+    path = as_path(path)
+    if stands_for_others(path):
         raise UnsupportedError("a directory or a checkpoint in several files: edit one file", rule="edit.source")
     with editing(path) as stamp, open(path, format=format, limits=limits) as archive:
         spec, version = _editable(archive)

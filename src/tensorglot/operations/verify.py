@@ -95,7 +95,8 @@ class Report:
     def __repr__(self) -> str:
         verdict = "ok" if self.ok else f"{len(self.problems)} problem{'s' if len(self.problems) > 1 else ''}"
         first = "" if self.ok else f": {self.problems[0]}"
-        return f"Report({self.format or 'unknown format'}, {self.tensors} tensors, {verdict}{first})"
+        tensors = f"{self.tensors} tensor{'' if self.tensors == 1 else 's'}"
+        return f"Report({self.format or 'unknown format'}, {tensors}, {verdict}{first})"
 
 
 def verify(
