@@ -35,12 +35,13 @@ from tensorglot.model.types.algebra import dense
 ROOT = Path(__file__).parents[1] / "src" / "tensorglot"
 CORPUS = Path(__file__).parent / "corpus"
 
-FOUNDATION = {"errors", "extras", "limits", "memory", "providers", "threads"}
+FOUNDATION = {"arguments", "errors", "extras", "limits", "memory", "providers", "threads"}
 VALUES = FOUNDATION | {"kernels", "model", "wire", "dynd"}
 CONTAINERS = VALUES | {"containers"}
 VERBS = CONTAINERS | {"io", "operations"}
 PEOPLE = VERBS | {"bson", "bridges"}
 LAYERS: dict[str, set[str]] = {
+    "arguments": {"errors"},
     "errors": set(),
     "limits": {"errors"},
     "extras": {"errors"},
@@ -50,7 +51,7 @@ LAYERS: dict[str, set[str]] = {
     "kernels": set(),
     "model": {"errors", "limits", "providers", "kernels"},
     "wire": {"errors", "limits", "threads", "kernels"},
-    "io": {"errors", "threads", "memory"},
+    "io": {"arguments", "errors", "threads", "memory"},
     "dynd": VALUES - {"dynd"},
     "containers": VALUES,
     "operations": CONTAINERS | {"io"},

@@ -254,6 +254,22 @@ def test_errors(model: Path, cut: Path, args: list[str], code: int, kind: str) -
     assert (error["exit"], error["kind"]) == (code, kind)
 
 
+def test_an_error_has_the_path_of_the_file(model: Path, cut: Path) -> None:
+    shards = model.parent / "shards"
+    tg.split(model, shards, shard_nbytes=100)
+    shard = next(shards.glob("*-00001-*"))
+    shard.unlink()
+    for file, path, code in (
+        ("none.bt", "none.bt", 5),
+        (cut, cut, 3),
+        (shards, shard, 3),
+        (f"{shards}/none.index.json", f"{shards}/none.index.json", 5),
+    ):
+        for verb in ("ls", "info", "hash", "stats"):
+            error = json.loads(run(verb, file, "--json", code=code).stderr)["error"]
+            assert error["path"] == str(path), (verb, error)
+
+
 def test_a_defect_has_its_own_code(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensorglot.operations.listing.entries", lambda *args: 1 // 0)
     result = run("ls", model, code=70)

@@ -48,6 +48,12 @@ def test_written_on_request_and_checked_when_present(path: Path) -> None:
     assert (report.ok, report.checksums, report.unverified) == (True, len(TENSORS) + 1, ())
 
 
+@pytest.mark.parametrize(("count", "said"), [(0, "0 tensors"), (1, "1 tensor"), (2, "2 tensors")])
+def test_a_report_counts(count: int, said: str) -> None:
+    data = tg.dumps({f"t{i}": np.zeros(2) for i in range(count)}, format="bintensors")
+    assert repr(tg.verify(data, format="bintensors@0")) == f"Report(bintensors@0, {said}, ok)"
+
+
 def test_a_line_for_each_tensor_and_one_for_the_rest(path: Path) -> None:
     tg.verify(path, sums="write")
     lines = sidecar_path(path).read_text().splitlines()

@@ -216,8 +216,15 @@ def test_shards(tmp_path: Path) -> None:
             archive["one"].numpy()
         assert caught.value.rule == "ztensor.shard.size"
     (tmp_path / "model-00001.zt").unlink()
-    with tg.open(root) as archive, pytest.raises(FileNotFoundError):
-        archive["one"].numpy()
+    with tg.open(root) as archive:
+        assert archive["two"].numpy().tobytes() == b"efgh"
+        with pytest.raises(tg.FormatError) as missing:
+            archive["one"].numpy()
+    assert (missing.value.rule, missing.value.path) == ("ztensor.shard.missing", str(tmp_path / "model-00001.zt"))
+    for deep in (False, True):
+        problems = tg.verify(root, deep=deep).problems
+        assert {problem.rule for problem in problems} == {"ztensor.shard.missing"}
+        assert all("model-00001.zt" in problem.message for problem in problems)
 
 
 def test_a_file_that_was_appended_to() -> None:

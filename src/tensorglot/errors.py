@@ -59,14 +59,22 @@ def counted(count: int, one: str, several: str = "") -> str:
 class TensorglotError(Exception):
     """The root of every error that this library raises on purpose."""
 
-    def __init__(self, message: str, *, rule: str, offset: int | None = None, tensor: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        rule: str,
+        offset: int | None = None,
+        tensor: str | None = None,
+        path: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.rule = rule
         self.offset = offset
         self.tensor = tensor
-        self.path: str | None = None
-        """The file that could not be opened."""
+        self.path = path
+        """The file that could not be opened, read or written."""
 
     def __str__(self) -> str:
         where = []

@@ -36,8 +36,8 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic in its stubs o
 def command(source: str, directory: str, shard_size: int, to: str | None, as_json: bool) -> None:
     """Write a file to a directory of shards with their index.
 
-    DIRECTORY is new or empty, and appears atomically, when all of it is on disk. A tensor
-    larger than a shard has one of its own. - is stdin.
+    DIRECTORY is new or empty, and is written atomically. A tensor larger than a
+    shard has one of its own. - is stdin.
 
     \b
     Examples:

@@ -127,14 +127,18 @@ class Archive(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         position = self._position(name)
         if position is None:
-            raise TensorNotFound.among(str(name), self.index.names)
+            if not isinstance(name, str):
+                raise TensorNotFound(f"a name is a str, not {type(name).__name__}", rule="tensor.name")
+            raise TensorNotFound.among(name, self.index.names)
         return self.tensor_at(position)
 
     def _position(self, name: str) -> int | None:
         """The first time by looking through the names, which is quicker than a dictionary of all of them."""
         names, again = self.index.names, self._asked
         self._asked = True
-        if again or not isinstance(names, Names) or not isinstance(name, str):
+        if not isinstance(name, str):
+            return None
+        if again or not isinstance(names, Names):
             return self.index.positions.get(name)
         return names.find(name)
 
@@ -210,8 +214,8 @@ class Archive(Mapping[str, Tensor]):
 
     def _read_together(self, rows: NDArray[np.int64]) -> list[memoryview] | None:
         """The bytes of small raw rows of the source that lie close to each other, in one read."""
-        index = self.index
-        if self.source is None or any(
+        index, source = self.index, self.source  # which may be closed meanwhile
+        if source is None or any(
             not column.isdisjoint(rows.tolist())
             for column in (index.codecs.keys(), index.sources.keys(), index.big_endian)
             if column
@@ -221,7 +225,7 @@ class Archive(Mapping[str, Tensor]):
         low, high = int(begins.min()), int(ends.max())
         if high - low > 2 * PIECE_NBYTES:
             return None
-        data = self.source.read(low, high - low)
+        data = source.read(low, high - low)
         return [data[a:b] for a, b in zip((begins - low).tolist(), (ends - low).tolist(), strict=True)]
 
     def _row_chunks(self, row: int) -> Iterator[Chunk]:
@@ -257,7 +261,7 @@ class Archive(Mapping[str, Tensor]):
         return ties
 
     def __contains__(self, name: object) -> bool:
-        return name in self.index.positions
+        return isinstance(name, str) and name in self.index.positions
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.index.names)

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tensorglot.arguments import check_mapping
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError, escape
 from tensorglot.io.local import Readable
@@ -84,7 +85,10 @@ def _revise(
     index = archive.index
     if metadata is not None:
         index = replace(index, metadata=metadata)
-    if attributes:
+    if attributes is not None:
+        check_mapping(attributes, "attributes", "save.attributes")
+        for fields in attributes.values():
+            check_mapping(fields, "attributes of a tensor", "save.attributes")
         for name in attributes.keys() - index.positions.keys():
             raise InputError("attributes for a tensor that is not given", rule="save.attributes", tensor=name)
         given = {index.positions[name]: fields for name, fields in attributes.items()}

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tensorglot.errors import FormatError, InputError, IntegrityError, UnsupportedError, escape
+from tensorglot.arguments import check_choice
+from tensorglot.errors import FormatError, IntegrityError, UnsupportedError, escape
 from tensorglot.memory import Scratch
 from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.payload import Encoded, Memory, Span, as_bytes
@@ -28,8 +29,7 @@ _PIECE_NBYTES = 1 << 20
 
 def verifier_for(mode: str) -> Verifier | None:
     """What an archive calls before it hands out values: nothing, or a check of each tensor, once."""
-    if mode not in ("never", "lazy", "require"):
-        raise InputError(f"verify is 'never', 'lazy' or 'require', not {mode!r}", rule="verify.mode")
+    check_choice(mode, ("never", "lazy", "require"), "verify", "verify.mode")
     return None if mode == "never" else _Once(required=mode == "require")
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from tensorglot.arguments import check_mapping
 from tensorglot.containers.table import UNNAMED, Format
 from tensorglot.errors import TensorglotError, escape
 from tensorglot.model.archive import Archive
@@ -210,6 +211,8 @@ def _expressible_metadata(
     metadata: Mapping[str, Any] | None, spec: Format, losses: list[Loss]
 ) -> Mapping[str, Any] | None:
     """The metadata as the target can have it: none, text, or as it is."""
+    if metadata is not None:
+        check_mapping(metadata, "metadata", "save.metadata")
     if not metadata or spec.metadata == "any":
         return metadata if spec.metadata != "none" else None
     if spec.metadata == "none":

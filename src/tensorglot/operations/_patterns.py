@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from numpy.typing import DTypeLike
 
+from tensorglot.arguments import as_names, check_mapping
 from tensorglot.errors import InputError, TensorNotFound
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.names import check_name
@@ -35,7 +36,7 @@ def select_names(names: Sequence[str], select: Select | None) -> list[str]:
     if callable(select):
         return [name for name in names if select(name)]
     wanted: set[str] = set()
-    for pattern in [select] if isinstance(select, str) else select:
+    for pattern in [select] if isinstance(select, str) else as_names(select, "select", "select.names"):
         fits = re.compile(fnmatch.translate(pattern)).match
         found = {name for name in names if name == pattern or fits(name)}
         if not found:
@@ -51,6 +52,8 @@ def rename_all(names: Sequence[str], rename: Rename | None, every: Sequence[str]
     """
     if rename is None:
         return dict(zip(names, names, strict=True))
+    if not callable(rename):
+        check_mapping(rename, "rename", "rename.mapping")
     new_name = rename if callable(rename) else _renamer(rename, every)
     new = {name: new_name(name) for name in names}
     taken: dict[str, str] = {}
@@ -67,6 +70,7 @@ def rename_all(names: Sequence[str], rename: Rename | None, every: Sequence[str]
 def _renamer(rename: Mapping[str, str], every: Sequence[str]) -> Callable[[str], str]:
     rules = []
     for old, new in rename.items():
+        check_name(new)
         if old.count("*") != new.count("*"):
             raise InputError(f"'{old}' and '{new}' have not the same number of stars", rule="rename.stars")
         pattern = re.compile("(.*)".join(map(re.escape, old.split("*"))), re.DOTALL)
@@ -88,6 +92,7 @@ def _renamer(rename: Mapping[str, str], every: Sequence[str]) -> Callable[[str],
 
 def by_pattern(choices: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
     """The choice for every name that one of the patterns fits; the first that fits, but a name written out wins."""
+    check_mapping(choices, "a mapping by names and patterns", "pattern.mapping")
     rules = [(re.compile(fnmatch.translate(pattern)).match, choice) for pattern, choice in choices.items()]
     found: dict[str, T] = {}
     unused = set(range(len(rules)))

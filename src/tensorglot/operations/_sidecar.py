@@ -9,7 +9,8 @@ file is covered, and a flipped bit has a name.
     xxh3:89ab0123456789ef "layer.1.weight" "values"      a tensor of several parts
     xxh3:456789ab01234567 -                              all the rest
 
-Names are JSON strings. Lines are in the order of the archive, the rest last.
+Names are JSON strings. Lines are in the order of the archive, the rest last. We made up
+the name of the sidecar ourselves, so a link that stands there is not written through.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tensorglot.arguments import as_path
 from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError, TruncatedError
-from tensorglot.io.local import FileSource
+from tensorglot.io.local import FileSource, changed, file_stamp, naming, stamp_of
 from tensorglot.io.sink import AtomicFile
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
@@ -36,7 +38,16 @@ from tensorglot.operations._digests import Stretch, digests
 from tensorglot.operations._elements import blocks
 from tensorglot.wire.checksums import Checksum, hasher, parse
 
-__all__ = ["Sums", "check_sidecar", "move_sidecar", "read_sidecar", "sidecar_path", "with_sidecar", "write_sidecar"]
+__all__ = [
+    "Sums",
+    "check_place",
+    "check_sidecar",
+    "move_sidecar",
+    "read_sidecar",
+    "sidecar_path",
+    "with_sidecar",
+    "write_sidecar",
+]
 
 SUFFIX = ".sums"
 _READ_NBYTES = 1 << 20
@@ -58,7 +69,14 @@ class Sums:
 
 def sidecar_path(path: str | os.PathLike[str]) -> Path:
     """Where the sidecar of a file is."""
-    return Path(f"{os.fspath(path)}{SUFFIX}")
+    return Path(f"{as_path(path)}{SUFFIX}")
+
+
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Refuses a sidecar that could not be written, before the file itself is."""
+    place = sidecar_path(path)
+    if place.is_symlink():
+        raise InputError("the target is a link", rule="sink.target", path=str(place))
 
 
 def write_sidecar(archive: Archive, path: str | os.PathLike[str], *, algorithm: str = "xxh3") -> Path:
@@ -80,8 +98,11 @@ def _write(archive: Archive, path: str | os.PathLike[str], tensors: Mapping[Key,
         lines.append(f"{checksum} {names}")
     lines.append(f"{Checksum(algorithm, _rest_digest(archive, algorithm))} -")
     target = sidecar_path(path)
-    with AtomicFile(target) as file:
+    with AtomicFile(target, follow=False) as file:
         file.write([f"{line}\n".encode() for line in lines])
+        stamp = file_stamp(archive.source)
+        if stamp is not None and stamp != stamp_of(os.stat(path)):  # noqa: PTH116
+            raise changed(path)
     return target
 
 
@@ -121,11 +142,12 @@ def _rest_digest(archive: Archive, algorithm: str) -> bytes:
 
 def read_sidecar(path: str | os.PathLike[str], limits: Limits) -> Sums | None:
     """The sidecar of a file; None where there is none."""
+    place = sidecar_path(path)
     try:
-        file = FileSource(sidecar_path(path))
+        file = FileSource(place)
     except FileNotFoundError:
         return None
-    with closing(file):
+    with closing(file), naming(place):
         if file.size > limits.header_nbytes:
             raise LimitError(f"a sidecar of {file.size} bytes is beyond Limits.header_nbytes", rule="sums.limit")
         return _parse(bytes(file.read(0, file.size)))

@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from tensorglot.arguments import check_choice
 from tensorglot.containers.table import Format, for_target
 from tensorglot.errors import InputError, LossWarning, UnsupportedError, counted
 from tensorglot.io.sink import Writable
@@ -34,7 +35,7 @@ from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, m
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import DTypes, Rename, Select
 from tensorglot.operations._progress import Progress
-from tensorglot.operations._sidecar import write_sidecar
+from tensorglot.operations._sidecar import check_place, write_sidecar
 from tensorglot.operations.open import Verify, open
 from tensorglot.operations.save import check_expressible, write_archive
 from tensorglot.operations.verify import Problem, Report
@@ -106,11 +107,12 @@ def convert(
     too. `dry_run` makes the plan and writes nothing. The casts run on `executor` if one
     is given.
     """
-    if on_loss not in ("error", "warn", "drop"):
-        raise InputError(f"on_loss is 'error', 'warn' or 'drop', not {on_loss!r}", rule="convert.on_loss")
+    check_choice(on_loss, ("error", "warn", "drop"), "on_loss", "convert.on_loss")
     path = target if isinstance(target, (str, os.PathLike)) else None
     if sums and path is None:
         raise InputError("checksums go beside a file that has a name", rule="sums.source")
+    if sums and path is not None:
+        check_place(path)
     options = ConvertOptions(
         select=select,
         rename=rename,

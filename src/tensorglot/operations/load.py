@@ -9,6 +9,7 @@ equal shapes is one array that is taken apart, which costs a fraction of making 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
@@ -16,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arguments import as_names, check_mapping
 from tensorglot.errors import InputError, TensorNotFound, TruncatedError
 from tensorglot.io.local import Backend, Readable
 from tensorglot.limits import Limits
@@ -63,6 +65,8 @@ def load(
     given.
     """
     convert = provided("bridges.framework")(framework)
+    if out is not None:
+        check_mapping(out, "out", "load.out")
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise InputError(f"threads is a number from 1 on, not {threads!r}", rule="load.threads")
     with open(
@@ -102,6 +106,8 @@ def loads(
     limits: Limits | None = None,
 ) -> dict[str, Any]:
     """All tensors of a file that is in memory, as `load` gives those of a file."""
+    if isinstance(data, (str, os.PathLike)) or hasattr(data, "read"):
+        raise InputError(f"loads takes bytes, not {type(data).__name__}: use load", rule="loads.data")
     return load(
         data,
         names=names,
@@ -141,7 +147,7 @@ def _rows(index: Index, names: Iterable[str] | None) -> NDArray[np.int64]:
     if names is None:
         return np.arange(len(index.names))
     wanted = set()
-    for name in names:
+    for name in as_names(names, "names", "load.names"):
         position = index.positions.get(name)
         if position is None:
             raise TensorNotFound.among(name, index.names)

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import DTypeLike
 
+from tensorglot.arguments import as_path
 from tensorglot.containers.table import for_target
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError
@@ -114,7 +115,7 @@ class Writer:
         progress: Progress | bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        path = target if isinstance(target, (str, os.PathLike)) else None
+        path = as_path(target) if isinstance(target, (str, os.PathLike)) else None
         self._target = target
         spec, version = for_target(target, format)
         self._format = f"{spec.name}@{version}"
@@ -172,7 +173,7 @@ class Writer:
         row = dtype_of(dtype, name)
         try:
             dims = tuple(operator.index(size) for size in shape)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise InputError(f"a shape is whole numbers, not {shape!r}", rule="stream.shape", tensor=name) from error
         if any(size < 0 for size in dims):
             raise InputError(f"a negative size in {list(dims)}", rule="stream.shape", tensor=name)
