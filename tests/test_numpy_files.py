@@ -292,7 +292,7 @@ class TestNpz:
         broken[broken.index(np.arange(9.0).tobytes()) + 20] ^= 1
         assert [problem.rule for problem in tg.verify(bytes(broken)).problems] == ["checksum.mismatch"]
         with pytest.raises(tg.IntegrityError):
-            tg.loads(bytes(broken), verify="lazy")
+            tg.loads(bytes(broken), verify="auto")
 
     def test_arrays_are_aligned(self, tmp_path: Path) -> None:
         tg.save(tmp_path / "x.npz", {"a": np.ones(3, np.int8), "bb": np.arange(4.0)})

@@ -36,7 +36,7 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
     from tensorglot.operations.identify import cids, together
     from tensorglot.operations.verify import Problem
 
-    with tg.open(source_of(file), format=format, verify="lazy") as archive, progress_bar("hashing") as progress:
+    with tg.open(source_of(file), format=format, verify="auto") as archive, progress_bar("hashing") as progress:
         given = list(cids(archive, selected(archive.index.names, patterns or None), progress))
     found = {name: cid for name, cid in given if isinstance(cid, str)}
     wrong = [error for _, error in given if not isinstance(error, str)]

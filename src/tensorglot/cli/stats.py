@@ -41,7 +41,7 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
     from tensorglot.operations._patterns import selected
     from tensorglot.operations.stats import stats
 
-    with tg.open(source_of(file), format=format, verify="lazy") as archive, progress_bar("reading") as progress:
+    with tg.open(source_of(file), format=format, verify="auto") as archive, progress_bar("reading") as progress:
         rows = list(stats(archive, names=selected(archive.index.names, patterns or None), progress=progress))
     if as_json:
         print_json({"file": file, "tensors": [row.to_dict() for row in rows]})

@@ -23,6 +23,7 @@ from tensorglot.model.payload import (
     PIECE_NBYTES,
     SMALL_NBYTES,
     TOGETHER_NBYTES,
+    Check,
     Chunk,
     Encoded,
     Memory,
@@ -37,9 +38,20 @@ __all__ = ["Archive", "Verifier"]
 
 
 class Verifier(Protocol):
-    """Checks the checksums of a tensor before its values are read."""
+    """Makes the checks of payloads, and remembers which were made."""
 
-    def __call__(self, tensor: Tensor) -> None: ...
+    @property
+    def required(self) -> bool:
+        """What has no checksum is an error."""
+        ...
+
+    def check(self, index: Index, row: int, source: Source, tensor: str) -> Check | None:
+        """The check of the payload of a row; None where there is nothing to compare."""
+        ...
+
+    def compare(self, index: Index, rows: NDArray[np.int64], pieces: Sequence[memoryview]) -> None:
+        """Compares the checksums of raw rows with their bytes. Remembers nothing."""
+        ...
 
 
 class Archive(Mapping[str, Tensor]):
@@ -61,7 +73,8 @@ class Archive(Mapping[str, Tensor]):
         self.index = index
         self.source = source
         self.limits = limits
-        self._verifier = verifier
+        self.verifier = verifier
+        """None: no checksum is compared."""
         self._reopen = reopen
         self._asked = False
 
@@ -79,11 +92,6 @@ class Archive(Mapping[str, Tensor]):
     def notes(self) -> tuple[Note, ...]:
         """What is odd about the file, and not wrong enough to refuse it."""
         return tuple(self.index.notes)
-
-    @property
-    def verifies(self) -> bool:
-        """Checksums are looked at before values are handed out."""
-        return self._verifier is not None
 
     @property
     def attributes(self) -> dict[str, Mapping[str, Any]]:
@@ -144,7 +152,6 @@ class Archive(Mapping[str, Tensor]):
             "dense" if layout is None else layout.name,
             None if layout is None else layout.type,
             index.attributes.get(position, {}),
-            self._verifier,
         )
 
     def _part_name(self, row: int) -> str:
@@ -174,9 +181,10 @@ class Archive(Mapping[str, Tensor]):
             raise InputError("the archive is closed", rule="archive.closed", tensor=name)
         begin, end = int(index.begins[row]), int(index.ends[row])
         codec = index.codecs.get(row)
+        check = None if self.verifier is None else self.verifier.check(index, row, source, name)
         if codec is None:
-            return Span(source, begin, end)
-        return Encoded(source, begin, end, index.decoded_nbytes[row], codec, name, self.limits)
+            return Span(source, begin, end, check)
+        return Encoded(source, begin, end, index.decoded_nbytes[row], codec, name, self.limits, check)
 
     def chunks(self, rows: NDArray[np.int64], pads: Sequence[bytes] | None = None) -> Iterator[Chunk]:
         """The decoded, little-endian bytes of rows one after the other: in bounded memory, or as spans to copy.
@@ -216,7 +224,10 @@ class Archive(Mapping[str, Tensor]):
         if high - low > 2 * PIECE_NBYTES:
             return None
         data = self.source.read(low, high - low)
-        return [data[a:b] for a, b in zip((begins - low).tolist(), (ends - low).tolist(), strict=True)]
+        pieces = [data[a:b] for a, b in zip((begins - low).tolist(), (ends - low).tolist(), strict=True)]
+        if self.verifier is not None and index.checksums is not None:
+            self.verifier.compare(index, rows, pieces)
+        return pieces
 
     def _row_chunks(self, row: int) -> Iterator[Chunk]:
         name = self.index.name_of(row)
@@ -226,7 +237,7 @@ class Archive(Mapping[str, Tensor]):
 
     def with_index(self, index: Index) -> Archive:
         """The same source under another index."""
-        return Archive(index, self.source, limits=self.limits)
+        return Archive(index, self.source, limits=self.limits, verifier=self.verifier)
 
     def __contains__(self, name: object) -> bool:
         return name in self.index.positions

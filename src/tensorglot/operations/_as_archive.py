@@ -19,7 +19,7 @@ Given: TypeAlias = "Readable | Archive | Mapping[str, Any]"
 
 @contextmanager
 def as_archive(
-    source: Given, *, format: str | None = None, verify: Verify = "never", limits: Limits | None = None
+    source: Given, *, format: str | None = None, verify: Verify = "auto", limits: Limits | None = None
 ) -> Iterator[Archive]:
     """An archive that is given stays open; a file that is named is closed at the end."""
     if isinstance(source, Archive):

@@ -28,6 +28,7 @@ from tensorglot.model.joined import taken
 from tensorglot.model.tensor import Tensor, human_nbytes
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._cast import Cast, cast_part, dequantized_part
+from tensorglot.operations._checksums import row_checks
 from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, make_plan
 from tensorglot.operations._patterns import DTypes, Rename, Select
 from tensorglot.operations._sidecar import write_sidecar
@@ -86,7 +87,7 @@ def convert(
     on_loss: OnLoss = "error",
     dry_run: bool = False,
     source_format: str | None = None,
-    verify: Verify = "lazy",
+    verify: Verify = "auto",
     executor: Executor | None = None,
     durable: bool = True,
     progress: Progress | None = None,
@@ -127,7 +128,7 @@ def convert(
         _verify(archive, plan)
         save_archive(target, converted, spec, options, durable=durable, progress=progress)
     if sums and path is not None:
-        with open(path, format=plan.target) as written:
+        with open(path, format=plan.target, verify="never") as written:
             write_sidecar(written, path)
     casts = tuple(account() for account in accounts)
     if on_loss == "warn":
@@ -163,11 +164,9 @@ def _refusal(losses: tuple[Loss, ...]) -> UnsupportedError:
 
 
 def _verify(archive: Archive, plan: Plan) -> None:
-    if archive.verifies and archive.index.checksums is not None:
+    if row_checks(archive) is not None:
         for step in plan.steps:
-            tensor = archive[step.source]
-            if tensor.verifier is not None:
-                tensor.verifier(tensor)
+            archive[step.source].verify()
 
 
 def _converted(

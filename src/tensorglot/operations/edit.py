@@ -62,7 +62,7 @@ def edit(
     is quick however large the file is, and safe from everything but a kill or a crash
     in that moment.
     """
-    with open(path, format=format, limits=limits) as archive:
+    with open(path, format=format, verify="never", limits=limits) as archive:
         spec, version = _editable(archive)
         old = dict(archive.metadata or {})
         new = _changed(old, metadata or {}, remove)
@@ -79,7 +79,7 @@ def edit(
                 file.write(chunks if progress is None else reported(chunks, total, progress))
         kind = archive.format
     if sums is not None:
-        with open(path, format=kind, limits=limits) as archive:
+        with open(path, format=kind, verify="never", limits=limits) as archive:
             move_sidecar(archive, path, sums)
     return Edit(kind, new, changed=True, in_place=in_place)
 

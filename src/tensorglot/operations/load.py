@@ -9,10 +9,11 @@ equal shapes is one array that is taken apart, which costs a fraction of making 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,8 @@ from tensorglot.model.index import Index, Placement, permuted, placed
 from tensorglot.model.payload import Encoded, Source, Threaded, as_bytes
 from tensorglot.model.strided import Strided
 from tensorglot.model.tensor import NUMPY_RANK, Tensor, check_bool, check_out
-from tensorglot.operations._reads import BATCH, Runs, fill
+from tensorglot.operations._checksums import RowChecks, row_checks
+from tensorglot.operations._reads import BATCH, Piece, Runs, fill
 from tensorglot.operations.open import Verify, open
 from tensorglot.threads import for_each
 
@@ -58,7 +60,7 @@ def load(
     format: str | None = None,
     backend: Backend = "auto",
     strict: bool = False,
-    verify: Verify = "never",
+    verify: Verify = "auto",
     limits: Limits | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -94,8 +96,9 @@ def _arrays(
 ) -> dict[str, NDArray[Any]]:
     if _all_direct(archive.index, rows, out) and _all_plain(archive):
         loaded: dict[str, NDArray[Any]] = {}
+        checks = row_checks(archive)
         for held, its_rows in _by_source(archive, rows):
-            loaded |= _load_plain(archive.index, held, its_rows, out, threads)
+            loaded |= _load_plain(archive.index, held, its_rows, out, threads, checks)
         return loaded
     return _load_each(archive, rows, out, threads)
 
@@ -109,7 +112,7 @@ def loads(
     framework: Framework = "numpy",
     format: str | None = None,
     strict: bool = False,
-    verify: Verify = "never",
+    verify: Verify = "auto",
     limits: Limits | None = None,
 ) -> dict[str, Any]:
     """All tensors of a file that is in memory, as `load` gives those of a file."""
@@ -127,8 +130,8 @@ def loads(
 
 
 def _all_plain(archive: Archive) -> bool:
-    """Bytes at spans that are the arrays, nothing to check or to share first, and a dimension to spare for runs."""
-    if not archive.index.plain or archive.verifies:
+    """Bytes at spans that are the arrays, nothing to share, and a dimension to spare for runs."""
+    if not archive.index.plain:
         return False
     ranks = np.diff(archive.index.dim_offsets)
     if ranks.size and ranks.max() >= NUMPY_RANK:
@@ -235,7 +238,12 @@ def _room(tensor: Tensor, slab: _Slab) -> NDArray[Any] | None:
 
 
 def _load_plain(
-    index: Index, source: Source, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]], threads: int | None
+    index: Index,
+    source: Source,
+    rows: NDArray[np.int64],
+    out: Mapping[str, NDArray[Any]],
+    threads: int | None,
+    checks: RowChecks | None,
 ) -> dict[str, NDArray[Any]]:
     given = _given(index, rows, out)
     fresh = rows[~np.isin(rows, list(given))] if given else rows
@@ -245,14 +253,11 @@ def _load_plain(
     tails = places.offsets + ends - begins
     buffers = [allocate(int(tails[b - 1]), int(begins[a])) for a, b in pairwise(places.groups)]
     group_of = np.repeat(np.arange(len(buffers)), np.diff(places.groups)).tolist()
-    pieces = [(int(index.begins[row]), as_bytes(array)) for row, array in given.items()]
-    scattered: list[Runs] = []
-    for runs in _group_runs(places, begins, tails, buffers):
-        if len(runs.begins) == 1:
-            offset = int(runs.offsets[0])
-            pieces.append((int(runs.begins[0]), runs.buffer[offset : offset + int(runs.sizes[0])]))
-        else:
-            scattered.append(runs)
+    pieces, scattered = _reads(places, begins, tails, buffers, order, checks)
+    for row, array in given.items():
+        memory = as_bytes(array)
+        follower = None if checks is None else checks.follower(memory, [row], [0], [len(memory)])
+        pieces.append(Piece(int(index.begins[row]), memory, follower))
     try:
         fill(source, pieces, scattered, threads)
     except TruncatedError as error:
@@ -276,16 +281,47 @@ def _load_plain(
     return loaded
 
 
-def _group_runs(
-    places: Placement, begins: NDArray[np.int64], tails: NDArray[np.int64], buffers: list[memoryview]
-) -> Iterator[Runs]:
-    """What is to be read into the memory of each group."""
+def _reads(
+    places: Placement,
+    begins: NDArray[np.int64],
+    tails: NDArray[np.int64],
+    buffers: list[memoryview],
+    order: NDArray[np.int64],
+    checks: RowChecks | None,
+) -> tuple[list[Piece], list[Runs]]:
+    """What is to be read into the memory of each group: in one piece, or in several runs."""
     starts, lasts = np.array(places.runs[:-1], np.int64), np.array(places.runs[1:], np.int64) - 1
     offsets = places.offsets[starts]
     sizes = tails[lasts] - offsets
     firsts = np.searchsorted(starts, places.groups).tolist()
-    for buffer, (a, b) in zip(buffers, pairwise(firsts), strict=True):
-        yield Runs(buffer, begins[starts[a:b]], sizes[a:b], offsets[a:b])
+    rows = _Rows(order.tolist(), places.offsets.tolist(), tails.tolist())
+    pieces: list[Piece] = []
+    scattered: list[Runs] = []
+    for buffer, (a, b), (first, last) in zip(buffers, pairwise(firsts), pairwise(places.groups), strict=True):
+        if b - a == 1:
+            follower = None if checks is None else checks.follower(buffer, *rows.between(first, last))
+            pieces.append(Piece(int(begins[first]), buffer, follower))
+        else:
+            follow = None if checks is None else partial(_compare, checks, buffer, rows, places.runs)
+            scattered.append(Runs(buffer, begins[starts[a:b]], sizes[a:b], offsets[a:b], follow, a))
+    return pieces, scattered
+
+
+class _Rows(NamedTuple):
+    """Rows in the order of the file, and where each starts and stops in the memory of its group."""
+
+    rows: list[int]
+    starts: list[int]
+    stops: list[int]
+
+    def between(self, first: int, last: int) -> _Rows:
+        return _Rows(self.rows[first:last], self.starts[first:last], self.stops[first:last])
+
+
+def _compare(checks: RowChecks, buffer: memoryview, rows: _Rows, runs: list[int], first: int, last: int) -> None:
+    """The checksums of the rows in some runs."""
+    for row, start, stop in zip(*rows.between(runs[first], runs[last]), strict=True):
+        checks.compare(row, buffer[start:stop])
 
 
 def _given(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]]) -> dict[int, NDArray[Any]]:

@@ -86,8 +86,6 @@ def stats(
         for part_name, part in tensor.parts.items():
             tally = _Tally()
             try:
-                if tensor.verifier is not None:
-                    tensor.verifier(tensor)
                 for block in elements(part, tensor.name, BLOCK_COUNT):
                     tally.add(block)
                     if progress is not None:

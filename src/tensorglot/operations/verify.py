@@ -116,7 +116,7 @@ def verify(
     if sums not in ("check", "write") or (sums == "write" and path is None):
         raise InputError("sums is 'check', or 'write' for a file that has a name", rule="verify.sums")
     try:
-        archive = open(source, format=format, backend=backend, strict=strict, limits=limits)
+        archive = open(source, format=format, backend=backend, strict=strict, verify="never", limits=limits)
     except FormatError as error:
         return Report(format, problems=(Problem.of(error),))
     with archive:

@@ -18,7 +18,7 @@ import xxhash
 
 from tensorglot.errors import FormatError, InputError
 
-__all__ = ["ALGORITHMS", "Checksum", "Hasher", "hasher", "parse"]
+__all__ = ["ALGORITHMS", "Checksum", "Hasher", "hasher", "is_text_of", "parse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,29 @@ def parse(text: str, tensor: str | None = None) -> Checksum:
     if match is None:
         raise FormatError(f"not a {algorithm} checksum", rule="checksum.form", tensor=tensor)
     return Checksum(algorithm, bytes.fromhex(match[1].zfill(8)))
+
+
+def is_text_of(text: str, data: memoryview) -> bool:
+    """The text is that of the data's checksum, written as we write it: quick, for many small ones.
+
+    False where it is written in another way, too: `parse` decides.
+    """
+    written = _WRITTEN.get(text.partition(":")[0])
+    return written is not None and written(data) == text
+
+
+def _written_crc32c(data: memoryview) -> str:
+    from crc32c import crc32c
+
+    return f"crc32c:0x{crc32c(data):08X}"
+
+
+_WRITTEN: dict[str, Callable[[memoryview], str]] = {
+    "crc32": lambda data: f"crc32:0x{zlib.crc32(data):08X}",
+    "crc32c": _written_crc32c,
+    "sha256": lambda data: f"sha256:{hashlib.sha256(data).hexdigest()}",
+    "xxh3": lambda data: f"xxh3:{xxhash.xxh3_64_hexdigest(data)}",
+}
 
 
 def hasher(algorithm: str) -> Hasher:
