@@ -9,6 +9,7 @@ together.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class Once:
     def compare(self, index: Index, rows: NDArray[np.int64], pieces: Sequence[memoryview]) -> None:
         checks = RowChecks(index, required=self.required)
         for row, piece in zip(rows.tolist(), pieces, strict=True):
-            checks.compare(row, piece)
+            checks.compare(piece, [row], [0], [len(piece)])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _once, (self.required,)
@@ -196,14 +197,17 @@ class RowChecks:
         self._index = index
         self._required = required
         self._texts = [None] * len(index.dtypes) if index.checksums is None else index.checksums[:]
+        self._numbers = checksums.numbers(self._texts)
 
-    def compare(self, row: int, data: memoryview) -> None:
-        """With all bytes of the row."""
-        text = self._texts[row]
-        if text is None or not checksums.is_text_of(text, data):
-            running = self.running(row)
-            running.update(data)
-            running.finish()
+    def compare(self, memory: memoryview, rows: Sequence[int], starts: Sequence[int], stops: Sequence[int]) -> None:
+        """With all bytes of the rows, which are between the starts and the stops of some memory."""
+        numbers = self._numbers
+        for row, start, stop in zip(rows, starts, stops, strict=True):
+            data = memory[start:stop]
+            if numbers is None or numbers.compute(data) != numbers.expected[row]:
+                running = self.running(row)
+                running.update(data)
+                running.finish()
 
     def running(self, row: int) -> _Running:
         name, offset = self._index.name_of(row), int(self._index.begins[row])
@@ -229,22 +233,25 @@ class _RowFollower:
         """How far, of the row that has begun."""
 
     def __call__(self, end: int) -> None:
-        while self._next < len(self._rows):
-            row, start, stop = self._rows[self._next], self._starts[self._next], self._stops[self._next]
-            if self._begun is None and stop <= end:
-                self._checks.compare(row, self._memory[start:stop])
-            elif end <= start:
-                return
-            else:
-                if self._begun is None:
-                    self._begun, self._hashed = self._checks.running(row), start
-                self._begun.update(self._memory[self._hashed : min(stop, end)])
-                self._hashed = end
-                if stop > end:
-                    return
-                self._begun.finish()
-                self._begun = None
+        if self._begun is not None:
+            self._add(end)
+        first, self._next = self._next, bisect_right(self._stops, end, self._next)
+        these = slice(first, self._next)
+        self._checks.compare(self._memory, self._rows[these], self._starts[these], self._stops[these])
+        if self._next < len(self._rows) and self._starts[self._next] < end:
+            self._begun, self._hashed = self._checks.running(self._rows[self._next]), self._starts[self._next]
             self._next += 1
+            self._add(end)
+
+    def _add(self, end: int) -> None:
+        """More of the row that has begun."""
+        stop = self._stops[self._next - 1]
+        assert self._begun is not None  # noqa: S101
+        self._begun.update(self._memory[self._hashed : min(stop, end)])
+        self._hashed = end
+        if stop <= end:
+            self._begun.finish()
+            self._begun = None
 
 
 @dataclass(frozen=True, slots=True)
