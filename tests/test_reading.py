@@ -149,6 +149,48 @@ def test_out_that_does_not_fit_is_refused(folder: Path, out: Any, rule: str, bac
         assert (caught.value.rule, caught.value.tensor) == (rule, "x")
 
 
+_BASE = np.zeros(40, np.float32)
+_SQUARE = np.zeros((8, 5), np.float32)
+OVERLAPS: dict[str, tuple[tuple[NDArray[Any], ...], bool]] = {
+    "one array twice": ((_BASE[:5], _BASE[:5]), True),
+    "one element in common": ((_BASE[:5], _BASE[4:9]), True),
+    "neighbours": ((_BASE[:5], _BASE[5:10], _BASE[10:15]), False),
+    "one inside another's steps": ((_BASE[::8], _BASE[1:6]), False),
+    "an element of another's steps": ((_BASE[::8], _BASE[4:9]), True),
+    "interleaved": ((_BASE[0:10:2], _BASE[1:11:2]), False),
+    "backwards": ((_BASE[4::-1], _BASE[5:10]), False),
+    "backwards over the first": ((_BASE[5:0:-1], _BASE[5:10]), True),
+    "not the neighbour but the one after": ((_BASE[0:40:8], _BASE[1:6], _BASE[32:37]), True),
+    "columns": (tuple(np.zeros((5, 8), np.float32).T[i] for i in range(3)), False),
+    "a column and a row": ((_SQUARE[:5, 0], _SQUARE[0]), True),
+    "elements of its own": ((np.lib.stride_tricks.as_strided(_BASE, (5,), (0,)),), True),
+}
+
+
+@pytest.mark.parametrize("case", OVERLAPS)
+@pytest.mark.parametrize("format", ["bintensors", "ztensor@2", "npz"])
+def test_outputs_that_share_memory_are_refused(case: str, format: str) -> None:
+    """Threads would write to it at the same time, and what comes out would be a mixture."""
+    arrays, refused = OVERLAPS[case]
+    values = {f"t{i}": np.full(5, i + 1, np.float32) for i in range(len(arrays))}
+    data = tg.dumps(values, format=format)
+    out = dict(zip(values, arrays, strict=True))
+    if refused:
+        with pytest.raises(tg.InputError) as caught:
+            tg.loads(data, out=out)
+        assert caught.value.rule == "out.overlap"
+        assert caught.value.tensor in values
+    else:
+        tg.loads(data, out=out)
+        assert all((out[name] == value).all() for name, value in values.items())
+
+
+def test_outputs_without_elements_share_nothing() -> None:
+    data = tg.dumps({"a": np.zeros((0, 3)), "b": np.zeros((0, 3))}, format="bintensors")
+    empty = np.zeros((0, 3))
+    assert tg.loads(data, out={"a": empty, "b": empty})["b"] is empty
+
+
 def test_out_for_a_tensor_that_is_not_read_is_refused(folder: Path) -> None:
     tg.save(folder / "x.bt", {"x": np.arange(4.0), "y": np.arange(4.0)})
     for options in ({"out": {"z": np.empty(4)}}, {"out": {"y": np.empty(4)}, "names": ["x"]}):

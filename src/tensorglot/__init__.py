@@ -74,6 +74,9 @@ _MODULES = ("bson", "dynd")
 """Modules that need no import of their own."""
 
 _PROVIDERS = {
+    "from_numpy.jax": ("bridges.jax", "from_numpy"),
+    "from_numpy.torch": ("bridges.torch", "from_numpy"),
+    "out.torch": ("bridges.torch", "shared_array"),
     "tensor.arrow": ("bridges.arrow", "from_tensor"),
     "tensor.awkward": ("bridges.awkward", "from_tensor"),
     "tensor.cid": ("dynd", "cid"),
@@ -83,6 +86,7 @@ _PROVIDERS = {
     "tensor.scipy": ("bridges.scipy", "from_tensor"),
     "tensor.serialize": ("dynd", "serialize"),
     "tensor.tolist": ("dynd", "tolist"),
+    "tensor.torch": ("bridges.torch", "from_tensor"),
 }
 """Who provides what the lower layers leave open."""
 for _point, (_module, _function) in _PROVIDERS.items():

@@ -317,6 +317,10 @@ class Tensor:
     def __iter__(self) -> Iterator[NDArray[Any]]:
         return (self[i] for i in range(len(self)))
 
+    def torch(self, device: Any = None) -> Any:
+        """A tensor of PyTorch, on the CPU or on a device."""
+        return self._export("torch", device=device)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self.numpy(), dtype, copy=copy)
 

@@ -2,46 +2,46 @@
 
 Large tensors get memory of their own; small neighbours share slabs, each read at
 once. All reads go to a pool of threads, in file order; of a large tensor in several
-compressed frames, each frame by itself. Then the arrays are made as views; a run of
-equal shapes is one array that is taken apart, which costs a fraction of making each.
+compressed frames, each frame by itself. Checksums are compared on the way. Then the
+arrays are made as views; a run of equal shapes is one array that is taken apart, which
+costs a fraction of making each. What is no array comes as a Tensor in memory.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import InputError, TensorNotFound, TruncatedError
+from tensorglot.errors import InputError, TensorNotFound, TruncatedError, UnsupportedError
 from tensorglot.io.local import Backend, Readable
 from tensorglot.limits import Limits
 from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
-from tensorglot.model.dtypes import BY_NAME, TABLE
+from tensorglot.model.dtypes import BY_NAME, TABLE, dtype_of
 from tensorglot.model.index import Index, Placement, permuted, placed
-from tensorglot.model.payload import Encoded, Source, Threaded, as_bytes
+from tensorglot.model.payload import Encoded, Memory, Source, Threaded, as_bytes
 from tensorglot.model.strided import Strided
-from tensorglot.model.tensor import NUMPY_RANK, Tensor, check_bool, check_out
+from tensorglot.model.tensor import NESTED, NUMPY_RANK, Part, Tensor, check_bool, check_out
 from tensorglot.operations._checksums import RowChecks, row_checks
+from tensorglot.operations._outputs import output_arrays
 from tensorglot.operations._reads import BATCH, Piece, Runs, fill
 from tensorglot.operations.open import Verify, open
+from tensorglot.providers import provided
 from tensorglot.threads import for_each
 
 __all__ = ["load", "loads"]
 
-Framework: TypeAlias = Literal["numpy", "torch", "jax"]
+Framework: TypeAlias = Literal["numpy", "torch", "jax", "awkward"]
 
-_BRIDGES: dict[str, str | None] = {
-    "numpy": None,
-    "torch": "tensorglot.bridges.torch",
-    "jax": "tensorglot.bridges.jax",
-}
+_FRAMEWORKS = ("numpy", "torch", "jax", "awkward")
 
 ALONE_NBYTES = 4 << 20
 """From here on a tensor has memory of its own."""
@@ -54,7 +54,7 @@ def load(
     source: Readable,
     *,
     names: Iterable[str] | None = None,
-    out: Mapping[str, NDArray[Any]] | None = None,
+    out: Mapping[str, Any] | None = None,
     threads: int | None = None,
     framework: Framework = "numpy",
     format: str | None = None,
@@ -66,12 +66,15 @@ def load(
 ) -> dict[str, Any]:
     """All tensors of a file, or those of `names`, as arrays in memory of their own.
 
-    They are NumPy arrays, or with `framework="torch"` or `"jax"` tensors of that library.
-    `out` has NumPy arrays to read into, by name; those tensors are returned as the arrays
-    given.
+    They are NumPy arrays, or with `framework="torch"`, `"jax"` or `"awkward"` values of
+    that library. What is no NumPy array (ragged and nested values, sparse and quantized
+    tensors, elements that are not known here) comes as a `Tensor` in memory; PyTorch and
+    JAX have no place for those, and the first of them is an error. `out` has arrays, or
+    tensors of PyTorch on the CPU, to read into, by name; they are returned for those
+    names, and must not share memory with each other.
     """
-    if framework not in _BRIDGES:
-        raise InputError(f"framework is {', '.join(_BRIDGES)}, not {framework!r}", rule="load.framework")
+    if framework not in _FRAMEWORKS:
+        raise InputError(f"framework is {', '.join(_FRAMEWORKS)}, not {framework!r}", rule="load.framework")
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise InputError(f"threads is a number from 1 on, not {threads!r}", rule="load.threads")
     with open(
@@ -83,19 +86,34 @@ def load(
         limits=limits,
         storage_options=storage_options,
     ) as archive:
-        arrays = _arrays(archive, _rows(archive.index, names), out or {}, threads)
-    bridge = _BRIDGES[framework]
-    if bridge is None:
-        return arrays
-    convert = import_module(bridge).from_numpy
-    return {name: convert(name, array) for name, array in arrays.items()}
+        given = output_arrays(out or {})
+        loaded = _load(archive, _rows(archive.index, names), given, threads)
+    values: dict[str, Any] = {**loaded, **(out or {})}
+    for name in () if framework == "numpy" else values.keys() - given.keys():
+        values[name] = _exported(name, loaded[name], framework)
+    return values
 
 
-def _arrays(
+def _exported(name: str, value: NDArray[Any] | Tensor, framework: Framework) -> Any:
+    """What a value of a file is in another library."""
+    if framework == "awkward":
+        tensor = value if isinstance(value, Tensor) else Tensor.of_array(name, value, dtype_of(value.dtype, name))
+        return tensor.awkward()
+    if isinstance(value, Tensor):
+        raise UnsupportedError(
+            f"{value!r} is no array, and has no form in {framework}: framework='numpy' gives it as a Tensor;"
+            " or leave it out with names=",
+            rule="load.framework",
+            tensor=name,
+        )
+    return provided(f"from_numpy.{framework}")(name, value)
+
+
+def _load(
     archive: Archive, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]], threads: int | None
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, NDArray[Any] | Tensor]:
     if _all_direct(archive.index, rows, out) and _all_plain(archive):
-        loaded: dict[str, NDArray[Any]] = {}
+        loaded: dict[str, NDArray[Any] | Tensor] = {}
         checks = row_checks(archive)
         for held, its_rows in _by_source(archive, rows):
             loaded |= _load_plain(archive.index, held, its_rows, out, threads, checks)
@@ -107,7 +125,7 @@ def loads(
     data: bytes | bytearray | memoryview,
     *,
     names: Iterable[str] | None = None,
-    out: Mapping[str, NDArray[Any]] | None = None,
+    out: Mapping[str, Any] | None = None,
     threads: int | None = None,
     framework: Framework = "numpy",
     format: str | None = None,
@@ -137,8 +155,8 @@ def _all_plain(archive: Archive) -> bool:
     if ranks.size and ranks.max() >= NUMPY_RANK:
         return False
     shared = any(held.view(0, 0) is not None for held, _ in _by_source(archive, np.empty(0, np.int64)))
-    packed = any(TABLE[code].packed for code in np.unique(archive.index.dtypes).tolist())
-    return not shared and not packed
+    kinds = [TABLE[code] for code in np.unique(archive.index.dtypes).tolist()]
+    return not shared and all(kind.numpy is not None and not kind.packed for kind in kinds)
 
 
 def _by_source(archive: Archive, rows: NDArray[np.int64]) -> list[tuple[Source, NDArray[np.int64]]]:
@@ -168,15 +186,15 @@ def _all_direct(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray
     names = [index.names[row] for row in rows.tolist()] if out else []
     for name in out.keys() - set(names):
         raise TensorNotFound.among(name, names)
-    return all(isinstance(array, np.ndarray) and array.flags.c_contiguous for array in out.values())
+    return all(array.flags.c_contiguous for array in out.values())
 
 
 def _load_each(
     archive: Archive, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]], threads: int | None
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, NDArray[Any] | Tensor]:
     index = archive.index
     names = [index.names[row] for row in rows.tolist()]
-    arrays: dict[str, NDArray[Any]] = dict.fromkeys(names, np.empty(0))
+    loaded: dict[str, NDArray[Any] | Tensor] = dict.fromkeys(names, np.empty(0))
     first_rows = np.arange(len(index.names) + 1) if index.first_rows is None else index.first_rows
     before = np.append(0, np.cumsum(index.nbytes))
     sizes = (before[first_rows[rows + 1]] - before[first_rows[rows]]).tolist()
@@ -185,7 +203,12 @@ def _load_each(
         slab = _Slab(sum(sizes[i] for i in several))
         for i in several:
             tensor, array = archive[names[i]], out.get(names[i])
-            arrays[names[i]] = tensor.numpy(_room(tensor, slab) if array is None else array)
+            if array is not None:
+                loaded[names[i]] = tensor.numpy(array)
+            elif _is_array(tensor):
+                loaded[names[i]] = tensor.numpy(_room(tensor, slab))
+            else:
+                loaded[names[i]] = _held(tensor)
 
     others = []
     for i, nbytes in enumerate(sizes):
@@ -195,7 +218,39 @@ def _load_each(
             others.append(i)
     batch = max(1, min(BATCH, len(others) // 32))
     for_each(read, [others[start : start + batch] for start in range(0, len(others), batch)], threads)
-    return arrays
+    return loaded
+
+
+def _is_array(tensor: Tensor) -> bool:
+    """Dense, and of a type and a shape that NumPy has."""
+    if tensor.layout != "dense":
+        return False
+    try:
+        tensor.parts["data"].numpy_dtype()
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _held(tensor: Tensor) -> NDArray[Any] | Tensor:
+    """What outlives its file: all parts in memory. A nested value that NumPy has a type for is an array."""
+    held = replace(tensor, parts={name: _held_part(part, tensor.name) for name, part in tensor.parts.items()})
+    if tensor.layout == NESTED:
+        with suppress(UnsupportedError):
+            return held.numpy()
+    return held
+
+
+def _held_part(part: Part, tensor: str) -> Part:
+    known = part.dtype is not None and part.dtype.numpy is not None and not part.dtype.packed
+    try:
+        if known and len(part.shape) <= NUMPY_RANK:
+            array = part.array(tensor)
+        else:
+            array = np.frombuffer(part.payload.read(0, part.nbytes), np.uint8)
+    except UnsupportedError:  # whoever reads it is told so
+        return part if isinstance(part.payload, Memory) else replace(part, payload=replace(part.payload, check=None))
+    return Part(part.dtype, part.shape, Memory(array), unknown_dtype=part.unknown_dtype)
 
 
 def _threaded(archive: Archive, position: int) -> bool:
@@ -244,7 +299,7 @@ def _load_plain(
     out: Mapping[str, NDArray[Any]],
     threads: int | None,
     checks: RowChecks | None,
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, NDArray[Any] | Tensor]:
     given = _given(index, rows, out)
     fresh = rows[~np.isin(rows, list(given))] if given else rows
     order = fresh[np.argsort(index.begins[fresh], kind="stable")]
@@ -278,7 +333,7 @@ def _load_plain(
     for row in np.flatnonzero(index.dtypes[rows] == BY_NAME["bool"].code).tolist():
         name = index.names[int(rows[row])]
         check_bool(loaded[name], name, int(index.begins[rows[row]]))
-    return loaded
+    return dict(loaded)
 
 
 def _reads(
