@@ -32,7 +32,7 @@ def add_array(
     codec: Codec | None = None,
     checksum: str | None = None,
 ) -> None:
-    """Adds the array; `codec` is what its bytes are compressed with, `checksum` that of the bytes before that."""
+    """Adds the array; `codec` is what its bytes are compressed with, `checksum` that of the bytes without that."""
     count = math.prod(shape)
     outer = codec
     if isinstance(dtype, str):
@@ -53,5 +53,5 @@ def add_array(
         codec=outer,
         nbytes=dtype.nbytes(count),
         big_endian=big_endian,
-        checksum=checksum if outer is codec else None,
+        checksum=checksum,
     )
