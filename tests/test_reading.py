@@ -324,3 +324,67 @@ def test_a_number_of_threads_that_is_none_is_refused(threads: Any) -> None:
     with pytest.raises(tg.InputError) as caught:
         tg.loads(tg.dumps({}, format="bintensors"), threads=threads)
     assert caught.value.rule == "load.threads"
+
+
+def _others() -> dict[str, Any]:
+    """What is no NumPy array, by name."""
+    return {
+        "ragged": tg.dynd.array([[1, 2], [], [3]], "3 * var * int64"),
+        "texts": tg.dynd.array(["a", "bc"], "2 * string"),
+        "sparse": tg.Tensor.of_parts(
+            "sparse",
+            "zt.sparse_csr/1",
+            (2, 3),
+            {"values": np.ones(2), "indices": np.array([0, 2], np.uint32), "indptr": np.array([0, 1, 2], np.uint32)},
+        ),
+    }
+
+
+@pytest.mark.parametrize("backend", ["pread", "mmap"])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_what_is_no_array_comes_as_a_tensor_that_outlives_the_file(
+    tmp_path: Path, backend: Any, compression: str | None
+) -> None:
+    others = _others()
+    tg.save(tmp_path / "a.zt", {"w": np.arange(6.0), **others, "v": np.ones((2, 2))}, compression=compression)
+    with tg.open(tmp_path / "a.zt") as archive:
+        cids = {name: tensor.cid() for name, tensor in archive.items()}
+    loaded = tg.load(tmp_path / "a.zt", backend=backend)
+    (tmp_path / "a.zt").unlink()
+    assert list(loaded) == list(cids)
+    assert isinstance(loaded["w"], np.ndarray)
+    for name in others:
+        assert isinstance(loaded[name], tg.Tensor), name
+        assert loaded[name].cid() == cids[name]
+        assert loaded[name].tolist() == others[name].tolist()
+    assert tg.loads(tg.dumps(loaded, format="ztensor@2"))["ragged"].tolist() == [[1, 2], [], [3]]
+
+
+def test_records_are_arrays_still(tmp_path: Path) -> None:
+    points = np.array([(1, 2.0), (3, 4.0)], [("x", "<i4"), ("y", "<f8")])
+    tg.save(tmp_path / "a.zt", {"points": tg.dynd.array(points)})
+    assert tg.load(tmp_path / "a.zt")["points"].tolist() == points.tolist()
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_a_library_without_a_place_for_it_names_it_and_the_way_out(framework: Any) -> None:
+    pytest.importorskip(framework)
+    data = tg.dumps({"w": np.ones(3, np.float32), **_others()}, format="ztensor")
+    with pytest.raises(tg.UnsupportedError, match="names=") as caught:
+        tg.loads(data, framework=framework)
+    assert caught.value.tensor in _others()
+    assert list(tg.loads(data, framework=framework, names=["w"])) == ["w"]
+
+
+def test_as_awkward_arrays() -> None:
+    ak = pytest.importorskip("awkward")
+    data = tg.dumps({"w": np.arange(6.0).reshape(2, 3), **_others()}, format="ztensor")
+    loaded = tg.loads(data, framework="awkward")
+    assert all(isinstance(value, ak.Array) for value in loaded.values())
+    assert loaded["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert loaded["ragged"].tolist() == [[1, 2], [], [3]]
+    assert loaded["texts"].tolist() == ["a", "bc"]
+    assert loaded["sparse"].tolist() == [[1, 0, 0], [0, 0, 1]]
+    with pytest.raises(tg.UnsupportedError) as caught:
+        tg.loads(tg.dumps({"w": np.ones(2, "bfloat16")}, format="ztensor"), framework="awkward")
+    assert caught.value.tensor == "w"

@@ -89,8 +89,9 @@ def load(
         given = output_arrays(out or {})
         loaded = _load(archive, _rows(archive.index, names), given, threads)
     values: dict[str, Any] = {**loaded, **(out or {})}
-    for name in () if framework == "numpy" else values.keys() - given.keys():
-        values[name] = _exported(name, loaded[name], framework)
+    for name, value in loaded.items() if framework != "numpy" else ():
+        if name not in given:
+            values[name] = _exported(name, value, framework)
     return values
 
 
@@ -98,7 +99,11 @@ def _exported(name: str, value: NDArray[Any] | Tensor, framework: Framework) -> 
     """What a value of a file is in another library."""
     if framework == "awkward":
         tensor = value if isinstance(value, Tensor) else Tensor.of_array(name, value, dtype_of(value.dtype, name))
-        return tensor.awkward()
+        try:
+            return tensor.awkward()
+        except UnsupportedError as error:
+            error.tensor = name
+            raise
     if isinstance(value, Tensor):
         raise UnsupportedError(
             f"{value!r} is no array, and has no form in {framework}: framework='numpy' gives it as a Tensor;"
