@@ -185,6 +185,28 @@ def test_outputs_that_share_memory_are_refused(case: str, format: str) -> None:
         assert all((out[name] == value).all() for name, value in values.items())
 
 
+@pytest.mark.parametrize("wrong", ["model.bt", Path("model.bt"), io.BytesIO(b"")])
+def test_loads_takes_bytes(wrong: Any) -> None:
+    with pytest.raises(tg.InputError, match="loads takes bytes; load takes"):
+        tg.loads(wrong)
+
+
+@pytest.mark.parametrize("names", ["w", [1], [b"w"], [["w"]], [None]])
+def test_names_are_several_texts(names: Any) -> None:
+    with pytest.raises(tg.InputError) as caught:
+        tg.loads(tg.dumps({"w": np.ones(1)}, format="bintensors"), names=names)
+    assert caught.value.rule == "load.names"
+
+
+@pytest.mark.parametrize("name", [1, None, b"w", ["w"], {}])
+def test_an_archive_has_texts_for_names(name: Any) -> None:
+    with tg.open(tg.dumps({"w": np.ones(1)}, format="bintensors")) as archive:
+        assert name not in archive
+        assert archive.get(name) is None
+        with pytest.raises(tg.TensorNotFound):
+            archive[name]
+
+
 def test_outputs_without_elements_share_nothing() -> None:
     data = tg.dumps({"a": np.zeros((0, 3)), "b": np.zeros((0, 3))}, format="bintensors")
     empty = np.zeros((0, 3))

@@ -127,7 +127,7 @@ class Archive(Mapping[str, Tensor]):
         }
 
     def __getitem__(self, name: str) -> Tensor:
-        position = self._position(name)
+        position = self._position(name) if isinstance(name, str) else None
         if position is None:
             raise TensorNotFound.among(str(name), self.index.names)
         return self.tensor_at(position)
@@ -136,7 +136,7 @@ class Archive(Mapping[str, Tensor]):
         """The first time by looking through the names, which is quicker than a dictionary of all of them."""
         names, again = self.index.names, self._asked
         self._asked = True
-        if again or not isinstance(names, Names) or not isinstance(name, str):
+        if again or not isinstance(names, Names):
             return self.index.positions.get(name)
         return names.find(name)
 
@@ -240,7 +240,7 @@ class Archive(Mapping[str, Tensor]):
         return Archive(index, self.source, limits=self.limits, verifier=self.verifier)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.index.positions
+        return isinstance(name, str) and name in self.index.positions
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.index.names)

@@ -10,6 +10,7 @@ costs a fraction of making each. What is no array comes as a Tensor in memory.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -139,6 +140,8 @@ def loads(
     limits: Limits | None = None,
 ) -> dict[str, Any]:
     """All tensors of a file that is in memory, as `load` gives those of a file."""
+    if isinstance(data, (str, os.PathLike)) or hasattr(data, "read"):
+        raise InputError(f"loads takes bytes; load takes {type(data).__name__}", rule="load.bytes")
     return load(
         data,
         names=names,
@@ -177,8 +180,12 @@ def _rows(index: Index, names: Iterable[str] | None) -> NDArray[np.int64]:
     """Positions of the tensors wanted, in the order of the file."""
     if names is None:
         return np.arange(len(index.names))
+    if isinstance(names, str):
+        raise InputError(f"names are several: names=[{names!r}]", rule="load.names")
     wanted = set()
     for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"a name is text, not {type(name).__name__}", rule="load.names")
         position = index.positions.get(name)
         if position is None:
             raise TensorNotFound.among(name, index.names)
