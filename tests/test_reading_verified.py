@@ -11,6 +11,7 @@ import io
 import pickle
 import random
 import threading
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -154,6 +155,23 @@ READS: dict[str, Read] = {
     "saved again as it is": of_tensor(lambda w: tg.dumps({"w": w}, format="ztensor@0.1")),
     "convert": lambda path, verify: tg.convert(path, path.with_name("out.zt"), verify=verify, durable=False),
 }
+VERBS: dict[str, Callable[[Path], object]] = {
+    "diff": lambda path: tg.diff(path, tg.open(path, verify="never")),
+    "merge": lambda path: tg.merge([path], path.with_name("one.zt"), durable=False),
+    "merge with what is checked otherwise": lambda path: tg.merge(
+        [path, *map(_saved, (path.with_name("b.npz"), path.with_name("c.zt")))], path.with_name("one.zt"), durable=False
+    ),
+    "split": lambda path: tg.split(path, path.with_name(f"shards{time.monotonic_ns()}"), durable=False),
+}
+"""Verbs that read with `verify="auto"`."""
+
+
+def _saved(path: Path) -> Path:
+    options = {"compression": "zstd", "checksum": "crc32c"} if path.suffix == ".zt" else {}
+    tg.save(path, {path.suffix: np.zeros(1000)}, durable=False, **options)
+    return path
+
+
 FRAMES = "zt 2 xxh3 zstd"
 """Its frames have checksums of their own, which are always compared."""
 
@@ -240,14 +258,15 @@ def test_a_slice_of_frames_that_have_checksums_needs_no_more(tmp_path: Path) -> 
             archive["w"].numpy()
 
 
-def test_diff_does_not_take_damage_for_a_change(tmp_path: Path) -> None:
-    for file in FILES:
-        path = written(tmp_path, file, SMALL)
-        (tmp_path / "copy").write_bytes(path.read_bytes())
-        flipped(path, 0.5)
-        with pytest.raises(tg.IntegrityError) as caught:
-            tg.diff(path, tmp_path / "copy")
-        assert caught.value.tensor == "w", file
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("file", FILES)
+def test_no_verb_takes_damage_for_data(file: str, verb: str, tmp_path: Path) -> None:
+    path = written(tmp_path, file, SMALL)
+    VERBS[verb](path)
+    flipped(path, 0.5)
+    with pytest.raises(tg.IntegrityError) as caught:
+        VERBS[verb](path)
+    assert caught.value.tensor == "w"
 
 
 @pytest.mark.parametrize("count", [SMALL, LARGE])

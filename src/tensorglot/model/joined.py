@@ -92,7 +92,7 @@ def join(indexes: Sequence[Index], sources: Sequence[Source | None], **columns: 
         layouts=by_tensor("layouts"),
         attributes=by_tensor("attributes"),
         checksums=[c for i in indexes for c in i.checksums or [None] * len(i.dtypes)] if checked else None,
-        checksums_decoded=any(index.checksums_decoded for index in indexes),
+        checksums_decoded=any(index.checksums_decoded for index in indexes if index.checksums is not None),
         codecs=by_row("codecs"),
         decoded_nbytes=by_row("decoded_nbytes"),
         big_endian=frozenset(row + s for index, s in zip(indexes, row_shifts, strict=True) for row in index.big_endian),

@@ -48,6 +48,7 @@ class Once:
         self.required = required
         self.matched: set[Key] = set()
         self.failed: set[Key] = set()
+        self._rows: tuple[Index, RowChecks] | None = None
 
     def check(self, index: Index, row: int, source: Source, tensor: str) -> Check | None:
         checksum = None if index.checksums is None else index.checksums[row]
@@ -57,9 +58,10 @@ class Once:
         return _Check(self, key, index.checksums_decoded, tensor)
 
     def compare(self, index: Index, rows: NDArray[np.int64], pieces: Sequence[memoryview]) -> None:
-        checks = RowChecks(index, required=self.required)
+        if self._rows is None or self._rows[0] is not index:
+            self._rows = index, RowChecks(index, required=self.required)
         for row, piece in zip(rows.tolist(), pieces, strict=True):
-            checks.compare(piece, [row], [0], [len(piece)])
+            self._rows[1].compare(piece, [row], [0], [len(piece)])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _once, (self.required,)

@@ -20,7 +20,7 @@ from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.io.local import Readable
 from tensorglot.io.sink import AtomicFile, Writable, temporary_name
 from tensorglot.limits import Limits
-from tensorglot.model.archive import Archive
+from tensorglot.model.archive import Archive, Verifier
 from tensorglot.operations._shards import INDEX_SUFFIX, common_metadata, join_archives
 from tensorglot.operations.collect import collect
 from tensorglot.operations.open import open
@@ -132,7 +132,8 @@ def merge(
         if metadata is None:
             _refuse_conflicts(archives, conflicts)
         _refuse_duplicates(archives, paths)
-        joined = Archive(join_archives(archives, "memory", said if metadata is None else metadata), None)
+        index = join_archives(archives, "memory", said if metadata is None else metadata)
+        joined = Archive(index, None, verifier=_verifier(archives))
         options = WriteOptions(version, PerTensor(compression), level, PerTensor(checksum))
         save_archive(target, collect(joined), spec, options, durable=durable, progress=progress)
         return Report(
@@ -141,6 +142,16 @@ def merge(
             nbytes=int(joined.index.nbytes.sum()),
             notes=joined.notes,
         )
+
+
+def _verifier(archives: Sequence[Archive]) -> Verifier | None:
+    """What compares checksums on the way; where some are of stored bytes and some of decoded ones, before it."""
+    if len({archive.index.checksums_decoded for archive in archives if archive.index.checksums is not None}) <= 1:
+        return archives[0].verifier if archives else None
+    for archive in archives:
+        for tensor in archive.values():
+            tensor.verify()
+    return None
 
 
 def _refuse_conflicts(archives: Sequence[Archive], conflicts: Sequence[str]) -> None:
