@@ -67,7 +67,7 @@ def test_importing_loads_no_numpy_and_formats_stays_the_function() -> None:
 
 
 NOTHING = inspect.Parameter.empty
-OPEN = {"format": None, "strict": False, "verify": "never", "limits": None}
+OPEN = {"format": None, "strict": False, "verify": "auto", "limits": None}
 WHERE = {"backend": "auto", "storage_options": None}
 LOAD = {"names": None, "threads": None, "framework": "numpy"}
 HOW = {"format": None, "metadata": None, "compression": None, "level": None, "checksum": "auto"}

@@ -192,7 +192,7 @@ def test_shards(tmp_path: Path) -> None:
     }
     root.write_bytes(file2({"objects": objects, "shards": table}, b"ijkl"))
     for backend in ("pread", "mmap"):
-        with tg.open(root, backend=backend, verify="lazy") as archive:
+        with tg.open(root, backend=backend, verify="auto") as archive:
             read = {name: archive[name].numpy().tobytes() for name in archive}
         assert read == {"own": b"ijkl", "one": b"abcd", "two": b"efgh"}
     assert {name: array.tobytes() for name, array in tg.load(root).items()} == read
@@ -285,7 +285,7 @@ def test_strict_accepts_one_byte_string() -> None:
             manifest = bytes(changed[131072:-40])
             changed[-40:] = footer(131072, manifest)
         try:
-            archive = tg.open(bytes(changed), strict=True)
+            archive = tg.open(bytes(changed), strict=True, verify="never")
         except tg.FormatError:
             continue
         same = "w" in archive and archive["w"].layout == "dense" and equal(archive["w"].numpy(), array)

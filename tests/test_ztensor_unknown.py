@@ -64,10 +64,9 @@ def test_a_digest_of_bytes_that_cannot_be_decoded_is_unverified(unknown: Path) -
     report = tg.verify(unknown, deep=True)
     assert report.ok
     assert "encoding" in report.unverified
-    with tg.open(unknown, verify="lazy") as archive, pytest.raises(tg.UnsupportedError, match=r"x\.z/1"):
-        archive["encoding"].numpy()
-    with tg.open(unknown, verify="require") as archive, pytest.raises(tg.IntegrityError, match="could be verified"):
-        archive["encoding"].numpy()
+    for mode in ("auto", "require"):
+        with tg.open(unknown, verify=mode) as archive, pytest.raises(tg.UnsupportedError, match=r"x\.z/1"):  # type: ignore[arg-type]
+            archive["encoding"].numpy()
 
 
 def test_a_digest_of_decoded_bytes_is_no_checksum_of_stored_ones(unknown: Path) -> None:

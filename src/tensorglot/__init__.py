@@ -85,6 +85,7 @@ _PROVIDERS = {
     "bridges.find": ("bridges.table", "find"),
     "bridges.framework": ("bridges.table", "framework"),
     "bridges.from_dlpack": ("bridges.dlpack", "to_numpy"),
+    "bridges.torch_out": ("bridges.torch", "shared_array"),
     "tensor.arrow": ("bridges.arrow", "from_tensor"),
     "tensor.awkward": ("bridges.awkward", "from_tensor"),
     "tensor.cid": ("dynd", "cid"),
@@ -97,6 +98,7 @@ _PROVIDERS = {
     "tensor.select": ("dynd.export.select", "select"),
     "tensor.serialize": ("dynd", "serialize"),
     "tensor.tolist": ("dynd", "tolist"),
+    "tensor.torch": ("bridges.torch", "from_tensor"),
 }
 """Who provides what the lower layers leave open."""
 for _point, (_module, _function) in _PROVIDERS.items():

@@ -14,7 +14,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tensorglot.errors import InputError
+from tensorglot.arguments import check_choice
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.base import Type
 
@@ -46,7 +46,7 @@ _MODULES = {
     "torch": "torch",
 }
 """Packages or modules of classes, and the module here that knows them."""
-FRAMEWORKS = ("numpy", "torch", "jax")
+FRAMEWORKS = ("numpy", "torch", "jax", "awkward")
 """What `load` can give arrays as."""
 
 _LOADED: dict[str, Bridge] = {}
@@ -71,7 +71,6 @@ def find(value: Any) -> Bridge | None:
 
 
 def framework(name: str) -> Callable[[str, NDArray[Any]], Any] | None:
-    """How to make a framework's array of a NumPy array; None for NumPy itself."""
-    if name not in FRAMEWORKS:
-        raise InputError(f"framework is one of {', '.join(FRAMEWORKS)}, not {name!r}", rule="load.framework")
+    """How to make a framework's array of a NumPy array; None where that is not all that its values can be."""
+    check_choice(name, FRAMEWORKS, "framework", "load.framework")
     return None if name == "numpy" else _bridge(name).from_numpy

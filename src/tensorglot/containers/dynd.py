@@ -316,7 +316,9 @@ def _plain_rows(archive: Archive) -> list[bool]:
     index = archive.index
     slow = {*_SLOW_PATH, UNKNOWN}
     codes = index.dtypes[_first_rows(archive)].tolist()
-    return [not archive.verifies and code not in slow and i not in index.layouts for i, code in enumerate(codes)]
+    return [
+        not archive.verifier is not None and code not in slow and i not in index.layouts for i, code in enumerate(codes)
+    ]
 
 
 def _runs(plain: list[bool]) -> list[int]:

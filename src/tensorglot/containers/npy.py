@@ -32,6 +32,10 @@ def read(source: Source, options: ReadOptions) -> Index:
         raise TruncatedError(f"a header of {begin} bytes", rule="npy.header.length", offset=8)
     raw = source.read_bytes(0, begin)
     header = npy.parse(raw, "npy", max_rank=options.limits.rank)
+    if header.objects:
+        raise UnsupportedError(
+            "an array of Python objects is a pickle, which is never loaded", rule="npy.objects", offset=0
+        )
     if begin + header.nbytes > source.size:
         raise TruncatedError(f"the array ends at byte {begin + header.nbytes}", rule="npy.data.end", offset=source.size)
     if begin + header.nbytes < source.size:

@@ -24,6 +24,7 @@ from tensorglot.model.payload import (
     PIECE_NBYTES,
     SMALL_NBYTES,
     TOGETHER_NBYTES,
+    Check,
     Chunk,
     Encoded,
     Memory,
@@ -43,9 +44,20 @@ TIED_NBYTES = 4096
 
 
 class Verifier(Protocol):
-    """Checks the checksums of a tensor before its values are read."""
+    """Makes the checks of payloads, and remembers which were made."""
 
-    def __call__(self, tensor: Tensor) -> None: ...
+    @property
+    def required(self) -> bool:
+        """What has no checksum is an error."""
+        ...
+
+    def check(self, index: Index, row: int, source: Source, tensor: str) -> Check | None:
+        """The check of the payload of a row; None where there is nothing to compare."""
+        ...
+
+    def compare(self, index: Index, rows: NDArray[np.int64], pieces: Sequence[memoryview]) -> None:
+        """Compares the checksums of raw rows with their bytes. Remembers nothing."""
+        ...
 
 
 class Archive(Mapping[str, Tensor]):
@@ -67,7 +79,8 @@ class Archive(Mapping[str, Tensor]):
         self.index = index
         self.source = source
         self.limits = limits
-        self._verifier = verifier
+        self.verifier = verifier
+        """None: no checksum is compared."""
         self._reopen = reopen
         self._asked = False
 
@@ -85,11 +98,6 @@ class Archive(Mapping[str, Tensor]):
     def notes(self) -> tuple[Note, ...]:
         """What is odd about the file, and not wrong enough to refuse it."""
         return tuple(self.index.notes)
-
-    @property
-    def verifies(self) -> bool:
-        """Checksums are looked at before values are handed out."""
-        return self._verifier is not None
 
     @property
     def attributes(self) -> dict[str, Mapping[str, Any]]:
@@ -125,7 +133,7 @@ class Archive(Mapping[str, Tensor]):
         }
 
     def __getitem__(self, name: str) -> Tensor:
-        position = self._position(name)
+        position = self._position(name) if isinstance(name, str) else None
         if position is None:
             if not isinstance(name, str):
                 raise TensorNotFound(f"a name is a str, not {type(name).__name__}", rule="tensor.name")
@@ -136,8 +144,6 @@ class Archive(Mapping[str, Tensor]):
         """The first time by looking through the names, which is quicker than a dictionary of all of them."""
         names, again = self.index.names, self._asked
         self._asked = True
-        if not isinstance(name, str):
-            return None
         if again or not isinstance(names, Names):
             return self.index.positions.get(name)
         return names.find(name)
@@ -154,7 +160,6 @@ class Archive(Mapping[str, Tensor]):
             "dense" if layout is None else layout.name,
             None if layout is None else layout.type,
             index.attributes.get(position, {}),
-            self._verifier,
         )
 
     def _part_name(self, row: int) -> str:
@@ -184,9 +189,10 @@ class Archive(Mapping[str, Tensor]):
             raise InputError("the archive is closed", rule="archive.closed", tensor=name)
         begin, end = int(index.begins[row]), int(index.ends[row])
         codec = index.codecs.get(row)
+        check = None if self.verifier is None else self.verifier.check(index, row, source, name)
         if codec is None:
-            return Span(source, begin, end)
-        return Encoded(source, begin, end, index.decoded_nbytes[row], codec, name, self.limits)
+            return Span(source, begin, end, check)
+        return Encoded(source, begin, end, index.decoded_nbytes[row], codec, name, self.limits, check)
 
     def chunks(self, rows: NDArray[np.int64], pads: Sequence[bytes] | None = None) -> Iterator[Chunk]:
         """The decoded, little-endian bytes of rows one after the other: in bounded memory, or as spans to copy.
@@ -226,7 +232,10 @@ class Archive(Mapping[str, Tensor]):
         if high - low > 2 * PIECE_NBYTES:
             return None
         data = source.read(low, high - low)
-        return [data[a:b] for a, b in zip((begins - low).tolist(), (ends - low).tolist(), strict=True)]
+        pieces = [data[a:b] for a, b in zip((begins - low).tolist(), (ends - low).tolist(), strict=True)]
+        if self.verifier is not None and index.checksums is not None:
+            self.verifier.compare(index, rows, pieces)
+        return pieces
 
     def _row_chunks(self, row: int) -> Iterator[Chunk]:
         name = self.index.name_of(row)
@@ -236,7 +245,7 @@ class Archive(Mapping[str, Tensor]):
 
     def with_index(self, index: Index) -> Archive:
         """The same source under another index."""
-        return Archive(index, self.source, limits=self.limits, verifier=self._verifier)
+        return Archive(index, self.source, limits=self.limits, verifier=self.verifier)
 
     def find_ties(self) -> dict[int, int]:
         """Tensors whose bytes lie where those of an earlier one of their type and shape do, with that one.

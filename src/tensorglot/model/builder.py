@@ -139,7 +139,7 @@ class IndexBuilder:
                 codec=outer,
                 nbytes=dtype.nbytes(count),
                 big_endian=big_endian,
-                checksum=checksum if outer is codec else None,
+                checksum=checksum,
             ),
         )
 

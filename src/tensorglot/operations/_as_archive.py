@@ -46,7 +46,7 @@ _PLAIN = {
 
 @contextmanager
 def as_archive(
-    source: Given, *, format: str | None = None, verify: Verify = "lazy", limits: Limits | None = None
+    source: Given, *, format: str | None = None, verify: Verify = "auto", limits: Limits | None = None
 ) -> Iterator[Archive]:
     """An archive that is given stays open; a file that is named is closed at the end."""
     if isinstance(source, Archive):

@@ -15,6 +15,7 @@ the name of the sidecar ourselves, so a link that stands there is not written th
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -145,8 +146,10 @@ def read_sidecar(path: str | os.PathLike[str], limits: Limits) -> Sums | None:
     place = sidecar_path(path)
     try:
         file = FileSource(place)
-    except FileNotFoundError:
-        return None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
+            return None
+        raise
     with closing(file), naming(place):
         if file.size > limits.header_nbytes:
             raise LimitError(f"a sidecar of {file.size} bytes is beyond Limits.header_nbytes", rule="sums.limit")
@@ -204,12 +207,19 @@ def with_sidecar(index: Index, size: int, sums: Sums) -> Index:
     """The index with the checksums of a sidecar, which must be one for this file."""
     if sums.size != size:
         raise IntegrityError(
-            f"the sidecar of checksums is for a file of {sums.size} bytes, this one has {size}", rule="sums.size"
+            f"the sidecar of checksums is for a file of {sums.size} bytes, this one has {size}:"
+            " write it again with `tensorglot verify --write-sums`, remove it, or open with verify='never'",
+            rule="sums.size",
         )
     keys = list(_keys(index))
     different = next((key for key in sums.tensors.keys() ^ set(keys)), None)
     if different is not None:
-        raise IntegrityError("the sidecar has not the tensors of the file", rule="sums.names", tensor=different[0])
+        raise IntegrityError(
+            "the sidecar of checksums and the file have different tensors:"
+            " write it again with `tensorglot verify --write-sums`, remove it, or open with verify='never'",
+            rule="sums.names",
+            tensor=different[0],
+        )
     column: list[str | None] = [None] * len(index.dtypes)
     for row, key in zip(_rows(index), keys, strict=True):
         column[row] = sums.tensors[key]

@@ -3,8 +3,8 @@
 That archive has the source's index, taken at the tensors wanted, under the target's
 names. So raw tensors are copied by the OS (copy_file_range), encoded ones decoded piece
 by piece, cast ones cast on the way, all by the path of every other save: atomic, in
-bounded memory. Checksums of the source are checked before its bytes go on: a broken
-tensor must not get a new one.
+bounded memory. Checksums of the source are compared in the pass that copies its bytes:
+a broken tensor ends the conversion, and never gets a new checksum.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def convert(
     on_loss: OnLoss = "error",
     dry_run: bool = False,
     source_format: str | None = None,
-    verify: Verify = "lazy",
+    verify: Verify = "auto",
     executor: Executor | None = None,
     durable: bool = True,
     progress: Progress | bool | None = None,
@@ -136,10 +136,9 @@ def convert(
         if on_loss == "warn":
             for loss in plan.losses:
                 warnings.warn(str(loss), LossWarning, stacklevel=2)
-        _verify(archive, plan)
         write_archive(target, converted, spec, settled, plan.save)
     if sums and path is not None:
-        with open(path, format=plan.target) as written:
+        with open(path, format=plan.target, verify="never") as written:
             write_sidecar(written, path)
     casts = tuple(account() for account in accounts)
     if on_loss == "warn":
@@ -172,14 +171,6 @@ def _refusal(losses: tuple[Loss, ...]) -> UnsupportedError:
         rule=f"convert.{first.kind}",
         tensor=first.tensor,
     )
-
-
-def _verify(archive: Archive, plan: Plan) -> None:
-    if archive.verifies and archive.index.checksums is not None:
-        for step in plan.steps:
-            tensor = archive[step.source]
-            if tensor.verifier is not None:
-                tensor.verifier(tensor)
 
 
 def _archive_of(

@@ -223,8 +223,7 @@ def _part_changes(name: str, x: Tensor, y: Tensor) -> Iterator[Change]:
         yield Change("values", x.name, label, f"{one.nbytes} bytes", f"{two.nbytes} bytes")
         return
     for tensor in (x, y):
-        if tensor.verifier is not None:
-            tensor.verifier(tensor)
+        tensor.verify()
     values = compare(one, two, x.name)
     if values.changed:
         yield Change("values", x.name, label, values=values)

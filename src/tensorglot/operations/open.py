@@ -19,7 +19,7 @@ from tensorglot.operations._sidecar import read_sidecar, with_sidecar
 
 __all__ = ["Verify", "open"]
 
-Verify: TypeAlias = Literal["never", "lazy", "require"]
+Verify: TypeAlias = Literal["auto", "never", "require"]
 
 
 def open(
@@ -28,7 +28,7 @@ def open(
     format: str | None = None,
     backend: Backend = "auto",
     strict: bool = False,
-    verify: Verify = "never",
+    verify: Verify = "auto",
     limits: Limits | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Archive:
@@ -36,9 +36,10 @@ def open(
 
     `backend="auto"` and `"pread"` copy what is asked for, and a file that is cut short
     meanwhile is an error; `"mmap"` shares the file's memory. `strict` accepts only the
-    one byte string that a canonical writer makes. `verify` checks checksums on the
-    first read ("lazy") and may insist that there is one ("require"); a format without
-    any takes them from the sidecar `<name>.sums`, if there is one. A directory with a
+    one byte string that a canonical writer makes. `verify="auto"` compares the checksum
+    of whatever is read whole, where there is one; `"require"` makes a tensor without one
+    an error, and compares before any part of a tensor is read, too; `"never"` compares
+    none. A format without checksums takes them from the sidecar `<name>.sums`, if there is one. A directory with a
     `*.index.json`, or that file, opens the shards that it names as one archive; one
     without opens `model.safetensors`, or else its only file of tensors. An error has the
     path of the file that could not be opened.

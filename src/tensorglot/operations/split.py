@@ -159,7 +159,8 @@ def merge(
         if metadata is None:
             _refuse_conflicts(archives, conflicts)
         _refuse_duplicates(archives, paths)
-        joined = Archive(join_archives(archives, "memory", said if metadata is None else metadata), None)
+        index = join_archives(archives, "memory", said if metadata is None else metadata)
+        joined = Archive(index, None, verifier=archives[0].verifier if archives else None)
         options = SaveOptions(
             compression=compression, level=level, checksum=checksum, durable=durable, progress=progress
         )

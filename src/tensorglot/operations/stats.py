@@ -123,7 +123,6 @@ def _rows(tensors: Sequence[Tensor], progress: Progress | None) -> Iterator[Tens
         for part_name, part in tensor.parts.items():
             tally = _Tally()
             try:
-                tensor.verify()
                 for block in elements(part, tensor.name, BLOCK_COUNT):
                     tally.add(block)
                     if progress is not None:

@@ -29,7 +29,7 @@ def add_tensor(builder: IndexBuilder, name: str, view: View, saved: Saved, max_r
         raise FormatError("a tensor beyond its storage", rule="pt.tensor.span", offset=storage.begin, tensor=name)
     begin = min(begin, storage.end)
     dtype, shape = _element(view, in_order=codec.in_order)
-    whole = codec.in_order and (begin, begin + extent) == (storage.begin, storage.end) and storage.crc32 is not None
+    whole = (begin, begin + extent) == (storage.begin, storage.end) and storage.crc32 is not None
     row = Row(
         dtype=dtype,
         shape=shape,
