@@ -222,7 +222,7 @@ def test_an_error_has_the_path_of_the_file_that_could_not_be_opened(
     monkeypatch.chdir(folder.parent)
     for given in (folder, Path("folder")):
         with pytest.raises((tg.TensorglotError, OSError)) as caught:
-            tg.open(given / opened, backend=backend, verify="lazy")
+            tg.open(given / opened, backend=backend, verify="auto")
         error = caught.value
         path = error.path if isinstance(error, tg.TensorglotError) else error.filename
         assert path == str(given / named)
