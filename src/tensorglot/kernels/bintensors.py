@@ -383,9 +383,7 @@ def _tensors(
 
 @cython.cfunc
 @cython.inline
-def _dims(
-    cursor: Cursor, rank: cython.Py_ssize_t, itemsize: cython.ulonglong, columns: Columns
-) -> cython.ulonglong:
+def _dims(cursor: Cursor, rank: cython.Py_ssize_t, itemsize: cython.ulonglong, columns: Columns) -> cython.ulonglong:
     """The dimensions of one tensor: its bytes. The product must stay below 2**63 with zeros left out, too."""
     product: cython.ulonglong = itemsize
     nbytes: cython.ulonglong = itemsize
@@ -493,9 +491,7 @@ def encode(
         longlongs_in(dims), longlongs_in(dim_offsets), longlongs_in(ends),
     )  # fmt: skip
     if layout == 0:
-        position = _put_map(
-            out, position, count, uchars_in(text), longlongs_in(text_offsets), longlongs_in(by_name)
-        )
+        position = _put_map(out, position, count, uchars_in(text), longlongs_in(text_offsets), longlongs_in(by_name))
     while position % 8 != 0:
         out[position] = 0x20
         position += 1

@@ -334,6 +334,7 @@ def vectors(
     walk.data = uchars_in(data)
     walk.closings = longlongs_out(closings)
     walk.at = begin
+    ways: cython.p_longlong = longlongs_out(names)
     start: cython.Py_ssize_t
     step: cython.Py_ssize_t
     room: cython.Py_ssize_t = len(begins)
@@ -349,7 +350,7 @@ def vectors(
             step = walk.step()
             if step <= 0:
                 break
-            names[walk.depth] = walk.name
+            ways[walk.depth] = walk.name
             if walk.kind in (0x03, 0x04):
                 if walk.depth + 1 == deepest:
                     return DEPTH, walk.name - 1, rows, document
@@ -357,7 +358,7 @@ def vectors(
             elif walk.kind == 0x05 and walk.data[walk.value + 4] == 9:
                 if rows == room:
                     return FULL, start, kept, document
-                path = _path(walk.data, names, walk.depth, end)
+                path = _path(walk, ways)
                 field = paths.get(path)
                 if field is None:
                     field = paths[path] = len(paths)
@@ -373,16 +374,12 @@ def vectors(
 
 
 @cython.cfunc
-def _path(
-    data: cython.p_const_uchar, names: cython.longlong[::1], depth: cython.Py_ssize_t, end: cython.Py_ssize_t
-) -> bytes:
-    """The names on the way down, each with its zero byte."""
+def _path(walk: Walk, names: cython.p_const_longlong) -> bytes:
+    """The names on the way down to the element, each with its zero byte."""
     level: cython.Py_ssize_t
-    path: bytes = b""
-    for level in range(depth + 1):
-        after: cython.Py_ssize_t = _after_nul(data, names[level], end)
-        piece: bytes = bytes_of(data, names[level], after)
-        path = path + piece if level else piece
+    path: bytes = bytes_of(walk.data, walk.name, walk.value)
+    for level in range(walk.depth - 1, -1, -1):
+        path = bytes_of(walk.data, names[level], _after_nul(walk.data, names[level], walk.name)) + path
     return path
 
 

@@ -60,9 +60,7 @@ def copy(out: Any, to: int, data: Any, at: int, nbytes: int) -> None:
     out[to : to + nbytes] = data[at : at + nbytes]
 
 
-def copy_run(
-    out: Any, to: int, out_end: int, data: Any, at: int, data_end: int, nbytes: int, stride: int
-) -> None:
+def copy_run(out: Any, to: int, out_end: int, data: Any, at: int, data_end: int, nbytes: int, stride: int) -> None:
     """As `copy`, quick for short runs: bytes up to the ends, behind the run, may be read and overwritten, too."""
     out[to : to + nbytes] = data[at : at + nbytes]
 

@@ -509,9 +509,7 @@ def _dtype(cursor: Cursor, columns: Columns, dtypes: Any) -> cython.int:
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _shape(
-    cursor: Cursor, columns: Columns, row: cython.Py_ssize_t, max_rank: cython.longlong
-) -> cython.ulonglong:
+def _shape(cursor: Cursor, columns: Columns, row: cython.Py_ssize_t, max_rank: cython.longlong) -> cython.ulonglong:
     """The dimensions: the number of elements, of which a zero makes none.
 
     The product of the others must stay below 2**63, too: nobody should have to multiply in a certain order.
