@@ -328,7 +328,7 @@ def test_an_unknown_dtype_is_what_the_error_says_when_no_layout_is_named() -> No
                     assert (error.rule, error.offset, error.tensor) == ("bintensors.dtype", offset, name), error
 
 
-@pytest.mark.parametrize("attack", (*tags(), *shapes(), *offsets(), *texts(), *maps()), ids=str)
+@pytest.mark.parametrize("attack", [*tags(), *shapes(), *offsets(), *texts(), *maps()], ids=str)
 def test_a_value_that_breaks_a_rule_is_named_when_no_layout_is(attack: Attack) -> None:
     error = refuse(attack.data)
     assert (error.rule, error.offset, error.tensor) == (attack.rule, attack.offset, attack.tensor)

@@ -232,7 +232,8 @@ class Decoder:
     @cython.cfunc
     @cython.inline
     def column(self, node: cython.Py_ssize_t) -> Column:
-        return cython.cast(Column, self.columns[self.column_of[node]])
+        column: Column = cython.cast(Column, self.columns[self.column_of[node]])
+        return column
 
     @cython.cfunc
     @cython.exceptval(check=False)

@@ -230,8 +230,9 @@ class Encoder:
 
     @cython.cfunc
     @cython.inline
-    def column(self, column: cython.Py_ssize_t) -> Given:
-        return cython.cast(Given, self.columns[column])
+    def column(self, number: cython.Py_ssize_t) -> Given:
+        column: Given = cython.cast(Given, self.columns[number])
+        return column
 
     @cython.cfunc
     @cython.inline
