@@ -1,9 +1,18 @@
 # Every target makes the environment that it needs: Python 3.11 or newer with venv and pip is enough.
+# Where uv is installed it does the same in a tenth of the time.
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-KERNELS := $(wildcard src/tensorglot/kernels/*.py)
+KERNELS := $(wildcard src/tensorglot/kernels/*.py src/tensorglot/kernels/*.pxd)
+
+ifneq ($(shell uv --version 2>/dev/null),)
+CREATE  := uv venv --quiet --seed --allow-existing --python $(PYTHON) $(VENV)
+INSTALL := uv pip install --quiet --python $(BIN)/python
+else
+CREATE  := $(PYTHON) -m venv $(VENV)
+INSTALL := PIP_NO_COMPILE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check
+endif
 
 .PHONY: demo test test-interpreted lint bench fuzz clean
 
@@ -30,14 +39,14 @@ fuzz: $(VENV)/.test
 	for target in fuzz/[a-z]*.py; do $(BIN)/python $$target $(COUNT) || exit 1; done
 
 $(VENV)/.installed: pyproject.toml setup.py $(KERNELS)
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(CREATE)
+	$(INSTALL) --editable .
 	touch $@
 
 # What an extra of pyproject.toml asks for, without building the package again.
 REQUIREMENTS = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$*"])
 $(VENV)/.%: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$($(BIN)/python -c '$(REQUIREMENTS)')
+	$(INSTALL) $$($(BIN)/python -c '$(REQUIREMENTS)')
 	touch $@
 
 clean:

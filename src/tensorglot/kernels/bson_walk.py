@@ -340,6 +340,8 @@ def vectors(
     walk.data = uchars_in(data)
     walk.closings = longlongs_out(closings)
     walk.at = begin
+    name_begins: cython.p_longlong = longlongs_out(names)
+    name_ends: cython.p_longlong = longlongs_out(values)
     start: cython.Py_ssize_t
     step: cython.Py_ssize_t
     level: cython.Py_ssize_t
@@ -359,9 +361,9 @@ def vectors(
             step = walk.step()
             if step <= 0:
                 break
-            # walk.depth < deepest: the names of all open levels are at names[level] to values[level] of the data
-            names[walk.depth] = walk.name
-            values[walk.depth] = walk.value
+            # walk.depth < deepest: the names of all open levels are at name_begins[level] to name_ends[level]
+            name_begins[walk.depth] = walk.name
+            name_ends[walk.depth] = walk.value
             if walk.kind in (0x03, 0x04):
                 if walk.depth + 1 == deepest:
                     return DEPTH, walk.name - 1, rows, document, budget
@@ -371,11 +373,11 @@ def vectors(
                     return FULL, start, kept, document, unspent
                 nbytes = 0
                 for level in range(walk.depth + 1):
-                    nbytes += values[level] - names[level]
+                    nbytes += name_ends[level] - name_begins[level]
                 budget -= nbytes
                 if budget < 0:
                     return PATHS, walk.name - 1, rows, document, budget
-                path = _path(walk.data, names, values, walk.depth, nbytes)
+                path = _path(walk.data, name_begins, name_ends, walk.depth, nbytes)
                 documents[rows] = first + document
                 fields[rows] = paths.setdefault(path, len(paths))
                 begins[rows] = walk.value + 5
@@ -390,8 +392,8 @@ def vectors(
 @cython.cfunc
 def _path(
     data: cython.p_const_uchar,
-    names: cython.longlong[::1],
-    values: cython.longlong[::1],
+    names: cython.p_const_longlong,
+    values: cython.p_const_longlong,
     depth: cython.Py_ssize_t,
     nbytes: cython.Py_ssize_t,
 ) -> bytes:

@@ -64,13 +64,13 @@ def may_repeat(header: bytes, begins: Any, ends: Any) -> bool:
     begin_column: cython.const[cython.longlong][::1] = memoryview(begins)
     end_column: cython.const[cython.longlong][::1] = memoryview(ends)
     count: cython.Py_ssize_t = len(begin_column)
-    values: cython.ulonglong[::1] = memoryview(np.empty(count, np.uint64))
+    values: cython.ulonglong[::1] = np.empty(count, np.uint64).data
     size: cython.Py_ssize_t = 16
     shift: cython.int = 60
     while size < 2 * count:
         size *= 2
         shift -= 1
-    slots: cython.int[::1] = memoryview(np.zeros(size, np.int32))
+    slots: cython.int[::1] = np.zeros(size, np.int32).data
     mask: cython.ulonglong = size - 1
     value: cython.ulonglong
     slot: cython.ulonglong

@@ -114,9 +114,12 @@ cdef inline bint is_ascii(const unsigned char* data, Py_ssize_t begin, Py_ssize_
     while end - at >= 8:
         seen |= word(data, at)
         at += 8
-    while at < end:
-        seen |= data[at]
-        at += 1
+    if end - begin >= 8:
+        seen |= word(data, end - 8)  # the rest, and some bytes again
+    else:
+        while at < end:
+            seen |= data[at]
+            at += 1
     return seen & 0x8080808080808080ULL == 0
 
 

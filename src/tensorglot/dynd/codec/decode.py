@@ -24,6 +24,7 @@ from tensorglot.dynd.match import matches
 from tensorglot.dynd.schema import Kind, Plan, plan_of
 from tensorglot.dynd.value import Column, Value, lists_of
 from tensorglot.errors import FormatError, InputError, LimitError
+from tensorglot.kernels import varint_decode
 from tensorglot.kernels import varints as kernel
 from tensorglot.limits import Limits
 from tensorglot.model.types.algebra import Array, Merkle, TypeType
@@ -122,7 +123,7 @@ class _Reader:
         self.program = decoding(plan)
         self.boxes: dict[int, list[Value]] = {}
         self.rooms: dict[int, GrowableBuffer] = {}
-        columns = [kernel.Column()] * (2 * len(self.program.ops))
+        columns = [varint_decode.Column()] * (2 * len(self.program.ops))
         for op in self.program.ops:
             if op.code in _DTYPES:
                 room = self.rooms[op.column] = GrowableBuffer(_DTYPES[op.code], int(op.code == kernel.LIST))
@@ -130,7 +131,7 @@ class _Reader:
             elif op.code == kernel.BOX:
                 self.boxes[op.column] = []
         charges = limits.void_count - plan.root.charge
-        self.kernel = kernel.Decoder(self.program.to_decode, columns, self.program.depth, charges)
+        self.kernel = varint_decode.Decoder(self.program.to_decode, columns, self.program.depth, charges)
         self.begin = source.base + source.at
 
     def value(self) -> Value:
@@ -141,8 +142,7 @@ class _Reader:
         """Until the value is there, or the column to stop at is full."""
         source = self.source
         while True:
-            answer = self.kernel.run(source.window, source.at, source.beyond)
-            source.at = self.kernel.where()
+            answer, source.at = self.kernel.run(source.window, source.at, source.beyond)
             if answer == kernel.DONE:
                 return
             if answer == kernel.MORE:

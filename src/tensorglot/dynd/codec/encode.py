@@ -18,6 +18,7 @@ from tensorglot.dynd.schema import Kind
 from tensorglot.dynd.value import Lists, Value
 from tensorglot.errors import InputError
 from tensorglot.kernels import varints as kernel
+from tensorglot.kernels.varint_encode import Encoder, Given
 from tensorglot.model.types.algebra import Merkle
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import text_of
@@ -99,29 +100,29 @@ class _Writer:
             elif node.kind is Kind.OPTION and node.atom is not None and value.index(node) is not None:
                 indexed.add(node.id)
         self.program = program_for(value.plan, frozenset(blocks), frozenset(indexed))
-        columns = [kernel.Given(_EMPTY)] * (2 * len(self.program.ops))
+        columns = [Given(_EMPTY)] * (2 * len(self.program.ops))
         for op in self.program.ops:
             column = value.columns[op.node.id]
             if op.code == kernel.BLOCK:
-                columns[op.column] = kernel.Given(blocks[op.node.id])
+                columns[op.column] = Given(blocks[op.node.id])
             elif isinstance(column, Lists):
-                columns[op.column] = kernel.Given(_positions(column.starts))
-                columns[op.column + 1] = kernel.Given(_positions(column.stops))
+                columns[op.column] = Given(_positions(column.starts))
+                columns[op.column + 1] = Given(_positions(column.stops))
             elif op.code in (kernel.OPTION, kernel.SENTINEL) and isinstance(column, np.ndarray):
-                columns[op.column] = kernel.Given(_positions(column))
+                columns[op.column] = Given(_positions(column))
                 sentinel = op.node.atom.sentinel if op.node.atom else None
-                columns[op.column + 1] = kernel.Given(np.frombuffer(sentinel or b"", np.uint8))
+                columns[op.column + 1] = Given(np.frombuffer(sentinel or b"", np.uint8))
             elif op.code == kernel.CHAR and isinstance(column, np.ndarray):
-                columns[op.column] = kernel.Given(np.ascontiguousarray(column, np.uint32))
+                columns[op.column] = Given(np.ascontiguousarray(column, np.uint32))
         limits = np.array([counts[op.node.id] for op in self.program.ops], np.int64)
-        self.kernel = kernel.Encoder(self.program.to_encode, columns, limits, self.program.depth)
+        self.kernel = Encoder(self.program.to_encode, columns, limits, self.program.depth)
 
     def measure(self) -> int:
         total = 0
         self.kernel.start()
         while True:
-            answer = self.kernel.run(_EMPTY, True)
-            total += int(self.kernel.written())
+            answer, nbytes = self.kernel.run(_EMPTY, True)
+            total += nbytes
             if answer == kernel.DONE:
                 return total
             head, box = self.box(answer)
@@ -132,8 +133,8 @@ class _Writer:
         at = 0
         self.kernel.start()
         while True:
-            answer = self.kernel.run(out[at:], False)
-            at += int(self.kernel.written())
+            answer, nbytes = self.kernel.run(out[at:], False)
+            at += nbytes
             if answer == kernel.DONE:
                 return at
             head, box = self.box(answer)
@@ -150,8 +151,7 @@ class _Writer:
         buffer = np.empty(PIECE_NBYTES, np.uint8)
         self.kernel.start()
         while True:
-            answer = self.kernel.run(buffer, False)
-            nbytes = int(self.kernel.written())
+            answer, nbytes = self.kernel.run(buffer, False)
             if nbytes > PIECE_NBYTES // 2:
                 yield buffer[:nbytes]
                 buffer = np.empty(PIECE_NBYTES, np.uint8)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.kernels.varints import Column
+from tensorglot.kernels.varint_decode import Column
 
 __all__ = ["GrowableBuffer"]
 

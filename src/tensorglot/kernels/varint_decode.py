@@ -1,0 +1,461 @@
+"""Varint chains from bytes to columns; `varints` has the vocabulary.
+
+A column is memory that the caller lends: bytes, int64 for positions, or uint32 for code
+points. Every run of bytes is compared with the input that is left and every element
+with the column's capacity before it is written. Knows no type and no tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensorglot.kernels import varints
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from tensorglot.kernels import nocython as cython
+if cython.compiled:
+    from cython.cimports.tensorglot.kernels.primitives import (
+        ENDS,
+        code_point,
+        code_point_nbytes,
+        copy,
+        copy_run,
+        exceeds,
+        longlongs_in,
+        longlongs_out,
+        run_stride,
+        uchars_in,
+        uchars_out,
+        uints_out,
+        varint_nbytes,
+    )
+else:
+    from tensorglot.kernels.primitives import (
+        ENDS,
+        code_point,
+        code_point_nbytes,
+        copy,
+        copy_run,
+        exceeds,
+        longlongs_in,
+        longlongs_out,
+        run_stride,
+        uchars_in,
+        uchars_out,
+        uints_out,
+        varint_nbytes,
+    )
+
+# As C numbers: a name of another module would be looked up each time.
+_BLOCK = cython.declare(cython.longlong, varints.BLOCK)
+_LIST = cython.declare(cython.longlong, varints.LIST)
+_OPTION = cython.declare(cython.longlong, varints.OPTION)
+_SEQUENCE = cython.declare(cython.longlong, varints.SEQUENCE)
+_REPEAT = cython.declare(cython.longlong, varints.REPEAT)
+_CHAR = cython.declare(cython.longlong, varints.CHAR)
+_MORE = cython.declare(cython.int, varints.MORE)
+_GROW = cython.declare(cython.int, varints.GROW)
+_HELP = cython.declare(cython.int, varints.HELP)
+_LONG = cython.declare(cython.int, varints.LONG)
+_PADDED = cython.declare(cython.int, varints.PADDED)
+_ENDS = cython.declare(cython.int, varints.ENDS)
+_COUNT = cython.declare(cython.int, varints.COUNT)
+_FLAG = cython.declare(cython.int, varints.FLAG)
+_EMPTY = cython.declare(cython.int, varints.EMPTY)
+_UTF8 = cython.declare(cython.int, varints.UTF8)
+_HALF = cython.declare(cython.longlong, 1 << 31)
+_HUGE = cython.declare(cython.longlong, 1 << 62)
+
+
+@cython.final
+@cython.cclass
+class Column:
+    """Memory for things of one kind, filled from the front: 0 <= fill <= capacity."""
+
+    memory: Any
+    data: cython.p_uchar
+    positions: cython.p_longlong
+    codes: cython.p_uint
+    fill: cython.Py_ssize_t
+    capacity: cython.Py_ssize_t
+
+    def __init__(self) -> None:
+        self.fill = 0
+        self.capacity = 0
+
+    def lend(self, memory: Any, fill: cython.Py_ssize_t) -> None:
+        """Gives the column memory, `fill` of it full."""
+        if memory.dtype == np.uint8:
+            self.data = uchars_out(memory)
+        elif memory.dtype == np.int64:
+            self.positions = longlongs_out(memory)
+        else:
+            self.codes = uints_out(memory)
+        self.memory = memory
+        self.fill = fill
+        self.capacity = len(memory)
+
+    def filled(self) -> Any:
+        return self.fill
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _varint(source: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
+    """The number at `at`, or a fault. Nine bytes hold 63 bits, so the shift stays below 63."""
+    value: cython.longlong = 0
+    byte: cython.longlong
+    shift: cython.int = 0
+    while at < end:
+        byte = source[at]
+        if byte < 128:
+            if byte == 0 and shift > 0:
+                return _PADDED
+            return value | (byte << shift)
+        value |= (byte & 127) << shift
+        shift += 7
+        at += 1
+        if shift == 63:
+            return _LONG
+    return _ENDS
+
+
+@cython.final
+@cython.cclass
+class Decoder:
+    """One value on its way from bytes to columns.
+
+    Invariant: at <= end, where the source ends. `top` is at most one less than the depth of
+    the program, which the stack has room for, since a child is pushed above its parent only.
+    """
+
+    program: Any
+    ops: cython.p_const_longlong
+    sizes: cython.p_const_longlong
+    column_of: cython.p_const_longlong
+    child_of: cython.p_const_longlong
+    arity: cython.p_const_longlong
+    children: cython.p_const_longlong
+    least: cython.p_const_longlong
+    charge: cython.p_const_longlong
+    columns: list[Any]
+    frames: Any
+    present: cython.p_longlong
+    stack: cython.p_longlong
+    counts: cython.p_longlong
+    phases: cython.p_longlong
+    top: cython.Py_ssize_t
+    source: cython.p_const_uchar
+    at: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    beyond: cython.longlong
+    charges: cython.longlong
+    need: cython.longlong
+    wanted: cython.Py_ssize_t
+
+    def __init__(
+        self, program: tuple[Any, ...], columns: list[Column], depth: cython.Py_ssize_t, charges: cython.longlong
+    ) -> None:
+        self.program = program
+        self.ops = longlongs_in(program[0])
+        self.sizes = longlongs_in(program[1])
+        self.column_of = longlongs_in(program[2])
+        self.child_of = longlongs_in(program[3])
+        self.arity = longlongs_in(program[4])
+        self.children = longlongs_in(program[5])
+        self.least = longlongs_in(program[6])
+        self.charge = longlongs_in(program[7])
+        self.columns = columns
+        self.frames = [np.zeros(len(program[0]), np.int64), *np.zeros((3, depth), np.int64)]
+        self.present = longlongs_out(self.frames[0])
+        self.stack = longlongs_out(self.frames[1])
+        self.counts = longlongs_out(self.frames[2])
+        self.phases = longlongs_out(self.frames[3])
+        self.top = -1
+        self.at = self.end = 0
+        self.beyond = 0
+        self.charges = charges
+        self.need = 0
+        self.wanted = 0
+        self.push(0, 1)
+
+    def run(
+        self, source: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, beyond: cython.longlong
+    ) -> tuple[int, int]:
+        """Goes on at `at` of the source, behind which lie `beyond` bytes more, until it is done or needs something."""
+        answer: cython.int = 0
+        self.source = uchars_in(source)
+        self.at = at
+        self.end = len(source)
+        self.beyond = beyond
+        while answer == 0 and self.top >= 0:
+            if self.counts[self.top] == 0:
+                self.top -= 1
+            else:
+                answer = self.step(self.stack[self.top])
+        return answer, self.at
+
+    @cython.cfunc
+    def step(self, node: cython.Py_ssize_t) -> cython.int:
+        """As many values of the node as input and room are there for: 0, or an answer."""
+        op: cython.longlong = self.ops[node]
+        if op == _BLOCK:
+            return self.block(node)
+        if op == _LIST:
+            return self.lists(node)
+        if op == _SEQUENCE:
+            return self.sequence(node)
+        if op == _OPTION:
+            return self.options(node)
+        if op == _REPEAT:
+            return self.repeat(node)
+        if op == _CHAR:
+            return self.chars(node)
+        self.counts[self.top] -= 1
+        self.wanted = self.column_of[node]
+        return _HELP
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def push(self, node: cython.Py_ssize_t, count: cython.longlong) -> cython.void:
+        self.top += 1
+        self.stack[self.top] = node
+        self.counts[self.top] = count * self.sizes[node] if self.ops[node] == _BLOCK else count
+        self.phases[self.top] = 0
+
+    @cython.cfunc
+    @cython.inline
+    def column(self, node: cython.Py_ssize_t) -> Column:
+        column: Column = cython.cast(Column, self.columns[self.column_of[node]])
+        return column
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def grow(self, node: cython.Py_ssize_t, need: cython.longlong) -> cython.int:
+        self.wanted = self.column_of[node]
+        self.need = need
+        return _GROW
+
+    @cython.cfunc
+    @cython.inline
+    def take_block(self, node: cython.Py_ssize_t) -> cython.bint:
+        """Copies one value of a BLOCK if input and room are there for all of it."""
+        nbytes: cython.longlong = self.sizes[node]
+        column: Column = self.column(node)
+        if nbytes > self.end - self.at or nbytes > column.capacity - column.fill:
+            return False
+        copy(column.data, column.fill, self.source, self.at, nbytes)
+        column.fill += nbytes
+        self.at += nbytes
+        return True
+
+    @cython.cfunc
+    def block(self, node: cython.Py_ssize_t) -> cython.int:
+        column: Column = self.column(node)
+        left: cython.longlong = self.counts[self.top]
+        nbytes: cython.longlong = min(left, self.end - self.at)
+        if nbytes == 0:
+            return _MORE
+        if column.capacity == column.fill:
+            return self.grow(node, left)
+        nbytes = min(nbytes, column.capacity - column.fill)
+        copy(column.data, column.fill, self.source, self.at, nbytes)
+        column.fill += nbytes
+        self.at += nbytes
+        self.counts[self.top] = left - nbytes
+        return 0
+
+    @cython.cfunc
+    def lists(self, node: cython.Py_ssize_t) -> cython.int:
+        """Counts, each with the position where its list ends; the elements of one are pushed and come next."""
+        offsets: Column = self.column(node)
+        child: cython.Py_ssize_t = self.child_of[node]
+        charge: cython.longlong = self.charge[child]
+        frame: cython.Py_ssize_t = self.top
+        count: cython.longlong
+        if self.ops[child] == _BLOCK and charge == 0:
+            self.runs(node, child)
+        while self.top == frame and self.counts[frame] > 0:
+            if offsets.fill == offsets.capacity:
+                return self.grow(node, self.counts[frame])
+            count = _varint(self.source, self.at, self.end)
+            if count < 0:
+                return _MORE if count == _ENDS else count
+            if exceeds(count, self.least[child], self.end - self.at + self.beyond):
+                return _COUNT
+            if exceeds(count, charge, self.charges):
+                return _EMPTY
+            self.charges -= count * charge
+            self.at += varint_nbytes(count)
+            offsets.positions[offsets.fill] = offsets.positions[offsets.fill - 1] + count
+            offsets.fill += 1
+            self.counts[frame] -= 1
+            if count > 0:
+                self.push(child, count)
+        return 0
+
+    @cython.cfunc
+    def runs(self, node: cython.Py_ssize_t, child: cython.Py_ssize_t) -> cython.int:
+        """Lists of a BLOCK, as long as input and room are there for whole ones; `lists` does what is left.
+
+        Each turn has nbytes <= end - head and nbytes <= room - fill before it copies, and
+        i < stop <= the capacity of the offsets, which begin with a zero that is there already.
+        """
+        offsets: Column = self.column(node)
+        elements: Column = self.column(child)
+        source: cython.p_const_uchar = self.source
+        positions: cython.p_longlong = offsets.positions
+        data: cython.p_uchar = elements.data
+        size: cython.longlong = self.sizes[child]
+        at: cython.Py_ssize_t = self.at
+        end: cython.Py_ssize_t = self.end
+        fill: cython.Py_ssize_t = elements.fill
+        room: cython.Py_ssize_t = elements.capacity
+        i: cython.Py_ssize_t = offsets.fill
+        stop: cython.Py_ssize_t = i + min(self.counts[self.top], offsets.capacity - i)
+        last: cython.longlong = positions[i - 1]
+        stride: cython.Py_ssize_t = run_stride(end - at, self.counts[self.top])
+        count: cython.longlong
+        head: cython.Py_ssize_t
+        nbytes: cython.longlong
+        if size >= _HALF:  # so that count * size cannot overflow
+            return 0
+        while i < stop and at < end:
+            count = source[at]
+            head = at + 1
+            if count >= 128:
+                count = _varint(source, at, end)
+                if count < 0 or count >= _HALF:
+                    break
+                head = at + varint_nbytes(count)
+            nbytes = count * size
+            if nbytes > end - head or nbytes > room - fill:
+                break
+            copy_run(data, fill, room, source, head, end, nbytes, stride)
+            at = head + nbytes
+            fill += nbytes
+            last += count
+            positions[i] = last
+            i += 1
+        self.counts[self.top] -= i - offsets.fill
+        self.at = at
+        offsets.fill = i
+        elements.fill = fill
+        return 0
+
+    @cython.cfunc
+    def options(self, node: cython.Py_ssize_t) -> cython.int:
+        """Flags, each with the position of its value among those present, or -1."""
+        index: Column = self.column(node)
+        child: cython.Py_ssize_t = self.child_of[node]
+        frame: cython.Py_ssize_t = self.top
+        left: cython.longlong = self.counts[frame]
+        present: cython.longlong = self.present[node]
+        whole: cython.bint = self.ops[child] == _BLOCK
+        flag: cython.int
+        answer: cython.int = 0
+        while left > 0:
+            if index.fill == index.capacity:
+                answer = self.grow(node, left)
+                break
+            if self.at == self.end:
+                answer = _MORE
+                break
+            flag = self.source[self.at]
+            if flag > 1:
+                answer = _FLAG
+                break
+            self.at += 1
+            left -= 1
+            index.positions[index.fill] = present if flag else -1
+            index.fill += 1
+            present += flag
+            if flag and not (whole and self.take_block(child)):
+                self.push(child, 1)
+                break
+        self.counts[frame] = left
+        self.present[node] = present
+        return answer
+
+    @cython.cfunc
+    def sequence(self, node: cython.Py_ssize_t) -> cython.int:
+        """One child after the other; the phase says which is next."""
+        frame: cython.Py_ssize_t = self.top
+        arity: cython.longlong = self.arity[node]
+        first: cython.Py_ssize_t = self.child_of[node]
+        left: cython.longlong = self.counts[frame]
+        phase: cython.longlong = self.phases[frame]
+        child: cython.Py_ssize_t
+        while left > 0:
+            if phase == arity:
+                phase = 0
+                left -= 1
+                continue
+            child = self.children[first + phase]
+            phase += 1
+            if not (self.ops[child] == _BLOCK and self.take_block(child)):
+                self.push(child, 1)
+                break
+        self.counts[frame] = left
+        self.phases[frame] = phase
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def repeat(self, node: cython.Py_ssize_t) -> cython.int:
+        count: cython.longlong = self.counts[self.top]
+        if exceeds(count, self.sizes[node], _HUGE):
+            return _COUNT
+        self.counts[self.top] = 0
+        self.push(self.child_of[node], count * self.sizes[node])
+        return 0
+
+    @cython.cfunc
+    def chars(self, node: cython.Py_ssize_t) -> cython.int:
+        column: Column = self.column(node)
+        left: cython.longlong = self.counts[self.top]
+        code: cython.longlong
+        answer: cython.int = 0
+        while left > 0:
+            if column.fill == column.capacity:
+                answer = self.grow(node, left)
+                break
+            code = code_point(self.source, self.at, self.end) if self.at < self.end else ENDS
+            if code < 0:
+                answer = _MORE if code == ENDS else _UTF8
+                break
+            column.codes[column.fill] = code
+            column.fill += 1
+            self.at += code_point_nbytes(code)
+            left -= 1
+        self.counts[self.top] = left
+        return answer
+
+    def wish(self) -> tuple[int, int]:
+        """The column that GROW is about and what it needs at most, or that HELP is about."""
+        return self.wanted, self.need
+
+    def remaining(self) -> Any:
+        """The number of bytes that are still to come, at least."""
+        frame: cython.Py_ssize_t
+        phase: cython.longlong
+        node: cython.Py_ssize_t
+        total: Any = 0
+        for frame in range(self.top + 1):
+            node = self.stack[frame]
+            if self.counts[frame] == 0:
+                continue
+            if self.ops[node] == _BLOCK:
+                total += self.counts[frame]
+                continue
+            total += int(self.counts[frame]) * int(self.least[node])
+            if self.ops[node] == _SEQUENCE:
+                for phase in range(self.phases[frame]):
+                    total -= int(self.least[self.children[self.child_of[node] + phase]])
+        return total
