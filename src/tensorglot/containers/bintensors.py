@@ -89,9 +89,7 @@ class Scan(NamedTuple):
 
 
 def read(source: Source, options: ReadOptions) -> Index:
-    header = read_header(
-        source.read_bytes, source.size, most=options.limits.header_nbytes, rule="bintensors", multiple=8
-    )
+    header = read_header(source.read_bytes, source.size, most=options.limits.header_or(), rule="bintensors", multiple=8)
     limits = options.limits
     bounds = (limits.tensors_or(TENSORS_MAX), limits.rank, limits.name_nbytes)
     layouts = _LAYOUTS if options.version is None else (options.version,)

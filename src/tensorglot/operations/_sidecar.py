@@ -126,7 +126,7 @@ def read_sidecar(path: str | os.PathLike[str], limits: Limits) -> Sums | None:
     except FileNotFoundError:
         return None
     with closing(file):
-        if file.size > limits.header_nbytes:
+        if file.size > limits.header_or():
             raise LimitError(f"a sidecar of {file.size} bytes is beyond Limits.header_nbytes", rule="sums.limit")
         return _parse(bytes(file.read(0, file.size)))
 
