@@ -18,6 +18,7 @@ Knows bytes and columns; what the fields of a map mean is the caller's.
 from __future__ import annotations
 
 from array import array
+from itertools import accumulate
 from typing import Any
 
 try:
@@ -25,7 +26,7 @@ try:
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
-    from cython.cimports.libc.string import memcmp, memcpy
+    from cython.cimports.libc.string import memchr, memcmp, memcpy
 
 FAULTS = (
     "", "ends", "reserved", "indefinite", "shortest", "order", "duplicate", "key", "tag", "simple", "float", "depth",
@@ -553,7 +554,9 @@ def _compare(
     if not cython.compiled:
         one, other = around.data[begin:end], around.data[around.start : item_end]
         return (one > other) - (one < other)
-    order = memcmp(around.p + begin, around.p + around.start, min(end - begin, size))
+    order = around.p[begin] - around.p[around.start]  # most keys differ in their length, and so in their heads
+    if order == 0:
+        order = memcmp(around.p + begin, around.p + around.start, min(end - begin, size))
     return order if order != 0 else (end - begin > size) - (end - begin < size)
 
 
@@ -696,10 +699,13 @@ class _Table:
     """A record and its columns, ready for the loop."""
 
     title: str
-    keys: list  # type: ignore[type-arg]
-    """Encoded, the shortest form."""
     names: list  # type: ignore[type-arg]
-    words: list  # type: ignore[type-arg]
+    texts: bytes
+    """The keys, then the words of each field, one behind the other, in the shortest form."""
+    p: cython.p_uchar
+    text_begins: cython.longlong[::1]
+    first_words: cython.longlong[::1]
+    """Field i has the words first_words[i] up to first_words[i + 1] of the texts."""
     kinds: cython.longlong[::1]
     number_columns: cython.longlong[::1]
     code_columns: cython.longlong[::1]
@@ -722,15 +728,21 @@ class _Table:
         record = columns.record
         self.title = record.title
         self.names = [field.key for field in record.fields]
-        self.keys = [_encoded(field.key) for field in record.fields]
-        self.words = [[_encoded(word) for word in field.words] for field in record.fields]
+        texts = [_encode_short(field.key) for field in record.fields]
+        texts += [_encode_short(word) for field in record.fields for word in field.words]
+        self.texts = b"".join(texts)
+        self.p = self.texts
+        self.text_begins = array("q", accumulate(map(len, texts), initial=0))
+        self.first_words = array(
+            "q", accumulate([len(field.words) for field in record.fields], initial=len(self.names))
+        )
         self.kinds = array("q", [KINDS.index(field.kind) for field in record.fields])
         self.number_columns = array("q", [1 + column for column in record.number_columns])
         self.code_columns = array("q", [1 + column for column in record.code_columns])
         self.count = len(record.fields)
         first: cython.int = 1 if record.named else 0
         self.likely_fields = array("q", [min(first + i, self.count - 1) for i in range(self.count + 1)])
-        self.likely_words = array("q", bytes(8 * self.count))
+        self.likely_words = array("q", self.first_words)
         self.required = sum(1 << i for i, field in enumerate(record.fields) if field.required)
         self.named = record.named
         self.text_keys = record.text_keys
@@ -742,7 +754,7 @@ class _Table:
         self.at = 0
 
 
-def _encoded(text: str) -> bytes:
+def _encode_short(text: str) -> bytes:
     """A short text."""
     data = text.encode()
     return bytes((0x60 + len(data),)) + data
@@ -806,44 +818,56 @@ def _scan_record(state: _Scan, table: _Table) -> cython.int:
     pairs: cython.Py_ssize_t
     field: cython.int
     last: cython.int = 0  # one more than the field before
-    fault: cython.int
+    fault: cython.int = _OK
     seen: cython.ulonglong = 0
     table.at = table.row if table.row < table.room else table.room
     table.numbers[0, table.at] = begin
     if table.named:
         seen = 1
-        state.key = table.title
         fault = _scan_name(state, table)
-        if fault != _OK:
-            return fault
-    state.key = table.title
-    pairs = _open_items(walk, _MAP)
+    pairs = _open_items(walk, _MAP) if fault == _OK else 0
     if pairs < -1:
-        return _NOT_MAP
+        fault = _NOT_MAP
+    if fault != _OK:
+        return _blame(state, fault, table.title)
     # Invariant: `pairs` are left, or -1 where a break ends them; the fields before are in `seen` and in the row.
     while _has_more(walk, pairs):
         pairs = pairs - 1 if pairs > 0 else pairs
         field = _find_field(state, table, last)
-        if field == _NO_TEXT and table.text_keys:
-            state.key = "key"
-            return _NOT_TEXT
         if field < 0:
+            if field == _NO_TEXT and table.text_keys:
+                return _blame(state, _NOT_TEXT, "key")
             table.codes[0, table.at] |= _CUSTOM
             fault = walk.skip()
         else:
             table.likely_fields[last] = field
             last = field + 1
             seen |= cython.cast(cython.ulonglong, 1) << field
-            state.key = table.names[field]
             fault = _scan_value(state, table, field)
         if fault != _OK:
-            return fault
+            return _blame(state, fault, table.names[field])
     if table.required & ~seen:
         walk.start = begin
-        state.key = next(name for i, name in enumerate(table.names) if (table.required & ~seen) >> i & 1)
-        return _MISSING
+        return _blame(state, _MISSING, _first_missing(table, seen))
     table.row += 1
     return _OK
+
+
+@cython.cfunc
+def _first_missing(table: _Table, seen: cython.ulonglong) -> str:
+    field: cython.int = 0
+    while not (table.required & ~seen) >> field & 1:
+        field += 1
+    name: str = table.names[field]
+    return name
+
+
+@cython.cfunc
+def _blame(state: _Scan, fault: cython.int, key: str) -> cython.int:
+    """Notes the field of a fault, the innermost one."""
+    if not state.key:
+        state.key = key
+    return fault
 
 
 _NO_FIELD = cython.declare(cython.int, -1)
@@ -856,21 +880,27 @@ def _find_field(state: _Scan, table: _Table, last: cython.int) -> cython.int:
     walk: Walk = state.walk
     likely: cython.int = cython.cast(cython.int, table.likely_fields[last])
     i: cython.int
-    if _take(walk, table.keys[likely]):
+    if _take(walk, table, likely):
         return likely
     if _read_text(state) != _OK:
         walk.skip()
         return _NO_TEXT
     for i in range(1 if table.named else 0, table.count):
-        if _equals(state, table.keys[i]):
+        if _equals(state, table, i):
             return i
     return _NO_FIELD
 
 
 @cython.cfunc
 def _scan_name(state: _Scan, table: _Table) -> cython.int:
-    """The name in front of a record."""
-    fault: cython.int = _scan_value(state, table, 0)
+    """The name in front of a record, the first field. One that is in its table of words is a name."""
+    fault: cython.int
+    if table.kinds[0] == _WORD_FIELD and _take(state.walk, table, table.likely_words[0]):
+        table.codes[table.code_columns[0], table.at] = 1 + cython.cast(
+            cython.uchar, table.likely_words[0] - table.first_words[0]
+        )
+        return _OK
+    fault = _scan_value(state, table, 0)
     return _check_name(state, table.name_nbytes) if fault == _OK else fault
 
 
@@ -910,22 +940,20 @@ def _scan_value(state: _Scan, table: _Table, field: cython.int) -> cython.int:
 @cython.cfunc
 def _scan_word(state: _Scan, table: _Table, field: cython.int) -> cython.int:
     walk: Walk = state.walk
-    words: list = table.words[field]  # type: ignore[type-arg]
+    first: cython.Py_ssize_t = table.first_words[field]
     i: cython.Py_ssize_t = table.likely_words[field]
     column: cython.Py_ssize_t = table.code_columns[field]
     fault: cython.int
-    if _take(walk, words[i]):
-        state.text_begin = walk.start + 1
-        state.text_end = walk.pos
-        table.codes[column, table.at] = i + 1
+    if _take(walk, table, i):
+        table.codes[column, table.at] = cython.cast(cython.uchar, i - first + 1)
         return _OK
     fault = _read_text(state)
     if fault != _OK:
         return fault
     table.codes[column, table.at] = _UNKNOWN
-    for i in range(len(words)):
-        if _equals(state, words[i]):
-            table.codes[column, table.at] = i + 1
+    for i in range(first, table.first_words[field + 1]):
+        if _equals(state, table, i):
+            table.codes[column, table.at] = cython.cast(cython.uchar, i - first + 1)
             table.likely_words[field] = i
             break
     return _OK
@@ -1000,7 +1028,6 @@ def _scan_parts(state: _Scan, table: _Table, field: cython.int) -> cython.int:
     table.numbers[table.number_columns[field], table.at] = state.parts.row
     if state.parts.row == first:
         walk.start = table.numbers[0, table.at]
-        state.key = table.names[field]
         return _MISSING
     return _OK
 
@@ -1035,9 +1062,10 @@ def scan_attributes(data: bytes, begin: cython.Py_ssize_t, name_nbytes: cython.P
 def _scan_custom(state: _Scan, table: _Table, field: cython.int) -> cython.int:
     walk: Walk = state.walk
     begin: cython.Py_ssize_t = walk.pos
+    word: cython.Py_ssize_t = table.first_words[field]
     if table.kinds[field] == _MARK_FIELD:
         table.codes[0, table.at] |= _MARKED
-    elif _take(walk, table.words[field][0]) or (_read_text(state) == _OK and _equals(state, table.words[field][0])):
+    elif _take(walk, table, word) or (_read_text(state) == _OK and _equals(state, table, word)):
         return _OK
     walk.pos = begin
     table.codes[0, table.at] |= _CUSTOM
@@ -1112,16 +1140,18 @@ def _join_chunks(state: _Scan) -> cython.int:
 
 
 @cython.cfunc
-def _take(walk: Walk, encoded: bytes) -> cython.bint:
-    """Passes over these bytes, if they are what follows."""
-    size: cython.Py_ssize_t = len(encoded)
-    q: cython.p_uchar = encoded
+@cython.inline
+@cython.exceptval(check=False)
+def _take(walk: Walk, table: _Table, text: cython.Py_ssize_t) -> cython.bint:
+    """Passes over a text of the table, if that is what follows."""
+    begin: cython.Py_ssize_t = table.text_begins[text]
+    size: cython.Py_ssize_t = table.text_begins[text + 1] - begin
     if walk.end - walk.pos < size:
         return False
     if cython.compiled:
-        if memcmp(walk.p + walk.pos, q, size) != 0:
+        if memcmp(walk.p + walk.pos, table.p + begin, size) != 0:
             return False
-    elif not walk.data.startswith(encoded, walk.pos):
+    elif not walk.data.startswith(table.texts[begin : begin + size], walk.pos):
         return False
     walk.start = walk.pos
     walk.pos += size
@@ -1129,16 +1159,15 @@ def _take(walk: Walk, encoded: bytes) -> cython.bint:
 
 
 @cython.cfunc
-def _equals(state: _Scan, encoded: bytes) -> cython.bint:
-    """Whether the text that was read last is that of a short one."""
-    begin: cython.Py_ssize_t = state.text_begin
-    size: cython.Py_ssize_t = state.text_end - begin
-    q: cython.p_uchar = encoded
-    if len(encoded) - 1 != size:
+def _equals(state: _Scan, table: _Table, text: cython.Py_ssize_t) -> cython.bint:
+    """Whether the text that was read last is this one of the table, whatever their heads."""
+    begin: cython.Py_ssize_t = table.text_begins[text] + 1
+    size: cython.Py_ssize_t = table.text_begins[text + 1] - begin
+    if state.text_end - state.text_begin != size:
         return False
-    if cython.compiled and begin < state.walk.end:
-        return memcmp(state.walk.p + begin, q + 1, size) == 0
-    return _last_text(state) == encoded[1:]
+    if cython.compiled and state.text_begin < state.walk.end:
+        return memcmp(state.walk.p + state.text_begin, table.p + begin, size) == 0
+    return _last_text(state) == table.texts[begin : begin + size]
 
 
 @cython.cfunc
@@ -1154,24 +1183,41 @@ def _check_name(state: _Scan, most: cython.Py_ssize_t) -> cython.int:
     """The text that was read last has 1 to `most` bytes and no NUL; a bound of 0 allows all."""
     if most == 0:
         return _OK
-    if not 0 < state.text_end - state.text_begin <= most or b"\0" in _last_text(state):
+    if not 0 < state.text_end - state.text_begin <= most:
         return _NOT_NAME
-    return _OK
+    if state.text_begin < state.walk.end:
+        return _NOT_NAME if _has_nul(state.walk.p, state.text_begin, state.text_end) else _OK
+    return _NOT_NAME if b"\0" in _last_text(state) else _OK
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _has_nul(p: cython.p_uchar, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
+    if not cython.compiled:
+        return 0 in p[begin:end]
+    return memchr(p + begin, 0, end - begin) != cython.NULL
 
 
 @cython.cfunc
 def _is_digest(state: _Scan) -> cython.bint:
     """Whether the text that was read last is an algorithm, a colon and lower-case hex."""
-    text: bytes = _last_text(state)
-    p: cython.p_uchar = text
-    size: cython.Py_ssize_t = len(text)
+    text: bytes
+    if state.text_begin < state.walk.end:
+        return _has_digest_form(state.walk.p, state.text_begin, state.text_end)
+    text = _last_text(state)
+    return _has_digest_form(text, 0, len(text))
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _has_digest_form(p: cython.p_uchar, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
     i: cython.Py_ssize_t
     colon: cython.Py_ssize_t = -1
     # Invariant: before `i` there are only letters and digits, and from the colon on only hex.
-    for i in range(size):
+    for i in range(begin, end):
         if 48 <= p[i] <= 57 or 97 <= p[i] <= (122 if colon < 0 else 102):
             continue
-        if p[i] != 58 or colon >= 0 or i == 0:
+        if p[i] != 58 or colon >= 0 or i == begin:
             return False
         colon = i
-    return 0 < colon < size - 1
+    return 0 <= colon < end - 1
