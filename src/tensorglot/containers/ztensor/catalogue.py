@@ -19,12 +19,13 @@ from tensorglot.containers.ztensor.constants import IN_PART
 from tensorglot.containers.ztensor.lazy import Attributes, Texts
 from tensorglot.containers.ztensor.scan import NOTHING, Scanned
 from tensorglot.errors import LimitError
-from tensorglot.model.dtypes import TABLE, DType
+from tensorglot.model.dtypes import BY_NAME, TABLE, DType
 from tensorglot.model.index import UNKNOWN, Index, Layout, permuted
 from tensorglot.model.layouts import LAYOUTS, MX, QUANT_GROUP, Piece, arrange
 from tensorglot.model.names import Names
 from tensorglot.model.payload import Codec, Source
 from tensorglot.model.tensor import NESTED
+from tensorglot.model.truth import AnyNonZero
 from tensorglot.wire.cbor import Cursor
 
 __all__ = ["OPAQUE", "RAW", "ZSTD", "Catalogue", "splice_dims"]
@@ -123,8 +124,13 @@ class Catalogue:
         *,
         checksums_decoded: bool = False,
         hidden: Mapping[str, str | None] | None = None,
+        any_nonzero: bool = False,
     ) -> Index:
-        """The index of an archive. `codec` decodes what is encoded, `hidden` are fields that are no attributes."""
+        """The index of an archive.
+
+        `codec` decodes what is encoded, `hidden` are fields that are no attributes, and with
+        `any_nonzero` every byte but zero is true.
+        """
         layouts, shapes = self._arrange()
         dims, dim_offsets, part_names = self.dims, self.dim_offsets, None
         if layouts:
@@ -135,6 +141,9 @@ class Catalogue:
             dims, dim_offsets = splice_dims(self.dims, self.dim_offsets, taken, shapes)
             part_names = [self.parts.get(row, "data") for row in range(len(self.dtypes))]
         codecs = dict.fromkeys(np.flatnonzero(self.encodings == ZSTD).tolist(), codec)
+        if any_nonzero:
+            bools = np.flatnonzero((self.dtypes == BY_NAME["bool"].code) & (self.encodings != OPAQUE))
+            codecs |= {row: AnyNonZero(codecs.get(row)) for row in bools.tolist()}
         codecs |= {row: Opaque(name) for row, name in self.unknown_encodings.items()}
         return Index(
             format=format,

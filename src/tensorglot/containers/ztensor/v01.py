@@ -59,7 +59,11 @@ def read(source: Source, options: ReadOptions) -> Index:
     metadata = metadata_field(catalogue)
     catalogue = gather_parts(catalogue, marked, [] if metadata is None else [metadata[0]])
     index = catalogue.to_index(
-        "ztensor@0.1", Zstd(), metadata_at(data, None if metadata is None else metadata[1]), hidden=_HIDDEN
+        "ztensor@0.1",
+        Zstd(),
+        metadata_at(data, None if metadata is None else metadata[1]),
+        hidden=_HIDDEN,
+        any_nonzero=not options.strict,  # §5.1
     )
     if options.strict:
         check_01(source, index, data, begin)
