@@ -80,7 +80,7 @@ def read_tensorglot(dtype: str, folder: Path) -> Callable[[], Any]:
     from tensorglot.bson import decode_matrix
 
     data = (folder / f"W6.{dtype}.bson").read_bytes()
-    return lambda: decode_matrix(data, KEY)
+    return lambda: decode_matrix(data, KEY, packed=dtype == "packed_bit")
 
 
 def read_pymongo_numpy(dtype: str, folder: Path) -> Callable[[], Any]:
@@ -101,7 +101,7 @@ def both_tensorglot(dtype: str, folder: Path) -> Callable[[], Any]:
     from tensorglot.bson import decode_matrix
 
     write = write_tensorglot(dtype, folder)
-    return lambda: decode_matrix(write(), KEY)
+    return lambda: decode_matrix(write(), KEY, packed=dtype == "packed_bit")
 
 
 def both_pymongo_numpy(dtype: str, folder: Path) -> Callable[[], Any]:

@@ -42,6 +42,8 @@ TOKENS = (
     "Any", "T", "N", "->", "Dims...", "fixed[3]", "2**3", "9223372036854775807", "9223372036854775808", "int", "int128",
     "float128", "bfloat16", "complex", "bytes[4]", "bytes[4, 4]", "string", "fixed_string[3, 'utf16']", "char", "type",
     "void", "pointer[", "array", "option[", "storage[", "axis=[1, 0]", "order='F'", "merkle[", "\n", "\t", "é", "\0",
+    "date", "time['us']", "timedelta['s']", "datetime['ns']", "datetime['ms', tz='UTC']", "decimal[18, -4]", "map[",
+    "# a comment\n", "#", "\\/", "Float", "array[Scalar]",
 )  # fmt: skip
 HEADS = tuple(bytes([major << 5 | low]) for major in range(8) for low in (0, 1, 22, 23, 24, 25, 26, 27, 31))
 PART_NUMBERS = (-(1 << 63), -2, -1, 0, 1, 2, 3, 7, 255, 1 << 31, (1 << 62) + 1, (1 << 63) - 1)
@@ -139,12 +141,26 @@ def of_file(rng: random.Random) -> Case:
     names = rng.sample(("a", "b", "'c d'", "data", "x0"), len(fields))
     text = "{" + ", ".join(f"{name}: {type}" for name, (type, _) in zip(names, fields, strict=True)) + "}"
     data = b"".join(data for _, data in fields)
+    if rng.random() < 0.3:
+        return "file", _table(
+            rng, [(name.encode(), type, len(data)) for name, (type, data) in zip(names, fields, strict=True)], data
+        )
     if len(fields) == 1 and rng.random() < 0.5:
         text = str(fields[0][0])
     if rng.random() < 0.3:
         text = mutated_text(rng, text)
     whole = sized(text.encode()) + (mutant(rng, data) if rng.random() < 0.6 else data)
     return "file", mutant(rng, whole) if rng.random() < 0.2 else whole
+
+
+def _table(rng: random.Random, rows: list[tuple[bytes, dynd.Type, int]], values: bytes) -> bytes:
+    """A file of tensors with an index of their names, types and sizes."""
+    text = b"{tensors: var * {name: string, type: type, nbytes: int64}, values: bytes}"
+    index = varint(len(rows))
+    for name, type, nbytes in rows:
+        index += sized(name) + sized(str(type).encode()) + nbytes.to_bytes(8, "little")
+    content = index + sized(values)
+    return sized(text) + (mutant(rng, content) if rng.random() < 0.7 else content)
 
 
 def of_parts(rng: random.Random) -> Case:

@@ -1,9 +1,14 @@
 """A second decoder of DyND: recursive, naive, straight from the document. It shares only the types with the first."""
 
+import datetime as dt
+import decimal
+import zoneinfo
+
 import ml_dtypes
 import numpy as np
 
 from tensorglot.model.types import algebra as T
+from tensorglot.model.types import temporal as M
 from tensorglot.model.types.text import parse_canonical
 
 SENTINEL = {"bool": "02", "float16": "0a7e", "float32": "a207807f", "float64": "a20700000000f07f"}
@@ -62,10 +67,60 @@ class Naive:
         while isinstance(t, T.Pointer):
             t = t.element
         name = t.part.dtype.name if isinstance(t, T.Complex) else t.dtype.name if isinstance(t, T.Scalar) else ""
-        mark = bytes.fromhex(SENTINEL.get(name, "")) * (1 + isinstance(t, T.Complex))
+        wide = {M.Date: "int32", M.Decimal: "int128"}.get(type(t), "int64" if isinstance(t, M.Unit) else name)
+        mark = bytes.fromhex(SENTINEL.get(wide, "")) * (1 + isinstance(t, T.Complex))
         if mark or isinstance(t, T.Void):
             return (self.take(len(mark)), None)[1] if self.data.startswith(mark) else self.value(t)
         return self.value(t) if need(self.data[:1] in (b"\0", b"\1"), self.take(1)[0]) else None
+
+    def merkle(self, t):
+        if T.symbolic(t.element):
+            need(not T.symbolic(self.value(T.TypeType())))
+        return need(self.data[:4].hex() in ("01551e20", "01711e20"), self.take(36))
+
+    def integer(self, nbytes):
+        return int.from_bytes(self.take(nbytes), "little", signed=True)
+
+    def decimal(self, t):
+        number = self.integer(16)
+        need(abs(number) < 10**t.precision)
+        return decimal.Decimal((number < 0, [int(d) for d in str(abs(number))], -t.scale))
+
+    def date(self, t):
+        days = self.integer(4)
+        try:
+            return dt.date(1970, 1, 1) + dt.timedelta(days)
+        except OverflowError:
+            return np.datetime64(days, "D")
+
+    def time(self, t):
+        count, step = self.integer(8), {"s": 10**6, "ms": 1000, "us": 1}.get(t.unit)
+        need(not isinstance(t, M.Time) or 0 <= count < 86_400 * M.PER_SECOND[t.unit])
+        scalar = np.datetime64 if isinstance(t, M.DateTime) else np.timedelta64
+        try:
+            if step:
+                return self.object(t, dt.timedelta(microseconds=count * step))
+        except OverflowError:
+            pass
+        return count if count == -(1 << 63) else scalar(count, t.unit)  # that one is NaT to NumPy
+
+    def object(self, t, since):
+        if isinstance(t, M.TimeDelta):
+            return since
+        moment = dt.datetime(1970, 1, 1, tzinfo=getattr(t, "tz", None) and dt.UTC) + since
+        zone = ZONES.get(getattr(t, "tz", None))
+        return moment.time() if isinstance(t, M.Time) else moment.astimezone(zone) if zone else moment
+
+    def map(self, t):
+        pairs, before = [], None
+        for _ in range(self.varint()):
+            at = self.data
+            key = self.value(t.key)
+            raw = at[: len(at) - len(self.data)]
+            need(before is None or before < raw)
+            before = raw
+            pairs.append((key, self.value(t.item)))
+        return pairs
 
     def storage(self, t):
         out = np.empty(T.leading(t.element)[0][: len(t.axis)], object)
@@ -77,7 +132,12 @@ class Naive:
         return out.tolist()
 
 
+ZONES = {"Europe/Paris": zoneinfo.ZoneInfo("Europe/Paris"), "-03:30": dt.timezone(-dt.timedelta(hours=3, minutes=30))}
 READ = {
+    M.Date: Naive.date,
+    **dict.fromkeys((M.Time, M.TimeDelta, M.DateTime), Naive.time),
+    M.Decimal: Naive.decimal,
+    T.Map: Naive.map,
     T.Scalar: Naive.scalar,
     T.Complex: lambda self, t: complex(*(self.scalar(t.part) for _ in "ri")) if t.part.dtype.numpy else self.take(32),
     T.Void: lambda self, t: None,
@@ -88,7 +148,7 @@ READ = {
     T.String: lambda self, t: self.text(self.varint()),
     T.TypeType: lambda self, t: parse_canonical(self.text(self.varint())),
     T.Array: lambda self, t: (inner := self.value(T.TypeType()), self.value(inner)),
-    T.Merkle: lambda self, t: need(self.data[:4].hex() in ("01551e20", "01711e20"), self.take(36)),
+    T.Merkle: Naive.merkle,
     T.Option: lambda self, t: self.option(t.element),
     T.Pointer: lambda self, t: self.value(t.element),
     T.Fixed: lambda self, t: [self.value(t.element) for _ in range(t.size)],

@@ -9,9 +9,12 @@ import math
 import struct
 from random import Random
 
+import numpy as np
+
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types import algebra as T
+from tensorglot.model.types import temporal as M
 from tensorglot.wire.cid import block_cid
 
 SCALARS = [T.Scalar(row) for row in TABLE if not row.name.startswith("complex")]
@@ -23,7 +26,15 @@ LEAVES = [
     T.Array(T.ANY),
     T.Array(T.ANY),
     T.Merkle(T.Var(T.Bytes())),
+    T.Merkle(T.ANY),
 ]
+TIMES = [
+    M.Date(),
+    *(kind(unit) for kind in (M.Time, M.TimeDelta, M.DateTime) for unit in M.PER_SECOND),
+    *(M.DateTime("us", tz) for tz in ("UTC", "Europe/Paris", "-03:30", "nowhere/é")),
+    *(M.Decimal(*digits) for digits in ((1, 0), (38, 0), (18, 4), (5, 38), (3, -2))),
+]
+LEAVES += TIMES
 SYMBOLIC = ["Any", "T", "... * T", "N * int32", "(int32, ...) -> T", "{a: T, ...}", "A... * Fixed * T"]
 CHARACTERS = "aZ~ \0\n\x7f\x80éÿ߿ࠀ퟿�￿𐀀😀􏿿'\\"
 CODECS = {"utf8": "utf-8", "ascii": "ascii", "utf16": "utf-16-le", "utf32": "utf-32-le"}
@@ -44,7 +55,7 @@ def random_type(rng: Random, depth: int = 5) -> T.Type:
     def inner() -> T.Type:
         return random_type(rng, depth - 1)
 
-    kind = rng.randrange(8)
+    kind = rng.randrange(9)
     if kind == 0:
         return T.Fixed(rng.randrange(4), inner())
     if kind in (1, 2):
@@ -61,6 +72,8 @@ def random_type(rng: Random, depth: int = 5) -> T.Type:
         for size in (sizes := [rng.randrange(4) for _ in range(rng.choice([2, 2, 3]))]):
             t = T.Fixed(size, t)
         return T.Storage.of(t, tuple(rng.sample(range(len(sizes)), len(sizes))))
+    if kind == 7:
+        return T.Map(random_type(rng, min(1, depth - 1)), inner())
     t = inner()
     bare = t
     while isinstance(bare, T.Pointer):
@@ -105,8 +118,14 @@ def random_bytes(rng: Random, t: T.Type, boxes: int = 3) -> bytes:
             return sized((random_text(rng, 4) * rng.choice([1, 1, 50])).encode())
         case T.TypeType():
             return sized(str(random_type(rng, 2)).encode() if rng.random() < 0.5 else rng.choice(SYMBOLIC).encode())
+        case M.Date() | M.Unit() | M.Decimal():
+            return random_time(rng, t)
+        case T.Map():
+            pairs = {random_bytes(rng, t.key, boxes): random_bytes(rng, t.item, boxes) for _ in range(rng.randrange(4))}
+            return varint(len(pairs)) + b"".join(key + pairs[key] for key in sorted(pairs))
         case T.Merkle():
-            return bytes(block_cid(rng.randbytes(2), rng.choice([0x55, 0x71])))
+            link = bytes(block_cid(rng.randbytes(2), rng.choice([0x55, 0x71])))
+            return sized(str(random_type(rng, 1)).encode()) + link if T.symbolic(t.element) else link
         case T.Array():
             inner = random_type(rng, 1) if boxes else T.Var(T.String())
             return sized(str(inner).encode()) + random_bytes(rng, inner, max(0, boxes - 1))
@@ -128,11 +147,31 @@ def random_number(rng: Random, t: T.Type) -> bytes:
     return rng.choice(edges) if rng.random() < 0.3 else rng.randbytes(nbytes)
 
 
+def time_bounds(t: T.Type) -> tuple[int, int, int]:
+    """Bytes of a time or decimal, its least value, and its largest."""
+    if isinstance(t, M.Decimal):
+        return 16, 1 - 10**t.precision, 10**t.precision - 1
+    if isinstance(t, M.Time):
+        return 8, 0, 86_400 * t.per_second - 1
+    nbytes = 4 if isinstance(t, M.Date) else 8
+    return nbytes, -(1 << (8 * nbytes - 1)), (1 << (8 * nbytes - 1)) - 1
+
+
+def random_time(rng: Random, t: T.Type) -> bytes:
+    nbytes, low, high = time_bounds(t)
+    near = rng.randrange(10**9) * getattr(t, "per_second", 1)
+    number = rng.choice((low, low + 1, high, 0, near, -near, rng.randint(low, high)))
+    return min(high, max(low, number)).to_bytes(nbytes, "little", signed=True)
+
+
 def random_option(rng: Random, t: T.Type, boxes: int) -> bytes:
     while isinstance(t, T.Pointer):
         t = t.element
     if isinstance(t, T.Void):
         return b""
+    if t in TIMES:
+        mark = SENTINELS[f"int{8 * time_bounds(t)[0]}"]
+        return mark if rng.random() < 0.3 else random_time(rng, t)
     number = t.part if isinstance(t, T.Complex) else t
     if isinstance(number, T.Scalar) and number.dtype.name in SENTINELS:
         mark = SENTINELS[number.dtype.name] * (1 + isinstance(t, T.Complex))
@@ -180,4 +219,6 @@ def same(ours: object, naive: object) -> bool:
         return list(ours) == list(naive) and all(same(ours[name], naive[name]) for name in ours)
     if isinstance(naive, bytes):
         return bytes(ours) == naive
+    if isinstance(naive, np.generic):
+        return type(ours) is type(naive) and ours.dtype == naive.dtype and ours == naive
     return type(ours) is type(naive) and ours == naive

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -9,12 +10,13 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import tensorglot
 
-__all__ = ["COMMAND", "environment", "on_terminal", "piped"]
+__all__ = ["COMMAND", "environment", "on_terminal", "piped", "wait_until_writing"]
 
 UNSET = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "PYTHONUNBUFFERED", "PYTHONIOENCODING")
 COMMAND = [sys.executable, "-m", "tensorglot"]
@@ -48,3 +50,17 @@ def on_terminal(
     finally:
         os.close(ours)
     return process.wait(60), seen.decode().replace("\r\n", "\n")
+
+
+def wait_until_writing(pid: int, folder: Path) -> None:
+    """Until a process has a file or directory of its own in the folder, be it one without a name."""
+    for _ in range(2000):
+        if any(folder.glob(".tensorglot-*")):
+            return
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                target = str(link.readlink())
+                if target.startswith(f"{folder}/") and target.endswith(" (deleted)"):
+                    return
+        time.sleep(0.005)
+    raise AssertionError("nothing is being written")

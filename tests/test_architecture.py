@@ -28,12 +28,13 @@ from tensorglot.model.types.algebra import dense
 
 ROOT = Path(__file__).parents[1] / "src" / "tensorglot"
 
-FOUNDATION = {"errors", "extras", "limits", "memory", "providers", "threads"}
+FOUNDATION = {"arguments", "errors", "extras", "limits", "memory", "providers", "threads"}
 VALUES = FOUNDATION | {"kernels", "model", "wire", "dynd"}
 CONTAINERS = VALUES | {"containers"}
 VERBS = CONTAINERS | {"io", "operations"}
 PEOPLE = VERBS | {"bson", "bridges"}
 LAYERS: dict[str, set[str]] = {
+    "arguments": {"errors"},
     "errors": set(),
     "limits": {"errors"},
     "extras": {"errors"},
@@ -43,7 +44,7 @@ LAYERS: dict[str, set[str]] = {
     "kernels": set(),
     "model": {"errors", "limits", "providers", "kernels"},
     "wire": {"errors", "limits", "threads", "kernels"},
-    "io": {"errors", "threads", "memory"},
+    "io": {"arguments", "errors", "threads", "memory"},
     "dynd": VALUES - {"dynd"},
     "containers": VALUES,
     "operations": CONTAINERS | {"io"},
@@ -221,3 +222,19 @@ def test_every_element_type_is_written_or_refused_by_name(row: tg.Format, dtype:
 def test_codes_of_a_format_lead_to_our_types(row: tg.Format) -> None:
     assert set(row.container.dtypes.values()) <= BY_NAME.keys()
     assert set(row.writes) <= set(row.versions)
+
+
+# Maps
+
+
+FOLDERS = sorted({path.parent for _, path in modules()} - {ROOT})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
+def test_a_folder_opens_with_a_map_of_its_modules(folder: Path) -> None:
+    """Every module is named where one would look for it."""
+    text = ast.get_docstring(parsed(folder / "__init__.py")) or ""  # type: ignore[arg-type]
+    inside = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    inside |= {path.parent.name for path in folder.glob("*/__init__.py")}
+    named = set(re.findall(r"[a-z_0-9]+", text))
+    assert {name for name in inside if name not in named} == set()

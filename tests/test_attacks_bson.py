@@ -24,6 +24,14 @@ def nested(levels: int, kind: int) -> bytes:
     return data
 
 
+def below(keys: list[str], count: int, kind: int = 3) -> bytes:
+    """So many tiny vectors, all below the same keys: the paths together are far larger than the document."""
+    data = document(*(vector(f"{i}", b"\x03\0") for i in range(count)))
+    for key in reversed(keys):
+        data = document(element(kind, key, data))
+    return data
+
+
 def length(number: int) -> bytes:
     return struct.pack("<i", number)
 
@@ -49,6 +57,13 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     ),
     "nesting of 10,000 documents": (nested(10_000, 3), "bson.depth"),
     "nesting of 10,000 arrays": (nested(10_000, 4), "bson.depth"),
+    "3,000 vectors below a key of 20,000 bytes": (below(["k" * 20_000], 3_000), "bson.limit.paths"),
+    "3,000 vectors in arrays below 90 keys": (below(["k" * 200] * 90, 3_000, 4), "bson.limit.paths"),
+    "one key, and a vector by the same name again and again": (
+        document(element(3, "k" * 20_000, document(*[GOOD] * 3_000))),
+        "bson.limit.paths",
+    ),
+    "0.35 MB of vectors below a key of 100,000 bytes": (below(["k" * 100_000], 19_000), "bson.limit.paths"),
     "an unknown kind behind everything": (document(*EVERY_KIND.values(), element(0x44, "k", b"")), "bson.kind"),
     "code past the end": (document(element(0x0D, "k", length(60_000) + b"x\0")), "bson.length"),
     "gzip of zeros": (gzip.compress(bytes(40_000_000)), "bson.length"),
@@ -65,6 +80,10 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 
 READ: dict[str, bytes] = {
     "nesting as deep as it may be": nested(100, 3),
+    "3,000 vectors as deep as they may be": below(["k"] * 98, 3_000),
+    "2,000 documents in a document, a vector in each": document(
+        element(3, "k" * 90, document(*(element(3, f"{i}", document(GOOD)) for i in range(2_000))))
+    ),
     "8,000 empty documents": document() * 8_000,
     "2,000 documents of one tiny vector": document(vector("v", b"\x03\0a")) * 2_000,
     "4,000 vectors in one document": document(*(vector(f"{i}", b"\x03\0a") for i in range(4_000))),
@@ -114,14 +133,16 @@ def refused(data: bytes) -> str:
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_attack_is_refused_by_its_rule(name: str) -> None:
     data, rule = REFUSED[name]
-    assert len(data) < 200_000
+    assert len(data) < 400_000
     assert refused(data) == rule
 
 
 @pytest.mark.parametrize("name", READ)
 def test_what_is_odd_and_lawful_is_read(name: str) -> None:
     expected = {
-        "nesting as deep as it may be": 1, "8,000 empty documents": 0, "4,000 vectors in one document": 4_000,
+        "nesting as deep as it may be": 1, "3,000 vectors as deep as they may be": 3_000,
+        "2,000 documents in a document, a vector in each": 2_000, "8,000 empty documents": 0,
+        "4,000 vectors in one document": 4_000,
         "4,000 vectors that are not valid": 4_000, "2,000 vectors that disagree": 2_000, "vectors of wrong sizes": 8,
     }  # fmt: skip
     assert accepted(READ[name]) == expected.get(name, 1)

@@ -377,7 +377,7 @@ def test_an_attack_is_refused_by_its_rule_at_its_stage(attack: Attack) -> None:
     def read() -> None:
         nonlocal reached
         reached = "open"
-        with tg.open(attack.data, verify="require" if attack.rule == "verify.absent" else "lazy") as archive:
+        with tg.open(attack.data, verify="require" if attack.rule == "verify.absent" else "auto") as archive:
             reached = "read"
             for one in archive.values():
                 one.numpy()

@@ -136,6 +136,14 @@ class TestRead:
         with pytest.raises(tg.LimitError):
             tg.open(data, limits=tg.Limits(name_nbytes=1))
 
+    def test_the_limit_of_paths(self) -> None:
+        data = document(element(3, "k" * 20_000, document(*(vector(f"{i}", b"\x03\0") for i in range(100)))))
+        with pytest.raises(tg.LimitError) as caught:
+            tg.open(data)
+        assert (caught.value.rule, "path_ratio" in str(caught.value)) == ("bson.limit.paths", True)
+        with tg.open(data, limits=tg.Limits(path_ratio=100)) as archive:
+            assert len(archive) == 100
+
 
 class TestWrite:
     def test_round_trip(self, tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ class TestEncode:
         raw = encode_documents(matrix, "v")
         assert len(split_documents(raw)) == shape[0]
         if shape[0]:
-            assert decode_matrix(raw, "v").shape == shape
+            bits = 8 if dtype == "packed_bit" else 1
+            assert decode_matrix(raw, "v").shape == (shape[0], bits * shape[1])
 
     @pytest.mark.parametrize("bad", [[1.0], [[[1.0]]], [[1.0], [1.0, 2.0]], [[300]]])
     def test_refused(self, bad: Any) -> None:
@@ -202,7 +203,7 @@ class TestMissing:
             decode_matrix(documents if first else documents[::-1], "v", on_missing="nan")
         with pytest.raises(InputError):
             decode_matrix([documents[1]] * 1000 + [documents[0]], "v", on_missing="nan")
-        assert decode_matrix(documents, "v", on_missing="skip").shape == (1, 2)
+        assert decode_matrix(documents, "v", on_missing="skip").shape == (1, 16 if payload[0] == 0x10 else 2)
 
     def test_another_kind_is_never_missing(self) -> None:
         for other in (element(4, "v", array()), element(5, "v", b"\1\0\0\0\0a"), element(0x10, "v", bytes(4))):
@@ -262,6 +263,32 @@ class TestDisagreement:
             with pytest.raises(FormatError):
                 decode_matrix([source[2], source[0]], key)
 
+    @pytest.mark.parametrize(
+        ("bad", "words", "after"),
+        [
+            (vector("v", b"\x03\0abc"), "vector 2301 is int8\\[3\\]", 5 + 7),
+            (element(1, "v", bytes(8)), "document 2301 is double", 7),
+            (element(8, "v", b"\2"), "bool", 4),
+        ],
+    )
+    def test_the_document_and_the_byte_are_named_in_every_batch(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: bytes, words: str, after: int
+    ) -> None:
+        good = document(vector("v", self.PAYLOADS[0]))
+        documents = [document(), *[good] * 2300, document(bad), good]
+        offset = sum(map(len, documents[:-2])) + after
+        (tmp_path / "x.bson").write_bytes(b"".join(documents))
+        monkeypatch.setattr(wire.pieces, "__defaults__", (1000,))
+        for source in (b"".join(documents), documents, tmp_path / "x.bson"):
+            with pytest.raises(FormatError, match=words) as caught:
+                decode_matrix(source, "v", on_missing="skip")
+            assert caught.value.offset == offset
+        with pytest.raises(FormatError, match="vector 2301 is int8"):
+            decode_matrix([None, *[self.PAYLOADS[0]] * 2300, self.PAYLOADS[1]], on_missing="skip")
+        plain = [{}, *[{"v": Vector([97, 98], "int8")}] * 2300, {"v": [1.0]}]
+        with pytest.raises(FormatError, match="'v' of document 2301 is list, not a vector"):
+            decode_matrix(plain, "v", on_missing="skip")
+
     def test_the_field_may_be_left_out_if_there_is_one(self) -> None:
         both = document(vector("v", self.PAYLOADS[0]), vector("w", self.PAYLOADS[0]))
         with pytest.raises(InputError, match="'v', 'w'"):
@@ -276,10 +303,12 @@ class TestDisagreement:
         with pytest.raises(FormatError) as caught:
             decode_matrix(raw, "v")
         assert caught.value.rule == "bson.vector.ignored_bits"
-        assert decode_matrix(raw, "v", ignored_bits="keep").tolist() == [[8], [255]]
-        assert decode_matrix(raw, "v", ignored_bits="zero").tolist() == [[8], [248]]
+        bits = [[0, 0, 0, 0, 1], [1] * 5]
+        assert decode_matrix(raw, "v", ignored_bits="keep").astype(int).tolist() == bits
+        assert decode_matrix(raw, "v", ignored_bits="zero").astype(int).tolist() == bits
+        assert decode_matrix(raw, "v", ignored_bits="keep", packed=True).data.tolist() == [[8], [255]]
         out = np.zeros((2, 1), np.uint8)
-        assert decode_matrix(raw, "v", out, ignored_bits="zero") is out
+        assert decode_matrix(raw, "v", out, ignored_bits="zero", packed=True).data is out
         assert out.tolist() == [[8], [248]]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,24 +38,28 @@ def test_a_whole_collection(collection: Any, dtype: str) -> None:
     if dtype != "float32":
         matrix = tg.bson.quantize(matrix, to=dtype)  # type: ignore[arg-type]
     values = np.asarray(matrix)
+    numbers = np.unpackbits(values, axis=1).view(bool) if dtype == "packed_bit" else values
     seen: list[tuple[int, int]] = []
     ids = write_matrix(collection, matrix, "embedding", progress=lambda *state: seen.append(state))
     assert seen[-1] == (ROWS, ROWS)
     assert collection.count_documents({}) == ROWS
     found, found_ids = read_matrix(collection, "embedding", ids=True)
     assert found_ids == ids
-    assert found.dtype == values.dtype
-    assert np.array_equal(found, values)
-    out = np.empty_like(values)
+    assert found.dtype == numbers.dtype
+    assert np.array_equal(found, numbers)
+    out = np.empty_like(numbers)
     assert read_matrix(collection, "embedding", out=out) is out
-    assert np.array_equal(out, values)
+    assert np.array_equal(out, numbers)
+    if dtype == "packed_bit":
+        packed, found_ids = read_matrix(collection, "embedding", packed=True, ids=True)
+        assert (packed.data.tobytes(), packed.padding, found_ids) == (values.tobytes(), 0, ids)
     one = collection.find_one({"_id": ids[1234]})["embedding"]
     assert tg.bson.decode(one) == tg.bson.Vector(values[1234], dtype)
     assert one.as_vector().data == values[1234].tolist()
     with collection.find({}, batch_size=500) as cursor:
-        assert np.array_equal(tg.bson.decode_matrix(cursor, "embedding"), values)
+        assert np.array_equal(tg.bson.decode_matrix(cursor, "embedding"), numbers)
     raw = collection.find_raw_batches({})
-    assert np.array_equal(tg.bson.decode_matrix(raw, "embedding"), values)
+    assert np.array_equal(tg.bson.decode_matrix(raw, "embedding"), numbers)
     (report,) = tg.bson.inspect(collection.find_raw_batches({}))
     assert (report.name, report.dtype, report.vectors, report.trouble) == ("embedding", dtype, ROWS, None)
 
@@ -141,6 +145,27 @@ class TestWriteAndRead:
                 read_matrix(collection, "v", {"_id": payload})
 
 
+class Meddling:
+    """A collection into which somebody else writes just before each update."""
+
+    def __init__(self, collection: Any, meddle: Callable[[], None]) -> None:
+        self._collection = collection
+        self._meddle = meddle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._collection, name)
+
+    def bulk_write(self, *arguments: Any, **options: Any) -> Any:
+        self._meddle()
+        return self._collection.bulk_write(*arguments, **options)
+
+
+def bson_bytes(document: Any) -> bytes:
+    """A document byte for byte: 1 is not 1.0 there, and 0.0 not -0.0."""
+    raw: bytes = needs("bson").encode(document)
+    return raw
+
+
 class TestMigrate:
     def fill(self, collection: Any, rows: int = 3000, columns: int = 64) -> np.ndarray[Any, Any]:
         values = RNG.standard_normal((rows, columns))
@@ -199,25 +224,70 @@ class TestMigrate:
     def test_a_document_changed_meanwhile_is_left_alone(self, collection: Any) -> None:
         self.fill(collection, 20, 3)
 
-        class Meddling:
-            """A collection into which somebody else writes just before each update."""
+        def meddle() -> None:
+            collection.update_one({"_id": 7}, {"$set": {"n.v": [9.0, 9.0, 9.0]}})
+            collection.delete_one({"_id": 8})
+            collection.update_one({"_id": 9}, {"$set": {"title": "new"}})
 
-            def __getattr__(self, name: str) -> Any:
-                return getattr(collection, name)
-
-            def bulk_write(self, *arguments: Any, **options: Any) -> Any:
-                collection.update_one({"_id": 7}, {"$set": {"n.v": [9.0, 9.0, 9.0]}})
-                collection.delete_one({"_id": 8})
-                collection.update_one({"_id": 9}, {"$set": {"title": "new"}})
-                return collection.bulk_write(*arguments, **options)
-
-        result = migrate(Meddling(), "n.v")  # type: ignore[arg-type]
+        result = migrate(Meddling(collection, meddle), "n.v")  # type: ignore[arg-type]
         assert (result.migrated, result.changed) == (18, 2)
         assert collection.find_one({"_id": 7})["n"]["v"] == [9.0, 9.0, 9.0]
         assert collection.find_one({"_id": 8}) is None
         assert collection.find_one({"_id": 9})["title"] == "new"
         assert migrate(collection, "n.v").migrated == 1
         assert collection.find_one({"_id": 7})["n"]["v"].as_vector().data == [9.0, 9.0, 9.0]
+
+    BEFORE = (1.0, 0.0, 2.0)
+    MEANWHILE: tuple[tuple[str, Any], ...] = (
+        ("contains the old", {"n": {"v": [[1.0, 0.0, 2.0], [9.0, 9.0, 9.0]]}}),
+        ("contains only the old", {"n": {"v": [[1.0, 0.0, 2.0]]}}),
+        ("longer", {"n": {"v": [1.0, 0.0, 2.0, 3.0]}}),
+        ("shorter", {"n": {"v": [1.0, 0.0]}}),
+        ("another order", {"n": {"v": [2.0, 0.0, 1.0]}}),
+        ("an integer", {"n": {"v": [1, 0.0, 2.0]}}),
+        ("integers", {"n": {"v": [1, 0, 2]}}),
+        ("a negative zero", {"n": {"v": [1.0, -0.0, 2.0]}}),
+        ("a number", {"n": {"v": 1.0}}),
+        ("text", {"n": {"v": "text"}}),
+        ("null", {"n": {"v": None}}),
+        ("nothing", {"n": {}}),
+        ("a document", {"n": {"v": {"0": 1.0, "1": 0.0, "2": 2.0}}}),
+        ("documents with the numbers", {"n": [{"v": 1.0}, {"v": 0.0}, {"v": 2.0}]}),
+        ("a document with the array, in an array", {"n": [{"v": [1.0, 0.0, 2.0]}]}),
+        ("a number on the way", {"n": 5}),
+    )
+
+    @pytest.mark.parametrize(("what", "change"), MEANWHILE)
+    def test_the_whole_array_is_compared(self, collection: Any, what: str, change: Any) -> None:
+        collection.insert_many([{"_id": i, "n": {"v": list(self.BEFORE)}} for i in range(3)])
+        expected = bson_bytes({"_id": 1, **change})
+
+        def meddle() -> None:
+            collection.update_one({"_id": 1}, {"$set": change})
+
+        result = migrate(Meddling(collection, meddle), "n.v")  # type: ignore[arg-type]
+        assert (result.migrated, result.changed) == (2, 1)
+        assert bson_bytes(collection.find_one({"_id": 1})) == expected
+        for own_id in (0, 2):
+            assert collection.find_one({"_id": own_id})["n"]["v"].as_vector().data == list(self.BEFORE)
+
+    @pytest.mark.parametrize(
+        "array", [[1.0, 2.0], [1, 2], [1, 2.0, -0.0, 0.0, 0], [float("nan"), 1.0], [-0.0], [float("inf")], [2**40, 1]]
+    )
+    def test_what_nobody_changed_is_migrated(self, collection: Any, array: list[Any]) -> None:
+        wide = needs("bson.int64").Int64
+        collection.insert_many([{"v": array}, {"v": [wide(1), 1, 1.0]}, {"v": [wide(3)]}])
+        assert migrate(collection, "v").migrated == 3
+        assert collection.find_one()["v"].as_vector().data == pytest.approx(array, nan_ok=True)
+        again = migrate(collection, "v")
+        assert (again.found, again.changed) == (0, 0)
+
+    def test_paths_through_arrays_stay_as_they_are(self, collection: Any) -> None:
+        documents = [{"_id": 0, "n": [{"v": [1.0]}, {"v": [2.0]}]}, {"_id": 1, "n": {"v": [1.0]}}]
+        collection.insert_many(documents)
+        result = migrate(collection, "n.v")
+        assert (result.found, result.migrated, result.skipped) == (2, 1, 1)
+        assert collection.find_one({"_id": 0}) == documents[0]
 
     @pytest.mark.parametrize("after", [1, 5, 9])
     def test_killed_half_way_and_run_again(self, collection: Any, mongod_url: str, after: int) -> None:

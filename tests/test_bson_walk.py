@@ -386,12 +386,12 @@ class TestNumbers:
             element(0x10, "3", struct.pack("<i", 2**31 - 1)),
         ]
         raw = wire.view(array(*items))
-        assert wire.numbers(raw, 0, len(raw)).tolist() == [-1.5, -7, 2**40, 2**31 - 1]
-        assert wire.numbers(wire.view(array()), 0, 5).size == 0
+        assert wire.numbers(raw, 0, len(raw))[0].tolist() == [-1.5, -7, 2**40, 2**31 - 1]
+        assert wire.numbers(wire.view(array()), 0, 5)[0].size == 0
 
     def test_many(self) -> None:
         raw = wire.view(array(*(element(0x10, str(i), struct.pack("<i", i)) for i in range(1500))))
-        assert wire.numbers(raw, 0, len(raw)).tolist() == list(range(1500))
+        assert wire.numbers(raw, 0, len(raw))[0].tolist() == list(range(1500))
 
     def test_refused(self) -> None:
         raw = wire.view(array(element(1, "0", bytes(8)), element(2, "1", string("x"))))
@@ -403,4 +403,4 @@ class TestNumbers:
             with pytest.raises(FormatError):
                 wire.numbers(raw, 0, len(raw))
         short_keys = wire.view(array(*(element(0x10, "", bytes(4)) for _ in range(50))))
-        assert wire.numbers(short_keys, 0, len(short_keys)).tolist() == [0] * 50
+        assert wire.numbers(short_keys, 0, len(short_keys))[0].tolist() == [0] * 50

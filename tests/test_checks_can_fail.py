@@ -112,13 +112,15 @@ def every_form(*_: Any) -> None:
 
 SINK, SOURCE = "tensorglot.io.sink", "tensorglot.io.local"
 KERNEL, FORMAT = "tensorglot.kernels.bintensors", "tensorglot.containers.bintensors"
-EXCLUSIVE = ("os.O_EXCL | os.O_NOFOLLOW | ", "")
+NAMED = ('if hasattr(os, "O_TMPFILE"):', "if False:")
+EXCLUSIVE = (" | os.O_EXCL | os.O_NOFOLLOW", "")
 DEFECTS = [
     Defect(
         "a save that truncates in place",
         SINK,
         (
-            ("self._temporary = temporary_name()", "self._temporary = self._name"),
+            NAMED,
+            ("self._open(self._temporary, ", "self._temporary = self._name; self._open(self._temporary, "),
             ("os.O_EXCL | os.O_NOFOLLOW", "os.O_TRUNC"),
         ),
         strike_errors,
@@ -146,14 +148,14 @@ DEFECTS = [
         (("contextlib.suppress(FileNotFoundError)", "contextlib.suppress()"),),
         strike_interrupts,
     ),
-    Defect("a temporary file that may be somebody else's", SINK, (EXCLUSIVE,), a_planted_link),
+    Defect("a temporary file that may be somebody else's", SINK, (NAMED, EXCLUSIVE), a_planted_link),
     Defect(
         "a read that ends early in silence",
         SOURCE,
         (
             (
-                "            if got == 0:\n                raise _truncated",
-                "            if got == 0:\n                return _truncated",
+                "                if got == 0:\n                    raise _truncated",
+                "                if got == 0:\n                    return _truncated",
             ),
         ),
         lambda folder, _: host.test_a_file_cut_short_under_an_open_archive_is_a_truncated_error(folder),

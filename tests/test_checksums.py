@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorglot.errors import FormatError, InputError
-from tensorglot.wire.checksums import ALGORITHMS, Checksum, hasher, parse
+from tensorglot.wire.checksums import ALGORITHMS, Checksum, hasher, numbers, parse
 
 KNOWN = [
     ("crc32c", b"", "crc32c:0x00000000"),
@@ -60,3 +60,38 @@ def test_an_algorithm_that_we_do_not_know_is_kept_and_not_computed() -> None:
     assert parse("crc32c:0xABC").digest == b"\0\0\x0a\xbc"
     with pytest.raises(InputError):
         hasher("md5")
+
+
+@pytest.mark.parametrize("algorithm", ["crc32", "crc32c", "xxh3"])
+def test_many_as_numbers(algorithm: str) -> None:
+    pieces = [memoryview(bytes(range(n))) for n in range(20)]
+    texts = []
+    for piece in pieces:
+        running = hasher(algorithm)
+        running.update(piece)
+        texts.append(str(Checksum(algorithm, running.digest())))
+    found = numbers(texts)
+    assert found is not None
+    assert list(map(found.compute, pieces)) == found.expected
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [],
+        [None],
+        ["xxh3:0123456789abcdef", None],
+        ["xxh3:0123456789abcdef", "xxh3:0123456789abcde"],
+        ["xxh3:0123456789abcdef", "crc3:0123456789abcdef"],
+        ["xxh3:0123456789abcdef", "xxh3:0123456789abcde_"],
+        ["xxh3:0123456789abcdef", "xxh3:0123456789abcde "],
+        ["xxh3:0123456789abcdef", "xxh3:0123456789abcdeg"],
+        ["xxh3:0123456789abcdef", "xxh3:" + "١" * 16],
+        ["crc32c:0x123"],
+        ["crc32c:0X00000123"],
+        ["sha256:" + "0" * 64],
+        ["md5:00"],
+    ],
+)
+def test_what_is_not_written_alike_has_no_numbers(texts: list[str | None]) -> None:
+    assert numbers(texts) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -253,3 +254,57 @@ def test_a_chain_of_nodes_ends():
 def test_nodes_that_are_none(block):
     with pytest.raises(FormatError):
         decode_node(bytes.fromhex(block))
+
+
+ODD = [None, 5, -1, 2**70, 5.5, True, "x", "é", "b\udc80", "b" * 10**6, b"x", bytearray(3), [1], {}, (1,), object(),
+       memoryview(b"\xff" * 3)[::2], float("nan"), np.arange(5)[::2], np.zeros((2, 2)), np.array([None])]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: f"{type(odd).__name__} {str(odd)[:10]!a}")
+def test_of_anything_only_our_errors_leave(odd):
+    """A function may take it, if it makes sense there."""
+    for call in (
+        CID.parse,
+        CID.from_bytes,
+        CID,
+        lambda v: CID(bytes(32), v),
+        lambda v: CID(bytes(32), RAW, v),
+        block_cid,
+        encode_node,
+        lambda v: encode_node({"a": [v]}),
+        decode_node,
+        lambda v: list(data_blocks(block_cid(b""), lambda cid: v)),
+    ):
+        with contextlib.suppress(tg.TensorglotError):
+            call(odd)
+    for call in (CID.parse, CID.from_bytes, CID, decode_node):
+        with pytest.raises(tg.TensorglotError):
+            call(odd)
+
+
+def test_nodes_nest_as_deep_as_they_are_read():
+    for depth, lawful in ((63, True), (65, False), (100_000, False)):
+        node = []
+        for _ in range(depth):
+            node = [node]
+        if lawful:
+            assert decode_node(encode_node(node)) == node
+        else:
+            with pytest.raises(InputError):
+                encode_node(node)
+    endless = {}
+    endless["self"] = endless
+    with pytest.raises(InputError):
+        encode_node(endless)
+
+
+def test_a_sink_is_given_bytes_that_match_their_cid_whatever_happens_to_the_buffer():
+    buffer = bytearray(3 * CHUNK_NBYTES)
+    blocks = {}
+
+    def sink(cid, block):
+        buffer[:] = b"x" * len(buffer)
+        blocks[cid] = block
+
+    data_cid([buffer], sink)
+    assert all(type(block) is bytes and block_cid(block, cid.codec) == cid for cid, block in blocks.items())

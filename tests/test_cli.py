@@ -16,7 +16,7 @@ import command_line
 import tensorglot as tg
 from tensorglot.cli import COMMANDS, commands
 from tensorglot.cli.exits import EXITS
-from tensorglot.operations.stats import Stats
+from tensorglot.operations.stats import Stats, TensorStats
 
 HOSTILE = "\x1b[31mred \u202etxt.exe\n../../x"
 SHOWN = r"\x1b[31mred \u202etxt.exe\n../../x"
@@ -167,8 +167,8 @@ def test_stats(model: Path) -> None:
 
 
 def test_stats_of_what_is_not_supported(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [Stats("odd\x1b", "data", "float3", (2,), 2, unsupported="float3 is not known here")]
-    monkeypatch.setattr("tensorglot.operations.stats.stats", lambda *args, **options: iter(rows))
+    rows = [TensorStats("odd\x1b", "data", "float3", (2,), 2, unsupported="float3 is not known here")]
+    monkeypatch.setattr(tg, "stats", lambda *args, **options: Stats("x@1", tuple(rows)))
     result = run("stats", model, code=4)
     assert result.stderr == "odd\\x1b: float3 is not known here\n"
     assert run_json("stats", model, code=4)["tensors"][0]["unsupported"] == "float3 is not known here"
@@ -252,6 +252,22 @@ def test_errors(model: Path, cut: Path, args: list[str], code: int, kind: str) -
     error = json.loads(as_json.stderr)["error"]
     assert set(error) == {"kind", "message", "rule", "offset", "tensor", "path", "exit"}
     assert (error["exit"], error["kind"]) == (code, kind)
+
+
+def test_an_error_has_the_path_of_the_file(model: Path, cut: Path) -> None:
+    shards = model.parent / "shards"
+    tg.split(model, shards, shard_nbytes=100)
+    shard = next(shards.glob("*-00001-*"))
+    shard.unlink()
+    for file, path, code in (
+        ("none.bt", "none.bt", 5),
+        (cut, cut, 3),
+        (shards, shard, 3),
+        (f"{shards}/none.index.json", f"{shards}/none.index.json", 5),
+    ):
+        for verb in ("ls", "info", "hash", "stats"):
+            error = json.loads(run(verb, file, "--json", code=code).stderr)["error"]
+            assert error["path"] == str(path), (verb, error)
 
 
 def test_a_defect_has_its_own_code(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

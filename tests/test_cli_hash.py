@@ -15,7 +15,6 @@ from click.testing import CliRunner
 import tensorglot as tg
 from bson_samples import document, vector
 from tensorglot.cli import commands
-from tensorglot.operations.identify import together
 
 VECTORS = json.loads((Path(__file__).parent / "corpus" / "dynd" / "cas_vectors.json").read_text())
 TENSORS = {"w": np.array([10, 20, 30], np.int32), "name\x1b": np.zeros((2, 2))}
@@ -69,7 +68,10 @@ def test_several_are_the_node_of_a_checkpoint() -> None:
     """The vector's node with its metadata taken out: `meta` is the map of one entry `step: 10`."""
     node = bytes.fromhex(VECTORS["checkpoint_hex"]).replace(b"\x64meta\xa1\x64step\x0a", b"\x64meta\xa0")
     text = base64.b32encode(b"\x01\x71\x1e\x20" + blake3(node).digest()).decode().lower().rstrip("=")
-    assert together({"w": VECTORS["array_node_cid"]}) == f"b{text}"
+    tensor = tg.dynd.deserialize(bytes.fromhex(VECTORS["leaf_hex"]), "3 * int32")
+    identity = tg.identify({"w": tensor})
+    assert identity.tensors == {"w": VECTORS["array_node_cid"]}
+    assert identity.cid == f"b{text}"
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 
 import tensorglot as tg
 from tensorglot.cli import COMMANDS
-from terminals import COMMAND, environment, on_terminal, piped
+from terminals import COMMAND, environment, on_terminal, piped, wait_until_writing
 
 ESC = "\x1b"
 
@@ -155,6 +155,39 @@ def test_interrupted(folder: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, "", "error: interrupted\n")
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc here")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize("verb", ["convert", "split"])
+def test_terminated(tmp_path: Path, verb: str, number: int, code: int) -> None:
+    tg.save(tmp_path / "big.bt", {f"w{i}": np.zeros(10_000, np.float32) for i in range(2000)}, durable=False)
+    arguments = {"convert": ["out.npz", "--compression", "deflate"], "split": ["out", "--shard-size", "50kB"]}[verb]
+    before = (tmp_path / "big.bt").read_bytes()
+    process = subprocess.Popen(
+        [*COMMAND, verb, "big.bt", *arguments],
+        cwd=tmp_path,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    )
+    wait_until_writing(process.pid, tmp_path)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    assert [path.name for path in tmp_path.iterdir()] == ["big.bt"]
+    assert (tmp_path / "big.bt").read_bytes() == before
+
+
+def test_what_the_caller_ignores_stays_ignored(folder: Path) -> None:
+    """As under nohup."""
+    program = "import signal, tensorglot.cli as c; signal.raise_signal(signal.SIGHUP); c.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); {program}", "formats"],
+        env=environment(),
+        capture_output=True,
+    )
+    assert done.returncode == 0
 
 
 def test_an_encoding_that_lacks_a_character(folder: Path) -> None:

@@ -66,7 +66,7 @@ def test_names(tmp_path: Path) -> None:
     assert np.array_equal(tg.load(tmp_path / "x.bson")["meta.v"], MATRIX + 1)
     run("export", tmp_path / "x.bson", tmp_path / "y.bt", "--from", "meta.v", "--key", "v")
     assert list(tg.load(tmp_path / "y.bt")) == ["v"]
-    tg.save(tmp_path / "two.bson", {"a": MATRIX, "b": MATRIX})
+    tg.save(tmp_path / "two.bson", {"a": MATRIX, "b": MATRIX.copy()})
     assert "'a', 'b'" in run("export", tmp_path / "two.bson", tmp_path / "z.npy", code=2).stderr
 
 

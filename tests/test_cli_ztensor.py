@@ -77,7 +77,7 @@ def test_verify(mixed: Path, tmp_path: Path) -> None:
 def test_convert(version: str, compression: list[str], source: str, tmp_path: Path) -> None:
     target = tmp_path / "a.zt"
     run("convert", CORPUS / source, target, "--to", version, *compression)
-    with tg.open(CORPUS / source) as one, tg.open(target, verify="lazy") as two:
+    with tg.open(CORPUS / source) as one, tg.open(target, verify="auto") as two:
         assert two.format == version
         assert set(one) == set(two)
         for name, tensor in one.items():

@@ -20,7 +20,7 @@ from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.model.types.algebra import dense
-from tensorglot.operations.collect import collect
+from tensorglot.operations._as_archive import collect
 
 TENSORS: dict[str, Any] = {
     "model.0.weight": np.arange(12, dtype=np.float32).reshape(3, 4) / 7,
@@ -195,7 +195,7 @@ LOSSES: dict[str, tuple[Any, str, str | None, Any]] = {
 @pytest.mark.parametrize("case", LOSSES)
 def test_losses_are_named_and_refused(case: str, target: Path) -> None:
     make, kind, tensor, left = LOSSES[case]
-    with pytest.raises(tg.UnsupportedError, match="refused unless on-loss is warn or drop") as caught:
+    with pytest.raises(tg.UnsupportedError, match="pass on_loss='drop' to convert the rest") as caught:
         tg.convert(make(), target)
     assert (caught.value.rule, caught.value.tensor) == (f"convert.{kind}", tensor)
     assert not target.exists()

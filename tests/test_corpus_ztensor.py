@@ -44,7 +44,7 @@ def test_the_folder_holds_what_the_manifest_lists(folder: str) -> None:
 @pytest.mark.parametrize("name", manifest("ztensor-0.1"))
 def test_files_of_0_1_have_the_tensors_that_their_manifest_lists(name: str, backend: str) -> None:
     expected = manifest("ztensor-0.1")[name]
-    with opened(CORPUS / "ztensor-0.1" / name, backend, verify="lazy") as archive:
+    with opened(CORPUS / "ztensor-0.1" / name, backend, verify="auto") as archive:
         assert archive.format == "ztensor@0.1"
         assert archive.metadata is None
         assert sorted(archive) == sorted(row["name"] for row in expected["tensors"])
@@ -92,7 +92,7 @@ def test_0_1_refused(name: str) -> None:
     def read() -> None:
         nonlocal reached
         reached = "open"
-        with tg.open(path, verify="lazy") as archive:
+        with tg.open(path, verify="auto") as archive:
             reached = "read"
             for tensor in archive.values():
                 tensor.numpy()
@@ -241,7 +241,7 @@ def test_suite_of_version_2(case: dict[str, Any]) -> None:
     }
     outcome, rule = "valid", None
     try:
-        with tg.open(SUITE / case["file"], verify="lazy") as archive:
+        with tg.open(SUITE / case["file"], verify="auto") as archive:
             operations[case["op"]](archive, *case["args"])
             if len(archive) == 0 and archive.source.size == 48:
                 outcome = "datashard"

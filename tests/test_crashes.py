@@ -41,6 +41,7 @@ def sweep(
     fault: BaseException,
     *,
     after: bool = False,
+    lacks: str = "",
 ) -> list[str]:
     """Strikes operation 1, 2, … until a run has none left to strike. Returns the operations of that run."""
     target = folder / "model.bt"
@@ -48,6 +49,7 @@ def sweep(
         target.write_bytes(old)
     for strike in range(1, 100):
         faulty = FaultyOs(strike, fault, after=after)
+        faulty.lacks = frozenset(lacks.split())
         with monkeypatch.context() as patched:
             patched.setattr(sink, "os", faulty)
             try:
@@ -72,7 +74,22 @@ def test_an_error_at_any_operation(
     before = descriptors()
     calls = sweep(folder, monkeypatch, how, old, OSError(number, os.strerror(number)))
     assert descriptors() == before
-    assert set(calls) >= {"open", "posix_fallocate", "pwrite", "ftruncate", "fsync", "close", "rename"}
+    assert set(calls) >= {"open", "posix_fallocate", "pwrite", "ftruncate", "fsync", "link", "close", "rename"}
+
+
+FILE_SYSTEMS = {"no O_TMPFILE": "O_TMPFILE", "no link": "link", "no link or copy": "link copy_file_range"}
+
+
+@pytest.mark.parametrize("old", [OLD_BYTES, None], ids=["old file", "no old file"])
+@pytest.mark.parametrize("lacks", FILE_SYSTEMS.values(), ids=FILE_SYSTEMS.keys())
+@pytest.mark.parametrize("fault", [OSError(errno.EIO, "a fault"), KeyboardInterrupt()], ids=["error", "interrupt"])
+def test_a_file_system_that_cannot_do_everything(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, lacks: str, fault: BaseException, old: bytes | None
+) -> None:
+    before = descriptors()
+    calls = sweep(folder, monkeypatch, save, old, fault, lacks=lacks)
+    assert descriptors() == before
+    assert calls.count("open") == 3, "the directory, a file without a name, one with a name"
 
 
 @pytest.mark.parametrize("old", [OLD_BYTES, None], ids=["old file", "no old file"])
@@ -106,8 +123,8 @@ def test_the_order_of_a_durable_save(folder: Path, monkeypatch: pytest.MonkeyPat
     made = [call for call in faulty.calls if call != "pwrite"]
     fsync = ["fsync"] if durable else []
     assert made == [
-        "open", "stat", "open", "posix_fallocate", "ftruncate", "fstat", "fchmod", *fsync, "close", "rename", *fsync,
-        "close",
+        "open", "stat", "open", "posix_fallocate", "ftruncate", "fstat", "fchmod", *fsync, "link", "fstat", "close",
+        "rename", *fsync, "close",
     ]  # fmt: skip
     assert target.read_bytes() == NEW_BYTES
 
@@ -148,4 +165,4 @@ def test_metadata_edited_in_place_is_undone_at_any_operation(
 
 def test_the_stand_in_covers_every_file_operation_of_the_sink() -> None:
     used = set(re.findall(r"\bos\.([a-z_]+)\(", Path(str(sink.__file__)).read_text()))
-    assert used - {"urandom"} <= OPERATIONS
+    assert used - {"urandom", "fspath"} <= OPERATIONS

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dynd_random import mutant, random_bytes, random_type
 from tensorglot import dynd
 from tensorglot.dynd.cbor import TAG, is_native
-from tensorglot.errors import FormatError, InputError, LimitError, TensorNotFound
+from tensorglot.errors import FormatError, InputError, LimitError, TensorglotError, TensorNotFound
 from tensorglot.limits import Limits
 from test_dynd_vectors import value_of
 
@@ -176,6 +176,35 @@ def test_a_struct_of_too_many_fields_has_no_type_text():
     with pytest.raises(LimitError) as caught:
         dynd.from_cbor(item)
     assert caught.value.rule == "dynd.type.length"
+
+
+ODD = [None, 5, 5.5, "x", True, [1], {}, object(), memoryview(b"abc")[::2], np.arange(5)[::2], np.array([None])]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: f"{type(odd).__name__} {str(odd)[:10]!a}")
+def test_of_anything_only_our_errors_leave(odd):
+    for profile in ("exchange", "dag"):
+        with pytest.raises(TensorglotError):
+            dynd.from_cbor(odd, profile=profile)
+    for call in (
+        lambda: dynd.from_cbor(b"\x01", profile=odd),
+        lambda: dynd.to_cbor(1, profile=odd),
+        lambda: dynd.from_cbor(bytes.fromhex(CAS["array_node_hex"]), profile="dag", store=[odd]),
+    ):
+        with pytest.raises(InputError):
+            call()
+    if odd is not None:
+        for call in (lambda: dynd.from_cbor(b"\x01", odd), lambda: dynd.to_cbor(1, odd)):
+            with pytest.raises(InputError):
+                call()
+
+
+def test_raised_limits_do_not_reach_the_end_of_the_stack():
+    deep = Limits(cbor_depth=1 << 20, type_depth=1 << 20)
+    for item in (b"\x81" * 100_000 + b"\xf6", b"\xa1\x61a" * 100_000 + b"\xf6"):
+        with pytest.raises(LimitError):
+            dynd.from_cbor(item, limits=deep)
+    assert dynd.from_cbor(b"\x81" * 128 + b"\xf6", limits=deep).serialize() == b""
 
 
 def test_floats_keep_their_bits():

@@ -10,7 +10,7 @@ import pytest
 
 import tensorglot as tg
 from tensorglot import dynd
-from tensorglot.dynd.coerce.value import value_pieces
+from tensorglot.dynd.pieces import tensor_pieces
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.model.dtypes import TABLE
 
@@ -52,7 +52,7 @@ def test_dtypes_orders_strides_byte_orders(row):
     for other in layouts(array):
         assert dynd.serialize(other) == data
         assert dynd.array(other).cid() == dynd.array(array).cid()
-        assert b"".join(bytes(piece) for piece in value_pieces(other, None)) == data
+        assert b"".join(bytes(piece) for piece in tensor_pieces(dynd.array(other))) == data
     tensor = dynd.deserialize(data, types.pop())
     assert tensor.dtype == row.numpy
     assert tensor.numpy().tobytes() == array.tobytes()
@@ -92,7 +92,7 @@ def test_storage_is_written_and_read_without_a_transpose(axis):
     text = f"storage[2 * 3 * 4 * float32, axis={list(axis)}]"
     data = dynd.serialize(logical, text)
     assert data == stored.tobytes()
-    (piece,) = value_pieces(logical, dynd.parse(text))
+    (piece,) = tensor_pieces(dynd.array(logical, text))
     assert np.shares_memory(np.frombuffer(piece, np.uint8), stored)
     back = dynd.deserialize(data, text).numpy()
     assert (back == array).all()
@@ -219,7 +219,7 @@ def test_128_bits():
 
 
 def test_what_numpy_has_and_dynd_has_not():
-    for array in (np.array(["2020-01-01"], "M8[D]"), np.array([1], "m8[s]"), np.array([1], np.longdouble)):
+    for array in (np.array(["2020"], "M8[Y]"), np.array([1], "m8[D]"), np.array([1], np.longdouble)):
         with pytest.raises(UnsupportedError):
             dynd.serialize(array)
     assert dynd.array(np.array([1, "a"], object)[:1]).tolist() == [1]

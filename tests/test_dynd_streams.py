@@ -15,7 +15,7 @@ from bounds import INTERPRETED, MB, resident_nbytes
 from tensorglot import dynd
 from tensorglot.dynd.codec.encode import type_header
 from tensorglot.dynd.codec.growable import GrowableBuffer
-from tensorglot.dynd.coerce.value import value_pieces
+from tensorglot.dynd.pieces import tensor_pieces
 from tensorglot.dynd.schema import plan_of
 from tensorglot.errors import FormatError, InputError, TruncatedError
 from tensorglot.wire.cid import data_cid
@@ -148,8 +148,8 @@ def test_dump_takes_at_most_64_mb_beyond_the_array(kind):
     assert resident_nbytes(lambda: dynd.dump(value, sink, text)) <= 64 * MB
     assert SIZE <= sink.nbytes <= SIZE + 40
     if text != "array[Any]":
-        tensor_pieces = value_pieces(value, None if text is None else dynd.parse(text))
-        assert resident_nbytes(lambda: data_cid(tensor_pieces)) <= 64 * MB
+        pieces = tensor_pieces(dynd.array(value, text))
+        assert resident_nbytes(lambda: data_cid(pieces)) <= 64 * MB
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the kernels as Python are too slow for this")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorglot as tg
-from dynd_random import LEAVES, SYMBOLIC, random_type
+from dynd_random import LEAVES, SYMBOLIC, random_type, sized
 from peers import needs
 from tensorglot import dynd
 from tensorglot.errors import FormatError, InputError, LimitError, UnsupportedError
@@ -47,13 +47,27 @@ SPELLINGS = {
     "3 * (T) -> T": "3 * (T) -> T",
     "A... * N * Fixed**2 * var * T": "A... * N * Fixed * Fixed * var * T",
     "storage[2*3*4*int8, axis=[1,0,2]]": "storage[2 * 3 * 4 * int8, axis=[1, 0]]",
-    "storage[2*3*var*int8, order='F']": "storage[2 * 3 * var * int8, axis=[1, 0]]",
+    "storage[2*3*var*int8, axis=[1,0]]": "storage[2 * 3 * var * int8, axis=[1, 0]]",
+    "storage[2*3*int8, order='C']": "2 * 3 * int8",
     "storage[2*int8, order='F']": "2 * int8",
     "storage[int8, order='F']": "int8",
     "storage[int8, axis=[]]": "int8",
     "merkle[ var*int8 ]": "merkle[var * int8]",
     "complex[float16]": "complex[float16]",
     "complex[float128]": "complex[float128]",
+    "date": "date",
+    "time[s]": "time['s']",
+    'timedelta[ "ms" ]': "timedelta['ms']",
+    "datetime['ns']": "datetime['ns']",
+    "datetime[us,tz='Europe/Paris']": "datetime['us', tz='Europe/Paris']",
+    "datetime['us', tz='\\u00E9\\'']": "datetime['us', tz='\\u00e9\\'']",
+    "decimal[38,0]": "decimal[38, 0]",
+    "decimal[5 , -38]": "decimal[5, -38]",
+    "map[string,?map[int,date]]": "map[string, ?map[int32, date]]",
+    "array[ Float ]": "array[Float]",
+    "# a comment\nvar # of lists\n*\t# of numbers\nint8#": "var * int8",
+    "{a # ':' }\n: # \"'\n int8, '#b': int8 }": "{a: int8, '#b': int8}",
+    "{'a\\/b': int8}": "{'a/b': int8}",
     "\n var *\t\r\n int8 \n": "var * int8",
 }
 REFUSED = {
@@ -82,6 +96,31 @@ REFUSED = {
     "storage[2 * int8, axis=[1, 0]]": "axis",
     "storage[var * 2 * int8, axis=[1, 0]]": "axis",
     "storage[2 * 3 * int8]": "syntax",
+    "storage[2 * 3 * int8, axis=[1, 0, 2]]": "axis",
+    "storage[2 * 3 * int8, axis=[0, 1, 2]]": "axis",
+    "storage[2 * 3 * int8, axis=[1, 1]]": "axis",
+    "storage[int8, axis=[0]]": "axis",
+    "storage[2 * 3 * int8, axis=[1, 0], order='F']": "syntax",
+    "storage[2 * var * int8, order='F']": "axis",
+    "storage[2 * 3 * var * int8, order='F']": "axis",
+    "storage[var * int8, order='C']": "axis",
+    "storage[N * M * int8, order='F']": "axis",
+    "storage[2 * storage[2 * 3 * int8, order='F'], order='F']": "axis",
+    "datetime": "name",
+    "time['h']": "unit",
+    "timedelta[]": "syntax",
+    "datetime['us', tz='']": "tz",
+    "datetime['us', 'UTC']": "syntax",
+    "decimal[0, 0]": "decimal",
+    "decimal[39, 0]": "decimal",
+    "decimal[5, 39]": "decimal",
+    "decimal[5]": "syntax",
+    "decimal[-5, 2]": "size",
+    "-3 * int8": "size",
+    "map[int8]": "syntax",
+    "map[int8, int8, int8]": "syntax",
+    "{a: int8 # }": "syntax",
+    "int8 # a comment\n é": "token",
     "storage[2 * 3 * int8, order='K']": "axis",
     "pointer": "name",
     "int8[3]": "name",
@@ -150,6 +189,27 @@ def test_any_text_is_parsed_or_refused(text):
         assert dynd.parse(str(t)) == t
 
 
+@pytest.mark.parametrize("text", [None, 3, b"int8", ["int8"], dynd.parse("int8")])
+def test_what_is_no_text_is_no_type(text):
+    with pytest.raises(InputError):
+        dynd.parse(text)
+
+
+def test_the_length_of_a_text_has_a_bound_that_can_be_raised():
+    text = "{" + ", ".join(f"a{i}: int8" for i in range(10_000)) + "}"
+    with pytest.raises(InputError) as caught:
+        dynd.parse(text)
+    assert caught.value.rule == "dynd.type.length"
+    assert "type_nbytes" in str(caught.value)
+    assert str(dynd.parse(text, Limits(type_nbytes=1 << 20))) == text
+    packed = sized(text.encode()) + bytes(10_000)
+    assert str(dynd.unpack(packed, limits=Limits(type_nbytes=1 << 20)).type) == text
+    with pytest.raises(LimitError):
+        dynd.unpack(packed)
+    with pytest.raises(LimitError):
+        parse_canonical("var * int8", Limits(type_nbytes=9))
+
+
 ATTACKS = {
     "pointers": "pointer[" * 125_000,
     "parentheses": "(" * 1_000_000,
@@ -163,6 +223,9 @@ ATTACKS = {
     "escapes": "{'" + "\\u0041" * 160_000 + "': int8}",
     "blanks": " " * 1_000_000,
     "lines": "\n" * 1_000_000 + "foo",
+    "comments": "#\n" * 500_000 + "foo",
+    "a comment": "#" * 1_000_000 + "\n\xe9",
+    "maps": "map[int8, " * 100_000,
 }
 
 

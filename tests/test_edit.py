@@ -149,13 +149,14 @@ def test_a_sidecar_goes_along(format: str, tmp_path: Path) -> None:
     tg.verify(path, sums="write")
     tg.edit(path, {"k": "v"})
     report = tg.verify(path)
-    assert (report.ok, report.checksums) == (True, len(TENSORS) + 1)
+    own = len(TENSORS) if format.startswith("ztensor") else 0
+    assert (report.ok, report.checksums) == (True, own + len(TENSORS) + 1)
     data = bytearray(path.read_bytes())
     with tg.open(path) as archive:
         data[archive["w"].offset or 0] ^= 1
     path.write_bytes(data)
     tg.edit(path, {"k": "w"})
-    assert [problem.tensor for problem in tg.verify(path).problems] == ["w"]
+    assert {problem.tensor for problem in tg.verify(path).problems} == {"w"}
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import pickle
 import socket
@@ -162,6 +163,14 @@ def test_a_file_emptied_before_it_is_mapped(target: Path, monkeypatch: pytest.Mo
         tg.open(target, backend="mmap")
 
 
+def test_a_tensor_beyond_the_end_is_told_in_bytes(target: Path) -> None:
+    with tg.open(target) as archive:
+        size = target.stat().st_size
+        os.truncate(target, size - 10)
+        with pytest.raises(tg.TruncatedError, match=rf"file truncated: needs {size} bytes, has {size - 10} "):
+            archive["w"].numpy()
+
+
 def test_growth_and_replacement_do_not_reach_an_open_archive(target: Path) -> None:
     with tg.open(target) as archive, tg.open(target, backend="mmap") as mapped:
         with target.open("ab") as file:
@@ -177,6 +186,46 @@ def test_growth_and_replacement_do_not_reach_an_open_archive(target: Path) -> No
         again = pickle.loads(pickle.dumps(archive))
         assert again["w"].shape == (400_000,)
         again.close()
+
+
+def index_of(folder: Path, shard: str) -> None:
+    (folder / "m.bt.index.json").write_text(json.dumps({"weight_map": {"w": shard}}))
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "cut short": (lambda f: (f / "cut.bt").write_bytes(CUT), "cut.bt", "cut.bt"),
+    "no format": (lambda f: (f / "x").write_bytes(b"x"), "x", "x"),
+    "a FIFO": (lambda f: os.mkfifo(f / "fifo"), "fifo", "fifo"),
+    "not there": (lambda f: None, "none.bt", "none.bt"),
+    "a directory of nothing": (lambda f: (f / "d").mkdir(), "d", "d"),
+    "an index that is none": (lambda f: (f / "m.bt.index.json").write_text("{"), "", "m.bt.index.json"),
+    "a shard cut short": (lambda f: ((f / "s.bt").write_bytes(CUT), index_of(f, "s.bt")), "", "s.bt"),
+    "a shard that is not there": (lambda f: index_of(f, "s.bt"), "m.bt.index.json", "s.bt"),
+    "a shard that is a directory": (lambda f: ((f / "s.bt").mkdir(), index_of(f, "s.bt")), "", "s.bt"),
+    "a shard's name that is none": (lambda f: index_of(f, "../x"), "", "m.bt.index.json"),
+    "a sidecar that is none": (
+        lambda f: ((f / "a.bt").write_bytes(CUT + b"\0"), (f / "a.bt.sums").write_text("x")),
+        "a.bt",
+        "a.bt.sums",
+    ),
+}
+CUT = tg.dumps({"w": np.zeros(9)}, format="bintensors")[:-1]
+
+
+@pytest.mark.parametrize("backend", ["pread", "mmap"])
+@pytest.mark.parametrize("case", BROKEN)
+def test_an_error_has_the_path_of_the_file_that_could_not_be_opened(
+    case: str, backend: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, opened, named = BROKEN[case]
+    make(folder)
+    monkeypatch.chdir(folder.parent)
+    for given in (folder, Path("folder")):
+        with pytest.raises((tg.TensorglotError, OSError)) as caught:
+            tg.open(given / opened, backend=backend, verify="auto")
+        error = caught.value
+        path = error.path if isinstance(error, tg.TensorglotError) else error.filename
+        assert path == str(given / named)
 
 
 def test_the_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ import pytest
 import tensorglot as tg
 from tensorglot.errors import TensorNotFound
 from tensorglot.model.archive import Archive
+from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.index import UNKNOWN, Index, Layout
+from tensorglot.model.index import Layout
 from tensorglot.model.payload import Memory
 from tensorglot.model.types.algebra import dense
-from tensorglot.operations._patterns import selected
+from tensorglot.operations._patterns import select_names
 from tensorglot.operations.listing import _entry, entries, summarize
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -36,17 +37,16 @@ def test_columns_and_tensors_agree(path: Path) -> None:
 
 def test_several_parts_and_unknown_types() -> None:
     float32, uint32 = BY_NAME["float32"], BY_NAME["uint32"]
-    index = Index.of_payloads(
-        ["sparse", "odd"],
-        [float32.code, uint32.code, uint32.code, UNKNOWN],
-        [(3,), (3,), (5,), (2, 2)],
-        [Memory(np.zeros(n, np.float32)) for n in (3, 3, 5, 1)],
-        first_rows=np.array([0, 3, 4]),
-        part_names=["values", "indices", "indptr", "data"],
-        layouts={0: Layout("zt.sparse_csr/1", dense(float32, (4, 9)))},
-        unknown_dtypes={3: "float3"},
-        checksums=["crc32c:0x00000000", None, None, None],
-    )
+    sizes = {"values": (float32, 3), "indices": (uint32, 3), "indptr": (uint32, 5)}
+    parts = [
+        Row(dtype=dtype, shape=(n,), part=part, payload=Memory(np.zeros(n, np.float32)), end=4 * n,
+            checksum="crc32c:0x00000000" if part == "values" else None)
+        for part, (dtype, n) in sizes.items()
+    ]  # fmt: skip
+    builder = IndexBuilder(tg.Limits(), "test")
+    builder.add("sparse", *parts, layout=Layout("zt.sparse_csr/1", dense(float32, (4, 9))))
+    builder.add("odd", Row(dtype="float3", shape=(2, 2), payload=Memory(np.zeros(1, np.float32)), end=4))
+    index = builder.index("memory")
     sparse, odd = entries(Archive(index, None))
     assert (sparse.dtype, sparse.shape, sparse.nbytes, sparse.layout, sparse.parts) == (
         "float32",
@@ -71,9 +71,9 @@ def test_several_parts_and_unknown_types() -> None:
     ],
 )
 def test_patterns_select_names(patterns: list[str] | None, found: list[str]) -> None:
-    assert selected(NAMES, patterns) == found
+    assert select_names(NAMES, patterns) == found
 
 
 def test_a_pattern_without_a_match_is_an_error() -> None:
     with pytest.raises(TensorNotFound, match=r"nearest: 'a\.weight'"):
-        selected(NAMES, ["x", "a.wight"])
+        select_names(NAMES, ["x", "a.wight"])

@@ -67,11 +67,11 @@ def test_importing_loads_no_numpy_and_formats_stays_the_function() -> None:
 
 
 NOTHING = inspect.Parameter.empty
-OPEN = {"format": None, "strict": False, "verify": "never", "limits": None}
+OPEN = {"format": None, "strict": False, "verify": "auto", "limits": None}
 WHERE = {"backend": "auto", "storage_options": None}
 LOAD = {"names": None, "threads": None, "framework": "numpy"}
-HOW = {"format": None, "metadata": None, "compression": None, "level": None, "checksum": None}
-TO_FILE = {"durable": True, "progress": None}
+HOW = {"format": None, "metadata": None, "compression": None, "level": None, "checksum": "auto"}
+TO_FILE = {"durable": True, "progress": None, "storage_options": None}
 SIGNATURES: list[tuple[Callable[..., Any], list[str], dict[str, Any]]] = [
     (tg.open, ["source"], {**OPEN, **WHERE}),
     (tg.load, ["source"], {**OPEN, **WHERE, **LOAD}),
@@ -86,6 +86,9 @@ SIGNATURES: list[tuple[Callable[..., Any], list[str], dict[str, Any]]] = [
         ["source", "target"],
         {"format": None, "select": None, "dtype": None, "on_loss": "error", "executor": None, "progress": None},
     ),
+    (tg.stats, ["source"], {"select": None}),
+    (tg.identify, ["source"], {}),
+    (tg.edit, ["path"], {"metadata": None, "remove": (), "in_place": False}),
     (tg.verify, ["source"], {}),
     (tg.diff, ["a", "b"], {}),
     (tg.formats, [], {}),

@@ -149,6 +149,70 @@ def test_out_that_does_not_fit_is_refused(folder: Path, out: Any, rule: str, bac
         assert (caught.value.rule, caught.value.tensor) == (rule, "x")
 
 
+_BASE = np.zeros(40, np.float32)
+_SQUARE = np.zeros((8, 5), np.float32)
+OVERLAPS: dict[str, tuple[tuple[NDArray[Any], ...], bool]] = {
+    "one array twice": ((_BASE[:5], _BASE[:5]), True),
+    "one element in common": ((_BASE[:5], _BASE[4:9]), True),
+    "neighbours": ((_BASE[:5], _BASE[5:10], _BASE[10:15]), False),
+    "one inside another's steps": ((_BASE[::8], _BASE[1:6]), False),
+    "an element of another's steps": ((_BASE[::8], _BASE[4:9]), True),
+    "interleaved": ((_BASE[0:10:2], _BASE[1:11:2]), False),
+    "backwards": ((_BASE[4::-1], _BASE[5:10]), False),
+    "backwards over the first": ((_BASE[5:0:-1], _BASE[5:10]), True),
+    "not the neighbour but the one after": ((_BASE[0:40:8], _BASE[1:6], _BASE[32:37]), True),
+    "columns": (tuple(np.zeros((5, 8), np.float32).T[i] for i in range(3)), False),
+    "a column and a row": ((_SQUARE[:5, 0], _SQUARE[0]), True),
+    "elements of its own": ((np.lib.stride_tricks.as_strided(_BASE, (5,), (0,)),), True),
+}
+
+
+@pytest.mark.parametrize("case", OVERLAPS)
+@pytest.mark.parametrize("format", ["bintensors", "ztensor@2", "npz"])
+def test_outputs_that_share_memory_are_refused(case: str, format: str) -> None:
+    """Threads would write to it at the same time, and what comes out would be a mixture."""
+    arrays, refused = OVERLAPS[case]
+    values = {f"t{i}": np.full(5, i + 1, np.float32) for i in range(len(arrays))}
+    data = tg.dumps(values, format=format)
+    out = dict(zip(values, arrays, strict=True))
+    if refused:
+        with pytest.raises(tg.InputError) as caught:
+            tg.loads(data, out=out)
+        assert caught.value.rule == "out.overlap"
+        assert caught.value.tensor in values
+    else:
+        tg.loads(data, out=out)
+        assert all((out[name] == value).all() for name, value in values.items())
+
+
+@pytest.mark.parametrize("wrong", ["model.bt", Path("model.bt"), io.BytesIO(b"")])
+def test_loads_takes_bytes(wrong: Any) -> None:
+    with pytest.raises(tg.InputError, match="loads takes bytes, not"):
+        tg.loads(wrong)
+
+
+@pytest.mark.parametrize("names", ["w", [1], [b"w"], [["w"]], [None]])
+def test_names_are_several_texts(names: Any) -> None:
+    with pytest.raises(tg.InputError) as caught:
+        tg.loads(tg.dumps({"w": np.ones(1)}, format="bintensors"), names=names)
+    assert caught.value.rule == "load.names"
+
+
+@pytest.mark.parametrize("name", [1, None, b"w", ["w"], {}])
+def test_an_archive_has_texts_for_names(name: Any) -> None:
+    with tg.open(tg.dumps({"w": np.ones(1)}, format="bintensors")) as archive:
+        assert name not in archive
+        assert archive.get(name) is None
+        with pytest.raises(tg.TensorNotFound):
+            archive[name]
+
+
+def test_outputs_without_elements_share_nothing() -> None:
+    data = tg.dumps({"a": np.zeros((0, 3)), "b": np.zeros((0, 3))}, format="bintensors")
+    empty = np.zeros((0, 3))
+    assert tg.loads(data, out={"a": empty, "b": empty})["b"] is empty
+
+
 def test_out_for_a_tensor_that_is_not_read_is_refused(folder: Path) -> None:
     tg.save(folder / "x.bt", {"x": np.arange(4.0), "y": np.arange(4.0)})
     for options in ({"out": {"z": np.empty(4)}}, {"out": {"y": np.empty(4)}, "names": ["x"]}):
@@ -282,3 +346,67 @@ def test_a_number_of_threads_that_is_none_is_refused(threads: Any) -> None:
     with pytest.raises(tg.InputError) as caught:
         tg.loads(tg.dumps({}, format="bintensors"), threads=threads)
     assert caught.value.rule == "load.threads"
+
+
+def _others() -> dict[str, Any]:
+    """What is no NumPy array, by name."""
+    return {
+        "ragged": tg.dynd.array([[1, 2], [], [3]], "3 * var * int64"),
+        "texts": tg.dynd.array(["a", "bc"], "2 * string"),
+        "sparse": tg.Tensor.of_parts(
+            "sparse",
+            "zt.sparse_csr/1",
+            (2, 3),
+            {"values": np.ones(2), "indices": np.array([0, 2], np.uint32), "indptr": np.array([0, 1, 2], np.uint32)},
+        ),
+    }
+
+
+@pytest.mark.parametrize("backend", ["pread", "mmap"])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_what_is_no_array_comes_as_a_tensor_that_outlives_the_file(
+    tmp_path: Path, backend: Any, compression: str | None
+) -> None:
+    others = _others()
+    tg.save(tmp_path / "a.zt", {"w": np.arange(6.0), **others, "v": np.ones((2, 2))}, compression=compression)
+    with tg.open(tmp_path / "a.zt") as archive:
+        cids = {name: tensor.cid() for name, tensor in archive.items()}
+    loaded = tg.load(tmp_path / "a.zt", backend=backend)
+    (tmp_path / "a.zt").unlink()
+    assert list(loaded) == list(cids)
+    assert isinstance(loaded["w"], np.ndarray)
+    for name in others:
+        assert isinstance(loaded[name], tg.Tensor), name
+        assert loaded[name].cid() == cids[name]
+        assert loaded[name].tolist() == others[name].tolist()
+    assert tg.loads(tg.dumps(loaded, format="ztensor@2"))["ragged"].tolist() == [[1, 2], [], [3]]
+
+
+def test_records_are_arrays_still(tmp_path: Path) -> None:
+    points = np.array([(1, 2.0), (3, 4.0)], [("x", "<i4"), ("y", "<f8")])
+    tg.save(tmp_path / "a.zt", {"points": tg.dynd.array(points)})
+    assert tg.load(tmp_path / "a.zt")["points"].tolist() == points.tolist()
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_a_library_without_a_place_for_it_names_it_and_the_way_out(framework: Any) -> None:
+    pytest.importorskip(framework)
+    data = tg.dumps({"w": np.ones(3, np.float32), **_others()}, format="ztensor")
+    with pytest.raises(tg.UnsupportedError, match="names=") as caught:
+        tg.loads(data, framework=framework)
+    assert caught.value.tensor in _others()
+    assert list(tg.loads(data, framework=framework, names=["w"])) == ["w"]
+
+
+def test_as_awkward_arrays() -> None:
+    ak = pytest.importorskip("awkward")
+    data = tg.dumps({"w": np.arange(6.0).reshape(2, 3), **_others()}, format="ztensor")
+    loaded = tg.loads(data, framework="awkward")
+    assert all(isinstance(value, ak.Array) for value in loaded.values())
+    assert loaded["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert loaded["ragged"].tolist() == [[1, 2], [], [3]]
+    assert loaded["texts"].tolist() == ["a", "bc"]
+    assert loaded["sparse"].tolist() == [[1, 0, 0], [0, 0, 1]]
+    with pytest.raises(tg.UnsupportedError) as caught:
+        tg.loads(tg.dumps({"w": np.ones(2, "bfloat16")}, format="ztensor"), framework="awkward")
+    assert caught.value.tensor == "w"

@@ -98,6 +98,7 @@ class TestOpen:
         with tg.open(folder) as archive:
             assert "layer.0" not in archive
             assert [note.rule for note in archive.notes] == ["shards.unlisted"]
+            assert "'layer.0'" in archive.notes[0].message
         assert same(tg.load(folder), {n: a for n, a in TENSORS.items() if n != "layer.0"})
 
     def test_metadata_that_differs(self, folder: Path, tmp_path: Path) -> None:
@@ -155,6 +156,15 @@ class TestOpen:
         assert caught.value.rule == "shards.format"
 
 
+def nested(folder: Path) -> None:
+    """Directories that each name others twice: one hundred levels would be opened 2**100 times."""
+    (folder / FIRST).unlink()
+    (folder / FIRST).mkdir()
+    (folder / FIRST / "a").symlink_to(folder)
+    (folder / FIRST / "b").symlink_to(folder)
+    write_index(folder / FIRST, {"x": "a", "y": "b"})
+
+
 def absolute(folder: Path) -> None:
     write_index(folder, {"embed": str(folder / FIRST)})
 
@@ -182,6 +192,20 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "shard is a number": (lambda f: write_index(f, {"embed": 1}), "shards.weight_map"),
     "no map": (lambda f: write_index(f, None), "shards.weight_map"),
     "map is a list": (lambda f: write_index(f, []), "shards.weight_map"),
+    "shard is a directory": (lambda f: (f / FIRST).unlink() or (f / FIRST).mkdir(), "shards.file"),
+    "shard is a directory with an index": (lambda f: nested(f), "shards.file"),
+    "shard is the directory itself": (
+        lambda f: (f / FIRST).unlink() or (f / FIRST).symlink_to(f, target_is_directory=True),
+        "shards.file",
+    ),
+    "shard is a link to the index": (
+        lambda f: (f / FIRST).unlink() or (f / FIRST).symlink_to(f / "model.safetensors.index.json"),
+        "safetensors.limit.header",
+    ),
+    "one file as two shards": (
+        lambda f: (f / SECOND).unlink() or (f / SECOND).symlink_to(f / FIRST),
+        "shards.same",
+    ),
     "shard missing": (lambda f: (f / FIRST).unlink(), "shards.missing"),
     "tensor missing": (lambda f: write_index(f, {**read_index(f), "none": FIRST}), "shards.tensor"),
     "tensor in another shard": (lambda f: write_index(f, {**read_index(f), "embed": SECOND}), "shards.tensor"),

@@ -27,7 +27,6 @@ from tensorglot.model import slicing
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Source
 from tensorglot.model.tensor import Tensor
-from tensorglot.operations.collect import as_tensor
 
 DTYPES = [np.dtype(kind) for kind in ("u1", "<i2", "<f4", "<f8", "?", ml_dtypes.bfloat16)]
 SHAPES = st.one_of(st.just(()), array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=7))
@@ -83,7 +82,7 @@ def test_a_basic_index_gives_what_numpy_gives_on_every_source(
             assert_same(archive["x"][index], expected)
     swapped = np.array(array, dtype.newbyteorder(">"), order="F")
     for value in (array, swapped):
-        assert_same(as_tensor("x", value)[index], expected)
+        assert_same(tg.dynd.array(value)[index], expected)
 
 
 @settings(max_examples=800, deadline=None)

@@ -16,16 +16,16 @@ from hypothesis.extra import numpy as hnp
 
 import tensorglot as tg
 from tensorglot.model.archive import Archive
-from tensorglot.model.dtypes import TABLE
-from tensorglot.model.index import UNKNOWN, Index
+from tensorglot.model.builder import IndexBuilder, Row
+from tensorglot.model.dtypes import BY_NAME, TABLE
 from tensorglot.model.payload import Memory
 from tensorglot.operations import stats as stats_module
-from tensorglot.operations.stats import Stats, stats
+from tensorglot.operations.stats import TensorStats, stats
 
 REAL = [row.name for row in TABLE if row.numpy is not None and not row.name.startswith("complex")]
 
 
-def of(array: Any) -> Stats:
+def of(array: Any) -> TensorStats:
     [row] = stats({"x": array})
     return row
 
@@ -39,7 +39,7 @@ def exact(values: list[Any]) -> tuple[float, float]:
     return float(mean), math.ldexp(math.sqrt(variance / Fraction(4) ** shift), shift)
 
 
-def check(row: Stats, array: np.ndarray[Any, Any]) -> None:
+def check(row: TensorStats, array: np.ndarray[Any, Any]) -> None:
     values = [value for value in array.reshape(-1).tolist() if math.isfinite(value)]
     flat = array.reshape(-1).tolist()
     assert row.count == len(flat)
@@ -135,7 +135,7 @@ def test_bfloat16_in_a_file(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     with tg.open(tmp_path / "a.bt") as archive:
         rows = {row.name: row for row in stats(archive, progress=lambda done, total: seen.append((done, total)))}
-        [only] = stats(archive, names=["y"])
+        [only] = stats(archive, ["y"])
     check(rows["x"], array)
     assert (only.name, only.mean, only.std) == ("y", 1.0, 0.0)
     assert seen[-1] == (array.nbytes + 6, array.nbytes + 6)
@@ -143,14 +143,10 @@ def test_bfloat16_in_a_file(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_said_and_the_rest_goes_on() -> None:
-    index = Index.of_payloads(
-        ["odd", "plain"],
-        [UNKNOWN, 0],
-        [(2,), (2,)],
-        [Memory(np.zeros(2, np.uint8)), Memory(np.array([True, False]))],
-        unknown_dtypes={0: "float3"},
-    )
-    odd, plain = stats(Archive(index, None))
+    builder = IndexBuilder(tg.Limits(), "test")
+    builder.add("odd", Row(dtype="float3", shape=(2,), payload=Memory(np.zeros(2, np.uint8))))
+    builder.add("plain", Row(dtype=BY_NAME["bool"], shape=(2,), payload=Memory(np.array([True, False]))))
+    odd, plain = stats(Archive(builder.index("memory"), None))
     assert (odd.dtype, odd.mean) == ("float3", None)
     assert "float3" in (odd.unsupported or "")
     assert (plain.mean, plain.unsupported) == (0.5, None)
@@ -173,7 +169,7 @@ def test_bytes_that_are_not_those_of_the_checksum_have_no_numbers() -> None:
     data = bytearray(tg.dumps(tensors, format="ztensor", checksum="crc32c"))
     with tg.open(bytes(data)) as archive:
         data[archive["b"].offset] ^= 1
-    with tg.open(bytes(data), verify="lazy") as archive:
+    with tg.open(bytes(data), verify="auto") as archive:
         rows = {row.name: row for row in stats(archive)}
     assert {name: row.max for name, row in rows.items()} == {"a": 99.0, "b": None, "c": 99.0}
     assert rows["b"].problem is not None

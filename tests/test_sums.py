@@ -48,6 +48,12 @@ def test_written_on_request_and_checked_when_present(path: Path) -> None:
     assert (report.ok, report.checksums, report.unverified) == (True, len(TENSORS) + 1, ())
 
 
+@pytest.mark.parametrize(("count", "said"), [(0, "0 tensors"), (1, "1 tensor"), (2, "2 tensors")])
+def test_a_report_counts(count: int, said: str) -> None:
+    data = tg.dumps({f"t{i}": np.zeros(2) for i in range(count)}, format="bintensors")
+    assert repr(tg.verify(data, format="bintensors@0")) == f"Report(bintensors@0, {said}, ok)"
+
+
 def test_a_line_for_each_tensor_and_one_for_the_rest(path: Path) -> None:
     tg.verify(path, sums="write")
     lines = sidecar_path(path).read_text().splitlines()
@@ -87,12 +93,14 @@ def test_reads_are_checked_too(path: Path) -> None:
     with tg.open(path) as archive:
         data[archive["w"].offset] ^= 1
     path.write_bytes(data)
-    with tg.open(path, verify="lazy") as archive:
+    with tg.open(path, verify="auto") as archive:
         assert archive["b"].numpy().tolist() == [1] * 5
         with pytest.raises(tg.IntegrityError) as caught:
             archive["w"].numpy()
         assert (caught.value.rule, caught.value.tensor) == ("checksum.mismatch", "w")
-    assert tg.load(path)["w"].shape == (3, 4)
+    with pytest.raises(tg.IntegrityError):
+        tg.load(path)
+    assert tg.load(path, verify="never")["w"].shape == (3, 4)
     with pytest.raises(tg.IntegrityError):
         tg.convert(path, path.with_name("b.bt"))
     assert not path.with_name("b.bt").exists()
@@ -103,7 +111,7 @@ def test_a_sidecar_of_another_file(path: Path) -> None:
     tg.save(path, {"w": np.zeros(3)})
     assert [problem.rule for problem in tg.verify(path).problems] == ["sums.size"]
     with pytest.raises(tg.IntegrityError, match="for a file of"):
-        tg.open(path, verify="lazy")
+        tg.open(path, verify="auto")
     tg.save(path, {name.replace("w", "v"): array for name, array in TENSORS.items()}, metadata={"k": "v"})
     problems = tg.verify(path).problems
     assert [problem.rule for problem in problems] == ["sums.names"]

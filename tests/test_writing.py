@@ -131,7 +131,7 @@ STREAMED: dict[str, tuple[Callable[[tg.Writer], None], str]] = {
     ),
     "a bool of 2, as bytes": (lambda out: _stream(out, b"\0\2", "bool"), "values.bool"),
     "a bool of 2": (lambda out: _stream(out, np.array([2, 0], np.uint8).view(np.bool_), "bool"), "values.bool"),
-    "text": (lambda out: _stream(out, "00"), "stream.data"),
+    "text": (lambda out: _stream(out, "00"), "stream.dtype"),
     "a name that is none": (lambda out: out.add(cast("Any", 3), [1]), "name.text"),
     "a lone surrogate": (lambda out: out.add("\ud800", [1]), "name.utf8"),
 }  # fmt: skip

@@ -192,7 +192,7 @@ def test_shards(tmp_path: Path) -> None:
     }
     root.write_bytes(file2({"objects": objects, "shards": table}, b"ijkl"))
     for backend in ("pread", "mmap"):
-        with tg.open(root, backend=backend, verify="lazy") as archive:
+        with tg.open(root, backend=backend, verify="auto") as archive:
             read = {name: archive[name].numpy().tobytes() for name in archive}
         assert read == {"own": b"ijkl", "one": b"abcd", "two": b"efgh"}
     assert {name: array.tobytes() for name, array in tg.load(root).items()} == read
@@ -216,8 +216,15 @@ def test_shards(tmp_path: Path) -> None:
             archive["one"].numpy()
         assert caught.value.rule == "ztensor.shard.size"
     (tmp_path / "model-00001.zt").unlink()
-    with tg.open(root) as archive, pytest.raises(FileNotFoundError):
-        archive["one"].numpy()
+    with tg.open(root) as archive:
+        assert archive["two"].numpy().tobytes() == b"efgh"
+        with pytest.raises(tg.FormatError) as missing:
+            archive["one"].numpy()
+    assert (missing.value.rule, missing.value.path) == ("ztensor.shard.missing", str(tmp_path / "model-00001.zt"))
+    for deep in (False, True):
+        problems = tg.verify(root, deep=deep).problems
+        assert {problem.rule for problem in problems} == {"ztensor.shard.missing"}
+        assert all("model-00001.zt" in problem.message for problem in problems)
 
 
 def test_a_file_that_was_appended_to() -> None:
@@ -278,7 +285,7 @@ def test_strict_accepts_one_byte_string() -> None:
             manifest = bytes(changed[131072:-40])
             changed[-40:] = footer(131072, manifest)
         try:
-            archive = tg.open(bytes(changed), strict=True)
+            archive = tg.open(bytes(changed), strict=True, verify="never")
         except tg.FormatError:
             continue
         same = "w" in archive and archive["w"].layout == "dense" and equal(archive["w"].numpy(), array)

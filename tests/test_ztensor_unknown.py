@@ -64,16 +64,15 @@ def test_a_digest_of_bytes_that_cannot_be_decoded_is_unverified(unknown: Path) -
     report = tg.verify(unknown, deep=True)
     assert report.ok
     assert "encoding" in report.unverified
-    with tg.open(unknown, verify="lazy") as archive, pytest.raises(tg.UnsupportedError, match=r"x\.z/1"):
-        archive["encoding"].numpy()
-    with tg.open(unknown, verify="require") as archive, pytest.raises(tg.IntegrityError, match="could be verified"):
-        archive["encoding"].numpy()
+    for mode in ("auto", "require"):
+        with tg.open(unknown, verify=mode) as archive, pytest.raises(tg.UnsupportedError, match=r"x\.z/1"):  # type: ignore[arg-type]
+            archive["encoding"].numpy()
 
 
 def test_a_digest_of_decoded_bytes_is_no_checksum_of_stored_ones(unknown: Path) -> None:
     with tg.open(unknown) as archive:
-        rows = {row["name"]: row for row in index_of(tg.dumps(archive, format="ztensor@0.1"))}
-        objects = manifest_of(tg.dumps(archive, format="ztensor@2"))["objects"]
+        rows = {row["name"]: row for row in index_of(tg.dumps(archive, format="ztensor@0.1", checksum=None))}
+        objects = manifest_of(tg.dumps(archive, format="ztensor@2", checksum=None))["objects"]
     assert objects["encoding"]["parts"]["data"]["digest"] == DECODED
     assert "checksum" not in rows["encoding"]
     assert rows["type"]["checksum"] == STORED

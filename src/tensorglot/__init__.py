@@ -33,10 +33,13 @@ if TYPE_CHECKING:
     from tensorglot.limits import Limits as Limits
     from tensorglot.model.archive import Archive as Archive
     from tensorglot.model.tensor import Tensor as Tensor
+    from tensorglot.operations._as_archive import flatten as flatten
     from tensorglot.operations.convert import convert as convert
     from tensorglot.operations.diff import Diff as Diff
     from tensorglot.operations.diff import diff as diff
     from tensorglot.operations.edit import edit as edit
+    from tensorglot.operations.identify import Identity as Identity
+    from tensorglot.operations.identify import identify as identify
     from tensorglot.operations.load import load as load
     from tensorglot.operations.load import loads as loads
     from tensorglot.operations.open import open as open
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
     from tensorglot.operations.save import save as save
     from tensorglot.operations.split import merge as merge
     from tensorglot.operations.split import split as split
+    from tensorglot.operations.stats import Stats as Stats
+    from tensorglot.operations.stats import stats as stats
     from tensorglot.operations.verify import Report as Report
     from tensorglot.operations.verify import verify as verify
     from tensorglot.operations.writer import Writer as Writer
@@ -59,13 +64,16 @@ _HOMES = {
     "limits": ("Limits",),
     "model.archive": ("Archive",),
     "model.tensor": ("Tensor",),
+    "operations._as_archive": ("flatten",),
     "operations.convert": ("convert",),
     "operations.diff": ("Diff", "diff"),
     "operations.edit": ("edit",),
+    "operations.identify": ("Identity", "identify"),
     "operations.load": ("load", "loads"),
     "operations.open": ("open",),
     "operations.save": ("dumps", "save"),
     "operations.split": ("merge", "split"),
+    "operations.stats": ("Stats", "stats"),
     "operations.verify": ("Report", "verify"),
     "operations.writer": ("Writer",),
 }  # fmt: skip
@@ -74,15 +82,23 @@ _MODULES = ("bson", "dynd")
 """Modules that need no import of their own."""
 
 _PROVIDERS = {
+    "bridges.find": ("bridges.table", "find"),
+    "bridges.framework": ("bridges.table", "framework"),
+    "bridges.from_dlpack": ("bridges.dlpack", "to_numpy"),
+    "bridges.torch_out": ("bridges.torch", "shared_array"),
     "tensor.arrow": ("bridges.arrow", "from_tensor"),
     "tensor.awkward": ("bridges.awkward", "from_tensor"),
     "tensor.cid": ("dynd", "cid"),
     "tensor.dequantize": ("operations._dequantize", "dequantize"),
     "tensor.dlpack": ("bridges.dlpack", "from_tensor"),
+    "tensor.length": ("dynd.export.select", "length"),
     "tensor.numpy": ("dynd", "numpy"),
+    "tensor.rows": ("dynd.export.select", "rows"),
     "tensor.scipy": ("bridges.scipy", "from_tensor"),
+    "tensor.select": ("dynd.export.select", "select"),
     "tensor.serialize": ("dynd", "serialize"),
     "tensor.tolist": ("dynd", "tolist"),
+    "tensor.torch": ("bridges.torch", "from_tensor"),
 }
 """Who provides what the lower layers leave open."""
 for _point, (_module, _function) in _PROVIDERS.items():

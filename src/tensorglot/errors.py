@@ -3,12 +3,12 @@
     TensorglotError
     ├── FormatError          the file breaks a rule of its format
     │   ├── TruncatedError     bytes are missing
-    │   ├── LimitError         lawful perhaps, but beyond a bound that the reader enforces
+    │   ├── LimitError         valid perhaps, but beyond a bound that the reader enforces
     │   ├── IntegrityError     a checksum does not match, or is required and absent
     │   └── AmbiguousFormat    the bytes are valid in two formats that disagree
     ├── InputError           the caller asked for something that makes no sense
     │   └── OutOfRange         an index that does not fit the tensor; also an IndexError
-    ├── UnsupportedError     lawful, but it cannot be expressed or decoded here
+    ├── UnsupportedError     valid, but it cannot be expressed or decoded here
     └── TensorNotFound       no tensor of that name; also a KeyError
 
 Every error carries the rule that was broken, and where they apply the byte offset
@@ -35,6 +35,7 @@ __all__ = [
     "TensorglotError",
     "TruncatedError",
     "UnsupportedError",
+    "counted",
     "escape",
 ]
 
@@ -50,17 +51,30 @@ def escape(name: str, *, longest: int = 120) -> str:
     return text
 
 
+def counted(count: int, one: str, several: str = "") -> str:
+    """`1 tensor`, `2,000 tensors`, `3 losses`"""
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
 class TensorglotError(Exception):
     """The root of every error that this library raises on purpose."""
 
-    def __init__(self, message: str, *, rule: str, offset: int | None = None, tensor: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        rule: str,
+        offset: int | None = None,
+        tensor: str | None = None,
+        path: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.rule = rule
         self.offset = offset
         self.tensor = tensor
-        self.path: str | None = None
-        """The file that could not be opened."""
+        self.path = path
+        """The file that could not be opened, read or written."""
 
     def __str__(self) -> str:
         where = []
@@ -111,11 +125,11 @@ class OutOfRange(InputError, IndexError):
 
 
 class UnsupportedError(TensorglotError):
-    """Lawful, but it cannot be expressed or decoded here."""
+    """Valid, but it cannot be expressed or decoded here."""
 
 
 class LossWarning(UserWarning):
-    """A conversion left out what its target cannot hold, as `on_loss="warn"` asked."""
+    """Something of the contents is not in the file that was written: named, and not an error."""
 
 
 class TensorNotFound(TensorglotError, KeyError):

@@ -1,7 +1,7 @@
 """The bounds that a reader enforces before it allocates or loops.
 
 Each is a property of the reader, not of a format: a file beyond one of them may be
-lawful, and a caller who trusts it raises the bound.
+valid, and a caller who trusts it raises the bound.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 from tensorglot.errors import InputError
 
-__all__ = ["DEFAULT", "TENSORS_MAX", "Limits"]
+__all__ = ["DEFAULT", "TENSORS_MAX", "Limits", "as_limits"]
 
 TENSORS_MAX = 1 << 20
 """Of a format that has no number of its own."""
@@ -28,14 +28,18 @@ class Limits:
     """Dimensions of a tensor."""
     name_nbytes: int = 100_000
     """The UTF-8 form of one name."""
+    type_nbytes: int = 1 << 16
+    """The text of one type."""
     type_depth: int = 64
-    """Nesting of a type string."""
+    """Nesting of a type string, and of values in `array[T]`."""
     cbor_depth: int = 32
     """Nesting of a CBOR item."""
     zstd_window: int = 1 << 27
     """The window that a zstd frame may ask for."""
     gzip_ratio: int = 16
     """Bytes that a gzipped dump may give for each byte of it, once they are more than 1 MiB."""
+    path_ratio: int = 4
+    """Bytes that the paths of vectors may take for each byte of BSON documents, once they are more than 1 MiB."""
     void_count: int = 1 << 20
     """Elements of a dimension whose elements take no bytes."""
 
@@ -52,3 +56,12 @@ class Limits:
 
 
 DEFAULT = Limits()
+
+
+def as_limits(limits: Limits | None) -> Limits:
+    """The limits that a caller gave; None stands for the default."""
+    if limits is None:
+        return DEFAULT
+    if not isinstance(limits, Limits):
+        raise InputError(f"limits is a tensorglot.Limits, not {type(limits).__name__}", rule="limits.number")
+    return limits

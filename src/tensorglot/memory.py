@@ -2,8 +2,8 @@
 
 Loading is bound by page faults, not by copying. So a large array gets an anonymous
 mapping of its own, in huge pages. What is read only to be looked at goes to the same
-memory again and again. Both start at the file offset's residue modulo a page: the
-kernel's copy runs several times slower when the two differ by a few bytes.
+memory again and again. Both start at the file offset's residue modulo a page: the OS
+copies several times slower when the two differ by a few bytes.
 """
 
 from __future__ import annotations

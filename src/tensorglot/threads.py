@@ -1,7 +1,6 @@
 """The threads that work for us: a call on each of many items, or their results in order.
 
-Work on one of these threads that asks for threads again is done where it is: one that
-waits for others of its pool may wait forever.
+Nested calls run inline: a thread that waited for others of its own pool could deadlock.
 """
 
 from __future__ import annotations

@@ -18,10 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.bridges.arrow_export import arrow_array
+from tensorglot.bridges.table import Bridge
+from tensorglot.dynd.atoms import Atom
+from tensorglot.dynd.coerce.anything import checked
 from tensorglot.dynd.coerce.python import chars_to_array, stored_order
-from tensorglot.dynd.coerce.value import as_value
+from tensorglot.dynd.maps import sort_maps
 from tensorglot.dynd.python_atoms import atoms_to_array
-from tensorglot.dynd.schema import Kind, Node, Plan
+from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
+from tensorglot.dynd.temporal import counts_of_array, numpy_name
 from tensorglot.dynd.tensors import from_tensor as value_of
 from tensorglot.dynd.tensors import to_tensor as tensor_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
@@ -29,10 +33,23 @@ from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.extras import library
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.types.algebra import Bytes, Fixed, FixedBytes, Option, Scalar, String, Struct, TypeType, Var, Void
+from tensorglot.model.types.algebra import (
+    Bytes,
+    Fixed,
+    FixedBytes,
+    Map,
+    Option,
+    Scalar,
+    String,
+    Struct,
+    TypeType,
+    Var,
+    Void,
+)
 from tensorglot.model.types.base import Type
+from tensorglot.model.types.temporal import DIGITS_MAX, Date, DateTime, Decimal, Time, TimeDelta, Unit
 
-__all__ = ["from_tensor", "to_tensor", "to_value", "type_of"]
+__all__ = ["BRIDGE", "from_tensor", "to_tensor"]
 
 _NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
@@ -69,7 +86,7 @@ def type_of(value: Any) -> Type:
     """The type of an Arrow array, scalar, batch or table."""
     pa = _arrow()
     if isinstance(value, pa.Scalar):
-        return _type(pa.array([value.as_py()], value.type))
+        return _type(pa.repeat(value, 1))
     array = _array(value)
     return Fixed(len(array), _type(array))
 
@@ -99,14 +116,35 @@ def _present_type(array: Any) -> Type:
     if is_.is_struct(kind):
         present = array.drop_null() if array.null_count else array
         return Struct(tuple((field.name, _type(present.field(i))) for i, field in enumerate(kind)))
+    if is_.is_map(kind):
+        edges = np.asarray(array.offsets)
+        begin, end = int(edges[0]), int(edges[-1])
+        return Map(_type(array.keys[begin:end]), _type(array.items[begin:end]))
+    temporal = _temporal(kind)
+    if temporal is not None:
+        return temporal
     row = BY_NAME.get(_NAMES.get(str(kind), str(kind)))
     if row is None:
         raise UnsupportedError(f"Arrow's {kind} has no DyND type", rule="dynd.arrow")
     return Scalar(row)
 
 
+def _temporal(kind: Any) -> Date | Unit | Decimal | None:
+    """The type of Arrow's dates, times, durations and decimals, which are in one of few forms."""
+    is_ = _arrow().types
+    if is_.is_date32(kind):
+        return Date()
+    if is_.is_time(kind):
+        return Time(kind.unit)
+    if is_.is_timestamp(kind):
+        return DateTime(kind.unit, kind.tz)
+    if is_.is_duration(kind):
+        return TimeDelta(kind.unit)
+    return Decimal(kind.precision, kind.scale) if is_.is_decimal128(kind) else None
+
+
 def _plain(array: Any) -> Any:
-    """An array in one of few forms: large texts and lists, no dictionaries, views or extensions."""
+    """An array in one of few forms: large texts and lists, date32, decimal128, no dictionaries, views or extensions."""
     pa = _arrow()
     is_, kind = pa.types, array.type
     if isinstance(kind, pa.BaseExtensionType):
@@ -120,6 +158,10 @@ def _plain(array: Any) -> Any:
         return array.cast(pa.large_binary())
     if is_.is_list(kind) or is_.is_list_view(kind) or is_.is_large_list_view(kind):
         return array.cast(pa.large_list(kind.value_field))
+    if is_.is_date64(kind):
+        return array.cast(pa.date32())
+    if is_.is_decimal(kind) and not is_.is_decimal128(kind) and kind.precision <= DIGITS_MAX:
+        return array.cast(pa.decimal128(kind.precision, kind.scale))
     return array
 
 
@@ -137,15 +179,15 @@ Live: TypeAlias = "Callable[[], NDArray[np.bool_]] | None"
 """Which elements anything refers to; None is all of them. Asked only where there are nulls."""
 
 
-def to_tensor(name: str, value: Any) -> Tensor:
-    """A tensor to save."""
-    return tensor_of(as_value(value), name)
+def to_tensor(value: Any, type: Type | None) -> Tensor:
+    """A tensor of the type given, or of the value's own."""
+    return tensor_of(checked(to_value(value, plan_of(type_of(value) if type is None else type))))
 
 
 def to_value(value: Any, plan: Plan) -> Value:
     """The columns of an Arrow array, as a value of the plan's type."""
     pa = _arrow()
-    root = pa.array([value.as_py()], value.type) if isinstance(value, pa.Scalar) else _Whole(_array(value))
+    root = pa.repeat(value, 1) if isinstance(value, pa.Scalar) else _Whole(_array(value))
     columns: list[Column] = [None] * len(plan.nodes)
     stack: list[tuple[Node, Any, Live]] = [(plan.root, root, None)]
     while stack:
@@ -161,6 +203,11 @@ def to_value(value: Any, plan: Plan) -> Value:
             columns[node.id] = _block(node, array, live)
         elif node.kind is Kind.LIST and isinstance(node.type, String | Bytes | TypeType):
             columns[node.id], columns[node.child.id] = _texts(node, array)
+        elif isinstance(node.type, Map):
+            lists, contents = _pairs(node, array)
+            columns[node.id] = lists
+            for child, content in zip(node.child.children, contents, strict=True):
+                stack.append((child, content, partial(_referred, lists, live, len(content))))
         elif node.kind is Kind.LIST:
             lists, content = _lists(node, array)
             columns[node.id] = lists
@@ -177,7 +224,7 @@ def to_value(value: Any, plan: Plan) -> Value:
             )
         else:
             raise _refuse(node, array)
-    return Value(plan, tuple(columns))
+    return sort_maps(Value(plan, tuple(columns)))
 
 
 def _refuse(node: Node, array: Any) -> InputError:
@@ -220,6 +267,13 @@ def _lists(node: Node, array: Any) -> tuple[Lists, Any]:
         raise _refuse(node, array)
     offsets = np.asarray(array.offsets)
     return lists_of(offsets), array.values
+
+
+def _pairs(node: Node, array: Any) -> tuple[Lists, list[Any]]:
+    """Where the pairs of each map are; keys and values."""
+    if isinstance(array, _Whole) or not _arrow().types.is_map(array.type):
+        raise _refuse(node, array)
+    return lists_of(np.asarray(array.offsets).astype(np.int64)), [array.keys, array.items]
 
 
 def _texts(node: Node, array: Any) -> tuple[Lists, NDArray[np.uint8]]:
@@ -295,6 +349,9 @@ def _leaf(node: Node, array: Any) -> NDArray[Any]:
             raise _refuse(node, array)
         raw = np.frombuffer(array.buffers()[1] or b"", np.uint8)
         return raw[array.offset * atom.nbytes : (array.offset + len(array)) * atom.nbytes]
+    temporal = _temporal(array.type)
+    if temporal is not None:
+        return _times(node, atom, array, temporal)
     row = BY_NAME.get(_NAMES.get(str(array.type), str(array.type)))
     if row is None or row.numpy is None or (len(array) == 0 and is_.is_null(array.type)):
         raise _refuse(node, array)
@@ -305,3 +362,25 @@ def _leaf(node: Node, array: Any) -> NDArray[Any]:
     else:
         values = np.frombuffer(buffer, row.numpy)[array.offset : array.offset + len(array)]
     return values if values.dtype == atom.base and not atom.tail else atoms_to_array(atom, values)
+
+
+def _times(node: Node, atom: Atom, array: Any, given: Date | Unit | Decimal) -> NDArray[Any]:
+    """Dates, times, durations and decimals; zero where they are missing, whatever Arrow has there."""
+    width = array.type.bit_width // 8
+    raw = np.frombuffer(array.buffers()[1] or b"", f"V{width}")[array.offset : array.offset + len(array)]
+    if array.null_count:
+        raw = np.where(_valid(array), raw, np.zeros(1, f"V{width}"))
+    if isinstance(given, Decimal):
+        if given != atom.type:
+            raise _refuse(node, array)
+        return raw.view(np.uint8)
+    counts: NDArray[Any] = raw.view(f"<i{width}")
+    if given == atom.type:
+        return counts.astype(atom.base, copy=False)
+    zones = [kind.tz is None for kind in (given, atom.type) if isinstance(kind, DateTime)]
+    if given.__class__ is not atom.type.__class__ or not isinstance(atom.type, Date | Unit) or len(set(zones)) > 1:
+        raise _refuse(node, array)
+    return counts_of_array(atom.type, counts.astype(np.int64).view(numpy_name(given)))
+
+
+BRIDGE = Bridge(to_tensor, type_of)

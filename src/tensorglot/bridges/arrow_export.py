@@ -19,7 +19,8 @@ from tensorglot.dynd.coerce.python import stored_order
 from tensorglot.dynd.schema import Kind, Node
 from tensorglot.dynd.value import Positions, Value
 from tensorglot.errors import LimitError, UnsupportedError
-from tensorglot.model.types.algebra import Bytes, FixedBytes, FixedString, Scalar, String, TypeType, Void
+from tensorglot.model.types.algebra import Bytes, FixedBytes, FixedString, Map, Scalar, String, TypeType, Void
+from tensorglot.model.types.temporal import Date, DateTime, Decimal, Time, TimeDelta, Unit
 
 __all__ = ["arrow_array"]
 
@@ -128,6 +129,8 @@ def _array(value: Value, node: Node, want: _Wanted, children: list[Any], edges: 
         if isinstance(node.type, String | Bytes | TypeType):
             kind = pa.large_binary() if isinstance(node.type, Bytes) else pa.large_string()
             return pa.Array.from_buffers(kind, want.count, [valid, _buffer(edges), children[0].buffers()[1]])
+        if isinstance(node.type, Map):
+            return _maps(node, want.count, valid, edges, children[0])
         kind = pa.large_list(_field("item", node.child, children[0]))
         return pa.Array.from_buffers(kind, want.count, [valid, _buffer(edges)], children=children)
     if node.kind is Kind.SEQUENCE:
@@ -139,6 +142,17 @@ def _array(value: Value, node: Node, want: _Wanted, children: list[Any], edges: 
         texts = [chr(code) for code in want.of(value.array(node)).tolist()]
         return _texts(np.frombuffer("".join(texts).encode(), np.uint8), [len(text.encode()) for text in texts], valid)
     raise UnsupportedError(f"Arrow has no {node.type}", rule="dynd.arrow")
+
+
+def _maps(node: Node, count: int, valid: Any, edges: Positions, pairs: Any) -> Any:
+    """Maps over the pairs of an array of structs."""
+    pa = import_module("pyarrow")
+    key, item = node.child.children
+    if _optional(key) or edges[-1] >= 1 << 31:
+        raise UnsupportedError(f"Arrow has no {node.type} with missing keys, or 2^31 of them", rule="dynd.arrow")
+    fields = [_field("key", key, pairs.field(0)), _field("value", item, pairs.field(1))]
+    entries = pa.StructArray.from_arrays([pairs.field(0), pairs.field(1)], fields=fields)
+    return pa.Array.from_buffers(pa.map_(*fields), count, [valid, _buffer(edges.astype(np.int32))], children=[entries])
 
 
 def _optional(node: Node) -> bool:
@@ -182,6 +196,19 @@ def _block(node: Node, values: NDArray[Any], valid: Any) -> Any:
     return _dims(node.shape, leaf, len(values), valid, _optional(node))
 
 
+def _temporal(type: Date | Unit | Decimal) -> Any:
+    pa = import_module("pyarrow")
+    if isinstance(type, Decimal):
+        return pa.decimal128(type.precision, type.scale)
+    if isinstance(type, DateTime):
+        return pa.timestamp(type.unit, type.tz)
+    if isinstance(type, TimeDelta):
+        return pa.duration(type.unit)
+    if isinstance(type, Unit):
+        return (pa.time32 if type.unit in ("s", "ms") else pa.time64)(type.unit)
+    return pa.date32()
+
+
 def _leaf(node: Node, values: NDArray[Any], count: int, valid: Any) -> Any:
     """An array of elements that have nothing inside."""
     pa, atom = import_module("pyarrow"), node.atom
@@ -195,6 +222,10 @@ def _leaf(node: Node, values: NDArray[Any], count: int, valid: Any) -> Any:
     if isinstance(atom.type, FixedString) and atom.type.encoding in ("utf8", "ascii"):
         raw = values.reshape(count, atom.nbytes)
         return _texts(raw[raw != 0], np.count_nonzero(raw, axis=1), valid)
+    if isinstance(atom.type, Date | Unit | Decimal):
+        kind = _temporal(atom.type)
+        stored = values.astype(np.int32) if isinstance(atom.type, Time) and kind.bit_width == 32 else values
+        return pa.Array.from_buffers(kind, count, [valid, _buffer(stored)])
     name = _NAMES.get(atom.type.dtype.name) if isinstance(atom.type, Scalar) else None
     if name is None:
         raise UnsupportedError(f"Arrow has no {atom.type}", rule="dynd.arrow")

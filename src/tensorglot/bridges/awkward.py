@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.bridges.table import Bridge
 from tensorglot.dynd.codec.packing import is_missing
+from tensorglot.dynd.coerce.anything import checked
 from tensorglot.dynd.coerce.numpy import numpy_type
 from tensorglot.dynd.coerce.python import chars_to_array, stored_order
-from tensorglot.dynd.coerce.value import as_value
+from tensorglot.dynd.export.numpy import block_rows
 from tensorglot.dynd.python_atoms import atoms_to_array
-from tensorglot.dynd.schema import Kind, Node, Plan
+from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.tensors import from_tensor as value_of
 from tensorglot.dynd.tensors import to_tensor as tensor_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
@@ -30,6 +32,7 @@ from tensorglot.model.types.algebra import (
     Fixed,
     FixedBytes,
     FixedString,
+    Map,
     Option,
     String,
     Struct,
@@ -39,8 +42,9 @@ from tensorglot.model.types.algebra import (
     Void,
 )
 from tensorglot.model.types.base import Type
+from tensorglot.model.types.temporal import Date, Unit
 
-__all__ = ["from_tensor", "to_tensor", "to_value", "type_of"]
+__all__ = ["BRIDGE", "from_tensor", "to_tensor"]
 
 
 @cache
@@ -85,9 +89,9 @@ def _type(layout: Any) -> Type:
     raise UnsupportedError(f"awkward's {type(layout).__name__} has no DyND type", rule="dynd.awkward")
 
 
-def to_tensor(name: str, value: Any) -> Tensor:
-    """A tensor to save."""
-    return tensor_of(as_value(value), name)
+def to_tensor(value: Any, type: Type | None) -> Tensor:
+    """A tensor of the type given, or of the value's own."""
+    return tensor_of(checked(to_value(value, plan_of(type_of(value) if type is None else type))))
 
 
 def to_value(value: Any, plan: Plan) -> Value:
@@ -105,8 +109,10 @@ def to_value(value: Any, plan: Plan) -> Value:
             layout = layout.project()
         if node.kind is Kind.OPTION:
             layout = layout.to_IndexedOptionArray64() if layout.is_option else layout
-            columns[node.id] = layout.index.data if layout.is_option else np.arange(len(layout))
-            stack.append((node.child, layout.content if layout.is_option else layout))
+            content = layout.content if layout.is_option else layout
+            index = layout.index.data if layout.is_option else np.arange(len(layout))
+            columns[node.id] = _without_nat(index, content)
+            stack.append((node.child, content))
             continue
         if layout.is_option:
             layout = _all_present(layout, node)
@@ -127,6 +133,13 @@ def to_value(value: Any, plan: Plan) -> Value:
         else:
             raise _refuse(node, layout)
     return Value(plan, tuple(columns))
+
+
+def _without_nat(index: NDArray[np.int64], content: Any) -> NDArray[np.int64]:
+    """The positions of an option; those of NaT are missing, too."""
+    if not content.is_numpy or content.data.dtype.kind not in "mM" or content.data.ndim != 1:
+        return index
+    return np.where(np.append(np.isnat(np.asarray(content.data)), True)[index], -1, index)  # -1 is the last of them
 
 
 def _refuse(node: Node, layout: Any) -> InputError:
@@ -234,6 +247,8 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
     if node.kind is Kind.BLOCK:
         return _block_layout(node, value.array(node)[:count])
     if node.kind is Kind.LIST:
+        if isinstance(node.type, Map):
+            raise UnsupportedError(f"awkward has no {node.type}: use .tolist() or .arrow()", rule="dynd.awkward")
         lists = value.lists(node)
         starts, stops = (index.Index64(np.ascontiguousarray(column[:count])) for column in lists)
         if not isinstance(node.type, String | Bytes | TypeType):
@@ -284,6 +299,8 @@ def _block_layout(node: Node, values: NDArray[Any]) -> Any:
     if isinstance(atom.type, FixedBytes | FixedString):
         raw = np.ascontiguousarray(values).reshape(elements, atom.nbytes)
         return _dims_layout(node.shape, _fixed_layout(atom.type, raw), len(values))
+    if isinstance(atom.type, Date | Unit):
+        values = block_rows(node, values)
     if atom.tail or values.dtype.kind == "V":
         raise UnsupportedError(f"awkward has no {atom.type}", rule="dynd.awkward")
     plain = values if values.flags.c_contiguous and values.flags.aligned else np.array(values, order="C")
@@ -314,3 +331,6 @@ def _char_layout(codes: NDArray[np.uint32]) -> Any:
     stops = np.cumsum(sizes)
     data = np.frombuffer("".join(map(chr, codes.tolist())).encode(), np.uint8)
     return _strings(stops - sizes, stops, data)
+
+
+BRIDGE = Bridge(to_tensor, type_of)

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import UnsupportedError
+from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.model.dtypes import BY_NAME, dtype_of
+from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import Tensor
 
 __all__ = ["Exporter", "from_tensor", "to_numpy"]
@@ -50,17 +51,49 @@ class Exporter(Protocol):
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 
-def from_tensor(tensor: Tensor, **options: Any) -> Any:
-    """The capsule that `Tensor.__dlpack__` gives."""
+def from_tensor(
+    tensor: Tensor,
+    *,
+    stream: Any = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
+    """The capsule that `Tensor.__dlpack__` gives, as the array API has it: BufferError for what cannot be exported."""
+    if stream is not None:
+        raise InputError("memory of the CPU has no streams: stream is None", rule="dlpack.stream", tensor=tensor.name)
+    if dl_device is not None and tuple(dl_device) != _CPU:
+        raise BufferError(f"tensor '{escape(tensor.name)}' is in memory of the CPU: dl_device is {_CPU} or None")
+    held = _held(tensor)
+    if copy is False and held is None:
+        raise BufferError(f"tensor '{escape(tensor.name)}' must be read to be exported, which is a copy")
     array = tensor.numpy()
     row = dtype_of(array.dtype, tensor.name)
     if row.packed:
         raise UnsupportedError(f"DLPack has no agreed form for {row.name}", rule="dlpack.dtype", tensor=tensor.name)
+    signalled = max_version is not None and max_version >= (1, 0)
+    shared = held is not None and (array.size == 0 or np.may_share_memory(array, held))
+    if copy is False and not (shared and (array.flags.writeable or signalled)):
+        raise BufferError(f"tensor '{escape(tensor.name)}' cannot be exported without a copy")
+    if (copy and shared) or not (array.flags.writeable or signalled):
+        array = array.copy()
+    options: dict[str, Any] = {"max_version": max_version} if signalled else {}
     if row.name not in _CODES:
         return array.__dlpack__(**options)
     capsule = array.view(f"u{array.itemsize}").__dlpack__(**options)
     _type_code(capsule).value = _CODES[row.name]
     return capsule
+
+
+def _held(tensor: Tensor) -> NDArray[Any] | None:
+    """The memory that the elements of a tensor are in; None where they must be read."""
+    part = tensor.parts.get("data") if tensor.layout == "dense" else None
+    if part is None:
+        return None
+    if isinstance(part.payload, Memory):
+        return part.payload.array
+    view = part.payload.view(whole=False)
+    return None if view is None else np.frombuffer(view, np.uint8)
 
 
 def to_numpy(value: Exporter) -> NDArray[Any]:

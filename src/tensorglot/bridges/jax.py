@@ -1,16 +1,21 @@
-"""JAX arrays from NumPy arrays. The other way needs no bridge: a JAX array is what NumPy calls array-like."""
+"""JAX arrays from NumPy arrays, and back: a JAX array is what NumPy calls array-like."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import UnsupportedError
+from tensorglot.bridges.table import Bridge
+from tensorglot.dynd.coerce.anything import coerce
+from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.extras import library
 from tensorglot.model.dtypes import dtype_of
+from tensorglot.model.tensor import Tensor
+from tensorglot.model.types.base import Type
 
-__all__ = ["from_numpy"]
+__all__ = ["BRIDGE", "from_numpy"]
 
 _WIDE = ("int64", "uint64", "float64", "complex128")
 
@@ -31,3 +36,13 @@ def from_numpy(name: str, array: NDArray[Any]) -> Any:
             f"JAX has no {dtype_of(array.dtype).name}: {error}", rule="jax.dtype", tensor=name
         ) from error
     return converted
+
+
+def _to_tensor(value: Any, type: Type | None) -> Tensor:
+    try:
+        return coerce(np.asarray(value), type)
+    except (TypeError, RuntimeError) as error:  # a key of a random generator, an array that was donated
+        raise InputError(f"{value.__class__.__name__} cannot become an array: {error}", rule="coerce.value") from error
+
+
+BRIDGE = Bridge(_to_tensor, from_numpy=from_numpy)

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.bridges.table import Bridge
 from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.extras import library
 from tensorglot.model.layouts import COO, CSR, check_values
 from tensorglot.model.tensor import Tensor
+from tensorglot.model.types.base import Type
 
-__all__ = ["from_tensor", "to_tensor"]
+__all__ = ["BRIDGE", "from_tensor"]
 
 
 def from_tensor(tensor: Tensor) -> Any:
@@ -48,11 +50,11 @@ def _signed(indices: NDArray[Any]) -> NDArray[Any]:
     return indices.astype(np.int32 if fits else np.int64, copy=False)
 
 
-def to_tensor(name: str, value: Any) -> Tensor:
+def to_tensor(value: Any, type: Type | None) -> Tensor:
     """A tensor of a scipy.sparse matrix or array: COO stays COO, all else becomes CSR. Duplicates are summed."""
     sparse = library("scipy.sparse", "scipy")
     if not sparse.issparse(value):
-        raise InputError(f"{type(value).__name__} is not sparse", rule="save.value", tensor=name)
+        raise InputError(f"{value.__class__.__name__} of scipy is not a sparse array", rule="coerce.value")
     if value.format == "coo":
         whole = value
         if not value.has_canonical_format:
@@ -62,7 +64,7 @@ def to_tensor(name: str, value: Any) -> Tensor:
             np.stack([np.asarray(axis) for axis in _coords(whole)]) if whole.nnz else np.zeros((len(value.shape), 0))
         )
         return Tensor.of_parts(
-            name, COO, value.shape, {"values": whole.data, "coords": coords.astype(_index_type(value.shape, whole.nnz))}
+            "", COO, value.shape, {"values": whole.data, "coords": coords.astype(_index_type(value.shape, whole.nnz))}
         )
     rows = value.tocsr()
     if not rows.has_canonical_format:
@@ -70,7 +72,7 @@ def to_tensor(name: str, value: Any) -> Tensor:
         rows.sum_duplicates()
     kind = _index_type(value.shape, rows.nnz)
     parts = {"values": rows.data, "indices": rows.indices.astype(kind), "indptr": rows.indptr.astype(kind)}
-    return Tensor.of_parts(name, CSR, rows.shape, parts)
+    return Tensor.of_parts("", CSR, rows.shape, parts)
 
 
 def _coords(value: Any) -> Any:
@@ -79,3 +81,6 @@ def _coords(value: Any) -> Any:
 
 def _index_type(shape: tuple[int, ...], count: int) -> type[np.unsignedinteger[Any]]:
     return np.uint32 if max(*shape, count, 1) < 1 << 32 else np.uint64
+
+
+BRIDGE = Bridge(to_tensor)

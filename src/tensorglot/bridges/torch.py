@@ -2,28 +2,38 @@
 
 The names of element types are the same on both sides, so there is no table of them.
 What NumPy has no type of its own for crosses as integers of its width; PyTorch has
-float4 in pairs, which are taken apart and put together. A module's
-tied weights are stored once: as names for the same bytes where the format can, else
-under the first of their names, with the others noted in the metadata.
+float4 in pairs, which are taken apart and put together.
+
+Tensors of a module that share memory are stored once. Tied weights are names for the
+same bytes where the format has that; otherwise, and for a view of another tensor, the
+one that covers the memory is stored, and the others are noted in the metadata. When
+they are loaded, their memory is written under one name only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.bridges.table import Bridge
 from tensorglot.containers.table import for_target
-from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.dynd.coerce.anything import coerce
+from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.extras import library
 from tensorglot.io.local import Readable
 from tensorglot.io.sink import Writable
+from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, dtype_of, pack, unpack
+from tensorglot.model.payload import place
+from tensorglot.model.tensor import Tensor
+from tensorglot.model.types.base import Type
+from tensorglot.operations._outputs import shares_memory
 from tensorglot.operations.load import load
 from tensorglot.operations.open import open
-from tensorglot.operations.save import Progress, save
+from tensorglot.operations.save import save
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +41,7 @@ if TYPE_CHECKING:
 _PAIR = "float4_e2m1fn_x2"
 _FLOAT4 = BY_NAME["float4_e2m1fn"]
 
-__all__ = ["from_numpy", "load_model", "save_model", "to_numpy"]
+__all__ = ["BRIDGE", "from_numpy", "from_tensor", "load_model", "save_model", "shared_array", "to_numpy"]
 
 
 def from_numpy(name: str, array: NDArray[Any]) -> torch.Tensor:
@@ -50,12 +60,18 @@ def from_numpy(name: str, array: NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(writable.view(f"u{array.itemsize}")).view(dtype)
 
 
+def from_tensor(tensor: Tensor, device: Any = None) -> torch.Tensor:
+    """What `Tensor.torch` gives."""
+    found = from_numpy(tensor.name, tensor.numpy())
+    return found if device is None else found.to(device)
+
+
 def to_numpy(name: str, tensor: torch.Tensor) -> NDArray[Any]:
     """The array of a tensor of any stride, on any device; on the CPU it shares the tensor's memory."""
     torch = library("torch", "torch")
     if tensor.layout is not torch.strided or tensor.is_nested:
         kind = "nested" if tensor.is_nested else tensor.layout
-        raise InputError(f"a {kind} tensor: make it dense, or give its parts", rule="torch.layout", tensor=name)
+        raise InputError(f"a {kind} tensor: make it dense, or give its parts", rule="torch.layout", tensor=name or None)
     if tensor.is_meta:
         raise InputError("a tensor on the meta device has no values", rule="torch.meta", tensor=name)
     kind = str(tensor.dtype).removeprefix("torch.")
@@ -72,6 +88,17 @@ def to_numpy(name: str, tensor: torch.Tensor) -> NDArray[Any]:
     return array.view(row.require_numpy(name))
 
 
+def shared_array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
+    """An array over the memory of a tensor, to be written to."""
+    if tensor.device.type != "cpu":
+        raise InputError(
+            f"out is on {tensor.device}: load to the CPU, then copy_() it there", rule="out.device", tensor=name
+        )
+    if tensor.is_conj() or tensor.is_neg() or str(tensor.dtype).endswith(_PAIR):
+        raise InputError("out does not have its elements in memory as they are", rule="out.view", tensor=name)
+    return to_numpy(name, tensor)
+
+
 def _native(dtype: str) -> bool:
     """A type of NumPy itself, not of ml_dtypes."""
     return np.dtype(BY_NAME[dtype].require_numpy()).isbuiltin == 1
@@ -83,31 +110,29 @@ def save_model(
     *,
     format: str | None = None,
     metadata: Mapping[str, str] | None = None,
-    compression: str | None = None,
-    level: int | None = None,
-    checksum: str | None = None,
-    durable: bool = True,
-    progress: Progress | None = None,
+    **options: Any,
 ) -> None:
-    """Writes all parameters and buffers of a module, tied ones once."""
+    """Writes all parameters and buffers of a module. What shares memory is written once.
+
+    Tensors that overlap, none of which covers the others, are refused. `options` are those
+    of `save`.
+    """
     spec, version = for_target(target, format)
     state = _state(model)
     notes = dict(metadata or {})
-    if not spec.ties:
-        for name, first in _tied(state).items():
-            del state[name]
-            if spec.metadata != "none":
-                notes[name] = first
+    for group in _sharing(state):
+        kept = _covering(state, group)[0]
+        for name in group:
+            if name != kept and not (spec.ties and _tied(state[name], state[kept])):
+                del state[name]
+                if spec.metadata != "none":
+                    notes.setdefault(name, kept)
     save(
         target,
         state,
         format=f"{spec.name}@{version}",
         metadata=notes if notes or metadata is not None else None,
-        compression=compression,
-        level=level,
-        checksum=checksum,
-        durable=durable,
-        progress=progress,
+        **options,
     )
 
 
@@ -116,23 +141,20 @@ def load_model(
 ) -> tuple[list[str], list[str]]:
     """Reads a file into a module, in place. Returns the names that it misses and those that the module has not.
 
-    Shapes and types must be the module's own. A tied weight may stand in the file under
-    any of its names. With `strict`, a missing or an unexpected name is an error. Nothing
-    of the module changes unless all of it fits.
+    Shapes and types must be the module's own. Of tensors that share memory one is read,
+    which may stand in the file under any of their names; what the file has of the others
+    beside it, not tied to it, is unexpected. With `strict`, a missing or an unexpected
+    name is an error. Nothing of the module changes unless all names, types and shapes fit.
     """
     torch = library("torch", "torch")
     state = _state(model)
-    first = _tied(state)
     with open(source, format=format) as archive:
-        covered = {first.get(name, name) for name in archive if name in state}
-        missing = [name for name in state if first.get(name, name) not in covered]
-        unexpected = [name for name in archive if name not in state]
+        others = _others(state, archive)
+        missing = [name for name in state if name not in archive and name not in others]
+        unexpected = [name for name in archive if name not in state or others.get(name) == "unexpected"]
         if strict and (missing or unexpected):
-            raise InputError(
-                f"missing: {', '.join(missing) or 'none'}; unexpected: {', '.join(unexpected) or 'none'}",
-                rule="torch.names",
-            )
-        wanted = [name for name in archive if name in state]
+            raise _wrong_names(type(model).__name__, missing, unexpected)
+        wanted = [name for name in archive if name in state and name not in others]
         for name in wanted:
             found, own = archive[name], state[name]
             kind = str(own.dtype).removeprefix("torch.")
@@ -160,17 +182,103 @@ def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return state
 
 
-def _tied(state: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Names of tensors that are another one, to the first name of that one."""
-    seen: dict[tuple[object, ...], str] = {}
-    tied: dict[str, str] = {}
-    for name, tensor in state.items():
-        key = (tensor.device, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
-        first = seen.setdefault(key, name) if tensor.numel() and not tensor.is_meta else name
-        if first != name:
-            tied[name] = first
-    return tied
+def _wrong_names(model: str, missing: list[str], unexpected: list[str]) -> InputError:
+    """In the words of PyTorch."""
+    lines = [f"Error(s) in loading state_dict for {model}:"]
+    for what, names in (("Missing", missing), ("Unexpected", unexpected)):
+        if names:
+            quoted = ", ".join(f'"{escape(name)}"' for name in sorted(names))
+            lines.append(f"    {what} key(s) in state_dict: {quoted}")
+    return InputError("\n".join(lines), rule="torch.names")
+
+
+def _others(state: Mapping[str, torch.Tensor], archive: Archive) -> dict[str, Literal["same", "unexpected"]]:
+    """Names whose memory is read under another name: the file has it tied to that one or not at all, or has both."""
+    found: dict[str, Literal["same", "unexpected"]] = {}
+    for group in _sharing(state):
+        covering = _covering(state, group)
+        kept = next((name for name in covering if name in archive), covering[0])
+        for name in group:
+            if name != kept:
+                same = name not in archive or (
+                    kept in archive
+                    and _tied(state[name], state[kept])
+                    and _place(archive[name]) == _place(archive[kept])
+                )
+                found[name] = "same" if same else "unexpected"
+    return found
+
+
+def _place(tensor: Tensor) -> list[tuple[object, ...]]:
+    return [place(part.payload) for part in tensor.parts.values()]
+
+
+def _tied(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Two names for one tensor."""
+    return (one.data_ptr(), one.shape, one.stride(), one.dtype) == (two.data_ptr(), two.shape, two.stride(), two.dtype)
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses of the first byte and of the one behind the last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def _sharing(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    """The names of tensors that have memory in common, directly or through others, in the order of the state."""
+    extents = sorted(
+        (str(tensor.device), *_extent(tensor), name)
+        for name, tensor in state.items()
+        if tensor.numel() and not tensor.is_meta
+    )
+    group_of: dict[str, set[str]] = {}
+    before: list[tuple[str, int, str]] = []
+    for device, low, high, name in extents:
+        before = [one for one in before if one[0] == device and one[1] > low]
+        group = group_of[name] = {name}
+        for _, _, other in before:
+            if other not in group and _overlap(state[name], state[other]):
+                group |= group_of[other]
+                group_of.update(dict.fromkeys(group, group))
+        before.append((device, high, name))
+    groups = {id(group): group for group in group_of.values() if len(group) > 1}
+    return [[name for name in state if name in group] for group in groups.values()]
+
+
+def _overlap(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Of tensors whose extents overlap. Those of another device are taken to, if they are strided."""
+    if one.device.type != "cpu":
+        return True
+    return shares_memory(to_numpy("", one), to_numpy("", two))
+
+
+def _covering(state: Mapping[str, torch.Tensor], group: list[str]) -> list[str]:
+    """Those of the group that have all the memory of the group."""
+    if all(_tied(state[name], state[group[0]]) for name in group):
+        return group
+    extents = {name: _extent(state[name]) for name in group}
+    whole = min(low for low, _ in extents.values()), max(high for _, high in extents.values())
+    found = [
+        name
+        for name in group
+        if extents[name] == whole and state[name].numel() * state[name].element_size() == whole[1] - whole[0]
+    ]
+    if not found:
+        raise InputError(
+            f"tensors that overlap, and none that covers the others: {', '.join(map(escape, group))};"
+            " clone() those that are not meant to share memory",
+            rule="torch.shared",
+            tensor=group[0],
+        )
+    return found
 
 
 def _in_place(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _to_tensor(value: torch.Tensor, type: Type | None) -> Tensor:
+    return coerce(to_numpy("", value), type)
+
+
+BRIDGE = Bridge(_to_tensor, from_numpy=from_numpy)

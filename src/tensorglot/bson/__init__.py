@@ -5,9 +5,25 @@
     raw = tg.bson.encode_documents(matrix, "embedding")     # a document for each row
     matrix = tg.bson.decode_matrix(raw, "embedding")        # and back
 
-Reading and writing a collection is in `tensorglot.bson.mongodb`.
+A map of the folder. Bytes and their rules are in `tensorglot.wire.bson*`.
+
+    coerce           the one door: any value to vector data, and the rules for values
+    arrays           what coerce stands on: the array of any library's value, nothing missing
+    vector           Vector, encode, decode
+    documents        one document with vectors, to and from bytes
+    extjson          vectors in extended JSON
+    matrix           encode_matrix, encode_documents, decode_matrix
+    sources          where vectors come from: raw BSON, dumps, cursors, documents, payloads
+    assemble         batches of them to one matrix
+    inspect          which vector fields documents have
+    quantize         a byte or a bit for each number
+    other_databases  the bytes of pgvector, sqlite-vec and Redis
+    mongodb          read_matrix and write_matrix on a collection
+    migrate          arrays of numbers in a collection, turned into vectors
+    places           matrices in files and collections, by name: what the command line reads and writes
 """
 
+from tensorglot.bson.assemble import PackedBits
 from tensorglot.bson.documents import decode_document, encode_document
 from tensorglot.bson.extjson import from_extjson, to_extjson
 from tensorglot.bson.inspect import FieldReport, inspect
@@ -21,6 +37,7 @@ __all__ = [
     "Binary",
     "FieldReport",
     "Int64",
+    "PackedBits",
     "Quantized",
     "Raw",
     "Vector",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tensorglot.bson.coerce import is_vector
 from tensorglot.bson.vector import Vector, decode, encode
 from tensorglot.errors import InputError
 from tensorglot.wire import bson_value
@@ -27,9 +28,9 @@ def decode_document(data: Any) -> dict[str, Any]:
 
 
 def _as_binary(value: Any) -> bson_value.Binary:
-    if isinstance(value, Vector) or type(value).__name__ == "BinaryVector":
+    if is_vector(value):
         return bson_value.Binary(VECTOR_SUBTYPE, encode(value, ignored_bits="keep"))
-    raise InputError(f"BSON has no form for {type(value).__name__}", rule="bson.value")
+    raise InputError(f"BSON does not support {type(value).__name__}", rule="bson.value")
 
 
 def _as_vector(value: bson_value.Binary) -> bson_value.Binary | Vector:

@@ -10,7 +10,8 @@ import base64
 import binascii
 from typing import Any
 
-from tensorglot.bson.vector import Vector, decode
+from tensorglot.bson.coerce import is_vector
+from tensorglot.bson.vector import decode, encode
 from tensorglot.errors import FormatError, InputError
 
 __all__ = ["from_extjson", "to_extjson"]
@@ -18,11 +19,14 @@ __all__ = ["from_extjson", "to_extjson"]
 _SUBTYPES = ("09", "9")
 
 
-def to_extjson(vector: Vector, *, legacy: bool = False) -> dict[str, Any]:
-    """`{"$binary": {"base64": "…", "subType": "09"}}`; legacy, `{"$binary": "…", "$type": "09"}`."""
-    if not isinstance(vector, Vector):
-        raise InputError(f"a Vector has this form, not {type(vector).__name__}", rule="extjson.value")
-    text = base64.b64encode(bytes(vector)).decode("ascii")
+def to_extjson(vector: Any, *, legacy: bool = False) -> dict[str, Any]:
+    """`{"$binary": {"base64": "…", "subType": "09"}}`; legacy, `{"$binary": "…", "$type": "09"}`.
+
+    Of a Vector, pymongo's BinaryVector, or a Binary of subtype 9.
+    """
+    if not is_vector(vector):
+        raise InputError(f"expected a vector, got {type(vector).__name__}", rule="extjson.value")
+    text = base64.b64encode(encode(vector, ignored_bits="keep")).decode("ascii")
     return {"$binary": text, "$type": "09"} if legacy else {"$binary": {"base64": text, "subType": "09"}}
 
 

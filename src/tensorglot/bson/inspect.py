@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -35,15 +34,8 @@ class FieldReport:
 
 def inspect(source: Any) -> list[FieldReport]:
     """The vector fields of raw BSON, of a dump or of a raw cursor. No vector is copied."""
-    found = scan(_placed(source))
+    found = scan(runs(source))
     return [_report(found, field) for field in range(len(found.names))]
-
-
-def _placed(source: Any) -> Iterator[tuple[int, memoryview]]:
-    start = 0
-    for run in runs(source):
-        yield start, run
-        start += len(run)
 
 
 def _report(found: Fields, field: int) -> FieldReport:

@@ -1,6 +1,6 @@
 """Arrays of numbers in a collection, turned into float32 vectors where they are.
 
-A document is changed by one update that also demands that its array still be the one
+A document is changed by one update whose filter demands that its array still be the one
 that was converted, so nothing that was written meanwhile is lost. What was changed no
 longer matches the query: a run that was interrupted is finished by running it again.
 """
@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorglot.bson.mongodb import Progress, pymongo_ids, require
 from tensorglot.bson.vector import encode
 from tensorglot.errors import TensorglotError
-from tensorglot.wire.bson import ARRAY, VECTOR_SUBTYPE, find, kind_name, numbers, path_bytes, view
+from tensorglot.wire.bson import ARRAY, VECTOR_SUBTYPE, Column, find, kind_name, numbers, path_bytes, view
 from tensorglot.wire.bson_value import Raw, encode_document
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ __all__ = ["Migration", "migrate"]
 
 _REASONS = 100
 """So many documents that stay as they are are listed with the reason."""
+_TYPE_NAMES = {0x01: "double", 0x10: "int", 0x12: "long"}
+"""What the aggregation operator $type calls the kinds of numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Migration:
     changed: int = 0
     """Those that somebody else changed meanwhile: they are as that one left them."""
     skipped: int = 0
-    """Those whose array is no vector: they are as they were."""
+    """Those whose array cannot be a vector: they are as they were."""
     reasons: tuple[tuple[Any, str], ...] = field(default=())
     """The ids of the first of those, and why."""
     nbytes_before: int = 0
@@ -72,81 +75,121 @@ def migrate(
     things than numbers, or numbers beyond float32, stays as it is and is reported.
     """
     require()
-    names = path_bytes(key)
+    path_bytes(key)
     query = {"$and": [dict(filter or {}), {key: {"$type": "array"}}]}
     total = collection.count_documents(query) if progress is not None else 0
     cursor = collection.find_raw_batches(query, {key: 1}, sort=[("_id", 1)], batch_size=batch_size)
     result = Migration(dry_run)
     for data in map(view, cursor):
-        result = _migrate_batch(collection, key, names, data, result)
+        result = _migrate_batch(collection, key, data, result)
         if progress is not None:
             progress(min(result.found, total), total)
     return result
 
 
-def _migrate_batch(
-    collection: Collection[Any], key: str, names: list[bytes], data: memoryview, result: Migration
-) -> Migration:
-    column, id_column = find(data, names), find(data, [b"_id\0"])
+@dataclass(frozen=True, slots=True)
+class _Converted:
+    """An array as it is stored, its numbers, and the vector that replaces it."""
+
+    array: Raw
+    values: NDArray[np.float64]
+    kinds: NDArray[np.uint8]
+    payload: bytes
+
+    def error(self) -> float:
+        """The furthest that a number moved."""
+        stored = np.frombuffer(self.payload, "<f4", offset=2)
+        moved = np.subtract(self.values, stored, where=np.isfinite(self.values), out=np.zeros(self.values.shape))
+        return float(np.abs(moved).max())
+
+
+class _Unconvertible(Exception):
+    """Why an array stays as it is."""
+
+
+def _migrate_batch(collection: Collection[Any], key: str, data: memoryview, result: Migration) -> Migration:
+    id_column = find(data, [b"_id\0"])
     ids = pymongo_ids(data, id_column)
     updates: list[Any] = []
+    converted: list[_Converted] = []
     reasons = list(result.reasons)
-    skipped = before = after = 0
-    error = result.largest_error
-    spans = zip(column.kinds.tolist(), column.begins.tolist(), column.ends.tolist(), strict=True)
-    id_spans = zip(id_column.kinds.tolist(), id_column.begins.tolist(), id_column.ends.tolist(), strict=True)
-    for own_id, (kind, begin, end), (id_kind, id_begin, id_end) in zip(ids, spans, id_spans, strict=True):
+    for own_id, raw_id, array in zip(ids, _raw(data, id_column), _raw(data, find(data, path_bytes(key))), strict=True):
         try:
-            payload, moved = _converted(data, kind, begin, end)
-        except _NoVector as reason:
-            skipped += 1
+            found = _convert(array)
+        except _Unconvertible as reason:
             if len(reasons) < _REASONS:
                 reasons.append((own_id, str(reason)))
             continue
-        still = {"_id": Raw(id_kind, bytes(data[id_begin:id_end])), key: Raw(kind, bytes(data[begin:end]))}
-        updates.append(_update(encode_document(still), key, payload))
-        before += end - begin
-        after += 5 + len(payload)
-        error = max(error, moved)
+        converted.append(found)
+        updates.append(_update(key, raw_id, found))
     matched = len(updates) if result.dry_run or not updates else _write(collection, updates)
     return replace(
         result,
         found=result.found + len(ids),
         migrated=result.migrated + matched,
         changed=result.changed + len(updates) - matched,
-        skipped=result.skipped + skipped,
+        skipped=result.skipped + len(ids) - len(updates),
         reasons=tuple(reasons),
-        nbytes_before=result.nbytes_before + before,
-        nbytes_after=result.nbytes_after + after,
-        largest_error=error,
+        nbytes_before=result.nbytes_before + sum(len(one.array.data) for one in converted),
+        nbytes_after=result.nbytes_after + sum(5 + len(one.payload) for one in converted),
+        largest_error=max([result.largest_error, *(one.error() for one in converted)]),
     )
 
 
-class _NoVector(Exception):
-    """Why an array stays as it is."""
+def _raw(data: memoryview, column: Column) -> list[Raw]:
+    spans = zip(column.kinds.tolist(), column.begins.tolist(), column.ends.tolist(), strict=True)
+    return [Raw(kind, bytes(data[begin:end])) for kind, begin, end in spans]
 
 
-def _converted(data: memoryview, kind: int, begin: int, end: int) -> tuple[bytes, float]:
-    if kind != ARRAY:
-        raise _NoVector(f"{kind_name(kind)} at the key, no array")
+def _convert(array: Raw) -> _Converted:
+    if array.kind != ARRAY:
+        raise _Unconvertible(f"{kind_name(array.kind)} at the key, not an array")
     try:
-        values = numbers(data, begin, end)
+        values, kinds = numbers(memoryview(array.data), 0, len(array.data))
         payload = encode(values, "float32")
     except TensorglotError as error:
-        raise _NoVector(error.message) from error
+        raise _Unconvertible(error.message) from error
     if not values.size:
-        raise _NoVector("the array is empty")
-    stored = np.frombuffer(payload, "<f4", offset=2)
-    moved = np.subtract(values, stored, where=np.isfinite(values), out=np.zeros(values.shape))
-    return payload, float(np.abs(moved).max())
+        raise _Unconvertible("the array is empty")
+    return _Converted(array, values, kinds, payload)
 
 
-def _update(still: bytes, key: str, payload: bytes) -> Any:
+def _update(key: str, own_id: Raw, found: _Converted) -> Any:
     from bson import Binary
     from bson.raw_bson import RawBSONDocument
     from pymongo import UpdateOne
 
-    return UpdateOne(RawBSONDocument(still), {"$set": {key: Binary(payload, VECTOR_SUBTYPE)}})
+    guard = encode_document({"_id": own_id, "$expr": {"$and": _unchanged(key, found)}})
+    return UpdateOne(RawBSONDocument(guard), {"$set": {key: Binary(found.payload, VECTOR_SUBTYPE)}})
+
+
+def _unchanged(key: str, found: _Converted) -> list[Any]:
+    """What holds as long as the array at the key is the one that was converted.
+
+    A query such as {key: array} also matches an array that contains that one. `$eq` in an
+    expression compares the whole, but takes 1 for 1.0 and -0.0 for 0.0, and a path through
+    an array of documents for the list of their fields: so the kinds of the numbers, the
+    signs of the zeros and the documents on the way are compared, too.
+    """
+    names = key.split(".")
+    outer = [".".join(names[: i + 1]) for i in range(len(names) - 1)]
+    conditions: list[Any] = [{"$eq": [{"$type": f"${name}"}, "object"]} for name in outer]
+    conditions.append({"$eq": [f"${key}", {"$literal": found.array}]})
+    elements = {"$cond": [{"$isArray": [f"${key}"]}, f"${key}", []]}  # $map fails where there is no array
+    conditions.append(_same_labels(elements, {"$type": "$$this"}, [_TYPE_NAMES[kind] for kind in found.kinds.tolist()]))
+    negative = np.signbit(found.values[found.values == 0]).tolist()
+    if negative:
+        zeros = {"$filter": {"input": elements, "cond": {"$eq": ["$$this", 0]}}}
+        conditions.append(_same_labels(zeros, {"$toString": "$$this"}, ["-0" if sign else "0" for sign in negative]))
+    return conditions
+
+
+def _same_labels(elements: Any, label: Any, expected: list[str]) -> Any:
+    """That each element has its label; in short where all have the same."""
+    labels = {"$map": {"input": elements, "in": label}}
+    if len(set(expected)) == 1:
+        return {"$setEquals": [labels, expected[:1]]}
+    return {"$eq": [labels, expected]}
 
 
 def _write(collection: Collection[Any], updates: list[Any]) -> int:

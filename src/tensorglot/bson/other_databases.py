@@ -12,10 +12,11 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
-from tensorglot.bson.coerce import DTypeName
+from tensorglot.bson.coerce import DType
 from tensorglot.bson.vector import Vector
 from tensorglot.errors import FormatError, InputError, UnsupportedError
 from tensorglot.wire.bson import view
+from tensorglot.wire.bson_vector import kind_called
 
 __all__ = ["Neighbour", "from_neighbour", "to_neighbour"]
 
@@ -51,50 +52,58 @@ def _form(database: str, dtype: str) -> _Form:
     form = _FORMS.get((database, dtype))
     if form is None:
         known = ", ".join(f"{name} {kind}" for name, kind in _FORMS)
-        raise UnsupportedError(f"no form for {dtype} in {database!r}; there are {known}", rule="neighbour.form")
+        raise UnsupportedError(f"{database} does not support {dtype} (supported: {known})", rule="neighbour.form")
     return form
 
 
-def to_neighbour(vector: Vector, database: Neighbour) -> bytes:
-    """The bytes of a vector as pgvector's binary protocol, sqlite-vec or Redis has them."""
+def to_neighbour(vector: Any, database: Neighbour) -> bytes:
+    """The bytes of a vector, or of what `encode` takes, as pgvector's binary protocol, sqlite-vec or Redis has them."""
+    vector = vector if isinstance(vector, Vector) else Vector(vector)
     form = _form(database, vector.dtype)
     if form.whole_bytes and vector.padding:
-        raise UnsupportedError(f"{database} has bits in eights, here are {vector.count}", rule="neighbour.padding")
+        raise UnsupportedError(
+            f"{database} needs a multiple of 8 bits, the vector has {vector.count}", rule="neighbour.padding"
+        )
     if form.longest is not None and vector.count > form.longest:
         raise UnsupportedError(
-            f"{database} has {form.longest} elements, here are {vector.count}", rule="neighbour.size"
+            f"{database} allows {form.longest} elements, the vector has {vector.count}", rule="neighbour.size"
         )
-    data = _turned(vector.data).tobytes() if form.lowest_first else vector.data.astype(form.numpy).tobytes()
+    data = _reverse_bits(vector.data).tobytes() if form.lowest_first else vector.data.astype(form.numpy).tobytes()
     return data if form.header is None else form.header.pack(vector.count) + data
 
 
-def from_neighbour(data: Any, database: Neighbour, dtype: DTypeName = "float32") -> Vector:
+def from_neighbour(data: Any, database: Neighbour, dtype: DType = "float32") -> Vector:
     """The vector of such bytes. What has no header does not say its dtype: name it."""
+    dtype = kind_called(dtype).name
     form = _form(database, dtype)
     raw = view(data)
     count = None
     if form.header is not None:
         if len(raw) < form.header.size:
-            raise FormatError(f"{len(raw)} bytes have no header", rule="neighbour.header", offset=0)
+            raise FormatError(
+                f"truncated header: needs {form.header.size} bytes, has {len(raw)}", rule="neighbour.header", offset=0
+            )
         head, raw = raw[: form.header.size], raw[form.header.size :]
         (count,) = form.header.unpack(head)
         if form.header.pack(count) != head:
             raise FormatError("the second field of the header is not zero", rule="neighbour.header", offset=2)
     itemsize = np.dtype(form.numpy).itemsize
     if len(raw) % itemsize:
-        raise FormatError(f"{len(raw)} bytes are no whole number of {dtype}", rule="neighbour.size")
+        raise FormatError(
+            f"{len(raw)} bytes are not a multiple of {itemsize}, the size of {dtype}", rule="neighbour.size"
+        )
     values = np.frombuffer(raw, form.numpy)
     padding = 0
     if count is not None:
         padding = 8 * len(values) - count if dtype == "packed_bit" else 0
         if count < 0 or not 0 <= padding <= 7 or (dtype != "packed_bit" and count != len(values)):
-            raise FormatError(f"the header says {count} elements, there are {len(raw)} bytes", rule="neighbour.size")
+            raise FormatError(f"the header declares {count} elements, {len(raw)} bytes follow", rule="neighbour.size")
     try:
-        return Vector(_turned(values) if form.lowest_first else values, dtype, padding)
+        return Vector(_reverse_bits(values) if form.lowest_first else values, dtype, padding)
     except InputError as error:
         raise FormatError(error.message, rule=error.rule) from error
 
 
-def _turned(values: np.ndarray[Any, np.dtype[np.uint8]]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _reverse_bits(values: np.ndarray[Any, np.dtype[np.uint8]]) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Each byte with its bits in the opposite order."""
     return np.packbits(np.unpackbits(values), bitorder="little")

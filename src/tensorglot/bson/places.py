@@ -12,13 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.bson.assemble import MatrixOptions, OnMissing, assemble
 from tensorglot.bson.coerce import coerce_vector
 from tensorglot.bson.inspect import FieldReport, inspect
-from tensorglot.bson.matrix import OnMissing, assemble
-from tensorglot.bson.mongodb import Progress, expected_rows, require, stored_vectors, write_matrix
+from tensorglot.bson.mongodb import Progress, Query, require, write_matrix
 from tensorglot.bson.sources import batches
 from tensorglot.containers.table import for_target, named
 from tensorglot.errors import InputError, escape
@@ -70,9 +69,9 @@ def collection_at(url: str) -> Iterator[Collection[Any]]:
     try:
         parts = parse_uri(url)
     except (InvalidURI, ValueError) as error:
-        raise InputError(f"not a URL of MongoDB: {error}", rule="place.url") from error
+        raise InputError(f"not a MongoDB URL: {error}", rule="place.url") from error
     if not parts["database"] or not parts["collection"]:
-        raise InputError("a URL names a collection: mongodb://host/database.collection", rule="place.url")
+        raise InputError("the URL names no collection; write mongodb://HOST/DATABASE.COLLECTION", rule="place.url")
     try:
         with MongoClient[Any](url, serverSelectionTimeoutMS=5000) as client:
             yield client[parts["database"]][parts["collection"]]
@@ -88,7 +87,7 @@ def read_place(
         with collection_at(place) as collection:
             return _read_collection(collection, name, on_missing, progress)
     if place.endswith((".bson", ".bson.gz")):
-        return Named(name, assemble(batches(place, name, None), on_missing=on_missing).unpacked())
+        return Named(name, assemble(batches(place, name, None), MatrixOptions(on_missing=on_missing)).numbers())
     with open(place) as archive:
         chosen = name or _only_matrix(archive)
         bears_name = named(archive.format)[0].names
@@ -99,7 +98,7 @@ def _only_matrix(archive: Archive) -> str:
     matrices = [name for name, tensor in archive.items() if len(tensor.shape) == 2]
     if len(matrices) != 1:
         found = ", ".join(f"'{escape(name)}'" for name in matrices[:10]) or "none"
-        raise InputError(f"name the matrix; the file has {found}", rule="place.name")
+        raise InputError(f"name the matrix to read (matrices found: {found})", rule="place.name")
     return matrices[0]
 
 
@@ -110,20 +109,16 @@ def _read_collection(
         fields = inspect(collection.find_raw_batches({}, limit=_LOOKED_AT))
         if len(fields) != 1:
             found = ", ".join(f"'{escape(field.name)}'" for field in fields[:10]) or "none"
-            raise InputError(f"name the field of the vectors; the first documents have {found}", rule="place.name")
+            raise InputError(f"name the vector field to read (fields found: {found})", rule="place.name")
         name = fields[0].name
-    parts = stored_vectors(collection, name, progress=progress)
-    rows = expected_rows(collection, None)
-    return Named(name, assemble(parts, on_missing=on_missing, expected=rows).unpacked())
+    query = Query(collection, name, progress=progress)
+    options = MatrixOptions(on_missing=on_missing, expected_rows=query.expected_rows())
+    return Named(name, assemble(query.batches(), options).numbers())
 
 
 def natural(matrix: Any, dtype: str | None = None) -> NDArray[Any]:
     """Numbers as float32 or int8, bits as bool: what every place can hold. Bytes of bits need `dtype="packed_bit"`."""
-    normal = coerce_vector(matrix, dtype, None, 2)
-    if normal.kind.name != "packed_bit":
-        return normal.data
-    bits = np.unpackbits(normal.data, axis=1, count=8 * normal.data.shape[1] - normal.padding)
-    return bits.view(np.bool_)
+    return coerce_vector(matrix, dtype, None, 2).unpacked()
 
 
 def holds_several(place: str) -> bool:

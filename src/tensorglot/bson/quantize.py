@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.bson.coerce import DTypeName, coerce_vector
+from tensorglot.bson.coerce import DTypeName, coerce_integers, coerce_vector
 from tensorglot.errors import InputError
 
 __all__ = ["Quantized", "from_signed_bits", "quantize", "to_signed_bits"]
@@ -37,7 +37,7 @@ class Quantized:
     def dequantize(self) -> NDArray[np.float32]:
         """The values again, each to within half a step of its dimension's range."""
         if self.low is None or self.high is None:
-            raise InputError("bits keep the sign and nothing to undo", rule="quantize.bits")
+            raise InputError("packed bits keep only signs and cannot be dequantized", rule="quantize.bits")
         step = _step(self.low, self.high)
         return ((self.data.astype(np.float64) + 128) * step + self.low).astype(np.float32)
 
@@ -57,7 +57,7 @@ def quantize(
     *,
     ranges: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
 ) -> Quantized:
-    """A matrix of numbers as one of bytes or bits.
+    """A matrix of numbers, or a list of vectors, as one of bytes or bits.
 
     `ranges` are the lowest and highest value of each dimension, `(corpus.low, corpus.high)`
     for a query; without them they are the matrix's own. Values outside are clipped.
@@ -82,7 +82,7 @@ def _ranges(values: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float
 
 
 def _checked(ranges: tuple[Any, Any], width: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    low, high = (np.asarray(bound, np.float32) for bound in ranges)
+    low, high = (coerce_vector(bound, "float32", None, 1).data for bound in ranges)
     if low.shape != (width,) or high.shape != (width,) or not (low <= high).all():
         raise InputError(f"ranges are a low and a high for each of {width} dimensions", rule="quantize.ranges")
     return low, high
@@ -105,15 +105,9 @@ def _to_bytes(values: NDArray[Any], low: NDArray[Any], high: NDArray[Any]) -> ND
 
 def from_signed_bits(values: Any) -> NDArray[np.uint8]:
     """The "binary" form of some embedding services, int8 that are bytes of eight bits less 128, as those bytes."""
-    array = np.asarray(values)
-    if array.size and (array.dtype.kind not in "iu" or array.min() < -128 or array.max() > 127):
-        raise InputError("signed bits are integers from -128 to 127", rule="quantize.signed")
-    return (array.astype(np.int16) + 128).astype(np.uint8)
+    return (coerce_integers(values, -128, 127, "quantize.signed") + 128).astype(np.uint8)
 
 
 def to_signed_bits(values: Any) -> NDArray[np.int8]:
     """The inverse: bytes of eight bits as int8, each less 128."""
-    array = np.asarray(values)
-    if array.size and (array.dtype.kind not in "iu" or array.min() < 0 or array.max() > 255):
-        raise InputError("bytes of bits are integers from 0 to 255", rule="quantize.signed")
-    return (array.astype(np.int16) - 128).astype(np.int8)
+    return (coerce_integers(values, 0, 255, "quantize.signed") - 128).astype(np.int8)

@@ -1,13 +1,14 @@
 """Where the vectors of a matrix come from: raw BSON, dumps, cursors, documents, payloads.
 
 Everything becomes batches of two kinds: spans in a run of raw BSON, or a list of
-payloads. Nothing here knows pymongo: a cursor is what can be iterated, a raw document
-has `.raw`, a Binary has `.subtype`.
+payloads. Nothing here imports pymongo: a cursor is what can be iterated, a raw document
+has `.raw`, and `coerce` knows what a vector is.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,7 +17,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.bson.vector import Vector, encode
+from tensorglot.bson.coerce import is_vector
+from tensorglot.bson.vector import encode
 from tensorglot.errors import FormatError, InputError, escape
 from tensorglot.io.local import FileSource
 from tensorglot.limits import DEFAULT
@@ -35,12 +37,14 @@ from tensorglot.wire.bson import (
     view,
 )
 from tensorglot.wire.bson_value import decode_value
-from tensorglot.wire.bson_vector import Row, agree, gather, gather_payloads, row_of
+from tensorglot.wire.bson_vector import Row, disagreement, first_unlike, gather, gather_payloads, row_of
 from tensorglot.wire.gzipped import reader
 
 __all__ = ["Batch", "IdReader", "Payloads", "Run", "batches", "read_ids", "runs"]
 
 _BATCH = 1000
+_POSITION = re.compile("0|[1-9][0-9]{0,8}")
+"""A key of an array."""
 _GATHER_NBYTES = 4 << 20
 """What one thread copies at a time."""
 
@@ -52,6 +56,10 @@ IdReader: TypeAlias = Callable[[memoryview, Column], list[Any]]
 class Run:
     """Vectors in a run of documents."""
 
+    start: int
+    """Where the run begins in its source, in bytes."""
+    first: int
+    """The number of its first document there."""
     data: memoryview
     begins: NDArray[np.int64]
     ends: NDArray[np.int64]
@@ -60,7 +68,15 @@ class Run:
     ids: list[Any] | None
 
     def row(self, like: Row | None) -> Row:
-        return agree(self.data, self.begins, self.ends, like)
+        row = like or row_of(self._payload(0))
+        other = first_unlike(self.data, self.begins, self.ends, row)
+        if other is not None:
+            offset = self.start + int(self.begins[other])
+            raise disagreement(row, self._payload(other), _document(self, other), offset)
+        return row
+
+    def _payload(self, number: int) -> memoryview:
+        return self.data[int(self.begins[number]) : int(self.ends[number])]
 
     def gather(self, row: Row, out: memoryview) -> None:
         step = max(1, _GATHER_NBYTES // max(1, row.nbytes))
@@ -77,6 +93,8 @@ class Run:
 class Payloads:
     """Vectors that are objects of their own."""
 
+    first: int
+    """The number of the first in their source."""
     payloads: list[bytes]
     missing: NDArray[np.bool_]
     ids: list[Any] | None
@@ -85,10 +103,17 @@ class Payloads:
         return like or row_of(memoryview(self.payloads[0]))
 
     def gather(self, row: Row, out: memoryview) -> None:
-        gather_payloads(self.payloads, row, out)
+        other = gather_payloads(self.payloads, row, out)
+        if other is not None:
+            raise disagreement(row, memoryview(self.payloads[other]), _document(self, other))
 
 
 Batch: TypeAlias = Run | Payloads
+
+
+def _document(batch: Batch, vector: int) -> int:
+    """The number of the document that a vector of the batch is from."""
+    return batch.first + int(np.flatnonzero(~batch.missing)[vector])
 
 
 def batches(source: Any, key: str | None, ids: IdReader | None) -> Iterator[Batch]:
@@ -98,43 +123,55 @@ def batches(source: Any, key: str | None, ids: IdReader | None) -> Iterator[Batc
         return _from_runs(raw, key, ids)
     if not isinstance(source, Iterable):
         raise InputError(
-            f"vectors come from bytes, a dump, a cursor or payloads, not {type(source).__name__}", rule="bson.source"
+            f"expected BSON bytes, a path, a cursor, documents or payloads, got {type(source).__name__}",
+            rule="bson.source",
         )
-    return _from_items(source, key, ids)
+    return _payload_batches(source, ids) if key is None else _document_batches(source, key, ids)
 
 
-def runs(source: Any) -> Iterable[memoryview]:
-    """Raw BSON, each run good until the next is asked for."""
+def runs(source: Any) -> Iterator[tuple[int, memoryview]]:
+    """Raw BSON, and where each run begins in its source. A run is good until the next is asked for."""
     raw = _raw_runs(source)
     if raw is None:
-        raise InputError(f"raw BSON, a dump or a raw cursor is needed, not {type(source).__name__}", rule="bson.source")
+        raise InputError(
+            f"expected BSON bytes, a path or a raw cursor, got {type(source).__name__}", rule="bson.source"
+        )
     return raw
 
 
-def _raw_runs(source: Any) -> Iterable[memoryview] | None:
+def _raw_runs(source: Any) -> Iterator[tuple[int, memoryview]] | None:
     if isinstance(source, (str, os.PathLike)):
         return _file_pieces(source)
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return [view(source)]
+        return iter([(0, view(source))])
     if type(source).__name__.startswith("RawBatch"):
-        return map(view, source)
+        return _cursor_batches(source)
     return None
 
 
-def _file_pieces(path: str | os.PathLike[str]) -> Iterator[memoryview]:
+def _file_pieces(path: str | os.PathLike[str]) -> Iterator[tuple[int, memoryview]]:
     file = FileSource(path)
     try:
-        for _, piece in pieces(reader(file.size, file.read_into, DEFAULT.gzip_ratio)):
-            yield piece
+        yield from pieces(reader(file.size, file.read_into, DEFAULT.gzip_ratio))
     finally:
         file.close()
 
 
-def _from_runs(raw: Iterable[memoryview], key: str | None, ids: IdReader | None) -> Iterator[Batch]:
+def _cursor_batches(cursor: Iterable[bytes]) -> Iterator[tuple[int, memoryview]]:
+    start = 0
+    for batch in cursor:
+        yield start, view(batch)
+        start += len(batch)
+
+
+def _from_runs(raw: Iterator[tuple[int, memoryview]], key: str | None, ids: IdReader | None) -> Iterator[Batch]:
     names = None if key is None else path_bytes(key)
-    for data in raw:
+    first = 0
+    for start, data in raw:
         names = names or _only_field(data)
-        yield _run(data, names, ids)
+        run = _run(data, names, ids, start, first)
+        yield run
+        first += len(run.missing)
 
 
 def _only_field(data: memoryview) -> list[bytes]:
@@ -142,12 +179,12 @@ def _only_field(data: memoryview) -> list[bytes]:
     paths = find_vectors(data).paths
     if len(paths) != 1:
         found = ", ".join(f"'{escape(path)}'" for path in path_texts(paths[:10])) or "none"
-        raise InputError(f"name the field of the vectors with key=; the documents have {found}", rule="bson.key")
+        raise InputError(f"pass key= to name the vector field (fields found: {found})", rule="bson.key")
     return [name + b"\0" for name in paths[0].split(b"\0")[:-1]]
 
 
-def _run(data: memoryview, names: Sequence[bytes], ids: IdReader | None) -> Run:
-    column = find(data, names)
+def _run(data: memoryview, names: Sequence[bytes], ids: IdReader | None, start: int, first: int) -> Run:
+    column = find(data, names, start)
     missing = (column.kinds == 0) | (column.kinds == NULL)
     there = ~missing
     binary = column.kinds == BINARY
@@ -155,17 +192,18 @@ def _run(data: memoryview, names: Sequence[bytes], ids: IdReader | None) -> Run:
         binary[binary] = np.frombuffer(data, np.uint8)[column.begins[binary] + 4] == VECTOR_SUBTYPE
     wrong = np.flatnonzero(there & ~binary)
     if wrong.size:
-        first = int(wrong[0])
-        raise _not_a_vector(kind_name(int(column.kinds[first])), names, first, int(column.begins[first]))
-    own_ids = None if ids is None else ids(data, find(data, [b"_id\0"]))
-    return Run(data, column.begins[there] + 5, column.ends[there], missing, own_ids)
+        number = int(wrong[0])
+        found = kind_name(int(column.kinds[number]))
+        raise _not_a_vector(found, names, first + number, start + int(column.begins[number]))
+    own_ids = None if ids is None else ids(data, find(data, [b"_id\0"], start))
+    return Run(start, first, data, column.begins[there] + 5, column.ends[there], missing, own_ids)
 
 
 def _not_a_vector(found: str, names: Sequence[bytes], document: int, offset: int | None) -> FormatError:
     path = escape(path_texts([b"".join(names)])[0])
-    hint = "; write_matrix makes vectors, migrate turns arrays into them" if found == "array" else ""
+    hint = "; tensorglot.bson.migrate turns arrays into vectors" if found == "array" else ""
     return FormatError(
-        f"'{path}' of document {document} is of kind {found}, no vector{hint}", rule="bson.field.kind", offset=offset
+        f"'{path}' of document {document} is {found}, not a vector{hint}", rule="bson.field.kind", offset=offset
     )
 
 
@@ -175,23 +213,40 @@ def read_ids(data: memoryview, column: Column) -> list[Any]:
     return [decode_value(data, kind, begin, end) if kind else None for kind, begin, end in rows]
 
 
-def _from_items(source: Iterable[Any], key: str | None, ids: IdReader | None) -> Iterator[Batch]:
-    """Payloads, raw documents or mappings, as the first item of each batch is."""
+def _payload_batches(source: Iterable[Any], ids: IdReader | None) -> Iterator[Batch]:
+    if ids is not None:
+        raise InputError("payloads have no ids; pass documents and key=", rule="bson.ids")
     items = iter(source)
-    size = len(source) if isinstance(source, list) and key is None else _BATCH
+    size = len(source) if isinstance(source, list) else _BATCH
+    first = 0
     while batch := list(islice(items, size or 1)):
-        first = next((item for item in batch if item is not None), None)
-        if key is None:
-            if ids is not None:
-                raise InputError("payloads have no ids", rule="bson.ids")
-            yield _payloads(batch, None, None)
-        elif isinstance(first, Mapping) and not hasattr(first, "raw"):
+        yield _payloads(batch, None, None, first)
+        first += len(batch)
+
+
+def _document_batches(source: Iterable[Any], key: str, ids: IdReader | None) -> Iterator[Batch]:
+    """Raw documents or mappings, as the first of each batch is."""
+    names, keys = path_bytes(key), key.split(".")
+    items = iter(source)
+    start = first = 0
+    while batch := list(islice(items, _BATCH)):
+        if isinstance(batch[0], Mapping) and not hasattr(batch[0], "raw"):
+            if not all(isinstance(document, Mapping) for document in batch):
+                raise InputError("documents are all mappings or all BSON bytes", rule="bson.source")
             own_ids = None if ids is None else [document.get("_id") for document in batch]
-            names = key.split(".")
-            yield _payloads([_lookup(document, names) for document in batch], key, own_ids)
+            yield _payloads([_lookup(document, keys) for document in batch], key, own_ids, first)
         else:
-            joined = b"".join(getattr(item, "raw", item) for item in batch)
-            yield _run(view(joined), path_bytes(key), ids)
+            joined = view(b"".join(map(_raw_document, batch)))
+            yield _run(joined, names, ids, start, first)
+            start += len(joined)
+        first += len(batch)
+
+
+def _raw_document(item: Any) -> bytes:
+    raw = getattr(item, "raw", item)
+    if not isinstance(raw, (bytes, bytearray, memoryview)):
+        raise InputError(f"expected a document or its BSON bytes, got {type(item).__name__}", rule="bson.source")
+    return bytes(raw)
 
 
 def _lookup(document: Any, names: Sequence[str]) -> Any:
@@ -199,25 +254,25 @@ def _lookup(document: Any, names: Sequence[str]) -> Any:
     for name in names:
         if isinstance(value, Mapping):
             value = value.get(name)
-        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+        elif isinstance(value, list) and _POSITION.fullmatch(name) and int(name) < len(value):
             value = value[int(name)]
         else:
             return None
     return value
 
 
-def _payloads(items: list[Any], key: str | None, ids: list[Any] | None) -> Payloads:
+def _payloads(items: list[Any], key: str | None, ids: list[Any] | None, first: int) -> Payloads:
     missing = np.fromiter((item is None for item in items), np.bool_, len(items))
-    given = [item for item in items if item is not None] if missing.any() else items
-    return Payloads([_payload(item, number, key) for number, item in enumerate(given)], missing, ids)
+    payloads = [_payload(item, number, key) for number, item in enumerate(items, first) if item is not None]
+    return Payloads(first, payloads, missing, ids)
 
 
 def _payload(item: Any, number: int, key: str | None) -> bytes:
     if isinstance(item, bytes) and getattr(item, "subtype", VECTOR_SUBTYPE if key is None else 0) == VECTOR_SUBTYPE:
         return item
-    if isinstance(item, Vector) or type(item).__name__ == "BinaryVector":
+    if is_vector(item):
         return encode(item, ignored_bits="keep")
     if key is None and isinstance(item, (bytearray, memoryview)):
         return bytes(item)
     where = f"item {number}" if key is None else f"'{escape(key)}' of document {number}"
-    raise FormatError(f"{where} is {type(item).__name__}, no vector", rule="bson.field.kind")
+    raise FormatError(f"{where} is {type(item).__name__}, not a vector", rule="bson.field.kind")

@@ -1,20 +1,29 @@
 """One vector: the value, and its payload both ways.
 
 A Vector is immutable and equal to another when their payloads are: -0.0 is not 0.0,
-and a NaN equals itself. pymongo is imported only by the two methods that make its
-objects; reading them needs no import.
+and a NaN equals itself. It is a sequence of its numbers, of bits one bool each. pymongo
+is imported only by the two methods that make its objects; reading them needs no import.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.bson.coerce import NUMPY, DTypeName, apply_ignored_bits, coerce_vector
-from tensorglot.errors import InputError
+from tensorglot.bson.coerce import (
+    NUMPY,
+    DType,
+    DTypeName,
+    apply_ignored_bits,
+    coerce_vector,
+    is_vector,
+    unpack_bits,
+)
+from tensorglot.errors import InputError, OutOfRange
 from tensorglot.extras import library
 from tensorglot.wire.bson import VECTOR_SUBTYPE, view
 from tensorglot.wire.bson_vector import HEAD_NBYTES, IgnoredBits, kind_called, row_of
@@ -33,6 +42,8 @@ class Vector:
 
     `data` is a read-only array; of bits it has eight in each byte, the first in the
     highest. Given bools, they are packed, and the padding follows from their number.
+    `len`, iteration and indices are those of the numbers, of bits without the ignored
+    ones; a slice is a Vector.
     """
 
     data: NDArray[Any]
@@ -40,10 +51,10 @@ class Vector:
     padding: int
 
     def __init__(
-        self, data: Any, dtype: str | None = None, padding: int | None = None, *, ignored_bits: IgnoredBits = "error"
+        self, data: Any, dtype: DType = None, padding: int | None = None, *, ignored_bits: IgnoredBits = "error"
     ) -> None:
-        normal = coerce_vector(data, dtype, padding, 1, ignored_bits)
-        _set(self, normal.data.copy(), normal.kind.name, normal.padding)
+        found = coerce_vector(data, dtype, padding, 1, ignored_bits)
+        _set(self, found.data.copy(), found.dtype, found.padding)
 
     @property
     def count(self) -> int:
@@ -58,11 +69,33 @@ class Vector:
         """One bool for each bit, without the ignored ones."""
         if self.dtype != "packed_bit":
             raise InputError(f"{self.dtype} has no bits to unpack", rule="bson.vector.bits")
-        return np.unpackbits(self.data, count=self.count).view(np.bool_)
+        return unpack_bits(self.data, self.padding)
+
+    def _numbers(self) -> NDArray[Any]:
+        return self.bits() if self.dtype == "packed_bit" else self.data
 
     def tolist(self) -> list[Any]:
         """The numbers, of bits the bytes, as pymongo's BinaryVector has them."""
         return list(self.data.tolist())
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._numbers().tolist())
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Vector: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+        if not isinstance(index, (int, np.integer, slice)):
+            raise OutOfRange(f"an index of a vector is an integer or a slice, not {index!r}", rule="bson.vector.index")
+        try:
+            found = self._numbers()[index]
+        except IndexError as error:
+            raise OutOfRange(f"index {index} of a vector of {self.count}", rule="bson.vector.index") from error
+        return Vector(found, self.dtype) if isinstance(index, slice) else found.item()
 
     def __bytes__(self) -> bytes:
         return bytes((kind_called(self.dtype).code, self.padding)) + self.data.tobytes()
@@ -94,7 +127,7 @@ class Vector:
     def __repr__(self) -> str:
         values = self.bits().view(np.uint8) if self.dtype == "packed_bit" else self.data
         shown = ", ".join(map(str, values[:_SHOWN])) + (", …" if values.size > _SHOWN else "")
-        return f"Vector({self.dtype}[{self.count}]: {shown})" if values.size else f"Vector({self.dtype}[0])"
+        return f"Vector({self.dtype}[{self.count}]{': ' if shown else ''}{shown})"
 
 
 def _set(vector: Vector, data: NDArray[Any], dtype: str, padding: int) -> None:
@@ -103,23 +136,25 @@ def _set(vector: Vector, data: NDArray[Any], dtype: str, padding: int) -> None:
         object.__setattr__(vector, name, value)
 
 
-def encode(
-    array: Any, dtype: str | None = None, padding: int | None = None, ignored_bits: IgnoredBits = "error"
-) -> bytes:
+def encode(array: Any, dtype: DType = None, padding: int | None = None, ignored_bits: IgnoredBits = "error") -> bytes:
     """The payload of a vector: what a BSON binary of subtype 9 holds.
 
-    `array` is anything that has numbers: a list, an array, a tensor, a buffer, a Vector
-    or pymongo's BinaryVector. Integers for `packed_bit` are bytes of eight bits; bools
-    are single bits. Nothing is rounded but to float32, and nothing is out of range.
+    `array` is anything that has numbers, none of them missing: a list, an array, a
+    tensor, a column, a buffer. A Vector, pymongo's BinaryVector and a Binary of subtype 9
+    are encoded as the vector that they are. Integers for `packed_bit` are bytes of eight
+    bits; bools are single bits. Values are rounded only to float32; one that is out of
+    range is an error.
     """
-    normal = coerce_vector(array, dtype, padding, 1, ignored_bits)
-    return bytes((normal.kind.code, normal.padding)) + normal.data.tobytes()
+    found = coerce_vector(array, dtype, padding, 1, ignored_bits)
+    return found.row.head + found.data.tobytes()
 
 
 def decode(payload: Any, ignored_bits: IgnoredBits = "error") -> Vector:
-    """The vector of a payload, or of pymongo's Binary of subtype 9."""
+    """The vector of a payload, or of what is a vector already: a Binary of subtype 9, a BinaryVector, a Vector."""
+    if is_vector(payload) and not isinstance(payload, bytes):
+        return Vector(payload, ignored_bits=ignored_bits)
     if getattr(payload, "subtype", VECTOR_SUBTYPE) != VECTOR_SUBTYPE:
-        raise InputError(f"a binary of subtype {payload.subtype} is no vector", rule="bson.vector.subtype")
+        raise InputError(f"a binary of subtype {payload.subtype} is not a vector", rule="bson.vector.subtype")
     raw = view(payload)
     row = row_of(raw)
     data = np.frombuffer(raw[HEAD_NBYTES:], NUMPY[row.kind.name]).copy()

@@ -3,12 +3,23 @@
 A command reads its arguments, calls an operation and prints. Data goes to stdout,
 progress and messages to stderr. Nothing here computes, and nothing here imports more
 than click before a command is chosen, so that help costs nothing. A new command is a
-module with `command`, and a row.
+module with `command`, and a line of the table below.
+
+    ls, info, cat, stats            look at a file
+    verify, hash, diff              check and compare
+    convert, split, merge, edit     write
+    vectors, dynd                   vectors for MongoDB, values of any type
+    formats, completion, demo       about tensorglot itself
+
+    exits       errors to exit codes
+    options     arguments that several commands share
+    terminal    tables, colours, bars
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -48,6 +59,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("completion", "tensorglot.cli.completion", "Print what makes a shell complete commands and options."),
     Command("demo", "tensorglot.cli.demo", "Make a small checkpoint and show what can be done with it."),
 )
+TERMINATING = (signal.SIGHUP, signal.SIGTERM)
 _BY_NAME = {row.name: row for row in COMMANDS}
 
 
@@ -113,13 +125,23 @@ def commands() -> None:
     """
 
 
+def _leave(number: int, frame: object) -> NoReturn:
+    """Ends as an interrupt does, so that what was begun is undone; asked again, it goes on with that."""
+    for each in TERMINATING:
+        signal.signal(each, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
 def main() -> NoReturn:
-    """The entry point."""
+    """The entry point. The process is ours, so its signals are: a library would have to leave them alone."""
+    for number in TERMINATING:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _leave)
     try:
         commands.main()
     except SystemExit as leaving:
-        if leaving.code == 130:
+        if leaving.code in (130, *(128 + number for number in TERMINATING)):
             # All is cleaned up and printed. A worker that was just being started when the interrupt came is known to
             # nobody, and an ordinary exit would wait for it forever.
-            os._exit(130)
+            os._exit(int(leaving.code))
         raise

@@ -17,7 +17,7 @@ __all__ = ["command"]
 @click.argument("name")
 @click.argument("index", default="...")
 @click.option("--npy", is_flag=True, help="Write a .npy file instead of text.")
-@click.option("-o", "--output", type=click.Path(path_type=str), help="Write to this file, whole or not at all.")
+@click.option("-o", "--output", type=click.Path(path_type=str), help="Write to this file, atomically.")
 @reading_format
 @as_json
 def command(file: str, name: str, index: str, npy: bool, output: str | None, format: str | None, as_json: bool) -> None:

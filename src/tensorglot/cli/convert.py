@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorglot.cli.options import as_json, counted, pairs, shape_text, source_of, target_of, writing_options
+from tensorglot.cli.options import as_json, pairs, shape_text, source_of, target_of, writing_options
 from tensorglot.cli.terminal import WIDE, Column, informative, message, print_json, print_table, progress_bar
-from tensorglot.errors import escape
+from tensorglot.errors import counted, escape
 
 if TYPE_CHECKING:
     from tensorglot.operations._cast import Cast
@@ -68,8 +68,8 @@ def command(
     """Write the tensors of a file to another, in any format.
 
     The format goes by the suffix of TARGET, or by --to. What the target cannot hold
-    is named, and refused unless --on-loss says otherwise. The target is whole or not
-    there, whatever happens. - is stdin or stdout.
+    is named, and refused: pass --on-loss drop to convert the rest. The target is
+    replaced atomically. - is stdin or stdout.
 
     \b
     Examples:
@@ -127,7 +127,7 @@ def _print_done(target: str, report: Conversion, *, losses: bool) -> None:
         f"{counted(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}{where}: {report.format}, "
         f"{report.seconds:.1f} s, {human_nbytes(rate)}/s"
     )
-    for text in _casts_text([cast for cast in report.casts if cast.rounded or cast.overflowed]):
+    for text in _casts_text(report.casts):
         message(text)
     for loss in report.losses if losses else ():
         message(f"lost: {loss}")
@@ -137,9 +137,10 @@ def _print_done(target: str, report: Conversion, *, losses: bool) -> None:
 
 
 def _casts_text(casts: Sequence[Cast]) -> Iterator[str]:
-    """A line for each tensor that lost something; of many tensors, those that overflowed, and one for all."""
-    many = len(casts) > CASTS_SHOWN
-    for cast in casts:
+    """A line for each tensor that lost something; of many, those that overflowed, and one for all that were cast."""
+    lossy = [cast for cast in casts if cast.rounded or cast.overflowed]
+    many = len(lossy) > CASTS_SHOWN
+    for cast in lossy:
         if cast.overflowed or not many:
             yield f"{escape(cast.tensor)}: {cast.old} to {cast.new}, {_lost(cast.rounded, cast.overflowed, cast.count)}"
     if many:

@@ -55,7 +55,7 @@ STEPS: tuple[Step, ...] = (
     _python("len(tensors)", "The weights of a very small language model, as arrays."),
     _python(
         'tg.save("model.bt", tensors, metadata={"step": "1000", "lr": "3e-4"})',
-        "Save them. The file is whole or absent, and on disk when the call returns.",
+        "Save them. Atomic, and durable when the call returns.",
     ),
     Step("tensorglot info model.bt", "What is in it?"),
     Step("tensorglot ls model.bt '*.layers.0.*'"),

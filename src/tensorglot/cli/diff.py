@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorglot.cli.options import as_json, counted, source_of
+from tensorglot.cli.options import as_json, source_of
 from tensorglot.cli.terminal import WIDE, Column, informative, print_json, print_table, progress_bar
-from tensorglot.errors import escape
+from tensorglot.errors import counted, escape
 
 if TYPE_CHECKING:
     from tensorglot.operations.diff import Change, Diff

@@ -24,9 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _file = click.argument("file", type=click.Path(path_type=str, allow_dash=True), default="-")
 _type = click.option("--type", "type_text", metavar="TYPE", help="The type of the value, e.g. 'var * {x: ?int32}'.")
-_output = click.option(
-    "-o", "--output", type=click.Path(path_type=str), help="Write to this file, whole or not at all."
-)
+_output = click.option("-o", "--output", type=click.Path(path_type=str), help="Write to this file, atomically.")
 
 
 @click.group

@@ -34,9 +34,10 @@ def command(
     """Change the metadata of a file, and nothing else.
 
     Tensors stay as they are, with their encodings and checksums. The file is replaced
-    as a whole, copied by the kernel. --in-place copies nothing, in formats that have
-    their index behind the tensors; should the machine crash in that moment, the
-    file is lost.
+    atomically. --in-place copies nothing, in formats that have their index behind the
+    tensors; should the process be killed or the machine crash in that moment, the
+    file is lost. A file that somebody else changes meanwhile is left alone, and that
+    is an error.
 
     \b
     Examples:

@@ -28,11 +28,13 @@ EXITS: dict[int, str] = {
     1: "files differ, or verification failed",
     2: "the command line makes no sense, or names what is not there",
     3: "the input breaks a rule of its format",
-    4: "lawful but not supported, or a loss was refused",
+    4: "valid but unsupported, or a loss was refused",
     5: "reading or writing failed",
     DEFECT: "a defect in tensorglot",
+    129: "the terminal was closed",
     130: "interrupted",
     141: "the reader of the output went away",
+    143: "terminated",
 }
 
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
@@ -86,6 +88,8 @@ def _report(error: BaseException, code: int, as_json: bool) -> None:
         return
     if as_json:
         where = {name: getattr(error, name, None) for name in ("rule", "offset", "tensor", "path")}
+        if isinstance(error, OSError) and error.filename is not None:
+            where["path"] = os.fsdecode(error.filename)
         kind = "UsageError" if isinstance(error, click.ClickException) else type(error).__name__
         fields = {"kind": kind, "message": _message(error), **where, "exit": code}
         print(json.dumps({"error": fields}), file=sys.stderr, flush=True)

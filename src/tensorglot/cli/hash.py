@@ -6,9 +6,9 @@ import sys
 
 import click
 
-from tensorglot.cli.options import as_json, counted, file_argument, patterns_argument, reading_format, source_of
+from tensorglot.cli.options import as_json, file_argument, patterns_argument, reading_format, source_of
 from tensorglot.cli.terminal import message, one_line, print_json, progress_bar
-from tensorglot.errors import FormatError, escape
+from tensorglot.errors import counted, escape
 
 __all__ = ["command"]
 
@@ -32,23 +32,16 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
       tensorglot hash model.bt --json | jq -r .cid
     """
     import tensorglot as tg
-    from tensorglot.operations._patterns import selected
-    from tensorglot.operations.identify import cids, together
-    from tensorglot.operations.verify import Problem
 
-    with tg.open(source_of(file), format=format, verify="lazy") as archive, progress_bar("hashing") as progress:
-        given = list(cids(archive, selected(archive.index.names, patterns or None), progress))
-    found = {name: cid for name, cid in given if isinstance(cid, str)}
-    wrong = [error for _, error in given if not isinstance(error, str)]
-    whole = None if wrong else together(found)
+    with progress_bar("hashing") as progress:
+        identity = tg.identify(source_of(file), select=patterns or None, format=format, progress=progress)
     if as_json:
-        problems = [Problem.of(error).to_dict() for error in wrong]
-        print_json({"file": file, "cid": whole, "tensors": found, "problems": problems})
+        print_json({"file": file, **identity.to_dict()})
     else:
-        for name, cid in found.items():
+        for name, cid in identity.tensors.items():
             print(f"{cid}  {escape(name, longest=sys.maxsize)}")
-        for error in wrong:
-            message(one_line(str(error)))
-        if whole is not None:
-            print(f"\n{whole}  together, {counted(len(found), 'tensor')}")
-    return 1 if any(isinstance(error, FormatError) for error in wrong) else 4 if wrong else 0
+        for problem in identity.problems:
+            message(one_line(str(problem)))
+        if identity.cid is not None:
+            print(f"\n{identity.cid}  together, {counted(len(identity.tensors), 'tensor')}")
+    return 0 if identity.ok else 1 if len(identity.problems) > len(identity.unsupported) else 4

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tensorglot.cli.options import as_json, counted, file_argument, ratio_text, reading_format, shape_text, source_of
+from tensorglot.cli.options import as_json, file_argument, ratio_text, reading_format, shape_text, source_of
 from tensorglot.cli.terminal import Column, message, print_fields, print_json, print_table
-from tensorglot.errors import escape
+from tensorglot.errors import counted, escape
 
 if TYPE_CHECKING:
     from tensorglot.operations.listing import Summary

@@ -13,7 +13,6 @@ import click
 
 from tensorglot.cli.options import (
     as_json,
-    counted,
     file_argument,
     patterns_argument,
     ratio_text,
@@ -22,7 +21,7 @@ from tensorglot.cli.options import (
     source_of,
 )
 from tensorglot.cli.terminal import Column, informative, print_json, print_table
-from tensorglot.errors import escape
+from tensorglot.errors import counted, escape
 
 if TYPE_CHECKING:
     from tensorglot.operations.listing import Entry
@@ -51,11 +50,11 @@ def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None
     """
     import tensorglot as tg
     from tensorglot.model.tensor import human_nbytes
-    from tensorglot.operations._patterns import selected
+    from tensorglot.operations._patterns import select_names
     from tensorglot.operations.listing import entries
 
     with tg.open(source_of(file), format=format) as archive:
-        rows = entries(archive, selected(archive.index.names, patterns) if patterns else None)
+        rows = entries(archive, select_names(archive.index.names, patterns) if patterns else None)
         kind = archive.format
     nbytes = sum(row.nbytes for row in rows)
     if as_json:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from tensorglot.cli.options import as_json, counted, pairs, target_of, writing_options
+from tensorglot.cli.options import as_json, pairs, target_of, writing_options
 from tensorglot.cli.terminal import message, print_json, progress_bar
+from tensorglot.errors import counted
 
 __all__ = ["command"]
 

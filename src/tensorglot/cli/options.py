@@ -10,7 +10,6 @@ import click
 
 __all__ = [
     "as_json",
-    "counted",
     "file_argument",
     "pairs",
     "patterns_argument",
@@ -53,11 +52,6 @@ def reading_format(command: F) -> F:
     return click.option(
         "--format", metavar="NAME", help="Read it as this format, e.g. bintensors@1, instead of finding out."
     )(command)
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 tensor`, `2,000 tensors`"""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def shape_text(shape: Sequence[int]) -> str:

@@ -6,8 +6,9 @@ import re
 
 import click
 
-from tensorglot.cli.options import as_json, counted, source_of
+from tensorglot.cli.options import as_json, source_of
 from tensorglot.cli.terminal import message, print_json, progress_bar
+from tensorglot.errors import counted
 
 __all__ = ["command"]
 
@@ -35,8 +36,8 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic in its stubs o
 def command(source: str, directory: str, shard_size: int, to: str | None, as_json: bool) -> None:
     """Write a file to a directory of shards with their index.
 
-    DIRECTORY is new or empty, and is whole or not there, whatever happens. A tensor
-    larger than a shard has one of its own. - is stdin.
+    DIRECTORY is new or empty, and is written atomically. A tensor larger than a
+    shard has one of its own. - is stdin.
 
     \b
     Examples:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorglot.cli.options import as_json, counted, file_argument, patterns_argument, reading_format, source_of
+from tensorglot.cli.options import as_json, file_argument, patterns_argument, reading_format, source_of
 from tensorglot.cli.terminal import Column, informative, message, print_json, print_table, progress_bar
-from tensorglot.errors import escape
+from tensorglot.errors import counted, escape
 
 if TYPE_CHECKING:
-    from tensorglot.operations.stats import Stats
+    from tensorglot.operations.stats import TensorStats
 
 __all__ = ["command"]
 
@@ -38,11 +38,9 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
       tensorglot stats model.bt '*.bias' --json
     """
     import tensorglot as tg
-    from tensorglot.operations._patterns import selected
-    from tensorglot.operations.stats import stats
 
-    with tg.open(source_of(file), format=format, verify="lazy") as archive, progress_bar("reading") as progress:
-        rows = list(stats(archive, names=selected(archive.index.names, patterns or None), progress=progress))
+    with progress_bar("reading") as progress:
+        rows = tg.stats(source_of(file), patterns or None, format=format, progress=progress).rows
     if as_json:
         print_json({"file": file, "tensors": [row.to_dict() for row in rows]})
     else:
@@ -56,7 +54,7 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
     return 1 if wrong else 4 if left_out else 0
 
 
-def _print(rows: Sequence[Stats]) -> None:
+def _print(rows: Sequence[TensorStats]) -> None:
     names = [row.name if row.part == "data" else f"{row.name}#{row.part}" for row in rows]
     columns = [
         Column("name", [escape(name, longest=sys.maxsize) for name in names], elastic=True),

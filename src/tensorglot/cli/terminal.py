@@ -13,9 +13,8 @@ import os
 import shutil
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, TextIO
@@ -181,42 +180,11 @@ def bold(text: str) -> str:
 
 @contextmanager
 def progress_bar(what: str, unit: str = "bytes") -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr to call with the units done and the units in all; None where nobody would see it.
-
-    It is there from the first call on: what fails before shows only its error.
-    """
+    """A bar on stderr; None where nobody would see it."""
     if not sys.stderr.isatty():
         yield None
         return
-    with ExitStack() as stack:
-        update: Callable[[int, int], None] | None = None
+    from tensorglot.operations._progress import bar
 
-        def progress(done: int, total: int) -> None:
-            nonlocal update
-            if update is None:
-                update = _started(stack, what, unit)
-            update(done, total)
-
+    with bar(what, unit) as progress:
         yield progress
-
-
-def _started(stack: ExitStack, what: str, unit: str) -> Callable[[int, int], None]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from tensorglot.model.tensor import human_nbytes
-
-    console = Console(stderr=True)
-    columns = TextColumn(what), BarColumn(), TextColumn("{task.fields[amount]}"), TimeRemainingColumn()
-    bar = stack.enter_context(Progress(*columns, console=console, transient=True))
-    task = bar.add_task(what, total=None, amount="")
-    begun = time.monotonic()
-
-    def update(done: int, total: int) -> None:
-        amount = f"{done:,} of {total:,} {unit}"
-        if unit == "bytes":
-            rate = done / max(time.monotonic() - begun, 1e-3)
-            amount = f"{human_nbytes(done)} of {human_nbytes(total)}, {human_nbytes(rate)}/s"
-        bar.update(task, completed=done, total=total, amount=amount)
-
-    return update

@@ -1,27 +1,28 @@
 """`tensorglot vectors`: matrices between places, which are files, `.bson` dumps and collections of a server.
 
-All commands read one matrix from a place and write one to another; `bridges.places`
-knows what a place is, `tensorglot.bson` what a vector is.
+All commands read one matrix from a place and write one to another; `bson.places` knows
+what a place is, `tensorglot.bson` what a vector is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tensorglot.cli.options import as_json, counted
+from tensorglot.cli.options import as_json
 from tensorglot.cli.terminal import Column, message, print_fields, print_json, print_table, progress_bar
-from tensorglot.errors import escape
+from tensorglot.errors import counted, escape
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["command"]
+    from tensorglot.bson.places import Named
 
-F = TypeVar("F", bound=Callable[..., Any])
+__all__ = ["command"]
 
 DEFAULT_KEY = "embedding"
 
@@ -42,15 +43,49 @@ def command() -> None:
     """
 
 
-def _places(function: F) -> F:
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """From where to where a matrix goes, what it is called there, and how that is told."""
+
+    source: str
+    target: str
+    name: str | None
+    key: str | None
+    as_json: bool
+
+    def key_of(self, found: Named) -> str:
+        return self.key or found.name or DEFAULT_KEY
+
+    def write(self, matrix: NDArray[Any], key: str, others: Mapping[str, NDArray[Any]] | None = None) -> None:
+        from tensorglot.bson.places import write_place
+
+        with progress_bar("writing", unit="documents") as progress:
+            write_place(self.target, key, matrix, others=others or {}, progress=progress)
+        rows, columns = matrix.shape
+        if self.as_json:
+            places = {"source": self.source, "target": self.target, "name": key}
+            shape = {"vectors": rows, "count": columns, "dtype": matrix.dtype.name}
+            print_json({**places, **shape, "others": sorted(others or {})})
+        else:
+            print(f"{counted(rows, 'vector')} of {matrix.dtype.name}[{columns}] as '{escape(key)}'")
+
+
+def _transfer(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that takes a Transfer, with the arguments and options that make one, `@as_json` below it included."""
+
+    @functools.wraps(command)
+    def run(source: str, target: str, name: str | None, key: str | None, as_json: bool, **options: Any) -> None:
+        command(Transfer(source, target, name, key, as_json), **options)
+
+    wrapped: Callable[..., None] = run
     for option in (
         click.option("--key", metavar="NAME", help="What it is called in TARGET; a path with dots is a nested field."),
         click.option("--from", "name", metavar="NAME", help="What it is called in SOURCE, where there are several."),
         click.argument("target", type=click.Path(path_type=str)),
         click.argument("source", type=click.Path(path_type=str)),
     ):
-        function = option(function)
-    return function
+        wrapped = option(wrapped)
+    return wrapped
 
 
 _on_missing = click.option(
@@ -62,10 +97,10 @@ _on_missing = click.option(
 
 
 @command.command("import")
-@_places
+@_transfer
 @click.option("--dtype", type=click.Choice(["float32", "int8", "packed_bit"]), help="Of the vectors; else as they are.")
 @as_json
-def import_(source: str, target: str, name: str | None, key: str | None, dtype: str | None, as_json: bool) -> None:
+def import_(transfer: Transfer, dtype: str | None) -> None:
     """Write the rows of a matrix as vectors.
 
     TARGET is a collection or a .bson file. Into a collection documents are added; a
@@ -79,15 +114,15 @@ def import_(source: str, target: str, name: str | None, key: str | None, dtype: 
     """
     from tensorglot.bson.places import natural, read_place
 
-    found = read_place(source, name)
-    _write(source, target, natural(found.matrix, dtype), key or found.name or DEFAULT_KEY, {}, as_json)
+    found = read_place(transfer.source, transfer.name)
+    transfer.write(natural(found.matrix, dtype), transfer.key_of(found))
 
 
 @command.command("export")
-@_places
+@_transfer
 @_on_missing
 @as_json
-def export(source: str, target: str, name: str | None, key: str | None, on_missing: Any, as_json: bool) -> None:
+def export(transfer: Transfer, on_missing: Any) -> None:
     """Write the vectors of documents as one matrix.
 
     SOURCE is a collection or a .bson file, also gzipped. Documents are read in the
@@ -101,23 +136,8 @@ def export(source: str, target: str, name: str | None, key: str | None, on_missi
     from tensorglot.bson.places import read_place
 
     with progress_bar("reading", unit="documents") as progress:
-        found = read_place(source, name, on_missing=on_missing, progress=progress)
-    _write(source, target, found.matrix, key or found.name or DEFAULT_KEY, {}, as_json)
-
-
-def _write(
-    source: str, target: str, matrix: NDArray[Any], key: str, others: dict[str, NDArray[np.float32]], as_json: bool
-) -> None:
-    from tensorglot.bson.places import write_place
-
-    with progress_bar("writing", unit="documents") as progress:
-        write_place(target, key, matrix, others=others, progress=progress)
-    rows, columns = matrix.shape
-    if as_json:
-        shape = {"vectors": rows, "count": columns, "dtype": matrix.dtype.name}
-        print_json({"source": source, "target": target, "name": key, **shape, "others": sorted(others)})
-    else:
-        print(f"{counted(rows, 'vector')} of {matrix.dtype.name}[{columns}] as '{escape(key)}'")
+        found = read_place(transfer.source, transfer.name, on_missing=on_missing, progress=progress)
+    transfer.write(found.matrix, transfer.key_of(found))
 
 
 @command.command("inspect")
@@ -154,23 +174,14 @@ def inspect(source: str, as_json: bool) -> int:
 
 
 @command.command("quantize")
-@_places
+@_transfer
 @click.option(
     "--to", type=click.Choice(["int8", "packed_bit"]), default="int8", help="A byte or a bit for each number."
 )
 @click.option("--ranges", type=click.Path(path_type=str), help="Write the ranges of the dimensions to this file.")
 @_on_missing
 @as_json
-def quantize(
-    source: str,
-    target: str,
-    name: str | None,
-    key: str | None,
-    to: Any,
-    ranges: str | None,
-    on_missing: Any,
-    as_json: bool,
-) -> None:
+def quantize(transfer: Transfer, to: Any, ranges: str | None, on_missing: Any) -> None:
     """Make vectors smaller: a byte or a bit for each number.
 
     Bytes spread the range of each dimension over 256 steps. The ranges, which undo it
@@ -185,18 +196,18 @@ def quantize(
     import tensorglot as tg
     from tensorglot.bson.places import holds_several, natural, read_place
 
-    found = read_place(source, name, on_missing=on_missing)
+    found = read_place(transfer.source, transfer.name, on_missing=on_missing)
     smaller = tg.bson.quantize(found.matrix, to=to)
-    own = key or found.name or DEFAULT_KEY
-    others: dict[str, NDArray[np.float32]] = {}
+    key = transfer.key_of(found)
+    others: dict[str, NDArray[Any]] = {}
     if smaller.low is not None and smaller.high is not None:
         if ranges is not None:
             tg.save(ranges, {"low": smaller.low, "high": smaller.high})
-        elif holds_several(target):
-            others = {f"{own}.low": smaller.low, f"{own}.high": smaller.high}
+        elif holds_several(transfer.target):
+            others = {f"{key}.low": smaller.low, f"{key}.high": smaller.high}
         else:
-            message(f"the ranges are not kept: {target} has no place for them, and --ranges names no file")
-    _write(source, target, natural(smaller), own, others, as_json)
+            message(f"the ranges are not kept: {transfer.target} cannot hold them; pass --ranges FILE")
+    transfer.write(natural(smaller), key, others)
 
 
 @command.command("migrate")

@@ -6,8 +6,9 @@ from typing import Literal
 
 import click
 
-from tensorglot.cli.options import as_json, counted, file_argument, reading_format, source_of
+from tensorglot.cli.options import as_json, file_argument, reading_format, source_of
 from tensorglot.cli.terminal import message, one_line, print_json, progress_bar
+from tensorglot.errors import counted
 
 __all__ = ["command"]
 

@@ -1,0 +1,15 @@
+"""One module or folder for each format, and the table of their specs with detection.
+
+    table           the specs, and which format a file is
+    bintensors      .bt, layouts 0 and 1
+    ztensor         .zt, versions 0.1, 1.x and 2
+    dynd            .dynd, values of any type
+    bson            .bson, a vector for each document
+    safetensors     .safetensors
+    npz, npy        NumPy's files
+    gguf            .gguf, read only
+    pt              what torch.save writes, read only, executing nothing
+
+A format is two functions and a spec: `read(source, options) -> Index` and
+`write(archive, options) -> iterator of chunks`. No module here imports another's.
+"""

@@ -128,9 +128,7 @@ def read(source: Source, options: ReadOptions) -> Index:
     magic = source.read_bytes(0, min(source.size, len(MAGIC)))
     inflated = bytearray() if magic == MAGIC else None
     limits = options.limits
-    found = scan(_documents(source, inflated, limits.gzip_ratio))
-    if len(found.names) > limits.tensors_or():
-        raise LimitError(f"{len(found.names)} vector fields pass Limits.tensors", rule="bson.limit.tensors")
+    found = scan(_documents(source, inflated, limits.gzip_ratio), limits)
     longest = max(found.names, key=len, default="")
     if len(longest.encode()) > limits.name_nbytes:
         raise LimitError("a name longer than Limits.name_nbytes allows", rule="bson.limit.name", tensor=longest)

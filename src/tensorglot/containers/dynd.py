@@ -2,40 +2,52 @@
 
     file = varint, that many bytes of type text | the serialized value
 
-A struct is an archive of its fields; any other value is an archive of one tensor,
-`data`. A tensor of that name alone is written so, and `strict` refuses a struct of it.
+Tensors are written in the first of three forms that can hold them:
+
+1. One tensor called `data` that is not a struct: its value.
+2. As many as one type has room for (64 KiB of text): a struct with a field for each.
+3. Any number: a value of `{tensors: var * {name: string, type: type, nbytes: int64},
+   values: bytes}`. `values` has the serialized value of each tensor, one after the
+   other and each of `nbytes`. A struct of tensors that had this very type is written
+   in this form, too.
+
+All are read, whatever form another would be; any other value is an archive of one
+tensor, `data`. `strict` accepts the form in which the tensors would be written.
 
 A field that is a block of elements is a dense tensor where it lies; every other is
-kept as its bytes until somebody asks. Elements of less than a byte take one each.
-Fields of a fixed size are found without reading them; one of another size is passed
-over to find the next.
+kept as its bytes until somebody asks. Elements of less than a byte take one each. In
+the first two forms fields of a fixed size are found without reading them, and one of
+another size is passed over to find the next; in the third the index says it all.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tensorglot.containers.table import UNNAMED, Container, ReadOptions, WriteOptions
-from tensorglot.dynd.codec.decode import skip
-from tensorglot.dynd.codec.encode import type_header
+from tensorglot.containers.table import UNNAMED, Container, ReadOptions, WriteOptions, check_header
+from tensorglot.dynd.codec.decode import decode, skip
+from tensorglot.dynd.codec.encode import measured, type_header, varint
 from tensorglot.dynd.codec.inputs import Stream
-from tensorglot.dynd.coerce.value import tensor_pieces
-from tensorglot.dynd.schema import plan_of
+from tensorglot.dynd.pieces import tensor_pieces
+from tensorglot.dynd.schema import Node, check_readable, plan_of
 from tensorglot.dynd.tensors import SERIALIZED, from_tensor
-from tensorglot.errors import FormatError, TruncatedError, UnsupportedError
+from tensorglot.dynd.value import Value
+from tensorglot.errors import FormatError, InputError, LimitError, TruncatedError, UnsupportedError
+from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE
-from tensorglot.model.index import Index, Layout, shape_columns
+from tensorglot.model.index import UNKNOWN, Index, Layout, shape_columns
 from tensorglot.model.payload import Chunk, Source
 from tensorglot.model.subbyte import UnpackedSubByte
-from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE
-from tensorglot.model.types.algebra import Struct, dense_parts, symbolic
-from tensorglot.model.types.base import Type
-from tensorglot.model.types.scan import TEXT_NBYTES
-from tensorglot.model.types.text import parse_canonical
+from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE, Tensor
+from tensorglot.model.types.algebra import Struct, dense, dense_parts, symbolic
+from tensorglot.model.types.base import Type, quote
+from tensorglot.model.types.text import parse, parse_canonical, text_of
 
 __all__ = ["CONTAINER"]
 
@@ -43,15 +55,35 @@ DTYPES: dict[str, str] = {row.name: row.name for row in TABLE}
 """DyND's names are ours."""
 
 _BYTES = BY_NAME["uint8"].code
+_TABLE = parse("{tensors: var * {name: string, type: type, nbytes: int64}, values: bytes}")
+_ROWS = parse("var * {name: string, type: string, nbytes: int64}")
+"""The rows of that, with texts that are parsed here, once for each type."""
+_LENGTH_NBYTES = 9
+"""Bytes of the longest varint."""
+_SLOW_PATH = {row.code for row in TABLE if row.packed or row.name == "bool" or row.numpy is None}
+"""Element types whose bytes are made or looked at one tensor at a time."""
+
+Field = tuple[str, Type]
+Spans = list[tuple[int, int]]
 
 
 def read(source: Source, options: ReadOptions) -> Index:
     type, begin = _header(source, options)
-    if options.strict and isinstance(type, Struct) and _is_single(type.fields):
-        raise FormatError(f"a value called '{UNNAMED}' stands alone, not in a struct", rule="dynd.strict", offset=0)
-    fields = type.fields if isinstance(type, Struct) else ((UNNAMED, type),)
-    spans = _spans(source, [field for _, field in fields], begin, options)
-    blocks = [_block(field) for _, field in fields]
+    if type == _TABLE:
+        fields, spans = _table(source, begin, options)
+    else:
+        fields = list(type.fields) if isinstance(type, Struct) else [(UNNAMED, type)]
+        spans = _spans(source, [field for _, field in fields], begin, options)
+    if options.strict and type != _whole_type(fields):
+        raise FormatError("these tensors are written in another form", rule="dynd.strict", offset=0)
+    return _index(fields, spans)
+
+
+def _index(fields: Sequence[Field], spans: Spans) -> Index:
+    known: dict[Type, tuple[int, tuple[int, ...]] | None] = {field: None for _, field in fields}
+    for field in known:
+        known[field] = _block(field)
+    blocks = [known[field] for _, field in fields]
     dims, dim_offsets = shape_columns(
         [(end - start,) if block is None else block[1] for block, (start, end) in zip(blocks, spans, strict=True)]
     )
@@ -77,9 +109,25 @@ def read(source: Source, options: ReadOptions) -> Index:
     )
 
 
-def _is_single(fields: Sequence[tuple[str, Type]]) -> bool:
+def _is_single(fields: Sequence[Field]) -> bool:
     """Whether values are written as one that has no name."""
     return len(fields) == 1 and fields[0][0] == UNNAMED and not isinstance(fields[0][1], Struct)
+
+
+def _whole_type(fields: Sequence[Field]) -> Type:
+    """The type of a file with these tensors."""
+    if _is_single(fields):
+        return fields[0][1]
+    nbytes = 0
+    for name, field in fields:
+        nbytes += len(quote(name)) + len(": ") + len(str(field)) + len(", ")
+        if nbytes > DEFAULT.type_nbytes:
+            return _TABLE
+    try:
+        parse(str(type := Struct(tuple(fields))))
+    except InputError:
+        return _TABLE
+    return type
 
 
 def _block(type: Type) -> tuple[int, tuple[int, ...]] | None:
@@ -90,36 +138,105 @@ def _block(type: Type) -> tuple[int, tuple[int, ...]] | None:
 
 def _header(source: Source, options: ReadOptions) -> tuple[Type, int]:
     """The type, and where the value begins."""
-    head = source.read_bytes(0, min(source.size, TEXT_NBYTES + 3))
-    length = at = 0
-    while True:
-        if at == len(head):
-            raise TruncatedError("the file ends within the length of the type", rule="dynd.truncated", offset=at)
-        length |= (head[at] & 127) << 7 * at
-        at += 1
-        if head[at - 1] < 128:
-            break
-        if at == 3:
-            raise FormatError("a type of too many characters", rule="dynd.type.length", offset=0)
-    if head[at - 1] == 0 and at > 1:
-        raise FormatError("a varint longer than its number needs", rule="dynd.varint.minimal", offset=0)
+    length, at = _length(source, 0)
+    if length > options.limits.type_nbytes:
+        raise LimitError("a type longer than Limits.type_nbytes allows", rule="dynd.type.length", offset=0)
     if length > source.size - at:
         raise TruncatedError("the file ends within the type", rule="dynd.truncated", offset=source.size)
+    return _data_type(source.read_bytes(at, length).decode("ascii", "replace"), options.limits, at), at + length
+
+
+def _data_type(text: str, limits: Limits, at: int) -> Type:
+    """The type of a canonical text that can have data."""
     try:
-        type = parse_canonical(head[at : at + length].decode("ascii", "replace"), options.limits)
+        type = parse_canonical(text, limits)
     except FormatError as error:
         error.offset = at
         raise
     if symbolic(type):
-        raise FormatError(f"{type!s:.60} is symbolic: it has no data", rule="dynd.symbolic", offset=at)
-    return type, at + length
+        raise FormatError(f"{text:.60} is symbolic: it has no data", rule="dynd.symbolic", offset=at)
+    return type
 
 
-def _spans(source: Source, types: list[Type], begin: int, options: ReadOptions) -> list[tuple[int, int]]:
+def _length(source: Source, begin: int) -> tuple[int, int]:
+    """A varint, and where it ends."""
+    head = source.read_bytes(begin, min(source.size - begin, _LENGTH_NBYTES))
+    length = 0
+    for i, byte in enumerate(head):
+        length |= (byte & 127) << 7 * i
+        if byte < 128:
+            if byte == 0 and i:
+                raise FormatError("a varint longer than its number needs", rule="dynd.varint.minimal", offset=begin)
+            return length, begin + i + 1
+    if len(head) == _LENGTH_NBYTES:
+        raise FormatError("a varint of more than nine bytes", rule="dynd.varint.long", offset=begin)
+    raise TruncatedError("the file ends within a length", rule="dynd.truncated", offset=source.size)
+
+
+def _table(source: Source, begin: int, options: ReadOptions) -> tuple[list[Field], Spans]:
+    """The third form: what its index says."""
+    limits = options.limits
+    stream = Stream(_Reader(source, begin, limits.header_nbytes))
+    try:
+        value = decode(stream, _ROWS, limits)
+    except FormatError as error:
+        error.offset = begin + (error.offset or 0)
+        raise
+    rows, names, texts, sizes = (value.plan.nodes[i] for i in (0, 2, 4, 6))
+    count = int(value.lists(rows).stops[0])
+    length, data = _length(source, begin + stream.base + stream.at)
+    if count > limits.tensors_or():
+        raise LimitError("more tensors than Limits.tensors allows", rule="dynd.limit.tensors", offset=begin)
+    nbytes = value.array(sizes)[:count].tolist()
+    edges = [data]
+    for size in nbytes:
+        edges.append(edges[-1] + size)
+    if min(nbytes, default=0) < 0 or edges[-1] != data + length or data + length > source.size:
+        raise FormatError("the sizes of the tensors are not that of the values", rule="dynd.table.size", offset=data)
+    if data + length != source.size:
+        raise FormatError("bytes behind the value", rule="dynd.trailing", offset=data + length)
+    fields = list(zip(_texts(value, names), _types(_texts(value, texts), nbytes, limits, begin), strict=True))
+    _check_names([name for name, _ in fields], options, begin)
+    return fields, list(pairwise(edges))
+
+
+def _texts(value: Value, node: Node) -> list[str]:
+    """The strings of a node, which are known to be UTF-8."""
+    starts, stops = value.lists(node)
+    data = value.array(node.child).tobytes()
+    return [data[a:b].decode() for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+
+
+def _types(texts: list[str], nbytes: list[int], limits: Limits, begin: int) -> list[Type]:
+    """The types of tensors, which have data, and of these the sizes that they say."""
+    known = {text: _data_type(text, limits, begin) for text in dict.fromkeys(texts)}
+    sizes = {text: _fixed_nbytes(type) for text, type in known.items()}
+    for text, size in zip(texts, nbytes, strict=True):
+        if sizes[text] not in (None, size):
+            raise FormatError(f"{size} bytes for a value of {text:.60}", rule="dynd.table.size", offset=begin)
+    return [known[text] for text in texts]
+
+
+def _fixed_nbytes(type: Type) -> int | None:
+    """The number of canonical bytes, where all values of a type have the same."""
+    block = dense_parts(type)
+    if block is None:
+        return plan_of(type).root.nbytes
+    return max(1, block[0].bits // 8) * math.prod(block[1])
+
+
+def _check_names(names: list[str], options: ReadOptions, begin: int) -> None:
+    if len(set(names)) < len(names):
+        raise FormatError("a name stands twice", rule="dynd.table.name", offset=begin)
+    if any(len(name.encode()) > options.limits.name_nbytes for name in names):
+        raise LimitError("a name longer than Limits.name_nbytes allows", rule="dynd.limit.name", offset=begin)
+
+
+def _spans(source: Source, types: list[Type], begin: int, options: ReadOptions) -> Spans:
     """Where each value begins and ends. The last one ends where the file does."""
     spans = []
     for i, type in enumerate(types):
-        nbytes = plan_of(type).root.nbytes
+        nbytes = _fixed_nbytes(type)
         if nbytes is not None:
             end = begin + nbytes
         elif i == len(types) - 1:
@@ -137,7 +254,7 @@ def _spans(source: Source, types: list[Type], begin: int, options: ReadOptions) 
 
 def _skipped(source: Source, type: Type, begin: int, options: ReadOptions) -> int:
     """The size of a value that is passed over."""
-    stream = Stream(_Reader(source, begin))
+    stream = Stream(_Reader(source, begin, source.size))
     try:
         skip(stream, type, options.limits)
     except FormatError as error:
@@ -148,13 +265,15 @@ def _skipped(source: Source, type: Type, begin: int, options: ReadOptions) -> in
 
 
 class _Reader:
-    """A source from some byte on, as a stream."""
+    """So many bytes of a source from some byte on, as a stream."""
 
-    def __init__(self, source: Source, at: int) -> None:
-        self.source, self.at = source, at
+    def __init__(self, source: Source, at: int, most: int) -> None:
+        self.source, self.at, self.end = source, at, at + most
 
     def read(self, nbytes: int, /) -> bytes:
         nbytes = min(nbytes, self.source.size - self.at)
+        if self.at + nbytes > self.end:
+            raise LimitError("an index longer than Limits.header_nbytes allows", rule="dynd.limit.header")
         self.at += nbytes
         return bytes(self.source.read(self.at - nbytes, nbytes))
 
@@ -169,17 +288,96 @@ def inspect(archive: Archive) -> Iterator[FormatError]:
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
-    tensors = [archive.tensor_at(i) for i in range(len(archive))]
-    fields = tuple((tensor.name, tensor.type) for tensor in tensors)
-    type = tensors[0].type if _is_single(fields) else Struct(fields)
-    if len(str(type)) > TEXT_NBYTES:
-        raise UnsupportedError(f"a type of more than {TEXT_NBYTES} characters", rule="dynd.type.length")
-    for tensor in tensors:
-        if tensor.attributes.keys() - {TYPE_ATTRIBUTE}:
-            raise UnsupportedError("dynd has no attributes", rule="save.attributes", tensor=tensor.name)
+    for position, attributes in archive.index.attributes.items():
+        if attributes.keys() - {TYPE_ATTRIBUTE}:
+            name = archive.index.names[position]
+            raise UnsupportedError("dynd has no attributes", rule="save.attributes", tensor=name)
+    plain = _plain_rows(archive)
+    types = _tensor_types(archive, plain)
+    names = list(archive.index.names)
+    type = _whole_type(list(zip(names, types, strict=True)))
     yield type_header(type)
-    for tensor in tensors:
-        yield from tensor_pieces(tensor)
+    if type == _TABLE:
+        yield from _table_head(archive, plain, names, types)
+    for begin, end in pairwise(_runs(plain)):
+        if plain[begin]:
+            yield from archive.chunks(_first_rows(archive)[begin:end])
+        else:
+            yield from tensor_pieces(archive.tensor_at(begin))
+
+
+def _first_rows(archive: Archive) -> NDArray[np.int64]:
+    rows = archive.index.first_rows
+    return np.arange(len(archive)) if rows is None else rows[:-1]
+
+
+def _plain_rows(archive: Archive) -> list[bool]:
+    """Which tensors are dense and at rest as they are serialized, so that many can be written at once."""
+    index = archive.index
+    slow = {*_SLOW_PATH, UNKNOWN}
+    codes = index.dtypes[_first_rows(archive)].tolist()
+    return [
+        not archive.verifier is not None and code not in slow and i not in index.layouts for i, code in enumerate(codes)
+    ]
+
+
+def _runs(plain: list[bool]) -> list[int]:
+    """Where runs of plain tensors begin, and every other tensor; and the end."""
+    return [i for i in range(len(plain)) if not (i and plain[i] and plain[i - 1])] + [len(plain)]
+
+
+def _tensor_types(archive: Archive, plain: list[bool]) -> list[Type]:
+    """The type of each tensor, of those of one kind the same object; one that a reader would refuse is refused."""
+    known: dict[tuple[int, tuple[int, ...]], Type] = {}
+    index, shapes = archive.index, archive.index.shapes
+    types = []
+    for position, row in enumerate(_first_rows(archive).tolist()):
+        kind = int(index.dtypes[row]), shapes[row]
+        type = known.get(kind) if plain[position] else archive.tensor_at(position).type
+        if type is None or not plain[position]:
+            type = type or dense(TABLE[kind[0]], kind[1])
+            _check_type(type, index.names[position])
+        if plain[position]:
+            known[kind] = type
+        types.append(type)
+    return types
+
+
+def _check_type(type: Type, name: str) -> None:
+    block = dense_parts(type)
+    if block is not None and 0 not in block[1] and len(block[1]) <= DEFAULT.rank:
+        return
+    try:
+        check_readable(type)
+        text_of(type)
+    except InputError as error:
+        error.tensor = name
+        raise
+
+
+def _table_head(archive: Archive, plain: list[bool], names: list[str], types: list[Type]) -> Iterator[Chunk]:
+    """The third form up to its values."""
+    sizes = archive.index.nbytes[_first_rows(archive)].tolist()
+    for i, fast in enumerate(plain):
+        if not fast:
+            sizes[i] = _value_nbytes(archive.tensor_at(i))
+    encoded = {id(type): str(type).encode() for type in types}
+    table = bytearray(varint(len(names)))
+    for name, type, size in zip(names, types, sizes, strict=True):
+        for text in (name.encode(), encoded[id(type)]):
+            table += varint(len(text)) + text
+        table += size.to_bytes(8, "little")
+    check_header(len(table), "dynd")
+    yield table
+    yield varint(sum(sizes))
+
+
+def _value_nbytes(tensor: Tensor) -> int:
+    """The number of canonical bytes of any tensor."""
+    nbytes = _fixed_nbytes(tensor.type)
+    if nbytes is not None:
+        return nbytes
+    return tensor.parts[SERIALIZED].nbytes if SERIALIZED in tensor.parts else measured(from_tensor(tensor))
 
 
 CONTAINER = Container(DTYPES, read, write, inspect=inspect)

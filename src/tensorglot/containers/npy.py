@@ -13,11 +13,10 @@ import numpy as np
 from tensorglot.containers.table import UNNAMED, Container, ReadOptions, WriteOptions
 from tensorglot.errors import FormatError, TruncatedError, UnsupportedError
 from tensorglot.model.archive import Archive
-from tensorglot.model.arranged import add_array
+from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
-from tensorglot.model.rows import Rows
 from tensorglot.model.subbyte import widened
 from tensorglot.wire import npy
 
@@ -33,15 +32,18 @@ def read(source: Source, options: ReadOptions) -> Index:
         raise TruncatedError(f"a header of {begin} bytes", rule="npy.header.length", offset=8)
     raw = source.read_bytes(0, begin)
     header = npy.parse(raw, "npy", max_rank=options.limits.rank)
+    if header.objects:
+        raise UnsupportedError(
+            "an array of Python objects is a pickle, which is never loaded", rule="npy.objects", offset=0
+        )
     if begin + header.nbytes > source.size:
         raise TruncatedError(f"the array ends at byte {begin + header.nbytes}", rule="npy.data.end", offset=source.size)
     if begin + header.nbytes < source.size:
         raise FormatError("bytes behind the array", rule="npy.data.trailing", offset=begin + header.nbytes)
     if options.strict and (header.dtype is None or raw != npy.build(header.dtype, header.shape)):
         raise FormatError("not the header that a writer makes", rule="npy.strict.header", offset=0)
-    rows = Rows(options.limits, "npy")
-    add_array(
-        rows,
+    builder = IndexBuilder(options.limits, "npy")
+    builder.add_array(
         UNNAMED,
         header.descr if header.dtype is None else BY_NAME[header.dtype],
         header.itemsize,
@@ -50,7 +52,7 @@ def read(source: Source, options: ReadOptions) -> Index:
         fortran_order=header.fortran_order,
         big_endian=header.big_endian,
     )
-    return rows.index("npy@1")
+    return builder.index("npy@1")
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:

@@ -1,7 +1,8 @@
 """NumPy's file of several arrays: a ZIP archive of `.npy` files, stored or deflated.
 
 The name of a tensor is that of its member without the suffix. A member that is no
-array is refused, and so is one of pickled objects. Written with no dates, in the
+array is refused. One of pickled objects is listed and noted, its checksum compared like
+any other, and never read. Written with no dates, in the
 order of names, with the arrays at multiples of 64 bytes, so the same tensors give the
 same bytes and can be mapped into memory.
 """
@@ -12,19 +13,29 @@ import math
 import threading
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, cast
 
 import numpy as np
 
 from tensorglot.containers.table import Container, ReadOptions, WriteOptions
-from tensorglot.errors import FormatError, InputError, TensorglotError, TruncatedError, UnsupportedError
+from tensorglot.errors import FormatError, InputError, TensorglotError, TruncatedError, UnsupportedError, escape
 from tensorglot.model.archive import Archive
-from tensorglot.model.arranged import add_array
+from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME, DType
-from tensorglot.model.index import Index
-from tensorglot.model.payload import PIECE_NBYTES, Buffer, Chunk, Encoded, Source, Span, as_bytes, buffers
-from tensorglot.model.rows import Rows
+from tensorglot.model.index import Index, Note
+from tensorglot.model.payload import (
+    PIECE_NBYTES,
+    Buffer,
+    Chunk,
+    Encoded,
+    Source,
+    Span,
+    as_bytes,
+    buffers,
+    inner_payload,
+)
 from tensorglot.model.subbyte import widened
 from tensorglot.wire import npy, ziparchive
 from tensorglot.wire.crc import crc32_of_rest
@@ -36,6 +47,8 @@ DTYPES: dict[str, str] = npy.DTYPES
 SUFFIX = ".npy"
 LEVEL = 6
 KEPT_NBYTES = 1 << 16
+OBJECTS = "object (pickled)"
+"""The element type of what is listed and never read."""
 
 
 class Deflated:
@@ -68,6 +81,29 @@ class Deflated:
         return Deflated, (self._header_nbytes, self._nbytes)
 
 
+@dataclass(frozen=True, slots=True)
+class Pickled:
+    """A codec: an array of Python objects. Only its checksum is ever looked at."""
+
+    inner: Deflated | None
+    nbytes: int
+
+    name = "pickle"
+
+    def below(self, payload: Encoded) -> Span | Encoded:
+        return inner_payload(payload, self.inner, self.nbytes)
+
+    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
+        raise UnsupportedError(_PICKLE, rule="npz.objects", offset=payload.begin, tensor=payload.tensor)
+
+    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
+        self.decode_into(payload, 0, memoryview(b""))
+        yield b""
+
+
+_PICKLE = "an array of Python objects is a pickle, which is never loaded"
+
+
 def _inflater(source: Source, begin: int, end: int, nbytes: int, tensor: str) -> Inflater:
     return Inflater(lambda at, wanted: source.read(begin + at, wanted), end - begin, nbytes, "npz", tensor)
 
@@ -82,25 +118,33 @@ def read(source: Source, options: ReadOptions) -> Index:
         fetch, source.size, rule="npz", max_members=limits.tensors_or(), max_directory=limits.header_nbytes
     )
     window = ziparchive.Window(fetch, source.size)
-    rows = Rows(limits, "npz")
+    builder = IndexBuilder(limits, "npz")
+    notes: list[Note] = []
     for member in members:
         name = member.name.removesuffix(SUFFIX)
         try:
             if name == member.name:
                 raise FormatError("a member that is no array", rule="npz.member")
-            _read_member(source, window, member, name, rows, limits.rank)
+            if _read_member(source, window, member, name, builder, limits.rank):
+                notes.append(Note("npz.objects", f"'{escape(name)}': {_PICKLE}"))
         except TensorglotError as error:
             error.tensor, error.offset = name, member.begin + (error.offset or 0)
             raise
-    index = rows.index("npz@1")
+    index = builder.index("npz@1", notes=notes)
     if options.strict:
         _check_canonical(source, index)
     return index
 
 
 def _read_member(
-    source: Source, window: ziparchive.Window, member: ziparchive.Member, name: str, rows: Rows, max_rank: int
-) -> None:
+    source: Source,
+    window: ziparchive.Window,
+    member: ziparchive.Member,
+    name: str,
+    builder: IndexBuilder,
+    max_rank: int,
+) -> bool:
+    """Adds a member to the index. True for one of pickled objects."""
     stored = member.method == ziparchive.STORED
     if stored:
         prefix = window(member.begin, min(npy.PREFIX_NBYTES, member.nbytes))
@@ -115,22 +159,39 @@ def _read_member(
     else:
         raw = prefix[:header_nbytes] + _inflated(inflater, max(0, header_nbytes - len(prefix)))
     header = npy.parse(raw, "npz", max_rank=max_rank)
-    if header_nbytes + header.nbytes != member.nbytes:
-        raise FormatError(
-            f"{member.nbytes - header_nbytes} bytes for an array of {header.nbytes}", rule="npz.data.size"
+    span = (member.begin + header_nbytes, member.end) if stored else (member.begin, member.end)
+    codec = None if stored else Deflated(header_nbytes, member.nbytes)
+    nbytes = member.nbytes - header_nbytes
+    checksum = f"crc32:0x{crc32_of_rest(member.crc32, raw, nbytes):08X}"
+    if header.objects:
+        pickled = Pickled(codec, nbytes)
+        builder.add(
+            name,
+            Row(
+                dtype=OBJECTS,
+                shape=header.shape,
+                begin=span[0],
+                end=span[1],
+                codec=pickled,
+                nbytes=nbytes,
+                checksum=checksum,
+            ),
         )
-    add_array(
-        rows,
+        return True
+    if header.nbytes != nbytes:
+        raise FormatError(f"{nbytes} bytes for an array of {header.nbytes}", rule="npz.data.size")
+    builder.add_array(
         name,
         header.descr if header.dtype is None else BY_NAME[header.dtype],
         header.itemsize,
         header.shape,
-        (member.begin + header_nbytes, member.end) if stored else (member.begin, member.end),
+        span,
         fortran_order=header.fortran_order,
         big_endian=header.big_endian,
-        codec=None if stored else Deflated(header_nbytes, member.nbytes),
-        checksum=f"crc32:0x{crc32_of_rest(member.crc32, raw, header.nbytes):08X}",
+        codec=codec,
+        checksum=checksum,
     )
+    return False
 
 
 def _inflated(inflater: Inflater, nbytes: int) -> bytes:

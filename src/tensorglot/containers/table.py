@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from tensorglot.arguments import as_path
 from tensorglot.errors import FormatError, InputError, UnsupportedError
 from tensorglot.limits import DEFAULT, TENSORS_MAX, Limits
 from tensorglot.model.archive import Archive
@@ -57,6 +58,11 @@ class PerTensor:
     default: str | None = None
     exceptions: Mapping[str, str | None] = field(default_factory=dict)
     """By name."""
+
+    def __post_init__(self) -> None:
+        for choice in (self.default, *self.exceptions.values()):
+            if choice is not None and not isinstance(choice, str):
+                raise InputError(f"a choice is a str or None, not {type(choice).__name__}", rule="save.choice")
 
     def of(self, name: str) -> str | None:
         return self.exceptions.get(name, self.default)
@@ -120,6 +126,8 @@ class Format:
     """Two tensors may have their bytes in one place."""
     compression: tuple[str, ...] = ()
     checksums: tuple[str, ...] = ()
+    fast_checksums: Mapping[str, str] = field(default_factory=dict)
+    """The checksum that is written unless a caller says otherwise, by version."""
     version_checksums: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Per-version override of `checksums`."""
     layouts: tuple[str, ...] = ("dense",)
@@ -206,6 +214,7 @@ TABLE: tuple[Format, ...] = (
         ties=True,
         compression=("zstd",),
         checksums=("crc32c", "sha256", "xxh3", "frame"),
+        fast_checksums={"0.1": "crc32c", "2": "xxh3"},
         version_checksums={"0.1": ("crc32c", "sha256", "frame"), "2": ("xxh3", "sha256", "frame")},
         layouts=("dense", "*"),
         notes={
@@ -303,6 +312,8 @@ def formats() -> tuple[Format, ...]:
 
 def named(text: str) -> tuple[Format, str | None]:
     """`bintensors` or `bintensors@1` to a spec and a version."""
+    if not isinstance(text, str):
+        raise InputError(f"a format is a str like 'ztensor@2', not {type(text).__name__}", rule="format.name")
     name, _, version = text.partition("@")
     spec = _BY_NAME.get(name)
     if spec is None:
@@ -317,7 +328,7 @@ def for_target(target: object, format: str | None) -> tuple[Format, str]:
     if format is not None:
         spec, version = named(format)
     else:
-        suffix = Path(target).suffix.lower() if isinstance(target, (str, os.PathLike)) else ""
+        suffix = Path(as_path(target)).suffix.lower() if isinstance(target, (str, os.PathLike)) else ""
         found = [spec for spec in TABLE if suffix in spec.suffixes and spec.writes]
         if not found:
             read = next((spec.name for spec in TABLE if suffix in spec.suffixes), None)

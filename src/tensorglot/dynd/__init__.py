@@ -11,13 +11,27 @@ back is a Tensor: `.numpy()`, `.tolist()`, `.awkward()`, `.arrow()`, `.cid()`. A
 given as a Type or as text; where none is given, `typeof(value)` says it.
 
 If bytes are accepted, serializing the result gives the same bytes again.
+
+    coerce          any value to a Tensor
+    export          a Tensor to NumPy, plain Python, a dense one
+    codec           columns to canonical bytes, and back
+    schema          a type as the tree of columns that its values have
+    value           one value, as these columns
+    columns         the same from the parts of a nested tensor, of which nothing is believed
+    tensors         values as tensors, and tensors as values
+    atoms           values of a fixed size; python_atoms: Python's numbers as these
+    match           whether a type is an instance of a symbolic one
+    pieces          the canonical bytes of a tensor, in bounded memory
+    merkle          links by hash
+    cbor, json      values as CBOR and as JSON
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+import reprlib
+from collections.abc import Iterator, Mapping, MutableMapping
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,24 +40,18 @@ from tensorglot.dynd import cbor
 from tensorglot.dynd.codec import inputs
 from tensorglot.dynd.codec.decode import decode
 from tensorglot.dynd.codec.encode import encoded, type_header
-from tensorglot.dynd.coerce.value import (
-    as_tensor,
-    as_type,
-    as_value,
-    is_block,
-    tensor_nbytes,
-    tensor_pieces,
-    typeof,
-    value_pieces,
-)
+from tensorglot.dynd.coerce.anything import as_type, coerce, typeof
 from tensorglot.dynd.export.numpy import to_numpy
 from tensorglot.dynd.export.python import to_python
-from tensorglot.dynd.merkle import Link, found_in
+from tensorglot.dynd.match import matches
+from tensorglot.dynd.merkle import Link, found_in, load_links, save_links
+from tensorglot.dynd.pieces import tensor_nbytes, tensor_pieces
+from tensorglot.dynd.schema import check_readable
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Value
-from tensorglot.errors import FormatError
-from tensorglot.limits import DEFAULT, Limits
-from tensorglot.model.tensor import Tensor
+from tensorglot.errors import FormatError, InputError
+from tensorglot.limits import DEFAULT, Limits, as_limits
+from tensorglot.model.tensor import NESTED, Tensor
 from tensorglot.model.types.algebra import ANY, Array
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse, text_of
@@ -71,7 +79,7 @@ __all__ = [
 ]
 
 
-Profile: TypeAlias = Literal["exchange", "dag"]
+Profile = Literal["exchange", "dag"]
 
 
 class Writable(Protocol):
@@ -82,19 +90,24 @@ class Writable(Protocol):
 
 def array(value: Any, type: Type | str | None = None) -> Tensor:
     """A value as a tensor in memory."""
-    return as_tensor(value, None if type is None else as_type(type))
+    return coerce(value, _as_type(type))
+
+
+def _as_type(type: Type | str | None) -> Type | None:
+    return None if type is None else as_type(type)
 
 
 def serialize(value: Any, type: Type | str | None = None) -> memoryview:
     """The canonical bytes of a value, without its type."""
-    wanted = None if type is None else as_type(type)
-    if is_block(value, wanted):
-        return _joined(as_tensor(value), b"")
-    return encoded(as_value(value, wanted)).data
+    return _bytes(coerce(value, _as_type(type)), b"")
 
 
-def _joined(tensor: Tensor, before: bytes) -> memoryview:
-    """All bytes of a dense tensor, in memory of their own."""
+def _bytes(tensor: Tensor, before: bytes) -> memoryview:
+    """All bytes of a tensor behind those given, in memory of their own."""
+    check_readable(tensor.type)
+    if tensor.layout != "dense":
+        data = encoded(from_tensor(tensor))
+        return np.concatenate([np.frombuffer(before, np.uint8), data]).data if before else data.data
     out = np.empty(len(before) + tensor_nbytes(tensor), np.uint8).data
     out[: len(before)] = before
     at = len(before)
@@ -109,26 +122,22 @@ def deserialize(data: Any, type: Type | str, *, limits: Limits = DEFAULT) -> Ten
     return to_tensor(_decoded(data, as_type(type), limits))
 
 
-def _decoded(data: Any, type: Type, limits: Limits) -> Value:
+def _decoded(data: Any, type: Type, limits: Limits, depth: int = 0) -> Value:
     source = inputs.Memory(data)
-    value = decode(source, type, limits)
+    value = decode(source, type, as_limits(limits), depth)
     source.finish()
     return value
 
 
 def pack(value: Any) -> memoryview:
     """A value as `array[Any]`: its type, and its bytes."""
-    if is_block(value, None):
-        tensor = as_tensor(value)
-        return _joined(tensor, type_header(tensor.type))
-    whole = as_value(value)
-    header = np.frombuffer(type_header(whole.plan.type), np.uint8)
-    return np.concatenate([header, encoded(whole)]).data
+    tensor = coerce(value)
+    return _bytes(tensor, type_header(tensor.type))
 
 
 def unpack(data: Any, *, limits: Limits = DEFAULT) -> Tensor:
     """The value in an `array[Any]`."""
-    value = _decoded(data, Array(ANY), limits)
+    value = _decoded(data, Array(ANY), limits, depth=-1)  # what `pack` adds is not counted
     return to_tensor(value.boxes(value.plan.root)[0])
 
 
@@ -137,19 +146,43 @@ def dump(value: Any, stream: Writable, type: Type | str | None = None) -> int:
 
     With the type `array[Any]` the value's own type is written before it.
     """
+    if not hasattr(stream, "write"):
+        raise InputError(f"a binary stream has write(), {_kind(stream)} has not", rule="dynd.stream")
     total = 0
-    for piece in value_pieces(value, None if type is None else as_type(type)):
+    for piece in _pieces(value, _as_type(type)):
         at = 0
         while at < len(piece):  # a raw stream may write less
-            written = stream.write(piece[at:])
+            try:
+                written = stream.write(piece[at:])
+            except TypeError as error:
+                raise InputError(f"{_kind(stream)} takes no bytes: {error}", rule="dynd.stream") from error
             at = at + written if isinstance(written, int) and 0 < written < len(piece) - at else len(piece)
         total += len(piece)
     return total
 
 
+def _pieces(value: Any, type: Type | None) -> Iterator[memoryview]:
+    """The canonical bytes of any value, in bounded memory: what goes into an `array[T]` is not made whole before."""
+    if isinstance(type, Array) and not (isinstance(value, Tensor) and value.layout == NESTED):
+        inner = coerce(value)
+        if not matches(type.element, inner.type):
+            raise InputError(f"{type} cannot hold a value of type {inner.type}", rule="dynd.array.type")
+        check_readable(inner.type)
+        yield memoryview(type_header(inner.type))
+        yield from tensor_pieces(inner)
+    else:
+        tensor = coerce(value, type)
+        check_readable(tensor.type)
+        yield from tensor_pieces(tensor)
+
+
 def load(stream: inputs.Readable, type: Type | str, *, limits: Limits = DEFAULT) -> Tensor:
     """Reads one value from a stream, and nothing that follows it."""
-    return to_tensor(decode(inputs.Stream(stream), as_type(type), limits))
+    return to_tensor(decode(inputs.Stream(stream), as_type(type), as_limits(limits)))
+
+
+def _kind(value: object) -> str:
+    return value.__class__.__name__
 
 
 def to_cbor(
@@ -161,13 +194,17 @@ def to_cbor(
     limits: Limits = DEFAULT,
 ) -> bytes:
     """A value as CBOR: for exchange, or as a DAG-CBOR node, with its bytes in it or in a store."""
-    if profile == "exchange":
-        return cbor.to_exchange(as_value(value, None if type is None else as_type(type)), limits)
+    _check_profile(profile)
     tensor = array(value, type)
+    text_of(tensor.type)  # a type that no reader takes is refused
+    check_readable(tensor.type)
+    if profile == "exchange":
+        return cbor.to_exchange(from_tensor(tensor), as_limits(limits))
     if store is None:
         data = bytes(serialize(tensor))
         return cbor.to_dag(tensor.type, data, len(data))
-    link, size = data_cid(tensor_pieces(tensor), lambda cid, block: store.__setitem__(cid, bytes(block)))
+    save_links(tensor, store)
+    link, size = data_cid(tensor_pieces(tensor), store.__setitem__)
     return cbor.to_dag(tensor.type, link, size)
 
 
@@ -180,14 +217,26 @@ def from_cbor(
     limits: Limits = DEFAULT,
 ) -> Tensor:
     """The value of CBOR bytes. They say its type; one that is given must be the same."""
+    _check_profile(profile)
+    wanted = None if type is None else as_type(type)
+    limits = as_limits(limits)
     raw = inputs.Memory(data).window.tobytes()
+    content: bytes | memoryview
     if profile == "exchange":
         found, content = cbor.from_exchange(raw, limits)
     else:
         found, content = cbor.from_dag(raw, None if store is None else partial(found_in, store), limits)
-    if type is not None and as_type(type) != found:
-        raise FormatError(f"a value of type {found}, not {as_type(type)}", rule="dynd.cbor.type")
-    return to_tensor(_decoded(content, found, limits))
+    if wanted not in (None, found):
+        raise FormatError(f"a value of type {found}, expected {wanted}", rule="dynd.cbor.type")
+    value = _decoded(content, found, limits)
+    return to_tensor(value if store is None else load_links(value, store))
+
+
+def _check_profile(profile: str) -> None:
+    if not isinstance(profile, str) or profile not in get_args(Profile):
+        raise InputError(
+            f"profile is one of {', '.join(get_args(Profile))}, not {reprlib.repr(profile)}", rule="dynd.cbor.profile"
+        )
 
 
 def tolist(tensor: Tensor) -> Any:

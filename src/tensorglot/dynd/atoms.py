@@ -18,15 +18,16 @@ from tensorglot.errors import InputError
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.types.algebra import Complex, FixedBytes, FixedString, Merkle, Scalar, Void
 from tensorglot.model.types.base import Type
+from tensorglot.model.types.temporal import Date, Decimal, Time, Unit
 
 __all__ = ["ATOM_TYPES", "BYTE", "CID_NBYTES", "Atom", "atom_of"]
 
 CID_NBYTES = 36
 """CIDv1 of a BLAKE3-256 hash: version, codec, hash and its length, 32 bytes."""
 
-ATOM_TYPES = (Scalar, Complex, FixedBytes, FixedString, Merkle, Void)
+ATOM_TYPES = (Scalar, Complex, FixedBytes, FixedString, Merkle, Void, Date, Unit, Decimal)
 
-Check = Literal["any", "limit", "text", "cid"]
+Check = Literal["any", "limit", "text", "cid", "time", "decimal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,10 @@ class Atom:
     check: Check = "any"
     limit: int = 0
     """Of the check "limit": the first byte value that is not allowed."""
+    optional: bool = False
+    """Whether values stand in an option, where the sentinel passes the check."""
     sentinel: bytes | None = None
-    """The bytes that stand for missing."""
+    """The bytes that stand for missing, in an option."""
 
     @property
     def base(self) -> np.dtype[Any]:
@@ -56,7 +59,7 @@ class Atom:
 _BYTE_ROW = BY_NAME["uint8"]
 BYTE = Atom(Scalar(_BYTE_ROW), _BYTE_ROW)
 
-# formats.md §3, "Missing values". The others have a flag byte.
+# docs/dynd-format.md, "Missing values". The others have a flag byte.
 _SENTINELS: dict[str, bytes] = {
     "bool": b"\x02",
     **{f"int{bits}": bytes(bits // 8 - 1) + b"\x80" for bits in (8, 16, 32, 64, 128)},
@@ -81,6 +84,13 @@ def atom_of(type: Type) -> Atom:
         return Atom(type, _BYTE_ROW, (CID_NBYTES,), check="cid")
     if isinstance(type, Void):
         return Atom(type, _BYTE_ROW, (0,), sentinel=b"")
+    if isinstance(type, Date):
+        return Atom(type, BY_NAME["int32"], sentinel=_SENTINELS["int32"])
+    if isinstance(type, Unit):
+        check: Check = "time" if isinstance(type, Time) else "any"
+        return Atom(type, BY_NAME["int64"], check=check, sentinel=_SENTINELS["int64"])
+    if isinstance(type, Decimal):
+        return Atom(type, _BYTE_ROW, (16,), check="decimal", sentinel=_SENTINELS["int128"])
     raise InputError(f"{type} has no fixed size", rule="dynd.symbolic")
 
 

@@ -13,12 +13,11 @@ Both decoders accept exactly what the encoders write.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tensorglot.dynd.codec.encode import encoded
+from tensorglot.dynd.codec.encode import encoded, varint
 from tensorglot.dynd.codec.packing import packed_bytes
 from tensorglot.dynd.python_atoms import array_to_atoms
 from tensorglot.dynd.schema import Kind, Node
@@ -28,10 +27,9 @@ from tensorglot.limits import Limits
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.types.algebra import Bytes, Fixed, Scalar, Storage, String, Struct, Tuple, Void, leading, symbolic
 from tensorglot.model.types.base import Type
-from tensorglot.model.types.scan import TEXT_NBYTES
 from tensorglot.model.types.text import parse_canonical, text_of
 from tensorglot.wire import cbor
-from tensorglot.wire.cid import CID, data_blocks, decode_node, encode_node
+from tensorglot.wire.cid import CID, data_bytes, decode_node, encode_node
 
 __all__ = ["from_dag", "from_exchange", "is_native", "to_dag", "to_exchange"]
 
@@ -58,6 +56,8 @@ _PROFILE = cbor.Profile(
     tags=frozenset({TAG, C_ORDER, F_ORDER, *_BY_TAG}),
     depth=32,
 )
+MOST_DEPTH = 128
+"""However deep the caller lets CBOR nest, values nest no deeper: each level costs Python's stack."""
 
 
 def is_native(type: Type) -> bool:
@@ -94,7 +94,11 @@ def to_exchange(value: Value, limits: Limits) -> bytes:
     text = text_of(value.plan.type)
     native = is_native(value.plan.type)
     item = _native(value, value.plan.root) if native else cbor.Tag(TAG, [text, encoded(value).tobytes()])
-    return cbor.encode(item, replace(_PROFILE, depth=limits.cbor_depth))
+    return cbor.encode(item, _profile(limits))
+
+
+def _profile(limits: Limits) -> cbor.Profile:
+    return cbor.with_depth(_PROFILE, min(limits.cbor_depth, MOST_DEPTH))
 
 
 def _native(value: Value, node: Node) -> Any:
@@ -126,11 +130,11 @@ def _typed(value: Value, node: Node) -> cbor.Tag:
 
 def from_exchange(data: bytes, limits: Limits) -> tuple[Type, bytes]:
     """The type and the serialized bytes of a value in CBOR for exchange."""
-    item = cbor.decode(data, replace(_PROFILE, depth=limits.cbor_depth))
+    item = cbor.decode(data, _profile(limits))
     tagged = isinstance(item, cbor.Tag) and item.number == TAG
     type, raw = _dynd(*_pair(item), limits) if tagged else _item(item, limits)
-    if len(str(type)) > TEXT_NBYTES:
-        raise LimitError("a type of too many characters", rule="dynd.type.length")
+    if len(str(type)) > limits.type_nbytes:
+        raise LimitError("a type longer than Limits.type_nbytes allows", rule="dynd.type.length")
     return type, b"".join(raw)
 
 
@@ -152,7 +156,7 @@ def _item(item: Any, limits: Limits) -> tuple[Type, list[bytes]]:
         return _FLOAT64, [np.float64(item).tobytes()]
     if isinstance(item, str | bytes):
         raw = item.encode() if isinstance(item, str) else item
-        return String() if isinstance(item, str) else Bytes(), [_varint(len(raw)), raw]
+        return String() if isinstance(item, str) else Bytes(), [varint(len(raw)), raw]
     if isinstance(item, dict):
         inner = [_item(each, limits) for each in item.values()]
         type: Type = Struct(tuple(zip(item, (t for t, _ in inner), strict=True)))
@@ -160,14 +164,6 @@ def _item(item: Any, limits: Limits) -> tuple[Type, list[bytes]]:
         inner = [_item(each, limits) for each in item]
         type = Tuple(tuple(t for t, _ in inner))
     return type, [piece for _, raw in inner for piece in raw]
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*out, number])
 
 
 def _tagged(item: cbor.Tag, limits: Limits) -> tuple[Type, list[bytes]]:
@@ -222,7 +218,7 @@ def to_dag(type: Type, data: bytes | CID, size: int) -> bytes:
     return encode_node({"data": data, "dynd": 1, "size": size, "type": text_of(type)})
 
 
-def from_dag(block: bytes, fetch: Callable[[CID], Any] | None, limits: Limits) -> tuple[Type, bytes]:
+def from_dag(block: bytes, fetch: Callable[[CID], Any] | None, limits: Limits) -> tuple[Type, bytes | memoryview]:
     """The type and the serialized bytes of a value in DAG-CBOR. `fetch` gets the blocks of what is linked."""
     node = decode_node(block)
     if not isinstance(node, dict) or node.keys() != {"data", "dynd", "size", "type"}:
@@ -234,9 +230,9 @@ def from_dag(block: bytes, fetch: Callable[[CID], Any] | None, limits: Limits) -
     if isinstance(data, CID):
         if fetch is None:
             raise InputError("the data is linked: give a store", rule="dynd.cbor.link")
-        data = b"".join(bytes(piece) for piece in data_blocks(data, fetch))
-    if not isinstance(data, bytes) or len(data) != size:
-        raise _refuse("the data has not the size that the node says", "node")
+        data = data_bytes(data, fetch, size)
+    if not isinstance(data, bytes | memoryview) or len(data) != size:
+        raise _refuse(f"the data does not have the {size} bytes that the node says", "node")
     return _data_type(text, limits), data
 
 

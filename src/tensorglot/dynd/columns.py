@@ -20,13 +20,15 @@ from tensorglot.dynd.codec.check import first_fault
 from tensorglot.dynd.codec.decode import decode
 from tensorglot.dynd.codec.encode import measured
 from tensorglot.dynd.codec.inputs import Memory as Input
+from tensorglot.dynd.match import matches
 from tensorglot.dynd.schema import Kind, Node, check_shape, plan_of
 from tensorglot.dynd.value import Column, Lists, Positions, Value, child_need, lists_of
 from tensorglot.errors import FormatError, LimitError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.payload import Encoded, Memory
 from tensorglot.model.tensor import Part, Tensor
-from tensorglot.model.types.algebra import ANY, Array
+from tensorglot.model.types.algebra import ANY, Array, Merkle, symbolic
+from tensorglot.model.types.base import Type
 
 __all__ = ["from_parts"]
 
@@ -117,7 +119,18 @@ def _boxes(tensor: Tensor, node: Node) -> list[Value]:
     raw = data.reshape(-1).view(np.uint8)
     if len(offsets) == 0 or offsets[0] < 0 or offsets[-1] > len(raw) or (np.diff(offsets) < 0).any():
         raise FormatError(f"{node.path or 'the root'} points outside its bytes", rule="dynd.range", tensor=tensor.name)
-    return [_unboxed(raw[start:stop]) for start, stop in pairwise(offsets.tolist())]
+    boxes = [_unboxed(raw[start:stop]) for start, stop in pairwise(offsets.tolist())]
+    for box in boxes:
+        if not _fits(node.type, box.plan.type):
+            raise FormatError(f"a {box.plan.type} in {node.type}", rule="dynd.array.type", tensor=tensor.name)
+    return boxes
+
+
+def _fits(holder: Type, type: Type) -> bool:
+    """Whether an `array[K]` may hold values of a type. Links of `merkle[K]` are kept as values of `merkle[T]`."""
+    if isinstance(holder, Merkle):
+        return isinstance(type, Merkle) and not symbolic(type.element) and matches(holder.element, type.element)
+    return isinstance(holder, Array) and matches(holder.element, type)
 
 
 def _unboxed(data: NDArray[np.uint8]) -> Value:
@@ -141,11 +154,11 @@ def _check(value: Value, needs: list[int], tensor: Tensor) -> None:
             raise FormatError(
                 f"{node.path or 'the root'} points outside its elements", rule="dynd.range", tensor=tensor.name
             )
-    fault = first_fault(value, DEFAULT)
-    if fault is not None:
-        raise FormatError(fault.message, rule=fault.rule, tensor=tensor.name)
     if _may_share(value, tensor) and _weight(value, needs) > max(_MOST_NBYTES, _MOST_PER_STORED * tensor.nbytes):
         raise LimitError("lists that share elements, and are vast without", rule="dynd.shared", tensor=tensor.name)
+    fault = first_fault(value, DEFAULT)
+    if fault is not None:
+        raise (LimitError if fault.limit else FormatError)(fault.message, rule=fault.rule, tensor=tensor.name)
 
 
 def _may_share(value: Value, tensor: Tensor) -> bool:

@@ -5,25 +5,30 @@ The type decides how JSON is read. What JSON does not have is written so:
     bytes     {"$hex": "00ff"}           complex   [real, imaginary]
     NaN, ±∞   "NaN" "Infinity" …         type      its text
     float128  {"$hex": …}                bits      "0x7ff00000000007a2", only read
-    array[T]  {"$type": …, "$value": …}  merkle    the CID
+    array[T]  {"$type": …, "$value": …}  merkle    the CID; merkle[Any] as array[merkle[T]]
+    dates, times and durations: ISO 8601 text; decimals: text; a map: a list of pairs
 """
 
 from __future__ import annotations
 
 import json
 import math
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
 
-from tensorglot.dynd.coerce.value import as_tensor, typeof
+from tensorglot.dynd.coerce.anything import coerce, typeof
 from tensorglot.dynd.export.python import to_python
 from tensorglot.dynd.merkle import Link
+from tensorglot.dynd.temporal import from_iso, to_iso
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.errors import InputError
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.types.algebra import Complex, Fixed, Option, Pointer, Scalar, Storage, Struct, Tuple, Var
+from tensorglot.model.types.algebra import Complex, Fixed, Map, Option, Pointer, Scalar, Storage, Struct, Tuple, Var
 from tensorglot.model.types.base import Type
+from tensorglot.model.types.temporal import Date, Unit
+from tensorglot.model.types.temporal import Decimal as DecimalType
 from tensorglot.model.types.text import parse
 
 __all__ = ["from_json", "to_json"]
@@ -33,7 +38,7 @@ _NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 def to_json(tensor: Tensor) -> Any:
     """A value that `json.dumps(…, allow_nan=False)` takes."""
-    return _plain(to_python(from_tensor(tensor), to_tensor))
+    return _plain(to_python(from_tensor(tensor), to_tensor, to_tensor))
 
 
 def _plain(value: Any) -> Any:
@@ -49,6 +54,10 @@ def _plain(value: Any) -> Any:
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, Tensor):
         return {"$type": str(value.type), "$value": to_json(value)}
+    if isinstance(value, Decimal):
+        return str(value)
+    if (text := to_iso(value)) is not None:
+        return text
     return str(value.cid) if isinstance(value, Link) else str(value) if isinstance(value, Type) else value
 
 
@@ -77,7 +86,7 @@ def from_json(text: str | bytes, type: Type | None = None) -> Tensor:
         if isinstance(error, InputError):
             raise
         raise InputError(f"no JSON that can be read: {error}", rule="dynd.json") from error
-    return as_tensor(value, typeof(value) if type is None else type)
+    return coerce(value, typeof(value) if type is None else type)
 
 
 def _unquoted(value: Any) -> Any:
@@ -98,7 +107,7 @@ def _special(value: dict[str, Any]) -> Any | None:
             raise InputError("$hex is followed by hexadecimal digits", rule="dynd.json") from error
     if value.keys() == {"$type", "$value"}:
         type = parse(str(value["$type"]))
-        return as_tensor(_typed(value["$value"], type), type)
+        return coerce(_typed(value["$value"], type), type)
     return None
 
 
@@ -112,6 +121,8 @@ def _typed(value: Any, type: Type) -> Any:
             return complex(real, imaginary)
         if isinstance(type, Fixed | Var):
             return [_typed(item, type.element) for item in value]
+        if isinstance(type, Map):
+            return [_typed(item, Tuple(type.children)) for item in value]
         if isinstance(type, Tuple) and len(value) == len(type.elements):
             return tuple(map(_typed, value, type.elements))
         return value
@@ -121,9 +132,21 @@ def _typed(value: Any, type: Type) -> Any:
             return {name: _typed(item, fields[name]) if name in fields else item for name, item in value.items()}
         special = _special(value)
         return value if special is None else special
-    if isinstance(value, str) and isinstance(type, Scalar):
-        return _number(value, type)
-    return value
+    return _read(value, type) if isinstance(value, str) else value
+
+
+def _read(text: str, type: Type) -> Any:
+    """Text that stands for what JSON does not have."""
+    if isinstance(type, Scalar):
+        return _number(text, type)
+    if isinstance(type, Date | Unit):
+        return from_iso(type, text)
+    if not isinstance(type, DecimalType):
+        return text
+    try:
+        return Decimal(text)
+    except InvalidOperation as error:
+        raise InputError(f"{text!r:.60} is no value of {type}", rule="dynd.value") from error
 
 
 def _number(text: str, type: Scalar) -> Any:

@@ -1,16 +1,38 @@
 """Whether a type is an instance of a symbolic one: what `array[T]` may hold.
 
-A type variable stands for one type (or size) wherever it occurs, `Any` for any type
-and `Fixed` for any size anywhere. `...` in a run of dimensions takes what the others
-leave.
+A type variable stands for one type (or size) wherever it occurs. A kind stands for any
+of its types, another one each time:
+
+    Any       every type                Bool      bool
+    Int       int1 … int128             UInt      uint1 … uint128
+    Float     float16 … float128, bfloat16 and the floats of 8, 6 and 4 bits
+    Complex   complex[T]                String    string, fixed_string[N], char
+    Bytes     bytes, bytes[N]           Scalar    what has no dimension outside: no `N *`,
+    Fixed     any size, as a dimension            `var *`, storage or map, also behind ? and pointer
+
+`?T` and `pointer[T]` are of no kind but Any and Scalar. `...` in a run of dimensions
+takes what the others leave.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tensorglot.model.types.algebra import (
+    Array,
+    Bytes,
+    Char,
+    Complex,
     Fixed,
+    FixedBytes,
+    FixedString,
     Function,
+    Map,
+    Option,
+    Pointer,
+    Scalar,
     Storage,
+    String,
     Struct,
     Symbol,
     SymbolicDim,
@@ -20,9 +42,37 @@ from tensorglot.model.types.algebra import (
 )
 from tensorglot.model.types.base import Type
 
-__all__ = ["matches"]
+__all__ = ["holds", "matches"]
 
 _DIMS = (Fixed, Var, SymbolicDim)
+
+
+def _is_scalar(type: Type) -> bool:
+    while isinstance(type, Option | Pointer):
+        type = type.element
+    return not isinstance(type, Fixed | Var | Storage | Map)
+
+
+def _named(*beginnings: str) -> Callable[[Type], bool]:
+    return lambda given: isinstance(given, Scalar) and given.dtype.name.startswith(beginnings)
+
+
+_KINDS: dict[str, Callable[[Type], bool]] = {
+    "Any": lambda _: True,
+    "Bool": _named("bool"),
+    "Int": _named("int"),
+    "UInt": _named("uint"),
+    "Float": _named("float", "bfloat"),
+    "Complex": lambda given: isinstance(given, Complex),
+    "String": lambda given: isinstance(given, String | FixedString | Char),
+    "Bytes": lambda given: isinstance(given, Bytes | FixedBytes),
+    "Scalar": _is_scalar,
+}
+
+
+def holds(type: Type, inner: Type) -> bool:
+    """Whether a type is an `array[T]` that may hold values of another."""
+    return isinstance(type, Array) and matches(type.element, inner)
 
 
 def matches(pattern: Type, type: Type) -> bool:
@@ -32,7 +82,8 @@ def matches(pattern: Type, type: Type) -> bool:
     while stack:
         wanted, given = stack.pop()
         if isinstance(wanted, Symbol):
-            if wanted.name != "Any" and bound.setdefault(wanted.name, given) != given:
+            kind = _KINDS.get(wanted.name)
+            if not (bound.setdefault(wanted.name, given) == given if kind is None else kind(given)):
                 return False
         elif not symbolic(wanted):
             if wanted != given:

@@ -1,108 +1,308 @@
 """Links: values of `merkle[T]`, which are named by the hash of their bytes instead of being there.
 
-    empty     names nothing yet
-    mutable   has a value, and no name
-    lazy      has a name only: what comes out of serialized bytes
-    frozen    has both
+    empty     neither a value nor a CID
+    mutable   a value, which may still change, and no CID
+    lazy      a CID, and perhaps the store to load its value from: what comes out of serialized bytes
+    frozen    both, for good
+
+A link only ever goes on: empty → mutable → frozen, lazy → frozen. To freeze is to
+serialize the value into memory of the link's own, and to hash that: a frozen link never
+follows the array that it was made from, and its value is read-only.
+
+The serialized form of a value contains the CIDs of the links in it, so these are frozen
+first. A link that leads back to itself would need a hash that contains itself: the
+graph of links has no cycles, by construction.
 
 A store is any mapping from CIDs to blocks. It holds the plain serialized bytes; the
-type lives in the link.
+type lives in the link. `LinkArray` is how columns of CIDs remember what is known of the
+values, so that freezing finds what is inside and touching an inner link loads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from functools import partial
+from threading import RLock
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tensorglot.errors import InputError, TensorNotFound
+from tensorglot.dynd.atoms import CID_NBYTES
+from tensorglot.dynd.codec.decode import decode
+from tensorglot.dynd.codec.inputs import Memory
+from tensorglot.dynd.match import matches
+from tensorglot.dynd.schema import Kind, Node, plan_of
+from tensorglot.dynd.tensors import from_tensor, to_tensor
+from tensorglot.dynd.value import Column, Lists, Value
+from tensorglot.errors import FormatError, InputError, IntegrityError, TensorNotFound, escape
+from tensorglot.limits import DEFAULT
 from tensorglot.model.tensor import Tensor
+from tensorglot.model.types.algebra import Array, Merkle, symbolic, walk
 from tensorglot.model.types.base import Type
-from tensorglot.wire.cid import CID, data_blocks, data_cid
+from tensorglot.wire.cid import CID, data_bytes, data_cid
 
-__all__ = ["Link", "found_in"]
+__all__ = ["Link", "LinkArray", "found_in", "load_links", "save_links"]
+
+State = Literal["empty", "mutable", "lazy", "frozen"]
 
 
 class Link:
-    """A value of `merkle[T]`, in one of its four states."""
+    """A value of `merkle[T]`, in one of its four states. Threads may share it."""
 
-    __slots__ = ("_cid", "_tensor", "type")
+    __slots__ = ("_cid", "_lock", "_store", "_tensor", "_type")
 
-    def __init__(self, type: Type, cid: CID | None = None, tensor: Tensor | None = None) -> None:
-        self.type = type
-        self._cid = cid
-        self._tensor = tensor
+    def __init__(self, type: Type | str, cid: CID | str | None = None, store: Mapping[CID, Any] | None = None) -> None:
+        """An empty link to values of a type, or a lazy one to what a CID names."""
+        from tensorglot.dynd.coerce.anything import as_type
+
+        self._type = as_type(type)
+        self._cid = CID.parse(cid) if isinstance(cid, str) else cid
+        self._store = store
+        self._tensor: Tensor | None = None
+        self._lock = RLock()
+        if cid is not None and symbolic(self._type):
+            raise InputError(f"a CID does not say its type: name it instead of {self._type}", rule="dynd.symbolic")
 
     @classmethod
     def to(cls, value: Any, type: Type | str | None = None) -> Link:
-        """A mutable link to a value."""
-        from tensorglot.dynd import array
-
-        tensor = array(value, type)
-        return cls(tensor.type, None, tensor)
+        """A mutable link to a value. An array is shared until the link is frozen."""
+        link = cls("Any" if type is None else type)
+        link.set(value)
+        return link
 
     @property
-    def state(self) -> Literal["empty", "mutable", "lazy", "frozen"]:
+    def type(self) -> Type:
+        """Of the value. An empty link may have a symbolic one, which its value must match."""
+        return self._type
+
+    @property
+    def state(self) -> State:
         if self._tensor is None:
             return "empty" if self._cid is None else "lazy"
         return "mutable" if self._cid is None else "frozen"
 
     @property
     def cid(self) -> CID:
-        """The name. A mutable link freezes when it is asked for it."""
-        if self._cid is None:
-            return self.freeze()
-        return self._cid
+        """The name of the value. A mutable link is frozen when it is asked for it."""
+        return self.freeze() if self._cid is None else self._cid
 
     @property
     def value(self) -> Tensor:
-        """The value of a mutable or frozen link."""
-        if self._tensor is None:
-            raise InputError(f"the link is {self.state}: load its value from a store first", rule="dynd.merkle.state")
-        return self._tensor
+        """The value. That of a lazy link is loaded from the store that the link came from."""
+        return self.load() if self._tensor is None else self._tensor
 
     def set(self, value: Any) -> None:
-        """Gives a link another value; it is mutable then."""
-        from tensorglot.dynd import array
-
-        self._tensor, self._cid = array(value, self.type), None
+        """Gives an empty or mutable link a value, and a lazy one the value that it names; no other is accepted."""
+        tensor = _as_tensor(value, self._type)
+        with self._lock:
+            if self.state == "frozen":
+                raise InputError("a frozen link keeps its value: make another with Link.to", rule="dynd.merkle.state")
+            if self._cid is not None:
+                tensor, cid = _owned(tensor)
+                if cid != self._cid:
+                    raise IntegrityError(f"the value has the CID {cid}, the link {self._cid}", rule="dynd.merkle.value")
+            self._tensor, self._type = tensor, tensor.type
 
     def freeze(self, store: MutableMapping[CID, bytes] | None = None) -> CID:
-        """Names the value by its bytes, and puts these into a store if one is given."""
-        from tensorglot.dynd.coerce.value import tensor_pieces
+        """Names the value by its bytes. A store is given all blocks that can be reached, inner links first.
 
-        sink = None if store is None else lambda cid, block: store.__setitem__(cid, bytes(block))
-        self._cid, _ = data_cid(tensor_pieces(self.value), sink)
+        A lazy link that came without a store leads nowhere, and only its CID is stored.
+        """
+        with self._lock:
+            if self._cid is None:
+                if self._tensor is None:
+                    raise InputError("an empty link has no value to freeze: set one", rule="dynd.merkle.state")
+                self._tensor, self._cid = _owned(self._tensor)
+        if store is not None:
+            _save([self], store)
         return self._cid
 
-    def load(self, store: Mapping[CID, Any]) -> Tensor:
-        """The value, from a store where the link is lazy. The bytes are checked against the name."""
-        from tensorglot.dynd import deserialize
-
-        if self._tensor is None:
-            blocks = [bytes(block) for block in data_blocks(self.cid, lambda cid: found_in(store, cid))]
-            data = np.frombuffer(b"".join(blocks), np.uint8)
-            self._tensor = deserialize(data, self.type)
-        return self._tensor
+    def load(self, store: Mapping[CID, Any] | None = None) -> Tensor:
+        """The value. A lazy link loads it from the store, or the one that it came from, and checks it."""
+        with self._lock:
+            if self._tensor is None:
+                source = self._store if store is None else store
+                if self._cid is None or source is None:
+                    hint = "set a value" if self._cid is None else "load its value from a store"
+                    raise InputError(f"the link is {self.state}: {hint} first", rule="dynd.merkle.state")
+                self._tensor, self._store = _loaded(self._type, self._cid, source), None
+            return self._tensor
 
     def __bytes__(self) -> bytes:
         return bytes(self.cid)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Link) and (self.type, self.cid) == (other.type, other.cid)
+        if not isinstance(other, Link):
+            return NotImplemented
+        named = self._cid is not None and self._cid == other._cid
+        return self is other or (named and self._type == other._type)
 
     def __hash__(self) -> int:
-        return hash((self.type, self.cid))
+        """Freezes a mutable link: a key must not change."""
+        return hash((self._type, self.cid))
 
     def __repr__(self) -> str:
         name = "" if self._cid is None else f", {self._cid}"
-        return f"Link({self.type}, {self.state}{name})"
+        return f"Link({escape(str(self._type))}, {self.state}{name})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self._type, self._cid, self._store, self._tensor)
+
+    def _inner(self) -> Iterator[Link]:
+        """The links in the value of a frozen link."""
+        return _links_in(from_tensor(self.value)) if _may_link(self._type) else iter(())
+
+    def _leads_beyond(self, store: Mapping[CID, Any]) -> bool:
+        """Whether there is a value that a store does not have yet."""
+        if self._tensor is None and (self._store is None or self._store is store):
+            return False
+        return _may_link(self._type) or self.cid not in store
+
+
+def _restored(type: Type, cid: CID | None, store: Mapping[CID, Any] | None, tensor: Tensor | None) -> Link:
+    link = Link(type, cid, store)
+    if tensor is not None:
+        link.set(tensor)
+    return link
+
+
+class LinkArray(np.ndarray[Any, np.dtype[np.uint8]]):
+    """The CIDs of links, 36 bytes each along the last axis, and what is known of their values. Views know it too."""
+
+    known: Mapping[CID, Link]
+    store: Mapping[CID, Any] | None
+
+    @staticmethod
+    def of(cids: NDArray[np.uint8], known: Mapping[CID, Link], store: Mapping[CID, Any] | None = None) -> LinkArray:
+        array = cids.view(LinkArray)
+        array.known, array.store = known, store
+        return array
+
+    def __array_finalize__(self, origin: object) -> None:
+        self.known, self.store = getattr(origin, "known", {}), getattr(origin, "store", None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LinkArray.of, (self.view(np.ndarray), dict(self.known), self.store)
+
+    @staticmethod
+    def links(type: Type, cids: NDArray[np.uint8]) -> list[Link]:
+        """The links to values of a type, of an array of either kind with one CID in each row."""
+        known, store = (cids.known, cids.store) if isinstance(cids, LinkArray) else ({}, None)
+        raw = np.ascontiguousarray(cids).tobytes()
+        names = [CID.from_bytes(raw[at : at + CID_NBYTES]) for at in range(0, len(raw), CID_NBYTES)]
+        return [known.get(name) or Link(type, name, store) for name in names]
 
 
 def found_in(store: Mapping[CID, Any], cid: CID) -> Any:
     """A block of a store."""
+    _check_store(store, mutable=False)
     try:
         return store[cid]
     except KeyError as error:
         raise TensorNotFound(f"the store has no block {cid}", rule="dynd.merkle.store") from error
+
+
+def _check_store(store: object, *, mutable: bool) -> None:
+    if not isinstance(store, MutableMapping if mutable else Mapping):
+        kind = "mutable mapping" if mutable else "mapping"
+        raise InputError(f"a store is a {kind} of blocks, not {type(store).__name__}", rule="dynd.merkle.store")
+
+
+def save_links(tensor: Tensor, store: MutableMapping[CID, bytes]) -> None:
+    """Puts into a store what can be reached through the links in a tensor."""
+    _check_store(store, mutable=True)
+    if _may_link(tensor.type):
+        _save(_links_in(from_tensor(_owned(tensor)[0])), store)
+
+
+def load_links(value: Value, store: Mapping[CID, Any]) -> Value:
+    """The same value; the links in it load theirs from a store when they are touched."""
+    return _sealed(value, {}, store) if _may_link(value.plan.type) else value
+
+
+def _as_tensor(value: Any, pattern: Type) -> Tensor:
+    from tensorglot.dynd import array
+
+    if not symbolic(pattern):
+        return array(value, pattern)
+    tensor = array(value)
+    if not matches(pattern, tensor.type):
+        raise InputError(f"a value of type {tensor.type} in merkle[{pattern}]", rule="dynd.merkle.type")
+    return tensor
+
+
+def _owned(tensor: Tensor) -> tuple[Tensor, CID]:
+    """The value in memory that nobody else has, and its CID."""
+    from tensorglot.dynd import serialize
+
+    known = {link.cid: link for link in _links_in(from_tensor(tensor))} if _may_link(tensor.type) else {}
+    data = serialize(tensor).toreadonly()
+    return to_tensor(_sealed(_decoded(data, tensor.type), known, None)), data_cid([data])[0]
+
+
+def _loaded(type: Type, cid: CID, store: Mapping[CID, Any]) -> Tensor:
+    try:
+        data = data_bytes(cid, partial(found_in, store), plan_of(type).root.nbytes)
+        return to_tensor(_sealed(_decoded(data, type), {}, store))
+    except InputError as error:
+        if error.rule == "dynd.merkle.store":
+            raise
+        raise FormatError(error.message, rule=error.rule) from error
+
+
+def _decoded(data: memoryview, type: Type) -> Value:
+    source = Memory(data)
+    value = decode(source, type, DEFAULT)
+    source.finish()
+    return value
+
+
+def _sealed(value: Value, known: Mapping[CID, Link], store: Mapping[CID, Any] | None) -> Value:
+    """The same value with columns that are read-only and know their links."""
+    columns: list[Column] = list(value.columns)
+    for node in value.plan.nodes:
+        column = columns[node.id]
+        if isinstance(column, list):
+            columns[node.id] = [_sealed(box, known, store) for box in column]
+        for array in column if isinstance(column, Lists) else [column]:
+            if isinstance(array, np.ndarray):
+                array.setflags(write=False)
+        if _has_cids(node):
+            columns[node.id] = LinkArray.of(value.array(node), known, store)
+    return Value(value.plan, tuple(columns))
+
+
+def _has_cids(node: Node) -> bool:
+    return node.kind is Kind.BLOCK and node.atom is not None and isinstance(node.atom.type, Merkle)
+
+
+def _may_link(type: Type) -> bool:
+    """Whether values may have links in them. An `array[T]` may hold anything."""
+    return any(isinstance(inner, Merkle | Array) for inner in walk(type))
+
+
+def _links_in(value: Value) -> Iterator[Link]:
+    for node in value.plan.nodes:
+        if node.kind is Kind.BOX:
+            for box in value.boxes(node):
+                yield from _links_in(box)
+        elif _has_cids(node) and node.atom is not None and isinstance(node.atom.type, Merkle):
+            yield from LinkArray.links(node.atom.type.element, value.array(node))
+
+
+def _save(links: Iterable[Link], store: MutableMapping[CID, bytes]) -> None:
+    """Puts the values of links into a store, those of inner links first, each once however often it is linked."""
+    from tensorglot.dynd import serialize
+
+    _check_store(store, mutable=True)
+    done: set[tuple[Type, CID]] = set()
+    stack = [(link, False) for link in links]
+    while stack:
+        link, inner_done = stack.pop()
+        if inner_done:
+            data_cid([serialize(link.value)], store.__setitem__)
+            done.add((link.type, link.cid))
+        elif (link.type, link.cid) not in done and link._leads_beyond(store):
+            stack.append((link, True))
+            stack.extend((inner, False) for inner in link._inner())

@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.dynd.atoms import Atom
-from tensorglot.dynd.merkle import Link
+from tensorglot.dynd.merkle import Link, LinkArray
+from tensorglot.dynd.temporal import count_of, counts_of_array, decimal_of_unscaled, python_objects, unscaled_of
 from tensorglot.errors import InputError
 from tensorglot.model.types.algebra import Complex, FixedBytes, FixedString, Merkle, Scalar, Void
 from tensorglot.model.types.base import Type
+from tensorglot.model.types.temporal import Date, Decimal, Unit
 from tensorglot.wire.cid import BLAKE3, CID
 
 __all__ = ["array_to_atoms", "atoms_to_array", "refuse"]
@@ -38,8 +40,13 @@ def atoms_to_array(atom: Atom, items: Items) -> NDArray[Any]:
     if isinstance(type, Complex) and type.part.dtype.numpy is not None:
         parts = _converted(type, _given(type, items), "biufc", np.dtype(np.complex128))
         return _narrowed(type, parts.view(np.float64).reshape(-1, 2), atom.base)
+    if isinstance(type, Date | Unit):
+        return _counts(type, items, atom)
     raw = b"".join([_raw(type, atom.nbytes, item) for item in items])
-    return np.frombuffer(raw, np.uint8).reshape(len(items), atom.nbytes)
+    array = np.frombuffer(raw, np.uint8).reshape(len(items), atom.nbytes)
+    if isinstance(type, Merkle):
+        return LinkArray.of(array, {item.cid: item for item in items if isinstance(item, Link)})
+    return array
 
 
 def refuse(type: Type, item: Any) -> InputError:
@@ -62,6 +69,12 @@ def _numbers(type: Scalar, items: Items) -> NDArray[Any]:
             given = np.array(items, object)
         return _integers(type, given, base)
     return _narrowed(type, _converted(type, given, "biufVO", np.dtype(np.float64)), base)
+
+
+def _counts(type: Date | Unit, items: Items, atom: Atom) -> NDArray[Any]:
+    if isinstance(items, np.ndarray) and items.dtype.kind in "mM":
+        return counts_of_array(type, items, missing=atom.optional)
+    return np.fromiter((count_of(type, item) for item in items), atom.base, len(items))
 
 
 def _given(type: Type, items: Items) -> NDArray[Any]:
@@ -119,6 +132,8 @@ def _raw(type: Type, nbytes: int, item: Any) -> bytes:
         return b""
     if isinstance(type, Merkle):
         return _link(type, item)
+    if isinstance(type, Decimal):
+        return unscaled_of(type, item).to_bytes(nbytes, "little", signed=True)
     if isinstance(type, FixedString) and isinstance(item, str):
         return _fixed_text(type, item)
     if isinstance(type, Scalar) and type.dtype.name != "float128" and isinstance(item, int | np.integer):
@@ -170,20 +185,24 @@ def array_to_atoms(atom: Atom, array: NDArray[Any]) -> Any:
         return array.tolist()
     if isinstance(type, Complex) and type.part.dtype.numpy is not None:
         return [complex(*pair) for pair in array.tolist()]
+    if isinstance(type, Date | Unit):
+        return python_objects(type, array.tolist())
     if isinstance(type, Void):
         return [None] * len(array)
+    if isinstance(type, Merkle):
+        return LinkArray.links(type.element, array)
     raw = np.ascontiguousarray(array).tobytes()
     read = _reader(type)
     return [read(raw[i * atom.nbytes : (i + 1) * atom.nbytes]) for i in range(len(array))]
 
 
 def _reader(type: Type) -> Callable[[bytes], Any]:
-    if isinstance(type, Merkle):
-        return lambda raw: Link(type.element, CID.from_bytes(raw))
     if isinstance(type, FixedString):
         unit = type.nbytes // type.size
         codec = _CODECS[type.encoding]
         return lambda raw: _before_nul(raw, unit).decode(codec)
+    if isinstance(type, Decimal):
+        return lambda raw: decimal_of_unscaled(type, int.from_bytes(raw, "little", signed=True))
     if isinstance(type, Scalar) and type.dtype.name != "float128":
         signed = not type.dtype.name.startswith("u")
         return lambda raw: int.from_bytes(raw, "little", signed=signed)

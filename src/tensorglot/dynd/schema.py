@@ -20,12 +20,14 @@ from functools import lru_cache
 from tensorglot.dynd.atoms import ATOM_TYPES, BYTE, Atom, atom_of
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.kernels import varints as kernel
+from tensorglot.limits import DEFAULT
 from tensorglot.model.types.algebra import (
     Array,
     Bytes,
     Char,
     Complex,
     Fixed,
+    Map,
     Merkle,
     Option,
     Pointer,
@@ -41,7 +43,7 @@ from tensorglot.model.types.algebra import (
 )
 from tensorglot.model.types.base import Type, quote
 
-__all__ = ["HUGE", "Kind", "Node", "Plan", "check_shape", "plan_of"]
+__all__ = ["HUGE", "Kind", "Node", "Plan", "check_readable", "check_shape", "plan_of"]
 
 HUGE = 1 << 62
 """Where sizes stop growing: nothing that large exists."""
@@ -173,6 +175,8 @@ def _steps(node: Node) -> list[str]:
 
 def _node(type: Type, inner: list[Node]) -> Node:
     """The node of a type, given those of the types inside it."""
+    if isinstance(type, Merkle) and symbolic(type.element):
+        return Node(Kind.BOX, type, least=39, objects=1)
     if isinstance(type, ATOM_TYPES):
         return _block(type, (), (), atom_of(type))
     if isinstance(type, Pointer):
@@ -187,6 +191,9 @@ def _node(type: Type, inner: list[Node]) -> Node:
         return _sequence(type, tuple(inner))
     if isinstance(type, Var):
         return Node(Kind.LIST, type, (inner[0],), least=1, objects=1)
+    if isinstance(type, Map):
+        pair = _sequence(Tuple(type.children), tuple(inner))
+        return Node(Kind.LIST, type, (pair,), least=1, objects=1)
     if isinstance(type, Bytes | String | TypeType):
         return Node(Kind.LIST, type, (_block(type, (), (), BYTE),), least=1, objects=1)
     if isinstance(type, Char):
@@ -200,6 +207,15 @@ def check_shape(shape: tuple[int, ...], itemsize: int) -> None:
     """Refuses a shape that no array can have although it holds nothing: NumPy counts the other dims."""
     if 0 in shape and math.prod(size for size in shape if size) * max(1, itemsize) >= 1 << 63:
         raise UnsupportedError("an array without elements whose other dims are beyond 2^63", rule="dynd.shape")
+
+
+def check_readable(type: Type) -> None:
+    """Refuses to write a block that a reader refuses by default: of more dims without bytes than it takes."""
+    if plan_of(type).root.charge > DEFAULT.void_count:
+        raise InputError(
+            f"{type} has more elements without bytes than Limits.void_count allows ({DEFAULT.void_count})",
+            rule="dynd.void",
+        )
 
 
 def _block(type: Type, shape: tuple[int, ...], axis: tuple[int, ...], atom: Atom) -> Node:
@@ -243,8 +259,8 @@ def _option(type: Option, inner: Node) -> Node:
     if sentinel == b"":
         return _block(type, (), (), atom_of(Void()))
     if sentinel and inner.atom is not None:
-        if inner.atom.check == "limit":  # a bool, whose sentinel is the next byte
-            inner.atom = replace(inner.atom, limit=inner.atom.limit + 1)
+        more = int(inner.atom.check == "limit")  # a bool, whose sentinel is the next byte
+        inner.atom = replace(inner.atom, limit=inner.atom.limit + more, optional=True)
         return Node(Kind.OPTION, type, (inner,), (), (), inner.atom, inner.nbytes, inner.least, 1)
     return Node(Kind.OPTION, type, (inner,), least=1, objects=1)
 

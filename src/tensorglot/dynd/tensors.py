@@ -101,7 +101,6 @@ def _address(array: NDArray[Any]) -> int:
 
 def from_tensor(tensor: Tensor) -> Value:
     """The value of a tensor in memory or in a file."""
-    tensor.verify()
     if tensor.layout not in ("dense", NESTED):
         tensor = densified(tensor)
     plan = plan_of(tensor.type)

@@ -1,28 +1,42 @@
-"""Where bytes go: a file that is whole or absent, or a file object.
+"""Where bytes go: a file that is replaced atomically, a file that is edited, or a file object.
 
-The durable save: a temporary file with a random name beside the target, created
-exclusively; preallocated; written in full; given the mode and owner of the file that
-it replaces; fsynced, closed, renamed through the directory's descriptor; and the
-directory fsynced. Whatever is raised on the way, the temporary file is removed and
-the old file is as it was. An fsync that failed is never tried again.
+The durable save: a temporary file in the target's directory; preallocated; written in
+full; given the mode and owner of the file that it replaces; fsynced; renamed through the
+directory's descriptor; and the directory fsynced. Whatever is raised on the way, the
+temporary file is removed and the old file is as it was. An fsync that failed is never
+tried again.
+
+The temporary file has no name (O_TMPFILE) until all of it is on disk. So a process that
+is killed by a signal, whichever it is, leaves nothing behind, and a library need not
+touch the signal handlers of the program that it is part of. A file cannot be linked over
+another one: it gets a random name, and is renamed at once. Between those two system
+calls, and during the whole save on a file system without O_TMPFILE, a kill leaves that
+file. The name is created exclusively, so nobody can plant a link there.
+
+Who changes a file rather than replaces it (an editor) says which state it has read, and
+finds out here whether that is still what is there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import io
 import os
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Protocol, TypeAlias, cast
 
+from tensorglot.arguments import as_path
 from tensorglot.errors import InputError
-from tensorglot.io.local import FileSource
+from tensorglot.io.local import FileSource, Stamp, changed, stamp_of
 from tensorglot.memory import Scratch
 
-__all__ = ["AtomicFile", "Stored", "Writable", "replace_tail", "temporary_name", "write_stream"]
+__all__ = ["AtomicFile", "Stored", "Writable", "editing", "replace_tail", "temporary_name", "write_stream"]
 
 Writable: TypeAlias = "str | os.PathLike[str] | BinaryIO"
 
@@ -30,6 +44,10 @@ _JOIN_NBYTES = 64 << 10
 """Buffers below this are joined before they are written."""
 _BATCH_NBYTES = 1 << 20
 _COPY_NBYTES = 8 << 20
+_LOCK_SECONDS = 0.2
+"""A lock is advisory, and anybody who can open a directory can keep one: then a save goes on without."""
+_NO_TMPFILE = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EISDIR, errno.ENOENT})
+"""How an operating system or a file system says that it has no O_TMPFILE."""
 
 
 class Stored(Protocol):
@@ -53,50 +71,83 @@ def temporary_name() -> str:
 
 
 class AtomicFile:
-    """A file being written. It replaces the target when the `with` block ends well, and never was when it does not."""
+    """A file being written. It replaces the target when the `with` block ends well, and never was when it does not.
 
+    A link at the target is followed, unless the caller derived the name itself
+    (`follow=False`): then anything but a regular file is refused. With `expect` the
+    target must still be the file of that stamp when it is replaced.
+    """
+
+    stamp: Stamp | None = None
+    """Of the new file, once it is there."""
     _directory = -1
     _fd = -1
     _temporary = ""
     _position = 0
 
-    def __init__(self, target: str | os.PathLike[str], *, durable: bool = True) -> None:
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        durable: bool = True,
+        follow: bool = True,
+        expect: Stamp | None = None,
+    ) -> None:
+        self._target = Path(as_path(target))
         self._durable = durable
-        resolved = Path(os.path.realpath(target))
-        self._parent = resolved.parent
+        self._expect = expect
+        resolved = self._target if not follow else Path(os.path.realpath(self._target))
+        self._parent = Path(os.path.realpath(resolved.parent))
         self._name = resolved.name
-        if not self._name or resolved.is_dir():
-            raise InputError(f"{target} is a directory", rule="sink.target")
+        if not self._name or (follow and resolved.is_dir()):
+            raise self._refusal("a directory")
+
+    def _refusal(self, what: str) -> InputError:
+        return InputError(f"the target is {what}", rule="sink.target", path=str(self._target))
 
     def __enter__(self) -> AtomicFile:
         try:
             self._directory = os.open(self._parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            self._old = self._stat_old()
+            self._old = self._stat_target()
             self._create()
         except BaseException:
             self._abandon()
             raise
         return self
 
-    def _create(self) -> None:
-        """An empty file of our own. Nobody else can read what is to replace a file that they could not read."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        mode = 0o666 if self._old is None else 0o600
-        self._temporary = temporary_name()
-        try:
-            self._fd = os.open(self._temporary, flags, mode, dir_fd=self._directory)
-        except FileExistsError:
-            self._temporary = ""  # not ours to remove
-            raise
-
-    def _stat_old(self) -> os.stat_result | None:
+    def _stat_target(self) -> os.stat_result | None:
         try:
             status = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
         except FileNotFoundError:
             return None
         if not stat.S_ISREG(status.st_mode):
-            raise InputError("the target exists and is not a regular file", rule="sink.target")
+            raise self._refusal("a link" if stat.S_ISLNK(status.st_mode) else "not a regular file")
         return status
+
+    def _create(self) -> None:
+        """An empty file of our own, without a name where there can be one."""
+        if hasattr(os, "O_TMPFILE"):
+            try:
+                self._open(".", os.O_TMPFILE)
+            except OSError as error:
+                if error.errno not in _NO_TMPFILE:
+                    raise
+            else:
+                return
+        self._create_named()
+
+    def _create_named(self) -> None:
+        self._temporary = temporary_name()
+        try:
+            self._open(self._temporary, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+        except FileExistsError:
+            self._temporary = ""  # not ours to remove
+            raise
+
+    def _open(self, name: str, flags: int) -> None:
+        """Nobody else can read what is to replace a file that they could not read."""
+        mode = 0o666 if self._old is None else 0o600
+        self._fd = os.open(name, os.O_RDWR | os.O_CLOEXEC | flags, mode, dir_fd=self._directory)
 
     def reserve(self, nbytes: int) -> None:
         """Takes the disk space now: a full disk is found out before anything is written."""
@@ -126,7 +177,7 @@ class AtomicFile:
     def _copy(self, span: Stored) -> None:
         begin = span.begin
         if isinstance(span.source, FileSource):
-            begin = self._copy_in_kernel(span.source.fileno(), begin, span.end)
+            begin = self._copy_range(span.source, begin, span.end)
         scratch = Scratch(min(_COPY_NBYTES, span.end - begin))
         while begin < span.end:
             piece = scratch.room(min(_COPY_NBYTES, span.end - begin), begin)
@@ -134,18 +185,21 @@ class AtomicFile:
             self._write_buffer(piece)
             begin += len(piece)
 
-    def _copy_in_kernel(self, fd: int, begin: int, end: int) -> int:
-        while begin < end:
-            try:
-                done = os.copy_file_range(fd, self._fd, end - begin, begin, self._position)
-            except OSError as error:
-                if error.errno in (errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+    def _copy_range(self, source: FileSource, begin: int, end: int) -> int:
+        """Has the operating system copy as much as it can (copy_file_range); returns how far it came."""
+        held = source.descriptor()
+        try:
+            while begin < end:
+                done = os.copy_file_range(held.fd, self._fd, end - begin, begin, self._position)
+                if done == 0:
                     break
+                begin += done
+                self._position += done
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise
-            if done == 0:
-                break
-            begin += done
-            self._position += done
+        finally:
+            del held
         return begin
 
     def __exit__(
@@ -158,17 +212,54 @@ class AtomicFile:
             self._abandon()
 
     def _finish(self) -> None:
+        self._seal()
+        if not self._temporary and not self._link():
+            self._write_again()
+            self._seal()
+        self.stamp = stamp_of(os.fstat(self._fd))
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+        with _taking_turns(self._directory):
+            if self._expect is not None:
+                self._check_expected(self._expect)
+            os.rename(self._temporary, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+        self._temporary = ""
+        if self._durable:
+            os.fsync(self._directory)
+
+    def _seal(self) -> None:
+        """All that the file is going to be, on disk."""
         os.ftruncate(self._fd, self._position)
         if self._old is not None:
             self._take_over(self._old)
         if self._durable:
             os.fsync(self._fd)
-        fd, self._fd = self._fd, -1
-        os.close(fd)
-        os.rename(self._temporary, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
-        self._temporary = ""
-        if self._durable:
-            os.fsync(self._directory)
+
+    def _link(self) -> bool:
+        """Gives the file its temporary name. False where the system does not allow it."""
+        self._temporary = temporary_name()
+        try:
+            os.link(f"/proc/self/fd/{self._fd}", self._temporary, dst_dir_fd=self._directory)
+        except OSError as error:
+            self._temporary = ""  # not ours to remove
+            if isinstance(error, FileExistsError):
+                raise
+            return False
+        return True
+
+    def _write_again(self) -> None:
+        """The same bytes to a file that has a name from the beginning."""
+        unnamed, end = FileSource(self._fd), self._position
+        self._fd, self._position = -1, 0
+        self._create_named()
+        self._copy_range(unnamed, 0, end)
+        while self._position < end:
+            self._write_buffer(unnamed.read(self._position, min(_COPY_NBYTES, end - self._position)))
+
+    def _check_expected(self, expected: Stamp) -> None:
+        now = self._stat_target()
+        if now is None or stamp_of(now) != expected:
+            raise changed(self._target)
 
     def _take_over(self, old: os.stat_result) -> None:
         """Owner, group and mode of the old file; what cannot be kept leaves no more rights than before."""
@@ -212,18 +303,76 @@ class AtomicFile:
     __del__ = _abandon  # an interrupt may come before the `with` block has us, or before `__exit__` has begun
 
 
-def replace_tail(path: str | os.PathLike[str], begin: int, tail: bytes, *, durable: bool) -> None:
-    """Writes over the end of a file, from `begin` on. What fails is undone; only a kill or a crash is not."""
+@contextlib.contextmanager
+def _taking_turns(directory: int) -> Iterator[None]:
+    """One rename into a directory at a time, so that none comes between an editor's last look and its rename."""
+    end = time.monotonic() + _LOCK_SECONDS
+    while not _lock(directory) and time.monotonic() < end:
+        time.sleep(0.001)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(directory, fcntl.LOCK_UN)
+
+
+def _lock(fd: int) -> bool:
+    """False if somebody else has the lock. On a file system without locks everybody gets it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+@contextlib.contextmanager
+def editing(path: str | os.PathLike[str]) -> Iterator[Stamp]:
+    """Keeps other editors away from a file while it is read, changed and written. Gives the state that it is in."""
+    source = FileSource(path)
+    held = source.descriptor()
+    try:
+        if not _lock(held.fd):
+            raise InputError(
+                "somebody else is editing the file: try again later", rule="source.locked", path=os.fspath(path)
+            )
+        yield stamp_of(os.fstat(held.fd))
+    finally:
+        del held
+        source.close()
+
+
+def replace_tail(path: str | os.PathLike[str], begin: int, tail: bytes, *, expect: Stamp, durable: bool) -> Stamp:
+    """Writes over the end of a file, from `begin` on. What fails is undone; only a kill or a crash is not.
+
+    The file must have the stamp `expect` before, and still be at its path behind. Returns the new stamp.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        old = os.pread(fd, os.fstat(fd).st_size - begin, begin)
+        if stamp_of(os.fstat(fd)) != expect:
+            raise changed(path)
+        old = os.pread(fd, expect[2] - begin, begin)
         try:
             _put_tail(fd, begin, tail, durable)
+            new = stamp_of(os.fstat(fd))
+            _check_at(path, new)
         except BaseException:
             _put_tail(fd, begin, old, durable)
             raise
+        return new
     finally:
         os.close(fd)
+
+
+def _check_at(path: str | os.PathLike[str], stamp: Stamp) -> None:
+    """Another file at the path means that what was written is gone already."""
+    try:
+        now = stamp_of(os.stat(path))  # noqa: PTH116
+    except FileNotFoundError:
+        now = None
+    if now is None or now[:2] != stamp[:2]:
+        raise changed(path)
 
 
 def _put_tail(fd: int, begin: int, tail: bytes, durable: bool) -> None:
@@ -236,7 +385,7 @@ def _put_tail(fd: int, begin: int, tail: bytes, durable: bool) -> None:
 
 
 def write_stream(stream: BinaryIO, pieces: Iterable[Piece]) -> int:
-    """The same pieces to a file object, which decides for itself what whole and durable mean."""
+    """The same pieces to a file object, which decides for itself what atomic and durable mean."""
     total = 0
     for batch in _batches(pieces):
         if isinstance(batch, memoryview):
@@ -254,8 +403,17 @@ def write_stream(stream: BinaryIO, pieces: Iterable[Piece]) -> int:
 def _write_all(stream: BinaryIO, data: memoryview) -> int:
     done = 0
     while done < len(data):
-        written = stream.write(data[done:])
-        done += len(data) - done if written is None else written
+        try:
+            written = stream.write(data[done:])
+        except (TypeError, ValueError) as error:  # a text file, a closed file, one opened for reading
+            raise InputError(
+                f"the file object takes no bytes: open it in binary mode ('wb') ({error})", rule="sink.stream"
+            ) from error
+        if written is None and not isinstance(stream, io.RawIOBase):
+            written = len(data) - done  # an object that says nothing takes everything
+        if not written:
+            raise BlockingIOError(errno.EAGAIN, "the file object takes nothing more at the moment")
+        done += written
     return done
 
 

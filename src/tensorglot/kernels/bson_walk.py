@@ -49,6 +49,7 @@ DUPLICATE = -7
 DEPTH = -8
 FULL = -9
 NOT_NUMBER = -10
+PATHS = -11
 
 # Where a value ends. `end` is the closing zero byte of the document that holds it, so that data[end] can always be
 # read; every function compares what it reads with `end` first.
@@ -316,70 +317,100 @@ def vectors(
     end: cython.Py_ssize_t,
     closings: cython.longlong[::1],
     names: cython.longlong[::1],
+    values: cython.longlong[::1],
     paths: dict[bytes, int],
+    budget: cython.longlong,
     first: cython.longlong,
     documents: cython.longlong[::1],
     fields: cython.longlong[::1],
     begins: cython.longlong[::1],
     ends: cython.longlong[::1],
 ) -> tuple[Any, ...]:
-    """Every vector in the documents from `begin` on: (fault, position, rows, documents).
+    """Every vector in the documents from `begin` on: (fault, position, rows, documents, budget).
 
     A row gets the number of its document, counted from `first`, the number of its path in
     `paths` and the span of its payload. A path is its names with their zero bytes; new ones
-    are added. Documents nest as deep as `closings` and `names`, which are scratch, are long.
-    Stops with FULL before the document that no longer fits the columns.
+    are added. Documents nest as deep as `closings`, `names` and `values`, which are scratch,
+    are long. Stops with FULL before the document that no longer fits the columns.
+
+    Vectors below one long name have it in each of their paths, so paths can be far larger
+    than the data: their bytes are charged to `budget` before they are built.
     """
     walk: Walk = Walk()
     walk.data = uchars_in(data)
     walk.closings = longlongs_out(closings)
     walk.at = begin
-    ways: cython.p_longlong = longlongs_out(names)
+    name_begins: cython.p_longlong = longlongs_out(names)
+    name_ends: cython.p_longlong = longlongs_out(values)
     start: cython.Py_ssize_t
     step: cython.Py_ssize_t
+    level: cython.Py_ssize_t
     room: cython.Py_ssize_t = len(begins)
     deepest: cython.Py_ssize_t = len(closings)
     rows: cython.Py_ssize_t = 0
     kept: cython.Py_ssize_t
     document: cython.Py_ssize_t = 0
+    nbytes: cython.longlong
+    unspent: cython.longlong
     while walk.at < end:
         start = walk.at
         kept = rows
+        unspent = budget
         step = walk.start(start, end)
         while step >= 0:
             step = walk.step()
             if step <= 0:
                 break
-            ways[walk.depth] = walk.name
+            # walk.depth < deepest: the names of all open levels are at name_begins[level] to name_ends[level]
+            name_begins[walk.depth] = walk.name
+            name_ends[walk.depth] = walk.value
             if walk.kind in (0x03, 0x04):
                 if walk.depth + 1 == deepest:
-                    return DEPTH, walk.name - 1, rows, document
+                    return DEPTH, walk.name - 1, rows, document, budget
                 walk.enter()
             elif walk.kind == 0x05 and walk.data[walk.value + 4] == 9:
                 if rows == room:
-                    return FULL, start, kept, document
-                path = _path(walk, ways)
-                field = paths.get(path)
-                if field is None:
-                    field = paths[path] = len(paths)
+                    return FULL, start, kept, document, unspent
+                nbytes = 0
+                for level in range(walk.depth + 1):
+                    nbytes += name_ends[level] - name_begins[level]
+                budget -= nbytes
+                if budget < 0:
+                    return PATHS, walk.name - 1, rows, document, budget
+                path = _path(walk.data, name_begins, name_ends, walk.depth, nbytes)
                 documents[rows] = first + document
-                fields[rows] = field
+                fields[rows] = paths.setdefault(path, len(paths))
                 begins[rows] = walk.value + 5
                 ends[rows] = walk.after
                 rows += 1
         if step < 0:
-            return step, walk.at, rows, document
+            return step, walk.at, rows, document, budget
         document += 1
-    return OK, walk.at, rows, document
+    return OK, walk.at, rows, document, budget
 
 
 @cython.cfunc
-def _path(walk: Walk, names: cython.p_const_longlong) -> bytes:
-    """The names on the way down to the element, each with its zero byte."""
+def _path(
+    data: cython.p_const_uchar,
+    names: cython.p_const_longlong,
+    values: cython.p_const_longlong,
+    depth: cython.Py_ssize_t,
+    nbytes: cython.Py_ssize_t,
+) -> bytes:
+    """The names on the way down, each with its zero byte, `nbytes` in all. A name ends where its value begins."""
     level: cython.Py_ssize_t
-    path: bytes = bytes_of(walk.data, walk.name, walk.value)
-    for level in range(walk.depth - 1, -1, -1):
-        path = bytes_of(walk.data, names[level], _after_nul(walk.data, names[level], walk.name)) + path
+    at: cython.Py_ssize_t = 0
+    path: bytes
+    if depth == 0:
+        path = bytes_of(data, names[0], values[0])
+        return path
+    if not cython.compiled:
+        return b"".join([bytes_of(data, names[level], values[level]) for level in range(depth + 1)])
+    path = bytes(nbytes)
+    target: cython.p_uchar = cython.cast(cython.p_uchar, path)  # nobody else has seen it yet
+    for level in range(depth + 1):
+        copy(target, at, data, names[level], values[level] - names[level])
+        at += values[level] - names[level]
     return path
 
 

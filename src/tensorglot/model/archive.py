@@ -7,6 +7,7 @@ Knows no format; how to open the file again, for another process, is handed to i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import TracebackType
@@ -23,6 +24,7 @@ from tensorglot.model.payload import (
     PIECE_NBYTES,
     SMALL_NBYTES,
     TOGETHER_NBYTES,
+    Check,
     Chunk,
     Encoded,
     Memory,
@@ -30,16 +32,32 @@ from tensorglot.model.payload import (
     Source,
     Span,
     joined,
+    place,
 )
 from tensorglot.model.tensor import Part, Tensor
 
 __all__ = ["Archive", "Verifier"]
 
 
-class Verifier(Protocol):
-    """Checks the checksums of a tensor before its values are read."""
+TIED_NBYTES = 4096
+"""From here on arrays in memory are compared by their addresses."""
 
-    def __call__(self, tensor: Tensor) -> None: ...
+
+class Verifier(Protocol):
+    """Makes the checks of payloads, and remembers which were made."""
+
+    @property
+    def required(self) -> bool:
+        """What has no checksum is an error."""
+        ...
+
+    def check(self, index: Index, row: int, source: Source, tensor: str) -> Check | None:
+        """The check of the payload of a row; None where there is nothing to compare."""
+        ...
+
+    def compare(self, index: Index, rows: NDArray[np.int64], pieces: Sequence[memoryview]) -> None:
+        """Compares the checksums of raw rows with their bytes. Remembers nothing."""
+        ...
 
 
 class Archive(Mapping[str, Tensor]):
@@ -61,7 +79,8 @@ class Archive(Mapping[str, Tensor]):
         self.index = index
         self.source = source
         self.limits = limits
-        self._verifier = verifier
+        self.verifier = verifier
+        """None: no checksum is compared."""
         self._reopen = reopen
         self._asked = False
 
@@ -79,11 +98,6 @@ class Archive(Mapping[str, Tensor]):
     def notes(self) -> tuple[Note, ...]:
         """What is odd about the file, and not wrong enough to refuse it."""
         return tuple(self.index.notes)
-
-    @property
-    def verifies(self) -> bool:
-        """Checksums are looked at before values are handed out."""
-        return self._verifier is not None
 
     @property
     def attributes(self) -> dict[str, Mapping[str, Any]]:
@@ -119,16 +133,18 @@ class Archive(Mapping[str, Tensor]):
         }
 
     def __getitem__(self, name: str) -> Tensor:
-        position = self._position(name)
+        position = self._position(name) if isinstance(name, str) else None
         if position is None:
-            raise TensorNotFound.among(str(name), self.index.names)
+            if not isinstance(name, str):
+                raise TensorNotFound(f"a name is a str, not {type(name).__name__}", rule="tensor.name")
+            raise TensorNotFound.among(name, self.index.names)
         return self.tensor_at(position)
 
     def _position(self, name: str) -> int | None:
         """The first time by looking through the names, which is quicker than a dictionary of all of them."""
         names, again = self.index.names, self._asked
         self._asked = True
-        if again or not isinstance(names, Names) or not isinstance(name, str):
+        if again or not isinstance(names, Names):
             return self.index.positions.get(name)
         return names.find(name)
 
@@ -144,7 +160,6 @@ class Archive(Mapping[str, Tensor]):
             "dense" if layout is None else layout.name,
             None if layout is None else layout.type,
             index.attributes.get(position, {}),
-            self._verifier,
         )
 
     def _part_name(self, row: int) -> str:
@@ -159,24 +174,25 @@ class Archive(Mapping[str, Tensor]):
             self.payload(row, name),
             row in index.big_endian,
             None if index.checksums is None else index.checksums[row],
-            index.checksums_decoded,
+            index.checksum_is_decoded(row),
             index.unknown_dtypes.get(row),
         )
 
     def payload(self, row: int, name: str) -> Payload:
         """Where the bytes of a row are."""
         index = self.index
-        if index.payloads is not None:
-            held = index.payloads[row]
+        held = None if index.payloads is None else index.payloads[row]
+        if held is not None:
             return Memory(held) if isinstance(held, np.ndarray) else held
         source = index.sources.get(row, self.source)
         if source is None:
             raise InputError("the archive is closed", rule="archive.closed", tensor=name)
         begin, end = int(index.begins[row]), int(index.ends[row])
         codec = index.codecs.get(row)
+        check = None if self.verifier is None else self.verifier.check(index, row, source, name)
         if codec is None:
-            return Span(source, begin, end)
-        return Encoded(source, begin, end, index.decoded_nbytes[row], codec, name, self.limits)
+            return Span(source, begin, end, check)
+        return Encoded(source, begin, end, index.decoded_nbytes[row], codec, name, self.limits, check)
 
     def chunks(self, rows: NDArray[np.int64], pads: Sequence[bytes] | None = None) -> Iterator[Chunk]:
         """The decoded, little-endian bytes of rows one after the other: in bounded memory, or as spans to copy.
@@ -204,8 +220,8 @@ class Archive(Mapping[str, Tensor]):
 
     def _read_together(self, rows: NDArray[np.int64]) -> list[memoryview] | None:
         """The bytes of small raw rows of the source that lie close to each other, in one read."""
-        index = self.index
-        if self.source is None or any(
+        index, source = self.index, self.source  # which may be closed meanwhile
+        if source is None or any(
             not column.isdisjoint(rows.tolist())
             for column in (index.codecs.keys(), index.sources.keys(), index.big_endian)
             if column
@@ -215,8 +231,11 @@ class Archive(Mapping[str, Tensor]):
         low, high = int(begins.min()), int(ends.max())
         if high - low > 2 * PIECE_NBYTES:
             return None
-        data = self.source.read(low, high - low)
-        return [data[a:b] for a, b in zip((begins - low).tolist(), (ends - low).tolist(), strict=True)]
+        data = source.read(low, high - low)
+        pieces = [data[a:b] for a, b in zip((begins - low).tolist(), (ends - low).tolist(), strict=True)]
+        if self.verifier is not None and index.checksums is not None:
+            self.verifier.compare(index, rows, pieces)
+        return pieces
 
     def _row_chunks(self, row: int) -> Iterator[Chunk]:
         name = self.index.name_of(row)
@@ -226,10 +245,32 @@ class Archive(Mapping[str, Tensor]):
 
     def with_index(self, index: Index) -> Archive:
         """The same source under another index."""
-        return Archive(index, self.source, limits=self.limits)
+        return Archive(index, self.source, limits=self.limits, verifier=self.verifier)
+
+    def find_ties(self) -> dict[int, int]:
+        """Tensors whose bytes lie where those of an earlier one of their type and shape do, with that one.
+
+        In memory, arrays below TIED_NBYTES count only where they are the same object: to
+        ask every small array for its address takes longer than to write it twice.
+        """
+        index = self.index
+        candidates = index.find_shared_rows() if index.payloads is None else _maybe_shared(index.payloads, index.nbytes)
+        if len(candidates) < 2:
+            return {}
+        firsts = index.row_offsets
+        seen: dict[tuple[object, ...], int] = {}
+        ties: dict[int, int] = {}
+        for row in candidates.tolist():
+            tensor = int(np.searchsorted(firsts, row, side="right")) - 1
+            if index.nbytes[row] and firsts[tensor + 1] - firsts[tensor] == 1:
+                key = (place(self.payload(row, index.names[tensor])), int(index.dtypes[row]), index.shape(row))
+                first = seen.setdefault(key, tensor)
+                if first != tensor:
+                    ties[tensor] = first
+        return ties
 
     def __contains__(self, name: object) -> bool:
-        return name in self.index.positions
+        return isinstance(name, str) and name in self.index.positions
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.index.names)
@@ -260,6 +301,17 @@ class Archive(Mapping[str, Tensor]):
 
     def __repr__(self) -> str:
         return f"Archive({self.format}, {len(self)} tensor{'' if len(self) == 1 else 's'})"
+
+
+def _maybe_shared(payloads: Sequence[Payload | NDArray[Any] | None], nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rows in memory that are worth a look at where they lie."""
+    worth = nbytes >= TIED_NBYTES
+    if set(map(type, payloads)) != {np.ndarray}:
+        worth |= np.array([not isinstance(payload, np.ndarray) for payload in payloads], np.bool_)
+    if len(set(map(id, payloads))) < len(payloads):
+        counts = Counter(map(id, payloads))
+        worth |= np.array([counts[id(payload)] > 1 for payload in payloads], np.bool_)
+    return np.flatnonzero(worth)
 
 
 def _open_again(reopen: Callable[[], Archive]) -> Archive:

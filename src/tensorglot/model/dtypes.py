@@ -102,7 +102,7 @@ def dtype_of(kind: DType | DTypeLike, tensor: str | None = None) -> DType:
         return BY_NAME[kind]
     try:
         numpy = np.dtype(kind)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise InputError(f"no element type is called {kind!r}", rule="dtype.name", tensor=tensor) from error
     row = _BY_NUMPY.get(numpy) or _BY_NUMPY.get(numpy.newbyteorder("="))
     if row is None:

@@ -4,15 +4,18 @@ A row is a part: one flat block of one element type. A tensor is one row, or the
 several that belong to its name. A reader fills the columns; checks over all rows
 (bounds, overlaps, alignment) are vector operations; a Tensor is made only when
 somebody asks for it. Columns that most files do not need are absent by default.
+
+Each column declares what it has an entry for: a row, a tensor, or the whole. That is
+all that `take` and `concat` need to know, and a new column is added in one place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields, replace
 from functools import cached_property
-from itertools import chain, pairwise
-from typing import Any
+from itertools import accumulate, chain, pairwise
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,45 +60,53 @@ class Note:
     message: str
 
 
+Per: TypeAlias = Literal["row", "tensor", "whole", "structure"]
+"""What a column has an entry for. The structure (shapes, rows of a tensor) is offsets, which move as a whole."""
+
+
+def _per(per: Per, *, fill: Any = None, **options: Any) -> Any:
+    """A column; `fill` is its entry for rows of an index that does not have the column."""
+    return field(metadata={"per": per, "fill": fill}, **options)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Index:
-    """The columns. One entry for each tensor in `names`, one for each row elsewhere."""
+    """The columns: arrays and sequences with an entry for each, or mappings and sets by position."""
 
-    format: str
-    names: Sequence[str]
-    dtypes: NDArray[np.uint8]
+    format: str = _per("whole")
+    names: Sequence[str] = _per("tensor")
+    dtypes: NDArray[np.uint8] = _per("row")
     """Positions in the table of element types, or UNKNOWN."""
-    dims: NDArray[np.int64]
-    dim_offsets: NDArray[np.int64]
+    dims: NDArray[np.int64] = _per("structure")
+    dim_offsets: NDArray[np.int64] = _per("structure")
     """Row i has the shape dims[dim_offsets[i]:dim_offsets[i + 1]]."""
-    begins: NDArray[np.int64]
-    ends: NDArray[np.int64]
+    begins: NDArray[np.int64] = _per("row")
+    ends: NDArray[np.int64] = _per("row")
     """Where the stored bytes of each row are in the source."""
-    metadata: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] | None = _per("whole", default=None)
 
-    payloads: Sequence[Payload | NDArray[Any]] | None = None
-    """Where the rows are instead, if not at their spans of the source: rows to be written.
+    payloads: Sequence[Payload | NDArray[Any] | None] | None = _per("row", default=None)
+    """Where rows are instead, if not at their spans of the source.
     An array stands for its own memory: it is C-contiguous and little-endian."""
-    first_rows: NDArray[np.int64] | None = None
+    first_rows: NDArray[np.int64] | None = _per("structure", default=None)
     """Tensor i has the rows first_rows[i] up to first_rows[i + 1]. None: it has row i."""
-    part_names: Sequence[str] | None = None
-    layouts: Mapping[int, Layout] = field(default_factory=dict)
-    """By tensor; a tensor without an entry is dense."""
-    attributes: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    """By tensor."""
-    checksums: Sequence[str | None] | None = None
-    checksums_decoded: bool = False
-    """The checksums cover the decoded bytes, not the stored ones."""
-    codecs: Mapping[int, Codec] = field(default_factory=dict)
-    """By row; a row without an entry is raw."""
-    decoded_nbytes: Mapping[int, int] = field(default_factory=dict)
-    """By encoded row."""
-    big_endian: frozenset[int] = frozenset()
-    unknown_dtypes: Mapping[int, str] = field(default_factory=dict)
-    """What the file calls the element type, by row."""
-    sources: Mapping[int, Source] = field(default_factory=dict)
-    """By row that lies in another file than the index."""
-    notes: Sequence[Note] = ()
+    part_names: Sequence[str] | None = _per("row", fill="data", default=None)
+    layouts: Mapping[int, Layout] = _per("tensor", default_factory=dict)
+    """A tensor without an entry is dense."""
+    attributes: Mapping[int, Mapping[str, Any]] = _per("tensor", default_factory=dict)
+    checksums: Sequence[str | None] | None = _per("row", default=None)
+    checksums_decoded: NDArray[np.bool_] | None = _per("row", fill=False, default=None)
+    """Whether the checksum covers the decoded bytes; None: each covers the stored ones."""
+    codecs: Mapping[int, Codec] = _per("row", default_factory=dict)
+    """A row without an entry is raw."""
+    decoded_nbytes: Mapping[int, int] = _per("row", default_factory=dict)
+    """Of encoded rows."""
+    big_endian: frozenset[int] = _per("row", default=frozenset())
+    unknown_dtypes: Mapping[int, str] = _per("row", default_factory=dict)
+    """What the file calls the element type."""
+    sources: Mapping[int, Source] = _per("row", default_factory=dict)
+    """Of rows that lie in another file than the index."""
+    notes: Sequence[Note] = _per("whole", default=())
 
     @cached_property
     def positions(self) -> dict[str, int]:
@@ -140,13 +151,18 @@ class Index:
             sizes[list(self.decoded_nbytes)] = list(self.decoded_nbytes.values())
         return sizes
 
-    @cached_property
-    def shares_spans(self) -> bool:
-        """Two rows lie at one span, or at equal ones of two sources."""
-        filled = self.ends > self.begins
-        order = np.lexsort((self.ends[filled], self.begins[filled]))
-        begins, ends = self.begins[filled][order], self.ends[filled][order]
-        return bool(((begins[1:] == begins[:-1]) & (ends[1:] == ends[:-1])).any())
+    def find_shared_rows(self) -> NDArray[np.int64]:
+        """Rows that lie at the span of another one, or at an equal one of another source."""
+        if (self.begins[1:] >= self.ends[:-1]).all():
+            return np.empty(0, np.int64)  # as most files have them: one behind the other
+        filled = np.flatnonzero(self.ends > self.begins)
+        order = filled[np.lexsort((self.ends[filled], self.begins[filled]))]
+        begins, ends = self.begins[order], self.ends[order]
+        same = (begins[1:] == begins[:-1]) & (ends[1:] == ends[:-1])
+        shared = np.zeros(len(order), np.bool_)
+        shared[1:] |= same
+        shared[:-1] |= same
+        return np.sort(order[shared])
 
     @property
     def plain(self) -> bool:
@@ -157,30 +173,107 @@ class Index:
             and not (self.layouts or self.codecs or self.big_endian or self.unknown_dtypes)
         )
 
-    @classmethod
-    def of_payloads(
-        cls,
-        names: Sequence[str],
-        dtypes: Sequence[int],
-        shapes: Sequence[tuple[int, ...]],
-        payloads: Sequence[Payload | NDArray[Any]],
-        **columns: Any,
-    ) -> Index:
-        """An index of rows that lie in memory or elsewhere, ready to be written."""
-        dims, dim_offsets = shape_columns(shapes)
-        begins = np.zeros(len(dtypes), np.int64)
-        ends = np.array([payload.nbytes for payload in payloads], np.int64)
-        return cls(
-            format="memory",
-            names=names,
-            dtypes=np.array(dtypes, np.uint8),
-            dims=dims,
-            dim_offsets=dim_offsets,
-            begins=begins,
-            ends=ends,
-            payloads=payloads,
+    def take(self, tensors: NDArray[np.int64]) -> Index:
+        """The index of some of the tensors, in the order given."""
+        rows, first_rows = tensors, None
+        if self.first_rows is not None:
+            rows, first_rows = permuted(np.arange(len(self.dtypes)), self.first_rows, tensors)
+        dims, dim_offsets = permuted(self.dims, self.dim_offsets, rows)
+        chosen: dict[str, list[int]] = {"row": rows.tolist(), "tensor": tensors.tolist()}
+        columns = {
+            column.name: _take(getattr(self, column.name), chosen[column.metadata["per"]])
+            for column in fields(self)
+            if column.metadata["per"] in chosen
+        }
+        return replace(self, **columns, dims=dims, dim_offsets=dim_offsets, first_rows=first_rows)
+
+    def in_source(self, source: Source | None) -> Index:
+        """The same rows, each with the source that it lies in: for an index that is to have several."""
+        if source is None:
+            return self
+        return replace(self, sources={row: self.sources.get(row, source) for row in range(len(self.dtypes))})
+
+    @staticmethod
+    def concat(indexes: Sequence[Index], **whole: Any) -> Index:
+        """The tensors of several indexes one behind the other; `whole` has format, metadata, notes."""
+        indexes = indexes or [_NO_TENSORS]
+        counts = {
+            "row": [len(index.dtypes) for index in indexes],
+            "tensor": [len(index.names) for index in indexes],
+        }
+        columns = {
+            column.name: _concat([getattr(index, column.name) for index in indexes], counts[per], column)
+            for column in fields(Index)
+            if (per := column.metadata["per"]) in counts
+        }
+        several = any(index.first_rows is not None for index in indexes)
+        return Index(
+            dims=np.concatenate([np.empty(0, np.int64), *(index.dims for index in indexes)]),
+            dim_offsets=_concat_offsets([index.dim_offsets for index in indexes]),
+            first_rows=_concat_offsets([index.row_offsets for index in indexes]) if several else None,
             **columns,
+            **whole,
         )
+
+    def must_decode_to_check(self, row: int) -> bool:
+        """Whether the stored bytes of a row are not those that its checksum covers."""
+        return row in self.codecs and self.checksum_is_decoded(row)
+
+    def checksum_is_decoded(self, row: int) -> bool:
+        """Whether the checksum of a row covers its decoded bytes."""
+        return self.checksums_decoded is not None and bool(self.checksums_decoded[row])
+
+    @property
+    def row_offsets(self) -> NDArray[np.int64]:
+        """`first_rows`, also where each tensor has one row."""
+        return np.arange(len(self.names) + 1) if self.first_rows is None else self.first_rows
+
+
+_NO_TENSORS = Index(
+    format="",
+    names=[],
+    dtypes=np.empty(0, np.uint8),
+    dims=np.empty(0, np.int64),
+    dim_offsets=np.zeros(1, np.int64),
+    begins=np.empty(0, np.int64),
+    ends=np.empty(0, np.int64),
+)
+
+
+def _take(column: Any, chosen: list[int]) -> Any:
+    """The entries of a column at some positions, which become 0, 1, 2, …"""
+    if column is None or (isinstance(column, (Mapping, frozenset)) and not column):
+        return column
+    if isinstance(column, np.ndarray):
+        return column[chosen]
+    if isinstance(column, Mapping):
+        return {new: column[old] for new, old in enumerate(chosen) if old in column}
+    if isinstance(column, frozenset):
+        return frozenset(new for new, old in enumerate(chosen) if old in column)
+    return [column[position] for position in chosen]
+
+
+def _concat(columns: list[Any], counts: list[int], declared: Field[Any]) -> Any:
+    """Columns of one name behind one another; one that is absent has the fill value of its declaration."""
+    first = next((column for column in columns if column is not None), None)
+    if first is None:
+        return None
+    if isinstance(first, (Mapping, frozenset)):
+        shifts = list(accumulate(counts, initial=0))
+        if isinstance(first, frozenset):
+            return frozenset(at + shift for column, shift in zip(columns, shifts, strict=False) for at in column)
+        return {at + shift: v for column, shift in zip(columns, shifts, strict=False) for at, v in column.items()}
+    fill = declared.metadata["fill"]
+    whole = [[fill] * count if column is None else column for column, count in zip(columns, counts, strict=True)]
+    if isinstance(first, np.ndarray):
+        return np.concatenate([np.asarray(column, first.dtype) for column in whole])
+    return list(chain.from_iterable(whole))
+
+
+def _concat_offsets(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Columns of offsets, each of which begins where the one before it ends."""
+    ends = accumulate((int(column[-1]) for column in columns), initial=0)
+    return np.concatenate([np.zeros(1, np.int64), *(c[1:] + end for c, end in zip(columns, ends, strict=False))])
 
 
 def shape_columns(shapes: Sequence[tuple[int, ...]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -13,9 +13,11 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.errors import InputError
 from tensorglot.kernels import names as kernel
+from tensorglot.limits import DEFAULT
 
-__all__ = ["Names"]
+__all__ = ["Names", "check_name"]
 
 
 class Names(Sequence[str]):
@@ -67,3 +69,17 @@ class Names(Sequence[str]):
 
     def __len__(self) -> int:
         return len(self._begins)
+
+
+def check_name(name: object) -> None:
+    """Refuses what cannot be the name of a tensor in any format."""
+    if not isinstance(name, str):
+        raise InputError(f"a name is a str, not {type(name).__name__}", rule="name.text")
+    try:
+        nbytes = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise InputError("a name has a lone surrogate", rule="name.utf8", tensor=name) from error
+    if nbytes > DEFAULT.name_nbytes:
+        raise InputError(
+            f"a name of {nbytes} bytes; a reader takes {DEFAULT.name_nbytes}", rule="name.length", tensor=name
+        )

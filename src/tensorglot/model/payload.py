@@ -1,15 +1,21 @@
 """Where the bytes of a part are: at a span of a source, encoded at a span, or in memory.
 
 The three kinds answer the same calls, always in terms of the decoded bytes. The
-model opens no file and knows no compression: a source and a codec are whatever
-answers the protocols below.
+model opens no file and knows no compression and no hash: a source, a codec and a check
+are whatever answers the protocols below.
+
+A payload with a check compares its checksum in the pass that reads it: whoever reads
+all of it, by whichever call, gets bytes that match, or an error. A read of less is not
+compared, unless the check is a strict one: then all of it is compared first.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
@@ -20,10 +26,13 @@ from tensorglot.model.dtypes import TABLE
 
 __all__ = [
     "PIECE_NBYTES",
+    "Arrangement",
     "Buffer",
+    "Check",
     "Chunk",
     "Codec",
     "Encoded",
+    "FrameChecked",
     "Memory",
     "Payload",
     "Source",
@@ -95,6 +104,56 @@ class Threaded(Codec, Protocol):
         ...
 
 
+@runtime_checkable
+class Arrangement(Codec, Protocol):
+    """A codec that changes the order or the width of elements, over what compresses them, if anything does."""
+
+    def below(self, payload: Encoded) -> Span | Encoded:
+        """The bytes before they are rearranged: those that a checksum of decoded bytes covers."""
+        ...
+
+
+@runtime_checkable
+class FrameChecked(Codec, Protocol):
+    """A codec whose frames have a checksum each, which is compared whenever a frame is decoded."""
+
+    frames_checked: bool
+
+
+class Check(Protocol):
+    """The checksum of a payload, to be compared once with the bytes that it covers. IntegrityError if they differ."""
+
+    @property
+    def decoded(self) -> bool:
+        """It covers the decoded bytes, not the stored ones."""
+        ...
+
+    @property
+    def strict(self) -> bool:
+        """Also what is read in part must have been compared before."""
+        ...
+
+    def pending(self) -> bool:
+        """There is something to compare. An error, where that failed before, or must be possible and is not."""
+        ...
+
+    def read(self, source: Source, begin: int, nbytes: int) -> memoryview:
+        """Reads the bytes that are covered, and compares."""
+        ...
+
+    def read_into(self, source: Source, begin: int, out: memoryview) -> None:
+        """The same, into memory of the caller."""
+        ...
+
+    def follow(self, chunks: Iterable[Buffer]) -> Iterator[Buffer]:
+        """Passes on what is covered, and compares at the end."""
+        ...
+
+    def stored(self, source: Source, begin: int, end: int) -> AbstractContextManager[memoryview | None]:
+        """Compares stored bytes, and gives them while they are in memory: None if they are too many to be held."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """Bytes at `begin` to `end` of a source, as they are."""
@@ -102,22 +161,52 @@ class Span:
     source: Source
     begin: int
     end: int
+    check: Check | None = field(default=None, compare=False, repr=False)
 
     @property
     def nbytes(self) -> int:
         return self.end - self.begin
 
     def read(self, offset: int, nbytes: int) -> memoryview:
+        if self.check is not None and self.check.pending():
+            if nbytes == self.nbytes:
+                return self.check.read(self.source, self.begin, nbytes)
+            if self.check.strict:
+                self.verify()
         return self.source.read(self.begin + offset, nbytes)
 
     def read_into(self, offset: int, out: memoryview) -> None:
-        self.source.read_into(self.begin + offset, out)
+        if self.check is not None and self.check.pending():
+            if len(out) == self.nbytes:
+                return self.check.read_into(self.source, self.begin, out)
+            if self.check.strict:
+                self.verify()
+        return self.source.read_into(self.begin + offset, out)
 
-    def view(self) -> memoryview | None:
-        return self.source.view(self.begin, self.nbytes)
+    def view(self, *, whole: bool = True) -> memoryview | None:
+        """The bytes in shared memory, if they are there; not `whole` where only some of them will be looked at."""
+        shared = self.source.view(self.begin, self.nbytes)
+        if shared is not None and self.check is not None and (whole or self.check.strict):
+            self.verify()
+        return shared
 
     def chunks(self) -> Iterator[Chunk]:
-        yield self
+        if self.check is not None and self.check.pending():
+            shared = self.source.view(self.begin, self.nbytes)
+            bare = Span(self.source, self.begin, self.end)
+            yield from self.check.follow(buffers([bare]) if shared is None else [shared])
+        else:
+            yield self
+
+    def verify(self) -> None:
+        """Compares the checksum, if there is one that has not been compared yet."""
+        if self.check is not None and self.check.pending():
+            shared = self.source.view(self.begin, self.nbytes)
+            if shared is not None:
+                _exhaust(self.check.follow([shared]))
+            else:
+                with self.check.stored(self.source, self.begin, self.end):
+                    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +222,9 @@ class Encoded:
     """For the errors of the codec."""
     limits: Any = field(default=None, repr=False)
     """The `Limits` that the archive was opened with."""
+    check: Check | None = field(default=None, compare=False, repr=False)
+    held: memoryview | None = field(default=None, compare=False, repr=False)
+    """The encoded bytes, where they have been read already."""
 
     def read(self, offset: int, nbytes: int) -> memoryview:
         try:
@@ -142,17 +234,57 @@ class Encoded:
             raise LimitError(
                 f"{nbytes} bytes do not fit in memory", rule="memory.size", offset=self.begin, tensor=self.tensor
             ) from error
-        self.codec.decode_into(self, offset, out)
+        self.read_into(offset, out)
         return out
 
     def read_into(self, offset: int, out: memoryview) -> None:
-        self.codec.decode_into(self, offset, out)
+        check = self.check
+        if check is None or not check.pending():
+            self.codec.decode_into(self, offset, out)
+        elif len(out) < self.nbytes:
+            if check.strict and not isinstance(self.codec, FrameChecked):
+                self.verify()
+            self.codec.decode_into(self._bare, offset, out)
+        elif not check.decoded:
+            with check.stored(self.source, self.begin, self.end) as held:
+                self.codec.decode_into(replace(self, check=None, held=held), offset, out)
+        elif isinstance(self.codec, Arrangement):
+            self.verify()
+            self.codec.decode_into(self._bare, offset, out)
+        else:
+            self.codec.decode_into(self._bare, offset, out)
+            _exhaust(check.follow([out]))
 
-    def view(self) -> memoryview | None:
+    def view(self, *, whole: bool = True) -> memoryview | None:
         return None
 
     def chunks(self) -> Iterator[Chunk]:
-        return iter(self.codec.chunks(self))
+        check = self.check
+        if check is None or not check.pending():
+            return iter(self.codec.chunks(self))
+        if check.decoded and not isinstance(self.codec, Arrangement):
+            return check.follow(self.codec.chunks(self._bare))
+        return self._chunks_once_verified()
+
+    def _chunks_once_verified(self) -> Iterator[Chunk]:
+        self.verify()
+        yield from self.codec.chunks(self._bare)
+
+    def verify(self) -> None:
+        """Compares the checksum, if there is one that has not been compared yet."""
+        check = self.check
+        if check is None or not check.pending():
+            return
+        if not check.decoded:
+            Span(self.source, self.begin, self.end, check).verify()
+        elif isinstance(self.codec, Arrangement):
+            self.codec.below(self).verify()
+        else:
+            _exhaust(check.follow(self.codec.chunks(self._bare)))
+
+    @property
+    def _bare(self) -> Encoded:
+        return replace(self, check=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +314,11 @@ class Memory:
                 out[begin - offset : end - offset] = piece[begin - position : end - position]
             position += len(piece)
 
-    def view(self) -> memoryview | None:
+    def view(self, *, whole: bool = True) -> memoryview | None:
         return as_bytes(self.array) if _plain(self.array) else None
+
+    def verify(self) -> None:
+        """Memory has no checksum."""
 
     def chunks(self) -> Iterator[Chunk]:
         if _plain(self.array):
@@ -207,6 +342,10 @@ def buffers(chunks: Iterable[Chunk]) -> Iterator[Buffer]:
             yield chunk
 
 
+def _exhaust(chunks: Iterator[Any]) -> None:
+    deque(chunks, 0)
+
+
 def joined(arrays: list[NDArray[Any]], pads: Sequence[bytes] | None = None) -> bytes:
     """The bytes of C-contiguous arrays one after the other, each behind its pad."""
     if any(dtype in _CARRIERS for dtype in {array.dtype for array in arrays}):
@@ -219,8 +358,8 @@ def joined(arrays: list[NDArray[Any]], pads: Sequence[bytes] | None = None) -> b
 def inner_payload(payload: Encoded, inner: Codec | None, nbytes: int) -> Span | Encoded:
     """What a codec over another codec decodes: the span as it is, or what the inner one makes of it."""
     if inner is None:
-        return Span(payload.source, payload.begin, payload.end)
-    return Encoded(payload.source, payload.begin, payload.end, nbytes, inner, payload.tensor, payload.limits)
+        return Span(payload.source, payload.begin, payload.end, payload.check)
+    return replace(payload, nbytes=nbytes, codec=inner)
 
 
 def place(payload: Payload | NDArray[Any]) -> tuple[object, ...]:

@@ -53,6 +53,10 @@ class Selection:
     scalar: bool
     """NumPy would give a scalar, not an array without dimensions."""
 
+    def covers(self, shape: tuple[int, ...]) -> bool:
+        """Every element of an array of that shape is selected."""
+        return all(axis.count == size for axis, size in zip(self.axes, shape, strict=True))
+
     @property
     def basic(self) -> tuple[int | slice | None, ...]:
         """The same selection as an index into the whole array."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.model.payload import Buffer, Codec, Encoded, Payload, inner_payload
+from tensorglot.model.payload import Buffer, Codec, Encoded, Payload, Span, inner_payload
 from tensorglot.model.slicing import Selection, read_block
 
 __all__ = ["Strided"]
@@ -67,6 +67,10 @@ class Strided:
             expected *= size
         return True
 
+    def below(self, payload: Encoded) -> Span | Encoded:
+        """The bytes as they lie, without what they are encoded with besides."""
+        return inner_payload(payload, self.inner, self.inner_nbytes)
+
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
         first, rest = divmod(offset, self.itemsize)
         last = -(-(offset + len(out)) // self.itemsize)
@@ -76,9 +80,7 @@ class Strided:
         done = 0
         for starts, counts in _boxes(self.shape, first, last):
             count = math.prod(counts)
-            values[done : done + count].reshape(counts)[...] = self._box(
-                inner_payload(payload, self.inner, self.inner_nbytes), starts, counts, carrier
-            )
+            values[done : done + count].reshape(counts)[...] = self._box(self.below(payload), starts, counts, carrier)
             done += count
         if not exact:
             out[:] = values.view(np.uint8).data[rest : rest + len(out)]
@@ -89,12 +91,13 @@ class Strided:
 
     def array(self, payload: Encoded, dtype: np.dtype[Any]) -> NDArray[Any]:
         """The whole array: as it lies where that wastes and repeats nothing, else in C order."""
-        below = inner_payload(payload, self.inner, self.inner_nbytes)
+        below = self.below(payload)
         shared = below.view()
         if shared is not None:
             return np.ndarray(self.shape, dtype, shared, 0, self.strides)
         if self._permuted:
             return np.ndarray(self.shape, dtype, below.read(0, below.nbytes), 0, self.strides)
+        below.verify()
         whole = self._box(below, (0,) * len(self.shape), self.shape, _CARRIERS[self.itemsize])
         return np.ascontiguousarray(whole).view(dtype).reshape(self.shape)
 
@@ -112,9 +115,7 @@ class Strided:
         begin = sum(axis.start * stride for axis, stride in zip(selection.axes, self.strides, strict=True))
         steps = [axis.step * stride for axis, stride in zip(selection.axes, self.strides, strict=True)]
         counts = tuple(axis.count for axis in selection.axes)
-        result: NDArray[Any] = _block(
-            inner_payload(payload, self.inner, self.inner_nbytes), begin, counts, steps, dtype
-        )[(*selection.finish, ...)]
+        result: NDArray[Any] = _block(self.below(payload), begin, counts, steps, dtype)[(*selection.finish, ...)]
         return result
 
     def _box(

@@ -14,7 +14,7 @@ import numpy as np
 
 from tensorglot.errors import FormatError
 from tensorglot.model.dtypes import DType, pack, unpack
-from tensorglot.model.payload import PIECE_NBYTES, Buffer, Codec, Encoded, Payload, inner_payload
+from tensorglot.model.payload import PIECE_NBYTES, Buffer, Codec, Encoded, Payload, Span, inner_payload
 
 __all__ = ["UnpackedSubByte", "widened"]
 
@@ -32,11 +32,15 @@ class UnpackedSubByte:
     def name(self) -> str:
         return "widened" if self.inner is None else f"widened {self.inner.name}"
 
+    def below(self, payload: Encoded) -> Span | Encoded:
+        """The bytes as they lie, without what they are encoded with besides."""
+        return inner_payload(payload, self.inner, self.count)
+
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
         elements, nbytes = _group(self.dtype)
         first = offset // nbytes * elements
         last = min(self.count, -(-(offset + len(out)) // nbytes) * elements)
-        values = np.frombuffer(inner_payload(payload, self.inner, self.count).read(first, last - first), np.uint8)
+        values = np.frombuffer(self.below(payload).read(first, last - first), np.uint8)
         if values.size and int(values.max()) >> self.dtype.bits:
             raise FormatError(
                 f"a byte that is no {self.dtype.name}",

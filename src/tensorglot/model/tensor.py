@@ -8,7 +8,8 @@ exports (`cid`, `awkward`, `dequantize`, …) that a Tensor has as methods.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,7 +97,7 @@ class Part:
         selection = select(index, self.shape, tensor)
         if isinstance(self.payload, Memory) or (self.dtype is not None and self.dtype.packed):
             return self.array(tensor)[index]
-        shared = self.payload.view()
+        shared = self.payload.view(whole=selection.covers(self.shape))
         values: NDArray[Any]
         if isinstance(self.payload, Encoded) and isinstance(self.payload.codec, Strided):
             values = self.payload.codec.select(self.payload, selection, self._stored(dtype))
@@ -112,6 +113,7 @@ class Part:
     def swapped_chunks(self) -> Iterator[Chunk]:
         """The bytes of a big-endian part as little-endian ones."""
         dtype = self._stored(self.numpy_dtype())
+        self.payload.verify()
         for start in range(0, self.nbytes, PIECE_NBYTES):
             piece = self.payload.read(start, min(PIECE_NBYTES, self.nbytes - start))
             yield as_bytes(np.frombuffer(piece, dtype).byteswap())
@@ -184,8 +186,6 @@ class Tensor:
     declared: Type | None = None
     """The type of a tensor that is not dense."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    verifier: Callable[[Tensor], None] | None = None
-    """Called before values are read: checks the checksums once."""
 
     @classmethod
     def of_array(cls, name: str, array: NDArray[Any], dtype: DType) -> Tensor:
@@ -208,9 +208,16 @@ class Tensor:
         return assemble(name, layout, shape, parts, attributes or {})
 
     def verify(self) -> None:
-        """Checks the checksums, where the archive was opened to have them checked."""
-        if self.verifier is not None:
-            self.verifier(self)
+        """Compares the checksums of all parts now, unless that was done before or the archive was opened not to.
+
+        Reading a whole tensor does so without being asked. A part that cannot be decoded
+        here has none that could be compared.
+        """
+        for part in self.parts.values():
+            check = None if isinstance(part.payload, Memory) else part.payload.check
+            if check is not None:
+                with nullcontext() if check.strict else suppress(UnsupportedError):
+                    part.payload.verify()
 
     @property
     def type(self) -> Type:
@@ -228,6 +235,16 @@ class Tensor:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.parts["data"].shape if self.declared is None else leading(self.declared)[0]
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions in `shape`."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements of `shape`."""
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -266,9 +283,12 @@ class Tensor:
             raise
 
     def __getitem__(self, index: BasicIndex) -> Any:
-        """What NumPy's `array[index]` would give, for every basic index, reading only what it needs."""
+        """What NumPy's `array[index]` would give, for every basic index, reading only what it needs.
+
+        Of a nested value its rows, slices and fields (`t["name"]`): tensors, or the elements that they are.
+        """
         if self.layout == NESTED:
-            return self._nested(None)[index]
+            return self._export("select", index=index)
         try:
             return self._dense().select(index, self.name)
         except TruncatedError as error:
@@ -291,16 +311,23 @@ class Tensor:
                 rule="tensor.dense",
                 tensor=self.name,
             )
-        self.verify()
         return self.parts["data"]
 
     def __len__(self) -> int:
+        if self.layout == NESTED:
+            return self._export("length")  # type: ignore[no-any-return]
         if not self.shape:
             raise TypeError("len() of a tensor without dimensions")
         return self.shape[0]
 
-    def __iter__(self) -> Iterator[NDArray[Any]]:
+    def __iter__(self) -> Iterator[Any]:
+        if self.layout == NESTED:
+            return self._export("rows")  # type: ignore[no-any-return]
         return (self[i] for i in range(len(self)))
+
+    def torch(self, device: Any = None) -> Any:
+        """A tensor of PyTorch, on the CPU or on a device."""
+        return self._export("torch", device=device)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self.numpy(), dtype, copy=copy)

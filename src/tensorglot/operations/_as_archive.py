@@ -1,25 +1,52 @@
-"""The other door: whatever a caller wants read becomes an open archive."""
+"""Whatever a caller names or has becomes an archive: `as_archive` what is to be read, `collect` what is to be saved.
+
+A value becomes a tensor by `coerce`, and nobody behind it asks again what kind of
+thing it was. Most often all values are plain arrays: then their columns are made at
+once, and no Tensor is.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeAlias
 
-from tensorglot.io.local import Readable
-from tensorglot.limits import Limits
-from tensorglot.model.archive import Archive
-from tensorglot.operations.collect import collect
-from tensorglot.operations.open import Verify, open
+import numpy as np
 
-__all__ = ["Given", "as_archive"]
+from tensorglot.arguments import check_mapping
+from tensorglot.dynd.coerce.anything import coerce
+from tensorglot.errors import InputError, escape
+from tensorglot.io.local import Readable
+from tensorglot.limits import DEFAULT, Limits
+from tensorglot.model.archive import Archive
+from tensorglot.model.builder import IndexBuilder
+from tensorglot.model.dtypes import TABLE
+from tensorglot.model.index import Index, permuted, shape_columns
+from tensorglot.model.names import check_name
+from tensorglot.model.payload import Memory
+from tensorglot.model.tensor import Tensor
+from tensorglot.operations.open import Verify, open
+from tensorglot.providers import provided
+
+__all__ = ["Given", "as_archive", "collect", "flatten", "named_tensor"]
 
 Given: TypeAlias = "Readable | Archive | Mapping[str, Any]"
+
+MEMORY = "memory"
+"""The format of an archive that is no file."""
+_PLAIN = {
+    row.numpy: row
+    for row in TABLE
+    if row.numpy is not None and not row.packed and row.name != "bool" and row.numpy.newbyteorder("<") == row.numpy
+}
+"""Types whose arrays are at rest what they are in memory, whatever their values."""
 
 
 @contextmanager
 def as_archive(
-    source: Given, *, format: str | None = None, verify: Verify = "never", limits: Limits | None = None
+    source: Given, *, format: str | None = None, verify: Verify = "auto", limits: Limits | None = None
 ) -> Iterator[Archive]:
     """An archive that is given stays open; a file that is named is closed at the end."""
     if isinstance(source, Archive):
@@ -29,3 +56,106 @@ def as_archive(
     else:
         with open(source, format=format, verify=verify, limits=limits) as archive:
             yield archive
+
+
+def collect(
+    tensors: Mapping[str, Any],
+    metadata: Mapping[str, Any] | None = None,
+    attributes: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Archive:
+    """Named values as an archive in memory; an archive as it is. The metadata and attributes given replace its own."""
+    if isinstance(tensors, Archive):
+        return _revise(tensors, metadata, attributes)
+    if not isinstance(tensors, Mapping):
+        raise InputError(
+            f"tensors are given as a mapping from names to values, not as {type(tensors).__name__}", rule="save.tensors"
+        )
+    index = _index_of_arrays(tensors)
+    if index is None:
+        builder = IndexBuilder(Limits(tensors=len(tensors)), "save")
+        for name, value in tensors.items():
+            builder.add_tensor(named_tensor(name, value))
+        index = builder.index(MEMORY)
+    return _revise(Archive(index, None), metadata, attributes)
+
+
+def _revise(
+    archive: Archive, metadata: Mapping[str, Any] | None, attributes: Mapping[str, Mapping[str, Any]] | None
+) -> Archive:
+    index = archive.index
+    if metadata is not None:
+        index = replace(index, metadata=metadata)
+    if attributes is not None:
+        check_mapping(attributes, "attributes", "save.attributes")
+        for fields in attributes.values():
+            check_mapping(fields, "attributes of a tensor", "save.attributes")
+        for name in attributes.keys() - index.positions.keys():
+            raise InputError("attributes for a tensor that is not given", rule="save.attributes", tensor=name)
+        given = {index.positions[name]: fields for name, fields in attributes.items()}
+        index = replace(index, attributes={**index.attributes, **given})
+    return archive if index is archive.index else archive.with_index(index)
+
+
+def named_tensor(name: str, value: Any) -> Tensor:
+    """One value under its name."""
+    check_name(name)
+    if isinstance(value, Mapping) and provided("bridges.find")(value) is None:  # a sparse matrix may be a dict
+        raise InputError(
+            "the value is a mapping: tg.flatten(tensors) gives every value in it a dotted name, "
+            "tg.dynd.array(value) makes one record of it",
+            rule="save.mapping",
+            tensor=name,
+        )
+    return coerce(value, name=name)
+
+
+def flatten(tensors: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
+    """Nested mappings as one, its names joined: `{"model": {"w": w}}` becomes `{"model.w": w}`."""
+    flat: dict[str, Any] = {}
+    stack: list[tuple[str, Iterator[tuple[Any, Any]]]] = [("", iter(tensors.items()))]
+    while stack:
+        prefix, items = stack[-1]
+        for name, value in items:
+            check_name(name)
+            full = f"{prefix}{name}"
+            if isinstance(value, Mapping):
+                stack.append((f"{full}{separator}", iter(value.items())))
+                break
+            if full in flat:
+                raise InputError(f"two values would be called '{escape(full)}'", rule="flatten.name", tensor=full)
+            flat[full] = value
+        else:
+            stack.pop()
+    return flat
+
+
+def _index_of_arrays(tensors: Mapping[str, Any]) -> Index | None:
+    """All columns at once, if every value is an array that needs no look of its own; None if one does.
+
+    Most arrays have a type and shape that others have, too: those are looked at once.
+    """
+    names, values = list(tensors), list(tensors.values())
+    if set(map(type, values)) != {np.ndarray} or set(map(type, names)) != {str}:
+        return None
+    kinds: dict[tuple[np.dtype[Any], tuple[int, ...]], int] = {}
+    kind_of = np.array([kinds.setdefault((value.dtype, value.shape), len(kinds)) for value in values])
+    try:
+        "".join(names).encode()
+        codes = np.array([_PLAIN[dtype].code for dtype, _ in kinds], np.uint8)
+    except (KeyError, UnicodeEncodeError):
+        return None
+    if 4 * max(map(len, names)) > DEFAULT.name_nbytes:  # no character takes more than 4 bytes
+        for name in names:
+            check_name(name)
+    dims, dim_offsets = permuted(*shape_columns([shape for _, shape in kinds]), kind_of)
+    sizes = np.array([dtype.itemsize * math.prod(shape) for dtype, shape in kinds], np.int64)
+    return Index(
+        format=MEMORY,
+        names=names,
+        dtypes=codes[kind_of],
+        dims=dims,
+        dim_offsets=dim_offsets,
+        begins=np.zeros(len(values), np.int64),
+        ends=sizes[kind_of],
+        payloads=[value if value.flags.c_contiguous else Memory(value) for value in values],
+    )

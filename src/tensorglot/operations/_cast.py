@@ -176,7 +176,7 @@ class _CastCodec:
             if self._strict and account.overflowed:
                 raise UnsupportedError(
                     f"{self._new.name} cannot hold {account.overflowed} of the first {account.count} values "
-                    f"of {account.old}; refused unless on-loss is warn or drop",
+                    f"of {account.old}; pass on_loss='drop' to take the nearest values",
                     rule="convert.overflow",
                     tensor=payload.tensor,
                 )

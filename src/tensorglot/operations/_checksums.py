@@ -1,82 +1,259 @@
 """Checksums: what `verify=` asks of every read, and what `verify` asks of a whole file.
 
 A checksum covers the bytes of a part as they are stored, or as they are decoded, as
-its format has it. Those bytes are read once, in pieces, into memory that stays warm.
-Of a whole file, all that are of stored bytes are computed together.
+its format has it. It is compared in the pass that reads them: threads read the pieces
+of a large part, and whichever has the next one in order adds it to the hash, while it
+is in the processor's cache. Of a whole file, all checksums of stored bytes are computed
+together.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from tensorglot.errors import FormatError, InputError, IntegrityError, UnsupportedError, escape
-from tensorglot.memory import Scratch
-from tensorglot.model.archive import Archive, Verifier
-from tensorglot.model.payload import Encoded, Memory, Span, as_bytes
-from tensorglot.model.tensor import Part, Tensor
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.arguments import check_choice
+from tensorglot.errors import FormatError, IntegrityError, UnsupportedError, escape
+from tensorglot.memory import SCRATCH_NBYTES, allocate, scratch
+from tensorglot.model.archive import Archive
+from tensorglot.model.index import Index
+from tensorglot.model.payload import Buffer, Check, FrameChecked, Source
 from tensorglot.operations._digests import Stretch, digests
+from tensorglot.operations._reads import InOrder, Piece, fill
 from tensorglot.threads import for_each
 from tensorglot.wire import checksums
 
-__all__ = ["Checked", "check_archive", "check_part", "verifier_for"]
+__all__ = ["Checked", "Once", "RowChecks", "check_archive", "row_checks", "verifier_for"]
 
-_PIECE_NBYTES = 1 << 20
-"""Small enough to stay in the processor's cache between the read and the hash."""
-
-
-def verifier_for(mode: str) -> Verifier | None:
-    """What an archive calls before it hands out values: nothing, or a check of each tensor, once."""
-    if mode not in ("never", "lazy", "require"):
-        raise InputError(f"verify is 'never', 'lazy' or 'require', not {mode!r}", rule="verify.mode")
-    return None if mode == "never" else _Once(required=mode == "require")
+Key = tuple[int, int, int, str | None]
+"""Source, begin, end and checksum: what is compared, whatever its name."""
 
 
-class _Once:
-    """Checks a tensor when it is first read. One that failed is checked again."""
+def verifier_for(mode: str) -> Once | None:
+    """What makes the checks of an archive's payloads; None where nothing is to be compared."""
+    check_choice(mode, ("auto", "never", "require"), "verify", "verify.mode")
+    return None if mode == "never" else Once(required=mode == "require")
+
+
+class Once:
+    """Compares each checksum when its bytes are first read whole. One that did not match never will."""
 
     def __init__(self, *, required: bool) -> None:
-        self._required = required
-        self._checked: set[str] = set()
-        self._lock = threading.Lock()
+        self.required = required
+        self.matched: set[Key] = set()
+        self.failed: set[Key] = set()
+        self._rows: tuple[Index, RowChecks] | None = None
 
-    def __call__(self, tensor: Tensor) -> None:
-        with self._lock:
-            if tensor.name in self._checked:
-                return
-        for part in tensor.parts.values():
-            if not check_part(part, tensor.name) and self._required:
-                what = "no checksum" if part.checksum is None else f"checksum '{escape(part.checksum, longest=40)}'"
-                raise IntegrityError(
-                    f"{what} that could be verified", rule="verify.absent", tensor=tensor.name, offset=part.offset
-                )
-        with self._lock:
-            self._checked.add(tensor.name)
+    def check(self, index: Index, row: int, source: Source, tensor: str) -> Check | None:
+        checksum = None if index.checksums is None else index.checksums[row]
+        if checksum is None and (not self.required or isinstance(index.codecs.get(row), FrameChecked)):
+            return None
+        key = id(source), int(index.begins[row]), int(index.ends[row]), checksum
+        return _Check(self, key, index.checksum_is_decoded(row), tensor)
 
+    def compare(self, index: Index, rows: NDArray[np.int64], pieces: Sequence[memoryview]) -> None:
+        if self._rows is None or self._rows[0] is not index:
+            self._rows = index, RowChecks(index, required=self.required)
+        for row, piece in zip(rows.tolist(), pieces, strict=True):
+            self._rows[1].compare(piece, [row], [0], [len(piece)])
 
-def check_part(part: Part, tensor: str) -> bool:
-    """Refuses a part whose bytes do not match its checksum; False where it has none that we can compute."""
-    if part.checksum is None:
-        return False
-    expected = checksums.parse(part.checksum, tensor)
-    if expected.digest is None:
-        return False
-    hasher = checksums.hasher(expected.algorithm)
-    try:
-        for piece in _covered(part):
-            hasher.update(piece)
-    except UnsupportedError:  # it is of decoded bytes, and the encoding is not known here
-        return False
-    if hasher.digest() != expected.digest:
-        raise _mismatch(expected, tensor, part.offset)
-    return True
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _once, (self.required,)
 
 
-def _mismatch(expected: checksums.Checksum, tensor: str, offset: int | None) -> IntegrityError:
+def _once(required: bool) -> Once:
+    return Once(required=required)
+
+
+class _Running:
+    """The checksum of a row or a payload, being computed; nothing is, of one that cannot be."""
+
+    def __init__(self, text: str | None, tensor: str, offset: int, *, required: bool) -> None:
+        self._tensor = tensor
+        self._offset = offset
+        expected = None if text is None else checksums.parse(text, tensor)
+        self.expected = None if expected is None or expected.digest is None else expected
+        if self.expected is None and required:
+            what = "no checksum" if text is None else f"checksum '{escape(text, longest=40)}'"
+            raise IntegrityError(f"{what} that could be verified", rule="verify.absent", tensor=tensor, offset=offset)
+        self._hasher = None if self.expected is None else checksums.hasher(self.expected.algorithm)
+
+    def update(self, data: memoryview) -> None:
+        if self._hasher is not None:
+            self._hasher.update(data)
+
+    def finish(self) -> None:
+        if self._hasher is not None:
+            self.compare(self._hasher.digest())
+
+    def compare(self, digest: bytes) -> None:
+        if self.expected is not None and digest != self.expected.digest:
+            raise _mismatch(self.expected, self._tensor, self._offset)
+
+
+def _mismatch(expected: checksums.Checksum, tensor: str, offset: int) -> IntegrityError:
     return IntegrityError(
         f"{expected.algorithm} does not match the bytes", rule="checksum.mismatch", tensor=tensor, offset=offset
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """The check of one payload."""
+
+    once: Once
+    key: Key
+    decoded: bool
+    tensor: str
+
+    @property
+    def strict(self) -> bool:
+        return self.once.required
+
+    def pending(self) -> bool:
+        if self.key in self.once.matched:
+            return False
+        expected = self._running().expected
+        if expected is not None and self.key in self.once.failed:
+            raise _mismatch(expected, self.tensor, self.key[1])
+        return expected is not None
+
+    def _running(self) -> _Running:
+        return _Running(self.key[3], self.tensor, self.key[1], required=self.strict)
+
+    @contextmanager
+    def _remembered(self) -> Iterator[None]:
+        """What comes of a comparison is remembered."""
+        try:
+            yield
+        except IntegrityError:
+            self.once.failed.add(self.key)
+            raise
+        self.once.matched.add(self.key)
+
+    def read(self, source: Source, begin: int, nbytes: int) -> memoryview:
+        if begin + nbytes > source.size:
+            return source.read(begin, nbytes)  # which says that the file is shorter
+        out = allocate(nbytes, begin)
+        self.read_into(source, begin, out)
+        return out
+
+    def read_into(self, source: Source, begin: int, out: memoryview) -> None:
+        running = self._running()
+        done = 0
+
+        def follow(end: int) -> None:
+            nonlocal done
+            running.update(out[done:end])
+            done = end
+
+        fill(source, [Piece(begin, out, InOrder(follow))], [], None)
+        with self._remembered():
+            running.finish()
+
+    def follow(self, chunks: Iterable[Buffer]) -> Iterator[Buffer]:
+        running = self._running()
+        for chunk in chunks:
+            running.update(memoryview(chunk))
+            yield chunk
+        with self._remembered():
+            running.finish()
+
+    @contextmanager
+    def stored(self, source: Source, begin: int, end: int) -> Iterator[memoryview | None]:
+        running = self._running()
+        assert running.expected is not None  # noqa: S101
+        if end - begin > SCRATCH_NBYTES:
+            digest = digests([Stretch(source, begin, end, running.expected.algorithm)])[0]
+            with self._remembered():
+                running.compare(digest)
+            yield None
+            return
+        with scratch() as memory:
+            held = memory.room(end - begin, begin)
+            source.read_into(begin, held)
+            running.update(held)
+            with self._remembered():
+                running.finish()
+            yield held
+
+
+def row_checks(archive: Archive) -> RowChecks | None:
+    """What compares the checksums of an archive's raw rows; None where there is nothing to compare."""
+    verifier, index = archive.verifier, archive.index
+    if verifier is None or (index.checksums is None and not verifier.required):
+        return None
+    return RowChecks(index, required=verifier.required)
+
+
+class RowChecks:
+    """Compares the checksums of raw rows of an index while their bytes are read. Remembers nothing."""
+
+    def __init__(self, index: Index, *, required: bool) -> None:
+        self._index = index
+        self._required = required
+        self._texts = [None] * len(index.dtypes) if index.checksums is None else index.checksums[:]
+        self._numbers = checksums.numbers(self._texts)
+
+    def compare(self, memory: memoryview, rows: Sequence[int], starts: Sequence[int], stops: Sequence[int]) -> None:
+        """With all bytes of the rows, which are between the starts and the stops of some memory."""
+        numbers = self._numbers
+        for row, start, stop in zip(rows, starts, stops, strict=True):
+            data = memory[start:stop]
+            if numbers is None or numbers.compute(data) != numbers.expected[row]:
+                running = self.running(row)
+                running.update(data)
+                running.finish()
+
+    def running(self, row: int) -> _Running:
+        name, offset = self._index.name_of(row), int(self._index.begins[row])
+        return _Running(self._texts[row], name, offset, required=self._required)
+
+    def follower(self, memory: memoryview, rows: Sequence[int], starts: Sequence[int], stops: Sequence[int]) -> InOrder:
+        """For memory that is being filled with rows, one behind the other."""
+        return InOrder(_RowFollower(self, memory, rows, starts, stops))
+
+
+class _RowFollower:
+    """Compares each row once it is there; of one that comes in pieces, every piece is hashed as it comes."""
+
+    def __init__(
+        self, checks: RowChecks, memory: memoryview, rows: Sequence[int], starts: Sequence[int], stops: Sequence[int]
+    ) -> None:
+        self._checks = checks
+        self._memory = memory
+        self._rows, self._starts, self._stops = rows, starts, stops
+        self._next = 0
+        self._begun: _Running | None = None
+        self._hashed = 0
+        """How far, of the row that has begun."""
+
+    def __call__(self, end: int) -> None:
+        if self._begun is not None:
+            self._add(end)
+        first, self._next = self._next, bisect_right(self._stops, end, self._next)
+        these = slice(first, self._next)
+        self._checks.compare(self._memory, self._rows[these], self._starts[these], self._stops[these])
+        if self._next < len(self._rows) and self._starts[self._next] < end:
+            self._begun, self._hashed = self._checks.running(self._rows[self._next]), self._starts[self._next]
+            self._next += 1
+            self._add(end)
+
+    def _add(self, end: int) -> None:
+        """More of the row that has begun."""
+        stop = self._stops[self._next - 1]
+        assert self._begun is not None  # noqa: S101
+        self._begun.update(self._memory[self._hashed : min(stop, end)])
+        self._hashed = end
+        if stop <= end:
+            self._begun.finish()
+            self._begun = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +284,9 @@ def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes:
             source = index.sources.get(row, archive.source)
             if expected is None or expected.digest is None:
                 found[row] = Checked(name)
-            elif source is None or index.payloads is not None or (row in index.codecs and index.checksums_decoded):
+            elif (
+                source is None or index.payloads is not None or (row in index.codecs and index.checksum_is_decoded(row))
+            ):
                 alone.append((row, name))
             else:
                 stretch = Stretch(source, int(index.begins[row]), int(index.ends[row]), expected.algorithm)
@@ -120,9 +299,10 @@ def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes:
     for (row, name, expected, stretch), digest in zip(together, computed, strict=True):
         matched = digest == expected.digest
         found[row] = Checked(name, matched, None if matched else _mismatch(expected, name, stretch.begin))
+    checked = Archive(index, archive.source, limits=archive.limits, verifier=Once(required=False))
 
     def look(job: tuple[int, str]) -> None:
-        found[job[0]] = _check_alone(archive, *job)
+        found[job[0]] = _check_alone(checked, *job)
         seen(int(index.ends[job[0]] - index.begins[job[0]]))
 
     for_each(look, alone)
@@ -131,25 +311,9 @@ def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes:
 
 def _check_alone(archive: Archive, row: int, name: str) -> Checked:
     try:
-        return Checked(name, check_part(archive.part(row, name), name))
+        archive.payload(row, name).verify()
+    except UnsupportedError:  # it is of decoded bytes, and the encoding is not known here
+        return Checked(name)
     except FormatError as error:
         return Checked(name, error=error)
-
-
-def _covered(part: Part) -> Iterator[memoryview]:
-    """The bytes that the checksum of a part is of."""
-    payload = part.payload
-    if isinstance(payload, Memory) or (isinstance(payload, Encoded) and part.checksum_decoded):
-        for chunk in payload.chunks():
-            yield as_bytes(chunk)
-        return
-    span = Span(payload.source, payload.begin, payload.end)
-    shared = span.view()
-    if shared is not None:
-        yield shared
-        return
-    scratch = Scratch(min(_PIECE_NBYTES, span.nbytes))
-    for start in range(0, span.nbytes, _PIECE_NBYTES):
-        piece = scratch.room(min(_PIECE_NBYTES, span.nbytes - start), span.begin + start)
-        span.read_into(start, piece)
-        yield piece
+    return Checked(name, matched=True)

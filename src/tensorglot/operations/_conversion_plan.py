@@ -10,25 +10,24 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from tensorglot.arguments import check_mapping
 from tensorglot.containers.table import UNNAMED, Format
 from tensorglot.errors import TensorglotError, escape
-from tensorglot.limits import DEFAULT
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
 from tensorglot.model.index import UNKNOWN, Layout
-from tensorglot.model.payload import place
 from tensorglot.model.tensor import human_nbytes
 from tensorglot.model.types.algebra import leading
 from tensorglot.operations._dequantize import can_dequantize
-from tensorglot.operations._patterns import DTypes, Rename, Select, check_dtypes, new_dtype, renamed, selected
-from tensorglot.operations.collect import check_name
+from tensorglot.operations._options import AUTO, Choice, SaveOptions
+from tensorglot.operations._patterns import DTypes, Rename, Select, rename_all, select_names, settle_dtypes
 
-__all__ = ["Action", "Loss", "LossKind", "Plan", "Step", "make_plan"]
+__all__ = ["Action", "ConvertOptions", "Loss", "LossKind", "Plan", "Step", "make_plan"]
 
-LossKind: TypeAlias = Literal["metadata", "attributes", "checksum", "layout", "dtype", "name"]
+LossKind: TypeAlias = Literal["metadata", "attributes", "checksum", "ties", "layout", "dtype", "name"]
 Action: TypeAlias = Literal["copy", "decode", "swap", "cast", "dequantize"]
 """The stored bytes as they are, decompressed, in the other byte order, as another type, or as the real values of
 quantized ones."""
@@ -46,8 +45,9 @@ class Loss:
 
     @property
     def refused(self) -> bool:
-        """Something of the contents is lost. A checksum is none: it has done its work when it has been checked."""
-        return self.kind != "checksum"
+        """Something of the contents is lost. A checksum has done its work when it was checked, and of tied tensors
+        only the sharing is lost."""
+        return self.kind not in ("checksum", "ties")
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "message": self.message, "tensor": self.tensor, "left_out": self.fatal}
@@ -95,11 +95,19 @@ class Plan:
     source: str
     target: str
     """Formats."""
-    compression: str | None
-    checksum: str | None
+    save: SaveOptions
+    """With the checksums that the source has, where the caller left the choice open."""
     metadata: Mapping[str, Any] | None
     steps: tuple[Step, ...]
     losses: tuple[Loss, ...]
+
+    @property
+    def compression(self) -> Choice:
+        return self.save.compression
+
+    @property
+    def checksum(self) -> Choice:
+        return self.save.checksum
 
     @property
     def nbytes(self) -> int:
@@ -129,50 +137,49 @@ class Plan:
         return f"Plan({self.source} → {self.target}, {len(self.steps)} tensors, {human_nbytes(self.nbytes)}{lost})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertOptions:
-    """What the caller said."""
+    """What the caller said of the tensors on their way; `save` has what they said of writing."""
 
     select: Select | None = None
     rename: Rename | None = None
     dtype: DTypes | None = None
     metadata: Mapping[str, Any] | None = None
-    compression: str | None = None
-    checksum: str | None = None
     sums: bool = False
+    save: SaveOptions = field(default_factory=SaveOptions)
 
 
-def make_plan(archive: Archive, spec: Format, version: str, wanted: ConvertOptions) -> Plan:
-    """The plan for an archive and a spec of the table of formats."""
+def make_plan(archive: Archive, spec: Format, version: str, options: ConvertOptions) -> Plan:
+    """The plan for an archive and the spec of the target's format."""
     losses: list[Loss] = []
-    names = selected(archive.index.names, wanted.select)
-    check_dtypes(wanted.dtype, archive.index.names)
-    checksum = wanted.checksum or _kept_checksum(archive, names, spec, version, wanted.sums, losses)
-    metadata = _metadata(archive.metadata if wanted.metadata is None else wanted.metadata, spec, losses)
-    columns = _Columns(archive, spec, version, wanted.dtype)
+    every = list(archive.index.names)
+    names = select_names(every, options.select)
+    save = options.save
+    if save.checksum == AUTO:
+        save = replace(save, checksum=_kept_checksum(archive, names, spec, version, options.sums, losses))
+    metadata = archive.metadata if options.metadata is None else options.metadata
+    metadata = _expressible_metadata(metadata, spec, losses)
+    planner = _Planner(archive, spec, version, options.dtype, every)
     steps: list[Step] = []
-    for old, new in renamed(names, wanted.rename, archive.index.names).items():
-        if len(new) > DEFAULT.name_nbytes // 4:
-            check_name(new)
-        found = list(columns.losses(old))
+    for old, new in rename_all(names, options.rename, every).items():
+        found = list(planner.find_losses(old))
         if not spec.names:
-            found += _unnamed(spec, old, new, bool(steps))
+            found += _name_losses(spec, old, new, bool(steps))
             new = UNNAMED
         losses += found
         if not any(loss.fatal for loss in found):
-            steps.append(columns.step(old, new))
-    return Plan(
-        archive.format,
-        f"{spec.name}@{version}",
-        wanted.compression,
-        checksum,
-        metadata,
-        tuple(_tied(archive, steps)),
-        tuple(losses),
-    )
+            steps.append(planner.make_step(old, new))
+    steps = list(_with_ties(archive, steps))
+    if not spec.ties:
+        losses += [
+            Loss("ties", f"{spec.name} has no ties: stored again, apart from '{escape(step.tied)}'", step.source)
+            for step in steps
+            if step.tied is not None
+        ]
+    return Plan(archive.format, f"{spec.name}@{version}", save, metadata, tuple(steps), tuple(losses))
 
 
-def _unnamed(spec: Format, old: str, new: str, taken: bool) -> Iterator[Loss]:
+def _name_losses(spec: Format, old: str, new: str, taken: bool) -> Iterator[Loss]:
     """What a format of one tensor without a name loses of a tensor."""
     if taken:
         yield Loss("name", f"{spec.name} has room for one tensor", old, fatal=True)
@@ -183,25 +190,29 @@ def _unnamed(spec: Format, old: str, new: str, taken: bool) -> Iterator[Loss]:
 def _kept_checksum(
     archive: Archive, names: list[str], spec: Format, version: str, sums: bool, losses: list[Loss]
 ) -> str | None:
-    """Checksums go on: the same algorithm where the target has it, else the target's own, else a sidecar."""
-    index = archive.index
+    """Checksums go on: the same algorithm where the target has it, else the target's fast one, else a sidecar."""
+    index, offered = archive.index, spec.checksums_in(version)
+    fast = spec.fast_checksums.get(version)
     if index.checksums is None:
-        return None
+        return fast
     rows = (part for name in names for part in index.rows(index.positions[name]))
     first = next((text for part in rows if (text := index.checksums[part]) is not None), None)
-    if first is None or (first.startswith("crc32:") and "crc32" not in spec.checksums):
-        return None  # nobody asked for the checksums of ZIP: its members have them always
-    offered = spec.checksums_in(version)
-    if not offered:
-        if not sums:
-            losses.append(Loss("checksum", f"{spec.name} has no checksums, and the source has"))
-        return None
+    if first is None:
+        return fast
     algorithm = first.partition(":")[0]
-    return algorithm if algorithm in offered else offered[0]
+    if algorithm in offered:
+        return algorithm
+    if not offered and not sums and algorithm != "crc32":  # nobody asked for those of ZIP: its members have them always
+        losses.append(Loss("checksum", f"{spec.name} has no checksums, and the source has"))
+    return fast
 
 
-def _metadata(metadata: Mapping[str, Any] | None, spec: Format, losses: list[Loss]) -> Mapping[str, Any] | None:
+def _expressible_metadata(
+    metadata: Mapping[str, Any] | None, spec: Format, losses: list[Loss]
+) -> Mapping[str, Any] | None:
     """The metadata as the target can have it: none, text, or as it is."""
+    if metadata is not None:
+        check_mapping(metadata, "metadata", "save.metadata")
     if not metadata or spec.metadata == "any":
         return metadata if spec.metadata != "none" else None
     if spec.metadata == "none":
@@ -226,92 +237,94 @@ _REAL = BY_NAME["float128"]
 """Stands for real numbers of any type: nobody can ask for this one."""
 
 
-class _Columns:
+class _Planner:
     """The columns of an index as lists, which is what makes a plan for 100,000 tensors in a moment."""
 
-    def __init__(self, archive: Archive, spec: Format, version: str, dtype: DTypes | None) -> None:
-        self._archive = archive
+    def __init__(self, archive: Archive, spec: Format, version: str, dtype: DTypes | None, every: list[str]) -> None:
         self._index = archive.index
+        self._format = archive.format.partition("@")[0]
         self._spec = spec
-        self._dtype = dtype
         self._version = version
         self._held = spec.dtypes_in(version)
+        self._retyped = dtype is not None
+        self._new_dtype = settle_dtypes(dtype, every)
+        self._positions = self._index.positions
+        self._first_rows: list[int] = self._index.row_offsets.tolist()
         self._dtypes = [None if code == UNKNOWN else TABLE[code] for code in self._index.dtypes.tolist()]
         self._nbytes: list[int] = self._index.nbytes.tolist()
         self._stored: list[int] = (self._index.ends - self._index.begins).tolist()
         self._shapes = self._index.shapes
-        self._attributed = set() if spec.attributes else set(self._index.attributes)
 
-    def losses(self, name: str) -> Iterator[Loss]:
+    def _rows(self, position: int) -> range:
+        return range(self._first_rows[position], self._first_rows[position + 1])
+
+    def find_losses(self, name: str) -> Iterator[Loss]:
         """What the target has no place for of a tensor."""
         index, spec = self._index, self._spec
-        position = index.positions[name]
+        position = self._positions[name]
         layout = index.layouts.get(position)
-        real = None if layout is None else self._real(name, layout)
+        real = None if layout is None else self._real_dtype(name, layout)
         if real is not None:
             if real.name not in self._held:
                 yield Loss("dtype", f"{spec.name} has no {real.name}", name, fatal=True)
             return
-        if position in self._attributed and index.attributes[position]:
-            fields = ", ".join(map(escape, index.attributes[position]))
-            yield Loss("attributes", f"{spec.name} has no attributes: {fields}", name)
         if layout is not None and not {layout.name, "*"} & {*spec.layouts}:
             hint = "; a dtype gives its real values" if can_dequantize(layout.name) else ""
             yield Loss("layout", f"{spec.name} has no layout '{escape(layout.name)}'{hint}", name, fatal=True)
             return
-        for part in index.rows(position):
-            old = self._dtypes[part]
-            new = self._new_dtype(name, part) or old
+        if not spec.attributes and index.attributes.get(position):
+            fields = ", ".join(map(escape, index.attributes[position]))
+            yield Loss("attributes", f"{spec.name} has no attributes: {fields}", name)
+        for row in self._rows(position):
+            old = self._dtypes[row]
+            new = (self._new_dtype(name, old) if self._retyped else None) or old
             if new is None:
-                unknown = index.unknown_dtypes[part]
-                if self._archive.format.partition("@")[0] != spec.name or not spec.keeps(self._version, unknown):
+                unknown = index.unknown_dtypes[row]
+                if self._format != spec.name or not spec.keeps(self._version, unknown):
                     yield Loss("dtype", f"{spec.name} has no element type '{escape(unknown)}'", name, fatal=True)
             elif new.name not in self._held:
                 yield Loss("dtype", f"{spec.name} has no {new.name}", name, fatal=True)
 
-    def _new_dtype(self, name: str, row: int) -> DType | None:
-        return new_dtype(name, self._dtypes[row], self._dtype)
-
-    def _real(self, name: str, layout: Layout) -> DType | None:
+    def _real_dtype(self, name: str, layout: Layout) -> DType | None:
         """The type that the real values of a quantized tensor are wanted in, if they are."""
-        return new_dtype(name, _REAL, self._dtype) if can_dequantize(layout.name) else None
+        return self._new_dtype(name, _REAL) if can_dequantize(layout.name) else None
 
-    def step(self, old: str, new: str) -> Step:
+    def make_step(self, old: str, new: str) -> Step:
         """What is to be done with a tensor."""
         index = self._index
-        position = index.positions[old]
-        rows = index.rows(position)
+        position = self._positions[old]
+        rows = self._rows(position)
         layout = index.layouts.get(position)
-        real = None if layout is None else self._real(old, layout)
-        if layout is not None and real is not None:
-            shape = leading(layout.type)[0]
-            stored = sum(self._stored[row] for row in rows)
-            return Step(old, new, "dequantize", layout.name, real.name, shape, stored, real.nbytes(math.prod(shape)))
+        stored = sum(self._stored[row] for row in rows)
         if layout is not None:
+            real = self._real_dtype(old, layout)
+            if real is not None:
+                shape = leading(layout.type)[0]
+                nbytes = real.nbytes(math.prod(shape))
+                return Step(old, new, "dequantize", layout.name, real.name, shape, stored, nbytes)
             type_ = str(layout.type)
             action: Action = "decode" if any(row in index.codecs for row in rows) else "copy"
-            stored, nbytes = sum(self._stored[row] for row in rows), sum(self._nbytes[row] for row in rows)
-            return Step(old, new, action, type_, type_, (), stored, nbytes)
+            return Step(old, new, action, type_, type_, (), stored, sum(self._nbytes[row] for row in rows))
         row = rows[0]
         was, shape = self._dtypes[row], self._shapes[row]
-        becomes = self._new_dtype(old, row)
+        becomes = self._new_dtype(old, was) if self._retyped else None
         before = index.unknown_dtypes[row] if was is None else was.name
         if becomes is not None:
             nbytes = becomes.nbytes(math.prod(shape))
-            return Step(old, new, "cast", before, becomes.name, shape, self._stored[row], nbytes)
+            return Step(old, new, "cast", before, becomes.name, shape, stored, nbytes)
         action = "decode" if row in index.codecs else "swap" if row in index.big_endian else "copy"
-        return Step(old, new, action, before, before, shape, self._stored[row], self._nbytes[row])
+        return Step(old, new, action, before, before, shape, stored, self._nbytes[row])
 
 
-def _tied(archive: Archive, steps: list[Step]) -> Iterator[Step]:
-    """Steps whose bytes are those of an earlier one know it."""
-    index = archive.index
-    if index.payloads is None and not index.shares_spans:
+def _with_ties(archive: Archive, steps: list[Step]) -> Iterator[Step]:
+    """Steps whose bytes, and new type, are those of an earlier one know it."""
+    ties = archive.find_ties()
+    if not ties:
         yield from steps
         return
-    seen: dict[tuple[object, ...], str] = {}
+    positions = archive.index.positions
+    seen: dict[tuple[int, str], str] = {}
     for step in steps:
-        row = index.rows(index.positions[step.source])[0]
-        key = (place(archive.payload(row, step.source)), step.old, step.new, step.shape)
-        first = seen.setdefault(key, step.target)
-        yield step if first == step.target or not step.nbytes else replace(step, tied=first)
+        position = positions[step.source]
+        first = seen.setdefault((ties.get(position, position), step.new), step.target)
+        yield step if first == step.target else replace(step, tied=first)

@@ -10,30 +10,33 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
 from numpy.typing import DTypeLike
 
+from tensorglot.arguments import as_names, check_mapping
 from tensorglot.errors import InputError, TensorNotFound
 from tensorglot.model.dtypes import DType, dtype_of
+from tensorglot.model.names import check_name
 from tensorglot.operations._cast import kind_of
-from tensorglot.operations.collect import check_name
 
-__all__ = ["DTypes", "Rename", "Select", "check_dtypes", "new_dtype", "renamed", "selected"]
+__all__ = ["DTypes", "Rename", "Select", "by_pattern", "rename_all", "select_names", "settle_dtypes"]
+
+T = TypeVar("T")
 
 Select: TypeAlias = "str | Iterable[str] | Callable[[str], bool]"
 Rename: TypeAlias = "Mapping[str, str] | Callable[[str], str]"
 DTypes: TypeAlias = "DTypeLike | DType | Mapping[str, DTypeLike | DType]"
 
 
-def selected(names: Sequence[str], select: Select | None) -> list[str]:
+def select_names(names: Sequence[str], select: Select | None) -> list[str]:
     """The names that a pattern, one of several patterns, or a function selects, in their order."""
     if select is None:
         return list(names)
     if callable(select):
         return [name for name in names if select(name)]
     wanted: set[str] = set()
-    for pattern in [select] if isinstance(select, str) else select:
+    for pattern in [select] if isinstance(select, str) else as_names(select, "select", "select.names"):
         fits = re.compile(fnmatch.translate(pattern)).match
         found = {name for name in names if name == pattern or fits(name)}
         if not found:
@@ -42,13 +45,15 @@ def selected(names: Sequence[str], select: Select | None) -> list[str]:
     return [name for name in names if name in wanted]
 
 
-def renamed(names: Sequence[str], rename: Rename | None, every: Sequence[str]) -> dict[str, str]:
+def rename_all(names: Sequence[str], rename: Rename | None, every: Sequence[str]) -> dict[str, str]:
     """Old names to new ones. `{"model.*": "*"}`: what the stars stood for takes their place.
 
     A rule may be for a name that is not selected, if the file has it among `every` name.
     """
     if rename is None:
         return dict(zip(names, names, strict=True))
+    if not callable(rename):
+        check_mapping(rename, "rename", "rename.mapping")
     new_name = rename if callable(rename) else _renamer(rename, every)
     new = {name: new_name(name) for name in names}
     taken: dict[str, str] = {}
@@ -65,6 +70,7 @@ def renamed(names: Sequence[str], rename: Rename | None, every: Sequence[str]) -
 def _renamer(rename: Mapping[str, str], every: Sequence[str]) -> Callable[[str], str]:
     rules = []
     for old, new in rename.items():
+        check_name(new)
         if old.count("*") != new.count("*"):
             raise InputError(f"'{old}' and '{new}' have not the same number of stars", rule="rename.stars")
         pattern = re.compile("(.*)".join(map(re.escape, old.split("*"))), re.DOTALL)
@@ -84,28 +90,36 @@ def _renamer(rename: Mapping[str, str], every: Sequence[str]) -> Callable[[str],
     return new_name
 
 
-def check_dtypes(dtype: DTypes | None, every: Sequence[str]) -> None:
-    """Refuses a mapping to types with a pattern that fits none of the names."""
-    for pattern in dtype if isinstance(dtype, Mapping) else ():
-        fits = re.compile(fnmatch.translate(pattern)).match
-        if not any(name == pattern or fits(name) for name in every):
-            raise TensorNotFound.among(pattern, every)
+def by_pattern(choices: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
+    """The choice for every name that one of the patterns fits; the first that fits, but a name written out wins."""
+    check_mapping(choices, "a mapping by names and patterns", "pattern.mapping")
+    rules = [(re.compile(fnmatch.translate(pattern)).match, choice) for pattern, choice in choices.items()]
+    found: dict[str, T] = {}
+    unused = set(range(len(rules)))
+    for name in names:
+        fitting = [i for i, (fits, _) in enumerate(rules) if fits(name)]
+        unused.difference_update(fitting)
+        if name in choices:
+            found[name] = choices[name]
+        elif fitting:
+            found[name] = rules[fitting[0]][1]
+    for i, pattern in enumerate(choices):
+        if i in unused and pattern not in found:
+            raise TensorNotFound.among(pattern, names)
+    return found
 
 
-def new_dtype(name: str, old: DType | None, dtype: DTypes | None) -> DType | None:
-    """The type that a tensor is to have, None for its own.
+def settle_dtypes(dtype: DTypes | None, names: Sequence[str]) -> Callable[[str, DType | None], DType | None]:
+    """Answers which type a tensor of a name and a type is to have; None for its own.
 
     A type alone is for the tensors of its kind: a float for real numbers, an integer
     for integers. A mapping from names or patterns to types is for whatever it names.
     """
-    if dtype is None or old is None:
-        return None
+    if dtype is None:
+        return lambda name, old: None
     if isinstance(dtype, Mapping):
-        by_pattern = cast("Mapping[str, DTypeLike | DType]", dtype)
-        pattern = name if name in by_pattern else next((p for p in by_pattern if fnmatch.fnmatchcase(name, p)), None)
-        new = None if pattern is None else dtype_of(by_pattern[pattern], name)
-    else:
-        new = dtype_of(dtype)
-        if kind_of(new) != kind_of(old):
-            return None
-    return None if new is old else new
+        patterns = cast("Mapping[str, DTypeLike | DType]", dtype)
+        chosen = {name: dtype_of(new, name) for name, new in by_pattern(patterns, names).items()}
+        return lambda name, old: None if old is None or chosen.get(name) is old else chosen.get(name)
+    new = dtype_of(dtype)
+    return lambda name, old: None if old is None or new is old or kind_of(new) != kind_of(old) else new

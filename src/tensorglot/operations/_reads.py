@@ -1,12 +1,14 @@
 """Filling memory from many places of a file, on several threads.
 
 A large piece is read in parts, small ones many to a thread. Small runs with little
-between them are read in one, and each is copied out of it. Knows no tensor.
+between them are read in one, and each is copied out of it. Whoever wants to look at
+the bytes while they are in the processor's cache is told as they come. Knows no tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,15 +21,66 @@ from tensorglot.memory import READ_NBYTES
 from tensorglot.model.payload import Source
 from tensorglot.threads import for_each
 
-__all__ = ["Piece", "Runs", "fill"]
+__all__ = ["InOrder", "Piece", "Runs", "fill"]
 
 BATCH = 256
 """Small reads that one thread does in a row."""
 SIEVE_NBYTES = 8 << 10
 """Up to this much of a file is read for each of many small runs, rather than every one by itself."""
+FOLLOWED_NBYTES = 4 << 20
+"""What one thread reads at a time where somebody follows: two of them read, and take turns at the looking."""
 
-Piece = tuple[int, memoryview]
-"""An offset of a file, and the memory for the bytes from there on."""
+
+class InOrder:
+    """Follows memory that several threads fill in pieces, from its beginning on, one thread at a time.
+
+    Whoever has filled the next piece in order calls `follow` with how far all is filled
+    now; who is ahead goes on reading, and what they have filled is followed later.
+    """
+
+    def __init__(self, follow: Callable[[int], None]) -> None:
+        self._follow = follow
+        self._ends: dict[int, int] = {}
+        self._reached = 0
+        self._turn = threading.Lock()
+
+    def filled(self, begin: int, end: int) -> None:
+        self._ends[begin] = end
+        # Who sees the turn taken may go: its owner looks again after giving it back.
+        while self._reached in self._ends and self._turn.acquire(blocking=False):
+            try:
+                while (end := self._ends.pop(self._reached, -1)) >= 0:
+                    self._follow(end)
+                    self._reached = end
+            finally:
+                self._turn.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Memory for the bytes from an offset of a file on."""
+
+    begin: int
+    memory: memoryview
+    follower: InOrder | None = None
+    start: int = 0
+    """Where this is in what the follower follows."""
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.memory)
+
+    def cut(self, nbytes: int) -> list[Piece]:
+        """The same in pieces of at most `nbytes`."""
+        return [
+            Piece(self.begin + at, self.memory[at : at + nbytes], self.follower, self.start + at)
+            for at in range(0, self.nbytes, nbytes)
+        ]
+
+    def fill(self, source: Source) -> None:
+        source.read_into(self.begin, self.memory)
+        if self.follower is not None:
+            self.follower.filled(self.start, self.start + self.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +91,15 @@ class Runs:
     begins: NDArray[np.int64]
     sizes: NDArray[np.int64]
     offsets: NDArray[np.int64]
+    follow: Callable[[int, int], None] | None = None
+    """Told the first and the last of the runs that have been filled."""
+    first: int = 0
 
     def batch(self, start: int) -> Runs:
         rows = slice(start, start + BATCH)
-        return Runs(self.buffer, self.begins[rows], self.sizes[rows], self.offsets[rows])
+        return Runs(
+            self.buffer, self.begins[rows], self.sizes[rows], self.offsets[rows], self.follow, self.first + start
+        )
 
     def fill(self, source: Source) -> None:
         if not self._sieved(source):
@@ -49,6 +107,8 @@ class Runs:
                 self.begins.tolist(), self.sizes.tolist(), self.offsets.tolist(), strict=True
             ):
                 source.read_into(begin, self.buffer[offset : offset + nbytes])
+        if self.follow is not None:
+            self.follow(self.first, self.first + len(self.begins))
 
     def _sieved(self, source: Source) -> bool:
         """Small runs with little between them: one read of all."""
@@ -71,24 +131,24 @@ def fill(source: Source, pieces: Iterable[Piece], scattered: Iterable[Runs], thr
 
 
 def _fill(source: Source, pieces: list[Piece]) -> None:
-    for begin, piece in pieces:
-        source.read_into(begin, piece)
+    for piece in pieces:
+        piece.fill(source)
 
 
 def _jobs(pieces: Iterable[Piece]) -> list[list[Piece]]:
     """What one thread does: part of a large piece, or many small ones."""
     jobs: list[list[Piece]] = []
     room = count = 0
-    for begin, buffer in pieces:
-        nbytes = len(buffer)
-        if nbytes <= READ_NBYTES:
-            if nbytes > room or count >= BATCH or not jobs:
+    for piece in pieces:
+        most = READ_NBYTES if piece.follower is None else FOLLOWED_NBYTES
+        if piece.nbytes <= most:
+            if piece.nbytes > room or count >= BATCH or not jobs:
                 jobs.append([])
                 room, count = READ_NBYTES, 0
-            jobs[-1].append((begin, buffer))
-            room -= nbytes
+            jobs[-1].append(piece)
+            room -= piece.nbytes
             count += 1
             continue
-        jobs += [[(begin + start, buffer[start : start + READ_NBYTES])] for start in range(0, nbytes, READ_NBYTES)]
+        jobs += [[part] for part in piece.cut(most)]
         room = 0
     return jobs

@@ -5,8 +5,9 @@
 The index is the authority: a tensor that it does not name is not part of the archive,
 one that it names and its shard does not have is an error. What lies around besides is
 reported as a note, and refused by a strict reader. The name of a shard is a plain file
-name beside the index, checked before it is used. A directory without an index stands
-for its only file of tensors. Knows no format: a shard is whatever `open` takes it for.
+name beside the index, checked before it is used. A shard is one file, never a directory
+or another index, and no file is two shards: so the work is bounded by the sizes of the
+files. A directory without an index stands for its only file of tensors. Knows no format.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ import numpy as np
 
 from tensorglot.containers.table import TABLE, for_target
 from tensorglot.errors import FormatError, InputError, LimitError, escape
-from tensorglot.io.local import FileSource
+from tensorglot.io.local import FileSource, Stamp, file_stamp, naming
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index, Note
-from tensorglot.model.joined import join, taken
 from tensorglot.wire import json
 
 __all__ = [
@@ -65,38 +65,42 @@ def find_file(path: str) -> Path:
             return given / name
     if not found:
         raise InputError(
-            f"{path} is a directory with neither an index of shards (*{INDEX_SUFFIX}) nor a file of tensors",
+            f"a directory with neither an index of shards (*{INDEX_SUFFIX}) nor a file of tensors",
             rule="source.regular",
+            path=path,
         )
     if len(found) > 1:
         raise InputError(
-            f"{path} is a directory of {len(found)} such files: name one of {', '.join(found)}", rule="shards.index"
+            f"a directory of {len(found)} such files: name one of {', '.join(found)}", rule="shards.index", path=path
         )
     return given / found[0]
 
 
-def open_shards(index_path: Path, limits: Limits, strict: bool, open_one: Callable[[Path], Archive]) -> Index:
-    """All shards of an index as one index; `open_one` opens a file."""
-    shards = _read_index(index_path, limits)
+def open_shards(index_path: Path, limits: Limits, strict: bool, open_file: Callable[[Path], Archive]) -> Index:
+    """All shards of an index as one index; `open_file` opens one file."""
     archives: list[Archive] = []
-    try:
-        return _joined(index_path, shards, strict, open_one, archives)
-    except BaseException:
-        for archive in archives:
-            archive.close()
-        raise
+    with naming(index_path):
+        shards = _read_index(index_path, limits)
+        try:
+            return _joined(index_path, shards, strict, open_file, archives)
+        except BaseException:
+            for archive in archives:
+                archive.close()
+            raise
 
 
 def _joined(
-    index_path: Path, shards: Shards, strict: bool, open_one: Callable[[Path], Archive], archives: list[Archive]
+    index_path: Path, shards: Shards, strict: bool, open_file: Callable[[Path], Archive], archives: list[Archive]
 ) -> Index:
-    missing = [shard for shard in shards if not (index_path.parent / shard).exists()]
-    if missing:
-        raise FormatError(f"the shard {escape(missing[0])} is not there", rule="shards.missing")
     notes = _stray_shards(index_path, shards)
+    files: dict[Stamp, str] = {}
     for shard, names in shards.items():
-        archives.append(open_one(index_path.parent / shard))
-        archives[-1].index, more = _agreed(archives[-1].index, shard, names)
+        archive = _open_shard(index_path.parent / shard, open_file)
+        archives.append(archive)
+        stamp = file_stamp(archive.source)
+        if stamp is not None and files.setdefault(stamp, shard) != shard:
+            raise FormatError(f"{escape(shard)} and {escape(files[stamp])} are one file", rule="shards.same")
+        archive.index, more = _agreed(archive.index, shard, names)
         notes += more
     metadata, conflicts = common_metadata(archives)
     formats = sorted({archive.format for archive in archives})
@@ -106,6 +110,19 @@ def _joined(
     if strict and notes:
         raise FormatError(notes[0].message, rule=notes[0].rule)
     return join_archives(archives, formats[0] if formats else _format_of(index_path), metadata, notes)
+
+
+def _open_shard(path: Path, open_file: Callable[[Path], Archive]) -> Archive:
+    try:
+        return open_file(path)
+    except FileNotFoundError as error:
+        raise FormatError(f"the shard {escape(path.name)} is missing", rule="shards.missing", path=str(path)) from error
+    except InputError as error:
+        if error.rule != "source.regular":
+            raise
+        raise FormatError(
+            f"the shard {escape(path.name)} is {error.message}", rule="shards.file", path=str(path)
+        ) from error
 
 
 def _read_index(path: Path, limits: Limits) -> Shards:
@@ -165,13 +182,11 @@ def _agreed(index: Index, shard: str, names: Sequence[str]) -> tuple[Index, list
         )
     if len(wanted) == len(index.names):
         return index, []
-    notes = [
-        Note("shards.unlisted", f"the tensor '{escape(name)}' of {escape(shard)} is not in the index")
-        for name in index.names
-        if name not in wanted
-    ]
+    unlisted = [name for name in index.names if name not in wanted]
+    others = f" and {len(unlisted) - 1} more" if len(unlisted) > 1 else ""
+    note = Note("shards.unlisted", f"in {escape(shard)} and not in the index: '{escape(unlisted[0])}'{others}")
     positions = np.array([position for name, position in index.positions.items() if name in wanted], np.int64)
-    return taken(index, positions), notes
+    return index.take(positions), [note]
 
 
 def common_metadata(archives: Sequence[Archive]) -> tuple[dict[str, Any] | None, list[str]]:
@@ -191,9 +206,8 @@ def join_archives(
     archives: Sequence[Archive], format: str, metadata: Mapping[str, Any] | None, notes: Sequence[Note] = ()
 ) -> Index:
     """One index of the tensors of several archives. Whoever holds it closes their files."""
-    return join(
-        [archive.index for archive in archives],
-        [archive.source for archive in archives],
+    return Index.concat(
+        [archive.index.in_source(archive.source) for archive in archives],
         format=format,
         metadata=metadata,
         notes=[*notes, *(note for archive in archives for note in archive.notes)],

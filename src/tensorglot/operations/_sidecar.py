@@ -9,11 +9,13 @@ file is covered, and a flipped bit has a name.
     xxh3:89ab0123456789ef "layer.1.weight" "values"      a tensor of several parts
     xxh3:456789ab01234567 -                              all the rest
 
-Names are JSON strings. Lines are in the order of the archive, the rest last.
+Names are JSON strings. Lines are in the order of the archive, the rest last. We made up
+the name of the sidecar ourselves, so a link that stands there is not written through.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -24,8 +26,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tensorglot.arguments import as_path
 from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError, TruncatedError
-from tensorglot.io.local import FileSource
+from tensorglot.io.local import FileSource, changed, file_stamp, naming, stamp_of
 from tensorglot.io.sink import AtomicFile
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
@@ -36,7 +39,16 @@ from tensorglot.operations._digests import Stretch, digests
 from tensorglot.operations._elements import blocks
 from tensorglot.wire.checksums import Checksum, hasher, parse
 
-__all__ = ["Sums", "check_sidecar", "move_sidecar", "read_sidecar", "sidecar_path", "with_sidecar", "write_sidecar"]
+__all__ = [
+    "Sums",
+    "check_place",
+    "check_sidecar",
+    "move_sidecar",
+    "read_sidecar",
+    "sidecar_path",
+    "with_sidecar",
+    "write_sidecar",
+]
 
 SUFFIX = ".sums"
 _READ_NBYTES = 1 << 20
@@ -58,7 +70,14 @@ class Sums:
 
 def sidecar_path(path: str | os.PathLike[str]) -> Path:
     """Where the sidecar of a file is."""
-    return Path(f"{os.fspath(path)}{SUFFIX}")
+    return Path(f"{as_path(path)}{SUFFIX}")
+
+
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Refuses a sidecar that could not be written, before the file itself is."""
+    place = sidecar_path(path)
+    if place.is_symlink():
+        raise InputError("the target is a link", rule="sink.target", path=str(place))
 
 
 def write_sidecar(archive: Archive, path: str | os.PathLike[str], *, algorithm: str = "xxh3") -> Path:
@@ -80,8 +99,11 @@ def _write(archive: Archive, path: str | os.PathLike[str], tensors: Mapping[Key,
         lines.append(f"{checksum} {names}")
     lines.append(f"{Checksum(algorithm, _rest_digest(archive, algorithm))} -")
     target = sidecar_path(path)
-    with AtomicFile(target) as file:
+    with AtomicFile(target, follow=False) as file:
         file.write([f"{line}\n".encode() for line in lines])
+        stamp = file_stamp(archive.source)
+        if stamp is not None and stamp != stamp_of(os.stat(path)):  # noqa: PTH116
+            raise changed(path)
     return target
 
 
@@ -121,11 +143,14 @@ def _rest_digest(archive: Archive, algorithm: str) -> bytes:
 
 def read_sidecar(path: str | os.PathLike[str], limits: Limits) -> Sums | None:
     """The sidecar of a file; None where there is none."""
+    place = sidecar_path(path)
     try:
-        file = FileSource(sidecar_path(path))
-    except FileNotFoundError:
-        return None
-    with closing(file):
+        file = FileSource(place)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
+            return None
+        raise
+    with closing(file), naming(place):
         if file.size > limits.header_nbytes:
             raise LimitError(f"a sidecar of {file.size} bytes is beyond Limits.header_nbytes", rule="sums.limit")
         return _parse(bytes(file.read(0, file.size)))
@@ -182,13 +207,20 @@ def with_sidecar(index: Index, size: int, sums: Sums) -> Index:
     """The index with the checksums of a sidecar, which must be one for this file."""
     if sums.size != size:
         raise IntegrityError(
-            f"the sidecar of checksums is for a file of {sums.size} bytes, this one has {size}", rule="sums.size"
+            f"the sidecar of checksums is for a file of {sums.size} bytes, this one has {size}:"
+            " write it again with `tensorglot verify --write-sums`, remove it, or open with verify='never'",
+            rule="sums.size",
         )
     keys = list(_keys(index))
     different = next((key for key in sums.tensors.keys() ^ set(keys)), None)
     if different is not None:
-        raise IntegrityError("the sidecar has not the tensors of the file", rule="sums.names", tensor=different[0])
+        raise IntegrityError(
+            "the sidecar of checksums and the file have different tensors:"
+            " write it again with `tensorglot verify --write-sums`, remove it, or open with verify='never'",
+            rule="sums.names",
+            tensor=different[0],
+        )
     column: list[str | None] = [None] * len(index.dtypes)
     for row, key in zip(_rows(index), keys, strict=True):
         column[row] = sums.tensors[key]
-    return replace(index, checksums=column, checksums_decoded=False)
+    return replace(index, checksums=column, checksums_decoded=None)

@@ -1,9 +1,10 @@
 """Converting: a plan, the caller's word on its losses, then one save of an archive that stands for the source.
 
-That archive has the source's payloads under the target's names. So raw tensors are
-copied by the kernel, encoded ones decoded piece by piece, cast ones cast on the way,
-all by the path of every other save: whole or absent, in bounded memory. Checksums of
-the source are checked before its bytes go on: a broken tensor must not get a new one.
+That archive has the source's index, taken at the tensors wanted, under the target's
+names. So raw tensors are copied by the OS (copy_file_range), encoded ones decoded piece
+by piece, cast ones cast on the way, all by the path of every other save: atomic, in
+bounded memory. Checksums of the source are compared in the pass that copies its bytes:
+a broken tensor ends the conversion, and never gets a new checksum.
 """
 
 from __future__ import annotations
@@ -18,22 +19,25 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from tensorglot.containers.table import Format, PerTensor, WriteOptions, for_target
-from tensorglot.errors import InputError, LossWarning, UnsupportedError
+from tensorglot.arguments import check_choice
+from tensorglot.containers.table import Format, for_target
+from tensorglot.errors import InputError, LossWarning, UnsupportedError, counted
 from tensorglot.io.sink import Writable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
+from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.joined import taken
+from tensorglot.model.index import Index
 from tensorglot.model.tensor import Tensor, human_nbytes
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._cast import Cast, cast_part, dequantized_part
 from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, make_plan
+from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import DTypes, Rename, Select
-from tensorglot.operations._sidecar import write_sidecar
-from tensorglot.operations.collect import collect
+from tensorglot.operations._progress import Progress
+from tensorglot.operations._sidecar import check_place, write_sidecar
 from tensorglot.operations.open import Verify, open
-from tensorglot.operations.save import Progress, check_expressible, save_archive
+from tensorglot.operations.save import check_expressible, write_archive
 from tensorglot.operations.verify import Problem, Report
 
 __all__ = ["Conversion", "OnLoss", "convert"]
@@ -66,8 +70,9 @@ class Conversion(Report):
 
     def __repr__(self) -> str:
         verb = "converted" if self.written else "planned"
-        losses = f", {len(self.losses)} losses: {self.losses[0]}" if self.losses else ""
-        return f"Report({self.format}, {self.tensors} tensors, {human_nbytes(self.nbytes)} {verb}{losses})"
+        losses = f", {counted(len(self.losses), 'loss', 'losses')}: {self.losses[0]}" if self.losses else ""
+        tensors = counted(self.tensors, "tensor")
+        return f"Conversion({self.format}, {tensors}, {human_nbytes(self.nbytes)} {verb}{losses})"
 
 
 def convert(
@@ -79,17 +84,17 @@ def convert(
     rename: Rename | None = None,
     dtype: DTypes | None = None,
     metadata: Mapping[str, Any] | None = None,
-    compression: str | None = None,
+    compression: Choice = None,
     level: int | None = None,
-    checksum: str | None = None,
+    checksum: Choice = AUTO,
     sums: bool = False,
     on_loss: OnLoss = "error",
     dry_run: bool = False,
     source_format: str | None = None,
-    verify: Verify = "lazy",
+    verify: Verify = "auto",
     executor: Executor | None = None,
     durable: bool = True,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     limits: Limits | None = None,
 ) -> Conversion:
     """Writes the tensors of one file to another, in the format of its suffix or of `format`.
@@ -102,21 +107,28 @@ def convert(
     too. `dry_run` makes the plan and writes nothing. The casts run on `executor` if one
     is given.
     """
-    if on_loss not in ("error", "warn", "drop"):
-        raise InputError(f"on_loss is 'error', 'warn' or 'drop', not {on_loss!r}", rule="convert.on_loss")
+    check_choice(on_loss, ("error", "warn", "drop"), "on_loss", "convert.on_loss")
     path = target if isinstance(target, (str, os.PathLike)) else None
     if sums and path is None:
         raise InputError("checksums go beside a file that has a name", rule="sums.source")
+    if sums and path is not None:
+        check_place(path)
+    options = ConvertOptions(
+        select=select,
+        rename=rename,
+        dtype=dtype,
+        metadata=metadata,
+        sums=sums,
+        save=SaveOptions(compression=compression, level=level, checksum=checksum, durable=durable, progress=progress),
+    )
     begun = time.perf_counter()
     spec, version = for_target(target, format)
     with as_archive(source, format=source_format, verify=verify, limits=limits) as archive:
-        plan = make_plan(
-            archive, spec, version, ConvertOptions(select, rename, dtype, metadata, compression, checksum, sums)
-        )
+        plan = make_plan(archive, spec, version, options)
         refused = tuple(loss for loss in plan.losses if loss.refused) if on_loss == "error" else ()
-        converted, accounts = _converted(archive, plan, spec, on_loss, executor)
-        options = WriteOptions(version, PerTensor(compression), level, PerTensor(plan.checksum))
-        check_expressible(converted, spec, options)
+        converted, accounts = _archive_of(archive, plan, spec, on_loss, executor)
+        settled = plan.save.settle(spec, version, converted.index.names)
+        check_expressible(converted, spec)
         if dry_run:
             return _report(plan, (), begun, refused)
         if refused:
@@ -124,10 +136,9 @@ def convert(
         if on_loss == "warn":
             for loss in plan.losses:
                 warnings.warn(str(loss), LossWarning, stacklevel=2)
-        _verify(archive, plan)
-        save_archive(target, converted, spec, options, durable=durable, progress=progress)
+        write_archive(target, converted, spec, settled, plan.save)
     if sums and path is not None:
-        with open(path, format=plan.target) as written:
+        with open(path, format=plan.target, verify="never") as written:
             write_sidecar(written, path)
     casts = tuple(account() for account in accounts)
     if on_loss == "warn":
@@ -156,42 +167,54 @@ def _refusal(losses: tuple[Loss, ...]) -> UnsupportedError:
     first = losses[0]
     others = f", and {len(losses) - 1} more" if len(losses) > 1 else ""
     return UnsupportedError(
-        f"{first.message}{others}; refused unless on-loss is warn or drop",
+        f"{first.message}{others}; pass on_loss='drop' to convert the rest",
         rule=f"convert.{first.kind}",
         tensor=first.tensor,
     )
 
 
-def _verify(archive: Archive, plan: Plan) -> None:
-    if archive.verifies and archive.index.checksums is not None:
-        for step in plan.steps:
-            tensor = archive[step.source]
-            if tensor.verifier is not None:
-                tensor.verifier(tensor)
-
-
-def _converted(
+def _archive_of(
     archive: Archive, plan: Plan, spec: Format, on_loss: OnLoss, executor: Executor | None
 ) -> tuple[Archive, list[Callable[[], Cast]]]:
-    """The archive to be written, and what will know how its casts went."""
+    """The archive to be written, and what will know how its casts went.
+
+    Its index is that of the source, taken at the tensors of the plan; what is cast has rows of its own.
+    """
     index = archive.index
-    kept = taken(index, np.array([index.positions[step.source] for step in plan.steps], np.int64))
-    kept = replace(kept, names=[step.target for step in plan.steps], metadata=plan.metadata)
-    if not any(step.action in ("cast", "dequantize") for step in plan.steps):
-        return archive.with_index(kept if spec.attributes else replace(kept, attributes={})), []
-    archive = archive.with_index(kept)
-    tensors: dict[str, Tensor] = {}
+    order = np.array([index.positions[step.source] for step in plan.steps], np.int64)
+    made, accounts = _cast_tensors(archive, plan, strict=on_loss == "error", executor=executor)
+    if made:
+        builder = IndexBuilder(archive.limits, "convert")
+        for tensor in made.values():
+            builder.add_tensor(tensor)
+        index = Index.concat([index, builder.index(index.format)], format=index.format)
+        for new, at in enumerate(made, len(archive.index.names)):
+            order[at] = new
+    kept = index.take(order)
+    kept = replace(
+        kept,
+        names=[step.target for step in plan.steps],
+        metadata=plan.metadata,
+        attributes=kept.attributes if spec.attributes else {},
+    )
+    return archive.with_index(kept), accounts
+
+
+def _cast_tensors(
+    archive: Archive, plan: Plan, *, strict: bool, executor: Executor | None
+) -> tuple[dict[int, Tensor], list[Callable[[], Cast]]]:
+    """Tensors that are in another type in the target, by their steps. Tied ones share what is made."""
+    made: dict[int, Tensor] = {}
+    by_name: dict[str, Tensor] = {}
     accounts: list[Callable[[], Cast]] = []
-    strict = on_loss == "error"
-    for position, step in enumerate(plan.steps):
-        tensor = archive.tensor_at(position)
-        # Attributes that say how a tensor is quantized say nothing of its real values.
-        attributes = tensor.attributes if spec.attributes and step.action != "dequantize" else {}
+    for at, step in enumerate(plan.steps):
         if step.action not in ("cast", "dequantize"):
-            tensors[step.target] = replace(tensor, attributes=attributes)
             continue
+        tensor = archive[step.source]
+        # Attributes that say how a tensor is quantized say nothing of its real values.
+        attributes = tensor.attributes if step.action == "cast" else {}
         if step.tied is not None:
-            part = tensors[step.tied].parts["data"]
+            part = by_name[step.tied].parts["data"]
         else:
             new = BY_NAME[step.new]
             if step.action == "cast":
@@ -199,5 +222,5 @@ def _converted(
             else:
                 part, account = dequantized_part(tensor, new, step.source, strict=strict, executor=executor)
             accounts.append(account)
-        tensors[step.target] = Tensor(step.target, {"data": part}, attributes=attributes)
-    return collect(tensors, plan.metadata), accounts
+        made[at] = by_name[step.target] = Tensor(step.target, {"data": part}, attributes=attributes)
+    return made, accounts

@@ -7,21 +7,21 @@ for is no difference. Tensors are read side by side, in bounded memory.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.containers.table import named
-from tensorglot.errors import escape
+from tensorglot.errors import UnsupportedError, counted, escape
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._compare import Comparison, compare
-from tensorglot.operations.save import Progress
+from tensorglot.operations._jsonable import jsonable
+from tensorglot.operations._progress import Progress
 from tensorglot.threads import ordered_map
 
 __all__ = ["Change", "Diff", "Kind", "diff"]
@@ -52,9 +52,9 @@ class Change:
             "kind": self.kind,
             "tensor": self.tensor,
             "key": self.key,
-            "old": _plain(self.old),
-            "new": _plain(self.new),
-            "values": None if self.values is None else _plain(self.values.to_dict()),
+            "old": jsonable(self.old),
+            "new": jsonable(self.new),
+            "values": None if self.values is None else jsonable(self.values.to_dict()),
         }
 
     def __str__(self) -> str:
@@ -80,17 +80,6 @@ def _in_words(values: Comparison) -> str:
     if values.largest_absolute:
         text += f", by at most {values.largest_absolute:.6g}, relative {values.largest_relative:.3g}"
     return text + (f", {values.nan} NaN on one side" if values.nan else "")
-
-
-def _plain(value: Any) -> Any:
-    """What JSON can hold."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def _short(value: Any) -> str:
@@ -123,9 +112,10 @@ class Diff:
 
     def __repr__(self) -> str:
         if self.same:
-            return f"Diff(same, {self.tensors} tensors)"
+            return f"Diff(same, {counted(self.tensors, 'tensor')})"
         kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(c.kind for c in self.changes).items())
-        return f"Diff({self.tensors - self.equal} of {self.tensors} tensors differ: {kinds}; first: {self.changes[0]})"
+        tensors = f"{self.tensors - self.equal} of {counted(self.tensors, 'tensor')}"
+        return f"Diff({tensors} differ: {kinds}; first: {self.changes[0]})"
 
 
 def diff(a: Given, b: Given, *, limits: Limits | None = None, progress: Progress | None = None) -> Diff:
@@ -191,13 +181,28 @@ def _tensor_changes(name: str, one: Archive, two: Archive) -> Iterator[Change]:
     x, y = one[name], two[name]
     if _holds(one, "attributes") and _holds(two, "attributes") and not _equal(x.attributes, y.attributes):
         yield Change("attributes", name, old=dict(x.attributes), new=dict(y.attributes))
+    found = list(_value_changes(x, y))
+    if found and not x.layout == y.layout == "dense" and _same_value(x, y):
+        return
+    yield from found
+
+
+def _value_changes(x: Tensor, y: Tensor) -> Iterator[Change]:
     if x.layout != y.layout:
-        yield Change("layout", name, old=x.layout, new=y.layout)
+        yield Change("layout", x.name, old=x.layout, new=y.layout)
         return
     if x.declared is not None and x.type != y.type:
-        yield Change("type", name, old=str(x.type), new=str(y.type))
-    for part in [*x.parts, *(part for part in y.parts if part not in x.parts)]:
+        yield Change("type", x.name, old=str(x.type), new=str(y.type))
+    for part in {**x.parts, **y.parts}:
         yield from _part_changes(part, x, y)
+
+
+def _same_value(x: Tensor, y: Tensor) -> bool:
+    """Identity decides: one value may lie in different parts, or be sparse here and dense there."""
+    try:
+        return x.type == y.type and x.cid() == y.cid()
+    except UnsupportedError:  # a value that cannot be made whole has no identity
+        return False
 
 
 def _part_changes(name: str, x: Tensor, y: Tensor) -> Iterator[Change]:
@@ -218,8 +223,7 @@ def _part_changes(name: str, x: Tensor, y: Tensor) -> Iterator[Change]:
         yield Change("values", x.name, label, f"{one.nbytes} bytes", f"{two.nbytes} bytes")
         return
     for tensor in (x, y):
-        if tensor.verifier is not None:
-            tensor.verifier(tensor)
+        tensor.verify()
     values = compare(one, two, x.name)
     if values.changed:
         yield Change("values", x.name, label, values=values)

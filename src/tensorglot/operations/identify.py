@@ -7,34 +7,83 @@ order or how the bytes are stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from tensorglot.errors import FormatError, UnsupportedError
-from tensorglot.model.archive import Archive
-from tensorglot.operations.save import Progress
+from tensorglot.errors import FormatError, UnsupportedError, counted
+from tensorglot.limits import Limits
+from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._patterns import Select, select_names
+from tensorglot.operations._progress import Progress, shown
+from tensorglot.operations.verify import Problem
 from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, encode_node
 
-__all__ = ["cids", "together"]
+__all__ = ["Identity", "identify"]
 
 
-def cids(
-    archive: Archive, names: Iterable[str], progress: Progress | None = None
-) -> Iterator[tuple[str, str | FormatError | UnsupportedError]]:
-    """Each name with the CID of its tensor, or with why it has none."""
-    tensors = [archive[name] for name in names]
-    total, done = sum(tensor.nbytes for tensor in tensors), 0
-    for tensor in tensors:
-        try:
-            yield tensor.name, tensor.cid()
-        except (FormatError, UnsupportedError) as error:
-            error.tensor = tensor.name
-            yield tensor.name, error
-        done += tensor.nbytes
-        if progress is not None:
-            progress(done, total)
+@dataclass(frozen=True, slots=True, repr=False)
+class Identity:
+    """What `identify` found."""
+
+    cid: str | None
+    """Of all tensors together, by name; None where one of them has no CID."""
+    tensors: Mapping[str, str]
+    """The CID of each tensor."""
+    problems: tuple[Problem, ...] = field(default=())
+    """Why tensors have none: their bytes are damaged, or cannot be decoded here."""
+    unsupported: tuple[str, ...] = ()
+    """Those that cannot be decoded here."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "cid": self.cid,
+            "tensors": dict(self.tensors),
+            "problems": [problem.to_dict() for problem in self.problems],
+        }
+
+    def __repr__(self) -> str:
+        wrong = "" if self.ok else f", {counted(len(self.problems), 'problem')}: {self.problems[0]}"
+        return f"Identity({self.cid}, {counted(len(self.tensors), 'tensor')}{wrong})"
 
 
-def together(cids: Mapping[str, str]) -> str:
+def identify(
+    source: Given,
+    *,
+    select: Select | None = None,
+    format: str | None = None,
+    progress: Progress | bool | None = None,
+    limits: Limits | None = None,
+) -> Identity:
+    """The CID of each tensor, and one of them all: the same for the same values in every container.
+
+    A tensor that has none is among the problems, and the others have theirs.
+    """
+    found: dict[str, str] = {}
+    problems: list[Problem] = []
+    unsupported: list[str] = []
+    with as_archive(source, format=format, limits=limits) as archive, shown(progress, "hashing") as told:
+        tensors = [archive[name] for name in select_names(archive.index.names, select)]
+        total, done = sum(tensor.nbytes for tensor in tensors), 0
+        for tensor in tensors:
+            try:
+                found[tensor.name] = tensor.cid()
+            except (FormatError, UnsupportedError) as error:
+                error.tensor = tensor.name
+                problems.append(Problem.of(error))
+                if isinstance(error, UnsupportedError):
+                    unsupported.append(tensor.name)
+            done += tensor.nbytes
+            if told is not None:
+                told(done, total)
+    return Identity(None if problems else _together(found), found, tuple(problems), tuple(unsupported))
+
+
+def _together(cids: Mapping[str, str]) -> str:
     """The CID of tensors by their names and CIDs."""
     tensors = {name: CID.parse(cid) for name, cid in cids.items()}
     node = {"dynd": 1, "kind": "checkpoint", "meta": {}, "parents": [], "tensors": tensors}

@@ -2,44 +2,46 @@
 
 Large tensors get memory of their own; small neighbours share slabs, each read at
 once. All reads go to a pool of threads, in file order; of a large tensor in several
-compressed frames, each frame by itself. Then the arrays are made as views; a run of
-equal shapes is one array that is taken apart, which costs a fraction of making each.
+compressed frames, each frame by itself. Checksums are compared on the way. Then the
+arrays are made as views; a run of equal shapes is one array that is taken apart, which
+costs a fraction of making each. What is no array comes as a Tensor in memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import InputError, TensorNotFound, TruncatedError
+from tensorglot.arguments import as_names, check_mapping
+from tensorglot.errors import InputError, TensorNotFound, TruncatedError, UnsupportedError
 from tensorglot.io.local import Backend, Readable
 from tensorglot.limits import Limits
 from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
-from tensorglot.model.dtypes import BY_NAME, TABLE
+from tensorglot.model.dtypes import BY_NAME, TABLE, dtype_of
 from tensorglot.model.index import Index, Placement, permuted, placed
-from tensorglot.model.payload import Encoded, Source, Threaded, as_bytes
+from tensorglot.model.payload import Encoded, Memory, Source, Threaded, as_bytes
 from tensorglot.model.strided import Strided
-from tensorglot.model.tensor import NUMPY_RANK, Tensor, check_bool, check_out
-from tensorglot.operations._reads import BATCH, Runs, fill
+from tensorglot.model.tensor import NESTED, NUMPY_RANK, Part, Tensor, check_bool, check_out
+from tensorglot.operations._checksums import RowChecks, row_checks
+from tensorglot.operations._outputs import output_arrays
+from tensorglot.operations._reads import BATCH, Piece, Runs, fill
 from tensorglot.operations.open import Verify, open
+from tensorglot.providers import provided
 from tensorglot.threads import for_each
 
 __all__ = ["load", "loads"]
 
-Framework: TypeAlias = Literal["numpy", "torch", "jax"]
-
-_BRIDGES: dict[str, str | None] = {
-    "numpy": None,
-    "torch": "tensorglot.bridges.torch",
-    "jax": "tensorglot.bridges.jax",
-}
+Framework: TypeAlias = Literal["numpy", "torch", "jax", "awkward"]
 
 ALONE_NBYTES = 4 << 20
 """From here on a tensor has memory of its own."""
@@ -52,24 +54,28 @@ def load(
     source: Readable,
     *,
     names: Iterable[str] | None = None,
-    out: Mapping[str, NDArray[Any]] | None = None,
+    out: Mapping[str, Any] | None = None,
     threads: int | None = None,
     framework: Framework = "numpy",
     format: str | None = None,
     backend: Backend = "auto",
     strict: bool = False,
-    verify: Verify = "never",
+    verify: Verify = "auto",
     limits: Limits | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """All tensors of a file, or those of `names`, as arrays in memory of their own.
 
-    They are NumPy arrays, or with `framework="torch"` or `"jax"` tensors of that library.
-    `out` has NumPy arrays to read into, by name; those tensors are returned as the arrays
-    given.
+    They are NumPy arrays, or with `framework="torch"`, `"jax"` or `"awkward"` values of
+    that library. What is no NumPy array (ragged and nested values, sparse and quantized
+    tensors, elements that are not known here) comes as a `Tensor` in memory; PyTorch and
+    JAX have no place for those, and the first of them is an error. `out` has arrays, or
+    tensors of PyTorch on the CPU, to read into, by name; they are returned for those
+    names, and must not share memory with each other.
     """
-    if framework not in _BRIDGES:
-        raise InputError(f"framework is {', '.join(_BRIDGES)}, not {framework!r}", rule="load.framework")
+    convert = provided("bridges.framework")(framework)
+    if out is not None:
+        check_mapping(out, "out", "load.out")
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise InputError(f"threads is a number from 1 on, not {threads!r}", rule="load.threads")
     with open(
@@ -81,21 +87,44 @@ def load(
         limits=limits,
         storage_options=storage_options,
     ) as archive:
-        arrays = _arrays(archive, _rows(archive.index, names), out or {}, threads)
-    bridge = _BRIDGES[framework]
-    if bridge is None:
-        return arrays
-    convert = import_module(bridge).from_numpy
-    return {name: convert(name, array) for name, array in arrays.items()}
+        given = output_arrays(out or {})
+        loaded = _load(archive, _rows(archive.index, names), given, threads)
+    values: dict[str, Any] = {**loaded, **(out or {})}
+    for name, value in loaded.items() if framework != "numpy" else ():
+        if name not in given:
+            values[name] = _exported(name, value, framework, convert)
+    return values
 
 
-def _arrays(
+def _exported(
+    name: str, value: NDArray[Any] | Tensor, framework: Framework, convert: Callable[[str, NDArray[Any]], Any]
+) -> Any:
+    """What a value of a file is in another library."""
+    if framework == "awkward":
+        tensor = value if isinstance(value, Tensor) else Tensor.of_array(name, value, dtype_of(value.dtype, name))
+        try:
+            return tensor.awkward()
+        except UnsupportedError as error:
+            error.tensor = name
+            raise
+    if isinstance(value, Tensor):
+        raise UnsupportedError(
+            f"{value!r} is no array, and has no form in {framework}: framework='numpy' gives it as a Tensor;"
+            " or leave it out with names=",
+            rule="load.framework",
+            tensor=name,
+        )
+    return convert(name, value)
+
+
+def _load(
     archive: Archive, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]], threads: int | None
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, NDArray[Any] | Tensor]:
     if _all_direct(archive.index, rows, out) and _all_plain(archive):
-        loaded: dict[str, NDArray[Any]] = {}
+        loaded: dict[str, NDArray[Any] | Tensor] = {}
+        checks = row_checks(archive)
         for held, its_rows in _by_source(archive, rows):
-            loaded |= _load_plain(archive.index, held, its_rows, out, threads)
+            loaded |= _load_plain(archive.index, held, its_rows, out, threads, checks)
         return loaded
     return _load_each(archive, rows, out, threads)
 
@@ -104,15 +133,17 @@ def loads(
     data: bytes | bytearray | memoryview,
     *,
     names: Iterable[str] | None = None,
-    out: Mapping[str, NDArray[Any]] | None = None,
+    out: Mapping[str, Any] | None = None,
     threads: int | None = None,
     framework: Framework = "numpy",
     format: str | None = None,
     strict: bool = False,
-    verify: Verify = "never",
+    verify: Verify = "auto",
     limits: Limits | None = None,
 ) -> dict[str, Any]:
     """All tensors of a file that is in memory, as `load` gives those of a file."""
+    if isinstance(data, (str, os.PathLike)) or hasattr(data, "read"):
+        raise InputError(f"loads takes bytes, not {type(data).__name__}: use load", rule="loads.data")
     return load(
         data,
         names=names,
@@ -127,15 +158,15 @@ def loads(
 
 
 def _all_plain(archive: Archive) -> bool:
-    """Bytes at spans that are the arrays, nothing to check or to share first, and a dimension to spare for runs."""
-    if not archive.index.plain or archive.verifies:
+    """Bytes at spans that are the arrays, nothing to share, and a dimension to spare for runs."""
+    if not archive.index.plain:
         return False
     ranks = np.diff(archive.index.dim_offsets)
     if ranks.size and ranks.max() >= NUMPY_RANK:
         return False
     shared = any(held.view(0, 0) is not None for held, _ in _by_source(archive, np.empty(0, np.int64)))
-    packed = any(TABLE[code].packed for code in np.unique(archive.index.dtypes).tolist())
-    return not shared and not packed
+    kinds = [TABLE[code] for code in np.unique(archive.index.dtypes).tolist()]
+    return not shared and all(kind.numpy is not None and not kind.packed for kind in kinds)
 
 
 def _by_source(archive: Archive, rows: NDArray[np.int64]) -> list[tuple[Source, NDArray[np.int64]]]:
@@ -151,8 +182,10 @@ def _rows(index: Index, names: Iterable[str] | None) -> NDArray[np.int64]:
     """Positions of the tensors wanted, in the order of the file."""
     if names is None:
         return np.arange(len(index.names))
+    if isinstance(names, str):
+        raise InputError(f"names are several: names=[{names!r}]", rule="load.names")
     wanted = set()
-    for name in names:
+    for name in as_names(names, "names", "load.names"):
         position = index.positions.get(name)
         if position is None:
             raise TensorNotFound.among(name, index.names)
@@ -165,15 +198,15 @@ def _all_direct(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray
     names = [index.names[row] for row in rows.tolist()] if out else []
     for name in out.keys() - set(names):
         raise TensorNotFound.among(name, names)
-    return all(isinstance(array, np.ndarray) and array.flags.c_contiguous for array in out.values())
+    return all(array.flags.c_contiguous for array in out.values())
 
 
 def _load_each(
     archive: Archive, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]], threads: int | None
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, NDArray[Any] | Tensor]:
     index = archive.index
     names = [index.names[row] for row in rows.tolist()]
-    arrays: dict[str, NDArray[Any]] = dict.fromkeys(names, np.empty(0))
+    loaded: dict[str, NDArray[Any] | Tensor] = dict.fromkeys(names, np.empty(0))
     first_rows = np.arange(len(index.names) + 1) if index.first_rows is None else index.first_rows
     before = np.append(0, np.cumsum(index.nbytes))
     sizes = (before[first_rows[rows + 1]] - before[first_rows[rows]]).tolist()
@@ -182,7 +215,12 @@ def _load_each(
         slab = _Slab(sum(sizes[i] for i in several))
         for i in several:
             tensor, array = archive[names[i]], out.get(names[i])
-            arrays[names[i]] = tensor.numpy(_room(tensor, slab) if array is None else array)
+            if array is not None:
+                loaded[names[i]] = tensor.numpy(array)
+            elif _is_array(tensor):
+                loaded[names[i]] = tensor.numpy(_room(tensor, slab))
+            else:
+                loaded[names[i]] = _held(tensor)
 
     others = []
     for i, nbytes in enumerate(sizes):
@@ -192,7 +230,39 @@ def _load_each(
             others.append(i)
     batch = max(1, min(BATCH, len(others) // 32))
     for_each(read, [others[start : start + batch] for start in range(0, len(others), batch)], threads)
-    return arrays
+    return loaded
+
+
+def _is_array(tensor: Tensor) -> bool:
+    """Dense, and of a type and a shape that NumPy has."""
+    if tensor.layout != "dense":
+        return False
+    try:
+        tensor.parts["data"].numpy_dtype()
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _held(tensor: Tensor) -> NDArray[Any] | Tensor:
+    """What outlives its file: all parts in memory. A nested value that NumPy has a type for is an array."""
+    held = replace(tensor, parts={name: _held_part(part, tensor.name) for name, part in tensor.parts.items()})
+    if tensor.layout == NESTED:
+        with suppress(UnsupportedError):
+            return held.numpy()
+    return held
+
+
+def _held_part(part: Part, tensor: str) -> Part:
+    known = part.dtype is not None and part.dtype.numpy is not None and not part.dtype.packed
+    try:
+        if known and len(part.shape) <= NUMPY_RANK:
+            array = part.array(tensor)
+        else:
+            array = np.frombuffer(part.payload.read(0, part.nbytes), np.uint8)
+    except UnsupportedError:  # whoever reads it is told so
+        return part if isinstance(part.payload, Memory) else replace(part, payload=replace(part.payload, check=None))
+    return Part(part.dtype, part.shape, Memory(array), unknown_dtype=part.unknown_dtype)
 
 
 def _threaded(archive: Archive, position: int) -> bool:
@@ -235,8 +305,13 @@ def _room(tensor: Tensor, slab: _Slab) -> NDArray[Any] | None:
 
 
 def _load_plain(
-    index: Index, source: Source, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]], threads: int | None
-) -> dict[str, NDArray[Any]]:
+    index: Index,
+    source: Source,
+    rows: NDArray[np.int64],
+    out: Mapping[str, NDArray[Any]],
+    threads: int | None,
+    checks: RowChecks | None,
+) -> dict[str, NDArray[Any] | Tensor]:
     given = _given(index, rows, out)
     fresh = rows[~np.isin(rows, list(given))] if given else rows
     order = fresh[np.argsort(index.begins[fresh], kind="stable")]
@@ -245,14 +320,11 @@ def _load_plain(
     tails = places.offsets + ends - begins
     buffers = [allocate(int(tails[b - 1]), int(begins[a])) for a, b in pairwise(places.groups)]
     group_of = np.repeat(np.arange(len(buffers)), np.diff(places.groups)).tolist()
-    pieces = [(int(index.begins[row]), as_bytes(array)) for row, array in given.items()]
-    scattered: list[Runs] = []
-    for runs in _group_runs(places, begins, tails, buffers):
-        if len(runs.begins) == 1:
-            offset = int(runs.offsets[0])
-            pieces.append((int(runs.begins[0]), runs.buffer[offset : offset + int(runs.sizes[0])]))
-        else:
-            scattered.append(runs)
+    pieces, scattered = _reads(places, begins, tails, buffers, order, checks)
+    for row, array in given.items():
+        memory = as_bytes(array)
+        follower = None if checks is None else checks.follower(memory, [row], [0], [len(memory)])
+        pieces.append(Piece(int(index.begins[row]), memory, follower))
     try:
         fill(source, pieces, scattered, threads)
     except TruncatedError as error:
@@ -273,19 +345,49 @@ def _load_plain(
     for row in np.flatnonzero(index.dtypes[rows] == BY_NAME["bool"].code).tolist():
         name = index.names[int(rows[row])]
         check_bool(loaded[name], name, int(index.begins[rows[row]]))
-    return loaded
+    return dict(loaded)
 
 
-def _group_runs(
-    places: Placement, begins: NDArray[np.int64], tails: NDArray[np.int64], buffers: list[memoryview]
-) -> Iterator[Runs]:
-    """What is to be read into the memory of each group."""
+def _reads(
+    places: Placement,
+    begins: NDArray[np.int64],
+    tails: NDArray[np.int64],
+    buffers: list[memoryview],
+    order: NDArray[np.int64],
+    checks: RowChecks | None,
+) -> tuple[list[Piece], list[Runs]]:
+    """What is to be read into the memory of each group: in one piece, or in several runs."""
     starts, lasts = np.array(places.runs[:-1], np.int64), np.array(places.runs[1:], np.int64) - 1
     offsets = places.offsets[starts]
     sizes = tails[lasts] - offsets
     firsts = np.searchsorted(starts, places.groups).tolist()
-    for buffer, (a, b) in zip(buffers, pairwise(firsts), strict=True):
-        yield Runs(buffer, begins[starts[a:b]], sizes[a:b], offsets[a:b])
+    rows = _Rows(order.tolist(), places.offsets.tolist(), tails.tolist())
+    pieces: list[Piece] = []
+    scattered: list[Runs] = []
+    for buffer, (a, b), (first, last) in zip(buffers, pairwise(firsts), pairwise(places.groups), strict=True):
+        if b - a == 1:
+            follower = None if checks is None else checks.follower(buffer, *rows.between(first, last))
+            pieces.append(Piece(int(begins[first]), buffer, follower))
+        else:
+            follow = None if checks is None else partial(_compare, checks, buffer, rows, places.runs)
+            scattered.append(Runs(buffer, begins[starts[a:b]], sizes[a:b], offsets[a:b], follow, a))
+    return pieces, scattered
+
+
+class _Rows(NamedTuple):
+    """Rows in the order of the file, and where each starts and stops in the memory of its group."""
+
+    rows: list[int]
+    starts: list[int]
+    stops: list[int]
+
+    def between(self, first: int, last: int) -> _Rows:
+        return _Rows(self.rows[first:last], self.starts[first:last], self.stops[first:last])
+
+
+def _compare(checks: RowChecks, buffer: memoryview, rows: _Rows, runs: list[int], first: int, last: int) -> None:
+    """The checksums of the rows in some runs."""
+    checks.compare(buffer, *rows.between(runs[first], runs[last]))
 
 
 def _given(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]]) -> dict[int, NDArray[Any]]:

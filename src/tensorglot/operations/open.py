@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
+from tensorglot.arguments import as_path
 from tensorglot.containers.table import ReadOptions, detect, named
-from tensorglot.errors import FormatError, InputError, UnsupportedError
-from tensorglot.io.local import Backend, FileSource, Readable, SpooledSource, absolute, source_for
+from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.io.local import Backend, FileSource, Readable, absolute, naming, source_for
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.operations._checksums import verifier_for
@@ -18,7 +19,7 @@ from tensorglot.operations._sidecar import read_sidecar, with_sidecar
 
 __all__ = ["Verify", "open"]
 
-Verify: TypeAlias = Literal["never", "lazy", "require"]
+Verify: TypeAlias = Literal["auto", "never", "require"]
 
 
 def open(
@@ -27,7 +28,7 @@ def open(
     format: str | None = None,
     backend: Backend = "auto",
     strict: bool = False,
-    verify: Verify = "never",
+    verify: Verify = "auto",
     limits: Limits | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Archive:
@@ -35,17 +36,21 @@ def open(
 
     `backend="auto"` and `"pread"` copy what is asked for, and a file that is cut short
     meanwhile is an error; `"mmap"` shares the file's memory. `strict` accepts only the
-    one byte string that a canonical writer makes. `verify` checks checksums on the
-    first read ("lazy") and may insist that there is one ("require"); a format without
-    any takes them from the sidecar `<name>.sums`, if there is one. A directory with a
+    one byte string that a canonical writer makes. `verify="auto"` compares the checksum
+    of whatever is read whole, where there is one; `"require"` makes a tensor without one
+    an error, and compares before any part of a tensor is read, too; `"never"` compares
+    none. A format without checksums takes them from the sidecar `<name>.sums`, if there is one. A directory with a
     `*.index.json`, or that file, opens the shards that it names as one archive; one
-    without opens `model.safetensors`, or else its only file of tensors.
+    without opens `model.safetensors`, or else its only file of tensors. An error has the
+    path of the file that could not be opened.
     """
-    path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
+    path = as_path(source) if isinstance(source, (str, os.PathLike)) else None
     if path is not None and "://" in path:
         raise UnsupportedError("URLs cannot be opened: fetch the file first", rule="source.url")
     if storage_options is not None:
         raise InputError("storage_options go with a URL", rule="source.url")
+    if limits is not None and not isinstance(limits, Limits):
+        raise InputError(f"limits is a tensorglot.Limits, not {type(limits).__name__}", rule="limits.type")
     limits = limits or DEFAULT
     verifier = verifier_for(verify)
     again = partial(
@@ -57,26 +62,42 @@ def open(
         verify=verify,
         limits=limits,
     )
-    if path is not None and stands_for_others(path):
-        one = partial(open, format=format, backend=backend, strict=strict, verify=verify, limits=limits)
-        found = find_file(path)
-        if not found.name.endswith(INDEX_SUFFIX):
-            return one(found)
-        return Archive(open_shards(found, limits, strict, one), None, limits=limits, verifier=verifier, reopen=again)
-    opened = source_for(source, backend)
-    try:
-        spec, version = named(format) if format is not None else (detect(opened, path), None)
-        index = spec.container.read(
-            opened, ReadOptions(version, strict, limits, path, partial(source_for, backend=backend))
-        )
-        if path is not None and verify != "never" and index.checksums is None:
-            sums = read_sidecar(path, limits)
-            index = index if sums is None else with_sidecar(index, opened.size, sums)
-    except BaseException as error:
-        if isinstance(error, FormatError):
-            error.path = path
-        if isinstance(opened, (FileSource, SpooledSource)):
-            opened.close()
-        raise
-    reopen = again if path is not None or isinstance(source, (bytes, bytearray)) else None
-    return Archive(index, opened, limits=limits, verifier=verifier, reopen=reopen)
+    one = partial(_open_file, format=format, backend=backend, strict=strict, verify=verify, limits=limits)
+    if path is None or not stands_for_others(path):
+        reopen = again if path is not None or isinstance(source, (bytes, bytearray)) else None
+        return one(source, reopen=reopen)
+    found = find_file(path)
+    if not found.name.endswith(INDEX_SUFFIX):
+        return one(found, reopen=again)
+    index = open_shards(found, limits, strict, one)
+    return Archive(index, None, limits=limits, verifier=verifier, reopen=again)
+
+
+def _open_file(
+    source: Readable,
+    *,
+    format: str | None,
+    backend: Backend,
+    strict: bool,
+    verify: Verify,
+    limits: Limits,
+    reopen: Callable[[], Archive] | None = None,
+) -> Archive:
+    """One file, whatever it is: it stands for no others."""
+    path = as_path(source) if isinstance(source, (str, os.PathLike)) else None
+    with naming(path):
+        opened = source_for(source, backend)
+        try:
+            spec, version = named(format) if format is not None else (detect(opened, path), None)
+            beside = None if path is None else absolute(path)
+            index = spec.container.read(
+                opened, ReadOptions(version, strict, limits, beside, partial(source_for, backend=backend))
+            )
+            if path is not None and verify != "never" and index.checksums is None:
+                sums = read_sidecar(path, limits)
+                index = index if sums is None else with_sidecar(index, opened.size, sums)
+        except BaseException:
+            if isinstance(opened, FileSource):
+                opened.close()
+            raise
+    return Archive(index, opened, limits=limits, verifier=verifier_for(verify), reopen=reopen)

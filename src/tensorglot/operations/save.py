@@ -1,29 +1,30 @@
-"""Saving: the door, the format's writer, a sink.
+"""Saving: values become an archive, the format's writer turns it into chunks, a sink takes them.
 
-`collect` makes an archive of whatever the caller has; what the format has no place for
-is refused by name before a byte is written; the writer yields chunks, which a file that
-is whole or absent, a stream, or one byte string consumes. Knows no format.
+What the format has no place for is refused by name before a byte is written. The chunks
+go to a file that is replaced atomically, to a stream, or into one byte string. Knows no
+format.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from tensorglot.containers.table import UNNAMED, Format, PerTensor, WriteOptions, for_target
-from tensorglot.errors import InputError, UnsupportedError, escape
+from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_target
+from tensorglot.errors import InputError, LossWarning, UnsupportedError, escape
+from tensorglot.io.local import Stamp
 from tensorglot.io.sink import AtomicFile, Writable, write_stream
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
 from tensorglot.model.tensor import NESTED
 from tensorglot.model.types.text import text_of
-from tensorglot.operations.collect import collect
+from tensorglot.operations._as_archive import collect
+from tensorglot.operations._options import AUTO, Choice, SaveOptions
+from tensorglot.operations._progress import Progress, shown
 
-__all__ = ["Progress", "check_expressible", "check_metadata", "dumps", "reported", "save", "save_archive"]
-
-Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the bytes written so far and the bytes in all."""
+__all__ = ["check_expressible", "check_metadata", "dumps", "report_progress", "save", "save_archive", "write_archive"]
 
 _PROGRESS_NBYTES = 32 << 20
 
@@ -34,21 +35,32 @@ def save(
     *,
     format: str | None = None,
     metadata: Mapping[str, Any] | None = None,
-    compression: str | None = None,
+    compression: Choice = None,
     level: int | None = None,
-    checksum: str | None = None,
+    checksum: Choice = AUTO,
     attributes: Mapping[str, Mapping[str, Any]] | None = None,
     durable: bool = True,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes tensors to a file, whole or not at all, durable when it returns.
+    """Writes tensors to a file: atomic, and durable when it returns.
 
     The format goes by the suffix of the target or by `format="bintensors@1"`. Arrays of
-    any memory order, stride and byte order are saved right.
+    any memory order, stride and byte order are saved correctly. `compression` and
+    `checksum` are a choice for all tensors, or a mapping from names and patterns to
+    choices; `checksum="auto"` is the format's fast one, where it has any. Arrays that
+    share their memory are stored once where the format can, else twice, with a warning.
+    `progress` is called with the bytes done and in all; True draws a bar.
     """
-    spec, version = for_target(target, format)
-    options = WriteOptions(version, PerTensor(compression), level, PerTensor(checksum))
-    save_archive(target, collect(tensors, metadata, attributes), spec, options, durable=durable, progress=progress)
+    options = SaveOptions(
+        compression=compression,
+        level=level,
+        checksum=checksum,
+        durable=durable,
+        progress=progress,
+        storage_options=storage_options,
+    )
+    save_archive(target, collect(tensors, metadata, attributes), format, options)
 
 
 def dumps(
@@ -56,52 +68,79 @@ def dumps(
     *,
     format: str | None = None,
     metadata: Mapping[str, Any] | None = None,
-    compression: str | None = None,
+    compression: Choice = None,
     level: int | None = None,
-    checksum: str | None = None,
+    checksum: Choice = AUTO,
     attributes: Mapping[str, Mapping[str, Any]] | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> bytes:
     """The bytes that `save` would write. There is no suffix that could say the format, so `format` does."""
     spec, version = for_target(None, format)
-    options = WriteOptions(version, PerTensor(compression), level, PerTensor(checksum))
-    chunks, _ = _chunks(collect(tensors, metadata, attributes), spec, options, progress)
-    return b"".join(chunk.read(0, chunk.nbytes) if isinstance(chunk, Span) else as_bytes(chunk) for chunk in chunks)
+    archive = collect(tensors, metadata, attributes)
+    options = SaveOptions(compression=compression, level=level, checksum=checksum)
+    settled = options.settle(spec, version, archive.index.names)
+    check_expressible(archive, spec)
+    _warn_of_copies(archive, spec)
+    with shown(progress, "encoding") as told:
+        chunks = report_progress(spec.write(archive, settled), int(archive.index.nbytes.sum()), told)
+        return b"".join(chunk.read(0, chunk.nbytes) if isinstance(chunk, Span) else as_bytes(chunk) for chunk in chunks)
 
 
 def save_archive(
+    target: Writable, archive: Archive, format: str | None, options: SaveOptions, expect: Stamp | None = None
+) -> None:
+    """Writes an archive in the format named, or in that of the target's suffix.
+
+    With `expect` only over the file of that stamp, as it was read.
+    """
+    spec, version = for_target(target, format)
+    settled = options.settle(spec, version, archive.index.names)
+    check_expressible(archive, spec)
+    _warn_of_copies(archive, spec)
+    write_archive(target, archive, spec, settled, options, expect)
+
+
+def write_archive(
     target: Writable,
     archive: Archive,
     spec: Format,
-    options: WriteOptions,
-    *,
-    durable: bool,
-    progress: Progress | None,
+    settled: WriteOptions,
+    options: SaveOptions,
+    expect: Stamp | None = None,
 ) -> None:
-    """Writes an archive in a given format."""
-    chunks, total = _chunks(archive, spec, options, progress)
-    if not isinstance(target, (str, os.PathLike)):
-        if not hasattr(target, "write"):
-            raise InputError(f"a path or a binary file, not {type(target).__name__}", rule="sink.target")
-        write_stream(target, chunks)
-        return
-    with AtomicFile(target, durable=durable) as file:
-        if not options.compression.choices:
-            file.reserve(total)
-        file.write(chunks)
-
-
-def _chunks(
-    archive: Archive, spec: Format, options: WriteOptions, progress: Progress | None
-) -> tuple[Iterator[Chunk], int]:
-    """What the format's writer makes, and the bytes of all tensors."""
-    check_expressible(archive, spec, options)
-    chunks = spec.write(archive, options)
+    """Writes an archive that is known to be expressible."""
     total = int(archive.index.nbytes.sum())
-    return (chunks if progress is None else reported(chunks, total, progress)), total
+    if options.storage_options is not None:
+        raise InputError("storage_options go with a URL", rule="sink.url")
+    with shown(options.progress, "saving") as told:
+        chunks = report_progress(spec.write(archive, settled), total, told)
+        if not isinstance(target, (str, os.PathLike)):
+            if not hasattr(target, "write"):
+                raise InputError(f"a path or a binary file, not {type(target).__name__}", rule="sink.target")
+            write_stream(target, chunks)
+            return
+        with AtomicFile(target, durable=options.durable, expect=expect) as file:
+            if not settled.compression.choices:
+                file.reserve(total)
+            file.write(chunks)
 
 
-def check_expressible(archive: Archive, spec: Format, options: WriteOptions) -> None:
+def _warn_of_copies(archive: Archive, spec: Format) -> None:
+    """Tensors that share memory are written twice by a format without ties; that is worth a word."""
+    ties = {} if spec.ties or archive.index.payloads is None else archive.find_ties()
+    if ties:
+        names = archive.index.names
+        one, other = next(iter(ties.items()))
+        more = f", and {len(ties) - 1} more" if len(ties) > 1 else ""
+        warnings.warn(
+            f"'{escape(names[one])}' shares its memory with '{escape(names[other])}'{more}: "
+            f"{spec.name} has no ties and stores each by itself",
+            LossWarning,
+            stacklevel=4,
+        )
+
+
+def check_expressible(archive: Archive, spec: Format) -> None:
     """What the format has no place for is refused by name, before anything is written."""
     index = archive.index
     if index.metadata is not None:
@@ -116,27 +155,18 @@ def check_expressible(archive: Archive, spec: Format, options: WriteOptions) -> 
             rule="save.names",
             tensor=next((name for name in index.names if name != UNNAMED), None),
         )
-    if index.attributes and not spec.attributes:
-        name = index.names[next(iter(index.attributes))]
-        raise UnsupportedError(f"{spec.name} has no attributes", rule="save.attributes", tensor=name)
     for position, layout in index.layouts.items():
         if layout.name not in spec.layouts and "*" not in spec.layouts:
             raise UnsupportedError(
-                f"{spec.name} has no layout '{escape(layout.name)}'", rule="save.layout", tensor=index.names[position]
+                f"{spec.name} cannot hold a tensor of layout '{escape(layout.name)}' (type {layout.type!s:.60})",
+                rule="save.layout",
+                tensor=index.names[position],
             )
         if layout.name == NESTED:
             text_of(layout.type)
-    for what, asked, offered in (
-        ("compression", options.compression.choices, spec.compression),
-        ("checksum", options.checksum.choices, spec.checksums_in(options.version)),
-    ):
-        for choice in asked.difference(offered):
-            supported = f"supported: {', '.join(offered)}" if offered else f"it has no {what}"
-            raise UnsupportedError(
-                f"{spec.name}@{options.version} does not support {choice} ({supported})", rule=f"save.{what}"
-            )
-    if options.level is not None and not options.compression.choices:
-        raise InputError("a level goes with a compression", rule="save.level")
+    if index.attributes and not spec.attributes:
+        name = index.names[next(iter(index.attributes))]
+        raise UnsupportedError(f"{spec.name} has no attributes", rule="save.attributes", tensor=name)
 
 
 def check_metadata(metadata: Mapping[str, Any], spec: Format) -> None:
@@ -155,8 +185,12 @@ def check_metadata(metadata: Mapping[str, Any], spec: Format) -> None:
                 raise InputError("metadata has a lone surrogate", rule="save.metadata") from error
 
 
-def reported(chunks: Iterable[Chunk], total: int, progress: Progress) -> Iterator[Chunk]:
-    """Cuts large chunks so that progress is seen."""
+def report_progress(chunks: Iterator[Chunk], total: int, progress: Progress | None) -> Iterator[Chunk]:
+    """The same chunks; large ones are cut so that progress is seen."""
+    return chunks if progress is None else _cut(chunks, total, progress)
+
+
+def _cut(chunks: Iterator[Chunk], total: int, progress: Progress) -> Iterator[Chunk]:
     done = 0
     for chunk in chunks:
         whole = chunk if isinstance(chunk, Span) else as_bytes(chunk)

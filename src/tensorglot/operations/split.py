@@ -1,30 +1,39 @@
 """Splitting a checkpoint into shards, and merging shards or whole files into one.
 
 A split is a new directory: the shards, then the index that names them, made beside the
-target and renamed to it when all of it is on disk. So it is whole or absent, and never
-mixes with what was there. Names of tensors are written into the index and nowhere else.
+target and renamed to it when all of it is on disk. So it is atomic, and never mixes with
+what was there: a directory that others put something into meanwhile is not replaced.
+Until then nobody else can write into it, so no link can be planted at the name of a
+shard. Names of tensors are written into the index and nowhere else.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tensorglot.containers.table import PerTensor, WriteOptions, for_target
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.arguments import as_path
+from tensorglot.containers.table import for_target
 from tensorglot.errors import InputError, UnsupportedError, escape
-from tensorglot.io.local import Readable
+from tensorglot.io.local import Readable, Stamp, file_stamp, stamp_of
 from tensorglot.io.sink import AtomicFile, Writable, temporary_name
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
+from tensorglot.model.index import Index
+from tensorglot.operations._options import AUTO, Choice, SaveOptions
+from tensorglot.operations._progress import Progress, shown
 from tensorglot.operations._shards import INDEX_SUFFIX, common_metadata, join_archives
-from tensorglot.operations.collect import collect
 from tensorglot.operations.open import open
-from tensorglot.operations.save import Progress, save_archive
+from tensorglot.operations.save import save_archive
 from tensorglot.operations.verify import Report
 
 __all__ = ["merge", "split"]
@@ -40,7 +49,7 @@ def split(
     shard_nbytes: int = SHARD_NBYTES,
     format: str | None = None,
     durable: bool = True,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     limits: Limits | None = None,
 ) -> list[Path]:
     """Writes the tensors of a file to a new directory, in shards of up to `shard_nbytes`, with their index.
@@ -49,43 +58,50 @@ def split(
     another is named. Returns the files written, the index last; `open` of the directory
     gives the same tensors as `open` of the source.
     """
-    if shard_nbytes < 1:
-        raise InputError("a shard has room for a byte at least", rule="split.size")
-    directory = Path(target)
+    if not isinstance(shard_nbytes, int) or shard_nbytes < 1:
+        raise InputError(f"shard_nbytes is a number from 1 on, not {shard_nbytes!r}", rule="split.size")
+    given = Path(as_path(target))
+    directory = Path(os.path.realpath(given))
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise InputError(f"{directory} exists, and is not an empty directory", rule="split.target")
-    with open(source, limits=limits) as archive, ExitStack() as stack:
+        raise InputError("the target exists, and is not an empty directory", rule="split.target", path=str(directory))
+    with open(source, limits=limits) as archive, shown(progress, "splitting") as told, ExitStack() as stack:
         spec, version = for_target(None, format or archive.format)
-        temporary = directory.absolute().parent / temporary_name()
-        temporary.mkdir()
+        temporary = directory.parent / temporary_name()
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
-        groups = list(_groups(archive, shard_nbytes))
+        temporary.mkdir()
+        mode = temporary.stat().st_mode
+        temporary.chmod(0o700)
+        groups = list(_groups(archive.index, shard_nbytes))
         files = [f"{STEM}-{i:05d}-of-{len(groups):05d}{spec.suffixes[0]}" for i in range(1, len(groups) + 1)]
         done, total = 0, int(archive.index.nbytes.sum())
-        for file, names in zip(files, groups, strict=True):
-            shard = collect({name: archive[name] for name in names}, archive.metadata)
-            shifted = None if progress is None else _shifted(progress, done, total)
-            save_archive(temporary / file, shard, spec, WriteOptions(version), durable=durable, progress=shifted)
+        for file, tensors in zip(files, groups, strict=True):
+            shard = archive.with_index(archive.index.take(tensors))
+            shifted = None if told is None else _shifted(told, done, total)
+            options = SaveOptions(durable=durable, progress=shifted)
+            save_archive(temporary / file, shard, f"{spec.name}@{version}", options)
             done += int(shard.index.nbytes.sum())
         index = f"{STEM}{spec.suffixes[0]}{INDEX_SUFFIX}"
-        weight_map = {name: file for file, names in zip(files, groups, strict=True) for name in names}
+        names = archive.index.names
+        weight_map = {names[i]: file for file, tensors in zip(files, groups, strict=True) for i in tensors.tolist()}
         _write_index(temporary / index, {"metadata": {"total_size": total}, "weight_map": weight_map}, durable)
-        temporary.rename(directory)
-        _sync(directory.absolute().parent, durable)
-    return [directory / file for file in (*files, index)]
+        temporary.chmod(mode)
+        _rename(temporary, directory)
+        _sync(directory.parent, durable)
+    return [given / file for file in (*files, index)]
 
 
-def _groups(archive: Archive, shard_nbytes: int) -> Iterator[list[str]]:
-    """Tensors in the order of the file, as many as fit; one shard at least."""
-    group: list[str] = []
-    nbytes = 0
-    for name, tensor in archive.items():
-        if group and nbytes + tensor.nbytes > shard_nbytes:
-            yield group
-            group, nbytes = [], 0
-        group.append(name)
-        nbytes += tensor.nbytes
-    yield group
+def _groups(index: Index, shard_nbytes: int) -> Iterator[NDArray[np.int64]]:
+    """Positions of tensors in the order of the file, as many as fit; one shard at least."""
+    before = np.append(0, np.cumsum(index.nbytes))
+    ends = before[index.row_offsets]
+    first = 0
+    while first < len(index.names):
+        last = int(np.searchsorted(ends, ends[first] + shard_nbytes, side="right")) - 1
+        last = max(last, first + 1)
+        yield np.arange(first, last)
+        first = last
+    if not len(index.names):
+        yield np.arange(0)
 
 
 def _shifted(progress: Progress, done: int, total: int) -> Progress:
@@ -95,6 +111,17 @@ def _shifted(progress: Progress, done: int, total: int) -> Progress:
 def _write_index(path: Path, value: Mapping[str, Any], durable: bool) -> None:
     with AtomicFile(path, durable=durable) as file:
         file.write([json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n"])
+
+
+def _rename(temporary: Path, directory: Path) -> None:
+    try:
+        temporary.rename(directory)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        raise InputError(
+            "somebody else wrote to the target meanwhile", rule="split.target", path=str(directory)
+        ) from error
 
 
 def _sync(directory: Path, durable: bool) -> None:
@@ -107,16 +134,16 @@ def _sync(directory: Path, durable: bool) -> None:
 
 
 def merge(
-    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     target: Writable,
     *,
     format: str | None = None,
     metadata: Mapping[str, Any] | None = None,
-    compression: str | None = None,
+    compression: Choice = None,
     level: int | None = None,
-    checksum: str | None = None,
+    checksum: Choice = AUTO,
     durable: bool = True,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     limits: Limits | None = None,
 ) -> Report:
     """Writes the tensors of a sharded checkpoint, or of several files, to one file.
@@ -124,7 +151,7 @@ def merge(
     No two files may have a tensor of one name, nor contradict one another in their
     metadata unless `metadata` says what to write.
     """
-    paths = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
+    paths = _as_paths(sources)
     spec, version = for_target(target, format)
     with ExitStack() as stack:
         archives = [stack.enter_context(open(path, limits=limits)) for path in paths]
@@ -132,15 +159,38 @@ def merge(
         if metadata is None:
             _refuse_conflicts(archives, conflicts)
         _refuse_duplicates(archives, paths)
-        joined = Archive(join_archives(archives, "memory", said if metadata is None else metadata), None)
-        options = WriteOptions(version, PerTensor(compression), level, PerTensor(checksum))
-        save_archive(target, collect(joined), spec, options, durable=durable, progress=progress)
+        index = join_archives(archives, "memory", said if metadata is None else metadata)
+        joined = Archive(index, None, verifier=archives[0].verifier if archives else None)
+        options = SaveOptions(
+            compression=compression, level=level, checksum=checksum, durable=durable, progress=progress
+        )
+        save_archive(target, joined, f"{spec.name}@{version}", options, _stamp_of_source(archives, target))
         return Report(
             f"{spec.name}@{version}",
             tensors=len(joined),
             nbytes=int(joined.index.nbytes.sum()),
             notes=joined.notes,
         )
+
+
+def _as_paths(sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
+    if isinstance(sources, (str, os.PathLike)):
+        return [sources]
+    try:
+        return list(sources)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"sources is a path or a list of paths, not {type(sources).__name__}", rule="merge.sources"
+        ) from None
+
+
+def _stamp_of_source(archives: Sequence[Archive], target: Writable) -> Stamp | None:
+    """The state of the target as it was read, where it is one of the files to be merged."""
+    if not isinstance(target, (str, os.PathLike)) or not Path(as_path(target)).exists():
+        return None
+    place = stamp_of(Path(as_path(target)).stat())[:2]
+    sources = [source for archive in archives for source in (archive.source, *archive.index.sources.values())]
+    return next((stamp for stamp in map(file_stamp, sources) if stamp is not None and stamp[:2] == place), None)
 
 
 def _refuse_conflicts(archives: Sequence[Archive], conflicts: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import decimal
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
@@ -24,16 +24,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import FormatError, UnsupportedError
-from tensorglot.model.archive import Archive
+from tensorglot.errors import FormatError, UnsupportedError, counted
+from tensorglot.limits import Limits
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.tensor import Part, Tensor
+from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._elements import elements
-from tensorglot.operations.collect import collect
-from tensorglot.operations.save import Progress
+from tensorglot.operations._patterns import Select, select_names
+from tensorglot.operations._progress import Progress, shown
 from tensorglot.operations.verify import Problem
 
-__all__ = ["Stats", "stats"]
+__all__ = ["Stats", "TensorStats", "stats"]
 
 BLOCK_COUNT = 1 << 17
 """Values that are looked at together: 1 MiB of float64 stays in the processor's cache."""
@@ -44,7 +45,7 @@ _DIGITS = decimal.Context(prec=50)
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
+class TensorStats:
     """What one part of a tensor holds; a dense tensor has one, `data`."""
 
     name: str
@@ -72,22 +73,56 @@ class Stats:
         return {**fields, "shape": list(self.shape), "mean": mean, "problem": problem}
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Stats:
+    """What `stats` found: a row for each part of each tensor."""
+
+    format: str
+    rows: tuple[TensorStats, ...]
+
+    @property
+    def ok(self) -> bool:
+        """No tensor is damaged."""
+        return all(row.problem is None for row in self.rows)
+
+    def __iter__(self) -> Iterator[TensorStats]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": self.format, "tensors": [row.to_dict() for row in self.rows]}
+
+    def __repr__(self) -> str:
+        wrong = [str(row.problem) for row in self.rows if row.problem is not None]
+        problems = f", {counted(len(wrong), 'problem')}: {wrong[0]}" if wrong else ""
+        return f"Stats({self.format}, {counted(len({row.name for row in self.rows}), 'tensor')}{problems})"
+
+
 def stats(
-    tensors: Mapping[str, Any], *, names: Iterable[str] | None = None, progress: Progress | None = None
-) -> Iterator[Stats]:
-    """The numbers of every tensor of an archive, or of a mapping of arrays; of those named, if any are.
+    source: Given,
+    select: Select | None = None,
+    *,
+    format: str | None = None,
+    progress: Progress | bool | None = None,
+    limits: Limits | None = None,
+) -> Stats:
+    """Minimum, maximum, mean, deviation, zeros, NaN and Inf of every tensor, or of those selected.
 
     What is wrong with a tensor stands in its row, and the others have their numbers.
     """
-    archive = tensors if isinstance(tensors, Archive) else collect(tensors)
-    chosen = [archive[name] for name in (archive if names is None else names)]
-    total, done = sum(tensor.nbytes for tensor in chosen), 0
-    for tensor in chosen:
+    with as_archive(source, format=format, limits=limits) as archive, shown(progress, "reading") as told:
+        names = select_names(archive.index.names, select)
+        return Stats(archive.format, tuple(_rows([archive[name] for name in names], told)))
+
+
+def _rows(tensors: Sequence[Tensor], progress: Progress | None) -> Iterator[TensorStats]:
+    total, done = sum(tensor.nbytes for tensor in tensors), 0
+    for tensor in tensors:
         for part_name, part in tensor.parts.items():
             tally = _Tally()
             try:
-                if tensor.verifier is not None:
-                    tensor.verifier(tensor)
                 for block in elements(part, tensor.name, BLOCK_COUNT):
                     tally.add(block)
                     if progress is not None:
@@ -101,9 +136,9 @@ def stats(
             done += part.nbytes
 
 
-def _described(tensor: Tensor, part_name: str, part: Part, **numbers: Any) -> Stats:
+def _described(tensor: Tensor, part_name: str, part: Part, **numbers: Any) -> TensorStats:
     dtype = part.dtype.name if part.dtype is not None else str(part.unknown_dtype)
-    return Stats(tensor.name, part_name, dtype, part.shape, math.prod(part.shape), **numbers)
+    return TensorStats(tensor.name, part_name, dtype, part.shape, math.prod(part.shape), **numbers)
 
 
 @dataclass(slots=True)
@@ -208,7 +243,7 @@ class _Tally:
         self.min = low if self.min is None or low < self.min else self.min
         self.max = high if self.max is None or high > self.max else self.max
 
-    def stats(self, tensor: Tensor, part_name: str, part: Part) -> Stats:
+    def stats(self, tensor: Tensor, part_name: str, part: Part) -> TensorStats:
         mean: float | complex | None = None
         std: float | None = None
         if self.imaginary.count:

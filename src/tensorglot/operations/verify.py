@@ -10,23 +10,26 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import ReadOptions, named
-from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError
+from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError, counted
 from tensorglot.io.local import Backend, Readable
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Note
 from tensorglot.model.layouts import check_values
 from tensorglot.operations._checksums import Checked, check_archive
+from tensorglot.operations._progress import Progress
+from tensorglot.operations._shards import find_file
 from tensorglot.operations._sidecar import check_sidecar, read_sidecar, write_sidecar
 from tensorglot.operations._value_rules import check_bytes
 from tensorglot.operations.open import open
-from tensorglot.operations.save import Progress
 from tensorglot.threads import for_each
 
 __all__ = ["Problem", "Report", "verify"]
@@ -90,9 +93,9 @@ class Report:
         }
 
     def __repr__(self) -> str:
-        verdict = "ok" if self.ok else f"{len(self.problems)} problem{'s' if len(self.problems) > 1 else ''}"
+        verdict = "ok" if self.ok else counted(len(self.problems), "problem")
         first = "" if self.ok else f": {self.problems[0]}"
-        return f"Report({self.format or 'unknown format'}, {self.tensors} tensors, {verdict}{first})"
+        return f"Report({self.format or 'unknown format'}, {counted(self.tensors, 'tensor')}, {verdict}{first})"
 
 
 def verify(
@@ -112,21 +115,24 @@ def verify(
     one. `sums="write"` writes that sidecar instead, if all is well without it. Only what
     is not the file's fault is raised: arguments that make no sense, and I/O errors.
     """
-    path = source if isinstance(source, (str, os.PathLike)) else None
-    if sums not in ("check", "write") or (sums == "write" and path is None):
-        raise InputError("sums is 'check', or 'write' for a file that has a name", rule="verify.sums")
+    path = find_file(as_path(source)) if isinstance(source, (str, os.PathLike)) else None
+    check_choice(sums, ("check", "write"), "sums", "verify.sums")
+    if sums == "write" and path is None:
+        raise InputError("checksums go beside a file that has a name", rule="verify.sums")
     try:
-        archive = open(source, format=format, backend=backend, strict=strict, limits=limits)
+        archive = open(source, format=format, backend=backend, strict=strict, verify="never", limits=limits)
     except FormatError as error:
         return Report(format, problems=(Problem.of(error),))
     with archive:
         seen = _Seen(progress)
         problems, checked = _checksums(archive, path if sums == "check" else None, limits or DEFAULT, seen)
+        problems += _missing_files(archive)
         container = named(archive.format)[0].container
         if deep:
             problems += _deep_problems(archive, {problem.tensor for problem in problems}, seen)
             if container.inspect is not None:
                 problems += map(Problem.of, container.inspect(archive))
+        problems = list(dict.fromkeys(problems))
         problems.sort(key=lambda problem: archive.index.positions.get(problem.tensor or "", len(archive)))
         if sums == "write" and path is not None and not problems:
             write_sidecar(archive, path)
@@ -181,6 +187,15 @@ def _checksums(
         problems.append(Problem.of(error))
     problems += [Problem.of(one.error) for one in checked if one.error is not None]
     return problems, checked
+
+
+def _missing_files(archive: Archive) -> Iterator[Problem]:
+    """Files that the archive is of, and that are not there or not what they should be."""
+    for source in {id(source): source for source in archive.index.sources.values()}.values():
+        try:
+            source.view(0, 0)
+        except FormatError as error:
+            yield Problem.of(error)
 
 
 def _unverified(archive: Archive, checked: list[Checked]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 What a format's header says depends on every tensor, and most formats put it first.
 So values are spooled, raw, to an unnamed file beside the target, and closing the
 writer saves an archive of spans of that file: in any format, by the same path as
-every other save, with the kernel copying. The target is whole or absent.
+every other save, copied by the OS (copy_file_range). The target is replaced atomically.
 """
 
 from __future__ import annotations
@@ -13,21 +13,28 @@ import operator
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
+from dataclasses import replace
+from types import EllipsisType, TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from tensorglot.containers.table import PerTensor, WriteOptions, for_target
+from tensorglot.arguments import as_path
+from tensorglot.containers.table import for_target
+from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource
 from tensorglot.io.sink import Writable, write_stream
 from tensorglot.model.dtypes import DType, dtype_of
+from tensorglot.model.names import check_name
 from tensorglot.model.payload import Chunk, Memory, Span, as_bytes
 from tensorglot.model.tensor import Part, Tensor, has_bad_bool
-from tensorglot.operations.collect import as_tensor, check_name, collect
-from tensorglot.operations.save import Progress, save_archive
+from tensorglot.operations._as_archive import collect, named_tensor
+from tensorglot.operations._options import AUTO, Choice, SaveOptions
+from tensorglot.operations._patterns import by_pattern
+from tensorglot.operations._progress import Progress
+from tensorglot.operations.save import save_archive
 
 __all__ = ["TensorStream", "Writer"]
 
@@ -39,11 +46,17 @@ class TensorStream:
         self._spool = spool
         self._name = name
         self._dtype = dtype
+        self._shape = shape
         self._left = dtype.nbytes(math.prod(shape))
         self.complete = False
 
     def write(self, data: Any) -> None:
-        """Appends an array of the tensor's type, or raw little-endian bytes."""
+        """Appends whole slices along the first axis, one or several, or a flat run of elements, or little-endian bytes.
+
+        A piece may be any value that `save` takes, of exactly the tensor's element type.
+        """
+        if self.complete:
+            raise InputError("the stream is finished", rule="stream.closed", tensor=self._name)
         for chunk in self._chunks(data):
             piece = as_bytes(chunk)
             if self._dtype.name == "bool" and has_bad_bool(np.frombuffer(piece, np.bool_)):
@@ -56,16 +69,23 @@ class TensorStream:
             self._left -= len(piece)
 
     def _chunks(self, data: Any) -> Iterable[Chunk]:
-        if isinstance(data, (np.ndarray, np.generic)):
-            if dtype_of(data.dtype, self._name) is not self._dtype or self._dtype.packed:
-                raise InputError(f"{data.dtype} for {self._dtype.name}", rule="stream.dtype", tensor=self._name)
-            return Memory(np.asarray(data)).chunks()
-        try:
+        if isinstance(data, (bytes, bytearray)) or (isinstance(data, memoryview) and data.format == "B"):
             return [as_bytes(data)]
-        except TypeError as error:
+        piece = coerce(data, name=self._name)
+        if piece.dtype is None or dtype_of(piece.dtype, self._name) is not self._dtype or self._dtype.packed:
             raise InputError(
-                f"an array or bytes, not {type(data).__name__}", rule="stream.data", tensor=self._name
-            ) from error
+                f"a piece of {piece.type} for a stream of {self._dtype.name}", rule="stream.dtype", tensor=self._name
+            )
+        slices = len(piece.shape) == len(self._shape) and piece.shape[1:] == self._shape[1:]
+        if not slices and piece.shape != self._shape[1:] and len(piece.shape) != 1:
+            row = list(self._shape[1:])
+            raise InputError(
+                f"a piece of shape {list(piece.shape)} for {list(self._shape)}: write whole slices along the first "
+                f"axis, of shape {row} or {['n', *row]}, or a flat array".replace("'", ""),
+                rule="stream.shape",
+                tensor=self._name,
+            )
+        return Memory(piece.numpy()).chunks()
 
     def __enter__(self) -> TensorStream:
         return self
@@ -88,33 +108,55 @@ class Writer:
         *,
         format: str | None = None,
         metadata: Mapping[str, Any] | None = None,
-        compression: str | None = None,
+        compression: Choice = None,
         level: int | None = None,
-        checksum: str | None = None,
+        checksum: Choice = AUTO,
         durable: bool = True,
-        progress: Progress | None = None,
+        progress: Progress | bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        path = target if isinstance(target, (str, os.PathLike)) else None
+        path = as_path(target) if isinstance(target, (str, os.PathLike)) else None
         self._target = target
-        self._row, version = for_target(target, format)
-        self._options = WriteOptions(version, PerTensor(compression), level, PerTensor(checksum))
+        spec, version = for_target(target, format)
+        self._format = f"{spec.name}@{version}"
+        self._options = SaveOptions(
+            compression=compression,
+            level=level,
+            checksum=checksum,
+            durable=durable,
+            progress=progress,
+            storage_options=storage_options,
+        )
+        self._choices: dict[str, dict[str, str | None]] = {"compression": {}, "checksum": {}}
         self._metadata = metadata
-        self._durable = durable
-        self._progress = progress
         directory = None if path is None else os.path.dirname(os.path.realpath(path))  # noqa: PTH120
         self._spool = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
         self._source = FileSource(os.dup(self._spool.fileno()))
         self._tensors: dict[str, Tensor] = {}
         self._streams: list[TensorStream] = []
 
-    def add(self, name: str, value: Any, *, attributes: Mapping[str, Any] | None = None) -> None:
-        """Takes one tensor, all of it; the value is not kept in memory."""
-        self._check(name)
-        tensor = as_tensor(name, value)
-        parts = {part_name: self._spooled(part) for part_name, part in tensor.parts.items()}
-        self._tensors[name] = Tensor(name, parts, tensor.layout, tensor.declared, attributes or tensor.attributes)
+    def add(
+        self,
+        name: str,
+        value: Any,
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        compression: str | EllipsisType | None = ...,
+        checksum: str | EllipsisType | None = ...,
+    ) -> None:
+        """Takes one tensor, all of it; the value is not kept in memory.
 
-    def _spooled(self, part: Part) -> Part:
+        `compression` and `checksum` are for this tensor, instead of the writer's own.
+        """
+        self._check(name)
+        tensor = named_tensor(name, value)
+        parts = {part_name: self._spool_part(part) for part_name, part in tensor.parts.items()}
+        self._tensors[name] = Tensor(name, parts, tensor.layout, tensor.declared, attributes or tensor.attributes)
+        for what, choice in (("compression", compression), ("checksum", checksum)):
+            if not isinstance(choice, EllipsisType):
+                self._choices[what][name] = choice
+
+    def _spool_part(self, part: Part) -> Part:
         begin = self._spool.tell()
         end = begin + write_stream(self._spool, part.payload.chunks())
         return Part(
@@ -131,7 +173,7 @@ class Writer:
         row = dtype_of(dtype, name)
         try:
             dims = tuple(operator.index(size) for size in shape)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise InputError(f"a shape is whole numbers, not {shape!r}", rule="stream.shape", tensor=name) from error
         if any(size < 0 for size in dims):
             raise InputError(f"a negative size in {list(dims)}", rule="stream.shape", tensor=name)
@@ -168,11 +210,17 @@ class Writer:
             raise InputError("the last stream is not finished", rule="writer.stream")
         self._spool.flush()
         self._source.size = self._spool.tell()
-        save_archive(
-            self._target,
-            collect(self._tensors, self._metadata),
-            self._row,
+        options = replace(
             self._options,
-            durable=self._durable,
-            progress=self._progress,
+            compression=self._with_own(self._options.compression, self._choices["compression"]),
+            checksum=self._with_own(self._options.checksum, self._choices["checksum"]),
         )
+        save_archive(self._target, collect(self._tensors, self._metadata), self._format, options)
+
+    def _with_own(self, whole: Choice, own: Mapping[str, str | None]) -> Choice:
+        """The writer's choice for all tensors, with those that `add` was given."""
+        if not own:
+            return whole
+        if isinstance(whole, Mapping):
+            return {**by_pattern(whole, [*self._tensors]), **own}
+        return {**dict.fromkeys(self._tensors, whole), **own}

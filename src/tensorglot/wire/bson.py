@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, InputError, LimitError, TruncatedError, escape
 from tensorglot.kernels import bson_walk as walk
+from tensorglot.limits import DEFAULT, Limits
 
 __all__ = [
     "ARRAY",
@@ -23,11 +24,13 @@ __all__ = [
     "DEPTH",
     "DOCUMENT",
     "DOCUMENT_MAX_NBYTES",
+    "DOUBLE",
     "NULL",
     "PIECE_NBYTES",
     "VECTOR_SUBTYPE",
     "Column",
     "Vectors",
+    "check_fields",
     "find",
     "find_vectors",
     "key_bytes",
@@ -47,9 +50,11 @@ DOCUMENT_MAX_NBYTES: Final = (16 << 20) + (16 << 10)
 PIECE_NBYTES: Final = 8 << 20
 _ROOM_NBYTES = 64
 _ROOM_ROWS = 1 << 16
+_PATHS_NBYTES = 1 << 20
+"""Paths of so many bytes are allowed in any run of documents."""
 _VECTOR_NBYTES = 7
 """The least that a vector takes: kind, zero byte of its key, length, subtype."""
-DOCUMENT, ARRAY, BINARY, NULL = 0x03, 0x04, 0x05, 0x0A
+DOUBLE, DOCUMENT, ARRAY, BINARY, NULL = 0x01, 0x03, 0x04, 0x05, 0x0A
 VECTOR_SUBTYPE = 9
 
 _KINDS = {
@@ -86,6 +91,11 @@ _RULES: dict[int, tuple[type[FormatError], str, str]] = {
     walk.DUPLICATE: (FormatError, "bson.key.duplicate", "a key occurs twice in one document"),
     walk.DEPTH: (LimitError, "bson.depth", f"documents nest more than {DEPTH} levels deep"),
     walk.NOT_NUMBER: (FormatError, "bson.array.number", "an element of the array is not a number"),
+    walk.PATHS: (
+        LimitError,
+        "bson.limit.paths",
+        "the paths of nested vectors take far more bytes than the documents; Limits(path_ratio=…) allows more",
+    ),
 }
 
 
@@ -105,7 +115,7 @@ def view(data: Any) -> memoryview:
     try:
         return memoryview(data).cast("B")
     except TypeError as error:
-        raise InputError(f"BSON is bytes, not {type(data).__name__}", rule="bson.input") from error
+        raise InputError(f"expected bytes of BSON, got {type(data).__name__}", rule="bson.input") from error
 
 
 def key_bytes(key: str) -> bytes:
@@ -120,6 +130,8 @@ def key_bytes(key: str) -> bytes:
 
 def path_bytes(path: str) -> list[bytes]:
     """The keys of a dotted path, from the outside in, each with its zero byte."""
+    if not isinstance(path, str):
+        raise InputError(f"the path of a field must be a string, not {type(path).__name__}", rule="bson.path")
     names = path.split(".")
     if "" in names or len(names) > DEPTH:
         raise InputError(f"'{escape(path)}' is not a dotted path of 1 to {DEPTH} keys", rule="bson.path")
@@ -180,37 +192,51 @@ def pieces(read_into: Callable[[memoryview], int], nbytes: int = PIECE_NBYTES) -
         rest, start = room[at:filled], start + at
         needed = int.from_bytes(rest[:4], "little") if len(rest) >= 4 else 0
         if needed > DOCUMENT_MAX_NBYTES:
-            raise LimitError("a document larger than MongoDB allows", rule="bson.document.size", offset=start)
+            raise LimitError(
+                f"a document of {needed} bytes; MongoDB allows {DOCUMENT_MAX_NBYTES}",
+                rule="bson.document.size",
+                offset=start,
+            )
         if needed >= len(room):
             room = bytearray(needed + 1)
 
 
-def find(data: memoryview, names: Sequence[bytes]) -> Column:
-    """The field at a path, as `path_bytes` has it, in each of the documents that fill `data`."""
+def find(data: memoryview, names: Sequence[bytes], start: int = 0) -> Column:
+    """The field at a path, as `path_bytes` has it, in each of the documents that fill `data`.
+
+    Errors count bytes from where the source of the data starts, `start` bytes before it.
+    """
     starts = np.cumsum([0, *map(len, names[:-1])], dtype=np.int64)
     rule, at, count = walk.count(data, 0, len(data))
     if rule:
-        raise refusal(rule, at)
+        raise refusal(rule, start + at)
     column = Column(np.empty(count, np.uint8), np.empty(count, np.int64), np.empty(count, np.int64))
     closings = np.empty(len(starts), np.int64)
     rule, at, _ = walk.find(data, 0, b"".join(names), starts, column.kinds, column.begins, column.ends, closings)
     if rule:
-        raise refusal(rule, at)
+        raise refusal(rule, start + at)
     return column
 
 
-def find_vectors(data: memoryview) -> Vectors:
-    """Every vector, at any depth, in the documents that fill `data`."""
-    closings, names = np.empty((2, DEPTH), np.int64)
+def find_vectors(data: memoryview, limits: Limits = DEFAULT, start: int = 0) -> Vectors:
+    """Every vector, at any depth, in the documents that fill `data`. Limits are charged as vectors are found.
+
+    `start` is that of `find`.
+    """
+    closings, names, values = np.empty((3, DEPTH), np.int64)
     paths: dict[bytes, int] = {}
     blocks: list[NDArray[np.int64]] = []
     at = count = 0
+    budget = max(_PATHS_NBYTES, min(limits.path_ratio * len(data), 1 << 62))
     room = min(_ROOM_ROWS, len(data) // _VECTOR_NBYTES + 1)
     while True:
         block = np.empty((4, room), np.int64)
-        rule, at, rows, done = walk.vectors(data, at, len(data), closings, names, paths, count, *block)
+        rule, at, rows, done, budget = walk.vectors(
+            data, at, len(data), closings, names, values, paths, budget, count, *block
+        )
         if rule not in (walk.OK, walk.FULL):
-            raise refusal(rule, at)
+            raise refusal(rule, start + at)
+        check_fields(len(paths), limits)
         count += done
         blocks.append(block[:, :rows])
         if rule == walk.OK:
@@ -219,13 +245,20 @@ def find_vectors(data: memoryview) -> Vectors:
         room *= 2
 
 
-def numbers(data: memoryview, begin: int, end: int) -> NDArray[np.float64]:
-    """The array of numbers whose value is at `begin` to `end`, without an object for each."""
+def check_fields(count: int, limits: Limits) -> None:
+    """Refuses more vector fields than a file may have tensors."""
+    if count > limits.tensors_or():
+        raise LimitError(f"{count} vector fields, more than Limits.tensors allows", rule="bson.limit.tensors")
+
+
+def numbers(data: memoryview, begin: int, end: int) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+    """The array of numbers whose value is at `begin` to `end`, without an object for each, and their kinds."""
     room = max(0, end - begin - 5) // 6  # an int32 with an empty key takes six bytes
     kinds, raw = np.empty(room, np.uint8), np.empty(8 * room, np.uint8)
     rule, at, count = walk.numbers(data, begin, end, kinds, raw)
     if rule:
         raise refusal(rule, at)
     doubles, integers = raw[: 8 * count].view("<f8"), raw[: 8 * count].view("<i8")
-    floating = kinds[:count] == 0x01
-    return doubles if floating.all() else np.where(floating, doubles, integers)
+    kinds = kinds[:count]
+    floating = kinds == DOUBLE
+    return (doubles if floating.all() else np.where(floating, doubles, integers)), kinds

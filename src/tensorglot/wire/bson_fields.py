@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError
 from tensorglot.kernels import bson_walk as walk
-from tensorglot.wire.bson import find_vectors, path_texts, refusal
+from tensorglot.limits import DEFAULT, Limits
+from tensorglot.wire.bson import check_fields, find_vectors, path_texts, refusal
 from tensorglot.wire.bson_vector import Row, row_of_head
 
 __all__ = ["Fields", "scan"]
@@ -52,18 +53,19 @@ _PATH, _DOCUMENT, _BEGIN, _HEAD, _LAST = range(5)
 """The columns of a scan. A head is a payload's size, dtype byte and padding byte in one number."""
 
 
-def scan(pieces: Iterable[tuple[int, memoryview]]) -> Fields:
+def scan(pieces: Iterable[tuple[int, memoryview]], limits: Limits = DEFAULT) -> Fields:
     """The vector fields of the documents in `pieces`, each given with where it begins."""
     paths: dict[bytes, int] = {}
     blocks: list[NDArray[np.int64]] = [np.empty((5, 0), np.int64)]
     documents = 0
     for start, data in pieces:
-        found = find_vectors(data)
+        found = find_vectors(data, limits, start)
         if found.paths:
             raw = np.frombuffer(data, np.uint8)
             block = np.empty((5, len(found.begins)), np.int64)
             for path in found.paths:
                 paths.setdefault(path, len(paths))
+            check_fields(len(paths), limits)
             block[_PATH] = np.array([paths[path] for path in found.paths])[found.fields]
             block[_DOCUMENT] = found.documents + documents
             block[_BEGIN] = found.begins + start

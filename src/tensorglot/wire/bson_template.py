@@ -58,7 +58,7 @@ def add_vector(tree: Tree, path: str, row: Row) -> None:
             )
         tree = inner
     if last in tree:
-        raise UnsupportedError(f"'{escape(path)}' is a vector and holds others", rule="bson.path")
+        raise UnsupportedError(f"'{escape(path)}' cannot be a vector and also contain others", rule="bson.path")
     before = _int32(HEAD_NBYTES + row.nbytes) + bytes((VECTOR_SUBTYPE,)) + row.head
     tree[last] = Slot(path, BINARY, before, row.nbytes)
 
@@ -67,7 +67,9 @@ def template(tree: Tree) -> Template:
     """The parts of the document, no two constants next to each other."""
     parts, nbytes = _document(tree)
     if nbytes > STORED_MAX_NBYTES:
-        raise UnsupportedError(f"a document of {nbytes} bytes; MongoDB stores 16 MiB", rule="bson.document.size")
+        raise UnsupportedError(
+            f"a document of {nbytes} bytes; MongoDB stores at most {STORED_MAX_NBYTES}", rule="bson.document.size"
+        )
     joined: Template = []
     for part in parts:
         if joined and isinstance(part, bytes) and isinstance(joined[-1], bytes):
@@ -104,7 +106,7 @@ def weave(count: int, parts: Template, columns: Mapping[str, memoryview | bytes]
     """`count` documents, their slots filled from the columns of the same names."""
     nbytes = stride(parts)
     if any(isinstance(part, Slot) and len(columns[part.name]) != count * part.nbytes for part in parts):
-        raise InputError("a column has not a row for each document", rule="bson.weave")
+        raise InputError("a column needs one row for each document", rule="bson.weave")
     target = bson_rows.blank(count * nbytes)
     _use_huge_pages(target)
     block = max(1, _BLOCK_NBYTES // nbytes)

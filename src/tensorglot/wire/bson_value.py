@@ -144,13 +144,13 @@ def encode_document(fields: Mapping[str, Any], default: Callable[[Any], Any] | N
 
 def _length(nbytes: int) -> bytes:
     if nbytes > 0x7FFFFFFF:
-        raise InputError("BSON holds nothing of 2 GiB or more", rule="bson.length")
+        raise InputError("a BSON value must be smaller than 2 GiB", rule="bson.length")
     return _INT32.pack(nbytes)
 
 
 def _element(key: str, kind: int, value: bytes) -> bytes:
     if not isinstance(key, str):
-        raise InputError(f"a key must be text, not {type(key).__name__}", rule="bson.key")
+        raise InputError(f"a key must be a string, not {type(key).__name__}", rule="bson.key")
     return bytes((kind,)) + key_bytes(key) + value
 
 
@@ -184,7 +184,7 @@ def encode_value(value: Any, default: Callable[[Any], Any] | None = None, depth:
         return OBJECT_ID, value.binary
     if default is not None:
         return encode_value(default(value), None, depth)
-    raise InputError(f"BSON has no form for {type(value).__name__}", rule="bson.value")
+    raise InputError(f"BSON does not support {type(value).__name__}", rule="bson.value")
 
 
 def _checked(value: Raw) -> bytes:
@@ -199,7 +199,7 @@ def _integer(value: int) -> tuple[int, bytes]:
         return INT32, _INT32.pack(value)
     if -(1 << 63) <= value < 1 << 63:
         return INT64, _INT64.pack(value)
-    raise InputError("an integer beyond 64 bits", rule="bson.value")
+    raise InputError("an integer does not fit int64", rule="bson.value")
 
 
 def _string(value: str) -> bytes:
@@ -220,5 +220,5 @@ def _milliseconds(value: datetime) -> bytes:
         raise InputError("a date needs a time zone", rule="bson.date")
     count, rest = divmod(value - _EPOCH, _MILLISECOND)
     if rest:
-        raise InputError("a date in BSON has milliseconds, no microseconds", rule="bson.date")
+        raise InputError("BSON dates have millisecond precision: round the microseconds", rule="bson.date")
     return _INT64.pack(count)

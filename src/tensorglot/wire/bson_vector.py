@@ -22,9 +22,9 @@ __all__ = [
     "IgnoredBits",
     "Kind",
     "Row",
-    "agree",
     "check_padding",
     "disagreement",
+    "first_unlike",
     "gather",
     "gather_payloads",
     "kind_called",
@@ -56,20 +56,22 @@ _BY_CODE = {kind.code: kind for kind in KINDS}
 _BY_NAME = {kind.name: kind for kind in KINDS}
 
 
-def kind_called(name: str) -> Kind:
-    """The kind of this name."""
-    kind = _BY_NAME.get(name) if isinstance(name, str) else None
+def kind_called(dtype: object) -> Kind:
+    """The kind by our name, by the specification's (`FLOAT32`), by its number (0x27), or by pymongo's enumeration."""
+    name = getattr(dtype, "name", dtype)
+    kind = _BY_NAME.get(name.lower()) if isinstance(name, str) else _BY_CODE.get(name) if type(name) is int else None
     if kind is None:
-        raise InputError(f"no vector dtype is called {name!r}: {', '.join(_BY_NAME)}", rule="bson.vector.dtype")
+        known = ", ".join(f"{kind.name} (0x{kind.code:02x})" for kind in KINDS)
+        raise InputError(f"unknown vector dtype {dtype!r} (supported: {known})", rule="bson.vector.dtype")
     return kind
 
 
 def check_padding(kind: Kind, padding: int, nbytes: int, error: type[TensorglotError] = InputError) -> None:
     """Padding is 0, or 1 to 7 for bits that have a last byte."""
     if kind.name != "packed_bit" and padding != 0:
-        raise error(f"{kind.name} has no padding, here it is {padding}", rule="bson.vector.padding")
+        raise error(f"{kind.name} needs padding 0, found {padding}", rule="bson.vector.padding")
     if not 0 <= padding <= 7:
-        raise error(f"padding is 0 to 7, here it is {padding}", rule="bson.vector.padding")
+        raise error(f"padding must be 0 to 7, found {padding}", rule="bson.vector.padding")
     if padding and not nbytes:
         raise error("padding without data", rule="bson.vector.padding")
 
@@ -106,28 +108,26 @@ def row_of(payload: memoryview) -> Row:
 def row_of_head(size: int, code: int, padding: int) -> Row:
     """The same for a payload of `size` bytes whose first two are these."""
     if size < HEAD_NBYTES:
-        raise FormatError(f"a vector of {size} bytes has no dtype and padding", rule="bson.vector.size")
+        raise FormatError(f"a vector of {size} bytes: dtype and padding take {HEAD_NBYTES}", rule="bson.vector.size")
     kind, nbytes = _BY_CODE.get(code), size - HEAD_NBYTES
     if kind is None:
         raise FormatError(f"unknown vector dtype 0x{code:02x}", rule="bson.vector.dtype")
     check_padding(kind, padding, nbytes, FormatError)
     if nbytes % kind.itemsize:
-        raise FormatError(f"{nbytes} bytes are no whole number of {kind.name}", rule="bson.vector.length")
+        raise FormatError(
+            f"{nbytes} bytes of data are not a multiple of {kind.itemsize}, the size of {kind.name}",
+            rule="bson.vector.length",
+        )
     return Row(kind, padding, nbytes)
 
 
-def agree(data: memoryview, begins: NDArray[np.int64], ends: NDArray[np.int64], like: Row | None) -> Row:
-    """What the payloads at these spans, at least one, are all like, or a refusal that names the first that differs."""
-    row = like or row_of(data[int(begins[0]) : int(ends[0])])
+def first_unlike(data: memoryview, begins: NDArray[np.int64], ends: NDArray[np.int64], row: Row) -> int | None:
+    """Which of the payloads at these spans is the first that is not like the row."""
     raw = np.frombuffer(data, np.uint8)
     same = ends - begins == HEAD_NBYTES + row.nbytes
     where = begins[same]
     same[same] = (raw[where] == row.head[0]) & (raw[where + 1] == row.head[1])
-    if not same.all():
-        number = int(np.flatnonzero(~same)[0])
-        begin = int(begins[number])
-        raise disagreement(row, data[begin : int(ends[number])], number, begin)
-    return row
+    return None if same.all() else int(np.flatnonzero(~same)[0])
 
 
 def disagreement(row: Row, payload: memoryview, number: int, offset: int | None = None) -> FormatError:
@@ -136,10 +136,12 @@ def disagreement(row: Row, payload: memoryview, number: int, offset: int | None 
         other = row_of(payload)
     except FormatError as error:
         return FormatError(f"vector {number}: {error.message}", rule=error.rule, offset=offset)
-    message = f"vectors disagree: {row} before, vector {number} is {other}"
-    if other.padding != row.padding:
-        message += f" with padding {other.padding}, not {row.padding}"
-    return FormatError(message, rule="bson.vector.disagree", offset=offset)
+    paddings = f" with padding {other.padding}, not {row.padding}" if other.padding != row.padding else ""
+    return FormatError(
+        f"vectors disagree: vector {number} is {other}{paddings}, those before it are {row}",
+        rule="bson.vector.disagree",
+        offset=offset,
+    )
 
 
 def gather(data: memoryview, begins: NDArray[np.int64], row: Row, out: memoryview) -> None:
@@ -149,11 +151,10 @@ def gather(data: memoryview, begins: NDArray[np.int64], row: Row, out: memoryvie
         raise InputError(f"vector {number} does not lie in the data", rule="bson.vector.gather")
 
 
-def gather_payloads(payloads: list[bytes], row: Row, out: memoryview) -> None:
-    """The same for payloads that are objects of their own, which must be like the row."""
+def gather_payloads(payloads: list[bytes], row: Row, out: memoryview) -> int | None:
+    """The same for payloads that are objects of their own, up to the first that is not like the row: its number."""
     rule, number = bson_rows.gather_payloads(payloads, row.head, row.nbytes, out)
-    if rule:
-        raise disagreement(row, memoryview(payloads[number]), number)
+    return int(number) if rule else None
 
 
 def split(data: memoryview, count: int, row: Row) -> list[bytes]:

@@ -415,7 +415,7 @@ def _emit_pairs(pairs: list[tuple[bytes, Value]]) -> Iterator[Value]:
 
 
 def _scalar(value: Value, profile: Profile) -> bytes:
-    if hasattr(value, "dtype") and hasattr(value, "item"):
+    if hasattr(value, "dtype") and getattr(value, "ndim", None) == 0:
         value = value.item()  # a NumPy scalar
     if isinstance(value, str):
         return text(value)

@@ -16,7 +16,7 @@ import base64
 import binascii
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 import blake3
 
-from tensorglot.errors import FormatError, InputError, IntegrityError
+from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError
 from tensorglot.wire import cbor
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "SHA256",
     "block_cid",
     "data_blocks",
+    "data_bytes",
     "data_cid",
     "decode_node",
     "encode_node",
@@ -47,11 +48,20 @@ SHA256, BLAKE3 = 0x12, 0x1E
 CHUNK_NBYTES = 1 << 20
 FANOUT = 8192
 DIGEST_NBYTES = 32
+BLOCK_NBYTES = 1 << 20
+"""The largest block of a tree: a chunk, or a node of FANOUT links, which is smaller."""
+
+_MOST_PER_STORED = 1024
+"""Bytes of data in memory for each byte of its distinct chunks, as for sparse tensors: equal chunks are one block."""
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
-Sink: TypeAlias = "Callable[[CID, Buffer], None]"
+Sink: TypeAlias = "Callable[[CID, bytes], object]"
+Fetch: TypeAlias = "Callable[[CID], Any]"
 
 _LINK_TAG = 42
+_LINK_HEAD = bytes.fromhex("d82a582500")
+"""Tag 42, a byte string of 37 bytes, and the 0 before the CID."""
+_LINK_NBYTES = len(_LINK_HEAD) + 4 + DIGEST_NBYTES
 _PROFILE = cbor.Profile(
     indefinite=False,
     long_heads=False,
@@ -73,6 +83,12 @@ class CID:
     codec: int = RAW
     hash: int = BLAKE3
 
+    def __post_init__(self) -> None:
+        kinds = (type(self.digest), type(self.codec), type(self.hash)) == (bytes, int, int)
+        known = kinds and self.codec in (RAW, DAG_CBOR) and self.hash in (SHA256, BLAKE3)
+        if not known or len(self.digest) != DIGEST_NBYTES:
+            raise InputError(_FORM, rule="cid.form")
+
     def __bytes__(self) -> bytes:
         return bytes((1, self.codec, self.hash, len(self.digest))) + self.digest
 
@@ -84,15 +100,19 @@ class CID:
 
     @classmethod
     def from_bytes(cls, data: Buffer) -> CID:
-        head, digest = bytes(data[:4]), bytes(data[4:])
-        known = len(head) == 4 and head[0] == 1 and head[1] in (RAW, DAG_CBOR) and head[2] in (SHA256, BLAKE3)
-        if not known or head[3] != DIGEST_NBYTES or len(digest) != DIGEST_NBYTES:
-            raise FormatError("no CIDv1 of a raw or DAG-CBOR block, by BLAKE3 or SHA-256", rule="cid.form")
-        return cls(digest, head[1], head[2])
+        raw = _as_bytes(data)
+        if len(raw) != 4 + DIGEST_NBYTES or raw[0] != 1 or raw[3] != DIGEST_NBYTES:
+            raise FormatError(_FORM, rule="cid.form")
+        try:
+            return cls(raw[4:], raw[1], raw[2])
+        except InputError as error:
+            raise FormatError(error.message, rule=error.rule) from error
 
     @classmethod
     def parse(cls, text: str) -> CID:
-        """The CID of a text. Only the canonical text, in lower case, will do."""
+        """The CID of a text. Only the canonical text, in lower case, is accepted."""
+        if not isinstance(text, str):
+            raise InputError(f"the text of a CID is a str, not {type(text).__name__}", rule="cid.text")
         try:
             data = base64.b32decode(text[1:].upper() + "=" * (-len(text[1:]) % 8))
         except (binascii.Error, ValueError) as error:
@@ -106,28 +126,46 @@ class CID:
         return cid
 
 
+_FORM = "not a CIDv1 of a raw or DAG-CBOR block, by BLAKE3-256 or SHA-256"
+
+
+def _as_bytes(data: Any) -> bytes:
+    """A copy that stays as it is; `bytes(5)` would be five zeros, and `bytes("a")` a TypeError."""
+    try:
+        return data if isinstance(data, bytes) else bytes(memoryview(data))
+    except (TypeError, ValueError, BufferError) as error:
+        raise InputError(f"bytes are needed, not {type(data).__name__}", rule="cid.data") from error
+
+
 def block_cid(block: Buffer, codec: int = RAW, hash: int = BLAKE3) -> CID:
     """The CID of one block."""
-    digest = blake3.blake3(block).digest() if hash == BLAKE3 else hashlib.sha256(block).digest()
+    try:
+        digest = blake3.blake3(block).digest() if hash == BLAKE3 else hashlib.sha256(block).digest()
+    except (TypeError, ValueError, BufferError) as error:
+        raise InputError(f"a block is bytes, not {type(block).__name__}", rule="cid.data") from error
     return CID(digest, codec, hash)
 
 
 def encode_node(node: Any) -> bytes:
     """A DAG-CBOR block. A CID in it becomes a link."""
-    return cbor.encode(_with_links(node), _PROFILE)
+    return cbor.encode(_with_links(node, _PROFILE.depth), _PROFILE)
 
 
 def decode_node(block: Buffer) -> Any:
     """The value of a DAG-CBOR block, with its links as CIDs."""
-    return _without_links(cbor.decode(bytes(block), _PROFILE))
+    return _without_links(cbor.decode(_as_bytes(block), _PROFILE))
 
 
-def _with_links(value: Any) -> Any:
+def _with_links(value: Any, depth: int) -> Any:
     if isinstance(value, CID):
         return cbor.Tag(_LINK_TAG, b"\0" + bytes(value))
-    if isinstance(value, dict):
-        return {key: _with_links(item) for key, item in value.items()}
-    return [_with_links(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, str | bytes | bytearray | memoryview) or not isinstance(value, Mapping | Sequence):
+        return value
+    if depth == 0:
+        raise InputError(f"nested deeper than {_PROFILE.depth}", rule="cbor.depth")
+    if isinstance(value, Mapping):
+        return {key: _with_links(item, depth - 1) for key, item in value.items()}
+    return [_with_links(item, depth - 1) for item in value]
 
 
 def _without_links(value: Any) -> Any:
@@ -144,13 +182,14 @@ def data_cid(buffers: Iterable[Buffer], sink: Sink | None = None) -> tuple[CID, 
     """The link to data of any size, and that size. `sink` is given every block, children before parents.
 
     A buffer must stay as it is until the second one after it is asked for: chunks are
-    hashed on all processors while the next buffer is made.
+    hashed on all processors while the next buffer is made. What a sink is given are bytes
+    of their own, copied before they are hashed.
     """
     tree = _Tree(sink)
     size = 0
-    for chunk, cid in _leaves(buffers):
+    for chunk, cid in _leaves(buffers, copy=sink is not None):
         if sink is not None:
-            sink(cid, chunk)
+            sink(cid, bytes(chunk))
         size += len(chunk)
         tree.add(0, cid, len(chunk))
     return tree.root(), size
@@ -187,13 +226,13 @@ class _Tree:
         return self.levels[level][0][0]
 
 
-def _leaves(buffers: Iterable[Buffer]) -> Iterator[tuple[Buffer, CID]]:
+def _leaves(buffers: Iterable[Buffer], *, copy: bool) -> Iterator[tuple[Buffer, CID]]:
     """The chunks and their CIDs, in order. No data is one empty chunk."""
     cutter = _Cutter()
     pending: list[tuple[Buffer, Future[CID]]] = []
     several = False
     for buffer in buffers:
-        chunks = cutter.cut(buffer)
+        chunks = [bytes(chunk) if copy else chunk for chunk in cutter.cut(buffer)]
         for chunk, future in pending:
             yield chunk, future.result()
         several = several or bool(chunks)
@@ -233,44 +272,114 @@ def _pool(pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="tensorglot-hash")
 
 
-def data_blocks(cid: CID, fetch: Callable[[CID], Buffer]) -> Iterator[Buffer]:
+def data_blocks(cid: CID, fetch: Fetch, nbytes: int | None = None) -> Iterator[bytes]:
     """The chunks of the data that a link names, in order, each checked against its hash.
 
-    After the last one the tree itself is checked: only the one that `data_cid` makes will do.
+    Only the tree that `data_cid` makes is accepted. Its form follows from the size that the
+    root states, so a node is checked before anything below it is fetched. `nbytes` is the
+    size that the data must have, if it is known.
     """
-    tree = _Tree(None)
-    size = 0
-    stack = [(cid, 0)]
-    while stack:
-        link, depth = stack.pop()
-        block = fetch(link)
-        if block_cid(block, link.codec, link.hash) != link:
-            raise IntegrityError(f"a block is not the one that {link} names", rule="cid.hash")
-        if link.codec == DAG_CBOR:
-            if depth == _MOST_LEVELS:
-                raise FormatError("a tree of chunks deeper than any data needs", rule="cid.tree")
-            stack.extend((child, depth + 1) for child in reversed(_links(block)))
-            continue
-        if size % CHUNK_NBYTES or len(block) > CHUNK_NBYTES or (size and not len(block)):
+    if cid.codec == RAW:
+        block = _checked(cid, fetch)
+        _check_size(cid, len(block), nbytes)
+        if len(block) > CHUNK_NBYTES:
             raise _other_tree(cid)
-        tree.add(0, link, len(block))
-        size += len(block)
         yield block
-    if tree.root() != cid:
-        raise _other_tree(cid)
+        return
+    for link, size in _chunk_links(cid, fetch, nbytes):
+        block = _checked(link, fetch)
+        if len(block) != size:
+            raise _other_tree(cid)
+        yield block
+
+
+def data_bytes(cid: CID, fetch: Fetch, nbytes: int | None = None) -> memoryview:
+    """All data that a link names, read-only and in memory of its own."""
+    if cid.codec == DAG_CBOR and (nbytes is None or nbytes > _MOST_PER_STORED * CHUNK_NBYTES):
+        _check_expansion(cid, fetch, nbytes)
+    out = bytearray()
+    try:
+        for block in data_blocks(cid, fetch, nbytes):
+            out += block
+    except MemoryError as error:
+        raise LimitError(f"{cid} names more data than there is memory", rule="cid.expansion") from error
+    return memoryview(out).toreadonly()
+
+
+def _check_expansion(cid: CID, fetch: Fetch, nbytes: int | None) -> None:
+    """Refuses vast data that is a few chunks again and again, before any of these is fetched."""
+    size = _chunk_node(_checked(cid, fetch))[1]
+    if size > _MOST_PER_STORED * CHUNK_NBYTES:
+        stored = sum(chunk for _, chunk in _chunk_links(cid, fetch, nbytes, set()))
+        if size > _MOST_PER_STORED * stored:
+            raise LimitError(
+                f"{cid} names {size} bytes made of {stored} different ones; "
+                f"at most {_MOST_PER_STORED} times as many are read into memory",
+                rule="cid.expansion",
+            )
+
+
+def _chunk_links(cid: CID, fetch: Fetch, nbytes: int | None, seen: set[CID] | None = None) -> Iterator[tuple[CID, int]]:
+    """The links and sizes of all chunks of a tree; with `seen`, each different one once."""
+    root = _chunk_node(_checked(cid, fetch))
+    size = root[1]
+    _check_size(cid, size, nbytes)
+    capacity = CHUNK_NBYTES  # the most bytes below a link of some level
+    while capacity < size:
+        capacity *= FANOUT
+    stack = [(cid, capacity, size)]
+    while stack:
+        link, capacity, size = stack.pop()
+        if (link.codec == RAW) != (capacity == CHUNK_NBYTES):
+            raise _other_tree(cid)
+        if seen is not None:
+            if link in seen:
+                continue
+            seen.add(link)
+        if link.codec == RAW:
+            yield link, size
+            continue
+        links, stated = root if link is cid else _chunk_node(_checked(link, fetch))
+        capacity //= FANOUT
+        starts = range(0, size, capacity)
+        if stated != size or len(links) != len(starts):
+            raise _other_tree(cid)
+        stack.extend((links[i], capacity, min(capacity, size - starts[i])) for i in reversed(range(len(links))))
+
+
+def _check_size(cid: CID, nbytes: int, expected: int | None) -> None:
+    if expected is not None and nbytes != expected:
+        raise FormatError(f"{cid} names {nbytes} bytes, expected {expected}", rule="cid.size")
+
+
+def _checked(link: CID, fetch: Fetch) -> bytes:
+    """The block of a link. It is copied before it is hashed: what was checked cannot change any more."""
+    given = fetch(link)
+    try:
+        nbytes = memoryview(given).nbytes
+        block = _as_bytes(given) if nbytes <= BLOCK_NBYTES else b""
+    except (TypeError, InputError) as error:
+        raise IntegrityError(f"a {type(given).__name__} instead of block {link}", rule="cid.hash") from error
+    if nbytes > BLOCK_NBYTES:
+        raise FormatError(f"block {link} has {nbytes} bytes, at most {BLOCK_NBYTES} are allowed", rule="cid.tree")
+    if block_cid(block, link.codec, link.hash) != link:
+        raise IntegrityError(f"a block does not match its CID {link}", rule="cid.hash")
+    return block
 
 
 def _other_tree(cid: CID) -> FormatError:
-    return FormatError(f"{cid} names another tree of chunks than its data has", rule="cid.tree")
+    return FormatError(f"{cid} names another tree of chunks than data of its size has", rule="cid.tree")
 
 
-_MOST_LEVELS = 6
-"""FANOUT to this power is more chunks than there can be."""
-
-
-def _links(block: Buffer) -> list[CID]:
-    node = decode_node(block)
-    links = node.get("chunks") if isinstance(node, dict) and node.keys() == {"chunks", "size"} else None
-    if not isinstance(links, list) or not links or not all(isinstance(link, CID) for link in links):
-        raise FormatError("no node of chunks", rule="cid.tree")
-    return links
+def _chunk_node(block: bytes) -> tuple[list[CID], int]:
+    """The links of a node of chunks, and the number of bytes below it."""
+    cbor.check(block, _PROFILE)
+    cursor = cbor.Cursor(block, rule="cid.tree")
+    if cursor.count("a node", cbor.MAP) == 2 and cursor.text("size") == "size":
+        size = cursor.uint("size")
+        if cursor.text("chunks") == "chunks" and 0 < size < 1 << 63:
+            count = cursor.count("chunks")
+            links = [block[at : at + _LINK_NBYTES] for at in range(cursor.pos, len(block), _LINK_NBYTES)]
+            if len(links) == count and all(link.startswith(_LINK_HEAD) for link in links):
+                return [CID.from_bytes(link[len(_LINK_HEAD) :]) for link in links], size
+    raise FormatError("not a node of chunks", rule="cid.tree")

@@ -64,6 +64,8 @@ class Header:
     big_endian: bool
     fortran_order: bool
     shape: tuple[int, ...]
+    objects: bool
+    """The data is a pickle: its size is not that of the elements."""
 
     @property
     def nbytes(self) -> int:
@@ -113,7 +115,7 @@ def _parse(data: bytes, rule: str, max_rank: int) -> Header:
     dtype, descr, itemsize, big_endian = _element(value["descr"], rule, start)
     if math.prod(size for size in shape if size) * max(1, itemsize) >= 1 << 63:
         raise FormatError("the product of the dimensions passes 2**63", rule=f"{rule}.shape.product", offset=start)
-    return Header(dtype, descr, itemsize, big_endian, fortran_order, shape)
+    return Header(dtype, descr, itemsize, big_endian, fortran_order, shape, _has_objects(value["descr"]))
 
 
 _USUAL_NBYTES = 256
@@ -167,18 +169,23 @@ def _element(descr: Descr, rule: str, offset: int) -> tuple[str | None, str, int
 def _match(descr: str, rule: str, offset: int) -> tuple[str, str, str]:
     """Byte order, letter and digits."""
     match = _SIMPLE.fullmatch(descr)
-    if match is not None and match[2] == "O":
-        raise UnsupportedError("Python objects are pickled, and never read", rule=f"{rule}.objects", offset=offset)
-    if match is None or not match[3]:
+    if match is None or not (match[3] or match[2] == "O"):
         raise FormatError("not an element type of NumPy", rule=f"{rule}.descr", offset=offset)
     return match[1], match[2], match[3]
+
+
+def _has_objects(descr: Descr) -> bool:
+    """Of a type that has been found to be one."""
+    if isinstance(descr, str):
+        return descr[1:2] == "O"
+    return any(_has_objects(field[1]) for field in descr)
 
 
 def _sized(descr: Descr, rule: str, offset: int, depth: int) -> tuple[int, str]:
     """The bytes of an element, and the type in NumPy's notation."""
     if isinstance(descr, str):
         _, letter, digits = _match(descr, rule, offset)
-        return int(digits) * (4 if letter == "U" else 1), descr
+        return int(digits or 0) * (4 if letter == "U" else 1), descr
     if not isinstance(descr, list) or not descr or depth == 0:
         raise FormatError("not an element type of NumPy", rule=f"{rule}.descr", offset=offset)
     total, texts = 0, []

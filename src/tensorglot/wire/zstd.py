@@ -22,7 +22,7 @@ from typing import IO, TypeAlias, TypeVar, cast
 
 import zstandard
 
-from tensorglot.errors import FormatError, LimitError, TruncatedError
+from tensorglot.errors import FormatError, IntegrityError, LimitError, TruncatedError
 from tensorglot.kernels import zstd_blocks
 from tensorglot.threads import for_each, ordered_map
 
@@ -283,6 +283,10 @@ def _drain(
         try:
             got = stream.readinto(target)
         except (zstandard.ZstdError, MemoryError) as error:
+            if "match checksum" in str(error):
+                raise IntegrityError(
+                    "the checksum of a zstd frame does not match", rule="zstd.checksum", offset=frame.begin
+                ) from error
             raise FormatError(f"zstd cannot decode this: {error}", rule="zstd.data", offset=frame.begin) from error
         if got == 0:
             break

@@ -14,18 +14,18 @@ from __future__ import annotations
 from tensorglot.containers.gguf.header import read_header
 from tensorglot.containers.gguf.tensors import DTYPES, add_tensors
 from tensorglot.containers.table import Container, ReadOptions
+from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Source
-from tensorglot.model.rows import Rows
 
 __all__ = ["CONTAINER"]
 
 
 def read(source: Source, options: ReadOptions) -> Index:
     header = read_header(source, options.limits)
-    rows = Rows(options.limits, "gguf")
-    add_tensors(rows, source, header, strict=options.strict)
-    return rows.index(f"gguf@{header.version}", header.metadata)
+    builder = IndexBuilder(options.limits, "gguf")
+    add_tensors(builder, source, header, strict=options.strict)
+    return builder.index(f"gguf@{header.version}", header.metadata)
 
 
 CONTAINER = Container(DTYPES, read)

@@ -12,10 +12,10 @@ from itertools import pairwise
 from tensorglot.containers.gguf.blocks import BLOCKS
 from tensorglot.containers.gguf.header import Description, Header
 from tensorglot.errors import FormatError, TruncatedError
+from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Layout
 from tensorglot.model.payload import PIECE_NBYTES, Source
-from tensorglot.model.rows import Rows
 from tensorglot.model.types.algebra import dense
 
 __all__ = ["DTYPES", "add_tensors"]
@@ -25,27 +25,30 @@ DTYPES: dict[int, str] = {
 }  # fmt: skip
 
 
-def add_tensors(rows: Rows, source: Source, header: Header, *, strict: bool) -> None:
+def add_tensors(builder: IndexBuilder, source: Source, header: Header, *, strict: bool) -> None:
     """A row for each tensor, in the order of the header."""
     ends = _ends(header, source.size)
     for description in header.tensors:
         begin = header.data + description.offset
-        _add(rows, description, begin, ends[description.name], header)
+        _add(builder, description, begin, ends[description.name], header)
     if strict:
         _check_padding(source, header, ends)
 
 
-def _add(rows: Rows, tensor: Description, begin: int, end: int, header: Header) -> None:
+def _add(builder: IndexBuilder, tensor: Description, begin: int, end: int, header: Header) -> None:
     block = BLOCKS.get(tensor.type)
     if tensor.type in DTYPES:
-        rows.add(tensor.name, BY_NAME[DTYPES[tensor.type]], tensor.shape, begin, end, big_endian=header.big_endian)
+        dtype = BY_NAME[DTYPES[tensor.type]]
+        row = Row(dtype=dtype, shape=tensor.shape, begin=begin, end=end, big_endian=header.big_endian)
+        builder.add(tensor.name, row)
     elif block is None or header.big_endian:
         what = f"ggml type {tensor.type}" if block is None else f"{block.name}, big-endian"
-        rows.add(tensor.name, what, tensor.shape, begin, end)
+        builder.add(tensor.name, Row(dtype=what, shape=tensor.shape, begin=begin, end=end))
     else:
         row_nbytes = tensor.shape[-1] // block.elements * block.nbytes
         layout = Layout(f"gguf.{block.name}", dense(BY_NAME["float32"], tensor.shape))
-        rows.add(tensor.name, BY_NAME["uint8"], (*tensor.shape[:-1], row_nbytes), begin, end, layout=layout)
+        row = Row(dtype=BY_NAME["uint8"], shape=(*tensor.shape[:-1], row_nbytes), begin=begin, end=end)
+        builder.add(tensor.name, row, layout=layout)
 
 
 def _nbytes(tensor: Description) -> int | None:

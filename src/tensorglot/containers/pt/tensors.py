@@ -7,14 +7,14 @@ import math
 from tensorglot.containers.pt.files import Saved, itemsize
 from tensorglot.containers.pt.names import DTYPES, View
 from tensorglot.errors import FormatError, LimitError
+from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME, DType
-from tensorglot.model.rows import Rows
 from tensorglot.model.strided import Strided
 
 __all__ = ["add_tensor"]
 
 
-def add_tensor(rows: Rows, name: str, view: View, saved: Saved, max_rank: int) -> None:
+def add_tensor(builder: IndexBuilder, name: str, view: View, saved: Saved, max_rank: int) -> None:
     storage = saved.storages[view.storage.key]
     width = itemsize(view.dtype)
     if len(view.shape) > max_rank:
@@ -29,18 +29,18 @@ def add_tensor(rows: Rows, name: str, view: View, saved: Saved, max_rank: int) -
         raise FormatError("a tensor beyond its storage", rule="pt.tensor.span", offset=storage.begin, tensor=name)
     begin = min(begin, storage.end)
     dtype, shape = _element(view, in_order=codec.in_order)
-    whole = codec.in_order and (begin, begin + extent) == (storage.begin, storage.end) and storage.crc32 is not None
-    rows.add(
-        name,
-        dtype,
-        shape,
-        begin,
-        begin + extent,
+    whole = (begin, begin + extent) == (storage.begin, storage.end) and storage.crc32 is not None
+    row = Row(
+        dtype=dtype,
+        shape=shape,
+        begin=begin,
+        end=begin + extent,
         codec=None if codec.in_order or isinstance(dtype, str) else codec,
         nbytes=math.prod(view.shape) * width,
         big_endian=saved.big_endian and width > 1,
         checksum=f"crc32:0x{storage.crc32:08X}" if whole else None,
     )
+    builder.add(name, row)
 
 
 def _element(view: View, *, in_order: bool) -> tuple[DType | str, tuple[int, ...]]:

@@ -28,6 +28,9 @@ _OVERHEAD_NBYTES = 64 << 10
 
 def _reader(payload: Encoded) -> zstd.Read:
     """The encoded bytes, read as they are asked for."""
+    held = payload.held
+    if held is not None:
+        return lambda at, nbytes: held[at : at + nbytes]
 
     def read(at: int, nbytes: int) -> memoryview:
         with _from_its_begin(payload):
@@ -53,7 +56,7 @@ def _at_once(payload: Encoded) -> Iterator[zstd.Read]:
     Not where much more is stored than is declared: that is no more than passed over.
     """
     size = payload.end - payload.begin
-    if size > min(SCRATCH_NBYTES, payload.nbytes + _OVERHEAD_NBYTES):
+    if payload.held is not None or size > min(SCRATCH_NBYTES, payload.nbytes + _OVERHEAD_NBYTES):
         yield _reader(payload)
         return
     with scratch() as memory:
@@ -149,6 +152,7 @@ class SeekableZstd(Zstd):
     """`zt.zstd-seekable/1`: frames of one size and a table of them."""
 
     name = "zt.zstd-seekable/1"
+    frames_checked = True
 
     def _held(self, payload: Encoded, read: zstd.Read, begin: int, end: int) -> _Held:
         """The frames that the table names; each is found to be what the table says, the others are not looked at."""

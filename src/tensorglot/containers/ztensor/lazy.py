@@ -39,7 +39,11 @@ class Texts(Sequence[str | None]):
     def __getitem__(self, index: slice) -> Sequence[str | None]: ...
     def __getitem__(self, index: int | slice) -> str | Sequence[str | None] | None:
         if isinstance(index, slice):
-            return [self[i] for i in range(len(self))[index]]
+            spans = zip(self._begins[index].tolist(), self._sizes[index].tolist(), strict=True)
+            texts = [None if size < 0 else self._data[begin : begin + size].decode() for begin, size in spans]
+            if self._given:
+                texts = [self._given.get(i, text) for i, text in zip(range(len(self))[index], texts, strict=True)]
+            return texts
         if index in self._given:
             return self._given[index]
         begin, size = int(self._begins[index]), int(self._sizes[index])

@@ -14,7 +14,7 @@ from pathlib import Path
 from tensorglot.containers.ztensor.constants import FOOTER_2, MAGIC_2
 from tensorglot.containers.ztensor.entries import SIZE_END
 from tensorglot.containers.ztensor.objects import known_keys
-from tensorglot.errors import FormatError, IntegrityError, UnsupportedError
+from tensorglot.errors import FormatError, InputError, IntegrityError, UnsupportedError
 from tensorglot.model.payload import PIECE_NBYTES, Source
 from tensorglot.wire import checksums
 from tensorglot.wire.cbor import Cursor
@@ -80,9 +80,12 @@ class ShardSource:
         self._root = root
         self._open_file = open_file
         self._source: Source | None = None
+        self._closed = False
 
     def opened(self) -> Source:
         """The file; refused where it is not the shard that the root describes."""
+        if self._closed:
+            raise InputError("the archive is closed", rule="archive.closed")
         if self._source is None:
             if self._root is None or self._open_file is None:
                 raise UnsupportedError(
@@ -91,12 +94,19 @@ class ShardSource:
                 )
             root = Path(self._root)
             path = root.with_name(f"{root.stem}-{self.shard.name}.zt")
-            source = self._open_file(str(path))
+            try:
+                source = self._open_file(str(path))
+            except FileNotFoundError as error:
+                raise FormatError(
+                    f"the shard {path.name} is missing", rule="ztensor.shard.missing", path=str(path)
+                ) from error
             magics = {source.read_bytes(at, 8) for at in (0, self.size - 8)} if source.size == self.size else set()
             if magics != {MAGIC_2}:
                 getattr(source, "close", bool)()
                 raise IntegrityError(
-                    f"{path.name} is not the shard of {self.size} bytes that the root names", rule="ztensor.shard.size"
+                    f"{path.name} is not the shard of {self.size} bytes that the root names",
+                    rule="ztensor.shard.size",
+                    path=str(path),
                 )
             self._source = source
         return self._source
@@ -125,6 +135,5 @@ class ShardSource:
         return self.opened().view(offset, nbytes)
 
     def close(self) -> None:
-        source, self._source = self._source, None
-        if source is not None:
-            getattr(source, "close", bool)()
+        self._closed = True
+        getattr(self._source, "close", bool)()

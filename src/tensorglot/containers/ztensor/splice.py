@@ -149,7 +149,7 @@ def splice(
         layouts=columns.layouts,
         attributes=Attributes(data, columns.attributes, hidden or {}),
         checksums=checksums,
-        checksums_decoded=checksums_decoded,
+        checksums_decoded=np.ones(len(columns.dtypes), np.bool_) if checksums_decoded else None,
         codecs=codecs,
         decoded_nbytes={row: int(columns.nbytes[row]) for row in codecs},
         big_endian=frozenset(np.flatnonzero(columns.big_endian).tolist()),

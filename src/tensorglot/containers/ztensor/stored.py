@@ -30,8 +30,10 @@ def is_opaque(part: Part) -> bool:
 
 def copied(part: Part) -> Iterator[Chunk]:
     """The bytes of an opaque part, as they are stored where it is."""
-    assert isinstance(part.payload, Encoded)  # noqa: S101
-    yield Span(part.payload.source, part.payload.begin, part.payload.end)
+    payload = part.payload
+    assert isinstance(payload, Encoded)  # noqa: S101
+    check = None if payload.check is None or payload.check.decoded else payload.check
+    yield from Span(payload.source, payload.begin, payload.end, check).chunks()
 
 
 def decoded(part: Part) -> Iterator[Chunk]:

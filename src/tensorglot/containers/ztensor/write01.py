@@ -36,9 +36,6 @@ __all__ = ["Blob", "blobs_of", "encode_blobs", "ended", "write"]
 LEVEL = 1
 """Of compression, unless the caller says another. Higher ones gain next to nothing on floats."""
 
-TIED_NBYTES = 4096
-"""Arrays from here on are looked at whether they are one and the same."""
-
 _DENSE = cbor.text("dense")
 _THEIR_CODE = np.full(256, -1, np.int16)
 _THEIR_CODE[[BY_NAME[name].code for name in NAMES_01]] = range(len(NAMES_01))
@@ -84,7 +81,7 @@ def _fields_of(
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     plain = None
     if options.compression.default is None and options.checksum.default is None:
-        plain = _entries_of(archive.index)
+        plain = None if archive.find_ties() else _entries_of(archive.index)
     return _write(archive, options) if plain is None else _write_plain(archive, plain)
 
 
@@ -92,7 +89,7 @@ def _entries_of(index: Index) -> _Entries | None:
     """All entries at once, if every tensor is one dense, raw part of a type that 0.1 has, and nothing more."""
     codes = _THEIR_CODE[index.dtypes]
     special = index.layouts or index.attributes or index.unknown_dtypes or index.codecs or index.big_endian
-    if special or index.first_rows is not None or index.metadata is not None or (codes < 0).any() or _tied(index):
+    if special or index.first_rows is not None or index.metadata is not None or (codes < 0).any():
         return None
     by_code = [_fields_of("raw", _endianness(name)) for name in NAMES_01]
     return _Entries(
@@ -104,16 +101,6 @@ def _entries_of(index: Index) -> _Entries | None:
         [_DENSE] * len(codes),
         [by_code[code] for code in codes.tolist()],
     )
-
-
-def _tied(index: Index) -> bool:
-    """Two tensors are one where they come from."""
-    if index.payloads is None:
-        return index.shares_spans
-    held = index.payloads
-    least = TIED_NBYTES if set(map(type, held)) <= {np.ndarray} else 1
-    places = [place(held[row]) for row in np.flatnonzero(index.nbytes >= least).tolist()]
-    return len(set(places)) < len(places)
 
 
 def _endianness(dtype: str) -> str | None:

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.dynd.codec.packing import is_missing
+from tensorglot.dynd.maps import first_disorder
 from tensorglot.dynd.schema import Kind, Node
-from tensorglot.dynd.value import Value
+from tensorglot.dynd.temporal import bounds_of
+from tensorglot.dynd.value import Column, Lists, Value
 from tensorglot.errors import FormatError, LimitError
 from tensorglot.kernels import utf8
 from tensorglot.limits import Limits
@@ -42,7 +44,46 @@ class Fault:
 
 def first_fault(value: Value, limits: Limits) -> Fault | None:
     """The first thing in a value that no serialized value has."""
-    return next(_faults(value, limits), None)
+    return next(_faults(value, limits), None) or _void(value, limits)
+
+
+def _void(value: Value, limits: Limits) -> Fault | None:
+    """More values without bytes than a reader takes."""
+    root = value.plan.root
+    charges = root.charge + sum(int(times.sum()) * child.charge for child, times in _repetitions(value))
+    if charges <= limits.void_count:
+        return None
+    message = f"{charges} values without bytes; Limits.void_count allows {limits.void_count}"
+    return Fault(root, 0, 0, "dynd.void", message, limit=True)
+
+
+def _repetitions(value: Value) -> Iterator[tuple[Node, NDArray[np.int64]]]:
+    """Nodes in lists and options whose values cost more than their bytes; how often each of these is serialized."""
+    parents = (Kind.LIST, Kind.OPTION)
+    charged = [child for node in value.plan.nodes if node.kind in parents for child in node.children if child.charge]
+    if not charged:
+        return
+    needs = value.needs()
+    times = [np.ones(1, np.int64)] * len(needs)
+    for node in value.plan.nodes:
+        for child in node.children:
+            times[child.id] = _child_times(node, value.columns[node.id], times[node.id], needs[child.id])
+            if child in charged:
+                yield child, times[child.id]
+
+
+def _child_times(node: Node, column: Column, times: NDArray[np.int64], need: int) -> NDArray[np.int64]:
+    if isinstance(column, Lists):
+        edges = np.zeros(need + 1, np.int64)
+        np.add.at(edges, column.starts[: len(times)], times)
+        np.add.at(edges, column.stops[: len(times)], -times)
+        return np.cumsum(edges[:-1])
+    if node.kind is Kind.OPTION and isinstance(column, np.ndarray):
+        counts = np.zeros(need, np.int64)
+        present = column[: len(times)] >= 0
+        np.add.at(counts, column[: len(times)][present], times[present])
+        return counts
+    return np.repeat(times, node.size) if node.kind is Kind.REPEAT else times
 
 
 def _faults(value: Value, limits: Limits) -> Iterator[Fault]:
@@ -53,6 +94,8 @@ def _faults(value: Value, limits: Limits) -> Iterator[Fault]:
             yield from _texts(node, value)
         elif node.kind is Kind.LIST and isinstance(node.type, TypeType):
             yield from _types(node, value, limits)
+        elif (row := first_disorder(value, node)) is not None:
+            yield Fault(node, row, 0, "dynd.map", "the keys of a map are not in the order of their bytes, each once")
         elif node.kind is Kind.OPTION and node.atom is not None:
             yield from _sentinels(node, value)
         elif node.kind is Kind.CHAR:
@@ -66,6 +109,30 @@ def _limit(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
         row, *where = np.argwhere(raw >= node.atom.limit)[0].tolist()
         byte = int(np.ravel_multi_index(where, raw.shape[1:])) if where else 0
         yield Fault(node, row, byte, f"dynd.{node.atom.row.name}", f"a byte that no {node.atom.row.name} has")
+
+
+def _range(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
+    """Times within a day, decimals within their digits."""
+    assert node.atom is not None  # noqa: S101
+    low, end = bounds_of(node.atom.type)
+    if node.atom.tail:
+        words = np.ascontiguousarray(values).reshape(-1, 16).view("<u8")
+        bad = _is_below(words, low) | ~_is_below(words, end)
+    else:
+        flat = np.ascontiguousarray(values).reshape(-1)
+        bad = (flat < low) | (flat >= end)
+    if node.atom.optional:
+        bad &= ~is_missing(node, values)
+    if bad.any():
+        row, element = divmod(int(np.argmax(bad)), max(1, len(bad) // max(1, len(values))))
+        rule, message = f"dynd.{node.atom.check}", f"a number out of the range of {node.atom.type}"
+        yield Fault(node, row, element * node.atom.nbytes, rule, message)
+
+
+def _is_below(words: NDArray[np.uint64], end: int) -> Any:
+    """Which integers of 128 bits, each as its low and its high half, are less than one."""
+    low, high = words[:, 0], words[:, 1].view(np.int64)
+    return (high < end >> 64) | ((high == end >> 64) & (low < np.uint64(end & ((1 << 64) - 1))))
 
 
 def _cid(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
@@ -138,9 +205,12 @@ def _codes(node: Node, codes: NDArray[Any]) -> Iterator[Fault]:
 
 def _types(node: Node, value: Value, limits: Limits) -> Iterator[Fault]:
     lists, data = value.lists(node), np.ascontiguousarray(value.array(node.child)).tobytes()
+    first: dict[bytes, int] = {}
     for start, stop in zip(lists.starts.tolist(), lists.stops.tolist(), strict=True):
+        first.setdefault(data[start:stop], start)
+    for text, start in first.items():
         try:
-            parse_canonical(data[start:stop].decode("ascii", "replace"), limits)
+            parse_canonical(text.decode("ascii", "replace"), limits)
         except FormatError as error:
             yield Fault(node.child, start, 0, error.rule, error.message, isinstance(error, LimitError))
 
@@ -156,6 +226,8 @@ def _sentinels(node: Node, value: Value) -> Iterator[Fault]:
 
 
 _CHECKS: dict[str, Callable[[Node, NDArray[Any]], Iterator[Fault]]] = {
+    "time": _range,
+    "decimal": _range,
     "limit": _limit,
     "cid": _cid,
     "text": _fixed_text,

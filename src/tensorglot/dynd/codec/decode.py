@@ -27,7 +27,7 @@ from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.kernels import varint_decode
 from tensorglot.kernels import varints as kernel
 from tensorglot.limits import Limits
-from tensorglot.model.types.algebra import Array, TypeType
+from tensorglot.model.types.algebra import Array, Merkle, TypeType
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse_canonical
 
@@ -175,14 +175,16 @@ class _Reader:
         return True
 
     def box(self, column: int) -> None:
-        """The type and the value of an `array[T]`."""
+        """The type and the value of an `array[T]`, or the type and the link of a `merkle[T]`."""
         op = self.program.ops[column // 2]
         at = self.source.base + self.source.at
         type = _leading_type(self.source, self.limits)
         pattern = op.node.type
-        if not isinstance(pattern, Array) or not matches(pattern.element, type):
+        if not isinstance(pattern, Array | Merkle) or not matches(pattern.element, type):
             raise FormatError(f"a value of type {type} in {pattern}", rule="dynd.array.type", offset=at)
         try:
+            if isinstance(pattern, Merkle):
+                type = Merkle(plan_of(type).type)  # refuses a type that has no data
             self.boxes[column].append(decode(self.source, type, self.limits, self.depth + 1))
         except InputError as error:
             raise FormatError(error.message, rule=error.rule, offset=at) from error
@@ -243,11 +245,11 @@ def _place(fault: Fault, source: Input, start: int, plan: Plan, limits: Limits, 
         for sibling in parent.children[: parent.children.index(node)]:
             offset += sibling.nbytes or 0
         node = parent
-    offset += row * (node.nbytes or 0)
+    offset += row * (1 if node.nbytes is None else node.nbytes)
     if node is plan.root:
         return start + offset
     again = Memory(source.window)
     again.at = start
     column = next(op.column for op in decoding(plan).ops if op.node is node)
-    _Reader(again, plan, limits, depth, (column, offset)).run()
+    _Reader(again, plan, limits, depth, (column, offset + (node.kind is Kind.LIST))).run()  # offsets begin with a 0
     return again.at

@@ -19,10 +19,11 @@ from tensorglot.dynd.value import Lists, Value
 from tensorglot.errors import InputError
 from tensorglot.kernels import varints as kernel
 from tensorglot.kernels.varint_encode import Encoder, Given
+from tensorglot.model.types.algebra import Merkle
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import text_of
 
-__all__ = ["encoded", "measured", "pieces", "type_header"]
+__all__ = ["encoded", "measured", "pieces", "type_header", "varint"]
 
 PIECE_NBYTES = 4 << 20
 
@@ -63,11 +64,16 @@ def pieces(value: Value) -> Iterator[NDArray[np.uint8]]:
 def type_header(type: Type) -> bytes:
     """What stands before the data in an `array[T]`: the type, as a string."""
     text = text_of(type).encode("ascii")
-    length, head = len(text), bytearray()
-    while length > 127:
-        head.append(length & 127 | 128)
-        length >>= 7
-    return bytes([*head, length]) + text
+    return varint(len(text)) + text
+
+
+def varint(number: int) -> bytes:
+    """A count or a length."""
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
 
 
 def _flat(value: Value) -> NDArray[np.uint8] | None:
@@ -119,8 +125,8 @@ class _Writer:
             total += nbytes
             if answer == kernel.DONE:
                 return total
-            box = self.box(answer)
-            total += len(type_header(box.plan.type)) + measured(box)
+            head, box = self.box(answer)
+            total += len(head) + measured(box)
 
     def write(self, out: NDArray[np.uint8]) -> int:
         """Fills memory that was made to measure."""
@@ -131,8 +137,8 @@ class _Writer:
             at += nbytes
             if answer == kernel.DONE:
                 return at
-            box = self.box(answer)
-            head, flat = type_header(box.plan.type), _flat(box)
+            head, box = self.box(answer)
+            flat = _flat(box)
             out[at : at + len(head)] = np.frombuffer(head, np.uint8)
             at += len(head)
             if flat is None:
@@ -154,17 +160,22 @@ class _Writer:
             if answer == kernel.DONE:
                 return
             if answer != kernel.MORE:
-                box = self.box(answer)
-                yield np.frombuffer(type_header(box.plan.type), np.uint8)
+                head, box = self.box(answer)
+                yield np.frombuffer(head, np.uint8)
                 yield from pieces(box)
 
-    def box(self, answer: int) -> Value:
-        """The value that the kernel wants help with."""
+    def box(self, answer: int) -> tuple[bytes, Value]:
+        """The value that the kernel wants help with, and what stands before it: its type, or that of what it names."""
         if answer != kernel.HELP:
             rule, message = _REFUSALS[answer]
             raise InputError(message, rule=rule)
         column, position = self.kernel.wish()
-        return self.value.boxes(self.program.ops[column // 2].node)[position]
+        node = self.program.ops[column // 2].node
+        box = self.value.boxes(node)[position]
+        type = box.plan.type
+        if isinstance(node.type, Merkle) and isinstance(type, Merkle):
+            type = type.element
+        return type_header(type), box
 
 
 def _positions(column: NDArray[np.int64]) -> NDArray[np.int64]:

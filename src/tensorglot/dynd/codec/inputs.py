@@ -64,6 +64,8 @@ class Stream:
     beyond = HUGE
 
     def __init__(self, stream: Readable) -> None:
+        if not hasattr(stream, "read"):
+            raise InputError(f"a binary stream has read(), {type(stream).__name__} has not", rule="dynd.stream")
         self.stream = stream
         self.window = np.empty(0, np.uint8)
         self.at = self.base = 0
@@ -71,6 +73,8 @@ class Stream:
     def more(self, least: int) -> None:
         rest = self.window[self.at :]
         piece = self.stream.read(max(1, min(least - len(rest), PIECE_NBYTES)))
+        if not isinstance(piece, bytes | bytearray | memoryview):
+            raise InputError(f"read() gives bytes, not {type(piece).__name__}", rule="dynd.stream")
         if not piece:
             raise TruncatedError(
                 "the stream ends before the value does", rule="dynd.truncated", offset=self.base + len(self.window)

@@ -2,21 +2,27 @@
 
 Numbers are int64 (wider where they must be), float64 and complex[float64]; a list is
 `N * T` where all lists in its place have the same length, else `var * T`; a dict is a
-struct, a tuple a tuple. None beside other values makes them options. A whole level of
-lists is looked at together, so the work is linear and the depth of a value no depth
+struct, a tuple a tuple; Python's dates, times and decimals are what they are, in
+microseconds and with as many digits as they need. None beside other values makes them
+options. A whole level of lists is looked at together, so the work is linear and the depth of a value no depth
 of the stack.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal as PythonDecimal
 from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from tensorglot.dynd.coerce.numpy import element_type
+from tensorglot.dynd.merkle import Link
+from tensorglot.dynd.temporal import zone_name
 from tensorglot.errors import InputError
-from tensorglot.model.dtypes import BY_NAME, dtype_of
+from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.algebra import (
     ANY,
@@ -24,6 +30,7 @@ from tensorglot.model.types.algebra import (
     Bytes,
     Complex,
     Fixed,
+    Merkle,
     Option,
     Scalar,
     String,
@@ -32,9 +39,9 @@ from tensorglot.model.types.algebra import (
     TypeType,
     Var,
     Void,
-    dense,
 )
 from tensorglot.model.types.base import Type
+from tensorglot.model.types.temporal import DIGITS_MAX, Date, DateTime, Decimal, Time, TimeDelta
 
 __all__ = ["python_type"]
 
@@ -112,7 +119,7 @@ def _leaf(values: list[Any]) -> Type:
     kinds = set(map(type, values))
     if all(issubclass(kind, np.generic) for kind in kinds):
         if len({v.dtype for v in values}) == 1:
-            return dense(dtype_of(values[0].dtype), ())
+            return element_type(values[0].dtype)
     elif kinds == {bool}:
         return Scalar(BY_NAME["bool"])
     elif kinds <= {int}:
@@ -121,14 +128,45 @@ def _leaf(values: list[Any]) -> Type:
         return _FLOAT
     elif kinds <= {int, float, complex}:
         return Complex(_FLOAT)
-    for kind, made in _LEAVES.items():
+    elif all(issubclass(kind, dt.datetime) for kind in kinds):
+        return DateTime("us", _zone({v.tzinfo for v in values}))
+    elif all(issubclass(kind, PythonDecimal) for kind in kinds):
+        return _decimal(values)
+    elif kinds == {Link}:
+        types = {v.type for v in values}
+        return Merkle(types.pop() if len(types) == 1 else ANY)
+    leaves = {} if any(issubclass(kind, dt.datetime) for kind in kinds) else _LEAVES  # a datetime is a date to Python
+    for kind, made in leaves.items():
         if all(isinstance(v, kind) for v in values):
             return made
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
-    raise InputError(f"no type for {names}; name one", rule="dynd.infer")
+    raise InputError(f"cannot infer one type from {names}; pass type=", rule="dynd.infer")
+
+
+def _zone(zones: set[dt.tzinfo | None]) -> str | None:
+    names = {None if zone is None else zone_name(zone) for zone in zones}
+    if len(names) > 1:
+        raise InputError("datetimes of several time zones in one place; pass type=", rule="dynd.infer")
+    return names.pop()
+
+
+def _decimal(values: list[PythonDecimal]) -> Type:
+    """The decimal with room for the digits before and behind the point of all values."""
+    before = behind = 0
+    for value in values:
+        _, digits, exponent = value.as_tuple()
+        if not isinstance(exponent, int):
+            raise InputError(f"{value} is no value of a decimal", rule="dynd.value")
+        before, behind = max(before, len(digits) + exponent), max(behind, -exponent)
+    if before + behind > DIGITS_MAX:
+        raise InputError(f"decimals of more than {DIGITS_MAX} digits", rule="dynd.range")
+    return Decimal(max(1, before + behind), behind)
 
 
 _LEAVES: dict[Any, Type] = {
+    dt.date: Date(),
+    dt.time: Time("us"),
+    dt.timedelta: TimeDelta("us"),
     str: String(),
     (bytes, bytearray, memoryview): Bytes(),
     Type: TypeType(),

@@ -15,35 +15,40 @@ from numpy.typing import NDArray
 from tensorglot.dynd.atoms import Atom
 from tensorglot.dynd.python_atoms import atoms_to_array
 from tensorglot.dynd.schema import Kind, Node, Plan
+from tensorglot.dynd.temporal import counts_of_array, numpy_unit_type
 from tensorglot.dynd.value import Column, Lists, Value
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.types.algebra import Fixed, FixedBytes, FixedString, Option, Struct, dense
 from tensorglot.model.types.base import Type
+from tensorglot.model.types.temporal import Date, Unit
 
-__all__ = ["from_numpy", "numpy_type"]
+__all__ = ["element_type", "from_numpy", "numpy_type"]
 
 
 def numpy_type(array: NDArray[Any]) -> Type:
     """The type of an array: its shape, and the type of its elements."""
-    type = _element_type(array.dtype)
-    if isinstance(array, np.ma.MaskedArray):
+    type = element_type(array.dtype)
+    if np.ma.is_masked(array) and not isinstance(type, Option):
         type = Option(type)
     for size in reversed(array.shape):
         type = Fixed(size, type)
     return type
 
 
-def _element_type(dtype: np.dtype[Any]) -> Type:
+def element_type(dtype: np.dtype[Any]) -> Type:
+    """The type of elements of a NumPy type. NaT can stand among times, so they are options."""
     if dtype.names is not None and dtype.fields is not None:
-        return Struct(tuple((name, _element_type(dtype.fields[name][0])) for name in dtype.names))
+        return Struct(tuple((name, element_type(dtype.fields[name][0])) for name in dtype.names))
     if dtype.subdtype is not None:
-        type = _element_type(dtype.subdtype[0])
+        type = element_type(dtype.subdtype[0])
         for size in reversed(dtype.shape):
             type = Fixed(size, type)
         return type
     if dtype.type is np.void:
         return FixedBytes(dtype.itemsize)
+    if dtype.kind in "mM":
+        return Option(numpy_unit_type(dtype))
     if dtype.kind in "SU" and dtype.itemsize:
         size = dtype.itemsize // (4 if dtype.kind == "U" else 1)
         return FixedString(size, "utf32" if dtype.kind == "U" else "ascii")
@@ -59,8 +64,8 @@ def from_numpy(array: NDArray[Any], plan: Plan) -> Value | None:
         if node.kind is Kind.BLOCK and node.atom is not None:
             columns[node.id] = _block(node, node.atom, values)
         elif node.kind is Kind.OPTION:
-            columns[node.id] = _present(values)
-            stack.append((node.child, np.asarray(values)))
+            columns[node.id], values = _option(node, values)
+            stack.append((node.child, values))
         elif node.kind is Kind.LIST and values.ndim > 1 and values.dtype.kind not in "OSU":
             count, size = values.shape[:2]
             edges = np.arange(count + 1) * size
@@ -91,6 +96,19 @@ def _repeated(node: Node, values: NDArray[Any]) -> NDArray[Any]:
     return values.reshape((len(values) * node.size, *values.shape[rank:]))
 
 
+def _option(node: Node, values: NDArray[Any]) -> tuple[NDArray[np.int64] | None, NDArray[Any]]:
+    """Where the values are, or None where a bit pattern says missing; and the values."""
+    kind = node.atom.type if node.atom is not None else None
+    if values.dtype.kind not in "mM" or not isinstance(kind, Date | Unit) or values.ndim != 1:
+        return _present(values), np.asarray(values)
+    counts = counts_of_array(kind, np.asarray(values), missing=True)
+    if not np.ma.is_masked(values):
+        return None, counts
+    index = _present(values)
+    index[np.isnat(np.asarray(values))] = -1
+    return index, np.where(index < 0, 0, counts)
+
+
 def _present(values: NDArray[Any]) -> NDArray[np.int64]:
     index = np.arange(len(values))
     if isinstance(values, np.ma.MaskedArray):
@@ -117,6 +135,8 @@ def _block(node: Node, atom: Atom, values: NDArray[Any]) -> NDArray[Any]:
         raise InputError(f"an array of {kind}{list(values.shape[1:])} for {node.type}", rule="dynd.value")
     if kind == atom.base and not atom.tail:
         return values
+    if kind.kind in "mM" and isinstance(atom.type, Date | Unit):
+        return counts_of_array(atom.type, values)
     flat = values.reshape(-1)
     return atoms_to_array(atom, flat.astype(kind.newbyteorder("="))).reshape((*values.shape, *atom.tail))
 

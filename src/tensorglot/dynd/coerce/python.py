@@ -15,12 +15,19 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.dynd.maps import sort_maps
+from tensorglot.dynd.match import matches
+from tensorglot.dynd.merkle import Link
 from tensorglot.dynd.python_atoms import atoms_to_array, refuse
-from tensorglot.dynd.schema import Kind, Node, Plan
+from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
+from tensorglot.dynd.temporal import is_nat
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
 from tensorglot.errors import InputError
-from tensorglot.model.types.algebra import Array, Bytes, String, Struct, TypeType
+from tensorglot.limits import DEFAULT
+from tensorglot.model.tensor import Tensor
+from tensorglot.model.types.algebra import Array, Bytes, Map, Merkle, String, Struct, TypeType
 from tensorglot.model.types.base import Type
+from tensorglot.model.types.temporal import Date, Unit
 from tensorglot.model.types.text import parse, text_of
 
 __all__ = ["chars_to_array", "from_python", "stored_order"]
@@ -40,20 +47,38 @@ def from_python(value: Any, plan: Plan, boxed: Boxed) -> Value:
         elif node.kind is Kind.CHAR:
             columns[node.id] = chars_to_array(values)
         elif node.kind is Kind.BOX and isinstance(node.type, Array):
-            columns[node.id] = [boxed(item, node.type.element) for item in values]
+            columns[node.id] = _boxes([boxed(item, node.type.element) for item in values])
+        elif node.kind is Kind.BOX and isinstance(node.type, Merkle):
+            columns[node.id] = [_linked(node.type, item, boxed) for item in values]
         elif node.kind is Kind.OPTION:
+            if node.atom is not None and isinstance(node.atom.type, Date | Unit):
+                values = [None if is_nat(item) else item for item in values]
             columns[node.id] = _index(values)
             stack.append((node.child, [item for item in values if item is not None]))
         elif node.kind is Kind.LIST and isinstance(node.type, String | Bytes | TypeType):
             columns[node.id], columns[node.child.id] = _texts(node.type, values)
         elif node.kind is Kind.LIST:
+            if isinstance(node.type, Map):
+                values = [list(item.items()) if isinstance(item, Mapping) else item for item in values]
             columns[node.id] = _lists(node, values)
             stack.append((node.child, list(chain.from_iterable(values))))
         elif node.kind is Kind.REPEAT:
             stack.append((node.child, _repeated(node, values)))
         else:
             stack.extend(zip(node.children, _fields(node, values), strict=True))
-    return Value(plan, tuple(columns))
+    return sort_maps(Value(plan, tuple(columns)))
+
+
+def _boxes(boxes: list[Value]) -> list[Value]:
+    """The values in an `array[T]`, which nest no deeper than a reader lets them."""
+    level = boxes
+    for _ in range(DEFAULT.type_depth):
+        level = [
+            inner for box in level for node in box.plan.nodes if node.kind is Kind.BOX for inner in box.boxes(node)
+        ]
+        if not level:
+            return boxes
+    raise InputError(f"array[T] in array[T], deeper than Limits.type_depth ({DEFAULT.type_depth})", rule="dynd.depth")
 
 
 def _is_sequence(node: Node, item: Any) -> bool:
@@ -107,6 +132,17 @@ def _block(node: Node, values: Values) -> NDArray[Any]:
     else:
         flat = _flattened(node, values, node.shape)
     return atoms_to_array(node.atom, flat).reshape((len(values), *node.shape, *node.atom.tail))
+
+
+def _linked(type: Merkle, item: Any, boxed: Boxed) -> Value:
+    """A link, whose type travels with it."""
+    if isinstance(item, Tensor) and isinstance(item.type, Merkle):
+        item = item.tolist()
+    if not isinstance(item, Link):
+        raise refuse(type, item)
+    if not matches(type.element, item.type):
+        raise InputError(f"a link to {item.type} in {type}", rule="dynd.array.type")
+    return from_python(item, plan_of(Merkle(item.type)), boxed)
 
 
 def _index(values: Values) -> NDArray[np.int64]:

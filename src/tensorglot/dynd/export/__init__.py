@@ -1,0 +1,6 @@
+"""Columns to what people work with.
+
+numpy       arrays, where NumPy has one
+python      plain Python values
+dense       sparse and quantized tensors as the blocks of elements that they stand for
+"""

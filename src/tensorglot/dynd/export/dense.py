@@ -30,7 +30,6 @@ def densified(tensor: Tensor) -> Tensor:
 
 
 def _scattered(tensor: Tensor) -> NDArray[Any]:
-    tensor.verify()
     check_values(tensor)
     values = tensor.parts["values"].array(tensor.name)
     nbytes = math.prod(tensor.shape) * values.itemsize

@@ -1,27 +1,35 @@
 """Columns to NumPy arrays: dims and lists of one length become axes, structs become records.
 
 Nothing is copied where the values lie together. What NumPy cannot say (missing values,
-lists of several lengths, texts of any length) is refused by name.
+lists of several lengths, texts of any length, times of the day, time zones) is refused
+by name. Missing dates, datetimes and timedeltas are NaT.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.dynd.atoms import Atom
 from tensorglot.dynd.codec.packing import packed_bytes
 from tensorglot.dynd.schema import Kind, Node
+from tensorglot.dynd.temporal import numpy_name
 from tensorglot.dynd.value import Value
 from tensorglot.errors import UnsupportedError
 from tensorglot.model.types.algebra import FixedBytes, FixedString, Struct
+from tensorglot.model.types.temporal import Date, DateTime, Decimal, TimeDelta, Unit
 
-__all__ = ["to_numpy"]
+__all__ = ["block_rows", "to_numpy"]
 
 
 def to_numpy(value: Value) -> NDArray[Any]:
     """The value as an array."""
+    for node in value.plan.nodes:
+        if node.kind is Kind.BLOCK and node.atom is not None and isinstance(node.atom.type, Unit):
+            _check_nat(node, node.atom, value.array(node))
     node, begin, count = value.plan.root, 0, 1
     dims: tuple[int, ...] = ()
     if node.kind is Kind.LIST:
@@ -38,14 +46,39 @@ def to_numpy(value: Value) -> NDArray[Any]:
 def _rows(value: Value, node: Node, count: int) -> NDArray[Any]:
     """An array with one row for each value of a node."""
     if node.kind is Kind.BLOCK:
-        return _blocks(node, value.array(node)[:count])
+        return block_rows(node, value.array(node)[:count])
+    if node.kind is Kind.OPTION and node.atom is not None and isinstance(node.atom.type, Date | Unit):
+        return _times(value, node, count)
     if node.kind is Kind.SEQUENCE and isinstance(node.type, Struct) and node.nbytes is not None:
         return _records(value, node, count)
     raise UnsupportedError(f"NumPy has no {node.type}: use .tolist(), .awkward() or .arrow()", rule="dynd.numpy")
 
 
-def _blocks(node: Node, values: NDArray[Any]) -> NDArray[Any]:
+def _check_nat(node: Node, atom: Atom, values: NDArray[Any]) -> None:
+    if not atom.optional and values.size and values.min() == np.iinfo(np.int64).min:
+        raise UnsupportedError(f"the smallest {node.type} is NaT to NumPy: use .tolist()", rule="dynd.numpy")
+
+
+def _times(value: Value, node: Node, count: int) -> NDArray[Any]:
+    """Values of an option; NaT where they are missing."""
+    index = value.index(node)
+    if index is None:
+        return block_rows(node.child, value.array(node.child)[:count])
+    inner = block_rows(node.child, value.array(node.child))
+    out = np.full(count, "NaT", inner.dtype)
+    present = index[:count] >= 0
+    out[present] = inner[index[:count][present]]
+    return out
+
+
+def block_rows(node: Node, values: NDArray[Any]) -> NDArray[Any]:
+    """Values of a BLOCK as NumPy's own type of them."""
     dtype = _dtype(node)
+    if node.atom is not None and isinstance(node.atom.type, Date):
+        days = values.astype(np.int64)
+        if node.atom.optional:
+            days[days == np.iinfo(np.int32).min] = np.iinfo(np.int64).min
+        return days.view(dtype)
     if node.atom is None or values.dtype == dtype:
         return values.view(dtype.newbyteorder("="))
     plain = np.ascontiguousarray(values)
@@ -56,6 +89,10 @@ def _dtype(node: Node) -> np.dtype[Any]:
     """NumPy's type for the elements of a BLOCK."""
     assert node.atom is not None  # noqa: S101
     type = node.atom.type
+    if isinstance(type, Date | TimeDelta) or (isinstance(type, DateTime) and type.tz is None):
+        return np.dtype(numpy_name(type)).newbyteorder("<")
+    if isinstance(type, Unit | Decimal):
+        raise UnsupportedError(f"NumPy has no {type}: use .tolist() or .arrow()", rule="dynd.numpy")
     if not node.atom.tail:
         return node.atom.base
     if isinstance(type, FixedBytes) and type.size:
@@ -68,15 +105,16 @@ def _dtype(node: Node) -> np.dtype[Any]:
 def _records(value: Value, root: Node, count: int) -> NDArray[Any]:
     """A structured array: a view of the values where they lie packed, else a copy."""
     dtype = _record_dtype(root)
-    raw = packed_bytes(value, root, count)
+    raw = packed_bytes(value, root, count) if dtype.itemsize == root.nbytes else None
     if raw is not None:
         return raw.view(dtype)
     out = np.empty(count, dtype)
     stack: list[tuple[Node, NDArray[Any]]] = [(root, out)]
     while stack:
         node, place = stack.pop()
-        if node.kind is Kind.BLOCK:
-            place[...] = _blocks(node, value.array(node)).reshape(place.shape)
+        if node.kind in (Kind.BLOCK, Kind.OPTION):
+            values = math.prod(place.shape[: place.ndim - len(node.shape)])
+            place[...] = _rows(value, node, values).reshape(place.shape)
         else:
             fields = place.dtype.names or ()
             inner = [place[name] for name in fields] if node.kind is Kind.SEQUENCE else [place]
@@ -99,6 +137,8 @@ def _node_dtype(node: Node, inner: list[np.dtype[Any]]) -> np.dtype[Any]:
     try:
         if node.kind is Kind.BLOCK and not node.axis:
             return np.dtype((_dtype(node), node.shape))
+        if node.kind is Kind.OPTION and node.atom is not None and isinstance(node.atom.type, Date | Unit):
+            return inner[0]
         if node.kind is Kind.REPEAT and not node.axis:
             return np.dtype((inner[0], node.shape))
         if node.kind is Kind.SEQUENCE and isinstance(node.type, Struct):

@@ -7,6 +7,7 @@ an `array[T]` a Tensor.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,21 +18,27 @@ from tensorglot.dynd.coerce.python import stored_order
 from tensorglot.dynd.python_atoms import array_to_atoms
 from tensorglot.dynd.schema import Kind, Node
 from tensorglot.dynd.value import Value
-from tensorglot.model.types.algebra import Bytes, String, Struct, TypeType
+from tensorglot.errors import LimitError
+from tensorglot.limits import DEFAULT
+from tensorglot.model.types.algebra import Bytes, Merkle, String, Struct, TypeType
+from tensorglot.model.types.temporal import Date, Unit
 from tensorglot.model.types.text import parse_canonical
 
 __all__ = ["to_python"]
 
 
-def to_python(value: Value, unboxed: Callable[[Value], Any]) -> Any:
-    """The value. `unboxed` says what a value in an `array[T]` becomes."""
+def to_python(value: Value, unboxed: Callable[[Value], Any], linked: Callable[[Value], Any] | None = None) -> Any:
+    """The value. `unboxed` says what a value in an `array[T]` becomes, `linked` a link that brings its type: itself."""
+    if value.plan.root.charge > DEFAULT.void_count:
+        raise LimitError("more elements without bytes than Limits.void_count allows", rule="dynd.void")
     needs = value.needs()
     lists: dict[int, list[Any]] = {}
     for node in value.plan.inside_out():
         children = [lists.pop(child.id) for child in node.children]
         count = needs[node.id]
         if node.kind is Kind.BOX:
-            lists[node.id] = [unboxed(item) for item in value.boxes(node)]
+            unpack = (linked or partial(to_python, unboxed=unboxed)) if isinstance(node.type, Merkle) else unboxed
+            lists[node.id] = [unpack(item) for item in value.boxes(node)]
         else:
             lists[node.id] = _LISTED[node.kind](value, node, children, count)
     return lists[0][0]
@@ -42,7 +49,7 @@ def _blocks(value: Value, node: Node, _: list[list[Any]], count: int) -> Any:
         return []
     assert node.atom is not None  # noqa: S101
     array = value.array(node)[:count]
-    if not node.atom.tail and array.dtype.kind != "V":
+    if not node.atom.tail and array.dtype.kind != "V" and not isinstance(node.atom.type, Date | Unit):
         return array.tolist()
     flat = array_to_atoms(node.atom, array.reshape((-1, *node.atom.tail)) if array.size else _empty(node, array))
     return _nested(flat, node.shape, count)

@@ -1,0 +1,7 @@
+"""DyND types: values that compare, hash and print canonically.
+
+base        what every type has
+algebra     the types, and questions about them
+scan        the tokens of a type string
+text        type strings to types, and back in the canonical form
+"""

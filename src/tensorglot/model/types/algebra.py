@@ -17,12 +17,12 @@ ends, and the law is that `N * T` is the concatenation of its elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import ClassVar, Literal, TypeVar
 
 from tensorglot.model.dtypes import BY_NAME, DType
-from tensorglot.model.types.base import Type, check_names, check_size, check_symbol, listed, refuse, value
+from tensorglot.model.types.base import Leaf, Type, check_names, check_size, check_symbol, listed, refuse, value
 
 __all__ = [
     "ANY",
@@ -34,6 +34,7 @@ __all__ = [
     "FixedBytes",
     "FixedString",
     "Function",
+    "Map",
     "Merkle",
     "Option",
     "Pointer",
@@ -60,16 +61,6 @@ R = TypeVar("R")
 
 COMPLEX_PARTS = {"float16", "float32", "float64", "float128"}
 UNITS = {"utf8": 1, "ascii": 1, "utf16": 2, "utf32": 4}
-
-
-@value
-class _Leaf(Type):
-    """Nothing but a name."""
-
-    text: ClassVar[str] = ""
-
-    def pieces(self) -> Iterator[str | Type]:
-        yield self.text
 
 
 @value
@@ -114,14 +105,14 @@ class FixedBytes(Type):
 
 
 @value
-class Bytes(_Leaf):
+class Bytes(Leaf):
     """`bytes`, of any length."""
 
     text = "bytes"
 
 
 @value
-class String(_Leaf):
+class String(Leaf):
     """`string`, UTF-8."""
 
     text = "string"
@@ -151,21 +142,21 @@ class FixedString(Type):
 
 
 @value
-class Char(_Leaf):
+class Char(Leaf):
     """`char`: one code point."""
 
     text = "char"
 
 
 @value
-class TypeType(_Leaf):
+class TypeType(Leaf):
     """`type`: the value is a type."""
 
     text = "type"
 
 
 @value
-class Void(_Leaf):
+class Void(Leaf):
     """`void`: no bytes."""
 
     text = "void"
@@ -288,6 +279,25 @@ class Merkle(_Around):
 
 
 @value
+class Map(Type):
+    """`map[K, V]`: pairs in the order of their serialized keys, none of which stands twice."""
+
+    key: Type
+    item: Type
+
+    @property
+    def children(self) -> tuple[Type, ...]:
+        return (self.key, self.item)
+
+    def pieces(self) -> Iterator[str | Type]:
+        yield "map["
+        yield self.key
+        yield ", "
+        yield self.item
+        yield "]"
+
+
+@value
 class Storage(_Around):
     """`storage[dims * T, axis=[…]]`: the leading fixed dims, stored in another order; axis[0] varies slowest.
 
@@ -298,19 +308,34 @@ class Storage(_Around):
     axis: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if sorted(self.axis) != list(range(len(self.axis))):
-            raise refuse(f"axis {list(self.axis)} is not a permutation", "axis")
-        if len(self.axis) > len(leading(self.element)[0]):
-            raise refuse(f"axis {list(self.axis)} is longer than the leading fixed dims of {self.element}", "axis")
+        self.check(self.element, self.axis)
         if not self.axis or self.axis[-1] == len(self.axis) - 1:
             raise refuse(f"axis {list(self.axis)} ends in axes that stay where they are", "axis")
 
     @staticmethod
+    def check(element: Type, axis: Sequence[int]) -> None:
+        """Refuses an axis list that does not order leading fixed dims of an element."""
+        if sorted(axis) != list(range(len(axis))):
+            raise refuse(f"axis {list(axis)} is not a permutation", "axis")
+        if len(axis) > len(leading(element)[0]):
+            raise refuse(f"axis {list(axis)} is longer than the leading fixed dims of {element}", "axis")
+
+    @staticmethod
     def of(element: Type, axis: tuple[int, ...]) -> Type:
         """The storage type for any permutation, the identity included."""
+        Storage.check(element, axis)
         while axis and axis[-1] == len(axis) - 1:
             axis = axis[:-1]
         return Storage(element, axis) if axis else element
+
+    @staticmethod
+    def ordered(element: Type, order: str) -> Type:
+        """The storage type in which all dims have C or Fortran order. They must be fixed."""
+        shape, inner = leading(element)
+        if isinstance(inner, Var | SymbolicDim | Storage):
+            raise refuse(f"storage orders fixed dims, and {inner} has another dimension", "axis")
+        axis = tuple(range(len(shape)))
+        return Storage.of(element, axis[::-1] if order == "F" else axis)
 
     def pieces(self) -> Iterator[str | Type]:
         yield "storage["
@@ -411,13 +436,13 @@ def fold(
 
 
 def symbolic(type: Type) -> bool:
-    """Whether values of the type have no data. What `array[T]` holds brings its own type."""
+    """Whether values of the type have no data. What `array[T]` holds and `merkle[T]` names brings its own type."""
     stack = [type]
     while stack:
         inner = stack.pop()
         if isinstance(inner, _SYMBOLIC) or (isinstance(inner, Tuple | Struct) and inner.open):
             return True
-        if not isinstance(inner, Array):
+        if not isinstance(inner, Array | Merkle):
             stack.extend(inner.children)
     return False
 

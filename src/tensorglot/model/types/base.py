@@ -9,11 +9,23 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar, dataclass_transform
+from typing import ClassVar, TypeVar, dataclass_transform
 
 from tensorglot.errors import InputError
 
-__all__ = ["SIZE_END", "Type", "check_names", "check_size", "check_symbol", "listed", "quote", "refuse", "value"]
+__all__ = [
+    "SIZE_END",
+    "Leaf",
+    "Type",
+    "check_names",
+    "check_size",
+    "check_symbol",
+    "listed",
+    "quote",
+    "quoted",
+    "refuse",
+    "value",
+]
 
 K = TypeVar("K")
 SIZE_END = 1 << 63
@@ -70,14 +82,27 @@ class Type:
         return hash(self._text)
 
 
+@value
+class Leaf(Type):
+    """Nothing but a name."""
+
+    text: ClassVar[str] = ""
+
+    def pieces(self) -> Iterator[str | Type]:
+        yield self.text
+
+
 def quote(name: str) -> str:
-    """A field's name as the canonical text has it: bare where that is possible, else quoted and pure ASCII."""
-    if _BARE.fullmatch(name):
-        return name
-    return f"'{''.join(_quoted(c) for c in name)}'"
+    """A field's name as the canonical text has it: bare where that is possible, else quoted."""
+    return name if _BARE.fullmatch(name) else quoted(name)
 
 
-def _quoted(c: str) -> str:
+def quoted(text: str) -> str:
+    """Text in quotes, pure ASCII."""
+    return f"'{''.join(_escaped(c) for c in text)}'"
+
+
+def _escaped(c: str) -> str:
     if c in _ESCAPES:
         return _ESCAPES[c]
     if " " <= c <= "~":

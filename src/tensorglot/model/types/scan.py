@@ -11,46 +11,49 @@ from typing import NoReturn
 
 from tensorglot.errors import TensorglotError
 
-__all__ = ["TEXT_NBYTES", "Scanner"]
+__all__ = ["Scanner"]
 
-TEXT_NBYTES = 1 << 16
-"""The longest text of a type that is read or written."""
-
+_BLANK = r"(?:[ \t\r\n]++|\#[^\n]*+)*+"  # possessive: a comment is never given back to become words
 _WORD = re.compile(
-    r"""[ \t\r\n]*(?:
-        (?P<int>(?:0|[1-9][0-9]*)(?![0-9]))
+    rf"""{_BLANK}(?:
+        (?P<int>(?:0|-?[1-9][0-9]*)(?![0-9]))
       | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
       | (?P<text>'(?:[^'\\\n]|\\.)*' | "(?:[^"\\\n]|\\.)*")
-      | (?P<sign>\*\*|->|\.\.\.|[*?,:=()\[\]{}])
+      | (?P<sign>\*\*|->|\.\.\.|[*?,:=()\[\]{{}}])
       | (?P<end>\Z)
     )""",
     re.VERBOSE | re.ASCII,
 )
-_ESCAPE = re.compile(r"\\(?:([\\'\"bfnrt])|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|())", re.ASCII)
-_ESCAPED = {"\\": "\\", "'": "'", '"': '"', "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_BLANKS = re.compile(_BLANK)
+_ESCAPE = re.compile(r"\\(?:([\\'\"/bfnrt])|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|())", re.ASCII)
+_ESCAPED = {"\\": "\\", "'": "'", '"': '"', "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _BEFORE_CARET, _AFTER_CARET = 60, 20
 
 
 class Scanner:
     """One text, read once from left to right. `word` is at hand; it is of `kind` and begins at `at`."""
 
-    def __init__(self, text: str, fault: type[TensorglotError], beyond: type[TensorglotError]) -> None:
-        self.text, self.fault, self.beyond = text, fault, beyond
+    def __init__(self, text: str, nbytes_max: int, fault: type[TensorglotError], beyond: type[TensorglotError]) -> None:
+        self.text, self.nbytes_max, self.fault, self.beyond = text, nbytes_max, fault, beyond
         self.at = self.next = 0
         self.kind = self.word = ""
         self.check_length(text)
         self.advance()
 
     def check_length(self, text: str) -> None:
-        if len(text) > TEXT_NBYTES:
-            raise self.beyond(f"a type of {len(text)} characters, {TEXT_NBYTES} are allowed", rule="dynd.type.length")
+        if len(text) > self.nbytes_max:
+            raise self.beyond(
+                f"a type of {len(text)} characters; Limits.type_nbytes allows {self.nbytes_max}",
+                rule="dynd.type.length",
+            )
 
     def advance(self) -> str:
         """Moves to the next word and returns the one that was at hand."""
         previous = self.word
         match = _WORD.match(self.text, self.next)
         if match is None:
-            self.at = len(self.text) - len(self.text[self.next :].lstrip(" \t\r\n"))
+            blank = _BLANKS.match(self.text, self.next)
+            self.at = blank.end() if blank else self.next
             self.refuse("this begins nothing that a type has", "token")
         kind = match.lastgroup or ""
         self.kind, self.word, self.at, self.next = kind, match[kind], match.start(kind), match.end()
@@ -71,11 +74,11 @@ class Scanner:
         if not self.accept(word):
             self.refuse(f"expected '{word}'", "syntax")
 
-    def integer(self) -> int:
+    def integer(self, *, signed: bool = False) -> int:
         if self.kind != "int":
             self.refuse("expected a number", "syntax")
-        if len(self.word) > 19 or int(self.word) >= 1 << 63:
-            self.refuse("a number is at most 2**63 - 1", "size")
+        if len(self.word) > 19 or int(self.word) >= 1 << 63 or (self.word[0] == "-" and not signed):
+            self.refuse("a number is within 0 and 2**63 - 1", "size")
         return int(self.advance())
 
     def quoted(self) -> str:

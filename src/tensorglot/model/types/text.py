@@ -1,10 +1,10 @@
 """Text to types. The way back is `str`.
 
 One loop over a stack of what is open: depth costs memory, not recursion. Text longer
-than 64 KiB is refused before it is looked at; brackets and options may nest
+than `Limits.type_nbytes` is refused before it is looked at; brackets and options may nest
 `Limits.type_depth` deep, and `Limits.rank` dimensions may follow one another.
 
-Knows the grammar (formats.md §3, which only ever grows); knows no data. What a type
+Knows the grammar (docs/dynd-format.md, which only ever grows); knows no data. What a type
 forbids is checked by the type itself.
 """
 
@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from tensorglot.errors import FormatError, InputError, LimitError, TensorglotError, escape
-from tensorglot.limits import DEFAULT, Limits
+from tensorglot.limits import DEFAULT, Limits, as_limits
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.types.algebra import (
     ANY,
@@ -28,6 +28,7 @@ from tensorglot.model.types.algebra import (
     FixedBytes,
     FixedString,
     Function,
+    Map,
     Merkle,
     Option,
     Pointer,
@@ -42,10 +43,10 @@ from tensorglot.model.types.algebra import (
     Var,
     Void,
     dense,
-    leading,
 )
 from tensorglot.model.types.base import Type
-from tensorglot.model.types.scan import TEXT_NBYTES, Scanner
+from tensorglot.model.types.scan import Scanner
+from tensorglot.model.types.temporal import Date, DateTime, Decimal, Time, TimeDelta
 
 __all__ = ["parse", "parse_canonical", "text_of"]
 
@@ -63,9 +64,17 @@ _NAMED: dict[str, Type] = {
     "char": Char(),
     "type": TypeType(),
     "void": Void(),
+    "date": Date(),
     "array": Array(ANY),
 }
 _AROUND: dict[str, Callable[[Type], Type]] = {"option": Option, "pointer": Pointer, "array": Array, "merkle": Merkle}
+_WITH_BRACKETS = {
+    "time": "time['us']",
+    "timedelta": "timedelta['us']",
+    "datetime": "datetime['us']",
+    "decimal": "decimal[18, 2]",
+    "map": "map[string, int64]",
+}
 _ENCODINGS = {
     alias: name
     for name, aliases in {
@@ -80,16 +89,33 @@ _ENCODINGS = {
 
 def parse(text: str, limits: Limits = DEFAULT) -> Type:
     """The type that a text spells, in any spelling."""
-    return _Parser(text, limits, InputError, InputError).type()
+    if not isinstance(text, str):
+        raise InputError(f"a type is spelled as a str, not {type(text).__name__}", rule="dynd.type.text")
+    return _Parser(text, as_limits(limits), InputError, InputError).type()
 
 
 def parse_canonical(text: str, limits: Limits = DEFAULT) -> Type:
     """The type of a text that comes from data: only the canonical spelling will do."""
-    type = _Parser(text, limits, FormatError, LimitError).type()
+    type = _dense(text, limits) or _Parser(text, limits, FormatError, LimitError).type()
     if str(type) != text:
         raise FormatError(
             f"the canonical spelling of this type is {escape(str(type), longest=160)}", rule="dynd.type.canonical"
         )
+    return type
+
+
+def _dense(text: str, limits: Limits) -> Type | None:
+    """The type of a block of elements, of which files have many, without the parser."""
+    *sizes, name = text.split(" * ", limits.rank)
+    if (
+        name not in _ROWS
+        or len(text) > limits.type_nbytes
+        or not all(size.isdecimal() and len(size) < 19 for size in sizes)
+    ):
+        return None
+    type = _ROWS[name]
+    for size in reversed(sizes):
+        type = Fixed(int(size), type)
     return type
 
 
@@ -100,7 +126,8 @@ def text_of(type: Type) -> str:
     return str(type)
 
 
-Wrap: TypeAlias = Callable[[Type], Type]
+R = TypeVar("R")
+Wrap: TypeAlias = Callable[[Type], "Type | None"]
 
 
 @dataclass(slots=True)
@@ -128,7 +155,7 @@ class _List:
 
 class _Parser(Scanner):
     def __init__(self, text: str, limits: Limits, fault: type[TensorglotError], beyond: type[TensorglotError]) -> None:
-        super().__init__(text, fault, beyond)
+        super().__init__(text, limits.type_nbytes, fault, beyond)
         self.limits = limits
         self.open: list[_Around | _List] = []
         self.depth = self.run = self.dims = 0
@@ -171,7 +198,8 @@ class _Parser(Scanner):
         if self.accept("["):
             return self.bracketed(name, at)
         if name not in _NAMED:
-            self.refuse(f"no type is called {escape(name, longest=60)}", "name", at)
+            hint = f"; did you mean {_WITH_BRACKETS[name]}?" if name in _WITH_BRACKETS else ""
+            self.refuse(f"no type is called {escape(name, longest=60)}{hint}", "name", at)
         return _NAMED[name]
 
     def bracketed(self, name: str, at: int) -> Type | None:
@@ -181,6 +209,8 @@ class _Parser(Scanner):
                 return self.push(_Around(_AROUND[name], at, bracket=True))
             case "storage":
                 return self.push(_Around(self.storage, at))
+            case "map":
+                return self.push(_Around(self.map, at))
             case "fixed":
                 wrap = partial(Fixed, self.integer())
                 self.expect("]")
@@ -201,6 +231,14 @@ class _Parser(Scanner):
                 size = self.integer()
                 encoding = self.encoding() if self.accept(",") else "utf8"
                 made = self.made(partial(FixedString, size), encoding, at)
+            case "time" | "timedelta":
+                made = self.made(Time if name == "time" else TimeDelta, self.unit(), at)
+            case "datetime":
+                made = self.made(partial(DateTime, self.unit()), self.time_zone(), at)
+            case "decimal":
+                precision = self.integer()
+                self.expect(",")
+                made = self.made(partial(Decimal, precision), self.integer(signed=True), at)
             case _:
                 self.refuse(f"no type {escape(name, longest=60)} has brackets", "name", at)
         self.expect("]")
@@ -221,6 +259,16 @@ class _Parser(Scanner):
             self.refuse(f"no such encoding; there are {', '.join(_ENCODINGS)}", "encoding", at)
         return encoding
 
+    def unit(self) -> str:
+        return self.advance() if self.kind == "name" else self.quoted()
+
+    def time_zone(self) -> str | None:
+        if not self.accept(","):
+            return None
+        self.expect("tz")
+        self.expect("=")
+        return self.quoted()
+
     def dim(self, wrap: Wrap, at: int) -> Type | None:
         """Opens a dimension, perhaps with a power, up to and with its `*`."""
         count = self.integer() if self.accept("**") else 1
@@ -229,7 +277,7 @@ class _Parser(Scanner):
         self.expect("*")
         self.run += count
         self.dims += count
-        if self.run > self.limits.rank or self.dims * len("1 * ") > TEXT_NBYTES:
+        if self.run > self.limits.rank or self.dims * len("1 * ") > self.limits.type_nbytes:
             self.refuse(f"more than {self.limits.rank} dimensions in a row", "rank", at, beyond=True)
         self.open.extend([_Around(wrap, at, nests=False)] * count)
         return None
@@ -258,7 +306,8 @@ class _Parser(Scanner):
             else:
                 if top.bracket:
                     self.expect("]")
-                closed = top.wrap(closed) if top.wrap == self.storage else self.made(top.wrap, closed, top.at)
+                direct = top.wrap in (self.storage, self.map)  # these read on themselves
+                closed = top.wrap(closed) if direct else self.made(top.wrap, closed, top.at)
         return closed
 
     def list(self, items: _List) -> Type | None:
@@ -297,23 +346,27 @@ class _Parser(Scanner):
             self.refuse("expected a name and ':'", "field")
         return name
 
+    def map(self, key: Type) -> Type | None:
+        """What follows the key's type in `map[`."""
+        self.expect(",")
+        return self.push(_Around(partial(Map, key), self.at, bracket=True))
+
     def storage(self, element: Type) -> Type:
         """What follows the type in `storage[`."""
         self.expect(",")
         at = self.at
-        axis = tuple(range(len(leading(element)[0])))
         if self.accept("order"):
             self.expect("=")
             order = self.quoted()
             if order not in ("C", "F"):
                 self.refuse("the order is 'C' or 'F'", "axis", at)
-            axis = axis[::-1] if order == "F" else axis
+            made = self.made(partial(Storage.ordered, element), order, at)
         else:
             self.expect("axis")
             self.expect("=")
-            axis = self.axis()
+            made = self.made(partial(Storage.of, element), self.axis(), at)
         self.expect("]")
-        return self.made(partial(Storage.of, element), axis, at)
+        return made
 
     def axis(self) -> tuple[int, ...]:
         self.expect("[")
@@ -324,7 +377,7 @@ class _Parser(Scanner):
             axis.append(self.integer())
         return tuple(axis)
 
-    def made(self, make: Callable[..., Type], part: object, at: int) -> Type:
+    def made(self, make: Callable[..., R], part: object, at: int) -> R:
         """What the type itself refuses, with the place in the text."""
         try:
             return make(part)

@@ -1,0 +1,24 @@
+"""Columns and tables of polars, which are Arrow's: they go by its bridge, without a copy of their contents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorglot.bridges import arrow
+from tensorglot.bridges.table import Bridge
+from tensorglot.errors import InputError
+from tensorglot.extras import library
+from tensorglot.model.tensor import Tensor
+from tensorglot.model.types.base import Type
+
+__all__ = ["BRIDGE"]
+
+
+def to_tensor(value: Any, type: Type | None) -> Tensor:
+    polars = library("polars", "polars")
+    if not isinstance(value, polars.Series | polars.DataFrame):
+        raise InputError(f"a Series or DataFrame of polars, not {value.__class__.__name__}", rule="polars.value")
+    return arrow.to_tensor(value.to_arrow(), type)
+
+
+BRIDGE = Bridge(to_tensor)

@@ -1,0 +1,76 @@
+"""The table of libraries whose values are taken: by the package that a value's class comes from.
+
+The module of a library has a `BRIDGE`: how its values become tensors, what type they
+have without making one, and how an array goes back. It is imported when the first value
+of the library comes, which the caller has imported already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tensorglot.arguments import check_choice
+from tensorglot.model.tensor import Tensor
+from tensorglot.model.types.base import Type
+
+__all__ = ["FRAMEWORKS", "Bridge", "find", "framework"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """What is known of a library."""
+
+    to_tensor: Callable[[Any, Type | None], Tensor]
+    """A value as a tensor of the type given if the library can make that, else of its own."""
+    type_of: Callable[[Any], Type] | None = None
+    """The type of a value, where that is known without making the tensor."""
+    from_numpy: Callable[[str, NDArray[Any]], Any] | None = None
+    """The library's own array of a tensor of some name."""
+
+
+_MODULES = {
+    "awkward": "awkward",
+    "bson": "pymongo",
+    "jax": "jax",
+    "jaxlib": "jax",
+    "pandas": "pandas",
+    "polars": "polars",
+    "pyarrow": "arrow",
+    "scipy": "scipy",
+    "tensorglot.bson.vector": "pymongo",
+    "torch": "torch",
+}
+"""Packages or modules of classes, and the module here that knows them."""
+FRAMEWORKS = ("numpy", "torch", "jax", "awkward")
+"""What `load` can give arrays as."""
+
+_LOADED: dict[str, Bridge] = {}
+_OF_CLASS: dict[type, Bridge | None] = {}
+
+
+def _bridge(module: str) -> Bridge:
+    found = _LOADED.get(module)
+    if found is None:
+        found = _LOADED[module] = import_module(f"tensorglot.bridges.{module}").BRIDGE
+    return found
+
+
+def find(value: Any) -> Bridge | None:
+    """The bridge for a value: by its class, or by one that this is derived from."""
+    kind = type(value)
+    if kind not in _OF_CLASS:
+        places = (place for base in kind.__mro__ for place in (base.__module__, base.__module__.partition(".")[0]))
+        module = next((_MODULES[place] for place in places if place in _MODULES), None)
+        _OF_CLASS[kind] = None if module is None else _bridge(module)
+    return _OF_CLASS[kind]
+
+
+def framework(name: str) -> Callable[[str, NDArray[Any]], Any] | None:
+    """How to make a framework's array of a NumPy array; None where that is not all that its values can be."""
+    check_choice(name, FRAMEWORKS, "framework", "load.framework")
+    return None if name == "numpy" else _bridge(name).from_numpy

@@ -1,0 +1,330 @@
+"""Dates, times and decimals between their integers and Python's objects, NumPy's arrays and ISO text.
+
+A value is the integer that its type says it is. Out of it comes the object that holds
+it exactly, by these rules:
+
+    date                      datetime.date
+    time['s'|'ms'|'us']       datetime.time
+    timedelta['s'|'ms'|'us']  datetime.timedelta
+    datetime['s'|'ms'|'us']   datetime.datetime, aware if the type has a time zone
+    decimal[P, S]             decimal.Decimal with S digits behind the point
+    any of 'ns'               numpy.datetime64 (UTC, if there is a zone) or numpy.timedelta64
+
+What Python's class has no room for (the year 10000) comes as NumPy's scalar, and what
+that has no room for, the smallest integer outside an option, as the integer. In goes
+each of these, and an integer; what would have to be rounded is refused.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import zoneinfo
+from collections.abc import Callable
+from decimal import Decimal as PythonDecimal
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.model.types.base import Type
+from tensorglot.model.types.temporal import DIGITS_MAX, PER_SECOND, Date, DateTime, Decimal, Time, TimeDelta, Unit
+
+__all__ = [
+    "Temporal",
+    "bounds_of",
+    "count_of",
+    "counts_of_array",
+    "decimal_of_unscaled",
+    "from_iso",
+    "is_nat",
+    "numpy_name",
+    "numpy_unit_type",
+    "python_objects",
+    "to_iso",
+    "unscaled_of",
+    "zone_name",
+]
+
+Temporal: TypeAlias = "Date | Unit"
+
+DAY_SECONDS = 86_400
+_EPOCH = dt.datetime(1970, 1, 1)
+_EPOCH_UTC = _EPOCH.replace(tzinfo=dt.UTC)
+_EPOCH_ORDINAL = _EPOCH.toordinal()
+_MICROSECOND = dt.timedelta(microseconds=1)
+_ZONE = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*", re.ASCII)
+_OFFSET = re.compile(r"([+-])(\d\d):?(\d\d)", re.ASCII)
+
+
+def bounds_of(type: Type) -> tuple[int, int]:
+    """The least value of a type, and the first that is too large."""
+    if isinstance(type, Decimal):
+        return 1 - 10**type.precision, 10**type.precision
+    if isinstance(type, Time):
+        return 0, DAY_SECONDS * type.per_second
+    end = 1 << (31 if isinstance(type, Date) else 63)
+    return -end, end
+
+
+def _refuse(type: Type, item: Any, why: str = "") -> InputError:
+    return InputError(f"{item!r:.80} is no value of {type}{why}", rule="dynd.value")
+
+
+def _checked(type: Type, count: int, item: Any) -> int:
+    low, end = bounds_of(type)
+    if not low <= count < end:
+        raise InputError(f"{item!r:.80} is out of the range of {type}", rule="dynd.range")
+    return count
+
+
+def count_of(type: Temporal, item: Any) -> int:
+    """The integer of any object that stands for a date, a time or a duration."""
+    if isinstance(item, int | np.integer) and not isinstance(item, bool | np.timedelta64):
+        return _checked(type, int(item), item)
+    if isinstance(item, np.datetime64 | np.timedelta64):
+        return int(counts_of_array(type, np.array([item]))[0])
+    try:
+        seconds, microseconds = _since(type, item)
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise _refuse(type, item) from error
+    if isinstance(type, Date):
+        return seconds // DAY_SECONDS
+    assert isinstance(type, Unit)  # noqa: S101
+    nanoseconds = microseconds * 1000 + getattr(item, "nanosecond", 0)  # a Timestamp of pandas has them
+    fraction, rest = divmod(nanoseconds * type.per_second, 10**9)
+    if rest:
+        raise _refuse(type, item, ": it is not a whole number of units")
+    return _checked(type, seconds * type.per_second + fraction, item)
+
+
+def _since(type: Temporal, item: Any) -> tuple[int, int]:
+    """Seconds and microseconds that an object of Python's is after the zero of a type."""
+    if isinstance(type, DateTime) and isinstance(item, dt.datetime):
+        if (item.tzinfo is None) != (type.tz is None):
+            raise _refuse(type, item, ": one has a time zone, the other has none")
+        delta = item - (_EPOCH if type.tz is None else _EPOCH_UTC)
+        return delta.days * DAY_SECONDS + delta.seconds, delta.microseconds
+    if isinstance(type, Date) and isinstance(item, dt.date) and not isinstance(item, dt.datetime):
+        return (item.toordinal() - _EPOCH_ORDINAL) * DAY_SECONDS, 0
+    if isinstance(type, TimeDelta) and isinstance(item, dt.timedelta):
+        return item.days * DAY_SECONDS + item.seconds, item.microseconds
+    if isinstance(type, Time) and isinstance(item, dt.time) and item.tzinfo is None:
+        return item.hour * 3600 + item.minute * 60 + item.second, item.microsecond
+    raise _refuse(type, item)
+
+
+def is_nat(item: Any) -> bool:
+    """Whether an object is NumPy's (or pandas') NaT, the missing time."""
+    if isinstance(item, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(item))
+    return isinstance(item, dt.datetime) and item != item
+
+
+def numpy_name(type: Temporal) -> str:
+    """NumPy's type for the values, without their time zone; a time of the day is a duration to NumPy."""
+    if isinstance(type, Unit):
+        return f"{'datetime64' if isinstance(type, DateTime) else 'timedelta64'}[{type.unit}]"
+    return "datetime64[D]"
+
+
+def numpy_unit_type(dtype: np.dtype[Any]) -> Type:
+    """The type of NumPy's datetime64 and timedelta64."""
+    unit, multiple = np.datetime_data(dtype)
+    if multiple == 1 and unit in PER_SECOND:
+        return DateTime(unit) if dtype.kind == "M" else TimeDelta(unit)
+    if multiple == 1 and unit == "D" and dtype.kind == "M":
+        return Date()
+    name = "datetime64" if dtype.kind == "M" else "timedelta64"
+    raise UnsupportedError(
+        f"no type for NumPy's {dtype}: convert it with .astype('{name}[s]'), or another of the units s, ms, us and ns",
+        rule="dynd.numpy.unit",
+    )
+
+
+def counts_of_array(type: Temporal, array: NDArray[Any], *, missing: bool = False) -> NDArray[Any]:
+    """The integers of datetime64 and timedelta64. NaT is refused unless it may be missing; it is the minimum then."""
+    base = np.dtype("<i4" if isinstance(type, Date) else "<i8")
+    wanted = np.dtype(numpy_name(type))
+    unit, _ = np.datetime_data(array.dtype)
+    if array.dtype.kind != wanted.kind or unit == "generic" or (wanted.kind == "m" and unit in ("Y", "M")):
+        raise InputError(f"NumPy's {array.dtype} for {type}", rule="dynd.value")
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    with np.errstate(over="ignore"):
+        try:
+            converted = native.astype(wanted, copy=False)
+            exact = converted.astype(native.dtype, copy=False)
+        except OverflowError as error:
+            raise InputError(f"values out of the range of {type}", rule="dynd.range") from error
+    gone = np.isnat(native)
+    lost = ~gone & ((exact != native) | np.isnat(converted))
+    if lost.any():
+        raise _refuse(type, native[lost].flat[0], ": it is out of range, or not a whole number of units")
+    if not missing and gone.any():
+        raise InputError(f"NaT is a missing value: it has a place in ?{type}, not in {type}", rule="dynd.value")
+    counts = converted.view(np.int64)
+    low, end = bounds_of(type)
+    outside = ~gone & ((counts < low) | (counts > end - 1))
+    if outside.any():
+        raise InputError(f"{native[outside].flat[0]} is out of the range of {type}", rule="dynd.range")
+    if base.itemsize == 4:
+        counts = np.where(gone, low, counts)
+    return counts.astype(base, copy=False)
+
+
+def python_objects(type: Temporal, counts: list[int]) -> list[Any]:
+    """The objects of integers."""
+    read, scalar, least = _reader(type), np.dtype(numpy_name(type)).type, -(1 << 63)
+    unit = type.unit if isinstance(type, Unit) else "D"
+    objects: list[Any] = []
+    for count in counts:
+        try:
+            objects.append(read(count))
+        except (OverflowError, ValueError):
+            objects.append(count if count == least else scalar(count, unit))
+    return objects
+
+
+def _reader(type: Temporal) -> Callable[[int], Any]:
+    """What makes an object of an integer; OverflowError or ValueError where it has no room."""
+    if isinstance(type, Date):
+        return lambda days: dt.date.fromordinal(_EPOCH_ORDINAL + days)
+    assert isinstance(type, Unit)  # noqa: S101
+    if type.unit == "ns":
+        return _nothing
+    scale = 10**6 // type.per_second
+    if isinstance(type, TimeDelta):
+        return lambda count: dt.timedelta(microseconds=count * scale)
+    if isinstance(type, Time):
+        return lambda count: (_EPOCH + dt.timedelta(microseconds=count * scale)).time()
+    zone = zone_of(type.tz) if isinstance(type, DateTime) and type.tz is not None else None
+    if zone is None:
+        return lambda count: _EPOCH + dt.timedelta(microseconds=count * scale)
+    return lambda count: (_EPOCH_UTC + dt.timedelta(microseconds=count * scale)).astimezone(zone)
+
+
+def _nothing(_: int) -> Any:
+    raise OverflowError
+
+
+@lru_cache(maxsize=64)
+def zone_of(name: str) -> dt.tzinfo:
+    """The time zone of a name; UTC for one that is not known here, as the instant is the same."""
+    if match := _OFFSET.fullmatch(name):
+        offset = dt.timedelta(hours=int(match[2]), minutes=int(match[3]))
+        if offset < dt.timedelta(days=1):
+            return dt.timezone(-offset if match[1] == "-" else offset)
+    if name != "UTC" and _ZONE.fullmatch(name):
+        try:
+            return zoneinfo.ZoneInfo(name)
+        except (KeyError, ValueError, OSError):  # not known, or no file of a time zone
+            pass
+    return dt.UTC
+
+
+def zone_name(zone: dt.tzinfo) -> str:
+    """The name of a time zone, as a type has it."""
+    key = getattr(zone, "key", None) or getattr(zone, "zone", None)  # zoneinfo's, pytz's
+    if isinstance(key, str):
+        return key
+    offset = zone.utcoffset(None)
+    if offset is None or offset % dt.timedelta(minutes=1):
+        raise InputError(f"{zone!r:.60} has no name; pass type=", rule="dynd.infer")
+    minutes = abs(offset) // dt.timedelta(minutes=1)
+    return f"{'-' if offset < dt.timedelta(0) else '+'}{minutes // 60:02}:{minutes % 60:02}" if minutes else "UTC"
+
+
+def unscaled_of(type: Decimal, item: Any) -> int:
+    """The integer of a decimal.Decimal or an int, which is the value times 10^S."""
+    if isinstance(item, int | np.integer) and not isinstance(item, bool):
+        item = PythonDecimal(int(item))
+    if not isinstance(item, PythonDecimal):
+        raise _refuse(type, item)
+    sign, digits, exponent = item.as_tuple()
+    if not isinstance(exponent, int):
+        raise _refuse(type, item)
+    number, shift = int("".join(map(str, digits))), exponent + type.scale
+    if number and len(digits) + shift > DIGITS_MAX + len(digits) - len(str(number)):
+        raise InputError(f"{item!s:.80} is out of the range of {type}", rule="dynd.range")
+    if shift < 0:
+        number, rest = divmod(number, 10 ** min(-shift, len(digits) + 1))
+        if rest:
+            raise _refuse(type, item, f": it has more than {type.scale} digits behind the point")
+    elif number:
+        number *= 10**shift
+    return _checked(type, -number if sign else number, item)
+
+
+def decimal_of_unscaled(type: Decimal, unscaled: int) -> PythonDecimal:
+    return PythonDecimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -type.scale))
+
+
+_DATE = r"(?P<date>[+-]?\d{4,9}-\d\d-\d\d)"
+_CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:\.(?P<fraction>\d{1,9}))?)?"
+_AFTER = r"(?P<zone>Z|[+-]\d\d:\d\d(?::\d\d)?)?"
+_ISO = {
+    Date: re.compile(_DATE, re.ASCII),
+    Time: re.compile(_CLOCK, re.ASCII),
+    DateTime: re.compile(f"{_DATE}[T ]{_CLOCK}{_AFTER}", re.ASCII),
+    TimeDelta: re.compile(
+        r"(?P<sign>-)?P(?=\d|T\d)(?:(?P<day>\d{1,9})D)?(?:T(?=\d)(?:(?P<hour>\d{1,9})H)?(?:(?P<minute>\d{1,9})M)?"
+        r"(?:(?P<second>\d{1,19})(?:\.(?P<fraction>\d{1,9}))?S)?)?",
+        re.ASCII,
+    ),
+}
+
+
+def to_iso(item: Any) -> str | None:
+    """An object that `python_objects` makes as ISO 8601 text; None for any other."""
+    if isinstance(item, dt.timedelta):
+        return _duration(item // _MICROSECOND, 10**6)
+    if isinstance(item, np.timedelta64):
+        return _duration(int(item.astype(np.int64)), PER_SECOND[np.datetime_data(item.dtype)[0]])
+    return str(item) if isinstance(item, np.datetime64) else _isoformat(item)
+
+
+def _isoformat(item: Any) -> str | None:
+    return item.isoformat() if isinstance(item, dt.date | dt.time) else None
+
+
+def _duration(count: int, per_second: int) -> str:
+    seconds, rest = divmod(abs(count), per_second)
+    fraction = f".{rest * (10**9 // per_second):09}".rstrip("0") if rest else ""
+    return f"{'-' if count < 0 else ''}PT{seconds}{fraction}S"
+
+
+def from_iso(type: Temporal, text: str) -> int:
+    """The integer of ISO 8601 text. With a time zone in the type, text without an offset is UTC."""
+    match = _ISO[type.__class__].fullmatch(text)
+    if match is None and isinstance(type, Time):
+        match = _ISO[TimeDelta].fullmatch(text)  # since midnight, as `to_iso` has it of nanoseconds
+    if match is None or (isinstance(type, DateTime) and type.tz is None and match["zone"]):
+        raise _refuse(type, text)
+    found = match.groupdict()
+    days = 0
+    if "date" in found:
+        try:
+            days = int(np.datetime64(found["date"], "D").astype(np.int64))
+        except ValueError as error:
+            raise _refuse(type, text) from error
+    if isinstance(type, Date):
+        return _checked(type, days, text)
+    assert isinstance(type, Unit)  # noqa: S101
+    day, hour, minute, second = (int(found.get(part) or 0) for part in ("day", "hour", "minute", "second"))
+    if match.re is not _ISO[TimeDelta] and not (hour < 24 and minute < 60 and second < 60):
+        raise _refuse(type, text)
+    seconds = (days + day) * DAY_SECONDS + hour * 3600 + minute * 60 + second - _offset(found.get("zone"))
+    fraction, rest = divmod(int((found.get("fraction") or "0").ljust(9, "0")) * type.per_second, 10**9)
+    if rest:
+        raise _refuse(type, text, ": it is not a whole number of units")
+    count = seconds * type.per_second + fraction
+    return _checked(type, -count if found.get("sign") else count, text)
+
+
+def _offset(zone: str | None) -> int:
+    if zone is None or zone == "Z":
+        return 0
+    hours, minutes, seconds = (*map(int, zone[1:].split(":")), 0)[:3]
+    return (hours * 3600 + minutes * 60 + seconds) * (-1 if zone[0] == "-" else 1)

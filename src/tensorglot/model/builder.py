@@ -1,0 +1,174 @@
+"""An index that is made one tensor at a time: by readers of formats that say little of each, and of values in memory.
+
+Rows are collected in lists and become columns at the end. Limits are charged as
+tensors come. An array that lies in a file as NumPy might have had it in memory (Fortran
+order, a byte for less than a byte) is an encoded row: `add_array` says how.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import LimitError
+from tensorglot.limits import Limits
+from tensorglot.model.dtypes import DType
+from tensorglot.model.index import UNKNOWN, Index, Layout, Note, shape_columns
+from tensorglot.model.payload import Codec, Payload
+from tensorglot.model.strided import Strided
+from tensorglot.model.subbyte import UnpackedSubByte
+from tensorglot.model.tensor import Part, Tensor
+
+__all__ = ["IndexBuilder", "Row"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One part of a tensor, at a span of the source or where its payload is."""
+
+    dtype: DType | str
+    """Text is the name of an element type that we do not know."""
+    shape: tuple[int, ...]
+    begin: int = 0
+    end: int = 0
+    part: str = "data"
+    payload: Payload | NDArray[Any] | None = None
+    codec: Codec | None = None
+    nbytes: int = 0
+    """What the codec decodes to."""
+    big_endian: bool = False
+    checksum: str | None = None
+    checksum_decoded: bool = True
+
+    @classmethod
+    def of(cls, name: str, part: Part) -> Row:
+        """The row of a part, wherever its payload is."""
+        return cls(
+            dtype=part.dtype or part.unknown_dtype or "",
+            shape=part.shape,
+            end=part.payload.nbytes,
+            part=name,
+            payload=part.payload,
+            big_endian=part.big_endian,
+            checksum=part.checksum,
+            checksum_decoded=part.checksum_decoded,
+        )
+
+
+class IndexBuilder:
+    """Tensors as they come in."""
+
+    def __init__(self, limits: Limits, rule: str) -> None:
+        """`rule` begins the names of the rules: that of the format."""
+        self._limits = limits
+        self._rule = rule
+        self.names: list[str] = []
+        self._rows: list[Row] = []
+        self._first_rows: list[int] = [0]
+        self._layouts: dict[int, Layout] = {}
+        self._attributes: dict[int, Mapping[str, Any]] = {}
+
+    def add(
+        self, name: str, *rows: Row, layout: Layout | None = None, attributes: Mapping[str, Any] | None = None
+    ) -> None:
+        """One tensor of one row or several."""
+        position, offset = len(self.names), rows[0].begin
+        if position >= self._limits.tensors_or():
+            raise LimitError(
+                "more tensors than Limits.tensors allows", rule=f"{self._rule}.limit.tensors", offset=offset
+            )
+        if len(name.encode()) > self._limits.name_nbytes:
+            raise LimitError(
+                "a name longer than Limits.name_nbytes allows", rule=f"{self._rule}.limit.name", offset=offset
+            )
+        self.names.append(name)
+        self._rows += rows
+        self._first_rows.append(len(self._rows))
+        if layout is not None:
+            self._layouts[position] = layout
+        if attributes:
+            self._attributes[position] = attributes
+
+    def add_tensor(self, tensor: Tensor) -> None:
+        """A tensor in memory, or of another archive."""
+        rows = (Row.of(name, part) for name, part in tensor.parts.items())
+        layout = None if tensor.declared is None else Layout(tensor.layout, tensor.declared)
+        self.add(tensor.name, *rows, layout=layout, attributes=tensor.attributes)
+
+    def add_array(
+        self,
+        name: str,
+        dtype: DType | str,
+        itemsize: int,
+        shape: tuple[int, ...],
+        span: tuple[int, int],
+        *,
+        fortran_order: bool,
+        big_endian: bool,
+        codec: Codec | None = None,
+        checksum: str | None = None,
+    ) -> None:
+        """An array as NumPy has it: `codec` has compressed its bytes, `checksum` is of the bytes before that."""
+        count = math.prod(shape)
+        begin, end = span
+        if isinstance(dtype, str):
+            # Of elements that we do not know the order is not looked at: the bytes are carried as they lie.
+            row = Row(dtype=dtype, shape=shape, begin=begin, end=end, codec=codec, nbytes=count * itemsize)
+            self.add(name, replace(row, checksum=checksum))
+            return
+        outer = codec
+        if fortran_order:
+            strides = tuple(accumulate(shape[:-1], lambda a, b: a * b, initial=itemsize)) if shape else ()
+            strided = Strided(shape, strides, itemsize, codec, count * itemsize)
+            outer = codec if strided.in_order else strided
+        if dtype.packed:
+            outer = UnpackedSubByte(dtype, count, outer)
+        self.add(
+            name,
+            Row(
+                dtype=dtype,
+                shape=shape,
+                begin=begin,
+                end=end,
+                codec=outer,
+                nbytes=dtype.nbytes(count),
+                big_endian=big_endian,
+                checksum=checksum,
+            ),
+        )
+
+    def index(self, format: str, metadata: Mapping[str, Any] | None = None, notes: Sequence[Note] = ()) -> Index:
+        """All of it as columns."""
+        rows = self._rows
+        dims, dim_offsets = shape_columns([row.shape for row in rows])
+        several = len(rows) != len(self.names) or bool(self._layouts)
+        checked = any(row.checksum is not None for row in rows)
+        encoded = {at: row.codec for at, row in enumerate(rows) if row.codec is not None}
+        return Index(
+            format=format,
+            names=self.names,
+            dtypes=np.array([UNKNOWN if isinstance(row.dtype, str) else row.dtype.code for row in rows], np.uint8),
+            dims=dims,
+            dim_offsets=dim_offsets,
+            begins=np.array([row.begin for row in rows], np.int64),
+            ends=np.array([row.end for row in rows], np.int64),
+            metadata=metadata,
+            payloads=[row.payload for row in rows] if any(row.payload is not None for row in rows) else None,
+            first_rows=np.array(self._first_rows, np.int64) if several else None,
+            part_names=[row.part for row in rows] if several else None,
+            layouts=self._layouts,
+            attributes=self._attributes,
+            checksums=[row.checksum for row in rows] if checked else None,
+            checksums_decoded=np.array([row.checksum_decoded for row in rows], np.bool_) if checked else None,
+            codecs=encoded,
+            decoded_nbytes={at: rows[at].nbytes for at in encoded},
+            big_endian=frozenset(at for at, row in enumerate(rows) if row.big_endian),
+            unknown_dtypes={at: row.dtype for at, row in enumerate(rows) if isinstance(row.dtype, str)},
+            notes=notes,
+        )

@@ -1,0 +1,86 @@
+"""Time and money: `date`, `time`, `timedelta`, `datetime` and `decimal`, as NumPy and Arrow have them.
+
+Each is an integer with a meaning: days or units since 1970-01-01, units since
+midnight, units, or a number times 10^-S. Knows the meaning of a type; values of it
+are the business of `tensorglot.dynd.temporal`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tensorglot.model.types.base import Leaf, Type, quoted, refuse, value
+
+__all__ = ["DIGITS_MAX", "PER_SECOND", "Date", "DateTime", "Decimal", "Time", "TimeDelta", "Unit"]
+
+PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+"""The units, and how many of each a second has."""
+DIGITS_MAX = 38
+"""The digits that 16 bytes hold."""
+
+
+@value
+class Date(Leaf):
+    """`date`: days since 1970-01-01, an int32."""
+
+    text = "date"
+
+
+@value
+class Unit(Type):
+    """What is counted in a unit of time, as an int64."""
+
+    unit: str
+
+    def __post_init__(self) -> None:
+        if self.unit not in PER_SECOND:
+            raise refuse(f"no unit {self.unit!r:.20}; there are {', '.join(map(repr, PER_SECOND))}", "unit")
+
+    @property
+    def per_second(self) -> int:
+        return PER_SECOND[self.unit]
+
+    def pieces(self) -> Iterator[str | Type]:
+        yield f"{type(self).__name__.lower()}['{self.unit}']"
+
+
+@value
+class Time(Unit):
+    """`time['us']`: since midnight, less than a day."""
+
+
+@value
+class TimeDelta(Unit):
+    """`timedelta['us']`: a duration."""
+
+
+@value
+class DateTime(Unit):
+    """`datetime['us']`: since 1970-01-01T00:00 of a local clock; with a time zone, an instant, since then in UTC."""
+
+    tz: str | None = None
+
+    def __post_init__(self) -> None:
+        Unit.__post_init__(self)
+        if self.tz is not None and (not self.tz or any("\ud800" <= c <= "\udfff" for c in self.tz)):
+            raise refuse("a time zone has a name, without surrogates", "tz")
+
+    def pieces(self) -> Iterator[str | Type]:
+        yield f"datetime['{self.unit}'" + ("]" if self.tz is None else f", tz={quoted(self.tz)}]")
+
+
+@value
+class Decimal(Type):
+    """`decimal[P, S]`: P decimal digits, of which S stand behind the point; 16 bytes."""
+
+    precision: int
+    scale: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.precision <= DIGITS_MAX:
+            raise refuse(f"decimal[{self.precision}, …] has 1 to {DIGITS_MAX} digits", "decimal")
+        if not -DIGITS_MAX <= self.scale <= DIGITS_MAX:
+            raise refuse(f"the scale of a decimal is within -{DIGITS_MAX} and {DIGITS_MAX}", "decimal")
+
+    def pieces(self) -> Iterator[str | Type]:
+        yield f"decimal[{self.precision}, {self.scale}]"

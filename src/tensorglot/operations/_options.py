@@ -1,0 +1,67 @@
+"""What a caller says about writing, as one value from the verb to the container.
+
+`compression` and `checksum` are one choice for all tensors, or a mapping from names and
+patterns to choices; which tensor gets which is settled when the tensors are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tensorglot.containers.table import Format, PerTensor, WriteOptions
+from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.operations._patterns import by_pattern
+from tensorglot.operations._progress import Progress
+
+__all__ = ["AUTO", "Choice", "SaveOptions"]
+
+Choice: TypeAlias = "str | Mapping[str, str | None] | None"
+AUTO = "auto"
+"""The fast checksum of the format, where it has one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveOptions:
+    """How tensors are to be written, whatever they are."""
+
+    compression: Choice = None
+    level: int | None = None
+    checksum: Choice = AUTO
+    durable: bool = True
+    progress: Progress | bool | None = None
+    storage_options: Mapping[str, Any] | None = None
+
+    def settle(self, spec: Format, version: str, names: Sequence[str]) -> WriteOptions:
+        """The choice of each tensor, in terms of the format; what it does not offer is refused."""
+        compression = _settled(self.compression, None, names, "compression")
+        checksum = _settled(self.checksum, AUTO, names, "checksum")
+        fast = spec.fast_checksums.get(version)
+        checksum = PerTensor(
+            fast if checksum.default == AUTO else checksum.default,
+            {name: fast if choice == AUTO else choice for name, choice in checksum.exceptions.items()},
+        )
+        for what, chosen, offered in (
+            ("compression", compression.choices, spec.compression),
+            ("checksum", checksum.choices, spec.checksums_in(version)),
+        ):
+            for choice in sorted(chosen.difference(offered)):
+                supported = f"supported: {', '.join(offered)}" if offered else f"it has no {what}"
+                raise UnsupportedError(
+                    f"{spec.name}@{version} does not support {choice} ({supported})", rule=f"save.{what}"
+                )
+        if self.level is not None and not compression.choices:
+            raise InputError("a level goes with a compression", rule="save.level")
+        return WriteOptions(version, compression, self.level, checksum)
+
+
+def _settled(choice: Choice, otherwise: str | None, names: Sequence[str], what: str) -> PerTensor:
+    """One choice for all, or by name; `otherwise` is for tensors that no pattern fits."""
+    chosen = [*choice.values()] if isinstance(choice, Mapping) else [choice]
+    for one in chosen:
+        if one is not None and not isinstance(one, str):
+            raise InputError(f"{what} is text, None or a mapping to these, not {one!r}", rule=f"save.{what}")
+    if isinstance(choice, Mapping):
+        return PerTensor(otherwise, by_pattern(choice, names))
+    return PerTensor(choice)

@@ -1,0 +1,77 @@
+"""Arrays of the caller to read into: as arrays of NumPy, and no two of them over the same memory.
+
+Several threads write to them at the same time, so what they share would become a
+mixture. Extents in memory decide for contiguous arrays, exactly; those that interleave
+are compared element by element, with NumPy's bound on that.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import InputError, escape
+from tensorglot.providers import provided
+
+__all__ = ["output_arrays", "shares_memory"]
+
+_MOST_WORK = 100_000
+"""Steps that NumPy may take to find out whether two strided arrays have an element in common."""
+
+
+def output_arrays(out: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """The arrays, by name; tensors of PyTorch as arrays over their memory."""
+    torch = sys.modules.get("torch")
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, value in out.items():
+        if torch is not None and isinstance(value, torch.Tensor):
+            value = provided("bridges.torch_out")(name, value)
+        if not isinstance(value, np.ndarray):
+            raise InputError(
+                f"out is an array or a tensor of PyTorch, not {type(value).__name__}", rule="out.array", tensor=name
+            )
+        arrays[name] = value
+    _check_apart(arrays)
+    return arrays
+
+
+def _check_apart(arrays: Mapping[str, NDArray[Any]]) -> None:
+    extents = sorted((*_extent(array), name) for name, array in arrays.items() if array.size)
+    before: list[tuple[int, str]] = []
+    for low, high, name in extents:
+        before = [(end, other) for end, other in before if end > low]
+        if arrays[name].nbytes > high - low:
+            raise InputError("out has elements over the same memory", rule="out.overlap", tensor=name)
+        for _, other in before:
+            if shares_memory(arrays[name], arrays[other]):
+                raise InputError(
+                    f"the arrays of out for this tensor and for '{escape(other)}' share memory",
+                    rule="out.overlap",
+                    tensor=name,
+                )
+        before.append((high, name))
+
+
+def _extent(array: NDArray[Any]) -> tuple[int, int]:
+    """The addresses of the first byte and of the one behind the last."""
+    low = high = int(array.__array_interface__["data"][0])
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        if stride > 0:
+            high += (size - 1) * stride
+        else:
+            low += (size - 1) * stride
+    return low, high + array.itemsize
+
+
+def shares_memory(one: NDArray[Any], two: NDArray[Any]) -> bool:
+    """Two arrays whose extents overlap have an element in common; also if that is too hard to tell."""
+    if one.flags.forc and two.flags.forc:
+        return True
+    try:
+        return np.shares_memory(one, two, max_work=_MOST_WORK)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True

@@ -1,0 +1,68 @@
+"""How far a verb has come: told to a function of the caller, or drawn as a bar on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TypeAlias
+
+from tensorglot.errors import InputError
+from tensorglot.model.tensor import human_nbytes
+
+__all__ = ["Progress", "bar", "shown"]
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the bytes done so far and the bytes in all."""
+
+
+@contextmanager
+def shown(progress: Progress | bool | None, what: str) -> Iterator[Progress | None]:
+    """What a verb calls: the caller's function, a bar for True, nothing otherwise."""
+    if progress is True:
+        with bar(what) as drawn:
+            yield drawn
+    elif progress is None or progress is False:
+        yield None
+    elif callable(progress):
+        yield progress
+    else:
+        raise InputError(f"progress is a function or True, not {type(progress).__name__}", rule="progress.kind")
+
+
+@contextmanager
+def bar(what: str, unit: str = "bytes") -> Iterator[Progress]:
+    """A bar to call with the units done and the units in all.
+
+    It is there from the first call on: what fails before shows only its error.
+    """
+    with ExitStack() as stack:
+        update: Progress | None = None
+
+        def progress(done: int, total: int) -> None:
+            nonlocal update
+            if update is None:
+                update = _started(stack, what, unit)
+            update(done, total)
+
+        yield progress
+
+
+def _started(stack: ExitStack, what: str, unit: str) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn(what), BarColumn(), TextColumn("{task.fields[amount]}"), TimeRemainingColumn()
+    drawn = stack.enter_context(Progress(*columns, console=Console(file=sys.stderr), transient=True))
+    task = drawn.add_task(what, total=None, amount="")
+    begun = time.monotonic()
+
+    def update(done: int, total: int) -> None:
+        amount = f"{done:,} of {total:,} {unit}"
+        if unit == "bytes":
+            rate = done / max(time.monotonic() - begun, 1e-3)
+            amount = f"{human_nbytes(done)} of {human_nbytes(total)}, {human_nbytes(rate)}/s"
+        drawn.update(task, completed=done, total=total, amount=amount)
+
+    return update

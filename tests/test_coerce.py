@@ -1,0 +1,249 @@
+"""One door: every kind of value gives the same tensor, or the same refusal, in every verb."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from peers import needs
+
+MATRIX = np.arange(6, dtype="float32").reshape(2, 3)
+FLAT = np.array([1.5, -2.0, 3.25], "float32")
+RAGGED = [[1, 2], [3]]
+
+
+class ArrayLike:
+    """Only `__array__`."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(MATRIX, dtype)
+
+
+class Exporter:
+    """Only DLPack."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return MATRIX.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+def library(name: str, make: Callable[[Any], Any]) -> Callable[[], Any]:
+    return lambda: make(needs(name))
+
+
+def pymongo_vector(kind: str) -> Any:
+    binary = needs("bson.binary")
+    if kind == "BinaryVector":
+        return binary.BinaryVector(FLAT.tolist(), binary.BinaryVectorDtype.FLOAT32)
+    return binary.Binary(tg.bson.encode(FLAT), 9)
+
+
+VALUES: dict[str, tuple[Callable[[], Any], str, Any]] = {
+    "array": (lambda: MATRIX, "2 * 3 * float32", MATRIX.tolist()),
+    "Fortran order": (lambda: np.asfortranarray(MATRIX), "2 * 3 * float32", MATRIX.tolist()),
+    "big-endian": (lambda: MATRIX.astype(">f4"), "2 * 3 * float32", MATRIX.tolist()),
+    "bfloat16": (lambda: MATRIX.astype(ml_dtypes.bfloat16), "2 * 3 * bfloat16", MATRIX.tolist()),
+    "int4": (lambda: np.array([1, -2, 3], ml_dtypes.int4), "3 * int4", [1, -2, 3]),
+    "matrix, a subclass": (lambda: MATRIX.view(np.matrix), "2 * 3 * float32", MATRIX.tolist()),
+    "scalar": (lambda: np.float32(2), "float32", 2.0),
+    "mask that hides nothing": (lambda: np.ma.array([1, 2]), "2 * int64", [1, 2]),
+    "masked": (lambda: np.ma.array([1, 2], mask=[True, False]), "2 * ?int64", [None, 2]),
+    "records": (lambda: np.array([(1, 2.5)], [("a", "i4"), ("b", "f8")]), "1 * {a: int32, b: float64}",
+                [{"a": 1, "b": 2.5}]),
+    "fixed texts": (lambda: np.array(["ab", "c"]), "2 * fixed_string[2, 'utf32']", ["ab", "c"]),
+    "objects": (lambda: np.array([[1, 2], [3]], object), "2 * var * int64", RAGGED),
+    "__array__": (ArrayLike, "2 * 3 * float32", MATRIX.tolist()),
+    "__dlpack__": (Exporter, "2 * 3 * float32", MATRIX.tolist()),
+    "array.array": (lambda: array.array("f", FLAT.tolist()), "3 * float32", FLAT.tolist()),
+    "memoryview": (lambda: memoryview(MATRIX), "2 * 3 * float32", MATRIX.tolist()),
+    "ctypes": (lambda: (ctypes.c_int16 * 2)(1, -1), "2 * int16", [1, -1]),
+    "Tensor": (lambda: tg.dynd.array(MATRIX), "2 * 3 * float32", MATRIX.tolist()),
+    "nested Tensor": (lambda: tg.dynd.array(RAGGED), "2 * var * int64", RAGGED),
+    "torch": (library("torch", lambda torch: torch.tensor(MATRIX.tolist())), "2 * 3 * float32", MATRIX.tolist()),
+    "torch, bfloat16, transposed": (
+        library("torch", lambda torch: torch.tensor([[1.0, 2.0]], dtype=torch.bfloat16).T), "2 * 1 * bfloat16",
+        [[1.0], [2.0]],
+    ),
+    "torch parameter": (
+        library("torch", lambda torch: torch.nn.Parameter(torch.ones(2))), "2 * float32", [1.0, 1.0]
+    ),
+    "jax": (library("jax", lambda jax: jax.numpy.asarray(MATRIX)), "2 * 3 * float32", MATRIX.tolist()),
+    "awkward": (library("awkward", lambda ak: ak.Array(RAGGED)), "2 * var * int64", RAGGED),
+    "awkward, missing": (library("awkward", lambda ak: ak.Array([1, None])), "2 * ?int64", [1, None]),
+    "Arrow": (library("pyarrow", lambda pa: pa.array(RAGGED)), "2 * var * int64", RAGGED),
+    "Arrow, nulls": (library("pyarrow", lambda pa: pa.array([1.5, None])), "2 * ?float64", [1.5, None]),
+    "Arrow table": (
+        library("pyarrow", lambda pa: pa.table({"a": [1, 2], "b": ["x", "y"]})), "2 * {a: int64, b: string}",
+        [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}],
+    ),
+    "SciPy": (
+        library("scipy.sparse", lambda sparse: sparse.csr_array(np.eye(2, dtype="float32"))), "2 * 2 * float32",
+        [[1.0, 0.0], [0.0, 1.0]],
+    ),
+    "SciPy, a dict of keys": (
+        library("scipy.sparse", lambda sparse: sparse.dok_array(np.eye(2, dtype="float32"))), "2 * 2 * float32",
+        [[1.0, 0.0], [0.0, 1.0]],
+    ),
+    "pandas": (library("pandas", lambda pd: pd.Series([1.5, 2.5])), "2 * float64", [1.5, 2.5]),
+    "pandas, nullable": (
+        library("pandas", lambda pd: pd.Series([1, None], dtype="Int32")), "2 * ?int32", [1, None]
+    ),
+    "pandas, texts": (library("pandas", lambda pd: pd.Series(["a", "bc"])), "2 * string", ["a", "bc"]),
+    "polars": (library("polars", lambda pl: pl.Series([1, None, 3])), "3 * ?int64", [1, None, 3]),
+    "polars, lists": (library("polars", lambda pl: pl.Series(RAGGED)), "2 * var * int64", RAGGED),
+    "Vector": (lambda: tg.bson.Vector(FLAT), "3 * float32", FLAT.tolist()),
+    "Vector of bits": (lambda: tg.bson.Vector([True, False, True]), "3 * bool", [True, False, True]),
+    "pymongo's BinaryVector": (lambda: pymongo_vector("BinaryVector"), "3 * float32", FLAT.tolist()),
+    "pymongo's Binary": (lambda: pymongo_vector("Binary"), "3 * float32", FLAT.tolist()),
+    "int": (lambda: 3, "int64", 3),
+    "bool": (lambda: True, "bool", True),
+    "complex": (lambda: 1 + 2j, "complex[float64]", 1 + 2j),
+    "text": (lambda: "grüß", "string", "grüß"),
+    "bytes": (lambda: b"\0\1", "bytes", b"\0\1"),
+    "nothing": (lambda: None, "void", None),
+    "list": (lambda: [[1, 2], [3, 4]], "2 * 2 * int64", [[1, 2], [3, 4]]),
+    "ragged list": (lambda: RAGGED, "2 * var * int64", RAGGED),
+    "list with None": (lambda: [1.5, None], "2 * ?float64", [1.5, None]),
+    "tuple": (lambda: (1, "a"), "(int64, string)", (1, "a")),
+    "empty list": (list, "0 * void", []),
+}  # fmt: skip
+
+
+def by_save(value: Any, folder: Path) -> str:
+    tg.save(folder / "saved.zt", {"x": value})
+    with tg.open(folder / "saved.zt") as archive:
+        return archive["x"].cid()
+
+
+def by_dumps(value: Any, folder: Path) -> str:
+    return tg.open(tg.dumps({"x": value}, format="ztensor"))["x"].cid()
+
+
+def by_writer(value: Any, folder: Path) -> str:
+    with tg.Writer(folder / "written.zt") as out:
+        out.add("x", value)
+    with tg.open(folder / "written.zt") as archive:
+        return archive["x"].cid()
+
+
+def by_convert(value: Any, folder: Path) -> str:
+    tg.convert({"x": value}, folder / "converted.zt")
+    return tg.identify(folder / "converted.zt").tensors["x"]
+
+
+def by_dump(value: Any, folder: Path) -> str:
+    with (folder / "dumped").open("wb") as stream:
+        tg.dynd.dump(value, stream)
+    return tg.dynd.deserialize((folder / "dumped").read_bytes(), tg.dynd.typeof(value)).cid()
+
+
+WAYS: dict[str, Callable[[Any, Path], str]] = {
+    "array": lambda value, _: tg.dynd.array(value).cid(),
+    "array of its type": lambda value, _: tg.dynd.array(value, tg.dynd.typeof(value)).cid(),
+    "serialize": lambda value, _: tg.dynd.deserialize(tg.dynd.serialize(value), tg.dynd.typeof(value)).cid(),
+    "pack": lambda value, _: tg.dynd.unpack(tg.dynd.pack(value)).cid(),
+    "to_cbor": lambda value, _: tg.dynd.from_cbor(tg.dynd.to_cbor(value)).cid(),
+    "dump": by_dump,
+    "save": by_save,
+    "dumps": by_dumps,
+    "Writer": by_writer,
+    "convert": by_convert,
+    "identify": lambda value, _: tg.identify({"x": value}).tensors["x"],
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_every_verb_makes_the_same_tensor(kind: str, tmp_path: Path) -> None:
+    make, text, expected = VALUES[kind]
+    value = make()
+    tensor = tg.dynd.array(value)
+    assert (str(tg.dynd.typeof(value)), str(tensor.type), tensor.tolist()) == (text, text, expected)
+    cids = {way: run(value, tmp_path) for way, run in WAYS.items()}
+    assert set(cids.values()) == {tensor.cid()}, cids
+    assert tg.diff({"x": value}, {"x": tensor}).same
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "an object": (object, "dynd.infer"),
+    "objects": (lambda: np.array([object()]), "dynd.infer"),
+    "unlike values": (lambda: [1, "a"], "dynd.infer"),
+    "a bool that is 2": (lambda: np.array([2], np.uint8).view(np.bool_), "values.bool"),
+    "a lone surrogate": (lambda: "\ud800", "dynd.utf8"),
+    "a sparse tensor of torch": (
+        library("torch", lambda torch: torch.eye(2).to_sparse()), "torch.layout"
+    ),
+    "a tensor without values": (library("torch", lambda torch: torch.zeros(2, device="meta")), "torch.meta"),
+    "a union of awkward": (library("awkward", lambda ak: ak.Array([1, "a"])), "dynd.awkward"),
+    "an array that raises": (lambda: type("Broken", (), {"__array__": lambda *_: 1 / 0})(), "coerce.value"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("way", WAYS)
+def test_every_verb_refuses_the_same(kind: str, way: str, tmp_path: Path) -> None:
+    make, rule = REFUSED[kind]
+    value = make()
+    with pytest.raises((tg.InputError, tg.UnsupportedError)) as caught:
+        WAYS[way](value, tmp_path)
+    assert caught.value.rule == rule
+    if way in ("save", "dumps", "Writer", "convert", "identify"):
+        assert caught.value.tensor == "x"
+    assert not [path.name for path in tmp_path.iterdir() if path.name != "dumped"]
+
+
+@pytest.mark.parametrize("kind", ["masked", "Arrow, nulls", "ragged list", "text", "records"])
+def test_what_a_container_has_no_place_for_is_refused_by_name(kind: str) -> None:
+    value = VALUES[kind][0]()
+    with pytest.raises(tg.UnsupportedError, match="safetensors cannot hold") as caught:
+        tg.dumps({"x": value}, format="safetensors")
+    assert (caught.value.rule, caught.value.tensor) == ("save.layout", "x")
+
+
+def test_a_dict_of_arrays_is_flattened_on_request() -> None:
+    nested = {"model": {"w": MATRIX, "deep": {"b": FLAT}}, "step": np.int64(3)}
+    with pytest.raises(tg.InputError, match=r"tg\.flatten") as caught:
+        tg.dumps(nested, format="bintensors")
+    assert (caught.value.rule, caught.value.tensor) == ("save.mapping", "model")
+    flat = tg.flatten(nested)
+    assert list(flat) == ["model.w", "model.deep.b", "step"]
+    assert list(tg.flatten(nested, "/")) == ["model/w", "model/deep/b", "step"]
+    assert tg.loads(tg.dumps(flat, format="bintensors"))["model.deep.b"].tolist() == FLAT.tolist()
+    with pytest.raises(tg.InputError, match=r"would be called 'a\.b'"):
+        tg.flatten({"a": {"b": 1}, "a.b": 2})
+
+
+SHARED = np.zeros(5000, "float32")
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"a": SHARED, "b": SHARED},
+        {"a": SHARED, "b": SHARED[:]},
+        {"a": FLAT, "b": FLAT},
+        {"a": tg.dynd.array(SHARED), "b": SHARED.view()},
+    ],
+    ids=["one object", "two views", "one small object", "a tensor and a view"],
+)
+def test_arrays_that_share_memory_are_stored_once_or_with_a_word(tensors: dict[str, Any]) -> None:
+    for format in ("ztensor@0.1", "ztensor@2"):
+        a, b = (tensor.offset for tensor in tg.open(tg.dumps(tensors, format=format)).values())
+        assert a == b
+    for format in ("bintensors", "safetensors", "npz"):
+        with pytest.warns(tg.LossWarning, match=f"'b' shares its memory with 'a': {format} has no ties"):
+            tg.dumps(tensors, format=format)
+
+
+def test_neighbours_in_memory_do_not_share_it() -> None:
+    whole = np.zeros(10_000, "float32")
+    tg.dumps({"a": whole[:5000], "b": whole[5000:], "c": whole[:5000].copy()}, format="bintensors")
