@@ -124,7 +124,7 @@ def bson_walk_calls() -> Iterator[Call]:
             )  # fmt: skip
         for room, depth in ((100, 50), (2, 50), (100, 2)):
             yield "vectors", lambda data=data, size=size, room=room, depth=depth: (
-                data, 0, size, *np.zeros((2, depth), np.int64), {}, 7, *np.zeros((4, room), np.int64),
+                data, 0, size, *np.zeros((3, depth), np.int64), {}, 60, 7, *np.zeros((4, room), np.int64),
             )  # fmt: skip
         for room in (1, 8):
             yield "numbers", lambda data=data, size=size, room=room: (
@@ -212,7 +212,7 @@ def zstd_blocks_calls() -> Iterator[Call]:
 CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "bintensors": (bintensors_calls, 19),
     "bson_rows": (bson_rows_calls, 4),
-    "bson_walk": (bson_walk_calls, 10),
+    "bson_walk": (bson_walk_calls, 20),
     "gather": (gather_calls, 2),
     "names": (names_calls, 4),
     "safetensors": (safetensors_calls, 18),
