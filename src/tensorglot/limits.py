@@ -10,18 +10,20 @@ from dataclasses import dataclass, fields
 
 from tensorglot.errors import InputError
 
-__all__ = ["DEFAULT", "TENSORS_MAX", "Limits", "as_limits"]
+__all__ = ["DEFAULT", "HEADER_NBYTES_MAX", "TENSORS_MAX", "Limits", "as_limits"]
+
+HEADER_NBYTES_MAX = 100_000_000
 
 TENSORS_MAX = 1 << 20
-"""Of a format that has no number of its own."""
+"""Both of a format that has no number of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds for reading; `Limits(rank=300)` raises one of them."""
 
-    header_nbytes: int = 100_000_000
-    """The header, index or manifest of a file."""
+    header_nbytes: int | None = None
+    """The header, index or manifest of a file. None stands for the format's own: 100,000,000, and 2**30 in zTensor."""
     tensors: int | None = None
     """Tensors in a file. None stands for the format's own: 2**20, and 1,388,888 in BinTensors."""
     rank: int = 64
@@ -46,10 +48,13 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             bound = getattr(self, field.name)
-            if field.name == "tensors" and bound is None:
+            if field.name in ("header_nbytes", "tensors") and bound is None:
                 continue
             if not isinstance(bound, int) or not 0 <= bound < 1 << 63:
                 raise InputError(f"{field.name} is a number from 0 to 2**63 - 1, not {bound!r}", rule="limits.number")
+
+    def header_or(self, default: int = HEADER_NBYTES_MAX) -> int:
+        return default if self.header_nbytes is None else self.header_nbytes
 
     def tensors_or(self, default: int = TENSORS_MAX) -> int:
         return default if self.tensors is None else self.tensors

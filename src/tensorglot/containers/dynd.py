@@ -176,7 +176,7 @@ def _length(source: Source, begin: int) -> tuple[int, int]:
 def _table(source: Source, begin: int, options: ReadOptions) -> tuple[list[Field], Spans]:
     """The third form: what its index says."""
     limits = options.limits
-    stream = Stream(_Reader(source, begin, limits.header_nbytes))
+    stream = Stream(_Reader(source, begin, limits.header_or()))
     try:
         value = decode(stream, _ROWS, limits)
     except FormatError as error:

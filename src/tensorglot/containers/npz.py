@@ -115,7 +115,7 @@ def read(source: Source, options: ReadOptions) -> Index:
         return source.read_bytes(offset, nbytes)
 
     members = ziparchive.scan(
-        fetch, source.size, rule="npz", max_members=limits.tensors_or(), max_directory=limits.header_nbytes
+        fetch, source.size, rule="npz", max_members=limits.tensors_or(), max_directory=limits.header_or()
     )
     window = ziparchive.Window(fetch, source.size)
     builder = IndexBuilder(limits, "npz")

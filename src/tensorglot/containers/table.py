@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from tensorglot.arguments import as_path
 from tensorglot.errors import FormatError, InputError, UnsupportedError
-from tensorglot.limits import DEFAULT, TENSORS_MAX, Limits
+from tensorglot.limits import DEFAULT, HEADER_NBYTES_MAX, TENSORS_MAX, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
@@ -102,6 +102,7 @@ class Container:
     keeps: Callable[[str, str], bool] | None = None
     """Whether a version can hold elements of a type that we do not know, under the name that a file gives it."""
     tensors_max: int = TENSORS_MAX
+    header_nbytes_max: int = HEADER_NBYTES_MAX
     """So many a reader takes by default."""
 
 
@@ -345,10 +346,9 @@ def for_target(target: object, format: str | None) -> tuple[Format, str]:
 
 def check_header(nbytes: int, format: str) -> None:
     """Refuses to write a header, index or manifest that a reader would refuse by default."""
-    if nbytes > DEFAULT.header_nbytes:
-        raise UnsupportedError(
-            f"a header of {nbytes} bytes; a reader takes {DEFAULT.header_nbytes}", rule=f"{format}.write.header"
-        )
+    most = DEFAULT.header_or(_BY_NAME[format].container.header_nbytes_max)
+    if nbytes > most:
+        raise UnsupportedError(f"a header of {nbytes} bytes; a reader takes {most}", rule=f"{format}.write.header")
 
 
 def detect(source: Source, path: str | None) -> Format:

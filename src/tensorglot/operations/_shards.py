@@ -128,7 +128,7 @@ def _open_shard(path: Path, open_file: Callable[[Path], Archive]) -> Archive:
 def _read_index(path: Path, limits: Limits) -> Shards:
     source = FileSource(path)
     try:
-        if source.size > limits.header_nbytes:
+        if source.size > limits.header_or():
             raise LimitError(
                 f"an index of {source.size} bytes is beyond Limits.header_nbytes", rule="shards.limit.index"
             )

@@ -151,7 +151,7 @@ def read_sidecar(path: str | os.PathLike[str], limits: Limits) -> Sums | None:
             return None
         raise
     with closing(file), naming(place):
-        if file.size > limits.header_nbytes:
+        if file.size > limits.header_or():
             raise LimitError(f"a sidecar of {file.size} bytes is beyond Limits.header_nbytes", rule="sums.limit")
         return _parse(bytes(file.read(0, file.size)))
 

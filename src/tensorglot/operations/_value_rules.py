@@ -13,6 +13,7 @@ import numpy as np
 from tensorglot.errors import FormatError
 from tensorglot.model.payload import Encoded, as_bytes, buffers
 from tensorglot.model.tensor import Part, check_spare_bits
+from tensorglot.model.truth import stored_payload
 
 __all__ = ["check_bytes"]
 
@@ -25,7 +26,7 @@ def check_bytes(part: Part, tensor: str, seen: Callable[[int], None]) -> None:
         seen(part.nbytes)
         return
     last = b""
-    for piece in map(as_bytes, buffers(part.payload.chunks())):
+    for piece in map(as_bytes, buffers(stored_payload(part.payload).chunks())):
         if is_bool and len(piece) and int(np.frombuffer(piece, np.uint8).max()) > 1:
             raise FormatError("a bool byte is neither 0 nor 1", rule="values.bool", offset=part.offset, tensor=tensor)
         last = bytes(piece[-1:]) or last

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.errors import FormatError, InputError, LimitError, TruncatedError
-from tensorglot.kernels import cbor_check as kernel
+from tensorglot.kernels import cbor as kernel
 
 __all__ = [
     "DETERMINISTIC",
@@ -65,21 +65,6 @@ class Profile:
     """Tags that may occur; None is all of them. None is ever acted upon."""
     depth: int
     """Arrays, maps and tags inside one another."""
-
-    @property
-    def options(self) -> int:
-        """For the kernel."""
-        return (
-            kernel.INDEFINITE * self.indefinite
-            | kernel.LONG * self.long_heads
-            | kernel.SORTED * self.sorted_keys
-            | kernel.TEXT_KEYS * (self.keys == "text")
-            | kernel.ANY_KEYS * (self.keys == "any")
-            | kernel.SHORTEST * (self.floats == "shortest")
-            | kernel.DOUBLE * (self.floats == "double")
-            | kernel.FINITE * (not self.nonfinite)
-            | kernel.SIMPLE * self.simple
-        )
 
 
 LENIENT = Profile(
@@ -137,30 +122,30 @@ class Pairs:
     items: tuple[tuple[Value, Value], ...]
 
 
-_REFUSALS: dict[int, tuple[type[FormatError], str, str]] = {
-    kernel.ENDS: (TruncatedError, "cbor.ends", "an item ends after the bytes do"),
-    kernel.RESERVED: (FormatError, "cbor.reserved", "a head that CBOR reserves"),
-    kernel.LENGTH_FORM: (FormatError, "cbor.indefinite", "an indefinite length"),
-    kernel.HEAD_FORM: (FormatError, "cbor.shortest", "a head longer than needed"),
-    kernel.KEY_ORDER: (FormatError, "cbor.order", "a key before its predecessor"),
-    kernel.KEY_TWICE: (FormatError, "cbor.duplicate", "a key twice in one map"),
-    kernel.KEY_KIND: (FormatError, "cbor.key", "a key of a kind that is not allowed"),
-    kernel.TAG: (FormatError, "cbor.tag", "a tag"),
-    kernel.SIMPLE_VALUE: (FormatError, "cbor.simple", "a simple value beside false, true and null"),
-    kernel.FLOAT_FORM: (FormatError, "cbor.float", "a float in a form that is not allowed"),
-    kernel.NESTING: (LimitError, "cbor.depth", "nested too deep"),
-    kernel.UTF8: (FormatError, "cbor.utf8", "text that is not UTF-8"),
-    kernel.BREAK: (FormatError, "cbor.break", "a break where nothing can end"),
-    kernel.CHUNK: (FormatError, "cbor.chunk", "a chunk of another kind than its string"),
+_REFUSALS: dict[str, tuple[type[FormatError], str]] = {
+    "ends": (TruncatedError, "an item ends after the bytes do"),
+    "reserved": (FormatError, "a head that CBOR reserves"),
+    "indefinite": (FormatError, "an indefinite length"),
+    "shortest": (FormatError, "a head longer than needed"),
+    "order": (FormatError, "a key before its predecessor"),
+    "duplicate": (FormatError, "a key twice in one map"),
+    "key": (FormatError, "a key of a kind that is not allowed"),
+    "tag": (FormatError, "a tag that is not allowed"),
+    "simple": (FormatError, "a simple value beside false, true and null"),
+    "float": (FormatError, "a float in a form that is not allowed"),
+    "depth": (LimitError, "nested too deep"),
+    "utf8": (FormatError, "text that is not UTF-8"),
+    "break": (FormatError, "a break where nothing can end"),
+    "chunk": (FormatError, "a chunk of another kind than its string"),
 }
 
 
 def check(data: bytes, profile: Profile, *, base: int = 0) -> None:
     """Refuses bytes that are not exactly one item in the forms of the profile; `base` is where they stood."""
-    code, position = kernel.check(data, 0, len(data), profile.options, profile.depth, profile.tags)
-    if code != kernel.OK:
-        kind, rule, message = _REFUSALS[code]
-        raise kind(message, rule=rule, offset=base + position)
+    fault, position = kernel.check(data, 0, len(data), profile)
+    if fault:
+        kind, message = _REFUSALS[fault]
+        raise kind(message, rule=f"cbor.{fault}", offset=base + position)
     if position != len(data):
         raise FormatError("bytes after the item", rule="cbor.trailing", offset=base + position)
 
@@ -189,16 +174,8 @@ class Cursor:
 
     def _head(self) -> tuple[int, int, int | None]:
         """Major type, additional information, argument; the argument of an indefinite length is None."""
-        byte = self.data[self.pos]
-        self.pos += 1
-        info = byte & 31
-        if info < 24:
-            return byte >> 5, info, info
-        if info == 31:
-            return byte >> 5, info, None
-        width = 1 << (info - 24)
-        self.pos += width
-        return byte >> 5, info, int.from_bytes(self.data[self.pos - width : self.pos], "big")
+        major, info, argument, self.pos = kernel.head(self.data, self.pos)
+        return major, info, None if info == 31 else argument
 
     def uint(self, what: str) -> int:
         if self.major() != UINT:
@@ -234,6 +211,25 @@ class Cursor:
         if self.major() != MAP:
             raise self.wrong(f"'{what}' is not a map")
         return self._steps(self._head()[2])
+
+    def text_keys(self, what: str) -> Iterator[str]:
+        """The text keys of a map; the caller takes the value of each. Others are passed over with their values."""
+        for _ in self.map(what):
+            if self.major() == TEXT:
+                yield self.text("key")
+            else:
+                self.skip()
+                self.skip()
+
+    def fields(self, what: str, *, others: bool = False) -> dict[str, int]:
+        """Where the value of each key of a map begins. Keys are text, or `others` are passed over."""
+        if others:
+            return {key: self.skip()[0] for key in self.text_keys(what)}
+        fields = {}
+        for _ in self.map(what):
+            key = self.text("key")
+            fields[key] = self.skip()[0]
+        return fields
 
     def _steps(self, count: int | None) -> Iterator[int]:
         if count is not None:

@@ -87,7 +87,7 @@ class _Cursor(Fetched):
 
 
 def read_header(source: Source, limits: Limits) -> Header:
-    cursor = _Cursor(source.read, source.size, limits.header_nbytes, "gguf.header")
+    cursor = _Cursor(source.read, source.size, limits.header_or(), "gguf.header")
     if source.size < 24:
         raise TruncatedError("shorter than a header", rule="gguf.header.end", offset=0)
     if cursor.take(4) != b"GGUF":

@@ -77,12 +77,12 @@ def open_zip(source: Source, options: ReadOptions) -> Saved:
         return source.read_bytes(offset, nbytes)
 
     members = ziparchive.scan(
-        fetch, source.size, rule="pt", max_members=limits.tensors_or() + 16, max_directory=limits.header_nbytes
+        fetch, source.size, rule="pt", max_members=limits.tensors_or() + 16, max_directory=limits.header_or()
     )
     by_name = {member.name: member for member in members}
     folder = _folder(by_name)
     main = by_name[f"{folder}data.pkl"]
-    if main.nbytes > limits.header_nbytes:
+    if main.nbytes > limits.header_or():
         raise LimitError("a pickle beyond Limits.header_nbytes", rule="pt.limit.header", offset=main.begin)
     found: dict[str, Storage] = {}
     data = Fetched(source.read, main.end, main.nbytes, "pt.pickle", main.begin)
@@ -128,7 +128,7 @@ def _big_endian(source: Source, member: ziparchive.Member | None) -> bool:
 
 
 def open_legacy(source: Source, options: ReadOptions) -> Saved:
-    data = Fetched(source.read, source.size, options.limits.header_nbytes, "pt.pickle")
+    data = Fetched(source.read, source.size, options.limits.header_or(), "pt.pickle")
     found: dict[str, Storage] = {}
 
     def load(names: dict[str, Any]) -> Any:

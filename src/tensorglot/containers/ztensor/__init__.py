@@ -16,7 +16,15 @@ from typing import Any
 
 from tensorglot.containers.table import Container, ReadOptions, WriteOptions
 from tensorglot.containers.ztensor import edit, manifest, v01, v1, v2, write01, write2
-from tensorglot.containers.ztensor.constants import LOGICAL_2, MAGIC_01, MAGIC_1, MAGIC_2, NAMES_01, STORAGE_2
+from tensorglot.containers.ztensor.constants import (
+    INDEX_NBYTES,
+    LOGICAL_2,
+    MAGIC_01,
+    MAGIC_1,
+    MAGIC_2,
+    NAMES_01,
+    STORAGE_2,
+)
 from tensorglot.containers.ztensor.shards import ShardSource
 from tensorglot.errors import FormatError, InputError, TruncatedError
 from tensorglot.model.archive import Archive
@@ -103,4 +111,5 @@ CONTAINER = Container(
     content_digest=content_digest,
     dtypes_in=dtypes_in,
     keeps=keeps,
+    header_nbytes_max=INDEX_NBYTES,
 )

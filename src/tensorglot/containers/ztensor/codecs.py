@@ -15,11 +15,7 @@ from tensorglot.wire import zstd
 from tensorglot.wire.seektable import read_seek_table
 from tensorglot.wire.zstd import Frame
 
-__all__ = ["EXPANSION", "TOO_SMALL", "Opaque", "SeekableZstd", "Zstd"]
-
-EXPANSION = 1 << 15
-"""No byte of zstd becomes more than this many: a run of 128 KiB takes four."""
-TOO_SMALL = "a blob that cannot hold as much as dtype and shape ask for"
+__all__ = ["Opaque", "SeekableZstd", "Zstd"]
 
 _REMEMBERED = 64
 _OVERHEAD_NBYTES = 64 << 10

@@ -1,4 +1,4 @@
-"""The words of zTensor: magic numbers, and the names of element types and encodings in each version."""
+"""The constants of zTensor: magic numbers, and the names of element types and encodings in each version."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ __all__ = [
     "CANONICAL_ALIGNMENT",
     "FOOTER_2",
     "FOOTER_FORM",
+    "INDEX_NBYTES",
     "IN_PART",
     "LOGICAL_2",
     "MAGIC_01",
@@ -27,6 +28,9 @@ __all__ = [
 MAGIC_01 = b"ZTEN0001"
 MAGIC_1 = b"ZTEN1000"
 MAGIC_2 = b"\x89ZT2\r\n\x1a\n"
+
+INDEX_NBYTES = 1 << 30
+"""The largest manifest of version 2, and so the largest index that we read and write by default in all of them."""
 
 ALIGNMENT_01 = 64
 """Also of 1.x."""

@@ -1,115 +1,76 @@
-"""One entry of a 0.1 index, whatever its form: the reader that knows every rule of §4.
+"""The entries of a 0.1 index (§4 of the document) as rows, each a dense tensor for now.
 
-The kernel reads the entries of the common form; all others come here, the unlawful
-ones to be refused by name.
+Unknown words are no error (§8): such a tensor is listed, and its bytes can be copied.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+import numpy as np
 
-from tensorglot.errors import FormatError, LimitError
-from tensorglot.limits import Limits
+from tensorglot.containers.ztensor.catalogue import OPAQUE, RAW, ZSTD, Catalogue
+from tensorglot.containers.ztensor.constants import NAMES_01
+from tensorglot.containers.ztensor.rules import refuse_row
+from tensorglot.containers.ztensor.scan import Field, Record, positions, scan
+from tensorglot.kernels import cbor as kernel
+from tensorglot.model.dtypes import BY_NAME, TABLE
+from tensorglot.model.index import UNKNOWN
 from tensorglot.wire.cbor import Cursor
 
-__all__ = ["KNOWN", "SIZE_END", "Entry", "read_entry", "read_shape"]
+__all__ = ["KNOWN", "read_entries"]
 
-KNOWN = frozenset(("name", "offset", "size", "dtype", "shape", "encoding", "data_endianness", "checksum"))
+_ENTRY = Record(
+    "entry",
+    Field("name", "name", required=True),
+    Field("offset", "uint", required=True),
+    Field("size", "uint", required=True),
+    Field("dtype", "word", NAMES_01, required=True),
+    Field("layout", "silent", ("dense",)),
+    Field("shape", "shape", required=True),
+    Field("encoding", "word", ("raw", "zstd"), required=True),
+    Field("data_endianness", "word", ("little", "big")),
+    Field("checksum", "text"),
+    Field("part_of", "mark"),
+    named=False,
+    text_keys=True,
+)
+_ENCODINGS = np.full(256, OPAQUE, np.uint8)
+_ENCODINGS[1:3] = RAW, ZSTD
+_BIG = 2
+_DTYPES = np.full(256, UNKNOWN, np.uint8)
+_DTYPES[1 : 1 + len(NAMES_01)] = [BY_NAME[name].code for name in NAMES_01]
+
+KNOWN = frozenset(field.key for field in _ENTRY.fields if field.kind not in ("silent", "mark"))
 """Fields of the document. `layout` is one of somebody's own."""
 
-SIZE_END = 1 << 63
+
+_WIDE = np.array([dtype.bits > 8 for dtype in TABLE] + [True] * (256 - len(TABLE)))
+"""Elements that have a byte order, by our code; of those that we do not know the bytes are copied with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What an entry says."""
-
-    name: str
-    offset: int
-    size: int
-    dtype: str
-    shape: tuple[int, ...]
-    encoding: str
-    endianness: str | None
-    checksum: str | None
-    custom: dict[str, int]
-    """Where the value of each field beside the known ones begins."""
-
-    @property
-    def count(self) -> int:
-        """Elements."""
-        return math.prod(self.shape)
-
-
-def read_entry(index: bytes, begin: int, limits: Limits, base: int) -> Entry:
-    """The entry at `begin` of a checked index, which stands at `base` of the file."""
-    cursor = Cursor(index, base=base, pos=begin, rule="ztensor.entry.kind")
-    numbers: dict[str, int] = {}
-    texts: dict[str, str] = {}
-    custom: dict[str, int] = {}
-    shape: tuple[int, ...] | None = None
-    for _ in cursor.map("entry"):
-        key = cursor.text("key")
-        if key in ("offset", "size"):
-            numbers[key] = cursor.uint(key)
-        elif key == "shape":
-            shape = read_shape(cursor, limits)
-        elif key in KNOWN:
-            texts[key] = cursor.text(key)
-        else:
-            custom[key] = cursor.skip()[0]
-    for key in ("name", "offset", "size", "dtype", "shape", "encoding"):
-        if key not in texts and key not in numbers and not (key == "shape" and shape is not None):
-            raise FormatError(
-                f"an entry without '{key}'",
-                rule="ztensor.entry.missing",
-                offset=base + begin,
-                tensor=texts.get("name"),
-            )
-    entry = Entry(
-        texts["name"],
-        numbers["offset"],
-        numbers["size"],
-        texts["dtype"],
-        shape or (),
-        texts["encoding"],
-        texts.get("data_endianness"),
-        texts.get("checksum"),
-        custom,
+def read_entries(cursor: Cursor, count: int) -> tuple[Catalogue, list[int]]:
+    """`count` entries from the cursor on, and the rows that say that they are parts of a tensor."""
+    found = scan(cursor, count, _ENTRY)
+    columns = found.records
+    dtypes, encodings = _DTYPES[columns.code("dtype")], _ENCODINGS[columns.code("encoding")]
+    unknown, byte_orders = dtypes == UNKNOWN, columns.code("data_endianness")
+    encodings[unknown & (encodings == ZSTD)] = OPAQUE
+    catalogue = Catalogue.of(
+        found,
+        attributes=positions(np.where(columns.flags & kernel.CUSTOM, columns.places, 0)),
+        dtypes=dtypes,
+        begins=columns.number("offset"),
+        sizes=columns.number("size"),
+        encodings=encodings,
+        nbytes=np.full(count, -1, np.int64),
+        checksums=columns.number("checksum"),
+        big_endian=(byte_orders == _BIG) & (encodings == RAW) & _WIDE[dtypes],
+        unknown_dtypes=found.texts(columns, unknown, "dtype"),
+        unknown_encodings=found.texts(columns, encodings == OPAQUE, "encoding"),
     )
-    _check(entry, limits, base + begin)
-    return entry
-
-
-def read_shape(cursor: Cursor, limits: Limits) -> tuple[int, ...]:
-    """The dims of a tensor, their product below 2**63 whatever zeros are among them."""
-    begin = cursor.pos
-    dims: list[int] = []
-    for _ in cursor.array("shape"):
-        if len(dims) == limits.rank:
-            raise LimitError(
-                "more dimensions than Limits.rank allows", rule="ztensor.limit.rank", offset=cursor.base + begin
-            )
-        dims.append(cursor.uint("shape"))
-    if math.prod(size or 1 for size in dims) >= SIZE_END:
-        raise FormatError(
-            "the product of the dimensions passes 2**63", rule="ztensor.shape.product", offset=cursor.base + begin
-        )
-    return tuple(dims)
-
-
-def _check(entry: Entry, limits: Limits, offset: int) -> None:
-    if len(entry.name.encode()) > limits.name_nbytes:
-        raise LimitError(
-            "a name longer than Limits.name_nbytes allows", rule="ztensor.limit.name", offset=offset, tensor=entry.name
-        )
-    if entry.offset + entry.size >= SIZE_END:
-        raise FormatError("a blob beyond 2**63", rule="ztensor.blob.bounds", offset=offset, tensor=entry.name)
-    if entry.endianness not in (None, "little", "big"):
-        raise FormatError(
-            "data_endianness is neither little nor big",
-            rule="ztensor.entry.endianness",
-            offset=offset,
-            tensor=entry.name,
-        )
+    refuse_row(
+        catalogue,
+        byte_orders == kernel.UNKNOWN,
+        "ztensor.entry.endianness",
+        "data_endianness is neither little nor big",
+    )
+    return catalogue, np.flatnonzero(columns.flags & kernel.MARKED).tolist()

@@ -23,15 +23,11 @@ EAGER_NBYTES = 1 << 10
 
 
 class Texts(Sequence[str | None]):
-    """Texts at spans of some bytes, where a size of -1 is None, or given as they are."""
+    """Texts at positions of checked CBOR; 0 stands for None."""
 
-    def __init__(
-        self, data: bytes, begins: NDArray[np.int64], sizes: NDArray[np.int64], given: Mapping[int, str]
-    ) -> None:
+    def __init__(self, data: bytes, positions: NDArray[np.int64]) -> None:
         self._data = data
-        self._begins = begins
-        self._sizes = sizes
-        self._given = given
+        self._positions = positions
 
     @overload
     def __getitem__(self, index: int) -> str | None: ...
@@ -39,18 +35,12 @@ class Texts(Sequence[str | None]):
     def __getitem__(self, index: slice) -> Sequence[str | None]: ...
     def __getitem__(self, index: int | slice) -> str | Sequence[str | None] | None:
         if isinstance(index, slice):
-            spans = zip(self._begins[index].tolist(), self._sizes[index].tolist(), strict=True)
-            texts = [None if size < 0 else self._data[begin : begin + size].decode() for begin, size in spans]
-            if self._given:
-                texts = [self._given.get(i, text) for i, text in zip(range(len(self))[index], texts, strict=True)]
-            return texts
-        if index in self._given:
-            return self._given[index]
-        begin, size = int(self._begins[index]), int(self._sizes[index])
-        return None if size < 0 else self._data[begin : begin + size].decode()
+            return [self[i] for i in range(len(self))[index]]
+        position = int(self._positions[index])
+        return Cursor(self._data, pos=position).text("checksum") if position else None
 
     def __len__(self) -> int:
-        return len(self._begins)
+        return len(self._positions)
 
 
 class Attributes(Mapping[int, Mapping[str, Any]]):

@@ -19,179 +19,182 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from tensorglot.containers.ztensor.codecs import EXPANSION, TOO_SMALL, Opaque, Zstd
-from tensorglot.containers.ztensor.constants import NAMES_01
-from tensorglot.containers.ztensor.entries import SIZE_END, Entry, read_entry
-from tensorglot.containers.ztensor.splice import Object, Row
-from tensorglot.errors import FormatError, LimitError
-from tensorglot.limits import Limits
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.containers.ztensor.catalogue import RAW, Catalogue, splice_dims
+from tensorglot.containers.ztensor.codecs import Zstd
+from tensorglot.containers.ztensor.entries import read_entries
+from tensorglot.containers.ztensor.rules import SIZE_END, check_sizes, check_unique
+from tensorglot.errors import FormatError
 from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.index import Layout
-from tensorglot.model.layouts import MX, QUANT_GROUP, Piece, arrange
-from tensorglot.model.tensor import NESTED
-from tensorglot.wire.cbor import ARRAY, MAP, TEXT, UINT, Cursor
+from tensorglot.model.index import UNKNOWN, permuted
+from tensorglot.wire.cbor import ARRAY, TEXT, UINT, Cursor
 
-__all__ = ["METADATA", "gather_parts", "layout_attributes", "metadata_field", "parts_in", "row_of"]
+__all__ = ["METADATA", "gather_parts", "metadata_field", "rows_read_as_parts"]
 
-ATTRIBUTES_NBYTES = 64 << 10
-"""Of a quantized or nested tensor, whose attributes must be understood before it is listed."""
+V = TypeVar("V")
+
 METADATA = "__metadata__"
 """The name of an empty uint8 tensor whose field `metadata` is the file's."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """An entry that says that it is a part."""
+class _Whole:
+    """A tensor that rows say that they are the parts of."""
 
-    position: int
-    tensor: str
-    row: Row
+    name: str
+    rows: list[int]
+    parts: list[str]
+    shape: tuple[int, ...]
+    layout: str
+    attributes: int | None
+    """Where they begin."""
 
 
-def row_of(entry: Entry, position: int) -> Row:
-    """An odd entry as a row. Elements or encodings that we do not know stay as they are."""
-    known = entry.dtype in NAMES_01
-    dtype = BY_NAME[entry.dtype] if known else None
-    nbytes = dtype.nbytes(entry.count) if dtype is not None else entry.size
-    if nbytes >= SIZE_END:
-        raise FormatError("more bytes than 2**63", rule="ztensor.shape.product", offset=position, tensor=entry.name)
-    if entry.encoding == "raw":
-        codec: Zstd | Opaque | None = None
-        if entry.size != nbytes:
-            raise FormatError(
-                "the blob has not the size that dtype and shape ask for",
-                rule="ztensor.blob.size",
-                offset=position,
-                tensor=entry.name,
-            )
-    else:
-        codec = Zstd() if entry.encoding == "zstd" and known else Opaque(entry.encoding)
-        if isinstance(codec, Zstd) and nbytes // EXPANSION > entry.size:
-            raise FormatError(TOO_SMALL, rule="ztensor.blob.expansion", offset=position, tensor=entry.name)
-    return Row(
-        "data",
-        dtype,
-        entry.shape,
-        entry.offset,
-        entry.offset + entry.size,
-        codec,
-        nbytes,
-        entry.checksum,
-        entry.endianness == "big" and codec is None and (dtype is None or dtype.bits > 8),
-        None if known else entry.dtype,
+def gather_parts(catalogue: Catalogue, marked: list[int], hidden: list[int]) -> Catalogue:
+    """The tensors that rows make up, each at the place of its first part; without the hidden rows."""
+    wholes = _find_wholes(catalogue, marked)
+    if not wholes and not hidden:
+        return catalogue
+    firsts = np.arange(len(catalogue.places))
+    for whole in wholes:
+        firsts[whole.rows] = whole.rows[0]
+    order = np.argsort(firsts, kind="stable")
+    order = order[~np.isin(order, hidden)]
+    tensors, first_rows = np.unique(firsts[order], return_index=True)
+    gathered = _take(catalogue, order, tensors)
+    if not wholes:
+        return gathered
+    gathered.first_rows = np.append(first_rows, len(order))
+    at = np.searchsorted(tensors, [whole.rows[0] for whole in wholes]).tolist()
+    name_ends = len(gathered.data) + np.cumsum([len(whole.name.encode()) for whole in wholes])
+    gathered.data += b"".join(whole.name.encode() for whole in wholes)
+    gathered.name_ends[at] = name_ends
+    gathered.name_begins[at] = np.append(len(catalogue.data), name_ends[:-1])
+    for tensor, whole in zip(at, wholes, strict=True):
+        _describe(gathered, tensor, whole)
+    taken = tensors.copy()
+    taken[at] = -1
+    shapes = {tensor: whole.shape for tensor, whole in zip(at, wholes, strict=True)}
+    gathered.dims, gathered.dim_offsets = splice_dims(catalogue.dims, catalogue.dim_offsets, taken, shapes)
+    check_unique(gathered)
+    check_sizes(gathered)
+    return gathered
+
+
+def rows_read_as_parts(index: bytes) -> set[int]:
+    """Rows of an index that are read as parts; all that say so, where they would be parts that break a rule."""
+    cursor = Cursor(index)
+    catalogue, marked = read_entries(cursor, cursor.count("index"))
+    check_sizes(catalogue)
+    try:
+        gather_parts(catalogue, marked, []).to_index("ztensor@0.1", Zstd(), None)
+    except FormatError:
+        return set(marked)
+    return {row for whole in _find_wholes(catalogue, marked) for row in whole.rows}
+
+
+def metadata_field(catalogue: Catalogue) -> tuple[int, int] | None:
+    """The row that is no tensor but has the metadata of the file, and where they begin."""
+    row = catalogue.names.find(METADATA) if catalogue.attributes else None
+    if row not in catalogue.attributes or catalogue.encodings[row] != RAW:
+        return None
+    if catalogue.dtype(row) is not BY_NAME["uint8"] or catalogue.shape(row) != (0,):
+        return None
+    begin = Cursor(catalogue.data, pos=catalogue.attributes[row]).fields("entry").get("metadata")
+    return None if begin is None or not _has_text_keys(catalogue.data, begin) else (row, begin)
+
+
+def _find_wholes(catalogue: Catalogue, marked: list[int]) -> list[_Whole]:
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for row in marked:
+        fields = _fields(catalogue, row)
+        tensor, part = _text(catalogue, fields, "part_of"), _text(catalogue, fields, "part")
+        if tensor is not None and part is not None and catalogue.name(row) == f"{tensor}#{part}":
+            groups.setdefault(tensor, []).append((row, part))
+    found = (_whole(catalogue, name, rows) for name, rows in groups.items())
+    return [whole for whole in found if whole is not None]
+
+
+def _whole(catalogue: Catalogue, name: str, rows: list[tuple[int, str]]) -> _Whole | None:
+    """What the first part says; None where it does not fit together, and the entries are somebody else's."""
+    fields = _fields(catalogue, rows[0][0])
+    shape, attributes = _shape(catalogue, fields), fields.get("attributes")
+    layout = _text(catalogue, fields, "logical_layout") or _text(catalogue, fields, "layout")
+    if shape is None or layout is None or (attributes and not _has_text_keys(catalogue.data, attributes)):
+        return None
+    parts = [part for _, part in rows]
+    if layout == "dense" and parts != ["data"]:
+        return None
+    return _Whole(name, [row for row, _ in rows], parts, shape, layout, attributes)
+
+
+def _take(catalogue: Catalogue, order: NDArray[np.int64], tensors: NDArray[np.int64]) -> Catalogue:
+    """The rows in an order, and of what is known by tensor that of some of them."""
+    count = len(catalogue.places)
+    new_row, new_tensor = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    new_row[order], new_tensor[tensors] = np.arange(len(order)), np.arange(len(tensors))
+    dims, dim_offsets = permuted(catalogue.dims, catalogue.dim_offsets, tensors)
+
+    def moved(values: Mapping[int, V], to: NDArray[np.int64]) -> dict[int, V]:
+        return {int(to[old]): value for old, value in values.items() if to[old] >= 0}
+
+    by_row = ("row_places", "dtypes", "begins", "sizes", "encodings", "nbytes", "checksums", "big_endian")
+    by_tensor = ("name_begins", "name_ends", "places", "counts")
+    columns: dict[str, Any] = {name: getattr(catalogue, name)[order] for name in by_row}
+    columns |= {name: getattr(catalogue, name)[tensors] for name in by_tensor}
+    return replace(
+        catalogue,
+        **columns,
+        dims=dims,
+        dim_offsets=dim_offsets,
+        attributes=moved(catalogue.attributes, new_tensor),
+        unknown_dtypes=moved(catalogue.unknown_dtypes, new_row),
+        unknown_encodings=moved(catalogue.unknown_encodings, new_row),
     )
 
 
-def gather_parts(
-    index: bytes, entries: Mapping[int, Entry], rows: Mapping[int, Row], base: int
-) -> dict[int, Object | None]:
-    """The tensors that parts make up, each at the position of its first part, and None at the others."""
-    groups: dict[str, list[_Part]] = {}
-    for position, entry in entries.items():
-        part = _part(index, position, entry, rows[position])
-        if part is not None:
-            groups.setdefault(part.tensor, []).append(part)
-    found: dict[int, Object | None] = {}
-    for tensor, parts in groups.items():
-        whole = _tensor(tensor, parts, index, entries[parts[0].position], base)
-        if whole is not None:
-            found |= dict.fromkeys(part.position for part in parts)
-            found[parts[0].position] = whole
-    return found
+def _describe(gathered: Catalogue, tensor: int, whole: _Whole) -> None:
+    """What a tensor is, instead of its first part."""
+    gathered.counts[tensor] = min(math.prod(whole.shape), SIZE_END - 1)
+    gathered.attributes.pop(tensor, None)
+    if whole.attributes is not None:
+        gathered.attributes[tensor] = whole.attributes
+    if whole.layout != "dense":
+        gathered.layouts[tensor] = whole.layout
+    for row, part in zip(gathered.rows(tensor), whole.parts, strict=True):
+        if part != "data":
+            gathered.parts[row] = part
+        if gathered.dtype(row) is not BY_NAME["uint8"]:
+            continue
+        logical = _text(gathered, _fields(gathered, row), "logical_type")
+        if logical is not None:
+            gathered.dtypes[row] = BY_NAME[logical].code if logical in BY_NAME else UNKNOWN
+            if logical not in BY_NAME:
+                gathered.unknown_dtypes[row] = logical
 
 
-def parts_in(index: bytes) -> set[int]:
-    """Positions of the entries that are read as parts; all, where they would be parts that break a rule."""
-    cursor = Cursor(index)
-    begins = [cursor.skip()[0] for _ in range(cursor.count("index"))]
-    limits = Limits(rank=SIZE_END - 1, name_nbytes=SIZE_END - 1)
-    entries = {i: read_entry(index, begin, limits, 0) for i, begin in enumerate(begins)}
-    rows = {i: row_of(entry, begins[i]) for i, entry in entries.items()}
-    try:
-        return set(gather_parts(index, entries, rows, 0))
-    except FormatError:
-        return set(entries)
+def _fields(catalogue: Catalogue, row: int) -> dict[str, int]:
+    """Where the value of each field of an entry begins."""
+    return Cursor(catalogue.data, pos=int(catalogue.row_places[row])).fields("entry")
 
 
-def _text(index: bytes, entry: Entry, key: str) -> str | None:
+def _text(catalogue: Catalogue, fields: Mapping[str, int], key: str) -> str | None:
     """A field, if it is there and is text."""
-    begin = entry.custom.get(key)
-    return None if begin is None or index[begin] >> 5 != TEXT else Cursor(index, pos=begin).text(key)
+    begin = fields.get(key)
+    cursor = Cursor(catalogue.data, pos=begin or 0)
+    return cursor.text(key) if begin and cursor.major() == TEXT else None
 
 
-def _part(index: bytes, position: int, entry: Entry, row: Row) -> _Part | None:
-    tensor, part = _text(index, entry, "part_of"), _text(index, entry, "part")
-    if tensor is None or part is None or entry.name != f"{tensor}#{part}":
-        return None
-    logical = _text(index, entry, "logical_type")
-    if logical is not None and entry.dtype == "uint8":
-        dtype = BY_NAME.get(logical)
-        row = replace(row, dtype=dtype, unknown_dtype=None if dtype is not None else logical)
-    return _Part(position, tensor, replace(row, part=part))
-
-
-def _tensor(name: str, parts: list[_Part], index: bytes, first: Entry, base: int) -> Object | None:
-    shape = _shape(index, first)
-    layout = _text(index, first, "logical_layout") or _text(index, first, "layout")
-    if shape is None or layout is None or len({part.row.part for part in parts}) < len(parts):
-        return None
-    begin = first.custom.get("attributes")
-    if begin is not None and not has_text_keys(index, begin):
-        return None
-    offset = base + first.custom["part_of"]
-    if layout == "dense":
-        return _dense(name, parts, shape, begin, offset)
-    pieces = {part.row.part: Piece(part.row.dtype, _nbytes(part.row)) for part in parts}
-    attributes = layout_attributes(index, begin, layout, name, base)
-    arranged = arrange(layout, shape, pieces, attributes, name, offset)
-    rows = tuple(replace(part.row, shape=arranged.shapes[part.row.part]) for part in parts)
-    return Object(name, rows, Layout(layout, arranged.type), begin)
-
-
-def layout_attributes(data: bytes, begin: int | None, layout: str, tensor: str, base: int) -> dict[str, Any]:
-    """The attributes that decide how parts are arranged; those of other layouts stay unread until they are wanted."""
-    if begin is None or layout not in (QUANT_GROUP, MX, NESTED):
-        return {}
-    cursor = Cursor(data, pos=begin)
-    if cursor.skip()[1] - begin > ATTRIBUTES_NBYTES:
-        raise LimitError(
-            f"more than {ATTRIBUTES_NBYTES} bytes of attributes",
-            rule="ztensor.limit.attributes",
-            tensor=tensor,
-            offset=base + begin,
-        )
-    attributes: dict[str, Any] = Cursor(data, pos=begin).value()
-    return attributes
-
-
-def _dense(
-    name: str, parts: list[_Part], shape: tuple[int, ...], attributes_begin: int | None, offset: int
-) -> Object | None:
-    row = parts[0].row
-    if len(parts) > 1 or row.part != "data":
-        return None
-    if row.dtype is not None and row.dtype.nbytes(math.prod(shape)) != _nbytes(row):
-        raise FormatError(
-            "the blob has not the size that type and shape ask for",
-            rule="ztensor.blob.size",
-            tensor=name,
-            offset=offset,
-        )
-    return Object(name, (replace(row, shape=shape),), None, attributes_begin)
-
-
-def _nbytes(row: Row) -> int:
-    return row.end - row.begin if row.codec is None else row.nbytes
-
-
-def _shape(index: bytes, entry: Entry) -> tuple[int, ...] | None:
+def _shape(catalogue: Catalogue, fields: Mapping[str, int]) -> tuple[int, ...] | None:
     """The logical shape, if it is there and is one."""
-    begin = entry.custom.get("logical_shape")
-    if begin is None or index[begin] >> 5 != ARRAY:
+    begin = fields.get("logical_shape")
+    cursor = Cursor(catalogue.data, pos=begin or 0)
+    if begin is None or cursor.major() != ARRAY:
         return None
-    cursor = Cursor(index, pos=begin)
     dims = []
     for _ in cursor.array("logical_shape"):
         if cursor.major() != UINT:
@@ -200,26 +203,10 @@ def _shape(index: bytes, entry: Entry) -> tuple[int, ...] | None:
     return tuple(dims) if all(size < SIZE_END for size in dims) else None
 
 
-def metadata_field(index: bytes, entry: int) -> int | None:
-    """Where the field `metadata` of an entry begins, if it is a map with text keys."""
-    cursor = Cursor(index, pos=entry)
-    found = None
-    for _ in cursor.map("entry"):
-        key = cursor.text("key")
-        begin = cursor.skip()[0]
-        if key == "metadata":
-            found = begin
-    return found if found is not None and has_text_keys(index, found) else None
-
-
-def has_text_keys(data: bytes, begin: int) -> bool:
+def _has_text_keys(data: bytes, begin: int) -> bool:
     """Whether the item is a map whose keys are all text."""
-    if data[begin] >> 5 != MAP:
+    try:
+        Cursor(data, pos=begin).fields("map")
+    except FormatError:
         return False
-    cursor = Cursor(data, pos=begin)
-    for _ in cursor.map("map"):
-        if cursor.major() != TEXT:
-            return False
-        cursor.skip()
-        cursor.skip()
     return True

@@ -12,17 +12,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorglot.containers.ztensor.constants import FOOTER_2, MAGIC_2
-from tensorglot.containers.ztensor.entries import SIZE_END
-from tensorglot.containers.ztensor.objects import known_keys
+from tensorglot.containers.ztensor.lazy import Texts
+from tensorglot.containers.ztensor.rules import SIZE_END
+from tensorglot.containers.ztensor.scan import Field, Record, scan
 from tensorglot.errors import FormatError, InputError, IntegrityError, UnsupportedError
+from tensorglot.model.names import Names
 from tensorglot.model.payload import PIECE_NBYTES, Source
 from tensorglot.wire import checksums
-from tensorglot.wire.cbor import Cursor
+from tensorglot.wire.cbor import MAP, Cursor
 
 __all__ = ["Shard", "ShardSource", "check_shard_name", "read_shards"]
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
-_DIGEST = re.compile(r"[a-z0-9]+:[0-9a-f]+", re.ASCII)
+_SHARD = Record(
+    "shard",
+    Field("name", "name"),
+    Field("size", "uint", required=True),
+    Field("digest", "digest", required=True),
+    named=True,
+    text_keys=False,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +55,16 @@ def check_shard_name(name: str, offset: int) -> None:
 
 def read_shards(cursor: Cursor) -> dict[str, Shard]:
     """The shard table at the cursor."""
+    found = scan(cursor, cursor.count("shards", MAP), _SHARD)
+    names = Names(found.data, found.records.number("name"), found.records.number("name", 1))
+    digests = Texts(found.data, found.records.number("digest"))
     shards = {}
-    for _ in cursor.map("shards"):
-        at = cursor.base + cursor.pos
-        name = cursor.text("shard")
-        check_shard_name(name, at)
-        size = digest = None
-        for key in known_keys(cursor, "shard"):
-            if key == "size":
-                size = cursor.uint(key)
-            elif key == "digest":
-                digest = cursor.text(key)
-            else:
-                cursor.skip()
-        if size is None or digest is None:
-            raise FormatError("a shard without 'size' or 'digest'", rule="ztensor.entry.missing", offset=at)
-        if not len(MAGIC_2) + FOOTER_2 <= size < SIZE_END:
-            raise FormatError(f"a shard of {size} bytes", rule="ztensor.shard.size", offset=at)
-        if _DIGEST.fullmatch(digest) is None:
-            raise FormatError(
-                "a digest is an algorithm, a colon and lower-case hex", rule="ztensor.entry.digest", offset=at
-            )
-        shards[name] = Shard(name, size, digest)
+    for row, size in enumerate(found.records.number("size").tolist()):
+        offset = found.base + int(found.records.places[row])
+        check_shard_name(names[row], offset)
+        if not len(MAGIC_2) + FOOTER_2 <= size < SIZE_END - 1:
+            raise FormatError(f"a shard of {size} bytes", rule="ztensor.shard.size", offset=offset)
+        shards[names[row]] = Shard(names[row], size, digests[row] or "")
     return shards
 
 
@@ -82,7 +79,7 @@ class ShardSource:
         self._source: Source | None = None
         self._closed = False
 
-    def opened(self) -> Source:
+    def open(self) -> Source:
         """The file; refused where it is not the shard that the root describes."""
         if self._closed:
             raise InputError("the archive is closed", rule="archive.closed")
@@ -123,16 +120,16 @@ class ShardSource:
             raise IntegrityError(f"shard '{self.shard.name}' has another digest", rule="ztensor.shard.digest")
 
     def read(self, offset: int, nbytes: int) -> memoryview:
-        return self.opened().read(offset, nbytes)
+        return self.open().read(offset, nbytes)
 
     def read_into(self, offset: int, out: memoryview) -> None:
-        self.opened().read_into(offset, out)
+        self.open().read_into(offset, out)
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
-        return self.opened().read_bytes(offset, nbytes)
+        return self.open().read_bytes(offset, nbytes)
 
     def view(self, offset: int, nbytes: int) -> memoryview | None:
-        return self.opened().view(offset, nbytes)
+        return self.open().view(offset, nbytes)
 
     def close(self) -> None:
         self._closed = True

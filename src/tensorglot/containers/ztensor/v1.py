@@ -10,77 +10,87 @@ one. Digests cover the stored bytes.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-
 import numpy as np
 
 from tensorglot.containers.table import ReadOptions
-from tensorglot.containers.ztensor.blobs import Region, check_blobs
-from tensorglot.containers.ztensor.codecs import EXPANSION, TOO_SMALL, Opaque, Zstd
+from tensorglot.containers.ztensor.catalogue import OPAQUE, RAW, ZSTD, Catalogue
+from tensorglot.containers.ztensor.codecs import Zstd
 from tensorglot.containers.ztensor.constants import ALIGNMENT_01, MAGIC_1, NAMES_1
-from tensorglot.containers.ztensor.entries import SIZE_END, read_shape
 from tensorglot.containers.ztensor.lazy import metadata_at
-from tensorglot.containers.ztensor.splice import Object, Row, Scanned, splice, structural
-from tensorglot.errors import FormatError, LimitError, TruncatedError
+from tensorglot.containers.ztensor.rules import (
+    Region,
+    check_count,
+    check_dense,
+    check_index_nbytes,
+    check_names,
+    check_places,
+    check_products,
+    check_ranks,
+    check_sizes,
+    refuse_row,
+)
+from tensorglot.containers.ztensor.scan import Field, Record, Scanned, pass_attributes, positions, scan
+from tensorglot.errors import FormatError, TruncatedError
 from tensorglot.limits import Limits
-from tensorglot.model.index import Index, Layout
-from tensorglot.model.layouts import COO, CSR, LAYOUTS, Piece, arrange
+from tensorglot.model.index import UNKNOWN, Index
+from tensorglot.model.layouts import COO, CSR
 from tensorglot.model.payload import Source
 from tensorglot.wire import cbor
 
 __all__ = ["read"]
 
-_LAYOUTS = {"sparse_csr": CSR, "sparse_coo": COO}
+_DTYPES = tuple(NAMES_1)
+_OBJECT = Record(
+    "object",
+    Field("name", "name"),
+    Field("shape", "shape", required=True),
+    Field("format", "word", ("dense", "sparse_csr", "sparse_coo"), required=True),
+    Field("dtype", "word", _DTYPES),
+    Field("components", "parts", required=True),
+    Field("attributes", "attributes"),
+    named=True,
+    text_keys=True,
+)
 _INDICES = ("indices", "indptr", "coords")
 """Components that are uint64 where 1.0 gives no dtype of their own."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Component:
-    part: str
-    dtype: str
-    offset: int
-    length: int
-    decoded: int | None
-    encoding: str
-    digest: str | None
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Object:
-    name: str
-    shape: tuple[int, ...]
-    format: str
-    components: tuple[_Component, ...]
-    attributes_begin: int | None
+_COMPONENT = Record(
+    "component",
+    Field("role", "word", ("data", "values", *_INDICES)),
+    Field("dtype", "word", _DTYPES),
+    Field("offset", "uint", required=True),
+    Field("length", "uint", required=True),
+    Field("uncompressed_length", "uint", absent=-1),
+    Field("encoding", "word", ("raw", "zstd")),
+    Field("digest", "text"),
+    named=True,
+    text_keys=True,
+)
+_DENSE, _DATA = 1, 1
+_LAYOUTS = {"sparse_csr": CSR, "sparse_coo": COO}
+_ENCODINGS = np.full(256, OPAQUE, np.uint8)
+_ENCODINGS[:3] = RAW, RAW, ZSTD
+_CODES = np.full(256, UNKNOWN, np.uint8)
+_CODES[1 : 1 + len(_DTYPES)] = [dtype.code for dtype in NAMES_1.values()]
 
 
 def read(source: Source, options: ReadOptions) -> Index:
     limits = options.limits
     data, begin, footer = _manifest(source, limits)
     cbor.check(data, cbor.with_depth(cbor.LENIENT, limits.cbor_depth), base=begin)
-    version, objects, attributes_begin = _root(data, begin, footer, limits)
-    odd: dict[int, Object | None] = {i: _placed(thing) for i, thing in enumerate(objects)}
-    blobs = [(thing.name, part) for thing in objects for part in thing.components]
-    check_blobs(
-        np.array([part.offset for _, part in blobs], np.int64),
-        np.array([part.offset + part.length for _, part in blobs], np.int64),
-        Region(ALIGNMENT_01, ALIGNMENT_01, begin, source.size),
-        lambda i: (blobs[i][0], blobs[i][1].position),
-    )
-    index = splice(
-        Scanned.nothing(len(objects)),
-        odd,
-        Zstd(),
-        format=f"ztensor@{version}",
-        data=data,
-        metadata=metadata_at(data, attributes_begin),
-    )
-    if len(index.positions) < len(index.names):
-        raise FormatError("two objects of one name", rule="ztensor.name.duplicate", offset=begin)
-    return index
+    cursor = cbor.Cursor(data, base=begin, rule="ztensor.index.root")
+    fields = cursor.fields("manifest")
+    version = _version(cursor, fields, footer)
+    attributes = fields.get("attributes")
+    if attributes is not None:
+        cursor.pos = attributes
+        pass_attributes(cursor)
+    catalogue = _catalogue(_scan(cursor, fields, limits))
+    check_names(catalogue, limits)
+    check_ranks(catalogue, limits)
+    check_products(catalogue)
+    check_sizes(catalogue)
+    check_places(catalogue, Region(ALIGNMENT_01, ALIGNMENT_01, begin, source.size))
+    return catalogue.to_index(f"ztensor@{version}", Zstd(), metadata_at(data, attributes))
 
 
 def _manifest(source: Source, limits: Limits) -> tuple[bytes, int, bool]:
@@ -96,181 +106,66 @@ def _manifest(source: Source, limits: Limits) -> tuple[bytes, int, bool]:
         raise TruncatedError(
             f"a manifest of {nbytes} bytes in a file of {source.size}", rule="ztensor.index.size", offset=end
         )
-    if nbytes > limits.header_nbytes:
-        raise LimitError(
-            f"a manifest of {nbytes} bytes is beyond Limits.header_nbytes", rule="ztensor.limit.index", offset=end
-        )
+    check_index_nbytes(nbytes, end, limits)
     return source.read_bytes(end - nbytes, nbytes), end - nbytes, footer
 
 
-def _root(data: bytes, base: int, footer: bool, limits: Limits) -> tuple[str, list[_Object], int | None]:
-    cursor = cbor.Cursor(data, base=base, rule="ztensor.index.root")
-    fields = _fields(cursor, "manifest")
+def _version(cursor: cbor.Cursor, fields: dict[str, int], footer: bool) -> str:
+    guess = "1.2" if footer else "1.0"
+    if "version" not in fields:
+        return guess
+    cursor.pos = fields["version"]
+    written = ".".join(cursor.text("version").split(".")[:2])
+    if not written.startswith("1."):
+        raise FormatError("a version that is not 1", rule="ztensor.version", offset=cursor.base + fields["version"])
+    return written if written in ("1.0", "1.1", "1.2") else guess
+
+
+def _scan(cursor: cbor.Cursor, fields: dict[str, int], limits: Limits) -> Scanned:
     begin = fields.get("objects", fields.get("tensors"))
     if begin is None:
-        raise FormatError("a manifest without objects", rule="ztensor.index.root", offset=base)
-    version = "1.2" if footer else "1.0"
-    if "version" in fields:
-        cursor.pos = fields["version"]
-        written = ".".join(cursor.text("version").split(".")[:2])
-        if not written.startswith("1."):
-            raise FormatError("a version that is not 1", rule="ztensor.version", offset=base + fields["version"])
-        version = written if written in ("1.0", "1.1", "1.2") else version
-    cursor.pos = begin
-    cursor.rule = "ztensor.entry.kind"
-    objects: list[_Object] = []
-    for _ in cursor.map("objects"):
-        if len(objects) == limits.tensors_or():
-            raise LimitError("more tensors than Limits.tensors allows", rule="ztensor.limit.tensors", offset=base)
-        objects.append(_object(cursor, limits))
-    return version, objects, _attributes(cursor, fields)
+        raise FormatError("a manifest without objects", rule="ztensor.index.root", offset=cursor.base)
+    cursor.pos, cursor.rule = begin, "ztensor.entry.kind"
+    count = cursor.count("objects", cbor.MAP)
+    check_count(count, cursor.base, limits)
+    return scan(cursor, count, _OBJECT, _COMPONENT)
 
 
-def _fields(cursor: cbor.Cursor, what: str) -> dict[str, int]:
-    """Where the value of each field of a map begins. Passes over the map."""
-    fields = {}
-    for _ in cursor.map(what):
-        key = cursor.text("key")
-        fields[key] = cursor.skip()[0]
-    return fields
-
-
-def _object(cursor: cbor.Cursor, limits: Limits) -> _Object:
-    at = cursor.base + cursor.pos
-    name = cursor.text("name")
-    if len(name.encode()) > limits.name_nbytes:
-        raise LimitError(
-            "a name longer than Limits.name_nbytes allows", rule="ztensor.limit.name", offset=at, tensor=name
-        )
-    fields = _fields(cursor, "object")
-    end = cursor.pos
-    _require(fields, ("shape", "format", "components"), name, at)
-    cursor.pos = fields["shape"]
-    shape = read_shape(cursor, limits)
-    cursor.pos = fields["format"]
-    form = cursor.text("format")
-    dtype = None
-    if "dtype" in fields:
-        cursor.pos = fields["dtype"]
-        dtype = cursor.text("dtype")
-    cursor.pos = fields["components"]
-    components = tuple(_component(cursor, name, dtype) for _ in cursor.map("components"))
-    if not components:
-        raise FormatError("an object without components", rule="ztensor.entry.missing", offset=at, tensor=name)
-    attributes = _attributes(cursor, fields)
-    cursor.pos = end
-    return _Object(name, shape, form, components, attributes)
-
-
-def _attributes(cursor: cbor.Cursor, fields: dict[str, int]) -> int | None:
-    """Where the attributes begin, which are a map with text keys."""
-    begin = fields.get("attributes")
-    if begin is not None:
-        cursor.pos = begin
-        _fields(cursor, "attributes")
-    return begin
-
-
-def _component(cursor: cbor.Cursor, name: str, object_dtype: str | None) -> _Component:
-    at = cursor.base + cursor.pos
-    part = cursor.text("role")
-    fields = _fields(cursor, "component")
-    end = cursor.pos
-    _require(fields, ("offset", "length"), name, at)
-
-    def number(key: str) -> int:
-        cursor.pos = fields[key]
-        return cursor.uint(key)
-
-    def text(key: str) -> str:
-        cursor.pos = fields[key]
-        return cursor.text(key)
-
-    dtype = text("dtype") if "dtype" in fields else "uint64" if part in _INDICES else object_dtype
-    if dtype is None:
-        raise FormatError("a component without 'dtype'", rule="ztensor.entry.missing", offset=at, tensor=name)
-    found = _Component(
-        part,
-        dtype,
-        number("offset"),
-        number("length"),
-        number("uncompressed_length") if "uncompressed_length" in fields else None,
-        text("encoding") if "encoding" in fields else "raw",
-        text("digest") if "digest" in fields else None,
-        at,
+def _catalogue(found: Scanned) -> Catalogue:
+    objects, parts = found.records, found.parts
+    first_rows = np.append(0, objects.number("components"))
+    owners = np.repeat(np.arange(objects.rows), np.diff(first_rows))
+    dense = (objects.code("format") == _DENSE)[owners]
+    indices = np.isin(parts.code("role"), [3, 4, 5])
+    own, inherited = parts.code("dtype"), objects.code("dtype")[owners]
+    words = np.where(own > 0, own, np.where(indices, 1 + _DTYPES.index("uint64"), inherited))
+    encodings, stated = _ENCODINGS[parts.code("encoding")], parts.number("uncompressed_length")
+    # Of encoded elements nobody says how many there are, unless the shape or a length does: they stay unknown.
+    dtypes = np.where((encodings == RAW) | dense | (stated >= 0), _CODES[words], UNKNOWN).astype(np.uint8)
+    encodings[(encodings == ZSTD) & (dtypes == UNKNOWN)] = OPAQUE
+    catalogue = Catalogue.of(
+        found,
+        first_rows=first_rows,
+        attributes=positions(objects.number("attributes")),
+        dtypes=dtypes,
+        begins=parts.number("offset"),
+        sizes=parts.number("length"),
+        encodings=encodings,
+        nbytes=stated,
+        checksums=parts.number("digest"),
+        parts=found.names(parts, parts.code("role") != _DATA),
+        unknown_encodings=found.texts(parts, encodings == OPAQUE, "encoding"),
     )
-    if found.offset + found.length >= SIZE_END or (found.decoded or 0) >= SIZE_END:
-        raise FormatError("a blob beyond 2**63", rule="ztensor.blob.bounds", offset=at, tensor=name)
-    cursor.pos = end
-    return found
-
-
-def _require(fields: dict[str, int], keys: tuple[str, ...], name: str, offset: int) -> None:
-    for key in keys:
-        if key not in fields:
-            raise FormatError(f"'{key}' is missing", rule="ztensor.entry.missing", offset=offset, tensor=name)
-
-
-def _placed(thing: _Object) -> Object:
-    """An object as rows. Elements of which nobody says how many there are stay unknown."""
-    dense = thing.format == "dense"
-    if dense and [part.part for part in thing.components] != ["data"]:
-        raise FormatError(
-            "a dense object has one component, data",
-            rule="layout.parts",
-            offset=thing.components[0].position,
-            tensor=thing.name,
-        )
-    rows = []
-    for part in thing.components:
-        raw, stated = part.encoding == "raw", part.decoded
-        dtype = NAMES_1.get(part.dtype) if raw or dense or stated is not None else None
-        nbytes = part.length if raw or stated is None else stated
-        if not raw and stated is None and dtype is not None:
-            nbytes = dtype.nbytes(math.prod(thing.shape))
-        known = part.encoding == "zstd" and dtype is not None
-        codec = None if raw else Zstd() if known else Opaque(part.encoding)
-        if known and nbytes // EXPANSION > part.length:
-            raise FormatError(TOO_SMALL, rule="ztensor.blob.expansion", offset=part.position, tensor=thing.name)
-        rows.append(
-            Row(
-                part.part,
-                dtype,
-                thing.shape,
-                part.offset,
-                part.offset + part.length,
-                codec,
-                nbytes,
-                part.digest,
-                unknown_dtype=None if dtype is not None else part.dtype,
-            )
-        )
-    if dense:
-        _check_dense(thing, rows[0])
-        return Object(thing.name, tuple(rows), None, thing.attributes_begin)
-    return _arranged(thing, rows)
-
-
-def _check_dense(thing: _Object, row: Row) -> None:
-    if row.dtype is None or isinstance(row.codec, Opaque):
-        return
-    if row.nbytes != row.dtype.nbytes(math.prod(thing.shape)):
-        raise FormatError(
-            "the component has not the size that dtype and shape ask for",
-            rule="ztensor.blob.size",
-            offset=thing.components[0].position,
-            tensor=thing.name,
-        )
-
-
-def _arranged(thing: _Object, rows: list[Row]) -> Object:
-    sized = all(part.encoding == "raw" or part.decoded is not None for part in thing.components)
-    layout = _LAYOUTS.get(thing.format, thing.format) if sized else thing.format
-    if layout not in LAYOUTS:
-        rows = [structural(row) for row in rows]
-    pieces = {row.part: Piece(row.dtype, row.nbytes) for row in rows}
-    if len(pieces) < len(rows):
-        raise FormatError("two components of one role", rule="ztensor.name.duplicate", tensor=thing.name)
-    arranged = arrange(layout, thing.shape, pieces, {}, thing.name, thing.components[0].position)
-    shaped = tuple(replace(row, shape=arranged.shapes[row.part]) for row in rows)
-    return Object(thing.name, shaped, Layout(layout, arranged.type), thing.attributes_begin)
+    refuse_row(catalogue, words == 0, "ztensor.entry.missing", "a component without 'dtype'")
+    unknown = dtypes == UNKNOWN
+    inherited_names = found.texts(objects, objects.code("dtype") > 0, "dtype") if unknown.any() else {}
+    own_names = found.texts(parts, unknown & (own > 0), "dtype")
+    for row in np.flatnonzero(unknown).tolist():
+        default = "uint64" if indices[row] else inherited_names.get(int(owners[row]), "")
+        catalogue.unknown_dtypes[row] = own_names.get(row, default)
+    sized = (encodings == RAW) | (stated >= 0)
+    for tensor, layout in found.texts(objects, objects.code("format") != _DENSE, "format").items():
+        whole = all(sized[row] for row in catalogue.rows(tensor))
+        catalogue.layouts[tensor] = _LAYOUTS.get(layout, layout) if whole else layout
+    check_dense(catalogue)
+    return catalogue

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tensorglot.containers.table import WriteOptions, check_header
 from tensorglot.containers.ztensor.constants import ALIGNMENT_01, MAGIC_01, NAMES_01
 from tensorglot.containers.ztensor.entries import KNOWN
-from tensorglot.containers.ztensor.parts import METADATA, parts_in
+from tensorglot.containers.ztensor.parts import METADATA, rows_read_as_parts
 from tensorglot.containers.ztensor.stored import compressed, copied, decoded, index_parts, is_opaque
 from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.kernels import ztensor_index
@@ -308,7 +308,7 @@ def encode_blobs(blobs: Sequence[Blob]) -> bytearray:
     offsets = np.array([blob.offset for blob in blobs], np.int64)
     index = _encode_index(entries, offsets, np.array([blob.size for blob in blobs], np.int64))
     if any(blob.looks_like_part and not blob.is_part for blob in blobs):
-        for i in sorted(parts_in(bytes(index))):
+        for i in sorted(rows_read_as_parts(bytes(index))):
             if blobs[i].looks_like_part and not blobs[i].is_part:
                 raise UnsupportedError(
                     "it would be read as a part of another tensor", rule="ztensor.write.part", tensor=blobs[i].name

@@ -1,0 +1,232 @@
+"""What an index says, in our terms and whatever its version: rows that are blobs, and the tensors that they make up.
+
+A reader fills it from the columns of a scan; the rules are checked on it, once (see
+`rules`); then it becomes the index of an archive. Columns stay columns: Python looks
+only at tensors that are not dense, and at rows with words that we do not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.containers.ztensor.codecs import Opaque
+from tensorglot.containers.ztensor.constants import IN_PART
+from tensorglot.containers.ztensor.lazy import Attributes, Texts
+from tensorglot.containers.ztensor.scan import NOTHING, Scanned
+from tensorglot.errors import LimitError
+from tensorglot.model.dtypes import BY_NAME, TABLE, DType
+from tensorglot.model.index import UNKNOWN, Index, Layout, permuted
+from tensorglot.model.layouts import LAYOUTS, MX, QUANT_GROUP, Piece, arrange
+from tensorglot.model.names import Names
+from tensorglot.model.payload import Codec, Source
+from tensorglot.model.tensor import NESTED
+from tensorglot.model.truth import AnyNonZero
+from tensorglot.wire.cbor import Cursor
+
+__all__ = ["OPAQUE", "RAW", "ZSTD", "Catalogue", "splice_dims"]
+
+RAW, ZSTD, OPAQUE = range(3)
+"""How a blob is encoded: not at all, in a way that we can decode, in another way."""
+
+ATTRIBUTES_NBYTES = 64 << 10
+"""Of a quantized or nested tensor, whose attributes must be understood before it is listed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Catalogue:
+    """Tensors, dense unless they are in `layouts`, and the rows of each."""
+
+    data: bytes
+    """The CBOR of the index. Names and texts are spans and positions of it."""
+    base: int
+    """Where it stands in the file."""
+
+    name_begins: NDArray[np.int64]
+    name_ends: NDArray[np.int64]
+    places: NDArray[np.int64]
+    """Where each tensor is described."""
+    counts: NDArray[np.int64]
+    """Elements; -1 is 2**63 or more, zeros among the dims left out."""
+    dims: NDArray[np.int64]
+    dim_offsets: NDArray[np.int64]
+    first_rows: NDArray[np.int64] | None = None
+    """Tensor i has the rows first_rows[i] up to first_rows[i + 1]. None: it has row i."""
+    layouts: dict[int, str] = field(default_factory=dict)
+    attributes: dict[int, int] = field(default_factory=dict)
+    """Where the attributes of a tensor begin."""
+
+    row_places: NDArray[np.int64]
+    dtypes: NDArray[np.uint8]
+    begins: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    """Stored bytes."""
+    encodings: NDArray[np.uint8]
+    nbytes: NDArray[np.int64]
+    """Decoded bytes, where the index says them, else -1."""
+    checksums: NDArray[np.int64]
+    """Positions of texts, 0 where there is none."""
+    big_endian: NDArray[np.bool_] | None = None
+    parts: dict[int, str] = field(default_factory=dict)
+    """What a row is called, if not data."""
+    unknown_dtypes: dict[int, str] = field(default_factory=dict)
+    unknown_encodings: dict[int, str] = field(default_factory=dict)
+    sources: dict[int, Source] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, found: Scanned, **columns: Any) -> Catalogue:
+        """The tensors that were scanned; `columns` are those of the rows, in our terms, and what else there is."""
+        tensors, rows = found.records, found.records if found.parts.record is NOTHING else found.parts
+        return cls(
+            data=found.data,
+            base=found.base,
+            name_begins=tensors.number("name"),
+            name_ends=tensors.number("name", 1),
+            places=tensors.places,
+            counts=tensors.number("shape"),
+            dims=found.dims,
+            dim_offsets=np.append(0, tensors.number("shape", 1)),
+            row_places=rows.places,
+            **columns,
+        )
+
+    @property
+    def names(self) -> Names:
+        return Names(self.data, self.name_begins, self.name_ends)
+
+    def name(self, tensor: int) -> str:
+        return self.data[int(self.name_begins[tensor]) : int(self.name_ends[tensor])].decode()
+
+    def tensor_of(self, row: int) -> int:
+        return row if self.first_rows is None else int(np.searchsorted(self.first_rows, row, side="right")) - 1
+
+    def rows(self, tensor: int) -> range:
+        if self.first_rows is None:
+            return range(tensor, tensor + 1)
+        return range(*self.first_rows[tensor : tensor + 2].tolist())
+
+    def shape(self, tensor: int) -> tuple[int, ...]:
+        return tuple(self.dims[slice(*self.dim_offsets[tensor : tensor + 2].tolist())].tolist())
+
+    def dtype(self, row: int) -> DType | None:
+        code = int(self.dtypes[row])
+        return None if code == UNKNOWN else TABLE[code]
+
+    def to_index(
+        self,
+        format: str,
+        codec: Codec,
+        metadata: Mapping[str, Any] | None,
+        *,
+        checksums_decoded: bool = False,
+        hidden: Mapping[str, str | None] | None = None,
+        any_nonzero: bool = False,
+    ) -> Index:
+        """The index of an archive.
+
+        `codec` decodes what is encoded, `hidden` are fields that are no attributes, and with
+        `any_nonzero` every byte but zero is true.
+        """
+        layouts, shapes = self._arrange()
+        dims, dim_offsets, part_names = self.dims, self.dim_offsets, None
+        if layouts:
+            assert self.first_rows is not None  # noqa: S101
+            taken = np.full(len(self.dtypes), -1, np.int64)
+            dense = np.setdiff1d(np.arange(len(self.places)), list(layouts))
+            taken[self.first_rows[dense]] = dense
+            dims, dim_offsets = splice_dims(self.dims, self.dim_offsets, taken, shapes)
+            part_names = [self.parts.get(row, "data") for row in range(len(self.dtypes))]
+        codecs = dict.fromkeys(np.flatnonzero(self.encodings == ZSTD).tolist(), codec)
+        if any_nonzero:
+            bools = np.flatnonzero((self.dtypes == BY_NAME["bool"].code) & (self.encodings != OPAQUE))
+            codecs |= {row: AnyNonZero(codecs.get(row)) for row in bools.tolist()}
+        codecs |= {row: Opaque(name) for row, name in self.unknown_encodings.items()}
+        return Index(
+            format=format,
+            names=self.names,
+            dtypes=self.dtypes,
+            dims=dims,
+            dim_offsets=dim_offsets,
+            begins=self.begins,
+            ends=self.begins + self.sizes,
+            metadata=metadata,
+            first_rows=self.first_rows if layouts else None,
+            part_names=part_names,
+            layouts=layouts,
+            attributes=Attributes(self.data, self.attributes, hidden or {}),
+            checksums=Texts(self.data, self.checksums) if self.checksums.any() else None,
+            checksums_decoded=np.ones(len(self.dtypes), np.bool_) if checksums_decoded else None,
+            codecs=codecs,
+            decoded_nbytes={row: int(self.nbytes[row]) for row in codecs},
+            big_endian=frozenset() if self.big_endian is None else frozenset(np.flatnonzero(self.big_endian).tolist()),
+            unknown_dtypes=self.unknown_dtypes,
+            sources=self.sources,
+        )
+
+    def _arrange(self) -> tuple[dict[int, Layout], dict[int, tuple[int, ...]]]:
+        """What the tensors that are not dense are, and the shapes of their rows."""
+        layouts: dict[int, Layout] = {}
+        shapes: dict[int, tuple[int, ...]] = {}
+        for tensor, layout in self.layouts.items():
+            name, rows = self.name(tensor), self.rows(tensor)
+            if layout not in LAYOUTS:
+                self._forget_fractions(rows)
+            pieces = {self.parts.get(row, "data"): Piece(self.dtype(row), int(self.nbytes[row])) for row in rows}
+            arranged = arrange(
+                layout,
+                self.shape(tensor),
+                pieces,
+                self._layout_attributes(tensor, layout, name),
+                name,
+                self.base + int(self.places[tensor]),
+            )
+            layouts[tensor] = Layout(layout, arranged.type)
+            shapes |= {row: arranged.shapes[self.parts.get(row, "data")] for row in rows}
+        return layouts, shapes
+
+    def _forget_fractions(self, rows: range) -> None:
+        """A part of a layout that we do not know: elements if it is a whole number of them, else bytes."""
+        for row in rows:
+            dtype = self.dtype(row)
+            if dtype is not None and int(self.nbytes[row]) * 8 % dtype.bits:
+                self.dtypes[row] = UNKNOWN
+                self.unknown_dtypes[row] = f"{dtype.name}{IN_PART}"
+
+    def _layout_attributes(self, tensor: int, layout: str, name: str) -> dict[str, Any]:
+        """The attributes that decide how parts are arranged; those of other layouts stay unread until wanted."""
+        begin = self.attributes.get(tensor)
+        if begin is None or layout not in (QUANT_GROUP, MX, NESTED):
+            return {}
+        if Cursor(self.data, pos=begin).skip()[1] - begin > ATTRIBUTES_NBYTES:
+            raise LimitError(
+                f"more than {ATTRIBUTES_NBYTES} bytes of attributes",
+                rule="ztensor.limit.attributes",
+                tensor=name,
+                offset=self.base + begin,
+            )
+        attributes: dict[str, Any] = Cursor(self.data, pos=begin).value()
+        return attributes
+
+
+def splice_dims(
+    dims: NDArray[np.int64],
+    dim_offsets: NDArray[np.int64],
+    taken: NDArray[np.int64],
+    given: Mapping[int, tuple[int, ...]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Columns of shapes: at each position that of the position `taken` says, or where it says -1 the one given."""
+    old = taken >= 0
+    ranks = np.zeros(len(taken), np.int64)
+    ranks[old] = np.diff(dim_offsets)[taken[old]]
+    for position, shape in given.items():
+        ranks[position] = len(shape)
+    offsets = np.append(0, np.cumsum(ranks))
+    out = np.zeros(int(offsets[-1]), np.int64)
+    out[np.repeat(old, ranks)] = permuted(dims, dim_offsets, taken[old])[0]
+    for position, shape in given.items():
+        out[offsets[position] : offsets[position + 1]] = shape
+    return out, offsets

@@ -1,0 +1,182 @@
+"""From the CBOR of an index to columns. What the maps of a version hold is a table of fields.
+
+A kernel reads the maps in every form that CBOR allows: any order of keys, any width of
+integers, chunks. So there is one reader, and what it refuses is the kind of a value, a
+field that is missing, the form of a name or a digest. All other rules are checked on
+the columns (see `rules`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import FormatError
+from tensorglot.kernels import cbor as kernel
+from tensorglot.wire.cbor import Cursor
+
+__all__ = ["NAME_NBYTES", "NOTHING", "Columns", "Field", "Record", "Scanned", "pass_attributes", "positions", "scan"]
+
+NAME_NBYTES = 1024
+"""The longest name of version 2."""
+
+Kind: TypeAlias = Literal[
+    "name", "uint", "text", "digest", "word", "shape", "pair", "attributes", "parts", "silent", "mark"
+]
+"""What a field is, and which columns it fills: see `kernel.KINDS`."""
+_NUMBERS: Mapping[Kind, int] = {"name": 2, "shape": 2, "pair": 2, "word": 0, "silent": 0, "mark": 0}
+"""Columns of numbers, where it is not one."""
+
+
+class Field(NamedTuple):
+    """A field that a map may have."""
+
+    key: str
+    kind: Kind
+    words: tuple[str, ...] = ()
+    required: bool = False
+    absent: int = 0
+    """The number that stands for none."""
+
+
+class Record:
+    """What is known of the maps to be scanned."""
+
+    def __init__(self, title: str, *fields: Field, named: bool, text_keys: bool, name_nbytes: int = 0) -> None:
+        """Records that are `named` stand behind a name, their first field. `name_nbytes` bounds all names, and forbids
+        NUL in them."""
+        self.title = title
+        self.fields = fields
+        self.named = named
+        self.text_keys = text_keys
+        self.name_nbytes = name_nbytes
+        self.least_nbytes = 1 + sum(len(field.key) + 2 for field in fields if field.required)
+        """No map that has what it must have is shorter."""
+        self.number_columns, self.code_columns = [0], [0]
+        for field in fields:
+            self.number_columns.append(self.number_columns[-1] + _NUMBERS.get(field.kind, 1))
+            self.code_columns.append(self.code_columns[-1] + (field.kind == "word"))
+
+
+NOTHING = Record("nothing", named=False, text_keys=False)
+
+
+class Columns:
+    """What a scan fills: a row for each record, and one to spare for those that have no room."""
+
+    def __init__(self, record: Record, rows: int) -> None:
+        self.record = record
+        self.rows = rows
+        self.numbers = np.zeros((1 + record.number_columns[-1], rows + 1), np.int64)
+        self.codes = np.zeros((1 + record.code_columns[-1], rows + 1), np.uint8)
+        self._positions = {field.key: i for i, field in enumerate(record.fields)}
+        for field in record.fields:
+            if field.absent:
+                self.number(field.key)[:] = field.absent
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Where each record begins."""
+        return self.numbers[0, : self.rows]
+
+    @property
+    def flags(self) -> NDArray[np.uint8]:
+        return self.codes[0, : self.rows]
+
+    def number(self, key: str, which: int = 0) -> NDArray[np.int64]:
+        """A column of numbers of a field."""
+        return self.numbers[1 + self.record.number_columns[self._positions[key]] + which, : self.rows]
+
+    def code(self, key: str) -> NDArray[np.uint8]:
+        """The words of a field: one more than their place in its table, 0 where there is none."""
+        return self.codes[1 + self.record.code_columns[self._positions[key]], : self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """The records of an index, the parts inside them, and their shapes."""
+
+    data: bytes
+    """The CBOR, and behind it the texts that lie in chunks."""
+    base: int
+    """Where the CBOR stands in the file."""
+    records: Columns
+    parts: Columns
+    dims: NDArray[np.int64]
+
+    def texts(self, columns: Columns, rows: NDArray[np.bool_], key: str) -> dict[int, str]:
+        """A field that is text, of some rows: words that are in no table."""
+        found = {}
+        for row in np.flatnonzero(rows).tolist():
+            cursor = Cursor(self.data, pos=int(columns.places[row]))
+            if columns.record.named:
+                cursor.skip()
+            found[row] = Cursor(self.data, pos=cursor.fields("record", others=True)[key]).text(key)
+        return found
+
+    def names(self, columns: Columns, rows: NDArray[np.bool_]) -> dict[int, str]:
+        """The names in front of some records."""
+        return {
+            row: Cursor(self.data, pos=int(columns.places[row])).text("name") for row in np.flatnonzero(rows).tolist()
+        }
+
+
+def positions(column: NDArray[np.int64]) -> dict[int, int]:
+    """A column of which most is absent, by row."""
+    return {row: int(column[row]) for row in np.flatnonzero(column).tolist()}
+
+
+_FAULTS: dict[str, tuple[str, str]] = {
+    "not uint": ("ztensor.entry.kind", "'{}' is not an unsigned integer"),
+    "not text": ("ztensor.entry.kind", "'{}' is not text"),
+    "not array": ("ztensor.entry.kind", "'{}' is not an array"),
+    "not map": ("ztensor.entry.kind", "'{}' is not a map"),
+    "not pair": ("ztensor.entry.blob", "'{}' is an offset and a length"),
+    "name": ("ztensor.name.form", f"a name has 1 to {NAME_NBYTES} bytes and no NUL"),
+    "digest": ("ztensor.entry.digest", "'{}' is an algorithm, a colon and lower-case hex"),
+    "missing": ("ztensor.entry.missing", "'{}' is missing"),
+}
+
+
+def scan(cursor: Cursor, count: int, record: Record, parts: Record = NOTHING) -> Scanned:
+    """Scans `count` records from the cursor on, and those of `parts` inside them. Passes over them."""
+    data = cursor.data
+    rows = min(count, len(data) // record.least_nbytes + 1)
+    room, dims = (rows if parts is not NOTHING else 0), 2 * rows
+    while True:
+        columns, inner, shapes = Columns(record, rows), Columns(parts, room), np.zeros(dims, np.int64)
+        found = kernel.scan(data, cursor.pos, count, columns, inner, shapes)
+        fault, position, key, row, *needed, joined = found
+        if fault:
+            name = _name(data + joined, columns, row)
+            rule, message = _FAULTS[fault]
+            raise FormatError(message.format(key), rule=rule, offset=cursor.base + position, tensor=name)
+        if needed[0] <= room and needed[1] <= dims:
+            break
+        room, dims = max(room, needed[0]), max(dims, needed[1])
+    columns.rows, inner.rows = count, needed[0]
+    cursor.pos = position
+    return Scanned(data + joined if joined else data, cursor.base, columns, inner, shapes[: needed[1]])
+
+
+def pass_attributes(cursor: Cursor, name_nbytes: int = 0) -> int:
+    """Passes over a map whose keys are names, and returns where it begins."""
+    begin = cursor.pos
+    fault, position = kernel.scan_attributes(cursor.data, begin, name_nbytes)
+    if fault:
+        rule, message = _FAULTS[fault]
+        raise FormatError(message.format("attributes"), rule=rule, offset=cursor.base + position)
+    cursor.pos = position
+    return begin
+
+
+def _name(data: bytes, columns: Columns, row: int) -> str | None:
+    """The name of a record, as far as it was read."""
+    if row >= columns.rows or columns.record.fields[0].kind != "name":
+        return None
+    begin, end = columns.number("name")[row], columns.number("name", 1)[row]
+    return data[begin:end].decode() if end else None

@@ -1,0 +1,53 @@
+"""Bools of which every byte but zero is true, as a format may have them.
+
+To everybody else such a part is encoded: its decoded bytes are 0 and 1, and so a value
+has one form in memory, in another file and in its identity. Who wants to know which
+bytes a file has, asks for what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorglot.model.payload import Buffer, Codec, Encoded, Payload, Span, Threaded, as_bytes, buffers, inner_payload
+
+__all__ = ["AnyNonZero", "stored_payload"]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyNonZero:
+    """A codec: a byte for each bool."""
+
+    inner: Codec | None = None
+    """What the bytes are encoded with besides."""
+
+    @property
+    def name(self) -> str:
+        return "raw" if self.inner is None else self.inner.name
+
+    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
+        self.stored(payload).read_into(offset, out)
+        values = np.frombuffer(out, np.uint8)
+        np.not_equal(values, 0, out=values.view(np.bool_))
+
+    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
+        for chunk in buffers(self.stored(payload).chunks()):
+            yield as_bytes(np.frombuffer(as_bytes(chunk), np.uint8) != 0)
+
+    def threaded(self, payload: Encoded) -> bool:
+        stored = self.stored(payload)
+        return isinstance(stored, Encoded) and isinstance(stored.codec, Threaded) and stored.codec.threaded(stored)
+
+    def stored(self, payload: Encoded) -> Span | Encoded:
+        """The bytes as they are in the file."""
+        return inner_payload(payload, self.inner, payload.nbytes)
+
+
+def stored_payload(payload: Payload) -> Payload:
+    """The bytes of a part before any byte that is not zero became 1."""
+    if isinstance(payload, Encoded) and isinstance(payload.codec, AnyNonZero):
+        return payload.codec.stored(payload)
+    return payload
