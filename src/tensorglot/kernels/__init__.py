@@ -10,8 +10,8 @@ the position, as the first two results. The caller owns the words.
 
     bintensors     the header of BinTensors, both ways
     safetensors    the JSON header of safetensors, both ways
-    cbor_check     one CBOR item against the rules of a profile
-    ztensor_index  the indices of zTensor files to columns
+    cbor           CBOR: checked against a profile, skipped, scanned to columns
+    ztensor_index  the index of zTensor 0.1, from columns to CBOR
     varint_decode  varint chains of ragged data to columns
     varint_encode  and back
     bson_walk      hops through BSON documents, to a field or to every vector

@@ -42,7 +42,7 @@ class _NoGil:
 
 final = cclass = cfunc = inline = _same
 nogil = _NoGil()
-boundscheck = exceptval = _option
+exceptval = _option
 
 
 def cast(_: object, value: Any) -> Any:
