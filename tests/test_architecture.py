@@ -1,4 +1,4 @@
-"""Imports go one way, tables are complete, and a kernel is the same compiled and interpreted.
+"""Imports go one way, and tables are complete.
 
 The layers are a table: what each may import. Every import counts: at the top of a
 module, inside a function, and through a string that names a module.
@@ -8,24 +8,18 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.util
 import math
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorglot as tg
-from fuzzing import bintensors as fuzz
-from peers import needs
-from tensorglot.containers import bintensors as format_module
 from tensorglot.containers.table import TABLE as FORMATS
-from tensorglot.kernels import bintensors as kernel
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.dtypes import TABLE as DTYPES
 from tensorglot.model.payload import Memory
@@ -33,7 +27,6 @@ from tensorglot.model.tensor import Part, Tensor
 from tensorglot.model.types.algebra import dense
 
 ROOT = Path(__file__).parents[1] / "src" / "tensorglot"
-CORPUS = Path(__file__).parent / "corpus"
 
 FOUNDATION = {"arguments", "errors", "extras", "limits", "memory", "providers", "threads"}
 VALUES = FOUNDATION | {"kernels", "model", "wire", "dynd"}
@@ -229,85 +222,6 @@ def test_every_element_type_is_written_or_refused_by_name(row: tg.Format, dtype:
 def test_codes_of_a_format_lead_to_our_types(row: tg.Format) -> None:
     assert set(row.container.dtypes.values()) <= BY_NAME.keys()
     assert set(row.writes) <= set(row.versions)
-
-
-# Kernels, compiled and interpreted
-
-
-def interpreted(name: str, *, with_cython: bool) -> ModuleType:
-    """A kernel's source as a module of its own, with Cython's stand-in for types or with ours."""
-    spec = importlib.util.spec_from_file_location(f"interpreted_{name}", ROOT / "kernels" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    held = sys.modules.get("cython")
-    if not with_cython:
-        sys.modules["cython"] = None  # type: ignore[assignment]
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.modules.pop("cython", None)
-        if held is not None:
-            sys.modules["cython"] = held
-    return module
-
-
-KERNELS = sorted(path.stem for path in (ROOT / "kernels").glob("*.py") if path.stem not in ("__init__", "nocython"))
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_every_kernel_runs_without_cython(name: str) -> None:
-    module = interpreted(name, with_cython=False)
-    assert module.cython.compiled is False
-    assert set(dir(module)) >= {
-        public
-        for public in dir(importlib.import_module(f"tensorglot.kernels.{name}"))
-        if public.islower() and not public.startswith("_")
-    } - {"cython"}
-
-
-def headers() -> Iterator[bytes]:
-    """Of every file of the corpora, and of mutants."""
-    for path in sorted(CORPUS.glob("bintensors-*/*.bt")):
-        yield path.read_bytes()[8:]
-    for data in fuzz.mutants(1500, seed=11):
-        yield data[8:]
-
-
-def plain(value: Any) -> Any:
-    """Columns as bytes, so that tuples of them can be compared."""
-    if isinstance(value, tuple):
-        return tuple(map(plain, value))
-    return (str(value.dtype), value.tolist()) if isinstance(value, np.ndarray) else value
-
-
-def outcome(module: ModuleType, header: bytes, layout: int, limits: tuple[int, int, int]) -> Any:
-    result = module.scan(header, layout, format_module._ITEMSIZES, *limits)
-    fault, position, tensor = result[:3]
-    return (fault, position, tensor) if fault else plain(result)
-
-
-@pytest.mark.parametrize("with_cython", [True, False])
-def test_a_header_is_scanned_alike_compiled_and_interpreted(with_cython: bool) -> None:
-    if with_cython:
-        needs("cython")
-    other = interpreted("bintensors", with_cython=with_cython)
-    faults = set()
-    for header in headers():
-        for layout in (0, 1):
-            for limits in ((1_388_888, 64, 100_000), (2, 2, 3)):
-                one = outcome(kernel, header, layout, limits)
-                assert outcome(other, header, layout, limits) == one, header.hex()
-                faults.add(one[0])
-    assert len(faults) > 16
-
-
-def test_a_header_is_encoded_alike_compiled_and_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = [path for path in sorted(CORPUS.glob("bintensors-[01]/*.bt")) if path.name != "ndim_251.bt"]
-    values = [(tg.load(path), tg.open(path).metadata) for path in files]
-    compiled = [tg.dumps(tensors, format=f, metadata=text) for tensors, text in values for f in WRITABLE[:2]]
-    monkeypatch.setattr(format_module, "kernel", interpreted("bintensors", with_cython=False))
-    assert [tg.dumps(tensors, format=f, metadata=text) for tensors, text in values for f in WRITABLE[:2]] == compiled
 
 
 # Maps

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +28,7 @@ from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index, permuted
 from tensorglot.model.names import Names
 from tensorglot.model.payload import Chunk, Source
-from tensorglot.wire.prefixed import read_header
+from tensorglot.wire.prefixed import check_data_end, join_texts, read_header, writer_order
 
 __all__ = ["CONTAINER"]
 
@@ -53,23 +52,31 @@ _THEIR_CODE[_OUR_CODE] = range(len(DTYPES))
 
 _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
     kernel.HEADER_END: (TruncatedError, "header.end", "the header ends inside a value"),
-    kernel.VARINT_TAG: (FormatError, "varint.tag", "a varint of more than 64 bits"),
-    kernel.VARINT_LONG: (FormatError, "varint.minimal", "a varint longer than its value needs"),
+    kernel.VARINT_TAG: (
+        FormatError,
+        "varint.tag",
+        "a varint with the tag 254 or 255, which stands for more than 64 bits",
+    ),
+    kernel.VARINT_LONG: (FormatError, "varint.minimal", "a varint is not in its shortest form"),
     kernel.OPTION_TAG: (FormatError, "metadata.tag", "the metadata tag is neither 0 nor 1"),
-    kernel.METADATA_DUPLICATE: (FormatError, "metadata.duplicate", "a metadata key stands twice"),
-    kernel.UTF8: (FormatError, "text.utf8", "a string is not UTF-8"),
-    kernel.DTYPE: (FormatError, "dtype", f"a dtype code above {len(DTYPES) - 1}"),
-    kernel.COUNT: (FormatError, "count", "a count of more items than the header has bytes for"),
+    kernel.METADATA_DUPLICATE: (FormatError, "metadata.duplicate", "duplicate metadata key"),
+    kernel.UTF8: (FormatError, "text.utf8", "invalid UTF-8 in a string"),
+    kernel.DTYPE: (FormatError, "dtype", f"unknown dtype code (known: 0 to {len(DTYPES) - 1})"),
+    kernel.COUNT: (FormatError, "count", "a count of more items than the rest of the header can hold"),
     kernel.LIMIT_TENSORS: (LimitError, "limit.tensors", "more tensors than Limits.tensors allows"),
     kernel.LIMIT_RANK: (LimitError, "limit.rank", "more dimensions than Limits.rank allows"),
     kernel.LIMIT_NAME: (LimitError, "limit.name", "a name longer than Limits.name_nbytes allows"),
-    kernel.DIMS: (FormatError, "shape.product", "the product of the dimensions passes 2**63"),
-    kernel.SIZE: (FormatError, "offsets.size", "the offsets do not span what dtype and shape ask for"),
+    kernel.DIMS: (FormatError, "shape.product", "the tensor would have 2**63 bytes or more"),
+    kernel.SIZE: (FormatError, "offsets.size", "the offsets do not match the size that dtype and shape give"),
     kernel.OFFSETS: (FormatError, "offsets.contiguous", "the tensor does not begin where the one before it ends"),
     kernel.PADDING_BYTE: (FormatError, "padding.byte", "a padding byte is not a space"),
-    kernel.PADDING_LENGTH: (FormatError, "padding.length", "bytes hide between the header's last value and the data"),
-    kernel.MAP_COUNT: (FormatError, "map.count", "the index map has not one name for each tensor"),
-    kernel.MAP_RANGE: (FormatError, "map.range", "the index map points past the last tensor"),
+    kernel.PADDING_LENGTH: (
+        FormatError,
+        "padding.length",
+        "more than 7 bytes between the last value of the header and the data",
+    ),
+    kernel.MAP_COUNT: (FormatError, "map.count", "the index map does not have one entry for each tensor"),
+    kernel.MAP_RANGE: (FormatError, "map.range", "the index map refers to a tensor that does not exist"),
     kernel.MAP_ALIAS: (FormatError, "map.alias", "the index map has two names for one tensor"),
 }
 
@@ -156,31 +163,20 @@ def _explain(refused: Sequence[FormatError]) -> FormatError:
 
 
 def _index(header: bytes, layout: str, scan: Scan, size: int, options: ReadOptions) -> Index:
-    names, ends = Names(header, *scan.names), scan.ends
-    data = 8 + len(header)
-    end = int(ends[-1]) if len(ends) else 0
-    if data + end > size:
-        raise TruncatedError(
-            f"the tensors end at byte {data + end} of a file of {size}",
-            rule="bintensors.data.end",
-            offset=size,
-            tensor=names[int(np.searchsorted(ends, size - data, side="right"))],
-        )
-    if data + end < size:
-        raise FormatError("bytes behind the last tensor", rule="bintensors.data.trailing", offset=data + end)
+    names, data = Names(header, *scan.names), 8 + len(header)
+    ends = scan.ends + data
+    check_data_end(ends, data, size, rule="bintensors", name=names.__getitem__)
     twice = names.first_duplicate()
     if twice is not None:
         raise FormatError(
-            "two tensors of one name",
+            "duplicate tensor name",
             rule="bintensors.name.duplicate",
             offset=8 + names.offset(twice),
             tensor=names[twice],
         )
     if options.strict:
         _check_order(scan.codes, names)
-        ours = _encode(layout, scan.metadata, names, scan.codes, scan.dims, scan.dim_offsets, ends)
-        _check_sorted(header, ours)
-    ends += data
+        _check_sorted(header, _encode(layout, scan.metadata, names, scan.codes, scan.dims, scan.dim_offsets, scan.ends))
     begins = np.empty_like(ends)
     begins[:1] = data
     begins[1:] = ends[:-1]
@@ -197,29 +193,30 @@ def _index(header: bytes, layout: str, scan: Scan, size: int, options: ReadOptio
 
 
 def _check_order(codes: NDArray[np.uint8], names: Names) -> None:
-    keys = zip((-codes.astype(np.int16)).tolist(), names, strict=True)
-    for i, (one, two) in enumerate(pairwise(keys), 1):
-        if one > two:
-            raise FormatError(
-                "tensors are not in the writer's order",
-                rule="bintensors.strict.order",
-                offset=8 + names.offset(i),
-                tensor=names[i],
-            )
+    place = np.empty(len(codes), np.int64)
+    place[writer_order(codes.astype(np.int16), names)] = range(len(codes))
+    wrong = np.flatnonzero(place[1:] < place[:-1]) + 1
+    if wrong.size:
+        row = int(wrong[0])
+        raise FormatError(
+            "the tensor comes before the one in front of it in the writer's order",
+            rule="bintensors.strict.order",
+            offset=8 + names.offset(row),
+            tensor=names[row],
+        )
 
 
 def _check_sorted(header: bytes, ours: bytearray) -> None:
     """One byte string for a value: with the same contents, only the order of keys can still differ."""
     if header != ours:
         differs = next(i for i, (one, two) in enumerate(zip(header, ours, strict=True)) if one != two)
-        raise FormatError("keys are not sorted", rule="bintensors.strict.sorted", offset=8 + differs)
+        raise FormatError("metadata keys or names are not sorted", rule="bintensors.strict.sorted", offset=8 + differs)
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     index = archive.index
     codes = _codes(index)
-    by_name = np.array(sorted(range(len(codes)), key=index.names.__getitem__), np.int64)
-    order = by_name[np.argsort(-codes[by_name], kind="stable")]
+    order = writer_order(codes, index.names)
     names = [index.names[row] for row in order.tolist()]
     dims, dim_offsets = permuted(index.dims, index.dim_offsets, order)
     ends = np.cumsum(index.nbytes[order])
@@ -254,13 +251,10 @@ def _encode(
     ends: NDArray[np.int64],
 ) -> bytearray:
     texts = None if metadata is None else [text.encode() for pair in sorted(metadata.items()) for text in pair]
-    whole = "".join(names)
-    lengths = map(len, names) if whole.isascii() else (len(name.encode()) for name in names)
-    offsets = np.zeros(len(names) + 1, np.int64)
-    np.cumsum(np.fromiter(lengths, np.int64, len(names)), out=offsets[1:])
+    joined, offsets = join_texts(names)
     by_name = np.array(sorted(range(len(names)), key=names.__getitem__) if layout == "0" else (), np.int64)
     return kernel.encode(
-        int(layout), texts, whole.encode(), offsets, codes.astype(np.uint8).tobytes(), dims, dim_offsets, ends, by_name
+        int(layout), texts, joined, offsets, codes.astype(np.uint8).tobytes(), dims, dim_offsets, ends, by_name
     )
 
 
@@ -271,7 +265,9 @@ def _codes(index: Index) -> NDArray[np.int16]:
     if missing.size:
         row = int(missing[0])
         raise UnsupportedError(
-            f"BinTensors has no {index.dtype_name(row)}", rule="bintensors.write.dtype", tensor=index.names[row]
+            f"BinTensors does not support {index.dtype_name(row)} (supported: {', '.join(DTYPES.values())})",
+            rule="bintensors.write.dtype",
+            tensor=index.names[row],
         )
     return codes
 

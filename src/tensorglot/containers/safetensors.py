@@ -13,7 +13,7 @@ written are those of the `safetensors` package, with metadata keys sorted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from json.encoder import encode_basestring
 
 import numpy as np
@@ -27,7 +27,7 @@ from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index, permuted
 from tensorglot.model.names import Names
 from tensorglot.model.payload import Chunk, Source
-from tensorglot.wire.prefixed import read_header
+from tensorglot.wire.prefixed import check_data_end, join_texts, read_header, writer_order
 
 __all__ = ["CONTAINER"]
 
@@ -59,31 +59,31 @@ DTYPES: dict[str, str] = {
 
 METADATA = "__metadata__"
 
-_RANKS: dict[bytes, int] = {name.encode(): rank for rank, name in enumerate(DTYPES)}
+_CODES: dict[bytes, int] = {name.encode(): code for code, name in enumerate(DTYPES)}
 _BITS = bytes(BY_NAME[name].bits for name in DTYPES.values())
 _OUR_CODE = np.array([BY_NAME[name].code for name in DTYPES.values()], np.uint8)
-_RANK_OF = np.full(256, -1, np.int16)
-_RANK_OF[_OUR_CODE] = range(len(DTYPES))
+_THEIR_CODE = np.full(256, -1, np.int16)
+_THEIR_CODE[_OUR_CODE] = range(len(DTYPES))
 _THEIR_NAME: tuple[str, ...] = tuple(DTYPES)
 
 _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
     kernel.HEADER_END: (TruncatedError, "header.end", "the header ends inside a value"),
-    kernel.SYNTAX: (FormatError, "json.syntax", "not JSON of the form that a header has"),
-    kernel.NUMBER: (FormatError, "json.number", "not a whole number below 2**63"),
+    kernel.SYNTAX: (FormatError, "json.syntax", "not the JSON of a safetensors header"),
+    kernel.NUMBER: (FormatError, "json.number", "not an integer from 0 to 2**63 - 1"),
     kernel.CONTROL: (FormatError, "json.control", "a control character in a string"),
-    kernel.ESCAPE: (FormatError, "json.escape", "an escape that JSON does not have"),
-    kernel.SURROGATE: (FormatError, "json.surrogate", "half of a surrogate pair"),
-    kernel.UTF8: (FormatError, "json.utf8", "a string is not UTF-8"),
-    kernel.FIELD: (FormatError, "field.name", "a field other than dtype, shape and data_offsets"),
-    kernel.FIELD_TWICE: (FormatError, "field.duplicate", "a field stands twice"),
+    kernel.ESCAPE: (FormatError, "json.escape", "invalid JSON escape"),
+    kernel.SURROGATE: (FormatError, "json.surrogate", "an unpaired surrogate"),
+    kernel.UTF8: (FormatError, "json.utf8", "invalid UTF-8 in a string"),
+    kernel.FIELD: (FormatError, "field.name", "unknown field (known: dtype, shape, data_offsets)"),
+    kernel.FIELD_TWICE: (FormatError, "field.duplicate", "duplicate field"),
     kernel.FIELD_MISSING: (FormatError, "field.missing", "dtype, shape or data_offsets is missing"),
-    kernel.DTYPE: (FormatError, "dtype", "a dtype that the format does not have"),
-    kernel.DIMS: (FormatError, "shape.product", "the product of the dimensions passes 2**63"),
-    kernel.SIZE: (FormatError, "offsets.size", "the offsets do not span what dtype and shape ask for"),
-    kernel.METADATA: (FormatError, "metadata.text", "the metadata is not an object of strings"),
-    kernel.METADATA_TWICE: (FormatError, "metadata.duplicate", "the metadata stands twice"),
-    kernel.KEY_TWICE: (FormatError, "metadata.duplicate", "a metadata key stands twice"),
-    kernel.PADDING: (FormatError, "padding.byte", "something other than spaces behind the header's object"),
+    kernel.DTYPE: (FormatError, "dtype", f"unknown dtype (known: {', '.join(DTYPES)})"),
+    kernel.DIMS: (FormatError, "shape.product", "the tensor would have 2**63 bits or more"),
+    kernel.SIZE: (FormatError, "offsets.size", "the offsets do not match the size that dtype and shape give"),
+    kernel.METADATA: (FormatError, "metadata.text", "__metadata__ is not an object of strings"),
+    kernel.METADATA_TWICE: (FormatError, "metadata.duplicate", "duplicate __metadata__"),
+    kernel.KEY_TWICE: (FormatError, "metadata.duplicate", "duplicate metadata key"),
+    kernel.PADDING: (FormatError, "padding.byte", "bytes other than spaces behind the JSON object"),
     kernel.LIMIT_TENSORS: (LimitError, "limit.tensors", "more tensors than Limits.tensors allows"),
     kernel.LIMIT_RANK: (LimitError, "limit.rank", "more dimensions than Limits.rank allows"),
     kernel.LIMIT_NAME: (LimitError, "limit.name", "a name longer than Limits.name_nbytes allows"),
@@ -93,8 +93,8 @@ _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
 def read(source: Source, options: ReadOptions) -> Index:
     header = _header(source, options)
     limits = options.limits
-    fault, position, row, metadata, ranks, dims, dim_offsets, begins, ends, named = kernel.scan(
-        header, _RANKS, _BITS, limits.tensors_or(), limits.rank, limits.name_nbytes
+    fault, position, row, metadata, codes, dims, dim_offsets, begins, ends, named = kernel.scan(
+        header, _CODES, _BITS, limits.tensors_or(), limits.rank, limits.name_nbytes
     )
     names = Names(*named)
     if fault:
@@ -105,13 +105,13 @@ def read(source: Source, options: ReadOptions) -> Index:
     if twice is not None:
         at = min(names.offset(twice), len(header))
         raise FormatError(
-            "two tensors of one name", rule="safetensors.name.duplicate", offset=8 + at, tensor=names[twice]
+            "duplicate tensor name", rule="safetensors.name.duplicate", offset=8 + at, tensor=names[twice]
         )
     data = 8 + len(header)
     index = Index(
         format="safetensors@1",
         names=names,
-        dtypes=_OUR_CODE[ranks],
+        dtypes=_OUR_CODE[codes],
         dims=dims,
         dim_offsets=dim_offsets,
         begins=begins + data,
@@ -148,22 +148,13 @@ def _check_covered(index: Index, data: int, size: int) -> None:
             offset=int(begins[at]),
             tensor=index.names[int(order[at])],
         )
-    end = int(ends[-1]) if len(ends) else data
-    if end > size:
-        raise TruncatedError(
-            f"the tensors end at byte {end} of a file of {size}",
-            rule="safetensors.data.end",
-            offset=size,
-            tensor=index.names[int(order[np.searchsorted(ends, size, side="right")])],
-        )
-    if end < size:
-        raise FormatError("bytes behind the last tensor", rule="safetensors.data.trailing", offset=end)
+    check_data_end(ends, data, size, rule="safetensors", name=lambda row: index.names[int(order[row])])
 
 
 def _check_canonical(header: bytes, index: Index) -> None:
     """One byte string for a value: the header is the one that we would write, in the writer's order."""
-    order, ranks = _order(index)
-    ours = _encode(index, order, ranks)
+    order, codes = _order(index)
+    ours = _encode(index, order, codes)
     if header != ours:
         both = zip(header, ours, strict=False)
         differs = next((i for i, (one, two) in enumerate(both) if one != two), min(len(header), len(ours)))
@@ -174,9 +165,9 @@ def _check_canonical(header: bytes, index: Index) -> None:
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     index = archive.index
-    order, ranks = _order(index)
-    _check_writable(index, ranks)
-    header = _encode(index, order, ranks)
+    order, codes = _order(index)
+    _check_writable(index, codes)
+    header = _encode(index, order, codes)
     check_header(len(header), "safetensors")
     yield len(header).to_bytes(8, "little")
     yield header
@@ -184,25 +175,28 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
 
 
 def _order(index: Index) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
-    """Rows in the writer's order; the rank of each row's dtype, -1 where there is none."""
-    ranks = _RANK_OF[index.dtypes]
-    by_name = np.array(sorted(range(len(ranks)), key=index.names.__getitem__), np.int64)
-    return by_name[np.argsort(-ranks[by_name], kind="stable")], ranks
+    """Rows in the writer's order; the code of each row's dtype, -1 where there is none."""
+    codes = _THEIR_CODE[index.dtypes]
+    return writer_order(codes, index.names), codes
 
 
-def _check_writable(index: Index, ranks: NDArray[np.int16]) -> None:
-    missing = np.flatnonzero(ranks < 0)
+def _check_writable(index: Index, codes: NDArray[np.int16]) -> None:
+    missing = np.flatnonzero(codes < 0)
     if missing.size:
         row = int(missing[0])
         raise UnsupportedError(
-            f"safetensors has no {index.dtype_name(row)}", rule="safetensors.write.dtype", tensor=index.names[row]
+            f"safetensors does not support {index.dtype_name(row)} (supported: {', '.join(DTYPES.values())})",
+            rule="safetensors.write.dtype",
+            tensor=index.names[row],
         )
     if METADATA in index.names:
-        raise UnsupportedError("a name that safetensors reserves", rule="safetensors.write.name", tensor=METADATA)
-    bits = np.frombuffer(_BITS, np.uint8)[ranks]
+        raise UnsupportedError(
+            "safetensors reserves this name for metadata", rule="safetensors.write.name", tensor=METADATA
+        )
+    bits = np.frombuffer(_BITS, np.uint8)[codes]
     for row in np.flatnonzero(bits % 8).tolist():
         if math.prod(index.shape(row)) * int(bits[row]) % 8:
-            kind = DTYPES[_THEIR_NAME[ranks[row]]]
+            kind = DTYPES[_THEIR_NAME[codes[row]]]
             raise UnsupportedError(
                 f"elements of {kind} that do not fill the last byte",
                 rule="safetensors.write.packed",
@@ -210,35 +204,27 @@ def _check_writable(index: Index, ranks: NDArray[np.int16]) -> None:
             )
 
 
-def _encode(index: Index, order: NDArray[np.int64], ranks: NDArray[np.int16]) -> bytearray:
+def _encode(index: Index, order: NDArray[np.int64], codes: NDArray[np.int16]) -> bytearray:
     """The header, padded."""
     quote = encode_basestring
     metadata = b""
     if index.metadata is not None:
         pairs = ",".join(f"{quote(key)}:{quote(value)}" for key, value in sorted(index.metadata.items()))
         metadata = f'"{METADATA}":{{{pairs}}}'.encode()
-    names = index.names
-    quoted = [quote(names[row]) for row in order.tolist()]
-    text = "".join(quoted)
-    lengths = map(len, quoted) if text.isascii() else (len(name.encode()) for name in quoted)
+    joined, offsets = join_texts([quote(index.names[row]) for row in order.tolist()])
+    dtypes, dtype_offsets = join_texts(list(DTYPES))
     dims, dim_offsets = permuted(index.dims, index.dim_offsets, order)
     return kernel.encode(
         metadata,
-        text.encode(),
-        _offsets(lengths, len(quoted)),
-        ranks[order].astype(np.uint8).tobytes(),
-        "".join(DTYPES).encode(),
-        _offsets(map(len, DTYPES), len(DTYPES)),
+        joined,
+        offsets,
+        codes[order].astype(np.uint8).tobytes(),
+        dtypes,
+        dtype_offsets,
         dims,
         dim_offsets,
         np.cumsum(index.nbytes[order]),
     )
-
-
-def _offsets(lengths: Iterable[int], count: int) -> NDArray[np.int64]:
-    offsets = np.zeros(count + 1, np.int64)
-    np.cumsum(np.fromiter(lengths, np.int64, count), out=offsets[1:])
-    return offsets
 
 
 CONTAINER = Container(DTYPES, read, write)

@@ -5,6 +5,24 @@ present at build time it is an extension module; elsewhere the same file runs
 interpreted, slower and with the same results. Kernels know bytes and columns of
 numbers, nothing of tensors or files, and check every bound before they touch a byte.
 
-A kernel reports a refusal as a value (a rule code and a position), never by
-raising: the caller owns the words.
+A kernel reports a fault as a value, never by raising: a code, 0 where all is well, and
+the position, as the first two results. The caller owns the words.
+
+    bintensors     the header of BinTensors, both ways
+    safetensors    the JSON header of safetensors, both ways
+    cbor           CBOR: checked against a profile, skipped, scanned to columns
+    ztensor_index  the index of zTensor 0.1, from columns to CBOR
+    varint_decode  varint chains of ragged data to columns
+    varint_encode  and back
+    bson_walk      hops through BSON documents, to a field or to every vector
+    bson_rows      rows of equal length to and from BSON
+    names          names as spans of a header
+    utf8           whether bytes are UTF-8
+    gather         pieces of one buffer to their places in another
+    zstd_blocks    where a zstd frame ends
+
+Three modules are not compiled: varints has the numbers by which the two varint kernels
+are told what to do, and answer. primitives is what kernels share, in Python; its C
+form is `primitives.pxd`. nocython stands in for the `cython` module where that is not
+installed.
 """

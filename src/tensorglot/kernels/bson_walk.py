@@ -378,8 +378,11 @@ def vectors(
                 if budget < 0:
                     return PATHS, walk.name - 1, rows, document, budget
                 path = _path(walk.data, name_begins, name_ends, walk.depth, nbytes)
+                field = paths.get(path)
+                if field is None:
+                    field = paths[path] = len(paths)
                 documents[rows] = first + document
-                fields[rows] = paths.setdefault(path, len(paths))
+                fields[rows] = field
                 begins[rows] = walk.value + 5
                 ends[rows] = walk.after
                 rows += 1

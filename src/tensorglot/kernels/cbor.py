@@ -26,7 +26,10 @@ try:
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
-    from cython.cimports.libc.string import memchr, memcmp, memcpy
+    from cython.cimports.libc.string import memcmp
+    from cython.cimports.tensorglot.kernels.primitives import invalid_utf8, is_ascii, same, zero_byte
+else:
+    from tensorglot.kernels.primitives import invalid_utf8, is_ascii, same, zero_byte
 
 FAULTS = (
     "", "ends", "reserved", "indefinite", "shortest", "order", "duplicate", "key", "tag", "simple", "float", "depth",
@@ -379,7 +382,7 @@ def _check_content(
     if argument > cython.cast(cython.ulonglong, around.end - pos):
         return -_ENDS
     end = pos + cython.cast(cython.Py_ssize_t, argument)
-    if major == _TEXT and not _is_ascii(around.p, pos, end) and not _is_utf8(around.data, pos, end):
+    if major == _TEXT and not is_ascii(around.p, pos, end) and invalid_utf8(around.p, pos, end) >= 0:
         return -_NOT_UTF8  # §3.1, major type 3
     return end
 
@@ -617,39 +620,6 @@ def _single_holds_double(bits: cython.ulonglong) -> cython.bint:
         return False
     spare: cython.longlong = 29 if exponent >= -126 else -97 - exponent
     return fraction & ((cython.cast(cython.ulonglong, 1) << spare) - 1) == 0
-
-
-_HIGH = cython.declare(cython.ulonglong, 0x8080808080808080)
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _is_ascii(p: cython.p_uchar, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
-    """Whether text is ASCII; interpreted, decoding it is as quick as looking."""
-    word: cython.ulonglong = 0
-    high: cython.uchar = 0
-    if not cython.compiled:
-        return False
-    # Invariant: the bytes before `begin` are ASCII, but for those that `high` has the bits of.
-    while end - begin >= 8:
-        memcpy(cython.address(word), p + begin, 8)
-        if word & _HIGH:
-            return False
-        begin += 8
-    while begin < end:
-        high |= p[begin]
-        begin += 1
-    return high < 0x80
-
-
-@cython.cfunc
-def _is_utf8(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
-    p: cython.p_uchar = data
-    try:
-        p[begin:end].decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 # Scanning.
@@ -1146,12 +1116,7 @@ def _take(walk: Walk, table: _Table, text: cython.Py_ssize_t) -> cython.bint:
     """Passes over a text of the table, if that is what follows."""
     begin: cython.Py_ssize_t = table.text_begins[text]
     size: cython.Py_ssize_t = table.text_begins[text + 1] - begin
-    if walk.end - walk.pos < size:
-        return False
-    if cython.compiled:
-        if memcmp(walk.p + walk.pos, table.p + begin, size) != 0:
-            return False
-    elif not walk.data.startswith(table.texts[begin : begin + size], walk.pos):
+    if walk.end - walk.pos < size or not same(walk.p, walk.pos, table.p, begin, size):
         return False
     walk.start = walk.pos
     walk.pos += size
@@ -1165,8 +1130,8 @@ def _equals(state: _Scan, table: _Table, text: cython.Py_ssize_t) -> cython.bint
     size: cython.Py_ssize_t = table.text_begins[text + 1] - begin
     if state.text_end - state.text_begin != size:
         return False
-    if cython.compiled and state.text_begin < state.walk.end:
-        return memcmp(state.walk.p + state.text_begin, table.p + begin, size) == 0
+    if state.text_begin < state.walk.end:
+        return same(state.walk.p, state.text_begin, table.p, begin, size)
     return _last_text(state) == table.texts[begin : begin + size]
 
 
@@ -1186,16 +1151,8 @@ def _check_name(state: _Scan, most: cython.Py_ssize_t) -> cython.int:
     if not 0 < state.text_end - state.text_begin <= most:
         return _NOT_NAME
     if state.text_begin < state.walk.end:
-        return _NOT_NAME if _has_nul(state.walk.p, state.text_begin, state.text_end) else _OK
+        return _NOT_NAME if zero_byte(state.walk.p, state.text_begin, state.text_end) >= 0 else _OK
     return _NOT_NAME if b"\0" in _last_text(state) else _OK
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _has_nul(p: cython.p_uchar, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
-    if not cython.compiled:
-        return 0 in p[begin:end]
-    return memchr(p + begin, 0, end - begin) != cython.NULL
 
 
 @cython.cfunc

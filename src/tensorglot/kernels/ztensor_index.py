@@ -12,6 +12,10 @@ try:
     import cython
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
+if cython.compiled:
+    from cython.cimports.tensorglot.kernels.primitives import copy, uchars_in, uchars_out
+else:
+    from tensorglot.kernels.primitives import copy, uchars_in, uchars_out
 
 _UINT = cython.declare(cython.int, 0)
 _TEXT = cython.declare(cython.int, 3)
@@ -59,7 +63,6 @@ def encode_entries(
 
 
 @cython.cfunc
-@cython.boundscheck(False)
 def _fill_entries(
     buffer: bytearray,
     texts: list,  # type: ignore[type-arg]
@@ -100,11 +103,8 @@ def _fill_entries(
 
 @cython.cfunc
 def _put(out: cython.uchar[::1], position: cython.Py_ssize_t, data: bytes) -> cython.Py_ssize_t:
-    p: cython.p_uchar = data
     size: cython.Py_ssize_t = len(data)
-    i: cython.Py_ssize_t
-    for i in range(size):
-        out[position + i] = p[i]
+    copy(uchars_out(out), position, uchars_in(data), 0, size)
     return position + size
 
 

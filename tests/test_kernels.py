@@ -1,0 +1,300 @@
+"""A kernel is the same compiled and interpreted, with Cython installed and without.
+
+Each kernel has a table of calls: the corpora, seeded mutants of them, and arguments at
+the borders. A call is made on the module in use and on its source run as plain Python;
+what is returned and what was written must be equal.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from bson_samples import EVERY_KIND, document
+from dynd_random import mutant, random_bytes, random_type
+from fuzzing import bintensors, bson, foreign
+from peers import needs
+from tensorglot import dynd
+from tensorglot.containers import bintensors as bintensors_container
+from tensorglot.containers import safetensors as safetensors_container
+from tensorglot.dynd.codec import decode, encode, growable
+from tensorglot.model.dtypes import BY_NAME
+from test_safetensors import ACCEPTED, REFUSED
+
+FOLDER = Path(tg.__file__).parent / "kernels"
+CORPUS = Path(__file__).parent / "corpus"
+KERNELS = sorted(path.stem for path in FOLDER.glob("*.py") if "import cython\n" in path.read_text())
+
+Call = tuple[str, Callable[[], tuple[Any, ...]]]
+"""A function, and what makes its arguments: fresh ones each time, since some are written to."""
+
+
+def interpreted(name: str, *, with_cython: bool = False) -> ModuleType:
+    """A kernel's source as a module of its own, with Cython's stand-in for types or with ours."""
+    spec = importlib.util.spec_from_file_location(f"interpreted_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    held = sys.modules.get("cython")
+    if not with_cython:
+        sys.modules["cython"] = None  # type: ignore[assignment]
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.modules.pop("cython", None)
+        if held is not None:
+            sys.modules["cython"] = held
+    return module
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_runs_without_cython(name: str) -> None:
+    module = interpreted(name)
+    assert module.cython.compiled is False
+    assert set(dir(module)) >= {
+        public
+        for public in dir(importlib.import_module(f"tensorglot.kernels.{name}"))
+        if public.islower() and not public.startswith("_")
+    } - {"cython"}
+
+
+def plain(value: Any) -> Any:
+    """Columns as lists, so that tuples of them can be compared."""
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.tolist()
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def outcome(module: ModuleType, function: str, arguments: tuple[Any, ...]) -> Any:
+    """What a call returns and what it leaves in its arguments. After a fault in a header its columns mean nothing."""
+    result = getattr(module, function)(*arguments)
+    if function == "scan" and result[0]:
+        return plain(result[:3]), None
+    return plain(result), plain(arguments)
+
+
+# Arguments
+
+
+def bintensors_calls() -> Iterator[Call]:
+    itemsizes = bytes(BY_NAME[name].bits // 8 for name in bintensors_container.DTYPES.values())
+    files = [path.read_bytes() for path in sorted(CORPUS.glob("bintensors-*/*.bt"))]
+    for data in (*files, *bintensors.mutants(1200, seed=11)):
+        for layout in (0, 1):
+            for limits in ((1_388_888, 64, 100_000), (2, 2, 3)):
+                for thorough in (False, True):
+                    arguments = (data[8:], layout, itemsizes, *limits, thorough)
+                    yield "scan", lambda arguments=arguments: arguments
+
+
+def safetensors_calls() -> Iterator[Call]:
+    dtypes = {name.encode(): code for code, name in enumerate(safetensors_container.DTYPES)}
+    bits = bytes(BY_NAME[name].bits for name in safetensors_container.DTYPES.values())
+    files = [data for data, _ in (*ACCEPTED.values(), *REFUSED.values()) if len(data) < 200_000]
+    mutants = (data for format, data in foreign.mutants(6000, seed=3) if format == "safetensors")
+    for data in (*files, *mutants):
+        header = data[8 : 8 + int.from_bytes(data[:8], "little")]
+        for limits in ((1 << 20, 64, 100_000), (2, 1, 3)):
+            arguments = (header, dtypes, bits, *limits)
+            yield "scan", lambda arguments=arguments: arguments
+
+
+def bson_walk_calls() -> Iterator[Call]:
+    documents = [document(raw) for raw in EVERY_KIND.values()]
+    for data in (*documents, *bson.corpus(), *bson.mutants(1500, seed=5)):
+        size = len(data)
+        yield "count", lambda data=data, size=size: (data, 0, size)
+        for path in ((b"f\0",), (b"a\0", b"b\0"), (b"a\0", b"c\0", b"d\0"), (b"k\0",)):
+            yield "find", lambda data=data, path=path: (
+                data, 0, b"".join(path), np.cumsum([0, *map(len, path[:-1])], dtype=np.int64),
+                np.ones(3, np.uint8), *np.ones((2, 3), np.int64), np.zeros(len(path), np.int64),
+            )  # fmt: skip
+        for room, depth in ((100, 50), (2, 50), (100, 2)):
+            yield "vectors", lambda data=data, size=size, room=room, depth=depth: (
+                data, 0, size, *np.zeros((3, depth), np.int64), {}, 60, 7, *np.zeros((4, room), np.int64),
+            )  # fmt: skip
+        for room in (1, 8):
+            yield "numbers", lambda data=data, size=size, room=room: (
+                data, 0, size, np.zeros(room, np.uint8), np.zeros(8 * room, np.uint8),
+            )  # fmt: skip
+        if size > 5:
+            for kind in range(256):
+                yield "value_end", lambda data=data, size=size, kind=kind: (data, kind, 4, size - 1)
+
+
+def bson_rows_calls() -> Iterator[Call]:
+    rng = random.Random(2)
+    for _ in range(400):
+        data = rng.randbytes(rng.randrange(60))
+        nbytes, rows = rng.choice((-1, 0, 1, 3, 7)), rng.randrange(5)
+        begins = np.array([rng.randrange(-2, 62) for _ in range(rows)], np.int64)
+        room = max(0, rows * nbytes) + rng.choice((0, 0, 0, 1))
+        yield "gather", lambda data=data, begins=begins, nbytes=nbytes, room=room: (
+            data, begins, nbytes, np.zeros(room, np.uint8),
+        )  # fmt: skip
+        payloads = [rng.choice((b"hd", b"hd", b"hx", b"")) + bytes(max(0, nbytes)) for _ in range(rows)]
+        yield "gather_payloads", lambda payloads=payloads, nbytes=nbytes, room=room: (
+            payloads, b"hd", nbytes, np.ones(room, np.uint8),
+        )  # fmt: skip
+        yield "split", lambda data=data, rows=rows, nbytes=nbytes: (data, rows, nbytes, b"head")
+
+
+def utf8_calls() -> Iterator[Call]:
+    rng = random.Random(4)
+    alphabet = [b"a", b"\x7f", "é".encode(), "€".encode(), "😀".encode(), b"ascii only!!"]
+    odd = [b"\x80", b"\xc0", b"\xc1\xbf", b"\xe0\x9f", b"\xed\xa0\x80", b"\xf0\x8f", b"\xf4\x90", b"\xf5", b"\xe2\x82"]
+    for _ in range(1500):
+        pieces = rng.choices(alphabet, k=rng.randrange(9)) + rng.choices(odd, k=rng.choice((0, 0, 1)))
+        rng.shuffle(pieces)
+        data = b"".join(pieces)
+        begin, end = sorted(rng.randrange(-1, len(data) + 2) for _ in range(2))
+        places = np.array(sorted(rng.randrange(-1, len(data) + 2) for _ in range(6)), np.int64)
+        for span in ((0, len(data)), (begin, end)):
+            yield "first_invalid", lambda data=data, span=span: (data, *span)
+            yield "is_ascii", lambda data=data, span=span: (data, *span)
+        yield "first_split", lambda data=data, places=places: (data, places)
+        yield "first_invalid_text", lambda data=data, places=places: (data, places[::2].copy(), places[1::2].copy())
+
+
+def names_calls() -> Iterator[Call]:
+    rng = random.Random(6)
+    for _ in range(300):
+        names = ["".join(rng.choices("ab.é😀0", k=rng.choice((0, 1, 3, 8, 9, 17)))) for _ in range(rng.randrange(40))]
+        raw = [name.encode() for name in names]
+        ends = np.cumsum([0, *map(len, raw)], dtype=np.int64)
+        spans = (b"".join(raw), ends[:-1].copy(), ends[1:].copy())
+        for function in ("decode", "may_repeat"):
+            yield function, lambda spans=spans: spans
+        for name in (b"", b"a", rng.choice(raw or [b""])):
+            yield "find", lambda spans=spans, name=name: (*spans, name)
+
+
+def gather_calls() -> Iterator[Call]:
+    rng = random.Random(8)
+    for _ in range(400):
+        data, room, rows = rng.randbytes(rng.randrange(40)), rng.randrange(40), rng.randrange(4)
+        begins, sizes, offsets = (
+            np.array([rng.randrange(low, high) for _ in range(rows)], np.int64)
+            for low, high in ((-1, 40), (-1, 12), (-1, 40))
+        )
+        yield "gather", lambda data=data, begins=begins, sizes=sizes, room=room, offsets=offsets: (
+            data, begins, sizes, np.zeros(room, np.uint8), offsets,
+        )  # fmt: skip
+
+
+def zstd_blocks_calls() -> Iterator[Call]:
+    rng = random.Random(9)
+    for _ in range(600):
+        window = b"".join(
+            ((size << 3) | (kind << 1) | last).to_bytes(3, "little") + bytes(1 if kind == 1 else size)
+            for size, kind, last in (
+                (rng.randrange(20), rng.choice((0, 0, 1, 2, 3)), rng.random() < 0.2) for _ in range(5)
+            )
+        )[: rng.randrange(60)]
+        at = rng.choice((0, 5, 1 << 40))
+        arguments = (window, at, at + rng.randrange(-1, 9), rng.choice((8, 128)))
+        yield "walk", lambda arguments=arguments: arguments
+
+
+CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
+    "bintensors": (bintensors_calls, 19),
+    "bson_rows": (bson_rows_calls, 4),
+    "bson_walk": (bson_walk_calls, 20),
+    "gather": (gather_calls, 2),
+    "names": (names_calls, 4),
+    "safetensors": (safetensors_calls, 18),
+    "utf8": (utf8_calls, 10),
+    "zstd_blocks": (zstd_blocks_calls, 3),
+}
+"""With the number of different first results that there are at least: a table that finds nothing would be no test."""
+
+
+@pytest.mark.parametrize("with_cython", [True, False])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_kernel_does_the_same_compiled_and_interpreted(name: str, with_cython: bool) -> None:
+    if with_cython:
+        needs("cython")
+    modules = importlib.import_module(f"tensorglot.kernels.{name}"), interpreted(name, with_cython=with_cython)
+    calls, least = CALLS[name]
+    seen = set()
+    for function, make in calls():
+        one, two = (outcome(module, function, make()) for module in modules)
+        assert one == two, (function, plain(make()))
+        result = one[0]
+        seen.add((function, str(result[0] if isinstance(result, list) and result else result)))
+    assert len(seen) >= least, seen
+
+
+def test_what_a_scatter_writes_is_the_same_compiled_and_interpreted() -> None:
+    rng = random.Random(7)
+    modules = importlib.import_module("tensorglot.kernels.bson_rows"), interpreted("bson_rows")
+    for _ in range(300):
+        at, stride, first, last, nbytes = (rng.randrange(-1, 7) for _ in range(5))
+        data, room = rng.randbytes(rng.randrange(30)), rng.randrange(40)
+        results = []
+        for module in modules:
+            target = module.blank(room)
+            results.append((module.scatter(target, at, stride, first, last, data, nbytes), bytes(target)))
+        assert results[0] == results[1]
+
+
+def test_headers_are_encoded_alike_compiled_and_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [path for path in sorted(CORPUS.glob("bintensors-[01]/*.bt")) if path.name != "ndim_251.bt"]
+    values = [(tg.load(path), tg.open(path).metadata) for path in files]
+
+    def encoded() -> list[bytes]:
+        formats = ("bintensors@0", "bintensors@1", "safetensors")
+        return [tg.dumps(tensors, format=f, metadata=text) for tensors, text in values for f in formats]
+
+    compiled = encoded()
+    monkeypatch.setattr(bintensors_container, "kernel", interpreted("bintensors"))
+    monkeypatch.setattr(safetensors_container, "kernel", interpreted("safetensors"))
+    assert encoded() == compiled
+
+
+def dynd_cases() -> Iterator[tuple[str, bytes]]:
+    vectors = json.loads((CORPUS / "dynd" / "vectors.json").read_text())
+    for case in vectors["valid"]:
+        yield case["type"], bytes.fromhex(case["hex"])
+    rng = random.Random(12)
+    for _ in range(1500):
+        type = random_type(rng, 4)
+        data = random_bytes(rng, type)
+        yield str(type), data
+        yield str(type), mutant(rng, data)
+
+
+def dynd_outcome(text: str, data: bytes) -> Any:
+    """The bytes of the value written again, or the error."""
+    try:
+        type = dynd.parse(text)
+        return bytes(dynd.serialize(dynd.deserialize(data, type)))
+    except tg.TensorglotError as error:
+        return error.rule, error.offset
+
+
+def test_varint_chains_are_the_same_compiled_and_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = list(dynd_cases())
+    compiled = [dynd_outcome(*case) for case in cases]
+    decoder, encoder = interpreted("varint_decode"), interpreted("varint_encode")
+    monkeypatch.setattr(decode, "varint_decode", decoder)
+    monkeypatch.setattr(growable, "Column", decoder.Column)
+    monkeypatch.setattr(encode, "Encoder", encoder.Encoder)
+    monkeypatch.setattr(encode, "Given", encoder.Given)
+    for case, expected in zip(cases, compiled, strict=True):
+        assert dynd_outcome(*case) == expected, case
+    assert len({outcome[0] for outcome in compiled if isinstance(outcome, tuple)}) > 8
+    assert sum(isinstance(outcome, bytes) for outcome in compiled) > 1000
