@@ -123,6 +123,8 @@ class Format:
     checksums: tuple[str, ...] = ()
     version_checksums: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Per-version override of `checksums`."""
+    fast_checksums: Mapping[str, str] = field(default_factory=dict)
+    """What `checksum="auto"` stands for, by version; nothing where a version has none that is fast."""
     layouts: tuple[str, ...] = ("dense",)
     """What it can hold; * is any."""
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -208,6 +210,7 @@ TABLE: tuple[Format, ...] = (
         compression=("zstd",),
         checksums=("crc32c", "sha256", "xxh3", "frame"),
         version_checksums={"0.1": ("crc32c", "sha256", "frame"), "2": ("xxh3", "sha256", "frame")},
+        fast_checksums={"0.1": "crc32c", "2": "xxh3"},
         layouts=("dense", "*"),
         notes={
             "0.1": "the published document; read by ztensor 0.1.0 to 1.2.3",
