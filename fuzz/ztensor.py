@@ -394,6 +394,9 @@ def _check_saved(archive: tg.Archive, values: dict[str, Any]) -> None:
     try:
         data = tg.dumps({name: archive[name] for name in values}, format="ztensor")
     except tg.UnsupportedError as error:
+        if error.rule == "ztensor.write.layout":  # a custom field of somebody else
+            assert "layout" in archive[str(error.tensor)].attributes
+            return
         assert error.rule == "ztensor.write.part"  # without the others it would be a part
         assert values.keys() != archive.keys()
         return

@@ -73,8 +73,12 @@ def _as_listed(value: Any) -> Any:
 def test_0_1_is_written_as_the_package_writes_it(name: str) -> None:
     path = CORPUS / "ztensor-0.1" / name
     produced = manifest("ztensor-0.1")[name]["producer"].startswith("ztensor 0.1.4")
-    written = tg.dumps(tg.open(path), format="ztensor@0.1")
-    if produced or name in {"custom_fields.zt", "shared_blob.zt", "sparse_coo_coincident.zt"}:
+    if any("layout" in fields for fields in tg.open(path).attributes.values()):
+        with pytest.raises(tg.UnsupportedError, match="'layout'"):
+            tg.dumps(tg.open(path), format="ztensor@0.1")
+        return
+    written = tg.dumps(tg.open(path), format="ztensor@0.1", checksum=None)
+    if produced or name in {"custom_fields.zt", "shared_blob.zt"}:
         assert written == path.read_bytes()
     with tg.open(path) as one, tg.open(written) as two:
         assert list(one) == list(two)
@@ -187,8 +191,8 @@ def test_files_of_2_have_the_parts_that_their_manifest_lists(name: str, backend:
 def test_2_canonical_is_rewritten_to_the_same_bytes() -> None:
     path = CORPUS / "ztensor-2" / "canonical-2.zt"
     archive = tg.open(path, strict=True)
-    assert tg.dumps(archive, format="ztensor@2") == path.read_bytes()
-    assert tg.dumps(tg.load(path), format="ztensor@2", metadata=archive.metadata) == path.read_bytes()
+    assert tg.dumps(archive, format="ztensor@2", checksum="xxh3") == path.read_bytes()
+    assert tg.dumps(tg.load(path), format="ztensor@2", checksum="xxh3", metadata=archive.metadata) == path.read_bytes()
     assert archive["a"].offset == archive["c"].offset
 
 

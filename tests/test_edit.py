@@ -33,12 +33,13 @@ def metadata_of(path: Path) -> Any:
 @pytest.mark.parametrize("old", [None, {}, {"a": "1", "b": "2"}])
 @pytest.mark.parametrize("format", EDITABLE)
 def test_what_is_written_is_what_save_would_write(format: str, old: Any, tmp_path: Path) -> None:
-    path = made(tmp_path, format, metadata=old)
+    options = {"checksum": "xxh3"} if format == "ztensor@2" else {}  # without it the form is not canonical
+    path = made(tmp_path, format, metadata=old, **options)
     done = tg.edit(path, {"b": "3", "c": "é"})
     assert done.changed
     new = {**(old or {}), "b": "3", "c": "é"}
     assert metadata_of(path) == new
-    assert path.read_bytes() == tg.dumps(TENSORS, format=format, metadata=new)
+    assert path.read_bytes() == tg.dumps(TENSORS, format=format, metadata=new, **options)
     assert tg.open(path, strict=True).format == format
 
 

@@ -490,6 +490,6 @@ def test_an_index_has_room_for_every_number(number: int, rank: int) -> None:
     dims, dim_offsets = np.full(rank, number, np.int64), np.array([0, rank], np.int64)
     one = [cbor2.dumps("raw")]
     fields = [cbor2.dumps("encoding") + one[0]]
-    index = encode_entries([name], one, b"\0", dims, dim_offsets, column, column, one, fields)
+    index = encode_entries([name], one, b"\0", dims, dim_offsets, column, column, fields)
     entry = {"name": name, "offset": number, "size": number, "shape": [number] * rank}
-    assert cbor2.loads(index) == [{**entry, "dtype": "raw", "layout": "raw", "encoding": "raw"}]
+    assert cbor2.loads(index) == [{**entry, "dtype": "raw", "layout": "dense", "encoding": "raw"}]

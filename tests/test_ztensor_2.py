@@ -41,9 +41,10 @@ def manifest_of(data: bytes) -> dict[str, Any]:
 @settings(max_examples=40, deadline=None)
 def test_round_trip(tensors: dict[str, Any], compression: str | None, checksum: str | None) -> None:
     data = tg.dumps(tensors, format="ztensor@2", compression=compression, checksum=checksum)
-    canonical = compression is None and checksum != "sha256" and all(map(_nfc, tensors))
-    with tg.open(data, verify="require", strict=canonical) as archive:
+    canonical = compression is None and checksum == "xxh3" and all(map(_nfc, tensors))
+    with tg.open(data, verify="auto" if checksum is None else "require", strict=canonical) as archive:
         assert set(archive) == set(tensors)
+        assert {(tensor.checksum or ":").split(":")[0] or None for tensor in archive.values()} <= {checksum}
         assert all(
             equal(archive[name].numpy(), np.ascontiguousarray(a).reshape(a.shape)) for name, a in tensors.items()
         )
@@ -63,30 +64,32 @@ def _nfc(name: str) -> bool:
 def test_logical_types(name: str, compression: str | None) -> None:
     for shape in ((3, 5), (2, 4), (), (0, 2)):
         array = sample(name, shape)
-        with tg.open(tg.dumps({"w": array}, format="ztensor@2", compression=compression)) as archive:
+        with tg.open(tg.dumps({"w": array}, format="ztensor@2", checksum="xxh3", compression=compression)) as archive:
             assert equal(archive["w"].numpy(), array)
-            assert tg.dumps(archive, format="ztensor@2", compression=compression) == tg.dumps(
-                {"w": array}, format="ztensor@2", compression=compression
+            assert tg.dumps(archive, format="ztensor@2", checksum="xxh3", compression=compression) == tg.dumps(
+                {"w": array}, format="ztensor@2", checksum="xxh3", compression=compression
             )
 
 
 @pytest.mark.parametrize("name", ["int4", "uint2", "float6_e2m3fn", "float8_e3m4"])
 def test_types_that_it_lacks_are_refused_by_name(name: str) -> None:
     with pytest.raises(tg.UnsupportedError, match=name) as caught:
-        tg.dumps({"w": sample(name)}, format="ztensor@2")
+        tg.dumps({"w": sample(name)}, format="ztensor@2", checksum="xxh3")
     assert caught.value.tensor == "w"
 
 
 def test_an_empty_file_has_65586_bytes() -> None:
-    data = tg.dumps({}, format="ztensor@2")
+    data = tg.dumps({}, format="ztensor@2", checksum="xxh3")
     assert len(data) == 65_586
     assert tg.open(data, strict=True).metadata is None
-    assert tg.open(tg.dumps({}, format="ztensor@2", metadata={}), strict=True).metadata == {}
+    assert tg.open(tg.dumps({}, format="ztensor@2", checksum="xxh3", metadata={}), strict=True).metadata == {}
 
 
 def test_equal_contents_are_stored_once() -> None:
     array = np.arange(8, dtype=np.float32)
-    data = tg.dumps({"a": array, "b": array.view(np.int32), "c": array + 1, "e": np.zeros(0)}, format="ztensor@2")
+    data = tg.dumps(
+        {"a": array, "b": array.view(np.int32), "c": array + 1, "e": np.zeros(0)}, format="ztensor@2", checksum="xxh3"
+    )
     blobs = {name: thing["parts"]["data"]["blob"] for name, thing in manifest_of(data)["objects"].items()}
     assert blobs["a"] == blobs["b"] == [65536, 32]
     assert blobs["c"] == [131072, 32]
@@ -96,15 +99,15 @@ def test_equal_contents_are_stored_once() -> None:
 @pytest.mark.parametrize("name", ["", "a\0b", "x" * 1025])
 def test_names_that_it_cannot_have(name: str) -> None:
     with pytest.raises(tg.UnsupportedError):
-        tg.dumps({name: np.arange(3)}, format="ztensor@2")
+        tg.dumps({name: np.arange(3)}, format="ztensor@2", checksum="xxh3")
     with pytest.raises(tg.UnsupportedError):
-        tg.dumps({"w": np.arange(3)}, format="ztensor@2", attributes={"w": {name: 1}})
+        tg.dumps({"w": np.arange(3)}, format="ztensor@2", checksum="xxh3", attributes={"w": {name: 1}})
 
 
 def test_attributes_and_metadata() -> None:
     attributes = {"w": {"b": [1, {"c": None}], "a": -1.5, "n": b"\0"}}
     metadata = {"framework": "x", "z": {"y": [True, 2**63]}}
-    data = tg.dumps({"w": np.arange(3)}, format="ztensor@2", attributes=attributes, metadata=metadata)
+    data = tg.dumps({"w": np.arange(3)}, format="ztensor@2", checksum="xxh3", attributes=attributes, metadata=metadata)
     with tg.open(data, strict=True) as archive:
         assert archive.attributes == attributes
         assert archive.metadata == metadata
@@ -112,7 +115,7 @@ def test_attributes_and_metadata() -> None:
     for _ in range(40):
         nested = [nested]
     with pytest.raises(tg.InputError):
-        tg.dumps({"w": np.arange(3)}, format="ztensor@2", metadata={"a": nested})
+        tg.dumps({"w": np.arange(3)}, format="ztensor@2", checksum="xxh3", metadata={"a": nested})
 
 
 def test_attributes_are_as_deep_as_a_reader_accepts() -> None:
@@ -123,9 +126,8 @@ def test_attributes_are_as_deep_as_a_reader_accepts() -> None:
         for kind in ("metadata", "attributes"):
             value: Any = {"a": nested(depth)}
             try:
-                data = tg.dumps(
-                    {"w": np.arange(3)}, format="ztensor@2", **{kind: value if kind == "metadata" else {"w": value}}
-                )
+                given: dict[str, Any] = {kind: value if kind == "metadata" else {"w": value}}
+                data = tg.dumps({"w": np.arange(3)}, format="ztensor@2", checksum="xxh3", **given)
             except tg.InputError:
                 assert depth > 27
                 continue
@@ -134,7 +136,7 @@ def test_attributes_are_as_deep_as_a_reader_accepts() -> None:
 
 def test_large_metadata_is_read_when_it_is_wanted() -> None:
     metadata = {f"key {i}": i for i in range(1000)}
-    archive = tg.open(tg.dumps({}, format="ztensor@2", metadata=metadata))
+    archive = tg.open(tg.dumps({}, format="ztensor@2", checksum="xxh3", metadata=metadata))
     assert archive.metadata == metadata
     assert dict(archive.metadata) == metadata
     assert json.loads(json.dumps(dict(archive.metadata))) == metadata
@@ -142,7 +144,7 @@ def test_large_metadata_is_read_when_it_is_wanted() -> None:
 
 def test_seekable_frames() -> None:
     array = np.random.default_rng(0).integers(0, 9, (3000, 1000), np.int32)
-    data = tg.dumps({"w": array}, format="ztensor@2", compression="zstd")
+    data = tg.dumps({"w": array}, format="ztensor@2", checksum="xxh3", compression="zstd")
     (row,) = (thing["parts"]["data"] for thing in manifest_of(data)["objects"].values())
     assert (row["encoding"], row["decoded_length"]) == ("zt.zstd-seekable/1", array.nbytes)
     assert row["digest"] == f"xxh3:{xxhash.xxh3_64_hexdigest(array)}"
@@ -198,7 +200,7 @@ def test_shards(tmp_path: Path) -> None:
     assert {name: array.tobytes() for name, array in tg.load(root).items()} == read
     assert tg.verify(root, deep=True).ok
     with tg.open(root) as archive:
-        assert tg.loads(tg.dumps(archive, format="ztensor@2"))["one"].tobytes() == b"abcd"
+        assert tg.loads(tg.dumps(archive, format="ztensor@2", checksum="xxh3"))["one"].tobytes() == b"abcd"
         assert tg.loads(tg.dumps(archive, format="ztensor"))["two"].tobytes() == b"efgh"
     with tg.open(root.read_bytes()) as archive:
         assert archive["own"].numpy().tobytes() == b"ijkl"
@@ -246,8 +248,10 @@ def test_a_file_that_was_appended_to() -> None:
 def test_the_content_digest_is_of_the_tensors_alone() -> None:
     tensors = {"a": np.arange(6, dtype=np.float32), "b": np.ones((2, 2), ml_dtypes.bfloat16), "c": np.array([True])}
     attributes = {"a": {"k": [1]}}
-    plain = tg.dumps(tensors, format="ztensor@2", attributes=attributes)
-    squeezed = tg.dumps(dict(reversed(tensors.items())), format="ztensor@2", attributes=attributes, compression="zstd")
+    plain = tg.dumps(tensors, format="ztensor@2", checksum="xxh3", attributes=attributes)
+    squeezed = tg.dumps(
+        dict(reversed(tensors.items())), format="ztensor@2", checksum="xxh3", attributes=attributes, compression="zstd"
+    )
     digest = tg.verify(plain).content_digest
     assert digest == tg.verify(squeezed).content_digest
     said = {
@@ -267,7 +271,10 @@ def test_the_content_digest_is_of_the_tensors_alone() -> None:
         {**tensors, "b": tensors["b"].reshape(4)},
         {**tensors, "a": tensors["a"].view(np.int32)},
     ]
-    found = {tg.verify(tg.dumps(other, format="ztensor@2", attributes=attributes)).content_digest for other in others}
+    found = {
+        tg.verify(tg.dumps(other, format="ztensor@2", checksum="xxh3", attributes=attributes)).content_digest
+        for other in others
+    }
     assert len(found) == 4
     assert digest not in found
     assert tg.verify(file2({"objects": {"a": tensor()}})).content_digest is None
@@ -275,7 +282,7 @@ def test_the_content_digest_is_of_the_tensors_alone() -> None:
 
 def test_strict_accepts_one_byte_string() -> None:
     array = np.arange(5, dtype=np.int16)
-    data = tg.dumps({"w": array}, format="ztensor@2", metadata={"m": 1}, attributes={"w": {"a": 1}})
+    data = tg.dumps({"w": array}, format="ztensor@2", checksum="xxh3", metadata={"m": 1}, attributes={"w": {"a": 1}})
     tg.open(data, strict=True)
     interesting = [*range(64), *range(65536 - 40, 65536 + 60), *range(131072 - 40, len(data))]
     for position in interesting:
@@ -308,7 +315,7 @@ def test_structure_is_kept_where_the_meaning_is_not_known() -> None:
     )
     with tg.open(data) as archive:
         assert archive["layout"].parts["b"].array().tolist() == [0x6261, 0x6463]
-        again = tg.dumps(archive, format="ztensor@2")
+        again = tg.dumps(archive, format="ztensor@2", checksum="xxh3")
     kept, old = manifest_of(again)["objects"], manifest_of(data)["objects"]
     for name in old:
         assert kept[name]["layout"] == old[name]["layout"]

@@ -221,7 +221,9 @@ def test_parts_of_0_1_are_ordinary_tensors_to_the_packages(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
-    "options", [{}, {"compression": "zstd"}, {"checksum": "sha256"}], ids=["canonical", "zstd", "sha256"]
+    "options",
+    [{"checksum": "xxh3"}, {"compression": "zstd", "checksum": "xxh3"}, {"checksum": "sha256"}],
+    ids=["canonical", "zstd", "sha256"],
 )
 def test_2_is_read_by_2_1_2(seed: int, options: dict[str, Any], tmp_path: Path) -> None:
     tensors = random_tensors(seed, COMMON + MORE)
@@ -237,7 +239,7 @@ def test_2_1_2_is_read_and_written_byte_for_byte(seed: int, tmp_path: Path) -> N
     metadata = {"framework": "x", "z": {"b": [1, None, 0.5], "a": True}, "n": -(1 << 40)}
     run("zt2", WRITE_2, folder, tmp_path / "theirs.zt", json.dumps({"attributes": metadata}))
     check(tg.load(tmp_path / "theirs.zt", strict=True, verify="require"), tensors)
-    tg.save(tmp_path / "ours.zt", tensors, format="ztensor@2", metadata=metadata, durable=False)
+    tg.save(tmp_path / "ours.zt", tensors, format="ztensor@2", checksum="xxh3", metadata=metadata, durable=False)
     assert (tmp_path / "ours.zt").read_bytes() == (tmp_path / "theirs.zt").read_bytes()
 
 
@@ -294,7 +296,14 @@ def test_canonical_files_of_every_type_and_layout_are_those_of_2_1_2(tmp_path: P
     for seed in range(20):
         tensors, attributes = random_objects(seed)
         metadata = {"a": 1, "b": {"z": 1.5, "y": [True, None]}} if seed % 2 else None
-        tg.save(tmp_path / f"{seed}.zt", tensors, format="ztensor@2", attributes=attributes, metadata=metadata)
+        tg.save(
+            tmp_path / f"{seed}.zt",
+            tensors,
+            format="ztensor@2",
+            checksum="xxh3",
+            attributes=attributes,
+            metadata=metadata,
+        )
         objects = [
             {"name": name, "shape": tensor.shape, "layout": tensor.layout,
              "attributes": dict(tensor.attributes) or None,
@@ -359,7 +368,7 @@ def test_sparse_and_quantized_tensors_are_read_by_2_1_2(tmp_path: Path) -> None:
         theirs = Path(__file__).parent / "corpus" / "ztensor-2" / f"{name}.zt"
         with tg.open(theirs) as archive:
             (one,) = archive
-            tg.save(tmp_path / "a.zt", {"m": archive[one]}, format="ztensor@2")
+            tg.save(tmp_path / "a.zt", {"m": archive[one]}, format="ztensor@2", checksum="xxh3")
             expected = {part: list(p.payload.read(0, p.nbytes)) for part, p in archive[one].parts.items()}
             found = json.loads(run("zt2", OBJECTS_2, folder, tmp_path / "a.zt"))
             assert (found["layout"], found["shape"]) == (archive[one].layout, list(archive[one].shape))

@@ -215,8 +215,8 @@ TABLE: tuple[Format, ...] = (
         ties=True,
         compression=("zstd",),
         checksums=("crc32c", "sha256", "xxh3", "frame"),
-        fast_checksums={"0.1": "crc32c", "2": "xxh3"},
         version_checksums={"0.1": ("crc32c", "sha256", "frame"), "2": ("xxh3", "sha256", "frame")},
+        fast_checksums={"0.1": "crc32c", "2": "xxh3"},
         layouts=("dense", "*"),
         notes={
             "0.1": "the published document; read by ztensor 0.1.0 to 1.2.3",

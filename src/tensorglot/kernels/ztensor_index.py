@@ -30,17 +30,16 @@ def encode_entries(
     dim_offsets: Any,
     offsets: Any,
     sizes: Any,
-    layouts: Any,
     fields: Any,
 ) -> bytearray:
     """The index of version 0.1, from CBOR texts and columns.
 
-    `dtypes` has the element types by code, `layouts` and `fields` have the layout and
-    the pairs from the key `encoding` on of each entry.
+    `dtypes` has the element types by code, `fields` the pairs from the key `encoding` on
+    of each entry.
     """
     texts: list[Any] = [name.encode("utf-8") for name in names]
-    strings: cython.Py_ssize_t = sum(map(len, texts)) + sum(map(len, fields)) + sum(map(len, layouts))
-    keys: cython.Py_ssize_t = len(b"\xbf\x64name\x66offset\x64size\x65dtype\x66layout\x65shape\xff")
+    strings: cython.Py_ssize_t = sum(map(len, texts)) + sum(map(len, fields))
+    keys: cython.Py_ssize_t = len(b"\xbf\x64name\x66offset\x64size\x65dtype\x66layout\x65dense\x65shape\xff")
     largest = [max(map(len, texts), default=0), int(offsets.max(initial=0)), int(sizes.max(initial=0)), len(dims)]
     entry: cython.Py_ssize_t = keys + sum(map(_head_nbytes, largest)) + max(map(len, dtypes), default=0)
     dims_nbytes: cython.Py_ssize_t = _head_nbytes(int(dims.max(initial=0))) * len(dims)
@@ -55,7 +54,6 @@ def encode_entries(
         memoryview(dim_offsets),
         memoryview(offsets),
         memoryview(sizes),
-        layouts,
         fields,
     )
     del buffer[position:]
@@ -72,7 +70,6 @@ def _fill_entries(
     dim_offsets: cython.const[cython.longlong][::1],
     offsets: cython.const[cython.longlong][::1],
     sizes: cython.const[cython.longlong][::1],
-    layouts: list,  # type: ignore[type-arg]
     fields: list,  # type: ignore[type-arg]
 ) -> cython.Py_ssize_t:
     out: cython.uchar[::1] = buffer
@@ -89,9 +86,7 @@ def _fill_entries(
         position = _put_head(out, position, _UINT, sizes[row])
         position = _put(out, position, b"\x65dtype")
         position = _put(out, position, dtypes[codes[row]])
-        position = _put(out, position, b"\x66layout")
-        position = _put(out, position, layouts[row])
-        position = _put(out, position, b"\x65shape")
+        position = _put(out, position, b"\x66layout\x65dense\x65shape")
         position = _put_head(out, position, _ARRAY, dim_offsets[row + 1] - dim_offsets[row])
         for i in range(dim_offsets[row], dim_offsets[row + 1]):
             position = _put_head(out, position, _UINT, dims[i])

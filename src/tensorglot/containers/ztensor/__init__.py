@@ -53,7 +53,7 @@ DTYPES: dict[str, str] = {
 }
 
 _READERS = {MAGIC_01: v01.read, MAGIC_1: v1.read, MAGIC_2: v2.read}
-_EDITORS = {"ztensor@0.1": edit.edited_01, "ztensor@2": edit.edited_2}
+_EDITORS = {"ztensor@0.1": edit.edit_01, "ztensor@2": edit.edit_2}
 _WRITERS = {"0.1": write01.write, "2": write2.write}
 
 
@@ -84,8 +84,9 @@ def read(source: Source, options: ReadOptions) -> Index:
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
-    if options.checksum.default == "frame" and options.compression.default is None:
-        raise InputError("the checksum of a frame goes with compression", rule="save.checksum")
+    for name in archive.index.names if "frame" in options.checksum.choices else ():
+        if options.checksum.of(name) == "frame" and options.compression.of(name) is None:
+            raise InputError("the checksum of a frame goes with compression", rule="save.checksum", tensor=name)
     level = options.level
     if level is not None and (not isinstance(level, int) or not zstd.LEVELS[0] <= level <= zstd.LEVELS[1]):
         raise InputError("a level of zstd is {} to {}, not {!r}".format(*zstd.LEVELS, level), rule="save.level")

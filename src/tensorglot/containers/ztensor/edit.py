@@ -23,12 +23,12 @@ from tensorglot.model.payload import Chunk, Memory, Source, Span
 from tensorglot.model.tensor import Part
 from tensorglot.wire import cbor
 
-__all__ = ["edited_01", "edited_2"]
+__all__ = ["edit_01", "edit_2"]
 
 _ROOT_FORM = cbor.with_depth(cbor.DETERMINISTIC, 31)
 
 
-def edited_01(source: Source, metadata: Mapping[str, Any] | None, limits: Limits) -> Iterator[Chunk]:
+def edit_01(source: Source, metadata: Mapping[str, Any] | None, limits: Limits) -> Iterator[Chunk]:
     index, begin = v01.index_bytes(source, limits)
     cursor = cbor.Cursor(index, base=begin)
     entries = []
@@ -43,7 +43,7 @@ def edited_01(source: Source, metadata: Mapping[str, Any] | None, limits: Limits
     yield Span(source, 0, begin)
     if metadata is not None:
         yield bytes(max(0, ALIGNMENT_01 - begin))
-    yield from write01.ended(new)
+    yield from write01.end_file(new)
 
 
 def _metadata_entry(metadata: Mapping[str, Any]) -> bytes:
@@ -52,7 +52,7 @@ def _metadata_entry(metadata: Mapping[str, Any]) -> bytes:
     return bytes(encode_blobs([blob])[1:])  # without the head of an array of one
 
 
-def edited_2(source: Source, metadata: Mapping[str, Any] | None, limits: Limits) -> Iterator[Chunk]:
+def edit_2(source: Source, metadata: Mapping[str, Any] | None, limits: Limits) -> Iterator[Chunk]:
     found = v2.manifest_bytes(source, limits)
     if found is None:
         raise UnsupportedError("a data shard has no metadata", rule="ztensor.shard.root")
@@ -69,4 +69,4 @@ def edited_2(source: Source, metadata: Mapping[str, Any] | None, limits: Limits)
         pairs.append((cbor.text("attributes"), cbor.encode(metadata, _ROOT_FORM)))
     new = cbor.head(cbor.MAP, len(pairs)) + b"".join(key + value for key, value in sorted(pairs))
     yield Span(source, 0, begin)
-    yield from write2.ended(begin, new)
+    yield from write2.end_file(begin, new)

@@ -17,7 +17,7 @@ from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.tensor import Part
 from tensorglot.wire import cbor, checksums
 
-__all__ = ["PartSpec", "TensorSpec", "content_digest", "encode_manifest", "keeps", "words_of"]
+__all__ = ["PartSpec", "TensorSpec", "codes_of", "content_digest", "encode_manifest", "keeps"]
 
 _LOGICAL: dict[DType, tuple[str, str | None]] = {dtype: (storage, code) for code, (dtype, storage) in LOGICAL_2.items()}
 _STORAGE: dict[DType, tuple[str, str | None]] = {dtype: (code, None) for code, dtype in STORAGE_2.items()}
@@ -48,18 +48,18 @@ class TensorSpec:
     attributes: Mapping[str, Any] | None
 
 
-def words_of(part: Part, tensor: str) -> tuple[str, str | None]:
+def codes_of(part: Part, tensor: str) -> tuple[str, str | None]:
     """The dtype and the type of a part, or a refusal that names them."""
     unknown = part.unknown_dtype or ""
     dtype = part.dtype or BY_NAME.get(unknown.removesuffix(IN_PART))
-    words = _words_of_unknown(unknown) if dtype is None else _STORAGE.get(dtype) or _LOGICAL.get(dtype)
-    if words is None or (part.dtype is None and part.big_endian):
+    codes = _codes_of_unknown(unknown) if dtype is None else _STORAGE.get(dtype) or _LOGICAL.get(dtype)
+    if codes is None or (part.dtype is None and part.big_endian):
         name = escape(unknown) if dtype is None else dtype.name
         raise UnsupportedError(f"ztensor@2 has no {name}", rule="ztensor.write.dtype", tensor=tensor)
-    return words
+    return codes
 
 
-def _words_of_unknown(unknown: str) -> tuple[str, str | None] | None:
+def _codes_of_unknown(unknown: str) -> tuple[str, str | None] | None:
     """The dtype and the type of elements that we do not know: `type over dtype`."""
     logical, over, storage = unknown.rpartition(OVER)
     return (storage, logical) if over and storage in STORAGE_2 else None
@@ -67,7 +67,7 @@ def _words_of_unknown(unknown: str) -> tuple[str, str | None] | None:
 
 def keeps(unknown: str) -> bool:
     """Whether elements that we do not know are such as version 2 has words for."""
-    return unknown.removesuffix(IN_PART) in BY_NAME or _words_of_unknown(unknown) is not None
+    return unknown.removesuffix(IN_PART) in BY_NAME or _codes_of_unknown(unknown) is not None
 
 
 def encode_manifest(tensors: Iterable[TensorSpec], attributes: Mapping[str, Any] | None) -> bytes:
@@ -131,7 +131,7 @@ def content_digest(archive: Archive, algorithm: str = "sha256") -> str | None:
         for part_name, part in tensor.parts.items():
             if part.checksum is None:
                 return None
-            dtype, logical = words_of(part, name)
+            dtype, logical = codes_of(part, name)
             parts[part_name] = {"dtype": dtype, "digest": part.checksum} | (
                 {} if logical is None else {"type": logical}
             )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, groupby
+from operator import attrgetter
 
 from tensorglot.containers.ztensor.codecs import Opaque
 from tensorglot.model.dtypes import BY_NAME
@@ -20,7 +21,10 @@ from tensorglot.threads import ordered_map
 from tensorglot.wire import zstd
 from tensorglot.wire.checksums import Hasher
 
-__all__ = ["compressed", "copied", "decoded", "index_parts", "is_opaque"]
+__all__ = ["LEVEL", "Compressed", "Squeeze", "compress", "copied", "decoded", "index_parts", "is_opaque"]
+
+LEVEL = 1
+"""Of compression, unless the caller says another. Higher ones gain next to nothing on floats."""
 
 
 def is_opaque(part: Part) -> bool:
@@ -42,41 +46,49 @@ def decoded(part: Part) -> Iterator[Chunk]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """Part of the bytes of the part at `position`, to be one frame."""
+class Squeeze:
+    """A part to be compressed."""
+
+    part: Part
+    checksum: bool
+    """Each frame has one."""
+    hasher: Hasher | None = None
+    """Takes the bytes before they are compressed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compressed:
+    """A frame of the part at `position`."""
 
     position: int
-    data: Buffer
+    nbytes: int
+    """Before."""
+    data: bytes
 
 
-def compressed(
-    parts: Sequence[Part | None], level: int, *, checksum: bool, hashers: Sequence[Hasher] | None = None
-) -> Iterator[tuple[int, int, bytes]]:
-    """Position, decoded size and bytes of every frame of the parts, in order; None stands for a part to leave out.
+def compress(jobs: Sequence[Squeeze | None], level: int) -> Iterator[Iterator[Compressed]]:
+    """The frames of each part, in order; None stands for a part to leave out. A part without bytes has one frame."""
 
-    A part without bytes has one frame without content. The hashers, one for each part,
-    take the bytes before they are compressed.
-    """
-
-    def pieces() -> Iterator[_Piece]:
-        for position, part in enumerate(parts):
-            if part is None:
+    def pieces() -> Iterator[tuple[int, Squeeze, Buffer]]:
+        for position, job in enumerate(jobs):
+            if job is None:
                 continue
-            if part.nbytes == 0:
-                yield _Piece(position, b"")
-            for data in zstd.pieces(buffers(decoded(part))):
-                if hashers is not None:
-                    hashers[position].update(memoryview(data))
-                yield _Piece(position, data)
+            if job.part.nbytes == 0:
+                yield position, job, b""
+            for data in zstd.pieces(buffers(decoded(job.part))):
+                if job.hasher is not None:
+                    job.hasher.update(memoryview(data))
+                yield position, job, data
 
-    def compress(batch: list[_Piece]) -> list[tuple[int, int, bytes]]:
+    def squeeze(batch: list[tuple[int, Squeeze, Buffer]]) -> list[Compressed]:
         return [
-            (piece.position, len(piece.data), zstd.compress(piece.data, level=level, checksum=checksum))
-            for piece in batch
+            Compressed(position, len(data), zstd.compress(data, level=level, checksum=job.checksum))
+            for position, job, data in batch
         ]
 
-    batches = zstd.batches(pieces(), lambda piece: len(piece.data))
-    return chain.from_iterable(ordered_map(compress, batches, ahead=zstd.ahead(level)))
+    batches = zstd.batches(pieces(), lambda piece: len(piece[2]))
+    frames = chain.from_iterable(ordered_map(squeeze, batches, ahead=zstd.ahead(level)))
+    return (group for _, group in groupby(frames, key=attrgetter("position")))
 
 
 def index_parts(tensor: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from tensorglot.containers.table import WriteOptions
 from tensorglot.containers.ztensor.constants import ALIGNMENT_01, CANONICAL_ALIGNMENT, FOOTER_2, MAGIC_01, MAGIC_2
-from tensorglot.containers.ztensor.manifest import PartSpec, TensorSpec, encode_manifest, words_of
+from tensorglot.containers.ztensor.manifest import PartSpec, TensorSpec, codes_of, encode_manifest
 from tensorglot.containers.ztensor.write01 import Blob, blobs_of, encode_blobs
 from tensorglot.containers.ztensor.write2 import footer, is_canonical_name
 from tensorglot.errors import FormatError, UnsupportedError
@@ -33,7 +33,7 @@ def _refuse(rule: str, message: str, offset: int | None = None, tensor: str | No
 def check_01(source: Source, index: Index, data: bytes, begin: int) -> None:
     """`data` is the index, which stands at `begin`."""
     try:
-        blobs = list(_placed_01(Archive(index, source)))
+        blobs = list(_place_blobs(Archive(index, source)))
         ours = encode_blobs(blobs)
     except UnsupportedError as error:
         raise _refuse("index", error.message, begin, error.tensor) from error
@@ -45,7 +45,7 @@ def check_01(source: Source, index: Index, data: bytes, begin: int) -> None:
     _check_zero(source, [(0, len(MAGIC_01)), *spans, (begin, begin)])
 
 
-def _placed_01(archive: Archive) -> Iterator[Blob]:
+def _place_blobs(archive: Archive) -> Iterator[Blob]:
     """The blobs that the writer would make of an archive, where it would put them."""
     position = len(MAGIC_01)
     for blob in blobs_of(archive, WriteOptions("0.1")):
@@ -98,7 +98,7 @@ def _spec(tensor: Tensor, index: Index) -> TensorSpec:
             raise _refuse("digest", "a part without an xxh3 digest (rule 4)", part.offset, tensor.name)
         if not is_canonical_name(tensor.name) or not is_canonical_name(name):
             raise _refuse("name", "a name that is not in NFC (rule 5)", part.offset, tensor.name)
-        dtype, logical = words_of(part, tensor.name)
+        dtype, logical = codes_of(part, tensor.name)
         parts.append(PartSpec(name, dtype, logical, part.checksum, length=part.nbytes))
     with_attributes = index.positions[tensor.name] in index.attributes
     return TensorSpec(

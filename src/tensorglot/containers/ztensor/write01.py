@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -20,30 +19,29 @@ from numpy.typing import NDArray
 from tensorglot.containers.table import WriteOptions, check_header
 from tensorglot.containers.ztensor.constants import ALIGNMENT_01, MAGIC_01, NAMES_01
 from tensorglot.containers.ztensor.entries import KNOWN
+from tensorglot.containers.ztensor.hashing import HashingThread, RowHasher
 from tensorglot.containers.ztensor.parts import METADATA, rows_read_as_parts
-from tensorglot.containers.ztensor.stored import compressed, copied, decoded, index_parts, is_opaque
+from tensorglot.containers.ztensor.stored import LEVEL, Squeeze, compress, copied, decoded, index_parts, is_opaque
 from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.kernels import ztensor_index
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index, shape_columns
-from tensorglot.model.payload import Chunk, Encoded, Memory, Span, as_bytes, buffers, place
+from tensorglot.model.payload import Chunk, Encoded, Memory, Span, place
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import cbor, checksums
 
-__all__ = ["Blob", "blobs_of", "encode_blobs", "ended", "write"]
+__all__ = ["Blob", "blobs_of", "encode_blobs", "end_file", "write"]
 
-LEVEL = 1
-"""Of compression, unless the caller says another. Higher ones gain next to nothing on floats."""
-
-_DENSE = cbor.text("dense")
+_HASHES = ("crc32c", "sha256")
+"""Checksums with a place in the index. That of a zstd frame stands in the frame."""
 _THEIR_CODE = np.full(256, -1, np.int16)
 _THEIR_CODE[[BY_NAME[name].code for name in NAMES_01]] = range(len(NAMES_01))
 
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """The columns of the index, but for the places of the blobs."""
+    """The columns of the index, but for the places of the blobs and their checksums."""
 
     names: Sequence[str]
     dtypes: list[bytes]
@@ -51,7 +49,6 @@ class _Entries:
     codes: bytes
     dims: NDArray[np.int64]
     dim_offsets: NDArray[np.int64]
-    layouts: list[bytes]
     fields: list[bytes]
     """Encoded pairs from the key `encoding` on."""
 
@@ -59,9 +56,8 @@ class _Entries:
 def _encode_index(entries: _Entries, offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> bytearray:
     """The index, in the order and form of the packages."""
     return ztensor_index.encode_entries(
-        entries.names, entries.dtypes, entries.codes, entries.dims, entries.dim_offsets, offsets, sizes,
-        entries.layouts, entries.fields,
-    )  # fmt: skip
+        entries.names, entries.dtypes, entries.codes, entries.dims, entries.dim_offsets, offsets, sizes, entries.fields
+    )
 
 
 def _fields_of(
@@ -80,9 +76,9 @@ def _fields_of(
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     plain = None
-    if options.compression.default is None and options.checksum.default is None:
+    if not options.compression.choices and not options.checksum.exceptions:
         plain = None if archive.find_ties() else _entries_of(archive.index)
-    return _write(archive, options) if plain is None else _write_plain(archive, plain)
+    return _write(archive, options) if plain is None else _write_plain(archive, plain, options.checksum.default)
 
 
 def _entries_of(index: Index) -> _Entries | None:
@@ -98,7 +94,6 @@ def _entries_of(index: Index) -> _Entries | None:
         codes.astype(np.uint8).tobytes(),
         index.dims,
         index.dim_offsets,
-        [_DENSE] * len(codes),
         [by_code[code] for code in codes.tolist()],
     )
 
@@ -107,7 +102,7 @@ def _endianness(dtype: str) -> str | None:
     return "little" if BY_NAME[dtype].bits > 8 else None
 
 
-def _write_plain(archive: Archive, entries: _Entries) -> Iterator[Chunk]:
+def _write_plain(archive: Archive, entries: _Entries, algorithm: str | None) -> Iterator[Chunk]:
     """Every size is known before, and so every place."""
     sizes = archive.index.nbytes
     room = -(-sizes // ALIGNMENT_01) * ALIGNMENT_01
@@ -115,13 +110,35 @@ def _write_plain(archive: Archive, entries: _Entries) -> Iterator[Chunk]:
     ends_before = np.append(len(MAGIC_01), (offsets + sizes)[:-1])[: len(sizes)]
     padding = [bytes(count) for count in range(ALIGNMENT_01)]
     yield MAGIC_01
-    yield from archive.chunks(np.arange(len(sizes)), [padding[count] for count in (offsets - ends_before).tolist()])
-    index = _encode_index(entries, offsets, sizes)
-    yield from ended(index)
+    chunks = archive.chunks(np.arange(len(sizes)), [padding[count] for count in (offsets - ends_before).tolist()])
+    if algorithm is None:
+        yield from chunks
+    else:
+        rows = RowHasher(algorithm, offsets, offsets + sizes, len(MAGIC_01))
+        with HashingThread(int(sizes.sum())) as thread:
+            for chunk in chunks:
+                thread.update(rows, chunk)
+                yield chunk
+            thread.finish()
+        written = _checksum_pairs(algorithm, rows.finish())
+        entries.fields[:] = [known + pair for known, pair in zip(entries.fields, written, strict=True)]
+    yield from end_file(_encode_index(entries, offsets, sizes))
 
 
-def ended(index: bytes | bytearray) -> Iterator[Chunk]:
-    """The index and its size, which end a file."""
+def _checksum_pairs(algorithm: str, digests: list[bytes]) -> Iterator[bytes]:
+    """The key `checksum` and its text, which but for the digits is always the same."""
+    for digest in digests[:1]:
+        sample = str(checksums.Checksum(algorithm, digest))
+        digits = 2 * len(digest)
+        before = cbor.text("checksum") + cbor.head(cbor.TEXT, len(sample)) + sample[:-digits].encode()
+        upper = algorithm.startswith("crc")
+        for each in digests:
+            hexadecimal = each.hex()
+            yield before + (hexadecimal.upper() if upper else hexadecimal).encode()
+
+
+def end_file(index: bytes | bytearray) -> Iterator[Chunk]:
+    """The index and its size."""
     check_header(len(index), "ztensor")
     yield index
     yield len(index).to_bytes(8, "little")
@@ -137,8 +154,9 @@ class Blob:
     part: Part
     encoding: str
     endianness: str | None
-    layout: bytes = _DENSE
     custom: Mapping[str, Any] = field(default_factory=dict)
+    wanted: str | None = None
+    """The checksum to be computed."""
     checksum: str | None = None
     offset: int = 0
     size: int = 0
@@ -156,42 +174,48 @@ class Blob:
 def _write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     blobs = list(blobs_of(archive, options))
     _share(blobs)
-    algorithm = options.checksum.default if options.checksum.default in ("crc32c", "sha256") else None
+    hashers = {
+        i: checksums.hasher(blob.wanted)
+        for i, blob in enumerate(blobs)
+        if blob.wanted in _HASHES and blob.shared is None
+    }
     yield MAGIC_01
     position = len(MAGIC_01)
-    for blob, chunks in zip(blobs, _stored(blobs, options), strict=True):
+    with HashingThread(sum(blobs[i].part.nbytes for i in hashers)) as thread:
+        for i, chunks in enumerate(_stored(blobs, LEVEL if options.level is None else options.level)):
+            blob = blobs[i]
+            if blob.shared is not None:
+                continue
+            yield bytes(-position % ALIGNMENT_01)
+            blob.offset = position = position + -position % ALIGNMENT_01
+            for chunk in chunks:
+                if i in hashers:
+                    thread.update(hashers[i], chunk)
+                position += chunk.nbytes if isinstance(chunk, Span) else len(chunk)
+                yield chunk
+            blob.size = position - blob.offset
+        thread.finish()
+    for i, hasher in hashers.items():
+        blobs[i].checksum = str(checksums.Checksum(str(blobs[i].wanted), hasher.digest()))
+    for blob in blobs:
         if blob.shared is not None:
             first = blobs[blob.shared]
             blob.offset, blob.size, blob.checksum = first.offset, first.size, first.checksum
-            continue
-        yield bytes(-position % ALIGNMENT_01)
-        blob.offset = position = position + -position % ALIGNMENT_01
-        hasher = None if algorithm is None or blob.name == METADATA else checksums.hasher(algorithm)
-        for chunk in chunks if hasher is None else buffers(chunks):
-            if hasher is not None:
-                hasher.update(as_bytes(chunk))
-            position += chunk.nbytes if isinstance(chunk, Span) else len(chunk)
-            yield chunk
-        blob.size = position - blob.offset
-        if algorithm is not None and hasher is not None:
-            blob.checksum = str(checksums.Checksum(algorithm, hasher.digest()))
-    index = encode_blobs(blobs)
-    yield from ended(index)
+    yield from end_file(encode_blobs(blobs))
 
 
-def _stored(blobs: Sequence[Blob], options: WriteOptions) -> Iterator[Iterable[Chunk]]:
+def _stored(blobs: Sequence[Blob], level: int) -> Iterator[Iterable[Chunk]]:
     """The chunks of each blob, in order, as they are to be stored."""
-    squeezed = [
-        blob.part if blob.encoding == "zstd" and blob.shared is None and not is_opaque(blob.part) else None
+    jobs = [
+        Squeeze(blob.part, checksum=blob.wanted == "frame")
+        if blob.encoding == "zstd" and blob.shared is None and not is_opaque(blob.part)
+        else None
         for blob in blobs
     ]
-    level = LEVEL if options.level is None else options.level
-    frames = groupby(
-        compressed(squeezed, level, checksum=options.checksum.default == "frame"), key=lambda frame: frame[0]
-    )
-    for blob, part in zip(blobs, squeezed, strict=True):
-        if part is not None:
-            yield (frame for _, _, frame in next(frames)[1])
+    frames = compress(jobs, level)
+    for blob, job in zip(blobs, jobs, strict=True):
+        if job is not None:
+            yield (frame.data for frame in next(frames))
         elif blob.shared is not None:
             yield ()
         else:
@@ -199,12 +223,12 @@ def _stored(blobs: Sequence[Blob], options: WriteOptions) -> Iterator[Iterable[C
 
 
 def _share(blobs: Sequence[Blob]) -> None:
-    """Tensors that were one blob where they come from are one again."""
+    """Tensors that were one blob where they come from are one again, if they are to be stored alike."""
     first: dict[tuple[object, ...], int] = {}
     for position, blob in enumerate(blobs):
         if not blob.part.nbytes:
             continue
-        key = (*place(blob.part.payload), blob.part.big_endian, blob.dtype)
+        key = (*place(blob.part.payload), blob.part.big_endian, blob.dtype, blob.encoding, blob.wanted)
         if first.setdefault(key, position) != position:
             blob.shared = first[key]
 
@@ -217,45 +241,55 @@ def blobs_of(archive: Archive, options: WriteOptions) -> Iterator[Blob]:
         yield Blob(METADATA, "uint8", (0,), part, "raw", None, custom={"metadata": dict(index.metadata)})
     for position in range(len(index.names)):
         tensor = index_parts(archive.tensor_at(position))
-        part = next(iter(tensor.parts.values()))
-        if tensor.layout == "dense" and (part.dtype is None or part.dtype.name in NAMES_01):
-            layout, custom = _custom(tensor)
-            empty = part.shape == (0,) and part.dtype is BY_NAME["uint8"]
-            if tensor.name == METADATA and empty and isinstance(custom.get("metadata"), Mapping):
-                raise UnsupportedError(
-                    "it would be read as the metadata of the file", rule="ztensor.write.name", tensor=tensor.name
-                )
-            yield _blob(tensor.name, part, options, layout, custom)
-        else:
-            yield from _part_blobs(tensor, options)
+        for blob in _blobs_of_tensor(tensor, options.compression.of(tensor.name)):
+            blob.wanted = options.checksum.of(tensor.name)
+            yield blob
 
 
-def _custom(tensor: Tensor) -> tuple[bytes, dict[str, Any]]:
-    """The layout and the custom fields of an entry, from the attributes of its tensor."""
+def _blobs_of_tensor(tensor: Tensor, compression: str | None) -> Iterator[Blob]:
+    part = next(iter(tensor.parts.values()))
+    if tensor.layout != "dense" or (part.dtype is not None and part.dtype.name not in NAMES_01):
+        yield from _part_blobs(tensor, compression)
+        return
     custom = dict(tensor.attributes)
-    layout = custom.pop("layout", "dense")
+    _check_custom(custom, tensor.name)
+    empty = part.shape == (0,) and part.dtype is BY_NAME["uint8"]
+    if tensor.name == METADATA and empty and isinstance(custom.get("metadata"), Mapping):
+        raise UnsupportedError(
+            "it would be read as the metadata of the file", rule="ztensor.write.name", tensor=tensor.name
+        )
+    yield _blob(tensor.name, part, compression, custom)
+
+
+def _check_custom(custom: Mapping[str, Any], tensor: str) -> None:
+    """Attributes are fields of the entry, beside those that the document has, and one that the packages have."""
     for key in custom:
         if not isinstance(key, str):
-            raise InputError("the key of an attribute is text", rule="ztensor.write.attribute", tensor=tensor.name)
+            raise InputError("the key of an attribute is text", rule="ztensor.write.attribute", tensor=tensor)
         if key in KNOWN:
             raise InputError(
-                f"'{key}' is a field of zTensor, not an attribute", rule="ztensor.write.attribute", tensor=tensor.name
+                f"'{key}' is a field of zTensor, not an attribute", rule="ztensor.write.attribute", tensor=tensor
             )
-    return cbor.encode(layout, cbor.LENIENT), custom
+        if key == "layout":
+            raise UnsupportedError(
+                "an attribute cannot be called 'layout': to ztensor 0.1.0 to 0.1.4 that is a field of the format; "
+                "give it another name, or write ztensor@2",
+                rule="ztensor.write.layout",
+                tensor=tensor,
+            )
 
 
-def _blob(name: str, part: Part, options: WriteOptions, layout: bytes, custom: Mapping[str, Any]) -> Blob:
+def _blob(name: str, part: Part, compression: str | None, custom: Mapping[str, Any]) -> Blob:
     if part.dtype is None or is_opaque(part):
-        return _copied_blob(name, part, layout, custom)
-    encoding = options.compression.default or "raw"
-    endianness = _endianness(part.dtype.name) if encoding == "raw" else None
-    return Blob(name, part.dtype.name, part.shape, part, encoding, endianness, layout, custom)
+        return _copied_blob(name, part, custom)
+    endianness = _endianness(part.dtype.name) if compression is None else None
+    return Blob(name, part.dtype.name, part.shape, part, compression or "raw", endianness, custom)
 
 
-def _copied_blob(name: str, part: Part, layout: bytes, custom: Mapping[str, Any]) -> Blob:
+def _copied_blob(name: str, part: Part, custom: Mapping[str, Any]) -> Blob:
     """Elements or an encoding that we do not know, in the words that they came with."""
     dtype = (part.unknown_dtype or "") if part.dtype is None else part.dtype.name
-    blob = Blob(name, dtype, part.shape, part, "raw", "big" if part.big_endian else None, layout, custom)
+    blob = Blob(name, dtype, part.shape, part, "raw", "big" if part.big_endian else None, custom)
     payload = part.payload
     if not isinstance(payload, Encoded) or is_opaque(part) != part.checksum_decoded:
         blob.checksum = part.checksum  # it is of the bytes that are written
@@ -270,7 +304,7 @@ def _copied_blob(name: str, part: Part, layout: bytes, custom: Mapping[str, Any]
     return blob
 
 
-def _part_blobs(tensor: Tensor, options: WriteOptions) -> Iterator[Blob]:
+def _part_blobs(tensor: Tensor, compression: str | None) -> Iterator[Blob]:
     """Entries for the parts of a tensor; elements without a name in 0.1 are stored as bytes."""
     for i, (name, part) in enumerate(tensor.parts.items()):
         custom: dict[str, Any] = {"part_of": tensor.name, "part": name}
@@ -278,7 +312,7 @@ def _part_blobs(tensor: Tensor, options: WriteOptions) -> Iterator[Blob]:
             custom |= {"logical_layout": tensor.layout, "logical_shape": list(tensor.shape)}
             if tensor.attributes:
                 custom["attributes"] = dict(tensor.attributes)
-        blob = _blob(f"{tensor.name}#{name}", part, options, _DENSE, custom)
+        blob = _blob(f"{tensor.name}#{name}", part, compression, custom)
         blob.is_part = True
         if part.dtype is not None and part.dtype.name not in NAMES_01:
             custom["logical_type"] = part.dtype.name
@@ -302,7 +336,6 @@ def encode_blobs(blobs: Sequence[Blob]) -> bytearray:
         bytes(dtypes.index(blob.dtype) for blob in blobs),
         dims,
         dim_offsets,
-        [blob.layout for blob in blobs],
         [_fields_of(blob.encoding, blob.endianness, blob.checksum, blob.custom) for blob in blobs],
     )
     offsets = np.array([blob.offset for blob in blobs], np.int64)
