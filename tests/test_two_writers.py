@@ -243,7 +243,8 @@ def test_checksums_of_a_file_that_changes_meanwhile_are_not_written(
 def test_the_sidecar_of_the_only_file_of_a_directory_lies_beside_the_file(path: Path) -> None:
     assert tg.verify(path.parent, sums="write").ok
     assert names(path.parent) == ["model.zt", "model.zt.sums"]
-    assert tg.verify(path).checksums == tg.verify(path.parent).checksums == len(TENSORS) + 1
+    own, beside = len(TENSORS), len(TENSORS) + 1
+    assert tg.verify(path).checksums == tg.verify(path.parent).checksums == own + beside
 
 
 # Split and merge
@@ -260,6 +261,25 @@ def test_a_merge_into_one_of_its_sources_that_changes_meanwhile(path: Path) -> N
     assert tg.load(path).keys() == OTHER.keys()
     tg.merge([second], path, progress=lambda done, total: save_other(path))
     assert tg.load(path).keys() == {"second"}, "a target that was not read is replaced"
+
+
+WAYS_OVER_ONESELF: dict[str, Callable[[Path, tg.Archive], object]] = {
+    "save": lambda path, archive: tg.save(path, archive),
+    "convert": lambda path, archive: tg.convert(archive, path, dtype="float64"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_OVER_ONESELF)
+def test_an_archive_is_saved_over_its_own_file_only_as_it_was_read(way: str, path: Path) -> None:
+    with tg.open(path) as archive:
+        WAYS_OVER_ONESELF[way](path, archive)
+    assert tg.load(path).keys() == TENSORS.keys()
+    with tg.open(path) as archive:
+        save_other(path)
+        with pytest.raises(tg.InputError) as caught:
+            WAYS_OVER_ONESELF[way](path, archive)
+    assert caught.value.rule == "source.changed"
+    assert tg.load(path).keys() == OTHER.keys()
 
 
 def test_a_split_into_a_directory_that_others_write_to_meanwhile(path: Path, tmp_path: Path) -> None:

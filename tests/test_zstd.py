@@ -117,7 +117,7 @@ BROKEN = [
     (CHECKED[:30], 500, "ends"),
     (CHECKED[:6], 500, "ends"),
     (b"\x28\xb5\x2f\xfd", 1, "ends"),
-    (CHECKED[:-1] + bytes((CHECKED[-1] ^ 1,)), 500, "data"),
+    (CHECKED[:-1] + bytes((CHECKED[-1] ^ 1,)), 500, "checksum"),
     (skippable(b"abc")[:-1] + b"", 0, "ends"),
     (b"\x50\x2a\x4d\x18\xff\xff\xff\xff", 0, "ends"),
     (b"\x28\xb5\x2f\xfd\x28\x01\x09\0\0a", 1, "reserved"),

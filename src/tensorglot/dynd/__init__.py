@@ -19,6 +19,9 @@ If bytes are accepted, serializing the result gives the same bytes again.
     value           one value, as these columns
     columns         the same from the parts of a nested tensor, of which nothing is believed
     tensors         values as tensors, and tensors as values
+    rows            some of the values of a node, as columns of their own
+    maps            the order of the pairs of a `map[K, V]`
+    temporal        dates, times and decimals between integers, Python's objects and text
     atoms           values of a fixed size; python_atoms: Python's numbers as these
     match           whether a type is an instance of a symbolic one
     pieces          the canonical bytes of a tensor, in bounded memory

@@ -168,20 +168,20 @@ class FileSource:
     def __init__(self, file: str | os.PathLike[str] | int) -> None:
         """Opens a path, or takes over a descriptor."""
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-        self._path = None if isinstance(file, int) else absolute(file)
+        self.path = None if isinstance(file, int) else absolute(file)
         held = Descriptor(file if isinstance(file, int) else os.open(as_path(file), flags))
         status = os.fstat(held.fd)
         self.size = status.st_size
         self.stamp = stamp_of(status)
         if not stat.S_ISREG(status.st_mode):
             del held
-            raise InputError(f"{_kind(status.st_mode)}, not a file", rule="source.regular", path=self._path)
+            raise InputError(f"{_kind(status.st_mode)}, not a file", rule="source.regular", path=self.path)
         self._descriptor = held
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._path is None:
+        if self.path is None:
             raise InputError("a file without a name cannot be sent to another process", rule="source.pickle")
-        return _reopened, (type(self), self._path, self.stamp)
+        return _reopened, (type(self), self.path, self.stamp)
 
     def descriptor(self) -> Descriptor:
         """What a caller refers to for as long as it uses the number."""
@@ -192,7 +192,7 @@ class FileSource:
 
     def read(self, offset: int, nbytes: int) -> memoryview:
         if offset + nbytes > self.size:
-            raise _truncated(offset, nbytes, self.size, self._path)
+            raise _truncated(offset, nbytes, self.size, self.path)
         out = allocate(nbytes, offset)
         if nbytes <= READ_NBYTES:
             self.read_into(offset, out)
@@ -209,14 +209,14 @@ class FileSource:
             while done < len(out):
                 got = os.preadv(held.fd, [out[done:]], offset + done)
                 if got == 0:
-                    raise _truncated(offset, len(out), offset + done, self._path)
+                    raise _truncated(offset, len(out), offset + done, self.path)
                 done += got
         finally:
             del held  # the traceback of an error must not keep the file open
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
         if offset + nbytes > self.size:
-            raise _truncated(offset, nbytes, self.size, self._path)
+            raise _truncated(offset, nbytes, self.size, self.path)
         held = self.descriptor()
         try:
             data = os.pread(held.fd, nbytes, offset)
@@ -247,20 +247,20 @@ class MmapSource(BufferSource):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = absolute(path)
+        self.path = absolute(path)
         with closing(FileSource(path)) as file:
             self.stamp = file.stamp
             held = file.descriptor()
             try:
                 data = mmap.mmap(held.fd, file.size, access=mmap.ACCESS_READ) if file.size else b""
             except ValueError:
-                raise _truncated(0, file.size, os.fstat(held.fd).st_size, self._path) from None
+                raise _truncated(0, file.size, os.fstat(held.fd).st_size, self.path) from None
             finally:
                 del held
         super().__init__(cast("bytes", data), share=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (type(self), self._path, self.stamp)
+        return _reopened, (type(self), self.path, self.stamp)
 
 
 class StreamSource:
@@ -351,9 +351,13 @@ def _read_all(stream: BinaryIO) -> BufferSource | FileSource:
         return FileSource(os.dup(file.fileno()))
 
 
-def file_stamp(source: object) -> Stamp | None:
-    """The stamp of the file that a source reads, as it was opened; None for what is no file."""
-    return source.stamp if isinstance(source, (FileSource, MmapSource)) else None
+def file_stamp(source: object, path: str | os.PathLike[str] | None = None) -> Stamp | None:
+    """The stamp of the file that a source reads, as it was opened; None for what is no file, or not that of `path`."""
+    if not isinstance(source, (FileSource, MmapSource)):
+        return None
+    if path is not None and (source.path is None or os.path.realpath(source.path) != os.path.realpath(path)):
+        return None
+    return source.stamp
 
 
 def source_for(source: Readable, backend: Backend = "auto") -> BufferSource | FileSource | StreamSource:

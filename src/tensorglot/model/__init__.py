@@ -5,6 +5,7 @@ types       the DyND types: algebra and text
 payload     where bytes are: a span of a source, encoded at one, in memory
 strided     a codec for elements that do not lie in C order
 subbyte     a codec for elements of less than a byte that take one each
+truth       a codec for bools of which every byte but zero is true
 slicing     a basic index as few runs of bytes
 tensor      a type plus named flat parts
 layouts     what the parts of sparse and quantized tensors mean together

@@ -25,6 +25,7 @@ What they share:
     _dequantize         the real values of quantized tensors
     _compare            two parts, element by element
     _elements           the values of a part as a stream of short arrays
+    _outputs            arrays of the caller to read into
     _reads              memory filled from many places of a file
     _digests            checksums of many spans at once
     _checksums          the checksums of an archive, checked

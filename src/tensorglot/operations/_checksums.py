@@ -31,8 +31,8 @@ from tensorglot.wire import checksums
 
 __all__ = ["Checked", "Once", "RowChecks", "check_archive", "row_checks", "verifier_for"]
 
-Key = tuple[int, int, int, str | None]
-"""Source, begin, end and checksum: what is compared, whatever its name."""
+Key = tuple[int, int, int, str | None, str | None]
+"""Source, begin, end, checksum and encoding: what is compared, whatever its name."""
 
 
 def verifier_for(mode: str) -> Once | None:
@@ -54,14 +54,17 @@ class Once:
         checksum = None if index.checksums is None else index.checksums[row]
         if checksum is None and (not self.required or isinstance(index.codecs.get(row), FrameChecked)):
             return None
-        key = id(source), int(index.begins[row]), int(index.ends[row]), checksum
+        codec = index.codecs.get(row)
+        encoding = None if codec is None else codec.name
+        key = id(source), int(index.begins[row]), int(index.ends[row]), checksum, encoding
         return _Check(self, key, index.checksum_is_decoded(row), tensor)
 
     def compare(self, index: Index, rows: NDArray[np.int64], pieces: Sequence[memoryview]) -> None:
-        if self._rows is None or self._rows[0] is not index:
-            self._rows = index, RowChecks(index, required=self.required)
+        made = self._rows
+        if made is None or made[0] is not index:
+            made = self._rows = index, RowChecks(index, required=self.required)
         for row, piece in zip(rows.tolist(), pieces, strict=True):
-            self._rows[1].compare(piece, [row], [0], [len(piece)])
+            made[1].compare(piece, [row], [0], [len(piece)])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _once, (self.required,)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_target
 from tensorglot.errors import InputError, LossWarning, UnsupportedError, escape
-from tensorglot.io.local import Stamp
+from tensorglot.io.local import file_stamp
 from tensorglot.io.sink import AtomicFile, Writable, write_stream
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
@@ -86,29 +86,22 @@ def dumps(
         return b"".join(chunk.read(0, chunk.nbytes) if isinstance(chunk, Span) else as_bytes(chunk) for chunk in chunks)
 
 
-def save_archive(
-    target: Writable, archive: Archive, format: str | None, options: SaveOptions, expect: Stamp | None = None
-) -> None:
-    """Writes an archive in the format named, or in that of the target's suffix.
-
-    With `expect` only over the file of that stamp, as it was read.
-    """
+def save_archive(target: Writable, archive: Archive, format: str | None, options: SaveOptions) -> None:
+    """Writes an archive in the format named, or in that of the target's suffix."""
     spec, version = for_target(target, format)
     settled = options.settle(spec, version, archive.index.names)
     check_expressible(archive, spec)
     _warn_of_copies(archive, spec)
-    write_archive(target, archive, spec, settled, options, expect)
+    write_archive(target, archive, spec, settled, options)
 
 
 def write_archive(
-    target: Writable,
-    archive: Archive,
-    spec: Format,
-    settled: WriteOptions,
-    options: SaveOptions,
-    expect: Stamp | None = None,
+    target: Writable, archive: Archive, spec: Format, settled: WriteOptions, options: SaveOptions
 ) -> None:
-    """Writes an archive that is known to be expressible."""
+    """Writes an archive that is known to be expressible.
+
+    Over a file that the archive itself was read from only if that is still as it was read.
+    """
     total = int(archive.index.nbytes.sum())
     if options.storage_options is not None:
         raise InputError("storage_options go with a URL", rule="sink.url")
@@ -119,7 +112,9 @@ def write_archive(
                 raise InputError(f"a path or a binary file, not {type(target).__name__}", rule="sink.target")
             write_stream(target, chunks)
             return
-        with AtomicFile(target, durable=options.durable, expect=expect) as file:
+        sources = {archive.source, *archive.index.sources.values()} - {None}
+        read = next((stamp for source in sources if (stamp := file_stamp(source, target)) is not None), None)
+        with AtomicFile(target, durable=options.durable, expect=read) as file:
             if not settled.compression.choices:
                 file.reserve(total)
             file.write(chunks)

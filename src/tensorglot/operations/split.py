@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tensorglot.arguments import as_path
 from tensorglot.containers.table import for_target
 from tensorglot.errors import InputError, UnsupportedError, escape
-from tensorglot.io.local import Readable, Stamp, file_stamp, stamp_of
+from tensorglot.io.local import Readable
 from tensorglot.io.sink import AtomicFile, Writable, temporary_name
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
@@ -164,7 +164,7 @@ def merge(
         options = SaveOptions(
             compression=compression, level=level, checksum=checksum, durable=durable, progress=progress
         )
-        save_archive(target, joined, f"{spec.name}@{version}", options, _stamp_of_source(archives, target))
+        save_archive(target, joined, f"{spec.name}@{version}", options)
         return Report(
             f"{spec.name}@{version}",
             tensors=len(joined),
@@ -182,15 +182,6 @@ def _as_paths(sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
         raise InputError(
             f"sources is a path or a list of paths, not {type(sources).__name__}", rule="merge.sources"
         ) from None
-
-
-def _stamp_of_source(archives: Sequence[Archive], target: Writable) -> Stamp | None:
-    """The state of the target as it was read, where it is one of the files to be merged."""
-    if not isinstance(target, (str, os.PathLike)) or not Path(as_path(target)).exists():
-        return None
-    place = stamp_of(Path(as_path(target)).stat())[:2]
-    sources = [source for archive in archives for source in (archive.source, *archive.index.sources.values())]
-    return next((stamp for stamp in map(file_stamp, sources) if stamp is not None and stamp[:2] == place), None)
 
 
 def _refuse_conflicts(archives: Sequence[Archive], conflicts: Sequence[str]) -> None:

@@ -1,12 +1,23 @@
 """zTensor: every version that exists.
 
 A file says by its magic number which version it is. Each version has modules of its
-own; what they share is the index that they make (`splice`), the encodings (`codecs`)
-and the names that they use (`constants`).
+own:
 
     0.1              the document                       v01, entries, parts; writing: write01
     1.0, 1.1, 1.2    objects with components            v1
-    2                a canonical manifest, shards       v2, objects, shards; writing: write2
+    2                a canonical manifest, shards       v2, manifest, shards; writing: write2
+
+What they share:
+
+    constants        magic numbers, names of element types and encodings
+    scan             the CBOR of an index to columns, by a table of fields
+    catalogue        what an index says, whatever its version
+    rules            the rules that an index obeys, each at one place
+    lazy             checksums and attributes that stay bytes until somebody asks
+    codecs           the encodings as codecs of the model
+    stored           how the bytes of a part are stored
+    strict           the file is the one that our writer makes
+    edit             the same file with other metadata
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 base        what every type has
 algebra     the types, and questions about them
+temporal    dates, times, durations and decimals
 scan        the tokens of a type string
 text        type strings to types, and back in the canonical form
 """
