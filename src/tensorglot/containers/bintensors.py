@@ -135,8 +135,16 @@ def _refusal(header: bytes, scan: Scan) -> FormatError:
 
 
 def _furthest(refused: Sequence[FormatError]) -> FormatError:
-    """The refusal of the layout that fits longer, most likely the file's own; of two equals, the one to act on."""
-    *others, best = sorted(refused, key=lambda error: (error.offset or 0, isinstance(error, LimitError)))
+    """The refusal of the layout that fits longer, most likely the file's own.
+
+    Of two equals the one to act on: a limit, then anything but an end, which is where a
+    wrong length of the other layout leads.
+    """
+
+    def weight(error: FormatError) -> tuple[int, bool, bool]:
+        return error.offset or 0, isinstance(error, LimitError), not isinstance(error, TruncatedError)
+
+    *others, best = sorted(refused, key=weight)
     for other in others:
         if other.rule != best.rule:
             best.message += f"; as the other layout, {other.message} at byte {other.offset}"
