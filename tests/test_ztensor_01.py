@@ -145,13 +145,13 @@ CUSTOM = {
 
 def test_custom_fields_are_kept() -> None:
     array = np.arange(3)
-    data = tg.dumps({"w": array, "v": array}, format="ztensor", attributes={"w": CUSTOM})
+    data = tg.dumps({"w": array, "v": array}, format="ztensor", attributes={"w": CUSTOM}, checksum=None)
     with tg.open(data) as archive:
         assert archive["w"].attributes == CUSTOM
         assert archive["v"].attributes == {}
         assert archive.attributes == {"w": CUSTOM}
         assert archive.info("w")["attributes"] == CUSTOM
-        again = tg.dumps(archive, format="ztensor")
+        again = tg.dumps(archive, format="ztensor", checksum=None)
     assert again == data
     keys = list(index_of(data)[0])[8:]
     assert keys == ["checksum", *sorted(CUSTOM, key=str.encode)]

@@ -1,27 +1,23 @@
 """zTensor: every version that exists.
 
-A file says by its magic number which version it is. Each version has modules of its
-own:
+A file says by its magic number which version it is. Reading goes through the same
+steps in all of them: the CBOR of the index is checked (`wire.cbor`), scanned to columns
+(`scan`), brought into our terms (`catalogue`), and obeys rules (`rules`).
 
     0.1              the document                       v01, entries, parts; writing: write01
     1.0, 1.1, 1.2    objects with components            v1
-    2                a canonical manifest, shards       v2, manifest, shards; writing: write2
+    2                a canonical manifest, shards       v2, shards; writing: write2, manifest
 
-What they share:
-
-    constants        magic numbers, names of element types and encodings
-    scan             the CBOR of an index to columns, by a table of fields
-    catalogue        what an index says, whatever its version
-    rules            the rules that an index obeys, each at one place
-    lazy             checksums and attributes that stay bytes until somebody asks
-    codecs           the encodings as codecs of the model
-    stored           how the bytes of a part are stored
-    strict           the file is the one that our writer makes
-    edit             the same file with other metadata
+    constants        magic numbers, and the names of element types and encodings
+    codecs           the encodings, as codecs of the model
+    lazy             what stays CBOR until somebody asks for it
+    stored, hashing  what both writers share: bytes of parts, compressed, hashed on their way
+    strict, edit     one byte string for a value; other metadata in the same file
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -53,6 +49,8 @@ DTYPES: dict[str, str] = {
 }
 
 _READERS = {MAGIC_01: v01.read, MAGIC_1: v1.read, MAGIC_2: v2.read}
+_NEWER = re.compile(rb"ZTEN(?!0000)([0-9]{4})|\x89ZT([3-9])\r\n\x1a\n")
+"""The magic number of a version that this package does not know."""
 _EDITORS = {"ztensor@0.1": edit.edit_01, "ztensor@2": edit.edit_2}
 _WRITERS = {"0.1": write01.write, "2": write2.write}
 
@@ -72,9 +70,14 @@ def keeps(version: str, unknown: str) -> bool:
 def read(source: Source, options: ReadOptions) -> Index:
     if source.size < 8:
         raise TruncatedError("shorter than a magic number", rule="ztensor.magic", offset=0)
-    reader = _READERS.get(source.read_bytes(0, 8))
+    magic = source.read_bytes(0, 8)
+    reader = _READERS.get(magic)
     if reader is None:
-        raise FormatError("no magic number of zTensor", rule="ztensor.magic", offset=0)
+        newer = _NEWER.fullmatch(magic)
+        if newer is None:
+            raise FormatError("no magic number of zTensor", rule="ztensor.magic", offset=0)
+        version = (newer[1] or newer[2]).decode()
+        raise FormatError(f"zTensor {version} is newer than this package", rule="ztensor.version", offset=0)
     index = reader(source, options)
     if options.version is not None and index.format != f"ztensor@{options.version}":
         raise FormatError(
@@ -93,7 +96,7 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     return _WRITERS[options.version](archive, options)
 
 
-def edited(archive: Archive, metadata: Mapping[str, Any] | None) -> Iterator[Chunk]:
+def edit_metadata(archive: Archive, metadata: Mapping[str, Any] | None) -> Iterator[Chunk]:
     """The file of an archive with other metadata, all else as it is."""
     assert archive.source is not None  # noqa: S101
     return _EDITORS[archive.format](archive.source, metadata, archive.limits)
@@ -118,7 +121,7 @@ CONTAINER = Container(
     DTYPES,
     read,
     write,
-    edit=edited,
+    edit=edit_metadata,
     inspect=inspect,
     content_digest=content_digest,
     dtypes_in=dtypes_in,

@@ -129,7 +129,8 @@ def manifest_bytes(source: Source, limits: Limits) -> tuple[bytes, int] | None:
     if magic != MAGIC_2:
         raise FormatError("no magic number at the end", rule="ztensor.footer.magic", offset=source.size - 8)
     if version != 2:
-        raise FormatError(f"version {version}, not 2", rule="ztensor.footer.version", offset=at + 24)
+        newer = f"zTensor {version} is newer than this package" if version > 2 else f"version {version}, not 2"
+        raise FormatError(newer, rule="ztensor.footer.version", offset=at + 24)
     if length == 0:
         if offset or digest:
             raise FormatError("a footer of no manifest", rule="ztensor.manifest.bounds", offset=at)

@@ -1,0 +1,173 @@
+"""The walker compiled and interpreted: the same faults at the same bytes, the same columns, for any input."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorglot.containers.ztensor.scan import NOTHING, Columns, Field, Record
+from tensorglot.errors import FormatError
+from tensorglot.kernels import cbor as kernel
+from tensorglot.wire.cbor import DETERMINISTIC, LENIENT, Profile, check, encode
+from test_cbor import DAG, FORMS, values
+from ztensor_builder import Long, Open, Pairs, Raw, cbor, entry, part, tensor
+
+SOURCE = Path(__file__).parent.parent / "src" / "tensorglot" / "kernels" / "cbor.py"
+
+
+def interpreted() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("interpreted_cbor", SOURCE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PLAIN = interpreted()
+PROFILES = (LENIENT, DETERMINISTIC, DAG)
+
+OBJECT = Record(
+    "object",
+    Field("name", "name"),
+    Field("parts", "parts", required=True),
+    Field("shape", "shape", required=True),
+    Field("layout", "word", ("dense", "other"), required=True),
+    Field("attributes", "attributes"),
+    named=True,
+    text_keys=False,
+    name_nbytes=20,
+)
+PART = Record(
+    "part",
+    Field("name", "word", ("data",)),
+    Field("blob", "pair", required=True),
+    Field("type", "word", ("bool", "complex64")),
+    Field("dtype", "word", ("u8", "f32"), required=True),
+    Field("digest", "digest"),
+    Field("encoding", "text"),
+    Field("decoded_length", "uint", absent=-1),
+    named=True,
+    text_keys=True,
+    name_nbytes=20,
+)
+ENTRY = Record(
+    "entry",
+    Field("name", "name", required=True),
+    Field("offset", "uint", required=True),
+    Field("size", "uint", required=True),
+    Field("dtype", "word", ("uint8", "float32"), required=True),
+    Field("layout", "silent", ("dense",)),
+    Field("shape", "shape", required=True),
+    Field("encoding", "word", ("raw", "zstd"), required=True),
+    Field("checksum", "text"),
+    Field("part_of", "mark"),
+    named=False,
+    text_keys=True,
+)
+
+
+def test_the_two_are_two() -> None:
+    assert not PLAIN.cython.compiled
+    assert PLAIN.FAULTS == kernel.FAULTS
+    assert PLAIN.KINDS == kernel.KINDS
+
+
+def same_check(data: bytes, profile: Profile) -> None:
+    found = kernel.check(data, 0, len(data), profile)
+    assert found == PLAIN.check(data, 0, len(data), profile)
+    if not found[0]:
+        assert kernel.skip(data, 0, len(data)) == PLAIN.skip(data, 0, len(data)) == found[1]
+        assert kernel.head(data, 0) == PLAIN.head(data, 0)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=[form[0] for form in FORMS])
+def test_every_form(form: tuple[Any, ...]) -> None:
+    for profile in PROFILES:
+        same_check(bytes.fromhex(form[0]), profile)
+
+
+@given(st.binary(max_size=80))
+@settings(max_examples=400)
+def test_any_bytes(data: bytes) -> None:
+    for profile in PROFILES:
+        same_check(data, profile)
+
+
+@given(values, st.data())
+def test_values_with_one_byte_changed(value: Any, data: st.DataObject) -> None:
+    encoded = bytearray(encode(value, LENIENT))
+    at = data.draw(st.integers(0, len(encoded) - 1))
+    encoded[at] = data.draw(st.integers(0, 255))
+    for profile in PROFILES:
+        same_check(bytes(encoded), profile)
+
+
+def scanned(module: Any, data: bytes, begin: int, count: int, records: tuple[Record, Record], room: int) -> Any:
+    columns, parts, dims = Columns(records[0], room), Columns(records[1], room), np.zeros(room, np.int64)
+    found = module.scan(data, begin, count, columns, parts, dims)
+    if found[0]:
+        return found
+    filled = [table[:, :room].tolist() for table in (columns.numbers, columns.codes, parts.numbers, parts.codes)]
+    return found, filled, dims.tolist()
+
+
+def same_scan(value: Any, count: int, records: tuple[Record, Record]) -> Any:
+    data = cbor(value)
+    try:
+        check(data, LENIENT)
+    except FormatError:
+        return None
+    for room in (0, 1, 8):
+        results = [scanned(module, data, 1, count, records, room) for module in (kernel, PLAIN)]
+        assert results[0] == results[1]
+    return results[0]
+
+
+TEXTS = ("", "a", "dense", "raw", "zstd", "uint8", "u8", "bool", "x.y/1", "xxh3:0a", "XXH3:0", "n" * 30, "a\0b")
+ODD = (
+    0, 7, 255, 256, 65536, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, -1, 1.5, None, True, b"x", [], {}, [1],
+    [1, 2, 3], {"a": 1}, {1: 2}, Long(3), Open([1, 2]), Open({"a": 1}), Raw(b"\xc1\0"), Raw(b"\x78\x02u8"),
+)  # fmt: skip
+
+
+def mutated(value: Any, rng: random.Random) -> Any:
+    """The same tree with something changed, or in another form."""
+    if rng.random() < 0.1:
+        text = rng.choice(TEXTS)
+        return rng.choice((*ODD, text, Open(text)))
+    if isinstance(value, dict):
+        pairs = [(key, mutated(item, rng)) for key, item in value.items() if rng.random() > 0.03]
+        if rng.random() < 0.2:
+            pairs.insert(rng.randrange(len(pairs) + 1), (rng.choice(("zzz", "part_of", "é", 9, Open("shape"))), 1))
+        if rng.random() < 0.3:
+            rng.shuffle(pairs)
+        return Pairs(tuple(pairs))
+    if isinstance(value, list):
+        items = [mutated(item, rng) for item in value]
+        return Open(items) if rng.random() < 0.2 else items
+    if isinstance(value, str) and rng.random() < 0.2:
+        return Open(value)
+    return Long(value) if isinstance(value, int) and value >= 0 and rng.random() < 0.2 else value
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_scans_of_mutants(seed: int) -> None:
+    rng = random.Random(seed)
+    faults = set()
+    for _ in range(150):
+        entries = [entry(f"t{i}", shape=[2, 3], checksum="c") for i in range(3)]
+        found = same_scan([mutated(one, rng) for one in entries], 3, (ENTRY, NOTHING))
+        objects = {f"t{i}": tensor(attributes={"k": 1}, parts={"data": part(digest="xxh3:00"), "more": part()})
+                   for i in range(2)}  # fmt: skip
+        again = same_scan(Pairs(tuple((name, mutated(one, rng)) for name, one in objects.items())), 2, (OBJECT, PART))
+        faults |= {result[0] if isinstance(result[0], str) else "" for result in (found, again) if result}
+    assert len(faults) > 5, "the mutants reach most faults, and some are none"
