@@ -231,6 +231,6 @@ def _said(error: tg.FormatError) -> str:
 
 
 if __name__ == "__main__":
-    from _campaign import campaign
+    from campaign import campaign
 
     campaign(mutants, check)

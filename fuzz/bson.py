@@ -154,6 +154,6 @@ def check(data: bytes) -> list[str]:
 
 
 if __name__ == "__main__":
-    from _campaign import campaign
+    from campaign import campaign
 
     campaign(mutants, check)

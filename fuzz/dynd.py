@@ -358,6 +358,6 @@ def check(case: Case) -> str:
 
 
 if __name__ == "__main__":
-    from _campaign import campaign
+    from campaign import campaign
 
     campaign(mutants, check)

@@ -188,6 +188,6 @@ def _said(error: tg.TensorglotError) -> str:
 
 
 if __name__ == "__main__":
-    from _campaign import campaign
+    from campaign import campaign
 
     campaign(mutants, lambda mutant: check(*mutant))

@@ -455,6 +455,6 @@ def _strict(data: bytes, archive: tg.Archive, report: tg.Report) -> str:
 
 
 if __name__ == "__main__":
-    from _campaign import campaign
+    from campaign import campaign
 
     campaign(mutants, check)

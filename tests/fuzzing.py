@@ -25,4 +25,4 @@ bson = _target("bson")
 dynd = _target("dynd")
 ztensor = _target("ztensor")
 foreign = _target("foreign")
-campaign = _target("_campaign").campaign
+campaign = _target("campaign").campaign

@@ -224,6 +224,52 @@ def test_codes_of_a_format_lead_to_our_types(row: tg.Format) -> None:
     assert set(row.writes) <= set(row.versions)
 
 
+# Tests look from outside
+
+
+def outsiders() -> list[Path]:
+    root = ROOT.parents[1]
+    return sorted(path for folder in ("tests", "fuzz", "benchmarks") for path in (root / folder).glob("*.py"))
+
+
+def private(name: str) -> bool:
+    """A part of a dotted name is private: `_cast`, not `__version__`."""
+    return any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
+
+
+def private_names(tree: ast.AST) -> set[str]:
+    """Private modules and names that are imported or patched, by a statement or by a string."""
+    found = {name for name, _ in imports(tree) if private(name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names if private(alias.name)}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("setattr", "getattr", "delattr"):
+            given = (argument.value for argument in node.args if isinstance(argument, ast.Constant))
+            found |= {name for name in given if isinstance(name, str) and private(name)}
+    return found
+
+
+@pytest.mark.parametrize("path", outsiders(), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_nothing_outside_reaches_for_a_private_name(path: Path) -> None:
+    """Private attributes are found by ruff (SLF001)."""
+    assert private_names(parsed(path)) == set()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from tensorglot.operations._cast import cast",
+        "from tensorglot.operations import _cast",
+        "from tensorglot.operations.listing import _entry",
+        "import tensorglot.operations._cast",
+        "monkeypatch.setattr('tensorglot.operations._digests.default_threads', None)",
+        "patched.setattr(zstd, '_decode', None)",
+    ],
+)
+def test_a_private_name_is_found(source: str) -> None:
+    assert private_names(ast.parse(source))
+
+
 # Maps
 
 

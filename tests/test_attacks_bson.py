@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import struct
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -183,7 +182,9 @@ def test_a_million_tiny_vectors_in_linear_time() -> None:
 
 def test_single_payloads_cost_nothing() -> None:
     for payload in (b"", b"\3", b"\x99\0", b"\3\1a", b"\x10\x08a", b"\x10\xffa", b"\x10\1", b"\x10\1\1", b"\x27\0abc"):
-        start = time.perf_counter()
-        with pytest.raises(tg.FormatError):
-            tg.bson.decode(payload)
-        assert time.perf_counter() - start < 0.010
+
+        def refused(payload: bytes = payload) -> None:
+            with pytest.raises(tg.FormatError):
+                tg.bson.decode(payload)
+
+        assert seconds(refused) < 0.010

@@ -207,7 +207,7 @@ class TestScan:
 
     def test_more_vectors_than_the_columns_had_room_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         many = document(*(vector(f"v{i}", PAYLOAD) for i in range(5000)))
-        monkeypatch.setattr(wire, "_ROOM_ROWS", 1000)
+        monkeypatch.setattr(wire, "ROOM_ROWS", 1000)
         found = scan([(0, wire.view(document(vector("v0", PAYLOAD)) * 900 + many))])
         assert len(found.names) == 5000
         assert len(found.begins_of(0)) == 901

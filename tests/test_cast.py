@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import random
 from collections.abc import Iterator
@@ -10,9 +11,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tensorglot as tg
 from arrays import random_array
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
-from tensorglot.operations._cast import cast, kind_of
+
+
+def kind_of(row: DType) -> str:
+    if row.name == "bool" or row.name.startswith("complex"):
+        return row.name.rstrip("0123456789")
+    return "integer" if row.name.startswith(("int", "uint")) else "real"
+
+
+def cast(values: Any, new: DType) -> tuple[Any, int, int]:
+    """The values as `convert` casts them, how many it says were rounded, and how many overflowed."""
+    target = io.BytesIO()
+    report = tg.convert({"x": values}, target, format="npz", dtype={"x": new.name}, on_loss="drop")
+    (account,) = report.casts
+    assert (account.tensor, account.new, account.count) == ("x", new.name, len(values))
+    return tg.loads(target.getvalue())["x"], account.rounded, account.overflowed
+
 
 ROWS = [row for row in TABLE if row.numpy is not None]
 REAL = [row for row in ROWS if kind_of(row) != "complex"]
@@ -92,7 +109,7 @@ def test_every_pair(old: DType) -> None:
     for new in REAL:
         if new is old:
             continue
-        result, rounded, overflowed = cast(values, old, new)
+        result, rounded, overflowed = cast(values, new)
         assert result.dtype == new.numpy, new.name
         found = list(verdicts(python(values, old), python(result, new), new))
         assert (rounded, overflowed) == (found.count("rounded"), found.count("overflowed")), new.name
@@ -102,7 +119,7 @@ def test_every_pair(old: DType) -> None:
 def test_what_an_integer_cannot_hold_becomes_its_end_or_zero(new: DType) -> None:
     low = -(1 << new.bits - 1) if new.name.startswith("int") else 0
     values = np.array([math.inf, -math.inf, math.nan, 1e300, -1e300, 0.9])
-    result, rounded, overflowed = cast(values, BY_NAME["float64"], new)
+    result, rounded, overflowed = cast(values, new)
     high = low + (1 << new.bits) - 1
     assert python(result, new) == [high, low, 0, high, low, 0]
     assert (rounded, overflowed) == (1, 5)
@@ -110,10 +127,10 @@ def test_what_an_integer_cannot_hold_becomes_its_end_or_zero(new: DType) -> None
 
 def test_complex() -> None:
     values = np.array([1 + 2j, 1e300, 0.1j, complex(math.nan, 1)])
-    result, rounded, overflowed = cast(values, BY_NAME["complex128"], BY_NAME["complex64"])
+    result, rounded, overflowed = cast(values, BY_NAME["complex64"])
     assert result.dtype == np.complex64
     assert (rounded, overflowed) == (1, 1)
-    result, rounded, overflowed = cast(np.float64([0.5, 0.1]), BY_NAME["float64"], BY_NAME["complex64"])
+    result, rounded, overflowed = cast(np.float64([0.5, 0.1]), BY_NAME["complex64"])
     assert result.tolist() == [0.5, complex(np.float32(0.1))]
     assert (rounded, overflowed) == (1, 0)
 
@@ -121,8 +138,10 @@ def test_complex() -> None:
 @pytest.mark.parametrize("new", REAL, ids=lambda row: row.name)
 def test_a_round_trip_that_lost_nothing_gives_the_values_back(new: DType) -> None:
     for old in REAL:
+        if old is new:
+            continue
         values = numbers(old)
-        result, rounded, overflowed = cast(values, old, new)
+        result, rounded, overflowed = cast(values, new)
         if not rounded and not overflowed:
-            back, *_ = cast(result, new, old)
+            back, *_ = cast(result, old)
             assert np.array_equal(wide(back), wide(values), equal_nan=True), old.name

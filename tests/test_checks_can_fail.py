@@ -1,23 +1,25 @@
 """A check that cannot fail is not one: each of these turns red on a deliberate defect.
 
-A defect is a change to the source of one module, run in the place of the module for
-the time of the check, for everybody who has imported from it.
+A defect is something of ours replaced, by its public name, with something that is wrong:
+the operations of a file system, a class's method, a rule of a kernel, a format's reader.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib import import_module
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+import faults
+import tensorglot as tg
 import test_attacks_bintensors as attacks
 import test_corpus_bintensors as corpus
 import test_crashes as crashes
@@ -28,43 +30,23 @@ import test_saving as saving
 import test_slicing as slicing
 from fuzzing import bintensors as fuzz
 from replaced import OLD_BYTES
+from tensorglot.containers import bintensors
+from tensorglot.io import local, sink
+from tensorglot.model import slicing as model_slicing
+from tensorglot.model.payload import Memory, as_bytes
+from test_kernels import interpreted
 
-SOURCES = Path(__file__).parents[1] / "src"
-
-
-@contextmanager
-def defect(name: str, changes: tuple[tuple[str, str], ...]) -> Iterator[None]:
-    """The module with its source changed. What others took from it by name is replaced there, too."""
-    module = import_module(name)
-    path = SOURCES.joinpath(*name.split(".")).with_suffix(".py")
-    source = path.read_text()
-    for old, new in changes:
-        assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times in {name}"
-        source = source.replace(old, new)
-    right = dict(vars(module))
-    takers = [
-        other for other in list(sys.modules.values()) if str(getattr(other, "__name__", "")).startswith("tensorglot")
-    ]
-    exec(compile(source, path, "exec"), vars(module))
-    wrong = {id(value): vars(module)[key] for key, value in right.items() if vars(module)[key] is not value}
-    taken = [(other, key, value) for other in takers for key, value in list(vars(other).items()) if id(value) in wrong]
-    try:
-        for other, key, value in taken:
-            vars(other)[key] = wrong[id(value)]
-        yield
-    finally:
-        for other, key, value in taken:
-            vars(other)[key] = value
-        vars(module).clear()
-        vars(module).update(right)
+Plant = Callable[[pytest.MonkeyPatch], object]
 
 
 @dataclass(frozen=True)
 class Defect:
     what: str
-    module: str
-    changes: tuple[tuple[str, str], ...]
+    plant: Plant
     check: Callable[[Path, pytest.MonkeyPatch], object]
+
+
+# Checks
 
 
 def strike_errors(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,108 +92,164 @@ def every_form(*_: Any) -> None:
     roundtrip.test_every_type_in_every_form_and_shape("int32", "bintensors@1")
 
 
-SINK, SOURCE = "tensorglot.io.sink", "tensorglot.io.local"
-KERNEL, FORMAT = "tensorglot.kernels.bintensors", "tensorglot.containers.bintensors"
-NAMED = ('if hasattr(os, "O_TMPFILE"):', "if False:")
-EXCLUSIVE = (" | os.O_EXCL | os.O_NOFOLLOW", "")
+# Defects
+
+
+def operations(module: Any, **wrong: Any) -> Plant:
+    """The module with some operations of its `os` replaced."""
+    return lambda patched: patched.setattr(module, "os", SimpleNamespace(**{**vars(os), **wrong}))
+
+
+def does_nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def open_in_place(name: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+    if dir_fd is None:
+        return os.open(name, flags, mode)
+    return os.open("model.bt", os.O_RDWR | os.O_CREAT | os.O_TRUNC, mode, dir_fd=dir_fd)
+
+
+def open_shared(name: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+    return os.open(name, flags & ~(os.O_EXCL | os.O_NOFOLLOW), mode, dir_fd=dir_fd)
+
+
+def link_over(source: str, name: str, *, dst_dir_fd: int) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.link(source, name, dst_dir_fd=dst_dir_fd)
+
+
+def open_waiting(name: Any, flags: int) -> int:
+    return os.open(name, flags & ~os.O_NONBLOCK)
+
+
+def suppress_nothing(patched: pytest.MonkeyPatch) -> None:
+    wrong = {**vars(contextlib), "suppress": lambda *_: contextlib.nullcontext()}
+    patched.setattr(sink, "contextlib", SimpleNamespace(**wrong))
+
+
+def read_less(patched: pytest.MonkeyPatch) -> None:
+    right = local.FileSource.read_into
+
+    def read_into(source: local.FileSource, offset: int, out: memoryview) -> None:
+        with contextlib.suppress(tg.TruncatedError):
+            right(source, offset, out)
+
+    patched.setattr(local.FileSource, "read_into", read_into)
+
+
+def without_rule(rule: str) -> Plant:
+    """The kernel of BinTensors, in its interpreted form, never reports this fault."""
+
+    def plant(patched: pytest.MonkeyPatch) -> None:
+        kernel = interpreted("bintensors")
+        ignored = getattr(kernel, rule)
+        for name in ("note", "fail"):
+            report = getattr(kernel.Cursor, name)
+            patched.setattr(
+                kernel.Cursor,
+                name,
+                lambda cursor, fault, position, report=report: (
+                    0 if fault == ignored else report(cursor, fault, position)
+                ),
+            )
+        patched.setattr(bintensors, "kernel", kernel)
+
+    return plant
+
+
+def trailing_bytes(patched: pytest.MonkeyPatch) -> None:
+    right = bintensors.check_data_end
+
+    def check(ends: Any, begin: int, size: int, **options: Any) -> None:
+        right(ends, begin, min(size, int(ends[-1]) if len(ends) else begin), **options)
+
+    patched.setattr(bintensors, "check_data_end", check)
+
+
+def reader(read: Callable[..., Any]) -> Plant:
+    """BinTensors is read by this, which is given the right reader."""
+
+    def plant(patched: pytest.MonkeyPatch) -> None:
+        right = cast("property", tg.Format.container).__get__
+        wrong = replace(bintensors.CONTAINER, read=partial(read, bintensors.CONTAINER.read))
+        patched.setattr(
+            tg.Format, "container", property(lambda spec: wrong if spec.name == "bintensors" else right(spec))
+        )
+
+    return plant
+
+
+def in_any_order(read: Any, source: Any, options: Any) -> Any:
+    return read(source, replace(options, strict=False))
+
+
+def in_the_first_layout(read: Any, source: Any, options: Any) -> Any:
+    try:
+        return read(source, options)
+    except tg.AmbiguousFormat:
+        return read(source, replace(options, version="0"))
+
+
+def wide_reads(patched: pytest.MonkeyPatch) -> None:
+    for name in ("GAP_NBYTES", "SCRATCH_NBYTES"):
+        patched.setattr(model_slicing, name, 1 << 62)
+
+
+def as_it_lies(memory: Memory) -> Iterator[memoryview]:
+    flat = memory.array.ravel("K")
+    yield as_bytes(flat.astype(flat.dtype.newbyteorder("<")))
+
+
+def in_its_byte_order(memory: Memory) -> Iterator[memoryview]:
+    yield as_bytes(np.ascontiguousarray(memory.array))
+
+
+def fill_what_is_named(patched: pytest.MonkeyPatch) -> None:
+    right = tg.load
+
+    def load(source: Any, *, out: dict[str, Any], names: Any = ("x", "y")) -> Any:
+        return right(source, names=names, out={name: array for name, array in out.items() if name in names})
+
+    patched.setattr(tg, "load", load)
+
+
 DEFECTS = [
     Defect(
         "a save that truncates in place",
-        SINK,
-        (
-            NAMED,
-            ("self._open(self._temporary, ", "self._temporary = self._name; self._open(self._temporary, "),
-            ("os.O_EXCL | os.O_NOFOLLOW", "os.O_TRUNC"),
-        ),
+        operations(faults, open=open_in_place, link=does_nothing, rename=does_nothing, unlink=does_nothing),
         strike_errors,
     ),
+    Defect("a save that is not renamed", operations(faults, rename=does_nothing), strike_errors),
+    Defect("a temporary file that stays", operations(faults, unlink=does_nothing), strike_errors),
+    Defect("an interrupt behind the rename that becomes another error", suppress_nothing, strike_interrupts),
     Defect(
-        "a save that is not renamed",
-        SINK,
-        (
-            (
-                "        os.rename(self._temporary, self._name",
-                "        (lambda *_, **__: None)(self._temporary, self._name",
-            ),
-        ),
-        strike_errors,
+        "a temporary file that may be somebody else's",
+        operations(sink, open=open_shared, link=link_over),
+        a_planted_link,
     ),
-    Defect(
-        "a temporary file that stays",
-        SINK,
-        (("            os.unlink(temporary, dir_fd=self._directory)", "            pass"),),
-        strike_errors,
-    ),
-    Defect(
-        "an interrupt behind the rename that becomes another error",
-        SINK,
-        (("contextlib.suppress(FileNotFoundError)", "contextlib.suppress()"),),
-        strike_interrupts,
-    ),
-    Defect("a temporary file that may be somebody else's", SINK, (NAMED, EXCLUSIVE), a_planted_link),
     Defect(
         "a read that ends early in silence",
-        SOURCE,
-        (
-            (
-                "                if got == 0:\n                    raise _truncated",
-                "                if got == 0:\n                    return _truncated",
-            ),
-        ),
+        read_less,
         lambda folder, _: host.test_a_file_cut_short_under_an_open_archive_is_a_truncated_error(folder),
     ),
-    Defect(
-        "an open that waits for a writer",
-        SOURCE,
-        ((" | os.O_NONBLOCK", ""),),
-        open_a_fifo,
-    ),
-    Defect("long varints", KERNEL, (("        if value < least:", "        if value < 0:"),), all_attacks),
-    Defect(
-        "a product that overflows",
-        KERNEL,
-        (("                cursor.fail(DIMS, start)", "                pass"),),
-        all_attacks,
-    ),
-    Defect("sizes that do not fit", KERNEL, (("elif end - begin != nbytes:", "elif False:"),), some_mutants),
-    Defect("trailing bytes", FORMAT, (("if data + end < size:", "if False:"),), some_mutants),
-    Defect(
-        "strict that takes any order",
-        FORMAT,
-        (("        _check_order(scan.codes, names)\n", ""), ("        _check_sorted(header, ours)\n", "")),
-        some_mutants,
-    ),
+    Defect("an open that waits for a writer", operations(local, open=open_waiting), open_a_fifo),
+    Defect("long varints", without_rule("VARINT_LONG"), all_attacks),
+    Defect("a product that overflows", without_rule("DIMS"), all_attacks),
+    Defect("sizes that do not fit", without_rule("SIZE"), some_mutants),
+    Defect("trailing bytes", trailing_bytes, some_mutants),
+    Defect("strict that takes any order", reader(in_any_order), some_mutants),
     Defect(
         "the first of two layouts taken",
-        FORMAT,
-        (("    if len(accepted) > 1:", "    if False:"),),
+        reader(in_the_first_layout),
         lambda *_: corpus.test_a_file_valid_in_both_layouts_needs_the_caller_to_choose(),
     ),
-    Defect(
-        "whole ranges read for columns",
-        "tensorglot.model.slicing",
-        (("gap > widest_gap or wider > widest", "False"),),
-        reads_of_columns,
-    ),
-    Defect(
-        "Fortran order saved as it lies",
-        "tensorglot.model.payload",
-        (
-            ("    return array.flags.c_contiguous and", "    return array.flags.forc and"),
-            ("data.reshape(-1)", "data.ravel('K')"),
-        ),
-        every_form,
-    ),
-    Defect(
-        "byte order ignored",
-        "tensorglot.model.payload",
-        ((' and array.dtype.newbyteorder("<") == array.dtype', ""),),
-        every_form,
-    ),
+    Defect("whole ranges read for columns", wide_reads, reads_of_columns),
+    Defect("Fortran order saved as it lies", lambda patched: patched.setattr(Memory, "chunks", as_it_lies), every_form),
+    Defect("byte order ignored", lambda patched: patched.setattr(Memory, "chunks", in_its_byte_order), every_form),
     Defect(
         "an array of the caller that nothing fills",
-        "tensorglot.operations.load",
-        (("    for name in out.keys() - set(names):", "    for name in ():"),),
+        fill_what_is_named,
         lambda folder, _: reading.test_out_for_a_tensor_that_is_not_read_is_refused(folder),
     ),
 ]
@@ -223,12 +261,13 @@ def test_a_defect_turns_its_check_red_and_only_the_defect(
 ) -> None:
     for name in ("defective", "right"):
         (folder / name).mkdir()
-    with defect(case.module, case.changes), monkeypatch.context() as patched:
+    with monkeypatch.context() as patched:
+        case.plant(patched)
         try:
             case.check(folder / "defective", patched)
-        except (Exception, pytest.fail.Exception):  # noqa: BLE001
-            red = True
+        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001
+            red: BaseException | None = error
         else:
-            red = False
-    assert red, "the check did not notice"
+            red = None
+    assert red is not None, "the check did not notice"
     case.check(folder / "right", monkeypatch)

@@ -20,7 +20,6 @@ from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.model.types.algebra import dense
-from tensorglot.operations._as_archive import collect
 
 TENSORS: dict[str, Any] = {
     "model.0.weight": np.arange(12, dtype=np.float32).reshape(3, 4) / 7,
@@ -175,7 +174,7 @@ def test_dry_run(source: Path, target: Path) -> None:
 
 
 def archive_with(**what: Any) -> Any:
-    return collect({"w": what.pop("tensor", np.zeros(2))}, **what)
+    return tg.open(tg.dumps({"w": np.zeros(2)}, format="ztensor", checksum=None, **what))
 
 
 def sparse() -> Tensor:
@@ -184,8 +183,8 @@ def sparse() -> Tensor:
 
 
 LOSSES: dict[str, tuple[Any, str, str | None, Any]] = {
-    "dtype": (lambda: archive_with(tensor=np.zeros(2, ml_dtypes.int4)), "dtype", "w", {}),
-    "layout": (lambda: archive_with(tensor=sparse()), "layout", "w", {}),
+    "dtype": (lambda: {"w": np.zeros(2, ml_dtypes.int4)}, "dtype", "w", {}),
+    "layout": (lambda: {"w": sparse()}, "layout", "w", {}),
     "attributes": (lambda: archive_with(attributes={"w": {"unit": "m"}}), "attributes", "w", {"w": [0.0, 0.0]}),
     "metadata that is no text": (lambda: archive_with(metadata={"n": 3}), "metadata", None, {"w": [0.0, 0.0]}),
     "metadata that is not even JSON": (lambda: archive_with(metadata={"n": b"x"}), "metadata", None, {"w": [0.0, 0.0]}),

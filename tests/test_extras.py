@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
-from tensorglot.bridges import arrow, awkward, torch
+from tensorglot.bridges import torch
 from tensorglot.bson import migrate as mongo_migrate
 from tensorglot.bson import mongodb as pymongo
 
@@ -39,8 +39,6 @@ USES: dict[str, tuple[str, str, Callable[[], Any]]] = {
 def test_the_refusal_names_the_extra(use: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, extra, call = USES[use]
     monkeypatch.setitem(sys.modules, module, None)
-    arrow._arrow.cache_clear()
-    awkward._awkward.cache_clear()
     with pytest.raises(tg.UnsupportedError) as caught:
         call()
     assert caught.value.rule == f"extra.{extra}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
+import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,9 @@ from hypothesis import strategies as st
 import tensorglot as tg
 from arrays import random_tensors
 from tensorglot.cli import commands
-from tensorglot.io.local import BufferSource
-from tensorglot.operations._digests import READ_NBYTES, Stretch, digests
-from tensorglot.operations._sidecar import _parse, read_sidecar, sidecar_path, write_sidecar
-from tensorglot.wire.checksums import ALGORITHMS, hasher
+from tensorglot.wire.checksums import ALGORITHMS, Checksum, hasher
 
+MIB = 1 << 20
 WRITABLE = [f"{row.name}@{version}" for row in tg.formats() for version in row.writes if row.name != "bson"]
 TENSORS: dict[str, Any] = {
     "w": np.arange(12, dtype=np.float32).reshape(3, 4),
@@ -29,6 +28,16 @@ TENSORS: dict[str, Any] = {
     'odd "\n\x1b name': np.int8([1, 2, 3]),
     "empty": np.zeros((0, 3)),
 }
+
+
+def sidecar_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sums")
+
+
+def checksum(algorithm: str, data: bytes) -> Checksum:
+    running = hasher(algorithm)
+    running.update(memoryview(data))
+    return Checksum(algorithm, running.digest())
 
 
 @pytest.fixture
@@ -63,9 +72,7 @@ def test_a_line_for_each_tensor_and_one_for_the_rest(path: Path) -> None:
     assert lines[-1].endswith(" -")
     with tg.open(path) as archive:
         span = slice(archive["w"].offset, archive["w"].offset + 48)
-    running = hasher("xxh3")
-    running.update(memoryview(path.read_bytes()[span]))
-    assert f'xxh3:{running.digest().hex()} "w"' in lines
+    assert f'{checksum("xxh3", path.read_bytes()[span])} "w"' in lines
 
 
 def test_every_flipped_bit_is_found(path: Path) -> None:
@@ -136,11 +143,18 @@ def test_every_format_can_have_one(format: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_algorithm_is_written_and_verified(path: Path, algorithm: str) -> None:
+def test_every_algorithm_of_a_sidecar_is_verified(path: Path, algorithm: str) -> None:
+    data = path.read_bytes()
     with tg.open(path) as archive:
-        write_sidecar(archive, path, algorithm=algorithm)
-    assert f"\n{algorithm}:" in sidecar_path(path).read_text()
-    assert tg.verify(path).ok
+        spans = {name: (t.offset or 0, (t.offset or 0) + t.nbytes) for name, t in archive.items()}
+    rest = data[: min(begin for begin, _ in spans.values())]
+    lines = [f"{checksum(algorithm, data[slice(*span)])} {json.dumps(name)}" for name, span in spans.items()]
+    lines.append(f"{checksum(algorithm, rest)} -")
+    sidecar_path(path).write_text("\n".join([f"tensorglot-sums 1 {len(data)}", *lines, ""]))
+    report = tg.verify(path)
+    assert (report.problems, report.checksums, report.unverified) == ((), len(TENSORS) + 1, ())
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert [problem.rule for problem in tg.verify(path).problems] == ["checksum.mismatch"]
 
 
 def test_convert_keeps_checksums_beside(tmp_path: Path) -> None:
@@ -165,16 +179,19 @@ def test_what_has_no_one_file_has_no_sidecar(path: Path) -> None:
         tg.convert(path, io.BytesIO(), format="bintensors", sums=True)
 
 
-def test_a_file_that_is_cut_short_while_it_is_open(path: Path, tmp_path: Path) -> None:
-    tg.save(tmp_path / "a.zt", {f"t{i}": np.full(1000, i) for i in range(4)}, checksum="xxh3", format="ztensor@2")
-    from tensorglot.operations._checksums import check_archive
-
-    with tg.open(tmp_path / "a.zt") as archive:
-        with (tmp_path / "a.zt").open("r+b") as file:
-            file.truncate(archive["t2"].offset)
-        checked = check_archive(archive)
-    assert [(one.tensor, one.matched) for one in checked] == [("t0", True), ("t1", True), ("t2", False), ("t3", False)]
-    assert all(isinstance(one.error, tg.TruncatedError) for one in checked[2:])
+def test_a_file_that_is_cut_short_while_it_is_verified(tmp_path: Path) -> None:
+    """The large tensor comes first; when its first bytes are done, the file is cut short."""
+    path = tmp_path / "a.zt"
+    tensors = {f"t{i}": np.full(1 << 22 if i == 0 else 1000, i) for i in range(4)}
+    tg.save(path, tensors, format="ztensor@2", durable=False)
+    with tg.open(path) as archive:
+        cut = archive["t2"].offset
+    report = tg.verify(path, progress=lambda *_: os.truncate(path, cut))
+    assert report.checksums == 2
+    assert {(problem.tensor, problem.rule) for problem in report.problems} == {
+        ("t2", "source.size"),
+        ("t3", "source.size"),
+    }
 
 
 GOOD = b'tensorglot-sums 1 10\nxxh3:0011223344556677 "a"\nxxh3:0011223344556677 -\n'
@@ -200,24 +217,39 @@ BAD: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_refused(case: str) -> None:
+def test_refused(case: str, path: Path) -> None:
     data, rule = BAD[case]
+    sidecar_path(path).write_bytes(data)
+    assert [problem.rule for problem in tg.verify(path).problems] == [rule]
     with pytest.raises(tg.FormatError) as caught:
-        _parse(data)
+        tg.open(path)
     assert caught.value.rule == rule
-    assert _parse(GOOD).tensors == {("a", "data"): "xxh3:0011223344556677"}
 
 
-@given(st.binary(max_size=200) | st.text(max_size=100).map(lambda text: GOOD[:21] + text.encode()))
-def test_only_our_errors_leave(data: bytes) -> None:
-    with contextlib.suppress(tg.FormatError):
-        _parse(data)
+def test_the_good_one_of_them_is_only_of_another_file(path: Path) -> None:
+    sidecar_path(path).write_bytes(GOOD)
+    assert [problem.rule for problem in tg.verify(path).problems] == ["sums.size"]
+
+
+@pytest.fixture(scope="module")
+def one_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sums") / "model.bt"
+    tg.save(path, {"a": np.zeros(2)}, durable=False)
+    return path
+
+
+@given(data=st.binary(max_size=200) | st.text(max_size=100).map(lambda text: GOOD[:21] + text.encode()))
+def test_only_our_errors_leave(one_file: Path, data: bytes) -> None:
+    sidecar_path(one_file).write_bytes(data)
+    assert not tg.verify(one_file).ok
+    with pytest.raises(tg.FormatError):
+        tg.open(one_file)
 
 
 def test_a_sidecar_beyond_the_limit_is_refused(path: Path) -> None:
-    sidecar_path(path).write_bytes(GOOD)
-    with pytest.raises(tg.LimitError):
-        read_sidecar(path, tg.Limits(header_nbytes=10))
+    sidecar_path(path).write_bytes(GOOD * 100)
+    report = tg.verify(path, limits=tg.Limits(header_nbytes=4000))
+    assert [problem.rule for problem in report.problems] == ["sums.limit"]
 
 
 def test_the_command_line(path: Path) -> None:
@@ -233,26 +265,20 @@ def test_the_command_line(path: Path) -> None:
     assert (result.exit_code, "does not match" in result.stdout) == (1, True)
 
 
-class TestDigests:
-    @pytest.mark.parametrize("threads", [1, 2, 5])
-    def test_any_stretches_in_any_order(self, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tensorglot.operations._digests.default_threads", lambda: threads)
-        monkeypatch.setattr("tensorglot.threads.default_threads", lambda: threads)
-        rng = random.Random(threads)
-        data = rng.randbytes(3 * READ_NBYTES + 17)
-        source = BufferSource(data)
-        stretches = [Stretch(source, 0, len(data), "xxh3"), Stretch(source, 5, 5, "sha256")]
-        for _ in range(200):
-            begin = rng.randrange(len(data))
-            end = min(len(data), begin + rng.choice((0, 1, 100, 50_000, READ_NBYTES, 2 * READ_NBYTES + 1)))
-            stretches.append(Stretch(source, begin, end, rng.choice(list(ALGORITHMS))))
-        for stretch, digest in zip(stretches, digests(stretches), strict=True):
-            running = hasher(stretch.algorithm)
-            running.update(memoryview(data)[stretch.begin : stretch.end])
-            assert digest == running.digest(), stretch
-
-    def test_none(self) -> None:
-        assert digests([]) == []
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_every_line_is_the_digest_of_its_bytes(threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small neighbours are read together, large ones in pieces or ahead: the digests do not show it."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(threads)))
+    rng, path = random.Random(threads), tmp_path / "model.bt"
+    sizes = [0, 1, 3 * MIB + 17, *(rng.choice((0, 1, 100, 50_000, MIB, 2 * MIB + 1)) for _ in range(30))]
+    tg.save(path, {f"t{i}": np.frombuffer(rng.randbytes(n), np.uint8) for i, n in enumerate(sizes)}, durable=False)
+    assert tg.verify(path, sums="write").ok
+    lines, data = sidecar_path(path).read_text().splitlines(), path.read_bytes()
+    with tg.open(path) as archive:
+        for name, tensor in archive.items():
+            stored = data[tensor.offset : (tensor.offset or 0) + tensor.nbytes]
+            assert f'{checksum("xxh3", stored)} "{name}"' in lines
+    assert tg.verify(path).checksums == len(sizes) + 1
 
 
 def test_random_archives(tmp_path: Path) -> None:

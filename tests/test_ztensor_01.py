@@ -310,9 +310,9 @@ def test_a_slice_reads_and_decompresses_only_the_frames_that_it_touches(
     read: list[int] = []
     decoded: set[Any] = set()
     with tg.open(tmp_path / "a.zt") as archive:
-        tensor, plain, decode = archive["w"], archive.source.read, zstd._decode
+        tensor, plain, decode = archive["w"], archive.source.read, zstd.decode_frame
         monkeypatch.setattr(archive.source, "read", lambda at, nbytes: read.append(nbytes) or plain(at, nbytes))
-        monkeypatch.setattr(zstd, "_decode", lambda *job: decoded.add(job[1]) or decode(*job))
+        monkeypatch.setattr(zstd, "decode_frame", lambda *job: decoded.add(job[1]) or decode(*job))
         assert np.array_equal(tensor[first:last], array[first:last])
     one = tensor.stored_nbytes * zstd.FRAME_NBYTES / tensor.nbytes
     headers = 16 * (tensor.nbytes / (128 << 10)) + 4096  # of blocks: of all in 0.1, which has no table
@@ -473,8 +473,8 @@ def test_large_tensors_of_one_frame_are_decoded_side_by_side(monkeypatch: pytest
         for i in range(4)
     ]
     by: set[str] = set()
-    decode = zstd._decode
-    monkeypatch.setattr(zstd, "_decode", lambda *job: by.add(threading.current_thread().name) or decode(*job))
+    decode = zstd.decode_frame
+    monkeypatch.setattr(zstd, "decode_frame", lambda *job: by.add(threading.current_thread().name) or decode(*job))
     assert len(tg.loads(file01(rows, blob.ljust(step, b"\0") * 4), threads=2)) == 4
     assert by
     assert threading.current_thread().name not in by

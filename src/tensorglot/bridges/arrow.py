@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -54,7 +54,6 @@ __all__ = ["BRIDGE", "from_tensor", "to_tensor"]
 _NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 
-@cache
 def _arrow() -> Any:
     return library("pyarrow", "arrow")
 

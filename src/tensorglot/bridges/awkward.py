@@ -7,7 +7,6 @@ An awkward array of length N is a value of `N * T`, as awkward itself says. List
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,6 @@ from tensorglot.model.types.temporal import Date, Unit
 __all__ = ["BRIDGE", "from_tensor", "to_tensor"]
 
 
-@cache
 def _awkward() -> Any:
     return library("awkward", "awkward")
 

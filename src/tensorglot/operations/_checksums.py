@@ -318,5 +318,6 @@ def _check_alone(archive: Archive, row: int, name: str) -> Checked:
     except UnsupportedError:  # it is of decoded bytes, and the encoding is not known here
         return Checked(name)
     except FormatError as error:
+        error.tensor = name  # a file cut short does not know whose bytes are missing
         return Checked(name, error=error)
     return Checked(name, matched=True)

@@ -49,7 +49,7 @@ DOCUMENT_MAX_NBYTES: Final = (16 << 20) + (16 << 10)
 """The largest document in a dump: what MongoDB lets users store, and its own envelope."""
 PIECE_NBYTES: Final = 8 << 20
 _ROOM_NBYTES = 64
-_ROOM_ROWS = 1 << 16
+ROOM_ROWS = 1 << 16
 _PATHS_NBYTES = 1 << 20
 """Paths of so many bytes are allowed in any run of documents."""
 _VECTOR_NBYTES = 7
@@ -228,7 +228,7 @@ def find_vectors(data: memoryview, limits: Limits = DEFAULT, start: int = 0) -> 
     blocks: list[NDArray[np.int64]] = []
     at = count = 0
     budget = max(_PATHS_NBYTES, min(limits.path_ratio * len(data), 1 << 62))
-    room = min(_ROOM_ROWS, len(data) // _VECTOR_NBYTES + 1)
+    room = min(ROOM_ROWS, len(data) // _VECTOR_NBYTES + 1)
     while True:
         block = np.empty((4, room), np.int64)
         rule, at, rows, done, budget = walk.vectors(

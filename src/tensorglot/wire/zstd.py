@@ -34,6 +34,7 @@ __all__ = [
     "ahead",
     "batches",
     "compress",
+    "decode_frame",
     "decode_into",
     "decoded_chunks",
     "pieces",
@@ -173,7 +174,7 @@ def decode_into(read: Read, frames: Sequence[Frame], nbytes: int, offset: int, o
     """Fills `out` from `offset` of the decoded bytes, of which there must be exactly `nbytes`."""
     _check_total(frames, nbytes)
     if len(frames) == 1:
-        _decode(read, frames[0], nbytes, offset, out)
+        decode_frame(read, frames[0], nbytes, offset, out)
     elif any(frame.nbytes is None for frame in frames):
         _decode_in_turn(read, frames, nbytes, offset, out)
     else:
@@ -206,7 +207,7 @@ def decoded_chunks(read: Read, frames: Sequence[Frame], nbytes: int) -> Iterator
 
 def _whole(read: Read, frame: Frame) -> memoryview:
     out = memoryview(bytearray(frame.nbytes or 0))
-    _decode(read, frame, frame.nbytes or 0, 0, out)
+    decode_frame(read, frame, frame.nbytes or 0, 0, out)
     return out
 
 
@@ -229,7 +230,7 @@ def _decode_at_once(read: Read, frames: Sequence[Frame], offset: int, out: memor
 
     def decode(batch: list[tuple[Frame, int, memoryview]]) -> None:
         for frame, start, piece in batch:
-            _decode(read, frame, frame.nbytes or 0, start, piece)
+            decode_frame(read, frame, frame.nbytes or 0, start, piece)
 
     for_each(decode, batches(jobs, lambda job: job[0].nbytes or 0))
 
@@ -243,12 +244,12 @@ def _decode_in_turn(read: Read, frames: Sequence[Frame], nbytes: int, offset: in
         raise _mismatch(position, nbytes)
 
 
-def _decode(read: Read, frame: Frame, nbytes: int, offset: int, out: memoryview) -> None:
+def decode_frame(read: Read, frame: Frame, nbytes: int, offset: int, out: memoryview) -> None:
     """Fills `out` from `offset` of a frame that must hold exactly `nbytes`."""
     whole = len(out) == nbytes
     if not whole and (nbytes <= SCRATCH_NBYTES or frame.window_at is None):
         scratch = memoryview(bytearray(nbytes))
-        _decode(read, frame, nbytes, 0, scratch)
+        decode_frame(read, frame, nbytes, 0, scratch)
         out[:] = scratch[offset : offset + len(out)]
         return
     position = _drain(_open(read, frame, nbytes), frame, 0, nbytes, offset, out, early=not whole)
