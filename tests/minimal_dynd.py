@@ -1,4 +1,4 @@
-"""A small reader and writer of the DyND format, from docs/dynd-format.md alone. It shares no code with tensorglot.
+"""A small reader and writer of the format in docs/dynd-format.md. It shares no code with tensorglot.
 
 `parse` turns the canonical text of a type into a Codec: `read` takes bytes from a Reader and
 gives the JSON value of the page, `write` gives the bytes again. What the page forbids
