@@ -364,6 +364,8 @@ class Parser:
         return self.sized(name)
 
     def sized(self, name):
+        if name in ("bytes", "complex") and self.match("[A-Z][A-Za-z0-9_]*"):
+            return Codec(symbolic=True)
         if name == "complex":
             part = need(self.match("float(16|32|64|128)"))[0]
             two = several([SIMPLE[part]] * 2)

@@ -36,6 +36,7 @@ from tensorglot.model.types.algebra import (
     Struct,
     Symbol,
     SymbolicDim,
+    SymbolicSized,
     Tuple,
     Var,
     symbolic,
@@ -100,6 +101,10 @@ def _inner(wanted: Type, given: Type, bound: dict[str, object]) -> list[tuple[Ty
     """What must match inside two types, or None if they differ outside."""
     if isinstance(wanted, _DIMS):
         return _dims(wanted, given, bound)
+    if isinstance(wanted, SymbolicSized):
+        if wanted.outer == "complex":
+            return [(Symbol(wanted.name), given.part)] if isinstance(given, Complex) else None
+        return [] if isinstance(given, FixedBytes) and _same_size(wanted.name, given.size, bound) else None
     if isinstance(wanted, Tuple) and isinstance(given, Tuple):
         fits = (
             len(given.elements) >= len(wanted.elements) if wanted.open else len(given.elements) == len(wanted.elements)
@@ -148,7 +153,10 @@ def _dims(wanted: Type, given: Type, bound: dict[str, object]) -> list[tuple[Typ
 def _same_dim(wanted: Type, given: Type, bound: dict[str, object]) -> bool:
     size: object = given.size if isinstance(given, Fixed) else "var"
     if isinstance(wanted, SymbolicDim):
-        if wanted.name == "Fixed":
-            return isinstance(given, Fixed)
-        return bool(bound.setdefault(wanted.name, size) == size)
+        return _same_size(wanted.name, size, bound)
     return size == (wanted.size if isinstance(wanted, Fixed) else "var")
+
+
+def _same_size(name: str, size: object, bound: dict[str, object]) -> bool:
+    """Whether a variable, or the kind Fixed, stands for a size."""
+    return size != "var" if name == "Fixed" else bool(bound.setdefault(name, size) == size)
