@@ -237,5 +237,12 @@ def test_array_patterns():
         ("pointer[T]", "pointer[int8]", True),
         ("storage[2 * 3 * T, axis=[1, 0]]", "storage[2 * 3 * int8, axis=[1, 0]]", True),
         ("(T) -> T", "int8", False),
+        ("bytes[N]", "bytes[3]", True),
+        ("bytes[N]", "bytes", False),
+        ("(bytes[N], N * int8)", "(bytes[3], 3 * int8)", True),
+        ("(bytes[N], N * int8)", "(bytes[3], 4 * int8)", False),
+        ("complex[T]", "complex[float16]", True),
+        ("(complex[T], T)", "(complex[float16], float32)", False),
+        ("complex[Int]", "complex[float16]", False),
     ]:
         assert dynd.match.matches(dynd.parse(pattern), dynd.parse(text)) == fits, (pattern, text)

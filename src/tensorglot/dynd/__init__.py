@@ -41,24 +41,23 @@ from numpy.typing import NDArray
 
 from tensorglot.dynd import cbor
 from tensorglot.dynd.codec import inputs
-from tensorglot.dynd.codec.decode import decode
+from tensorglot.dynd.codec.decode import decode, decode_all
 from tensorglot.dynd.codec.encode import encoded, type_header
 from tensorglot.dynd.coerce.anything import as_type, coerce, typeof
 from tensorglot.dynd.export.numpy import to_numpy
 from tensorglot.dynd.export.python import to_python
-from tensorglot.dynd.match import matches
+from tensorglot.dynd.match import check_holds
 from tensorglot.dynd.merkle import Link, found_in, load_links, save_links
 from tensorglot.dynd.pieces import tensor_nbytes, tensor_pieces
 from tensorglot.dynd.schema import check_readable
 from tensorglot.dynd.tensors import from_tensor, to_tensor
-from tensorglot.dynd.value import Value
 from tensorglot.errors import FormatError, InputError
 from tensorglot.limits import DEFAULT, Limits, as_limits
 from tensorglot.model.tensor import NESTED, Tensor
 from tensorglot.model.types.algebra import ANY, Array
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse, text_of
-from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, data_cid, encode_node
+from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, data_cid
 
 __all__ = [
     "CID",
@@ -93,16 +92,12 @@ class Writable(Protocol):
 
 def array(value: Any, type: Type | str | None = None) -> Tensor:
     """A value as a tensor in memory."""
-    return coerce(value, _as_type(type))
-
-
-def _as_type(type: Type | str | None) -> Type | None:
-    return None if type is None else as_type(type)
+    return coerce(value, None if type is None else as_type(type))
 
 
 def serialize(value: Any, type: Type | str | None = None) -> memoryview:
     """The canonical bytes of a value, without its type."""
-    return _bytes(coerce(value, _as_type(type)), b"")
+    return _bytes(array(value, type), b"")
 
 
 def _bytes(tensor: Tensor, before: bytes) -> memoryview:
@@ -122,14 +117,7 @@ def _bytes(tensor: Tensor, before: bytes) -> memoryview:
 
 def deserialize(data: Any, type: Type | str, *, limits: Limits = DEFAULT) -> Tensor:
     """The value of a type that the bytes are. What has a fixed size shares their memory."""
-    return to_tensor(_decoded(data, as_type(type), limits))
-
-
-def _decoded(data: Any, type: Type, limits: Limits, depth: int = 0) -> Value:
-    source = inputs.Memory(data)
-    value = decode(source, type, as_limits(limits), depth)
-    source.finish()
-    return value
+    return to_tensor(decode_all(data, as_type(type), as_limits(limits)))
 
 
 def pack(value: Any) -> memoryview:
@@ -140,7 +128,7 @@ def pack(value: Any) -> memoryview:
 
 def unpack(data: Any, *, limits: Limits = DEFAULT) -> Tensor:
     """The value in an `array[Any]`."""
-    value = _decoded(data, Array(ANY), limits, depth=-1)  # what `pack` adds is not counted
+    value = decode_all(data, Array(ANY), as_limits(limits), depth=-1)  # the array[Any] of `pack` is not counted
     return to_tensor(value.boxes(value.plan.root)[0])
 
 
@@ -152,7 +140,7 @@ def dump(value: Any, stream: Writable, type: Type | str | None = None) -> int:
     if not hasattr(stream, "write"):
         raise InputError(f"a binary stream has write(), {_kind(stream)} has not", rule="dynd.stream")
     total = 0
-    for piece in _pieces(value, _as_type(type)):
+    for piece in _pieces(value, None if type is None else as_type(type)):
         at = 0
         while at < len(piece):  # a raw stream may write less
             try:
@@ -168,8 +156,7 @@ def _pieces(value: Any, type: Type | None) -> Iterator[memoryview]:
     """The canonical bytes of any value, in bounded memory: what goes into an `array[T]` is not made whole before."""
     if isinstance(type, Array) and not (isinstance(value, Tensor) and value.layout == NESTED):
         inner = coerce(value)
-        if not matches(type.element, inner.type):
-            raise InputError(f"{type} cannot hold a value of type {inner.type}", rule="dynd.array.type")
+        check_holds(type, inner.type)
         check_readable(inner.type)
         yield memoryview(type_header(inner.type))
         yield from tensor_pieces(inner)
@@ -231,7 +218,7 @@ def from_cbor(
         found, content = cbor.from_dag(raw, None if store is None else partial(found_in, store), limits)
     if wanted not in (None, found):
         raise FormatError(f"a value of type {found}, expected {wanted}", rule="dynd.cbor.type")
-    value = _decoded(content, found, limits)
+    value = decode_all(content, found, limits)
     return to_tensor(value if store is None else load_links(value, store))
 
 
@@ -254,8 +241,7 @@ def numpy(tensor: Tensor) -> NDArray[Any]:
 
 def array_node(tensor: Tensor) -> bytes:
     """The DAG-CBOR block that says what a tensor is: its type, its size, and a link to its bytes."""
-    data, size = data_cid(tensor_pieces(tensor))
-    return encode_node({"data": data, "dynd": 1, "size": size, "type": text_of(tensor.type)})
+    return cbor.to_dag(tensor.type, *data_cid(tensor_pieces(tensor)))
 
 
 def cid(tensor: Tensor) -> str:

@@ -17,18 +17,16 @@ from numpy.typing import NDArray
 
 from tensorglot.dynd.codec.boxes import Boxes
 from tensorglot.dynd.codec.check import first_fault
-from tensorglot.dynd.codec.decode import decode
+from tensorglot.dynd.codec.decode import decode_all
 from tensorglot.dynd.codec.encode import measured
-from tensorglot.dynd.codec.inputs import Memory as Input
-from tensorglot.dynd.match import matches
+from tensorglot.dynd.match import check_holds
 from tensorglot.dynd.schema import Kind, Node, check_shape, plan_of
 from tensorglot.dynd.value import Column, Lists, Positions, Value, child_need, lists_of
-from tensorglot.errors import FormatError, LimitError
+from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.payload import Encoded, Memory
 from tensorglot.model.tensor import Part, Tensor
-from tensorglot.model.types.algebra import ANY, Array, Merkle, symbolic
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import ANY, Array
 
 __all__ = ["from_parts"]
 
@@ -97,18 +95,18 @@ def _positions(tensor: Tensor, node: Node, role: str) -> Positions:
 
 
 def _block(tensor: Tensor, node: Node, need: int) -> NDArray[Any]:
-    assert node.atom is not None  # noqa: S101
-    expected = (*node.shape, *node.atom.tail)
+    atom = node.block
+    expected = (*node.shape, *atom.tail)
     size = math.prod(expected)
     if size == 0:
-        check_shape((0, need, *expected), node.atom.base.itemsize)
-        return np.empty((need, *expected), node.atom.base)
+        check_shape((0, need, *expected), atom.base.itemsize)
+        return np.empty((need, *expected), atom.base)
     array = _part(tensor, node, "data")
     if array.shape[1:] != expected and array.ndim == 1:
         array = array[: len(array) // size * size].reshape((-1, *expected))
-    if array.itemsize != node.atom.base.itemsize or array.shape[1:] != expected:
+    if array.itemsize != atom.base.itemsize or array.shape[1:] != expected:
         raise FormatError(f"a part of shape {list(array.shape)} for {node.type}", rule="dynd.parts", tensor=tensor.name)
-    return array.view(node.atom.base)
+    return array.view(atom.base)
 
 
 def _boxes(tensor: Tensor, node: Node) -> list[Value]:
@@ -121,22 +119,15 @@ def _boxes(tensor: Tensor, node: Node) -> list[Value]:
         raise FormatError(f"{node.path or 'the root'} points outside its bytes", rule="dynd.range", tensor=tensor.name)
     boxes = [_unboxed(raw[start:stop]) for start, stop in pairwise(offsets.tolist())]
     for box in boxes:
-        if not _fits(node.type, box.plan.type):
-            raise FormatError(f"a {box.plan.type} in {node.type}", rule="dynd.array.type", tensor=tensor.name)
+        try:
+            check_holds(node.type, box.plan.type)
+        except InputError as error:
+            raise FormatError(error.message, rule=error.rule, tensor=tensor.name) from None
     return boxes
 
 
-def _fits(holder: Type, type: Type) -> bool:
-    """Whether an `array[K]` may hold values of a type. Links of `merkle[K]` are kept as values of `merkle[T]`."""
-    if isinstance(holder, Merkle):
-        return isinstance(type, Merkle) and not symbolic(type.element) and matches(holder.element, type.element)
-    return isinstance(holder, Array) and matches(holder.element, type)
-
-
 def _unboxed(data: NDArray[np.uint8]) -> Value:
-    source = Input(data)
-    value = decode(source, Array(ANY), DEFAULT)
-    source.finish()
+    value = decode_all(data, Array(ANY))
     return value.boxes(value.plan.root)[0]
 
 

@@ -16,7 +16,7 @@ from tensorglot.dynd.codec.encode import encoded, varint
 from tensorglot.dynd.codec.packing import packed_bytes
 from tensorglot.dynd.rows import inside, take
 from tensorglot.dynd.schema import Kind, Node, plan_of
-from tensorglot.dynd.value import Lists, Value
+from tensorglot.dynd.value import Lists, Value, lists_of_sizes
 from tensorglot.model.types.algebra import Bytes, Map, String
 
 __all__ = ["first_disorder", "sort_maps"]
@@ -64,9 +64,8 @@ def _sorted(value: Value, node: Node) -> Value:
     ranked = keys.tolist() if isinstance(keys, np.ndarray) else keys
     order = [i for start, stop in _spans(value.lists(node)) for i in sorted(range(start, stop), key=ranked.__getitem__)]
     lists = value.lists(node)
-    offsets = np.concatenate([[0], np.cumsum(lists.stops - lists.starts)])
     columns = list(value.columns)
-    columns[node.id] = Lists(offsets[:-1], offsets[1:])
+    columns[node.id] = lists_of_sizes(lists.stops - lists.starts, len(lists.starts))
     pairs = take(node.child, value.columns, np.array(order, np.int64))
     for inner, column in zip(inside(node.child), pairs, strict=True):
         columns[inner.id] = column

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tensorglot.errors import InputError
 from tensorglot.model.types.algebra import (
     Array,
     Bytes,
@@ -28,6 +29,7 @@ from tensorglot.model.types.algebra import (
     FixedString,
     Function,
     Map,
+    Merkle,
     Option,
     Pointer,
     Scalar,
@@ -43,7 +45,7 @@ from tensorglot.model.types.algebra import (
 )
 from tensorglot.model.types.base import Type
 
-__all__ = ["holds", "matches"]
+__all__ = ["check_holds", "holds", "matches"]
 
 _DIMS = (Fixed, Var, SymbolicDim)
 
@@ -71,9 +73,16 @@ _KINDS: dict[str, Callable[[Type], bool]] = {
 }
 
 
-def holds(type: Type, inner: Type) -> bool:
-    """Whether a type is an `array[T]` that may hold values of another."""
-    return isinstance(type, Array) and matches(type.element, inner)
+def holds(holder: Type, type: Type) -> bool:
+    """Whether an `array[T]` may hold values of a type, or a symbolic `merkle[T]` the links of a `merkle` type."""
+    if isinstance(holder, Merkle):
+        return isinstance(type, Merkle) and not symbolic(type.element) and matches(holder.element, type.element)
+    return isinstance(holder, Array) and matches(holder.element, type)
+
+
+def check_holds(holder: Type, type: Type) -> None:
+    if not holds(holder, type):
+        raise InputError(f"{holder} cannot hold a value of type {type}", rule="dynd.array.type")
 
 
 def matches(pattern: Type, type: Type) -> bool:

@@ -29,14 +29,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.dynd.atoms import CID_NBYTES
-from tensorglot.dynd.codec.decode import decode
-from tensorglot.dynd.codec.inputs import Memory
+from tensorglot.dynd.codec.decode import decode_all
 from tensorglot.dynd.match import matches
 from tensorglot.dynd.schema import Kind, Node, plan_of
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Column, Lists, Value
 from tensorglot.errors import FormatError, InputError, IntegrityError, TensorNotFound, escape
-from tensorglot.limits import DEFAULT
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.algebra import Array, Merkle, symbolic, walk
 from tensorglot.model.types.base import Type
@@ -238,24 +236,17 @@ def _owned(tensor: Tensor) -> tuple[Tensor, CID]:
 
     known = {link.cid: link for link in _links_in(from_tensor(tensor))} if _may_link(tensor.type) else {}
     data = serialize(tensor).toreadonly()
-    return to_tensor(_sealed(_decoded(data, tensor.type), known, None)), data_cid([data])[0]
+    return to_tensor(_sealed(decode_all(data, tensor.type), known, None)), data_cid([data])[0]
 
 
 def _loaded(type: Type, cid: CID, store: Mapping[CID, Any]) -> Tensor:
     try:
         data = data_bytes(cid, partial(found_in, store), plan_of(type).root.nbytes)
-        return to_tensor(_sealed(_decoded(data, type), {}, store))
+        return to_tensor(_sealed(decode_all(data, type), {}, store))
     except InputError as error:
         if error.rule == "dynd.merkle.store":
             raise
         raise FormatError(error.message, rule=error.rule) from error
-
-
-def _decoded(data: memoryview, type: Type) -> Value:
-    source = Memory(data)
-    value = decode(source, type, DEFAULT)
-    source.finish()
-    return value
 
 
 def _sealed(value: Value, known: Mapping[CID, Link], store: Mapping[CID, Any] | None) -> Value:

@@ -42,6 +42,7 @@ from tensorglot.model.types.algebra import (
     symbolic,
 )
 from tensorglot.model.types.base import Type, quote
+from tensorglot.model.types.temporal import Date, Unit
 
 __all__ = ["HUGE", "Kind", "Node", "Plan", "check_readable", "check_shape", "plan_of"]
 
@@ -98,6 +99,22 @@ class Node:
     @property
     def child(self) -> Node:
         return self.children[0]
+
+    @property
+    def block(self) -> Atom:
+        """The elements of a BLOCK."""
+        assert self.atom is not None  # noqa: S101
+        return self.atom
+
+    @property
+    def is_text(self) -> bool:
+        """A LIST of bytes: a `string`, `bytes` or `type`."""
+        return self.kind is Kind.LIST and isinstance(self.type, String | Bytes | TypeType)
+
+    @property
+    def temporal(self) -> Date | Unit | None:
+        """The type of the elements, where they are dates or times."""
+        return self.atom.type if self.atom is not None and isinstance(self.atom.type, Date | Unit) else None
 
     @property
     def size(self) -> int:
