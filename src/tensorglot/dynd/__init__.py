@@ -6,20 +6,20 @@
     dump(value, stream, type)  load(stream, type)          in pieces, in bounded memory
     to_cbor(value)             from_cbor(data, type)       CBOR, for exchange
 
-A value is a Tensor, an array of NumPy, awkward or Arrow, or plain Python. What comes
-back is a Tensor: `.numpy()`, `.tolist()`, `.awkward()`, `.arrow()`, `.cid()`. A type is
-given as a Type or as text; where none is given, `typeof(value)` says it.
+A value is a Tensor, an array of NumPy, awkward or Arrow, or plain Python. The result is
+a Tensor: `.numpy()`, `.tolist()`, `.awkward()`, `.arrow()`, `.cid()`. A type is a Type or
+its text; the default is `typeof(value)`.
 
 If bytes are accepted, serializing the result gives the same bytes again.
 
     coerce          any value to a Tensor
-    export          a Tensor to NumPy, plain Python, a dense one
+    export          a Tensor to NumPy, plain Python, a dense Tensor
     codec           columns to canonical bytes, and back
     schema          a type as the tree of columns that its values have
     value           one value, as these columns
-    columns         the same from the parts of a nested tensor, of which nothing is believed
+    columns         the same from the parts of a nested tensor in a file, which is not trusted
     tensors         values as tensors, and tensors as values
-    rows            some of the values of a node, as columns of their own
+    rows            a selection of the values of a node, as columns
     maps            the order of the pairs of a `map[K, V]`
     temporal        dates, times and decimals between integers, Python's objects and text
     atoms           values of a fixed size; python_atoms: Python's numbers as these
@@ -85,7 +85,7 @@ Profile = Literal["exchange", "dag"]
 
 
 class Writable(Protocol):
-    """A binary stream, a hasher, a compressor: whatever takes bytes."""
+    """A binary stream, a hasher, a compressor."""
 
     def write(self, data: memoryview, /) -> Any: ...
 
@@ -101,7 +101,7 @@ def serialize(value: Any, type: Type | str | None = None) -> memoryview:
 
 
 def _bytes(tensor: Tensor, before: bytes) -> memoryview:
-    """All bytes of a tensor behind those given, in memory of their own."""
+    """The bytes given, then the canonical bytes of a tensor, in new memory."""
     check_readable(tensor.type)
     if tensor.layout != "dense":
         data = encoded(from_tensor(tensor))
@@ -116,7 +116,7 @@ def _bytes(tensor: Tensor, before: bytes) -> memoryview:
 
 
 def deserialize(data: Any, type: Type | str, *, limits: Limits = DEFAULT) -> Tensor:
-    """The value of a type that the bytes are. What has a fixed size shares their memory."""
+    """Decodes a value of a type. A value of a fixed size shares the memory of the bytes."""
     return to_tensor(decode_all(data, as_type(type), as_limits(limits)))
 
 
@@ -138,7 +138,7 @@ def dump(value: Any, stream: Writable, type: Type | str | None = None) -> int:
     With the type `array[Any]` the value's own type is written before it.
     """
     if not hasattr(stream, "write"):
-        raise InputError(f"a binary stream has write(), {_kind(stream)} has not", rule="dynd.stream")
+        raise InputError(f"{_kind(stream)} has no write(): pass a binary stream", rule="dynd.stream")
     total = 0
     for piece in _pieces(value, None if type is None else as_type(type)):
         at = 0
@@ -146,14 +146,16 @@ def dump(value: Any, stream: Writable, type: Type | str | None = None) -> int:
             try:
                 written = stream.write(piece[at:])
             except TypeError as error:
-                raise InputError(f"{_kind(stream)} takes no bytes: {error}", rule="dynd.stream") from error
+                raise InputError(
+                    f"{_kind(stream)} does not accept bytes (open it in binary mode): {error}", rule="dynd.stream"
+                ) from error
             at = at + written if isinstance(written, int) and 0 < written < len(piece) - at else len(piece)
         total += len(piece)
     return total
 
 
 def _pieces(value: Any, type: Type | None) -> Iterator[memoryview]:
-    """The canonical bytes of any value, in bounded memory: what goes into an `array[T]` is not made whole before."""
+    """The canonical bytes of any value, in bounded memory, also inside an `array[T]`."""
     if isinstance(type, Array) and not (isinstance(value, Tensor) and value.layout == NESTED):
         inner = coerce(value)
         check_holds(type, inner.type)
@@ -186,7 +188,7 @@ def to_cbor(
     """A value as CBOR: for exchange, or as a DAG-CBOR node, with its bytes in it or in a store."""
     _check_profile(profile)
     tensor = array(value, type)
-    text_of(tensor.type)  # a type that no reader takes is refused
+    text_of(tensor.type)  # refuses a type beyond the limits of a reader
     check_readable(tensor.type)
     if profile == "exchange":
         return cbor.to_exchange(from_tensor(tensor), as_limits(limits))
@@ -206,7 +208,7 @@ def from_cbor(
     store: Mapping[CID, Any] | None = None,
     limits: Limits = DEFAULT,
 ) -> Tensor:
-    """The value of CBOR bytes. They say its type; one that is given must be the same."""
+    """Decodes a value from CBOR, which states its type; `type`, where given, must be the same."""
     _check_profile(profile)
     wanted = None if type is None else as_type(type)
     limits = as_limits(limits)
@@ -217,7 +219,7 @@ def from_cbor(
     else:
         found, content = cbor.from_dag(raw, None if store is None else partial(found_in, store), limits)
     if wanted not in (None, found):
-        raise FormatError(f"a value of type {found}, expected {wanted}", rule="dynd.cbor.type")
+        raise FormatError(f"the CBOR has a value of type {found}, expected {wanted}", rule="dynd.cbor.type")
     value = decode_all(content, found, limits)
     return to_tensor(value if store is None else load_links(value, store))
 
@@ -225,7 +227,7 @@ def from_cbor(
 def _check_profile(profile: str) -> None:
     if not isinstance(profile, str) or profile not in get_args(Profile):
         raise InputError(
-            f"profile is one of {', '.join(get_args(Profile))}, not {reprlib.repr(profile)}", rule="dynd.cbor.profile"
+            f"no profile {reprlib.repr(profile)} (supported: {', '.join(get_args(Profile))})", rule="dynd.cbor.profile"
         )
 
 
@@ -235,12 +237,12 @@ def tolist(tensor: Tensor) -> Any:
 
 
 def numpy(tensor: Tensor) -> NDArray[Any]:
-    """The array of a tensor that is not dense, if NumPy has one."""
+    """The NumPy array of a tensor that is not dense, where one exists."""
     return to_numpy(from_tensor(tensor))
 
 
 def array_node(tensor: Tensor) -> bytes:
-    """The DAG-CBOR block that says what a tensor is: its type, its size, and a link to its bytes."""
+    """The DAG-CBOR block of a tensor: its type, its size, and a link to its bytes."""
     return cbor.to_dag(tensor.type, *data_cid(tensor_pieces(tensor)))
 
 

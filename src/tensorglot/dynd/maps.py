@@ -29,7 +29,7 @@ def _is_map(node: Node) -> bool:
 
 
 def sort_maps(value: Value) -> Value:
-    """The value with the pairs of all its maps in their order."""
+    """The value with the pairs of all its maps sorted."""
     for node in value.plan.inside_out():  # a map in a key is sorted before that key is compared
         if _is_map(node):
             value = _sorted(value, node)
@@ -37,7 +37,7 @@ def sort_maps(value: Value) -> Value:
 
 
 def first_disorder(value: Value, node: Node) -> int | None:
-    """The first map of a node, if it is one of maps, whose keys are not in order or stand twice."""
+    """The first map of a node whose keys are out of order or repeated; None if all are valid, or it has no maps."""
     if not _is_map(node):
         return None
     lists, keys = value.lists(node), _keys(value, node)
