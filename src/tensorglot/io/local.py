@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Literal, TypeAlias, cast
 
 from tensorglot.arguments import as_path, check_choice
 from tensorglot.errors import InputError, TensorglotError, TruncatedError
-from tensorglot.memory import READ_NBYTES, allocate
+from tensorglot.memory import READ_NBYTES, allocate, cut
 from tensorglot.threads import for_each
 
 __all__ = [
@@ -198,8 +198,7 @@ class FileSource:
             self.read_into(offset, out)
         else:
             for_each(
-                lambda start: self.read_into(offset + start, out[start : start + READ_NBYTES]),
-                range(0, nbytes, READ_NBYTES),
+                lambda piece: self.read_into(offset + piece[0], out[piece[0] : sum(piece)]), cut(nbytes, READ_NBYTES)
             )
         return out
 

@@ -16,6 +16,7 @@ from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_targe
 from tensorglot.errors import InputError, LossWarning, UnsupportedError, escape
 from tensorglot.io.local import Stamp
 from tensorglot.io.sink import AtomicFile, Writable, write_stream
+from tensorglot.memory import cut
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
 from tensorglot.model.tensor import NESTED
@@ -194,11 +195,11 @@ def _cut(chunks: Iterator[Chunk], total: int, progress: Progress) -> Iterator[Ch
     done = 0
     for chunk in chunks:
         whole = chunk if isinstance(chunk, Span) else as_bytes(chunk)
-        for start in range(0, whole.nbytes, _PROGRESS_NBYTES):
-            end = min(start + _PROGRESS_NBYTES, whole.nbytes)
+        for offset, nbytes in cut(whole.nbytes, _PROGRESS_NBYTES):
             if isinstance(whole, Span):
-                yield Span(whole.source, whole.begin + start, whole.begin + end)
+                begin = whole.begin + offset
+                yield Span(whole.source, begin, begin + nbytes)
             else:
-                yield whole[start:end]
-            done += end - start
+                yield whole[offset : offset + nbytes]
+            done += nbytes
             progress(min(done, total), total)
