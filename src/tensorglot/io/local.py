@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, BinaryIO, Literal, TypeAlias, cast
 
-from tensorglot.arguments import as_path, check_choice
+from tensorglot.arguments import as_path
 from tensorglot.errors import InputError, TensorglotError, TruncatedError
 from tensorglot.memory import READ_NBYTES, allocate, cut
 from tensorglot.threads import for_each
@@ -55,7 +55,7 @@ Stamp: TypeAlias = tuple[int, int, int, int]
 
 def absolute(path: str | os.PathLike[str]) -> str:
     """The path as it will still be right in another working directory. No part of it is resolved."""
-    text = as_path(path)
+    text = os.fspath(path)
     return text if text.startswith(os.sep) else os.path.join(os.getcwd(), text)  # noqa: PTH109, PTH118
 
 
@@ -164,12 +164,16 @@ class FileSource:
     """
 
     _descriptor: Descriptor | None = None
+    _path: str | None
 
     def __init__(self, file: str | os.PathLike[str] | int) -> None:
         """Opens a path, or takes over a descriptor."""
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-        self._path = None if isinstance(file, int) else absolute(file)
-        held = Descriptor(file if isinstance(file, int) else os.open(as_path(file), flags))
+        if isinstance(file, int):
+            self._path, held = None, Descriptor(file)
+        else:
+            path = as_path(file)
+            self._path, held = absolute(path), Descriptor(os.open(path, flags))
         status = os.fstat(held.fd)
         self.size = status.st_size
         self.stamp = stamp_of(status)
@@ -246,9 +250,8 @@ class MmapSource(BufferSource):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = absolute(path)
         with closing(FileSource(path)) as file:
-            self.stamp = file.stamp
+            self._path, self.stamp = absolute(path), file.stamp
             held = file.descriptor()
             try:
                 data = mmap.mmap(held.fd, file.size, access=mmap.ACCESS_READ) if file.size else b""
@@ -357,7 +360,6 @@ def file_stamp(source: object) -> Stamp | None:
 
 def source_for(source: Readable, backend: Backend = "auto") -> BufferSource | FileSource | StreamSource:
     """The source for whatever the caller named."""
-    check_choice(backend, ("auto", "pread", "mmap"), "backend", "source.backend")
     if isinstance(source, (str, os.PathLike)):
         return MmapSource(source) if backend == "mmap" else FileSource(source)
     if hasattr(source, "read") and not isinstance(source, mmap.mmap):
