@@ -227,7 +227,7 @@ TABLE: tuple[Format, ...] = (
         writes=("1.1",),
         suffixes=(".bson",),
         magic=(b"\x1f\x8b",),
-        notes={"1.1": "a vector for each spec; read by mongorestore, bsondump and every driver"},
+        notes={"1.1": "a vector for each row; read by mongorestore, bsondump and every driver"},
     ),
     Format(
         name="safetensors",
