@@ -212,7 +212,7 @@ class Cursor:
         return self._steps(self._head()[2])
 
     def text_keys(self, what: str) -> Iterator[str]:
-        """Yields the text keys of a map; the caller reads the value of each. Other keys are skipped with their values."""
+        """Yields the text keys of a map; the caller reads the value of each. Other pairs are skipped."""
         for _ in self.map(what):
             if self.major() == TEXT:
                 yield self.text("key")
