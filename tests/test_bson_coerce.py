@@ -207,7 +207,7 @@ def test_a_vector_is_the_vector_that_it_is(name: str) -> None:
         assert json.dumps(vectors.to_extjson(form)) == text
         if expected.dtype == "float32" and len(expected):
             assert np.array_equal(vectors.quantize([form] * 2, "packed_bit").data, [[0b10100000]] * 2)
-            assert vectors.to_neighbour(form, "pgvector") == vectors.to_neighbour(expected, "pgvector")
+            assert vectors.to_database(form, "pgvector") == vectors.to_database(expected, "pgvector")
         with pytest.raises(InputError):
             encode(form, "int8" if expected.dtype != "int8" else "float32")
 
@@ -239,7 +239,7 @@ def test_payloads_are_not_wrapped_again() -> None:
         ([Vector([1.0]), Vector([1.0, 2.0])], "row 0 is float32\\[1\\], row 1 is float32\\[2\\]"),
         ([Vector([1.0]), Vector([1], "int8")], "row 0 is float32\\[1\\], row 1 is int8\\[1\\]"),
         ([Vector([True]), Vector([True, False])], "row 0 is packed_bit\\[1\\], row 1 is packed_bit\\[2\\]"),
-        ([Vector([1.0]), 3.0], "row 1: expected 1 dimensions, got 0"),
+        ([Vector([1.0]), 3.0], "row 1: expected ndim 1, got an array of ndim 0"),
     ],
 )
 def test_rows_that_disagree(rows: Any, words: str) -> None:
@@ -259,8 +259,8 @@ def test_dtypes_by_the_names_and_numbers_of_the_specification(dtype: Any, name: 
     assert encode_matrix([[1, 2]], dtype) == encode_matrix([[1, 2]], name)
     assert encode_documents([[1, 2]], "v", dtype=dtype) == encode_documents([[1, 2]], "v", dtype=name)
     if name != "packed_bit":
-        raw = vectors.to_neighbour(Vector([1, 2], name), "sqlite-vec")
-        assert vectors.from_neighbour(raw, "sqlite-vec", dtype) == Vector([1, 2], name)
+        raw = vectors.to_database(Vector([1, 2], name), "sqlite-vec")
+        assert vectors.from_database(raw, "sqlite-vec", dtype) == Vector([1, 2], name)
 
 
 @pytest.mark.mongo

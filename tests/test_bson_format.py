@@ -110,7 +110,7 @@ class TestRead:
             ([vector("v", b"\x03\0a"), vector("v", b"\x03\0ab")], "int8[1], then int8[2]"),
             ([vector("v", b"\x03\0a"), element(10, "x", b"")], "1 of 2 documents"),
             ([vector("v", b"\x10\1\1")], "ignored bits"),
-            ([vector("v", b"\x10")], "1 bytes"),
+            ([vector("v", b"\x10")], "truncated vector"),
         ],
     )
     def test_documents_that_disagree_are_listed_with_the_reason(self, documents: list[bytes], reason: str) -> None:

@@ -1,8 +1,8 @@
-"""The numbers of a value of any library as one array, none of them missing.
+"""Converts a value of any library to a NumPy array without missing elements.
 
-What a value is decides `coerce`, as for every verb. A missing value has no place in a
-vector: it is refused, and the error says how to fill it. What is no dense array of
-numbers comes out as a list, whose rows may be anything that is a vector.
+`dynd.coerce` recognises the value, as for every other function. A vector cannot hold a
+missing element (null, NA, masked): it is refused, and the error says how to fill it. A
+value that is not a dense array becomes a list, whose rows may be vectors of any kind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FILL = "fill it first, with .filled(…) in NumPy, .fill_null(…) in Arrow and
 
 
 def to_array(value: Any) -> NDArray[Any] | list[Any]:
-    """The array of a value, or the list that it is or holds."""
+    """Returns the value as an array if it is dense, else as a list."""
     if isinstance(value, (list, tuple)):
         return list(value)
     if isinstance(value, (bytes, bytearray)) or (isinstance(value, memoryview) and value.format in ("B", "c")):
@@ -38,31 +38,30 @@ def to_array(value: Any) -> NDArray[Any] | list[Any]:
     plain = tensor.tolist()
     if not isinstance(plain, list):
         return [plain]
-    return [
-        list(row.values()) if isinstance(row, dict) else row for row in plain
-    ]  # a table is the matrix of its columns
+    # A table becomes a matrix with a column for each of its columns.
+    return [list(row.values()) if isinstance(row, dict) else row for row in plain]
 
 
 def array_of_list(values: Sequence[Any]) -> NDArray[Any]:
-    """The array of numbers, or of lists of them."""
+    """Converts numbers, or lists of numbers, to an array."""
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, OverflowError, RuntimeError, UserWarning) as error:
         raise InputError(f"not an array of numbers: {error}", rule="bson.vector.kind") from error
     if array.dtype.hasobject:
-        _refuse_missing(_where(array, lambda item: item is None or type(item).__name__ == "NAType"), "missing")
-    elif array.dtype.kind == "f" and np.isnan(array).any():  # NumPy makes NaN of a masked element in a list
-        _refuse_missing(_where(np.array(values, object), lambda item: item is np.ma.masked), "masked")
+        _refuse_missing(_test_each(array, lambda item: item is None or type(item).__name__ == "NAType"), "missing")
+    elif array.dtype.kind == "f" and np.isnan(array).any():  # np.asarray turns a masked element of a list into NaN
+        _refuse_missing(_test_each(np.array(values, object), lambda item: item is np.ma.masked), "masked")
     return array
 
 
 def first_index(where: NDArray[np.bool_]) -> int | tuple[int, ...]:
-    """The index of the first that is true, as a person writes it."""
+    """Returns the index of the first true element: an int in one dimension, else a tuple."""
     at = tuple(np.argwhere(where)[0].tolist())
     return at[0] if len(at) == 1 else at
 
 
-def _where(array: NDArray[Any], rule: Callable[[Any], bool]) -> NDArray[np.bool_]:
+def _test_each(array: NDArray[Any], rule: Callable[[Any], bool]) -> NDArray[np.bool_]:
     return np.array([rule(item) for item in array.flat], np.bool_).reshape(array.shape)
 
 

@@ -1,8 +1,8 @@
-"""Batches of vectors gathered into one matrix, the caller's or one that grows.
+"""Collects batches of vectors in one matrix: the caller's array, or one that grows.
 
-Vectors are gathered as they are stored. A matrix of bits is unpacked at the end, into a
-bool for each: the padding is then in its shape. Packed on request, the padding comes
-beside the bytes. Either form encodes to the same payloads again.
+Rows are copied as they are stored. Packed bits are unpacked at the end to one bool per
+bit, so the padding shows in the shape; with `packed=True` they stay eight per byte, with
+the padding beside them. Both forms encode to the original payloads.
 """
 
 from __future__ import annotations
@@ -25,31 +25,33 @@ __all__ = ["Assembled", "MatrixOptions", "OnMissing", "PackedBits", "assemble"]
 OnMissing: TypeAlias = Literal["error", "skip", "nan"]
 
 _EXPECTED_NBYTES = 4 << 30
-"""No more than this is asked for in advance."""
+"""Upper bound on memory allocated from an estimated row count."""
 _UNPACKED_ROWS = 4096
-"""Rows of bits that are unpacked at a time into the caller's array."""
+"""Rows unpacked at a time into the caller's array."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixOptions:
-    """How vectors become a matrix; `decode_matrix` says what each means."""
+    """Options of `decode_matrix`, which documents them, and `read_matrix`."""
 
     out: NDArray[Any] | None = None
     on_missing: OnMissing = "error"
     ignored_bits: IgnoredBits = "error"
     packed: bool = False
     expected_rows: int = 0
-    """Room to ask for from the start."""
+    """Estimated number of rows, allocated in advance."""
 
     def __post_init__(self) -> None:
         if self.on_missing not in ("error", "skip", "nan"):
-            raise InputError(f"on_missing is 'error', 'skip' or 'nan', not {self.on_missing!r}", rule="bson.on_missing")
+            raise InputError(
+                f"on_missing must be 'error', 'skip' or 'nan', not {self.on_missing!r}", rule="bson.on_missing"
+            )
         if self.out is not None and type(self.out) is not np.ndarray:
             raise InputError(f"out must be a NumPy array, not {type(self.out).__name__}", rule="out.memory")
 
 
 class PackedBits(NamedTuple):
-    """A matrix of bits, eight in each byte, and how many bits of each row's last byte are ignored.
+    """A matrix of packed bits, eight per byte, and how many bits of each row's last byte are ignored.
 
     `encode_matrix`, `encode_documents` and `write_matrix` take it as it is.
     """
@@ -68,7 +70,7 @@ class PackedBits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A matrix, and the ids of its rows where they were asked for."""
+    """A matrix, and the ids of its rows if they were requested."""
 
     matrix: NDArray[Any] | PackedBits
     ids: list[Any]
@@ -79,15 +81,15 @@ class Assembled:
 
 
 def assemble(parts: Iterable[Batch], options: MatrixOptions) -> Assembled:
-    """Batches as one matrix."""
-    growing = _Growing(options)
+    """Collects all batches in one matrix."""
+    matrix = _GrowableMatrix(options)
     for part in parts:
-        growing.add(part)
-    return Assembled(growing.finish(), growing.ids)
+        matrix.add(part)
+    return Assembled(matrix.finish(), matrix.ids)
 
 
-class _Growing:
-    """A matrix of stored rows that takes batches until there are no more."""
+class _GrowableMatrix:
+    """Stored rows, appended batch by batch."""
 
     def __init__(self, options: MatrixOptions) -> None:
         self.ids: list[Any] = []
@@ -101,26 +103,26 @@ class _Growing:
         missing = batch.missing
         absent = int(np.count_nonzero(missing))
         if absent:
-            self._permit(missing)
+            self._check_missing(missing)
         self._documents += len(missing)
         skipped = absent if self._options.on_missing == "skip" else 0
         if batch.ids is not None:
             self.ids += [i for i, lost in zip(batch.ids, missing, strict=True) if not lost] if skipped else batch.ids
         if absent < len(missing):
             self._row = batch.row(self._row)
-        block = self._next(len(missing) - skipped)
+        block = self._append(len(missing) - skipped)
         if absent == skipped:
             if len(block):
                 batch.gather(cast("Row", self._row), as_bytes(block))
             return
-        self._permit_nan()
+        self._check_nan()
         block[missing] = np.nan
         if absent < len(missing):
             values = np.empty((len(missing) - absent, block.shape[1]), block.dtype)
             batch.gather(cast("Row", self._row), as_bytes(values))
             block[~missing] = values
 
-    def _permit(self, missing: NDArray[np.bool_]) -> None:
+    def _check_missing(self, missing: NDArray[np.bool_]) -> None:
         if self._options.on_missing == "error":
             number = self._documents + int(np.flatnonzero(missing)[0])
             raise FormatError(
@@ -128,25 +130,26 @@ class _Growing:
                 rule="bson.field.missing",
             )
 
-    def _permit_nan(self) -> None:
+    def _check_nan(self) -> None:
         if self._row is not None and self._row.kind.name != "float32":
             raise InputError(
-                f"{self._row.kind.name} has no NaN for a missing vector; pass on_missing='skip'", rule="bson.on_missing"
+                f"on_missing='nan' needs float32 vectors, found {self._row.kind.name}; pass on_missing='skip'",
+                rule="bson.on_missing",
             )
 
-    def _next(self, rows: int) -> NDArray[Any]:
-        """The next rows of the matrix; without columns as long as no vector was seen."""
+    def _append(self, rows: int) -> NDArray[Any]:
+        """Returns the next rows of the matrix to fill; they have no columns until the first vector is seen."""
         begin, self._filled = self._filled, self._filled + rows
         if self._row is None:
             return np.empty((rows, 0), np.float32)
         if self._options.out is not None and not self._unpacks:
-            matrix = _checked(self._options.out, NUMPY[self._row.kind.name], self._filled, _width(self._row))
+            matrix = _check_out(self._options.out, NUMPY[self._row.kind.name], self._filled, _width(self._row))
         elif self._matrix is None or len(self._matrix) < self._filled:
-            matrix = self._larger(begin, self._row)
+            matrix = self._grow(begin, self._row)
         else:
             matrix = self._matrix
         if self._matrix is None and begin:
-            self._permit_nan()
+            self._check_nan()
             matrix[:begin] = np.nan
         self._matrix = matrix
         return matrix[begin : self._filled]
@@ -155,8 +158,8 @@ class _Growing:
     def _unpacks(self) -> bool:
         return self._row is not None and self._row.kind.name == "packed_bit" and not self._options.packed
 
-    def _larger(self, filled: int, row: Row) -> NDArray[Any]:
-        """New memory, which costs nothing where it is not touched: twice as much as before, or all that is expected."""
+    def _grow(self, filled: int, row: Row) -> NDArray[Any]:
+        """Allocates twice the rows, or all that are expected; untouched memory costs nothing."""
         if self._matrix is None:
             room = min(self._options.expected_rows, _EXPECTED_NBYTES // max(1, row.nbytes))
         else:
@@ -172,7 +175,7 @@ class _Growing:
             empty = np.empty((self._filled, 0), np.uint8 if packed else np.float32)
             return PackedBits(empty, 0) if packed else empty
         if packed and row.kind.name != "packed_bit":
-            raise InputError(f"packed=True is for packed_bit, the vectors are {row.kind.name}", rule="bson.packed")
+            raise InputError(f"packed=True needs packed_bit vectors, found {row.kind.name}", rule="bson.packed")
         matrix = self._matrix if self._filled == len(self._matrix) else self._matrix[: self._filled]
         if self._options.ignored_bits == "zero" and row.padding:
             matrix[:, -1] &= 256 - (1 << row.padding)
@@ -184,7 +187,7 @@ class _Growing:
     def _unpack(self, matrix: NDArray[Any], row: Row) -> NDArray[np.bool_]:
         if self._options.out is None:
             return unpack_bits(matrix, row.padding)
-        out = _checked(self._options.out, np.dtype(np.bool_), len(matrix), row.count)
+        out = _check_out(self._options.out, np.dtype(np.bool_), len(matrix), row.count)
         for first in range(0, len(matrix), _UNPACKED_ROWS):
             rows = slice(first, min(first + _UNPACKED_ROWS, len(matrix)))
             out[rows] = unpack_bits(matrix[rows], row.padding)
@@ -195,9 +198,9 @@ def _width(row: Row) -> int:
     return row.nbytes // row.kind.itemsize
 
 
-def _checked(out: NDArray[Any], dtype: np.dtype[Any], rows: int, width: int) -> NDArray[Any]:
+def _check_out(out: NDArray[Any], dtype: np.dtype[Any], rows: int, width: int) -> NDArray[Any]:
     if out.ndim != 2 or out.dtype != dtype or out.shape[1] != width or len(out) < rows:
-        hint = "; packed=True takes bytes of bits" if dtype == np.bool_ and out.dtype == np.uint8 else ""
+        hint = "; pass packed=True to fill bytes of packed bits" if dtype == np.bool_ and out.dtype == np.uint8 else ""
         raise InputError(
             f"out is {out.dtype}{list(out.shape)}, the vectors need {dtype}[{rows}, {width}]{hint}", rule="out.shape"
         )

@@ -1,4 +1,4 @@
-"""Documents with vectors, to and from bytes: a Vector is a value like any other."""
+"""Encodes and decodes documents that contain vectors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["decode_document", "encode_document"]
 
 
 def encode_document(fields: Mapping[str, Any]) -> bytes:
-    """One BSON document. Values are plain Python, Vectors, pymongo's ObjectId, Binary and BinaryVector, and `Raw`."""
+    """Encodes one BSON document of plain Python values, Vectors, `Raw`, pymongo's ObjectId, Binary and BinaryVector."""
     return bson_value.encode_document(fields, _as_binary)
 
 
 def decode_document(data: Any) -> dict[str, Any]:
-    """One BSON document, its vectors as Vectors, and what Python has no type for as `Raw`.
+    """Decodes one BSON document; vectors become Vectors, types that Python lacks become `Raw`.
 
     Encoding the result gives the same bytes again.
     """

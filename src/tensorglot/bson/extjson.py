@@ -20,9 +20,9 @@ _SUBTYPES = ("09", "9")
 
 
 def to_extjson(vector: Any, *, legacy: bool = False) -> dict[str, Any]:
-    """`{"$binary": {"base64": "…", "subType": "09"}}`; legacy, `{"$binary": "…", "$type": "09"}`.
+    """Encodes a Vector, pymongo's BinaryVector or a Binary of subtype 9.
 
-    Of a Vector, pymongo's BinaryVector, or a Binary of subtype 9.
+    As `{"$binary": {"base64": "…", "subType": "09"}}`; legacy, as `{"$binary": "…", "$type": "09"}`.
     """
     if not is_vector(vector):
         raise InputError(f"expected a vector, got {type(vector).__name__}", rule="extjson.value")
@@ -31,19 +31,19 @@ def to_extjson(vector: Any, *, legacy: bool = False) -> dict[str, Any]:
 
 
 def from_extjson(value: dict[str, Any]) -> Any:
-    """The Vector of an object that is one; any other object as it is."""
+    """Returns the Vector that the object encodes; any other object is returned unchanged."""
     found = _vector_text(value)
     if found is None:
         return value
     try:
         payload = base64.b64decode(found, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise FormatError("the payload of a vector is not base64", rule="extjson.base64") from error
+        raise FormatError("invalid base64 in the $binary of a vector", rule="extjson.base64") from error
     return decode(payload)
 
 
 def _vector_text(value: dict[str, Any]) -> str | None:
-    """The base64 text of an object in one of the two forms with the subtype of a vector."""
+    """Returns the base64 text if the object is a binary of subtype 9, in either form."""
     inner = value.get("$binary")
     if isinstance(inner, dict) and value.keys() == {"$binary"} and inner.keys() == {"base64", "subType"}:
         text, subtype = inner["base64"], inner["subType"]

@@ -1,4 +1,4 @@
-"""What vectors there are: every field of some documents, with what is wrong with it."""
+"""Lists the vector fields of documents, and why a field cannot be read as one matrix."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class FieldReport:
     name: str
     """Its dotted path."""
     dtype: str | None
-    """None where the first vector is not even valid."""
+    """None if the first vector is invalid."""
     count: int | None
-    """Elements of a vector."""
+    """Elements per vector."""
     padding: int | None
     vectors: int
     documents: int
-    """All documents, also those without the field."""
+    """All documents, including those without the field."""
     trouble: str | None
-    """Why `decode_matrix` would refuse the field as it is."""
+    """Why `decode_matrix` would refuse the field; None if it would not."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def inspect(source: Any) -> list[FieldReport]:
-    """The vector fields of raw BSON, of a dump or of a raw cursor. No vector is copied."""
+    """Lists the vector fields of raw BSON, a dump or a raw cursor, without copying vectors."""
     found = scan(runs(source))
     return [_report(found, field) for field in range(len(found.names))]
 

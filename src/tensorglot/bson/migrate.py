@@ -1,8 +1,8 @@
-"""Arrays of numbers in a collection, turned into float32 vectors where they are.
+"""Converts arrays of numbers in a collection to float32 vectors, in place.
 
-A document is changed by one update whose filter demands that its array still be the one
-that was converted, so nothing that was written meanwhile is lost. What was changed no
-longer matches the query: a run that was interrupted is finished by running it again.
+Each update's filter requires that the array is still the one that was converted, so a
+concurrent write is never lost. Converted documents no longer match the query: an
+interrupted run is completed by running it again.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ if TYPE_CHECKING:
 __all__ = ["Migration", "migrate"]
 
 _REASONS = 100
-"""So many documents that stay as they are are listed with the reason."""
+"""At most this many skipped documents are listed with the reason."""
 _TYPE_NAMES = {0x01: "double", 0x10: "int", 0x12: "long"}
-"""What the aggregation operator $type calls the kinds of numbers."""
+"""Names of the number types in the aggregation operator $type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """What `migrate` did, or would do."""
+    """What `migrate` did, or would do with `dry_run`."""
 
     dry_run: bool
     found: int = 0
     """Documents with an array at the key."""
     migrated: int = 0
-    """Of these, those that now have a vector."""
+    """Documents that now have a vector."""
     changed: int = 0
-    """Those that somebody else changed meanwhile: they are as that one left them."""
+    """Documents left alone because another client changed them meanwhile."""
     skipped: int = 0
-    """Those whose array cannot be a vector: they are as they were."""
+    """Documents left alone because their array cannot be a vector."""
     reasons: tuple[tuple[Any, str], ...] = field(default=())
-    """The ids of the first of those, and why."""
+    """Ids of the first skipped documents, with the reason."""
     nbytes_before: int = 0
     nbytes_after: int = 0
     largest_error: float = 0.0
-    """The furthest that a number moved when it was rounded to float32."""
+    """Largest absolute rounding error to float32."""
 
     @property
     def saved_nbytes(self) -> int:
@@ -69,10 +69,10 @@ def migrate(
     batch_size: int = 500,
     progress: Progress | None = None,
 ) -> Migration:
-    """Turns the arrays of numbers at the dotted path `key` into float32 vectors, a batch at a time.
+    """Converts the arrays of numbers at the dotted path `key` to float32 vectors, in batches.
 
-    With `dry_run` nothing is written and the rest is the same. An array that has other
-    things than numbers, or numbers beyond float32, stays as it is and is reported.
+    With `dry_run` nothing is written. An array with elements that are not numbers, or with
+    numbers out of the range of float32, is left alone and reported.
     """
     require()
     path_bytes(key)
@@ -89,7 +89,7 @@ def migrate(
 
 @dataclass(frozen=True, slots=True)
 class _Converted:
-    """An array as it is stored, its numbers, and the vector that replaces it."""
+    """A stored array, its numbers, and the payload that replaces it."""
 
     array: Raw
     values: NDArray[np.float64]
@@ -97,14 +97,14 @@ class _Converted:
     payload: bytes
 
     def error(self) -> float:
-        """The furthest that a number moved."""
+        """Returns the largest absolute rounding error."""
         stored = np.frombuffer(self.payload, "<f4", offset=2)
         moved = np.subtract(self.values, stored, where=np.isfinite(self.values), out=np.zeros(self.values.shape))
         return float(np.abs(moved).max())
 
 
 class _Unconvertible(Exception):
-    """Why an array stays as it is."""
+    """Why an array cannot be converted."""
 
 
 def _migrate_batch(collection: Collection[Any], key: str, data: memoryview, result: Migration) -> Migration:
@@ -122,7 +122,9 @@ def _migrate_batch(collection: Collection[Any], key: str, data: memoryview, resu
             continue
         converted.append(found)
         updates.append(_update(key, raw_id, found))
-    matched = len(updates) if result.dry_run or not updates else _write(collection, updates)
+    matched = len(updates)
+    if updates and not result.dry_run:
+        matched = int(collection.bulk_write(updates, ordered=False).matched_count)
     return replace(
         result,
         found=result.found + len(ids),
@@ -143,7 +145,7 @@ def _raw(data: memoryview, column: Column) -> list[Raw]:
 
 def _convert(array: Raw) -> _Converted:
     if array.kind != ARRAY:
-        raise _Unconvertible(f"{kind_name(array.kind)} at the key, not an array")
+        raise _Unconvertible(f"the field is {kind_name(array.kind)}, not an array")
     try:
         values, kinds = numbers(memoryview(array.data), 0, len(array.data))
         payload = encode(values, "float32")
@@ -159,38 +161,36 @@ def _update(key: str, own_id: Raw, found: _Converted) -> Any:
     from bson.raw_bson import RawBSONDocument
     from pymongo import UpdateOne
 
-    guard = encode_document({"_id": own_id, "$expr": {"$and": _unchanged(key, found)}})
+    guard = encode_document({"_id": own_id, "$expr": {"$and": _match_unchanged(key, found)}})
     return UpdateOne(RawBSONDocument(guard), {"$set": {key: Binary(found.payload, VECTOR_SUBTYPE)}})
 
 
-def _unchanged(key: str, found: _Converted) -> list[Any]:
-    """What holds as long as the array at the key is the one that was converted.
+def _match_unchanged(key: str, found: _Converted) -> list[Any]:
+    """Returns conditions that hold while the array at the key is the one that was converted.
 
     A query such as {key: array} also matches an array that contains that one. `$eq` in an
-    expression compares the whole, but takes 1 for 1.0 and -0.0 for 0.0, and a path through
-    an array of documents for the list of their fields: so the kinds of the numbers, the
-    signs of the zeros and the documents on the way are compared, too.
+    expression compares whole arrays, but treats 1 as 1.0 and -0.0 as 0.0, and resolves a
+    path through an array of documents to the list of their fields. So the types of the
+    numbers, the signs of zeros and the types of the subdocuments are compared, too.
     """
     names = key.split(".")
     outer = [".".join(names[: i + 1]) for i in range(len(names) - 1)]
     conditions: list[Any] = [{"$eq": [{"$type": f"${name}"}, "object"]} for name in outer]
     conditions.append({"$eq": [f"${key}", {"$literal": found.array}]})
     elements = {"$cond": [{"$isArray": [f"${key}"]}, f"${key}", []]}  # $map fails where there is no array
-    conditions.append(_same_labels(elements, {"$type": "$$this"}, [_TYPE_NAMES[kind] for kind in found.kinds.tolist()]))
+    conditions.append(
+        _compare_labels(elements, {"$type": "$$this"}, [_TYPE_NAMES[kind] for kind in found.kinds.tolist()])
+    )
     negative = np.signbit(found.values[found.values == 0]).tolist()
     if negative:
         zeros = {"$filter": {"input": elements, "cond": {"$eq": ["$$this", 0]}}}
-        conditions.append(_same_labels(zeros, {"$toString": "$$this"}, ["-0" if sign else "0" for sign in negative]))
+        conditions.append(_compare_labels(zeros, {"$toString": "$$this"}, ["-0" if sign else "0" for sign in negative]))
     return conditions
 
 
-def _same_labels(elements: Any, label: Any, expected: list[str]) -> Any:
-    """That each element has its label; in short where all have the same."""
+def _compare_labels(elements: Any, label: Any, expected: list[str]) -> Any:
+    """Compares the label of each element; shorter if all labels are equal."""
     labels = {"$map": {"input": elements, "in": label}}
     if len(set(expected)) == 1:
         return {"$setEquals": [labels, expected[:1]]}
     return {"$eq": [labels, expected]}
-
-
-def _write(collection: Collection[Any], updates: list[Any]) -> int:
-    return int(collection.bulk_write(updates, ordered=False).matched_count)

@@ -1,19 +1,19 @@
-"""Matrices in a MongoDB collection: a document for each row, written and read.
+"""Writes matrices to a MongoDB collection, a document for each row, and reads them back.
 
-Documents travel as raw BSON in both directions, so that no number becomes a Python
-object. Errors of the server and the driver pass through as pymongo raises them.
+Documents are sent and received as raw BSON, so that no number becomes a Python object.
+Errors of the server and the driver pass through as pymongo raises them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.bson.assemble import MatrixOptions, OnMissing, PackedBits, assemble
+from tensorglot.bson.assemble import MatrixOptions, OnMissing, assemble
 from tensorglot.bson.coerce import DType, VectorData, coerce_vector
 from tensorglot.bson.matrix import check_count, encode_documents, encode_matrix
 from tensorglot.bson.sources import Batch, batches
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "Query", "ReadOptions", "pymongo_ids", "read_matrix", "require", "write_matrix"]
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the documents done so far and the documents in all."""
+"""Called with the number of documents done and the total."""
 
 _WRITE_NBYTES = 16 << 20
 _READ_NBYTES = 2 << 20
-"""Batches of about this size are read fastest: the driver joins each in memory that it then finds again."""
+"""Batches of about this size are fastest: the driver's buffers for them are reused by the allocator."""
 _LEAST_BATCH = 100
 
 
 def require() -> Any:
-    """pymongo's `bson` package, or a refusal that says how to get it."""
+    """Imports pymongo's `bson` package, or raises an error that says how to install it."""
     library("pymongo", "mongo")
     library("bson.raw_bson", "mongo")
     return library("bson", "mongo")
@@ -56,8 +56,8 @@ def write_matrix(
 ) -> list[Any]:
     """Inserts a document for each row, with the row as a vector at the dotted path `key`. Returns their ids.
 
-    `documents` are the other fields of each. Without `ids`, an id is the document's own
-    `_id` or a new ObjectId.
+    `documents` are the other fields of each document. Without `ids`, the id is the `_id`
+    in `documents` or a new ObjectId.
     """
     new_id = require().ObjectId
     path_bytes(key)
@@ -71,14 +71,12 @@ def write_matrix(
     for first in range(0, count, step):
         rows = slice(first, min(first + step, count))
         part = VectorData(whole.data[rows], whole.kind, whole.padding)
-        own_ids = [new_id() for _ in part.data] if ids is None else [_plain(value) for value in ids[rows]]
+        own_ids = [new_id() for _ in part.data] if ids is None else [_to_python(value) for value in ids[rows]]
         if documents is None:
             batch = _raw_documents(part, key, own_ids)
         else:
-            batch = _merge(part, key, own_ids, documents[rows], first)
-            if ids is None:
-                own_ids = [document["_id"] for document in batch]
-            _refuse_other_ids(own_ids, batch, first)
+            batch = _merge(part, key, own_ids, documents[rows], first, own=ids is None)
+            own_ids = [document["_id"] for document in batch]
         collection.insert_many(batch)
         done += own_ids
         if progress is not None:
@@ -86,8 +84,8 @@ def write_matrix(
     return done
 
 
-def _plain(value: Any) -> Any:
-    """An id from a NumPy array as Python has it."""
+def _to_python(value: Any) -> Any:
+    """Converts a NumPy scalar to a Python value."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -104,45 +102,42 @@ def _raw_documents(part: VectorData, key: str, ids: list[Any]) -> list[Any]:
 
 
 def _raw(value: Any) -> Raw:
-    """Any value that pymongo can encode, as its bytes."""
+    """Encodes any value that pymongo supports."""
     data = require().encode({"": value})
     return Raw(data[4], data[6:-1])
 
 
 def _merge(
-    part: VectorData, key: str, ids: list[Any], documents: Sequence[Mapping[str, Any]], first: int
+    part: VectorData, key: str, ids: list[Any], documents: Sequence[Mapping[str, Any]], first: int, *, own: bool
 ) -> list[dict[str, Any]]:
+    """Adds ids and vectors to documents; with `own`, the `_id` that a document has takes precedence."""
     binary = require().Binary
     merged = []
     for i, (payload, document) in enumerate(zip(encode_matrix(part), documents, strict=True)):
         new = {"_id": ids[i], **document}
-        _put(new, key.split("."), binary(payload, VECTOR_SUBTYPE), first + i)
+        if not own and new["_id"] != ids[i]:
+            raise InputError(f"document {first + i} has another _id than ids", rule="bson.ids")
+        _set_field(new, key.split("."), binary(payload, VECTOR_SUBTYPE), first + i)
         merged.append(new)
     return merged
 
 
-def _refuse_other_ids(ids: list[Any], documents: list[dict[str, Any]], first: int) -> None:
-    for i, (own_id, document) in enumerate(zip(ids, documents, strict=True)):
-        if document["_id"] != own_id:
-            raise InputError(f"the _id of document {first + i} differs from ids", rule="bson.ids")
-
-
-def _put(document: dict[str, Any], names: list[str], value: Any, number: int) -> None:
-    """Sets a nested field, in copies of what is on the way to it."""
+def _set_field(document: dict[str, Any], names: list[str], value: Any, number: int) -> None:
+    """Sets a nested field; subdocuments on its path are copied first."""
     *outer, last = names
     for name in outer:
         inner = document.get(name, {})
         if not isinstance(inner, Mapping):
-            raise InputError(f"'{escape(name)}' of document {number} is not a document", rule="bson.path")
+            raise InputError(f"'{escape(name)}' of document {number} is not a subdocument", rule="bson.path")
         document[name] = inner = dict(inner)
         document = inner
     if last in document:
-        raise InputError(f"document {number} has '{escape('.'.join(names))}' already", rule="bson.path")
+        raise InputError(f"document {number} already has a field '{escape('.'.join(names))}'", rule="bson.path")
     document[last] = value
 
 
 class ReadOptions(TypedDict, total=False):
-    """What `read_matrix` takes beside its query: the options of `decode_matrix`."""
+    """Options that `read_matrix` shares with `decode_matrix`."""
 
     out: NDArray[Any] | None
     on_missing: OnMissing
@@ -151,7 +146,7 @@ class ReadOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The vectors at a dotted path of the documents of a collection that match a filter."""
+    """Selects the vectors at a dotted path in the documents that match a filter."""
 
     collection: Collection[Any]
     key: str
@@ -160,11 +155,11 @@ class Query:
     progress: Progress | None = None
 
     def expected_rows(self) -> int:
-        """How many documents there are, where the server knows without looking; else 0."""
+        """Returns the number of documents if the server has it in its metadata, else 0."""
         return 0 if self.filter else self.collection.estimated_document_count()
 
     def batches(self) -> Iterator[Batch]:
-        """The vectors, batch by batch."""
+        """Yields the vectors in batches."""
         require()
         path_bytes(self.key)
         wanted, filter = {self.key: 1, "_id": int(self.ids)}, self.filter or {}
@@ -191,8 +186,6 @@ def read_matrix(
     key: str,
     filter: Mapping[str, Any] | None = None,
     *,
-    ids: Literal[False] = False,
-    packed: Literal[False] = False,
     progress: Progress | None = None,
     **options: Unpack[ReadOptions],
 ) -> NDArray[Any]: ...
@@ -202,33 +195,11 @@ def read_matrix(
     key: str,
     filter: Mapping[str, Any] | None = None,
     *,
-    ids: Literal[True],
-    packed: Literal[False] = False,
+    ids: bool = False,
+    packed: bool = False,
     progress: Progress | None = None,
     **options: Unpack[ReadOptions],
-) -> tuple[NDArray[Any], list[Any]]: ...
-@overload
-def read_matrix(
-    collection: Collection[Any],
-    key: str,
-    filter: Mapping[str, Any] | None = None,
-    *,
-    ids: Literal[False] = False,
-    packed: Literal[True],
-    progress: Progress | None = None,
-    **options: Unpack[ReadOptions],
-) -> PackedBits: ...
-@overload
-def read_matrix(
-    collection: Collection[Any],
-    key: str,
-    filter: Mapping[str, Any] | None = None,
-    *,
-    ids: Literal[True],
-    packed: Literal[True],
-    progress: Progress | None = None,
-    **options: Unpack[ReadOptions],
-) -> tuple[PackedBits, list[Any]]: ...
+) -> Any: ...
 def read_matrix(
     collection: Collection[Any],
     key: str,
@@ -238,10 +209,10 @@ def read_matrix(
     packed: bool = False,
     progress: Progress | None = None,
     **options: Unpack[ReadOptions],
-) -> NDArray[Any] | PackedBits | tuple[NDArray[Any] | PackedBits, list[Any]]:
-    """The vectors at the dotted path `key` of the documents that match, as rows in the order the server has them.
+) -> Any:
+    """Reads the vectors at the dotted path `key` of the documents that match, in the server's order.
 
-    The options are those of `decode_matrix`. With `ids`, the ids of the rows too.
+    The options are those of `decode_matrix`.
     """
     query = Query(collection, key, filter, ids, progress)
     parts = query.batches()
@@ -250,7 +221,7 @@ def read_matrix(
 
 
 def pymongo_ids(data: memoryview, column: Column) -> list[Any]:
-    """Ids as pymongo would give them: all of them are decoded at once, as the items of one document."""
+    """Decodes ids as pymongo does: all at once, as the fields of one document."""
     rows = zip(column.kinds.tolist(), column.begins.tolist(), column.ends.tolist(), strict=True)
     body = b"".join(
         b"%c%d\0%b" % (kind or NULL, i, bytes(data[begin:end])) for i, (kind, begin, end) in enumerate(rows)

@@ -1,8 +1,8 @@
-"""Matrices of vectors wherever they are: a file of any format here, a `.npy` file, a MongoDB collection.
+"""Reads and writes matrices of vectors in files of any format and in MongoDB collections.
 
-A place is text: a path, or `mongodb://host/database.collection`. What is read is in one
-of three natural forms, float32, int8, or bool for bits, and those can go to any place.
-Failures of a server come out as OSError, like those of a disk.
+A place is a string: a path, or `mongodb://host/database.collection`. A matrix is read as
+float32, int8, or bool for bits; each of these can be written to any place. Errors of the
+server are raised as OSError, like those of a disk.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ __all__ = [
 
 _URLS = ("mongodb://", "mongodb+srv://")
 _NAMELESS = "data"
-"""What the one tensor of a file without names is called."""
+"""Name of the tensor in a file format without names."""
 _LOOKED_AT = 100
-"""Documents in which a field is looked for that was not named."""
+"""Documents searched for a vector field if none was named."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A matrix and what it is called where it was."""
+    """A matrix and its name in the place it was read from."""
 
     name: str | None
     matrix: NDArray[Any]
@@ -60,7 +60,7 @@ def is_url(place: str) -> bool:
 
 @contextmanager
 def collection_at(url: str) -> Iterator[Collection[Any]]:
-    """The collection that a URL names."""
+    """Connects to the collection of a URL."""
     require()
     from pymongo import MongoClient
     from pymongo.errors import InvalidURI, PyMongoError
@@ -71,7 +71,7 @@ def collection_at(url: str) -> Iterator[Collection[Any]]:
     except (InvalidURI, ValueError) as error:
         raise InputError(f"not a MongoDB URL: {error}", rule="place.url") from error
     if not parts["database"] or not parts["collection"]:
-        raise InputError("the URL names no collection; write mongodb://HOST/DATABASE.COLLECTION", rule="place.url")
+        raise InputError("the URL has no collection; write mongodb://HOST/DATABASE.COLLECTION", rule="place.url")
     try:
         with MongoClient[Any](url, serverSelectionTimeoutMS=5000) as client:
             yield client[parts["database"]][parts["collection"]]
@@ -82,7 +82,7 @@ def collection_at(url: str) -> Iterator[Collection[Any]]:
 def read_place(
     place: str, name: str | None, *, on_missing: OnMissing = "error", progress: Progress | None = None
 ) -> Named:
-    """The matrix of that name, or the only one there is."""
+    """Reads the matrix of a name, or the only one."""
     if is_url(place):
         with collection_at(place) as collection:
             return _read_collection(collection, name, on_missing, progress)
@@ -98,7 +98,7 @@ def _only_matrix(archive: Archive) -> str:
     matrices = [name for name, tensor in archive.items() if len(tensor.shape) == 2]
     if len(matrices) != 1:
         found = ", ".join(f"'{escape(name)}'" for name in matrices[:10]) or "none"
-        raise InputError(f"name the matrix to read (matrices found: {found})", rule="place.name")
+        raise InputError(f"pass the name of the matrix to read (matrices found: {found})", rule="place.name")
     return matrices[0]
 
 
@@ -109,7 +109,7 @@ def _read_collection(
         fields = inspect(collection.find_raw_batches({}, limit=_LOOKED_AT))
         if len(fields) != 1:
             found = ", ".join(f"'{escape(field.name)}'" for field in fields[:10]) or "none"
-            raise InputError(f"name the vector field to read (fields found: {found})", rule="place.name")
+            raise InputError(f"pass the name of the vector field to read (fields found: {found})", rule="place.name")
         name = fields[0].name
     query = Query(collection, name, progress=progress)
     options = MatrixOptions(on_missing=on_missing, expected_rows=query.expected_rows())
@@ -117,12 +117,12 @@ def _read_collection(
 
 
 def natural(matrix: Any, dtype: str | None = None) -> NDArray[Any]:
-    """Numbers as float32 or int8, bits as bool: what every place can hold. Bytes of bits need `dtype="packed_bit"`."""
+    """Converts to float32, int8 or bool, which every place supports. Packed bits need `dtype="packed_bit"`."""
     return coerce_vector(matrix, dtype, None, 2).unpacked()
 
 
 def holds_several(place: str) -> bool:
-    """Whether tensors of other shapes can go beside the vectors."""
+    """Whether tensors of other shapes can be stored beside the vectors."""
     return not is_url(place) and not place.endswith((".npy", ".bson"))
 
 
@@ -134,7 +134,7 @@ def write_place(
     others: Mapping[str, NDArray[Any]],
     progress: Progress | None,
 ) -> None:
-    """Writes a matrix in its natural form under a name; `others` go with it where a file holds several tensors."""
+    """Writes a matrix under a name, and `others` beside it if the place holds several tensors."""
     if is_url(place):
         with collection_at(place) as collection:
             write_matrix(collection, matrix, name, progress=progress)
@@ -144,7 +144,7 @@ def write_place(
 
 
 def inspect_place(place: str) -> list[FieldReport]:
-    """The vector fields of a dump or of a collection."""
+    """Lists the vector fields of a dump or of a collection."""
     if not is_url(place):
         return inspect(place)
     with collection_at(place) as collection:

@@ -1,8 +1,8 @@
-"""Smaller vectors: a byte or a bit for each number.
+"""Scalar (int8) and binary (packed_bit) quantization of float32 vectors.
 
-Bytes spread each dimension's own range over 256 steps and keep the ranges, so that the
-values come back to within half a step, and a query can be quantized as its corpus was.
-Bits keep the sign alone.
+int8 divides the range of each dimension into 255 steps and keeps the ranges, so that
+`dequantize` is exact to half a step, and a query can be quantized with the ranges of its
+corpus. packed_bit keeps only the sign.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _BLOCK_ROWS = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantized:
-    """A quantized matrix. `encode_matrix`, `encode_documents` and `write_matrix` take it as it is."""
+    """A quantized matrix, which `encode_matrix`, `encode_documents` and `write_matrix` accept."""
 
     data: NDArray[Any]
-    """int8, or uint8 with eight bits in each byte."""
+    """int8, or uint8 with eight bits per byte."""
     dtype: DTypeName
     padding: int
     low: NDArray[np.float32] | None = None
     high: NDArray[np.float32] | None = None
-    """The range of each dimension; bits have none."""
+    """The range of each dimension; None for packed_bit."""
 
     def dequantize(self) -> NDArray[np.float32]:
-        """The values again, each to within half a step of its dimension's range."""
+        """Returns the values as float32, each within half a step of the original."""
         if self.low is None or self.high is None:
-            raise InputError("packed bits keep only signs and cannot be dequantized", rule="quantize.bits")
+            raise InputError("packed_bit keeps only signs and cannot be dequantized", rule="quantize.bits")
         step = _step(self.low, self.high)
         return ((self.data.astype(np.float64) + 128) * step + self.low).astype(np.float32)
 
@@ -57,34 +57,36 @@ def quantize(
     *,
     ranges: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
 ) -> Quantized:
-    """A matrix of numbers, or a list of vectors, as one of bytes or bits.
+    """Quantizes a matrix of numbers, or a list of vectors, to int8 or packed bits.
 
-    `ranges` are the lowest and highest value of each dimension, `(corpus.low, corpus.high)`
-    for a query; without them they are the matrix's own. Values outside are clipped.
+    `ranges` are the lowest and highest value of each dimension, by default those of the
+    matrix; pass `(corpus.low, corpus.high)` for a query. Values outside are clipped.
     """
     if to not in ("int8", "packed_bit"):
-        raise InputError(f"quantize to 'int8' or 'packed_bit', not {to!r}", rule="quantize.to")
+        raise InputError(f"to must be 'int8' or 'packed_bit', not {to!r}", rule="quantize.to")
     values = coerce_vector(matrix, "float32", None, 2).data
     if not np.isfinite(values).all():
         raise InputError("NaN and infinity cannot be quantized", rule="quantize.finite")
     if to == "packed_bit":
         if ranges is not None:
-            raise InputError("bits have no ranges", rule="quantize.ranges")
+            raise InputError("ranges= applies only to int8, not to packed_bit", rule="quantize.ranges")
         return Quantized(np.packbits(values > 0, axis=1), "packed_bit", -values.shape[1] % 8)
-    low, high = _ranges(values) if ranges is None else _checked(ranges, values.shape[1])
+    low, high = _find_ranges(values) if ranges is None else _check_ranges(ranges, values.shape[1])
     return Quantized(_to_bytes(values, low, high), "int8", 0, low, high)
 
 
-def _ranges(values: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _find_ranges(values: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     if not len(values):
-        raise InputError("a matrix without rows has no ranges", rule="quantize.ranges")
+        raise InputError("cannot find the ranges of a matrix without rows; pass ranges=", rule="quantize.ranges")
     return values.min(axis=0), values.max(axis=0)
 
 
-def _checked(ranges: tuple[Any, Any], width: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _check_ranges(ranges: tuple[Any, Any], width: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     low, high = (coerce_vector(bound, "float32", None, 1).data for bound in ranges)
     if low.shape != (width,) or high.shape != (width,) or not (low <= high).all():
-        raise InputError(f"ranges are a low and a high for each of {width} dimensions", rule="quantize.ranges")
+        raise InputError(
+            f"ranges must be two arrays (low, high) of {width} dimensions, with low <= high", rule="quantize.ranges"
+        )
     return low, high
 
 
@@ -104,10 +106,10 @@ def _to_bytes(values: NDArray[Any], low: NDArray[Any], high: NDArray[Any]) -> ND
 
 
 def from_signed_bits(values: Any) -> NDArray[np.uint8]:
-    """The "binary" form of some embedding services, int8 that are bytes of eight bits less 128, as those bytes."""
+    """Converts the "binary" int8 format of some embedding services (packed bits minus 128) to packed bits."""
     return (coerce_integers(values, -128, 127, "quantize.signed") + 128).astype(np.uint8)
 
 
 def to_signed_bits(values: Any) -> NDArray[np.int8]:
-    """The inverse: bytes of eight bits as int8, each less 128."""
+    """Converts packed bits to the "binary" int8 format: each byte minus 128."""
     return (coerce_integers(values, 0, 255, "quantize.signed") - 128).astype(np.int8)

@@ -1,8 +1,8 @@
-"""Where the vectors of a matrix come from: raw BSON, dumps, cursors, documents, payloads.
+"""Reads vectors from raw BSON, dumps, cursors, documents and payloads, in batches.
 
-Everything becomes batches of two kinds: spans in a run of raw BSON, or a list of
-payloads. Nothing here imports pymongo: a cursor is what can be iterated, a raw document
-has `.raw`, and `coerce` knows what a vector is.
+A batch is either spans in a run of raw BSON, or a list of payloads. Nothing here imports
+pymongo: a cursor is any iterable, a raw document has `.raw`, and `coerce` recognises
+vectors.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ __all__ = ["Batch", "IdReader", "Payloads", "Run", "batches", "read_ids", "runs"
 
 _BATCH = 1000
 _POSITION = re.compile("0|[1-9][0-9]{0,8}")
-"""A key of an array."""
+"""The key of an array element."""
 _GATHER_NBYTES = 4 << 20
-"""What one thread copies at a time."""
+"""Bytes that one thread copies at a time."""
 
 IdReader: TypeAlias = Callable[[memoryview, Column], list[Any]]
-"""Makes the ids of a run from where they are."""
+"""Decodes the ids of a run of documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ class Run:
     """Vectors in a run of documents."""
 
     start: int
-    """Where the run begins in its source, in bytes."""
+    """Offset of the run in its source."""
     first: int
-    """The number of its first document there."""
+    """Number of its first document in the source."""
     data: memoryview
     begins: NDArray[np.int64]
     ends: NDArray[np.int64]
     missing: NDArray[np.bool_]
-    """By document. The spans are those of the others."""
+    """Per document; `begins` and `ends` have only the others."""
     ids: list[Any] | None
 
     def row(self, like: Row | None) -> Row:
@@ -91,10 +91,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Payloads:
-    """Vectors that are objects of their own."""
+    """Vectors as separate bytes objects."""
 
     first: int
-    """The number of the first in their source."""
+    """Number of the first document in the source."""
     payloads: list[bytes]
     missing: NDArray[np.bool_]
     ids: list[Any] | None
@@ -112,12 +112,12 @@ Batch: TypeAlias = Run | Payloads
 
 
 def _document(batch: Batch, vector: int) -> int:
-    """The number of the document that a vector of the batch is from."""
+    """Returns the number of the document that contains a vector of the batch."""
     return batch.first + int(np.flatnonzero(~batch.missing)[vector])
 
 
 def batches(source: Any, key: str | None, ids: IdReader | None) -> Iterator[Batch]:
-    """The vectors of anything that has some, in order."""
+    """Reads the vectors of any source, in order."""
     raw = _raw_runs(source)
     if raw is not None:
         return _from_runs(raw, key, ids)
@@ -130,7 +130,7 @@ def batches(source: Any, key: str | None, ids: IdReader | None) -> Iterator[Batc
 
 
 def runs(source: Any) -> Iterator[tuple[int, memoryview]]:
-    """Raw BSON, and where each run begins in its source. A run is good until the next is asked for."""
+    """Yields runs of raw BSON with their offsets. A run is valid until the next one is requested."""
     raw = _raw_runs(source)
     if raw is None:
         raise InputError(
@@ -168,14 +168,14 @@ def _from_runs(raw: Iterator[tuple[int, memoryview]], key: str | None, ids: IdRe
     names = None if key is None else path_bytes(key)
     first = 0
     for start, data in raw:
-        names = names or _only_field(data)
-        run = _run(data, names, ids, start, first)
+        names = names or _find_only_field(data)
+        run = _find_in_run(data, names, ids, start, first)
         yield run
         first += len(run.missing)
 
 
-def _only_field(data: memoryview) -> list[bytes]:
-    """The keys of the one vector field that there is."""
+def _find_only_field(data: memoryview) -> list[bytes]:
+    """Returns the keys of the only vector field."""
     paths = find_vectors(data).paths
     if len(paths) != 1:
         found = ", ".join(f"'{escape(path)}'" for path in path_texts(paths[:10])) or "none"
@@ -183,7 +183,7 @@ def _only_field(data: memoryview) -> list[bytes]:
     return [name + b"\0" for name in paths[0].split(b"\0")[:-1]]
 
 
-def _run(data: memoryview, names: Sequence[bytes], ids: IdReader | None, start: int, first: int) -> Run:
+def _find_in_run(data: memoryview, names: Sequence[bytes], ids: IdReader | None, start: int, first: int) -> Run:
     column = find(data, names, start)
     missing = (column.kinds == 0) | (column.kinds == NULL)
     there = ~missing
@@ -201,14 +201,14 @@ def _run(data: memoryview, names: Sequence[bytes], ids: IdReader | None, start: 
 
 def _not_a_vector(found: str, names: Sequence[bytes], document: int, offset: int | None) -> FormatError:
     path = escape(path_texts([b"".join(names)])[0])
-    hint = "; tensorglot.bson.migrate turns arrays into vectors" if found == "array" else ""
+    hint = "; tensorglot.bson.migrate converts arrays to vectors" if found == "array" else ""
     return FormatError(
         f"'{path}' of document {document} is {found}, not a vector{hint}", rule="bson.field.kind", offset=offset
     )
 
 
 def read_ids(data: memoryview, column: Column) -> list[Any]:
-    """Ids as plain Python values, an ObjectId as `Raw`; None where a document has none."""
+    """Decodes ids to Python values, an ObjectId to `Raw`; None if a document has no `_id`."""
     rows = zip(column.kinds.tolist(), column.begins.tolist(), column.ends.tolist(), strict=True)
     return [decode_value(data, kind, begin, end) if kind else None for kind, begin, end in rows]
 
@@ -220,24 +220,24 @@ def _payload_batches(source: Iterable[Any], ids: IdReader | None) -> Iterator[Ba
     size = len(source) if isinstance(source, list) else _BATCH
     first = 0
     while batch := list(islice(items, size or 1)):
-        yield _payloads(batch, None, None, first)
+        yield _collect_payloads(batch, None, None, first)
         first += len(batch)
 
 
 def _document_batches(source: Iterable[Any], key: str, ids: IdReader | None) -> Iterator[Batch]:
-    """Raw documents or mappings, as the first of each batch is."""
+    """Reads raw documents or mappings, depending on the first document of each batch."""
     names, keys = path_bytes(key), key.split(".")
     items = iter(source)
     start = first = 0
     while batch := list(islice(items, _BATCH)):
         if isinstance(batch[0], Mapping) and not hasattr(batch[0], "raw"):
             if not all(isinstance(document, Mapping) for document in batch):
-                raise InputError("documents are all mappings or all BSON bytes", rule="bson.source")
+                raise InputError("documents must be all mappings or all BSON bytes, found both", rule="bson.source")
             own_ids = None if ids is None else [document.get("_id") for document in batch]
-            yield _payloads([_lookup(document, keys) for document in batch], key, own_ids, first)
+            yield _collect_payloads([_lookup(document, keys) for document in batch], key, own_ids, first)
         else:
             joined = view(b"".join(map(_raw_document, batch)))
-            yield _run(joined, names, ids, start, first)
+            yield _find_in_run(joined, names, ids, start, first)
             start += len(joined)
         first += len(batch)
 
@@ -261,13 +261,13 @@ def _lookup(document: Any, names: Sequence[str]) -> Any:
     return value
 
 
-def _payloads(items: list[Any], key: str | None, ids: list[Any] | None, first: int) -> Payloads:
+def _collect_payloads(items: list[Any], key: str | None, ids: list[Any] | None, first: int) -> Payloads:
     missing = np.fromiter((item is None for item in items), np.bool_, len(items))
-    payloads = [_payload(item, number, key) for number, item in enumerate(items, first) if item is not None]
+    payloads = [_to_payload(item, number, key) for number, item in enumerate(items, first) if item is not None]
     return Payloads(first, payloads, missing, ids)
 
 
-def _payload(item: Any, number: int, key: str | None) -> bytes:
+def _to_payload(item: Any, number: int, key: str | None) -> bytes:
     if isinstance(item, bytes) and getattr(item, "subtype", VECTOR_SUBTYPE if key is None else 0) == VECTOR_SUBTYPE:
         return item
     if is_vector(item):

@@ -1,8 +1,8 @@
-"""One vector: the value, and its payload both ways.
+"""One vector: the value `Vector`, and `encode` and `decode` for its payload.
 
-A Vector is immutable and equal to another when their payloads are: -0.0 is not 0.0,
-and a NaN equals itself. It is a sequence of its numbers, of bits one bool each. pymongo
-is imported only by the two methods that make its objects; reading them needs no import.
+A Vector is immutable. Two are equal if their payloads are: -0.0 is not 0.0, and a NaN
+equals itself. pymongo is imported only by the two methods that create its objects;
+reading them needs no import.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _SHOWN = 6
 class Vector:
     """Numbers of one dtype: `int8`, `float32`, or `packed_bit` with `padding` bits of the last byte ignored.
 
-    `data` is a read-only array; of bits it has eight in each byte, the first in the
-    highest. Given bools, they are packed, and the padding follows from their number.
-    `len`, iteration and indices are those of the numbers, of bits without the ignored
-    ones; a slice is a Vector.
+    `data` is a read-only array; packed bits are stored eight per byte, the first in the
+    highest bit. Bools are packed, and the padding follows from their number. A Vector is a
+    sequence of its numbers, or of one bool per bit without the ignored bits; a slice is a
+    Vector.
     """
 
     data: NDArray[Any]
@@ -58,24 +58,24 @@ class Vector:
 
     @property
     def count(self) -> int:
-        """How many numbers it has; of bits, without the ignored ones."""
+        """Number of elements; for packed_bit, of bits that are not ignored."""
         return kind_called(self.dtype).count(self.data.nbytes, self.padding)
 
     def numpy(self) -> NDArray[Any]:
-        """The array, in memory of its own: int8, float32, or uint8 with eight bits in each byte."""
+        """Returns a copy as an array: int8, float32, or uint8 with eight bits per byte."""
         return self.data.astype(self.data.dtype.newbyteorder("="))
 
     def bits(self) -> NDArray[np.bool_]:
-        """One bool for each bit, without the ignored ones."""
+        """Returns one bool per bit, without the ignored bits."""
         if self.dtype != "packed_bit":
-            raise InputError(f"{self.dtype} has no bits to unpack", rule="bson.vector.bits")
+            raise InputError(f"bits() needs packed_bit, found {self.dtype}", rule="bson.vector.bits")
         return unpack_bits(self.data, self.padding)
 
     def _numbers(self) -> NDArray[Any]:
         return self.bits() if self.dtype == "packed_bit" else self.data
 
     def tolist(self) -> list[Any]:
-        """The numbers, of bits the bytes, as pymongo's BinaryVector has them."""
+        """Returns the numbers, or the bytes of packed bits, as pymongo's BinaryVector does."""
         return list(self.data.tolist())
 
     def __len__(self) -> int:
@@ -90,23 +90,25 @@ class Vector:
     def __getitem__(self, index: slice) -> Vector: ...
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
         if not isinstance(index, (int, np.integer, slice)):
-            raise OutOfRange(f"an index of a vector is an integer or a slice, not {index!r}", rule="bson.vector.index")
+            raise OutOfRange(f"vector indices must be integers or slices, not {index!r}", rule="bson.vector.index")
         try:
             found = self._numbers()[index]
         except IndexError as error:
-            raise OutOfRange(f"index {index} of a vector of {self.count}", rule="bson.vector.index") from error
+            raise OutOfRange(
+                f"index {index} is out of range for a vector of {self.count} elements", rule="bson.vector.index"
+            ) from error
         return Vector(found, self.dtype) if isinstance(index, slice) else found.item()
 
     def __bytes__(self) -> bytes:
         return bytes((kind_called(self.dtype).code, self.padding)) + self.data.tobytes()
 
     def binary(self) -> Binary:
-        """pymongo's Binary, to be put into a document."""
+        """Returns pymongo's Binary, to store in a document."""
         binary: Binary = library("bson.binary", "mongo").Binary(bytes(self), VECTOR_SUBTYPE)
         return binary
 
     def binary_vector(self) -> BinaryVector:
-        """pymongo's BinaryVector, its data a list."""
+        """Returns pymongo's BinaryVector, its data a list."""
         module = library("bson.binary", "mongo")
         dtype = module.BinaryVectorDtype[self.dtype.upper()]
         vector: BinaryVector = module.BinaryVector(self.tolist(), dtype, self.padding)
@@ -137,24 +139,23 @@ def _set(vector: Vector, data: NDArray[Any], dtype: str, padding: int) -> None:
 
 
 def encode(array: Any, dtype: DType = None, padding: int | None = None, ignored_bits: IgnoredBits = "error") -> bytes:
-    """The payload of a vector: what a BSON binary of subtype 9 holds.
+    """Encodes a vector to its payload, the data of a BSON binary of subtype 9.
 
-    `array` is anything that has numbers, none of them missing: a list, an array, a
-    tensor, a column, a buffer. A Vector, pymongo's BinaryVector and a Binary of subtype 9
-    are encoded as the vector that they are. Integers for `packed_bit` are bytes of eight
-    bits; bools are single bits. Values are rounded only to float32; one that is out of
-    range is an error.
+    `array` is a list, array, tensor, column or buffer of numbers without missing
+    elements. A Vector, pymongo's BinaryVector and a Binary of subtype 9 keep their dtype
+    and padding. Integers for `packed_bit` are bytes of eight bits; bools are single bits.
+    Numbers are rounded only to float32; a number out of range is an error.
     """
     found = coerce_vector(array, dtype, padding, 1, ignored_bits)
     return found.row.head + found.data.tobytes()
 
 
 def decode(payload: Any, ignored_bits: IgnoredBits = "error") -> Vector:
-    """The vector of a payload, or of what is a vector already: a Binary of subtype 9, a BinaryVector, a Vector."""
+    """Decodes a payload. A Vector, a BinaryVector and a Binary of subtype 9 are accepted, too."""
     if is_vector(payload) and not isinstance(payload, bytes):
         return Vector(payload, ignored_bits=ignored_bits)
     if getattr(payload, "subtype", VECTOR_SUBTYPE) != VECTOR_SUBTYPE:
-        raise InputError(f"a binary of subtype {payload.subtype} is not a vector", rule="bson.vector.subtype")
+        raise InputError(f"binary of subtype {payload.subtype} is not a vector (subtype 9)", rule="bson.vector.subtype")
     raw = view(payload)
     row = row_of(raw)
     data = np.frombuffer(raw[HEAD_NBYTES:], NUMPY[row.kind.name]).copy()

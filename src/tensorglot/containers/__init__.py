@@ -4,7 +4,7 @@
     bintensors      .bt, layouts 0 and 1
     ztensor         .zt, versions 0.1, 1.x and 2
     dynd            .dynd, values of any type
-    bson            .bson, a vector for each document
+    bson            .bson, MongoDB dumps: the vector fields as matrices
     safetensors     .safetensors
     npz, npy        NumPy's files
     gguf            .gguf, read only

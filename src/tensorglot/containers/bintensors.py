@@ -2,9 +2,9 @@
 
 Two layouts exist and the file does not say which. Layout 0 is the published
 document: the tensors without names, then a map from name to position. Layout 1 puts
-each name before its tensor. A header is parsed strictly under each; exactly one must
-fit. Both layouts order tensors by dtype code descending, then by name, so that every
-tensor is aligned; a reader accepts another order unless it is strict.
+each name before its tensor. A header is parsed under both; exactly one must be valid.
+Both layouts order tensors by dtype code descending, then by name, so that every tensor
+is aligned; a reader accepts another order unless it is strict.
 
     file   = u64 N | header of N bytes | data
     header = metadata, tensors, … then 0 to 7 spaces up to a multiple of 8
@@ -42,7 +42,7 @@ DTYPES: dict[int, str] = dict(
 )  # fmt: skip
 
 TENSORS_MAX = 1_388_888
-"""The reference implementation charges its limit in memory sizes, and stops here."""
+"""Limit of the reference implementation, which it derives from memory sizes."""
 
 _LAYOUTS = ("0", "1")
 _ITEMSIZES = bytes(BY_NAME[name].bits // 8 for name in DTYPES.values())
@@ -55,14 +55,14 @@ _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
     kernel.VARINT_TAG: (
         FormatError,
         "varint.tag",
-        "a varint with the tag 254 or 255, which stands for more than 64 bits",
+        "varint of more than 64 bits (tag 254 or 255)",
     ),
-    kernel.VARINT_LONG: (FormatError, "varint.minimal", "a varint is not in its shortest form"),
+    kernel.VARINT_LONG: (FormatError, "varint.minimal", "varint is not in its shortest form"),
     kernel.OPTION_TAG: (FormatError, "metadata.tag", "the metadata tag is neither 0 nor 1"),
     kernel.METADATA_DUPLICATE: (FormatError, "metadata.duplicate", "duplicate metadata key"),
     kernel.UTF8: (FormatError, "text.utf8", "invalid UTF-8 in a string"),
     kernel.DTYPE: (FormatError, "dtype", f"unknown dtype code (known: 0 to {len(DTYPES) - 1})"),
-    kernel.COUNT: (FormatError, "count", "a count of more items than the rest of the header can hold"),
+    kernel.COUNT: (FormatError, "count", "count exceeds what the rest of the header can hold"),
     kernel.LIMIT_TENSORS: (LimitError, "limit.tensors", "more tensors than Limits.tensors allows"),
     kernel.LIMIT_RANK: (LimitError, "limit.rank", "more dimensions than Limits.rank allows"),
     kernel.LIMIT_NAME: (LimitError, "limit.name", "a name longer than Limits.name_nbytes allows"),
@@ -73,7 +73,7 @@ _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
     kernel.PADDING_LENGTH: (
         FormatError,
         "padding.length",
-        "more than 7 bytes between the last value of the header and the data",
+        "more than 7 bytes of padding at the end of the header",
     ),
     kernel.MAP_COUNT: (FormatError, "map.count", "the index map does not have one entry for each tensor"),
     kernel.MAP_RANGE: (FormatError, "map.range", "the index map refers to a tensor that does not exist"),
@@ -82,13 +82,13 @@ _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
 
 
 class Scan(NamedTuple):
-    """What the kernel found in a header."""
+    """Result of the kernel for a header."""
 
     fault: int
     position: int
     tensor: str | None
     broken: int
-    """How many values break a rule; -1 if the fields do not end where the header does."""
+    """Number of values that break a rule; -1 if the fields do not end where the header does."""
     metadata: dict[str, str] | None
     codes: NDArray[np.uint8]
     dims: NDArray[np.int64]
@@ -112,11 +112,11 @@ def read(source: Source, options: ReadOptions) -> Index:
         raise _likeliest([_scan(header, layout, limits, thorough=True) for layout in layouts])
     if len(fitting) == 1:
         return _index(header, fitting[0], scans[fitting[0]], source.size, options)
-    return _only_one([partial(_index, header, layout, scans[layout], source.size, options) for layout in fitting])
+    return _choose([partial(_index, header, layout, scans[layout], source.size, options) for layout in fitting])
 
 
-def _only_one(candidates: Sequence[Callable[[], Index]]) -> Index:
-    """Two layouts fit the header: one of them must fail the other checks, or the file means two things."""
+def _choose(candidates: Sequence[Callable[[], Index]]) -> Index:
+    """Chooses between two layouts that are valid for the header: one must fail the other checks."""
     accepted: list[Index] = []
     refused: list[FormatError] = []
     for candidate in candidates:
@@ -128,7 +128,7 @@ def _only_one(candidates: Sequence[Callable[[], Index]]) -> Index:
         raise _explain(sorted(refused, key=lambda error: error.offset or 0))
     if len(accepted) > 1:
         raise AmbiguousFormat(
-            "valid in both layouts, with different contents: name format='bintensors@0' or 'bintensors@1'",
+            "valid in both layouts, with different contents: pass format='bintensors@0' or 'bintensors@1'",
             rule="bintensors.layout",
             offset=8,
         )
@@ -141,10 +141,10 @@ def _refusal(scan: Scan) -> FormatError:
 
 
 def _likeliest(scans: Sequence[Scan]) -> FormatError:
-    """The refusal under the layout that is most likely the file's own, if it has either.
+    """Returns the error under the layout that the file most likely has.
 
-    That is one whose fields end where the header does, with the fewest values that break a
-    rule; else the one that is right for longer; of two equals, the one to act on.
+    That is one whose fields end where the header does, with the fewest broken rules; else
+    the one that is valid for longer; of two equals, a limit that the caller can raise.
     """
 
     def likelihood(scan: Scan) -> tuple[bool, int, int, bool]:
@@ -154,11 +154,11 @@ def _likeliest(scans: Sequence[Scan]) -> FormatError:
 
 
 def _explain(refused: Sequence[FormatError]) -> FormatError:
-    """The last refusal, with the words of the other."""
+    """Returns the last error, with the message of the other appended."""
     *others, best = refused
     for other in others:
         if other.rule != best.rule:
-            best.message += f"; as the other layout, {other.message} at byte {other.offset}"
+            best.message += f"; in the other layout: {other.message} at byte {other.offset}"
     return best
 
 
@@ -199,7 +199,7 @@ def _check_order(codes: NDArray[np.uint8], names: Names) -> None:
     if wrong.size:
         row = int(wrong[0])
         raise FormatError(
-            "the tensor comes before the one in front of it in the writer's order",
+            "tensors are not in canonical order (dtype code descending, then name)",
             rule="bintensors.strict.order",
             offset=8 + names.offset(row),
             tensor=names[row],
@@ -207,7 +207,7 @@ def _check_order(codes: NDArray[np.uint8], names: Names) -> None:
 
 
 def _check_sorted(header: bytes, ours: bytearray) -> None:
-    """One byte string for a value: with the same contents, only the order of keys can still differ."""
+    """Checks the canonical header: with equal contents, only the order of keys can differ."""
     if header != ours:
         differs = next(i for i, (one, two) in enumerate(zip(header, ours, strict=True)) if one != two)
         raise FormatError("metadata keys or names are not sorted", rule="bintensors.strict.sorted", offset=8 + differs)
@@ -229,14 +229,14 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
 
 
 def _check_unambiguous(header: bytes, layout: str, ends: NDArray[np.int64]) -> None:
-    """What is saved can be opened again: few headers are valid in the other layout, too, and those are refused."""
+    """Refuses a header that is valid in the other layout, too: it could not be opened again."""
     (other,) = set(_LAYOUTS) - {layout}
     scan = _scan(header, other, DEFAULT)
     if scan.fault or scan.ends[-1:].tolist() != ends[-1:].tolist():
         return
     if Names(header, *scan.names).first_duplicate() is None:
         raise UnsupportedError(
-            f"the same bytes hold other tensors in layout {other}, and no reader could tell: write bintensors@{other}",
+            f"the header would also be valid in layout {other}, with other tensors; write bintensors@{other}",
             rule="bintensors.write.ambiguous",
         )
 
@@ -259,7 +259,7 @@ def _encode(
 
 
 def _codes(index: Index) -> NDArray[np.int16]:
-    """The format's code of every row, or a refusal that names the tensor and its type."""
+    """Returns the format's dtype code of every row, or raises UnsupportedError."""
     codes = _THEIR_CODE[index.dtypes]
     missing = np.flatnonzero(codes < 0)
     if missing.size:

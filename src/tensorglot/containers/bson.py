@@ -1,12 +1,12 @@
 """BSON dumps: documents one after the other, as `mongodump` writes them, also gzipped.
 
 Every vector field is a tensor with a row for each document: int8, float32, or bool for
-packed bits. Its bytes lie scattered over the file, so it is encoded at a span, and the
-codec gathers rows. A field whose vectors are not the rows of one matrix is listed with
-the reason in place of its type. What else the documents hold is stepped over.
+packed bits. Its rows are scattered over the file, so its payload is encoded and the codec
+gathers them. A field whose vectors cannot be one matrix is listed with the reason instead
+of a dtype. Other values are skipped.
 
-We write the vectors and nothing else: fields in the order of their names, nested where
-a name has dots. `strict` accepts only that.
+Only vectors are written: fields sorted by name, nested where a name has dots. `strict`
+accepts only that.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ DTYPES: dict[int, str] = {0x03: "int8", 0x27: "float32", 0x10: "bool"}
 _KIND_OF = {DTYPES[kind.code]: kind for kind in KINDS}
 
 _SPARSE = 4
-"""Rows that take less than a quarter of their stretch of the file are read one by one."""
+"""Rows that fill less than a quarter of the range they span are read one by one."""
 
 
 def _width(row: Row) -> int:
-    """Decoded bytes of a row: of bits, one each."""
+    """Returns the decoded size of a row; one byte per bit for packed_bit."""
     return row.count if row.kind.name == "packed_bit" else row.nbytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Scattered:
-    """The codec of one field: rows that lie at `begins`, each behind its two bytes of head."""
+    """The codec of one field: gathers rows at `begins`, each after its two-byte head."""
 
     row: Row
     begins: NDArray[np.int64]
     inflated: memoryview | None
-    """The documents, where the file itself is compressed."""
+    """The decompressed documents, if the file is gzip."""
     name: str = "bson"
 
     @property
@@ -88,7 +88,7 @@ class _Scattered:
         return as_bytes(np.unpackbits(stored, axis=1, count=self.row.count) if self._bits else stored)
 
     def _rows_into(self, source: Source, first: int, last: int, out: memoryview) -> None:
-        """The stored bytes of some rows, without their heads."""
+        """Copies the stored bytes of rows, without their heads."""
         begins = self.begins[first:last]
         memory = source.view(0, source.size) if self.inflated is None else self.inflated
         if memory is not None:
@@ -113,7 +113,7 @@ class _Scattered:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """The codec of a field that is no matrix: it says why."""
+    """The codec of a field that cannot be one matrix: raises the reason."""
 
     trouble: str
     name: str = "bson"
@@ -122,7 +122,8 @@ class _Refused:
         raise UnsupportedError(self.trouble, rule="bson.field", tensor=payload.tensor, offset=payload.begin)
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
-        raise UnsupportedError(self.trouble, rule="bson.field", tensor=payload.tensor, offset=payload.begin)
+        self.decode_into(payload, 0, memoryview(b""))
+        yield b""
 
 
 def read(source: Source, options: ReadOptions) -> Index:
@@ -132,7 +133,9 @@ def read(source: Source, options: ReadOptions) -> Index:
     found = scan(_documents(source, inflated, limits.gzip_ratio), limits)
     longest = max(found.names, key=len, default="")
     if len(longest.encode()) > limits.name_nbytes:
-        raise LimitError("a name longer than Limits.name_nbytes allows", rule="bson.limit.name", tensor=longest)
+        raise LimitError(
+            f"field path longer than Limits.name_nbytes ({limits.name_nbytes})", rule="bson.limit.name", tensor=longest
+        )
     index = _index(found, None if inflated is None else memoryview(inflated))
     if options.strict:
         _check_canonical(index, source)
@@ -140,7 +143,7 @@ def read(source: Source, options: ReadOptions) -> Index:
 
 
 def _documents(source: Source, inflated: bytearray | None, ratio: int) -> Iterator[tuple[int, memoryview]]:
-    """The pieces to scan; of a compressed file they are kept."""
+    """Yields the pieces to scan; those of a compressed file are kept in `inflated`."""
     shared = source.view(0, source.size) if inflated is None else None
     if shared is not None:
         yield 0, shared
@@ -153,7 +156,7 @@ def _documents(source: Source, inflated: bytearray | None, ratio: int) -> Iterat
 
 
 class _Codecs(Mapping[int, Codec]):
-    """The codec of each field, made when somebody asks."""
+    """The codec of each field, created on demand."""
 
     def __init__(self, found: Fields, inflated: memoryview | None) -> None:
         self._found = found
@@ -203,26 +206,26 @@ def _index(found: Fields, inflated: memoryview | None) -> Index:
 
 
 def _check_canonical(index: Index, source: Source) -> None:
-    """The file is what we would write for its tensors."""
+    """Checks that the file is byte for byte what would be written."""
     at = 0
     try:
-        for ours in _woven(Archive(index, source)):
+        for ours in _encode(Archive(index, source)):
             if at + len(ours) > source.size or source.read(at, len(ours)) != ours:
-                raise FormatError("not the canonical form", rule="bson.strict", offset=at)
+                raise FormatError("not the canonical bytes", rule="bson.strict", offset=at)
             at += len(ours)
     except UnsupportedError as error:
         raise FormatError(
             f"not the canonical form: {error.message}", rule="bson.strict", tensor=error.tensor
         ) from error
     if at != source.size:
-        raise FormatError("not the canonical form", rule="bson.strict", offset=at)
+        raise FormatError("not the canonical bytes", rule="bson.strict", offset=at)
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
-    return _woven(archive)
+    return _encode(archive)
 
 
-def _woven(archive: Archive) -> Iterator[bytes]:
+def _encode(archive: Archive) -> Iterator[bytes]:
     index = archive.index
     rows = {name: _row(index, i) for i, name in enumerate(index.names)}
     if not rows:
@@ -231,7 +234,7 @@ def _woven(archive: Archive) -> Iterator[bytes]:
     for i, name in enumerate(index.names):
         if index.shape(i)[0] != count:
             raise UnsupportedError(
-                f"a row for each document: here are {index.shape(i)[0]}, '{index.names[0]}' has {count}",
+                f"all tensors need the same number of rows: found {index.shape(i)[0]}, '{index.names[0]}' has {count}",
                 rule="bson.write.rows",
                 tensor=name,
             )
@@ -245,17 +248,19 @@ def _woven(archive: Archive) -> Iterator[bytes]:
 
 
 def _row(index: Index, i: int) -> Row:
-    """What the vectors of a tensor are."""
+    """Returns the row that the vectors of a tensor share."""
     dtype, shape, name = index.dtype(i), index.shape(i), index.names[i]
     kind = None if dtype is None else _KIND_OF.get(dtype.name)
     if kind is None:
         found = index.unknown_dtypes.get(i) if dtype is None else dtype.name
         raise UnsupportedError(
-            f"BSON vectors are int8, float32 or bool, not {found}", rule="bson.write.dtype", tensor=name
+            f"BSON vectors do not support {found} (supported: int8, float32, bool)",
+            rule="bson.write.dtype",
+            tensor=name,
         )
     if len(shape) != 2 or shape[0] == 0:
         raise UnsupportedError(
-            f"BSON has a document for each row of a matrix, none for {list(shape)}",
+            f"BSON needs a matrix with at least one row, found shape {list(shape)}",
             rule="bson.write.shape",
             tensor=name,
         )

@@ -14,8 +14,8 @@ Tensors are written in the first of three forms that can hold them:
 All are read, whatever form another would be; any other value is an archive of one
 tensor, `data`. `strict` accepts the form in which the tensors would be written.
 
-A field that is a block of elements is a dense tensor where it lies; every other is
-kept as its bytes until somebody asks. Elements of less than a byte take one each. In
+A field that is a block of elements is a dense tensor in place; every other is kept as its
+bytes until it is read. Elements of less than a byte take one each. In
 the first two forms fields of a fixed size are found without reading them, and one of
 another size is passed over to find the next; in the third the index says it all.
 """
@@ -61,7 +61,7 @@ _ROWS = parse("var * {name: string, type: string, nbytes: int64}")
 _LENGTH_NBYTES = 9
 """Bytes of the longest varint."""
 _SLOW_PATH = {row.code for row in TABLE if row.packed or row.name == "bool" or row.numpy is None}
-"""Element types whose bytes are made or looked at one tensor at a time."""
+"""Element types that are converted or checked one tensor at a time."""
 
 Field = tuple[str, Type]
 Spans = list[tuple[int, int]]
@@ -75,7 +75,7 @@ def read(source: Source, options: ReadOptions) -> Index:
         fields = list(type.fields) if isinstance(type, Struct) else [(UNNAMED, type)]
         spans = _spans(source, [field for _, field in fields], begin, options)
     if options.strict and type != _whole_type(fields):
-        raise FormatError("these tensors are written in another form", rule="dynd.strict", offset=0)
+        raise FormatError("not canonical: these tensors are written in another form", rule="dynd.strict", offset=0)
     return _index(fields, spans)
 
 
@@ -110,12 +110,12 @@ def _index(fields: Sequence[Field], spans: Spans) -> Index:
 
 
 def _is_single(fields: Sequence[Field]) -> bool:
-    """Whether values are written as one that has no name."""
+    """Whether the tensors are written as one value without a name."""
     return len(fields) == 1 and fields[0][0] == UNNAMED and not isinstance(fields[0][1], Struct)
 
 
 def _whole_type(fields: Sequence[Field]) -> Type:
-    """The type of a file with these tensors."""
+    """Returns the type of a file with these tensors."""
     if _is_single(fields):
         return fields[0][1]
     nbytes = 0
@@ -131,50 +131,58 @@ def _whole_type(fields: Sequence[Field]) -> Type:
 
 
 def _block(type: Type) -> tuple[int, tuple[int, ...]] | None:
-    """The element type and shape of a dense tensor."""
+    """Returns the element type and shape of a dense tensor, else None."""
     block = dense_parts(type)
     return None if block is None else (block[0].code, block[1])
 
 
 def _header(source: Source, options: ReadOptions) -> tuple[Type, int]:
-    """The type, and where the value begins."""
+    """Reads the type; returns also where the value begins."""
     length, at = _length(source, 0)
     if length > options.limits.type_nbytes:
-        raise LimitError("a type longer than Limits.type_nbytes allows", rule="dynd.type.length", offset=0)
+        raise LimitError(
+            f"type of {length} bytes exceeds Limits.type_nbytes ({options.limits.type_nbytes})",
+            rule="dynd.type.length",
+            offset=0,
+        )
     if length > source.size - at:
-        raise TruncatedError("the file ends within the type", rule="dynd.truncated", offset=source.size)
+        raise TruncatedError(
+            f"file truncated: the type needs {at + length} bytes, has {source.size}",
+            rule="dynd.truncated",
+            offset=source.size,
+        )
     return _data_type(source.read_bytes(at, length).decode("ascii", "replace"), options.limits, at), at + length
 
 
 def _data_type(text: str, limits: Limits, at: int) -> Type:
-    """The type of a canonical text that can have data."""
+    """Parses the canonical text of a type that can have data."""
     try:
         type = parse_canonical(text, limits)
     except FormatError as error:
         error.offset = at
         raise
     if symbolic(type):
-        raise FormatError(f"{text:.60} is symbolic: it has no data", rule="dynd.symbolic", offset=at)
+        raise FormatError(f"symbolic type {text:.60} cannot have data", rule="dynd.symbolic", offset=at)
     return type
 
 
 def _length(source: Source, begin: int) -> tuple[int, int]:
-    """A varint, and where it ends."""
+    """Reads a varint; returns also where it ends."""
     head = source.read_bytes(begin, min(source.size - begin, _LENGTH_NBYTES))
     length = 0
     for i, byte in enumerate(head):
         length |= (byte & 127) << 7 * i
         if byte < 128:
             if byte == 0 and i:
-                raise FormatError("a varint longer than its number needs", rule="dynd.varint.minimal", offset=begin)
+                raise FormatError("varint is not in its shortest form", rule="dynd.varint.minimal", offset=begin)
             return length, begin + i + 1
     if len(head) == _LENGTH_NBYTES:
-        raise FormatError("a varint of more than nine bytes", rule="dynd.varint.long", offset=begin)
-    raise TruncatedError("the file ends within a length", rule="dynd.truncated", offset=source.size)
+        raise FormatError("varint longer than nine bytes", rule="dynd.varint.long", offset=begin)
+    raise TruncatedError("file truncated within a varint", rule="dynd.truncated", offset=source.size)
 
 
 def _table(source: Source, begin: int, options: ReadOptions) -> tuple[list[Field], Spans]:
-    """The third form: what its index says."""
+    """Reads the index of the third form."""
     limits = options.limits
     stream = Stream(_Reader(source, begin, limits.header_or()))
     try:
@@ -186,39 +194,45 @@ def _table(source: Source, begin: int, options: ReadOptions) -> tuple[list[Field
     count = int(value.lists(rows).stops[0])
     length, data = _length(source, begin + stream.base + stream.at)
     if count > limits.tensors_or():
-        raise LimitError("more tensors than Limits.tensors allows", rule="dynd.limit.tensors", offset=begin)
+        raise LimitError(f"{count} tensors exceed Limits.tensors", rule="dynd.limit.tensors", offset=begin)
     nbytes = value.array(sizes)[:count].tolist()
     edges = [data]
     for size in nbytes:
         edges.append(edges[-1] + size)
     if min(nbytes, default=0) < 0 or edges[-1] != data + length or data + length > source.size:
-        raise FormatError("the sizes of the tensors are not that of the values", rule="dynd.table.size", offset=data)
+        raise FormatError(
+            "the sizes of the tensors do not add up to the size of the values", rule="dynd.table.size", offset=data
+        )
     if data + length != source.size:
-        raise FormatError("bytes behind the value", rule="dynd.trailing", offset=data + length)
+        raise FormatError("trailing bytes after the value", rule="dynd.trailing", offset=data + length)
     fields = list(zip(_texts(value, names), _types(_texts(value, texts), nbytes, limits, begin), strict=True))
     _check_names([name for name, _ in fields], options, begin)
     return fields, list(pairwise(edges))
 
 
 def _texts(value: Value, node: Node) -> list[str]:
-    """The strings of a node, which are known to be UTF-8."""
+    """Decodes the strings of a node, which are valid UTF-8 already."""
     starts, stops = value.lists(node)
     data = value.array(node.child).tobytes()
     return [data[a:b].decode() for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
 
 
 def _types(texts: list[str], nbytes: list[int], limits: Limits, begin: int) -> list[Type]:
-    """The types of tensors, which have data, and of these the sizes that they say."""
+    """Parses the types of tensors, and checks the sizes of those that are fixed."""
     known = {text: _data_type(text, limits, begin) for text in dict.fromkeys(texts)}
     sizes = {text: _fixed_nbytes(type) for text, type in known.items()}
     for text, size in zip(texts, nbytes, strict=True):
         if sizes[text] not in (None, size):
-            raise FormatError(f"{size} bytes for a value of {text:.60}", rule="dynd.table.size", offset=begin)
+            raise FormatError(
+                f"value of type {text:.60} needs {sizes[text]} bytes, found {size}",
+                rule="dynd.table.size",
+                offset=begin,
+            )
     return [known[text] for text in texts]
 
 
 def _fixed_nbytes(type: Type) -> int | None:
-    """The number of canonical bytes, where all values of a type have the same."""
+    """Returns the serialized size if all values of the type have the same, else None."""
     block = dense_parts(type)
     if block is None:
         return plan_of(type).root.nbytes
@@ -227,13 +241,17 @@ def _fixed_nbytes(type: Type) -> int | None:
 
 def _check_names(names: list[str], options: ReadOptions, begin: int) -> None:
     if len(set(names)) < len(names):
-        raise FormatError("a name stands twice", rule="dynd.table.name", offset=begin)
+        raise FormatError("duplicate tensor name", rule="dynd.table.name", offset=begin)
     if any(len(name.encode()) > options.limits.name_nbytes for name in names):
-        raise LimitError("a name longer than Limits.name_nbytes allows", rule="dynd.limit.name", offset=begin)
+        raise LimitError(
+            f"tensor name longer than Limits.name_nbytes ({options.limits.name_nbytes})",
+            rule="dynd.limit.name",
+            offset=begin,
+        )
 
 
 def _spans(source: Source, types: list[Type], begin: int, options: ReadOptions) -> Spans:
-    """Where each value begins and ends. The last one ends where the file does."""
+    """Returns the span of each value. The last one ends the file."""
     spans = []
     for i, type in enumerate(types):
         nbytes = _fixed_nbytes(type)
@@ -242,18 +260,20 @@ def _spans(source: Source, types: list[Type], begin: int, options: ReadOptions) 
         elif i == len(types) - 1:
             end = source.size
         else:
-            end = begin + _skipped(source, type, begin, options)
+            end = begin + _skip(source, type, begin, options)
         if end > source.size:
-            raise TruncatedError("the file ends within a value", rule="dynd.truncated", offset=source.size)
+            raise TruncatedError(
+                f"file truncated: needs {end} bytes, has {source.size}", rule="dynd.truncated", offset=source.size
+            )
         spans.append((begin, end))
         begin = end
     if begin != source.size:
-        raise FormatError("bytes behind the value", rule="dynd.trailing", offset=begin)
+        raise FormatError("trailing bytes after the value", rule="dynd.trailing", offset=begin)
     return spans
 
 
-def _skipped(source: Source, type: Type, begin: int, options: ReadOptions) -> int:
-    """The size of a value that is passed over."""
+def _skip(source: Source, type: Type, begin: int, options: ReadOptions) -> int:
+    """Skips a value; returns its size."""
     stream = Stream(_Reader(source, begin, source.size))
     try:
         skip(stream, type, options.limits)
@@ -265,7 +285,7 @@ def _skipped(source: Source, type: Type, begin: int, options: ReadOptions) -> in
 
 
 class _Reader:
-    """So many bytes of a source from some byte on, as a stream."""
+    """A stream over at most `most` bytes of a source, from `at` on."""
 
     def __init__(self, source: Source, at: int, most: int) -> None:
         self.source, self.at, self.end = source, at, at + most
@@ -273,13 +293,13 @@ class _Reader:
     def read(self, nbytes: int, /) -> bytes:
         nbytes = min(nbytes, self.source.size - self.at)
         if self.at + nbytes > self.end:
-            raise LimitError("an index longer than Limits.header_nbytes allows", rule="dynd.limit.header")
+            raise LimitError("index exceeds Limits.header_nbytes", rule="dynd.limit.header")
         self.at += nbytes
         return bytes(self.source.read(self.at - nbytes, nbytes))
 
 
 def inspect(archive: Archive) -> Iterator[FormatError]:
-    """What is wrong with the values that opening does not look at."""
+    """Checks the values that opening does not read; yields the errors."""
     for position in archive.index.layouts:
         try:
             from_tensor(archive.tensor_at(position))
@@ -291,7 +311,7 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     for position, attributes in archive.index.attributes.items():
         if attributes.keys() - {TYPE_ATTRIBUTE}:
             name = archive.index.names[position]
-            raise UnsupportedError("dynd has no attributes", rule="save.attributes", tensor=name)
+            raise UnsupportedError("dynd does not support attributes", rule="save.attributes", tensor=name)
     plain = _plain_rows(archive)
     types = _tensor_types(archive, plain)
     names = list(archive.index.names)
@@ -312,22 +332,20 @@ def _first_rows(archive: Archive) -> NDArray[np.int64]:
 
 
 def _plain_rows(archive: Archive) -> list[bool]:
-    """Which tensors are dense and at rest as they are serialized, so that many can be written at once."""
+    """Returns which tensors are dense and stored as they are serialized, so that many can be written at once."""
     index = archive.index
     slow = {*_SLOW_PATH, UNKNOWN}
     codes = index.dtypes[_first_rows(archive)].tolist()
-    return [
-        not archive.verifier is not None and code not in slow and i not in index.layouts for i, code in enumerate(codes)
-    ]
+    return [archive.verifier is None and code not in slow and i not in index.layouts for i, code in enumerate(codes)]
 
 
 def _runs(plain: list[bool]) -> list[int]:
-    """Where runs of plain tensors begin, and every other tensor; and the end."""
+    """Returns where runs of plain tensors begin, every other tensor, and the end."""
     return [i for i in range(len(plain)) if not (i and plain[i] and plain[i - 1])] + [len(plain)]
 
 
 def _tensor_types(archive: Archive, plain: list[bool]) -> list[Type]:
-    """The type of each tensor, of those of one kind the same object; one that a reader would refuse is refused."""
+    """Returns the type of each tensor (equal plain types share an object), refusing what readers refuse."""
     known: dict[tuple[int, tuple[int, ...]], Type] = {}
     index, shapes = archive.index, archive.index.shapes
     types = []
@@ -356,7 +374,7 @@ def _check_type(type: Type, name: str) -> None:
 
 
 def _table_head(archive: Archive, plain: list[bool], names: list[str], types: list[Type]) -> Iterator[Chunk]:
-    """The third form up to its values."""
+    """Writes the third form up to its values."""
     sizes = archive.index.nbytes[_first_rows(archive)].tolist()
     for i, fast in enumerate(plain):
         if not fast:
@@ -373,7 +391,7 @@ def _table_head(archive: Archive, plain: list[bool], names: list[str], types: li
 
 
 def _value_nbytes(tensor: Tensor) -> int:
-    """The number of canonical bytes of any tensor."""
+    """Returns the serialized size of any tensor."""
     nbytes = _fixed_nbytes(tensor.type)
     if nbytes is not None:
         return nbytes

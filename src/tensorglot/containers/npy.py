@@ -1,4 +1,4 @@
-"""NumPy's file of one array. It has no name: the tensor is called `data` when it is read.
+"""NumPy's .npy: one array without a name, which is read as the tensor `data`.
 
 `wire.npy` has the header and the documented form of types that NumPy does not know.
 Written in C order and little-endian, with the bytes that NumPy writes.
@@ -29,19 +29,31 @@ def read(source: Source, options: ReadOptions) -> Index:
     prefix = source.read_bytes(0, min(npy.PREFIX_NBYTES, source.size))
     begin = npy.header_nbytes(prefix, "npy")
     if begin > source.size:
-        raise TruncatedError(f"a header of {begin} bytes", rule="npy.header.length", offset=8)
+        raise TruncatedError(
+            f"file truncated: the header needs {begin} bytes, has {source.size}", rule="npy.header.length", offset=8
+        )
     raw = source.read_bytes(0, begin)
     header = npy.parse(raw, "npy", max_rank=options.limits.rank)
     if header.objects:
         raise UnsupportedError(
-            "an array of Python objects is a pickle, which is never loaded", rule="npy.objects", offset=0
+            "an array of Python objects is a pickle, which is never loaded (could execute code)",
+            rule="npy.objects",
+            offset=0,
         )
     if begin + header.nbytes > source.size:
-        raise TruncatedError(f"the array ends at byte {begin + header.nbytes}", rule="npy.data.end", offset=source.size)
+        raise TruncatedError(
+            f"file truncated: needs {begin + header.nbytes} bytes, has {source.size}",
+            rule="npy.data.end",
+            offset=source.size,
+        )
     if begin + header.nbytes < source.size:
-        raise FormatError("bytes behind the array", rule="npy.data.trailing", offset=begin + header.nbytes)
+        raise FormatError(
+            f"{source.size - begin - header.nbytes} trailing bytes after the array",
+            rule="npy.data.trailing",
+            offset=begin + header.nbytes,
+        )
     if options.strict and (header.dtype is None or raw != npy.build(header.dtype, header.shape)):
-        raise FormatError("not the header that a writer makes", rule="npy.strict.header", offset=0)
+        raise FormatError("the header is not canonical", rule="npy.strict.header", offset=0)
     builder = IndexBuilder(options.limits, "npy")
     builder.add_array(
         UNNAMED,
@@ -59,7 +71,9 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     index = archive.index
     dtype, shape = index.dtype(0), index.shape(0)
     if dtype is None or dtype.name not in DTYPES.values():
-        raise UnsupportedError(f"NumPy has no {index.dtype_name(0)}", rule="npy.write.dtype", tensor=index.names[0])
+        raise UnsupportedError(
+            f".npy does not support {index.dtype_name(0)}", rule="npy.write.dtype", tensor=index.names[0]
+        )
     yield npy.build(dtype.name, shape)
     if dtype.packed:
         yield from widened(archive.payload(0, index.names[0]), dtype, int(np.prod(shape, dtype=np.int64)))

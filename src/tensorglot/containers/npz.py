@@ -1,10 +1,9 @@
-"""NumPy's file of several arrays: a ZIP archive of `.npy` files, stored or deflated.
+"""NumPy's .npz: a ZIP archive of `.npy` files, stored or deflated.
 
-The name of a tensor is that of its member without the suffix. A member that is no
-array is refused. One of pickled objects is listed and noted, its checksum compared like
-any other, and never read. Written with no dates, in the
-order of names, with the arrays at multiples of 64 bytes, so the same tensors give the
-same bytes and can be mapped into memory.
+The name of a tensor is that of its member without the suffix. A member that is not an
+array is refused. An array of pickled objects is listed with a note and verified by its
+checksum, but never read. Written deterministically: no dates, sorted by name, arrays at
+multiples of 64 bytes, so that they can be memory-mapped.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ SUFFIX = ".npy"
 LEVEL = 6
 KEPT_NBYTES = 1 << 16
 OBJECTS = "object (pickled)"
-"""The element type of what is listed and never read."""
+"""dtype of arrays that are listed but never read."""
 
 
 class Deflated:
-    """A codec: the data of an array behind its header, in one deflate stream. Belongs to one member."""
+    """The codec of one member: an array after its header, in one deflate stream."""
 
     name = "deflate"
 
@@ -84,7 +83,7 @@ class Deflated:
 
 @dataclass(frozen=True, slots=True)
 class Pickled:
-    """A codec: an array of Python objects. Only its checksum is ever looked at."""
+    """The codec of an array of Python objects: only its checksum is ever read."""
 
     inner: Deflated | None
     nbytes: int
@@ -102,7 +101,7 @@ class Pickled:
         yield b""
 
 
-_PICKLE = "an array of Python objects is a pickle, which is never loaded"
+_PICKLE = "an array of Python objects is a pickle, which is never loaded (could execute code)"
 
 
 def _inflater(source: Source, begin: int, end: int, nbytes: int, tensor: str) -> Inflater:
@@ -125,7 +124,7 @@ def read(source: Source, options: ReadOptions) -> Index:
         name = member.name.removesuffix(SUFFIX)
         try:
             if name == member.name:
-                raise FormatError("a member that is no array", rule="npz.member")
+                raise FormatError(f"ZIP member is not an array: its name does not end in {SUFFIX}", rule="npz.member")
             if _read_member(source, window, member, name, builder, limits.rank):
                 notes.append(Note("npz.objects", f"'{escape(name)}': {_PICKLE}"))
         except TensorglotError as error:
@@ -145,20 +144,22 @@ def _read_member(
     builder: IndexBuilder,
     max_rank: int,
 ) -> bool:
-    """Adds a member to the index. True for one of pickled objects."""
+    """Adds a member to the index; returns whether it has pickled objects."""
     stored = member.method == ziparchive.STORED
     if stored:
         prefix = window(member.begin, min(npy.PREFIX_NBYTES, member.nbytes))
     else:
         inflater = _inflater(source, member.begin, member.end, member.nbytes, name)
-        prefix = _inflated(inflater, min(npy.PREFIX_NBYTES, member.nbytes))
+        prefix = _read(inflater, min(npy.PREFIX_NBYTES, member.nbytes))
     header_nbytes = npy.header_nbytes(prefix, "npz")
     if header_nbytes > member.nbytes:
-        raise TruncatedError(f"a header of {header_nbytes} bytes", rule="npz.header.length")
+        raise TruncatedError(
+            f"member truncated: the header needs {header_nbytes} bytes, has {member.nbytes}", rule="npz.header.length"
+        )
     if stored:
         raw = window(member.begin, header_nbytes)
     else:
-        raw = prefix[:header_nbytes] + _inflated(inflater, max(0, header_nbytes - len(prefix)))
+        raw = prefix[:header_nbytes] + _read(inflater, max(0, header_nbytes - len(prefix)))
     header = npy.parse(raw, "npz", max_rank=max_rank)
     span = (member.begin + header_nbytes, member.end) if stored else (member.begin, member.end)
     codec = None if stored else Deflated(header_nbytes, member.nbytes)
@@ -180,7 +181,7 @@ def _read_member(
         )
         return True
     if header.nbytes != nbytes:
-        raise FormatError(f"{nbytes} bytes for an array of {header.nbytes}", rule="npz.data.size")
+        raise FormatError(f"dtype and shape need {header.nbytes} bytes, the member has {nbytes}", rule="npz.data.size")
     builder.add_array(
         name,
         header.descr if header.dtype is None else BY_NAME[header.dtype],
@@ -195,27 +196,27 @@ def _read_member(
     return False
 
 
-def _inflated(inflater: Inflater, nbytes: int) -> bytes:
+def _read(inflater: Inflater, nbytes: int) -> bytes:
     out = bytearray(nbytes)
     inflater.read_into(memoryview(out))
     return bytes(out)
 
 
 def _check_canonical(source: Source, index: Index) -> None:
-    """One byte string for a value: the file is the one that we would write, stored."""
+    """Checks that the file is byte for byte what would be written, stored."""
     position = 0
     if index.unknown_dtypes:
-        raise FormatError("elements of a type that a writer has not", rule="npz.strict", offset=0)
+        raise FormatError("a dtype that .npz cannot be written with", rule="npz.strict", offset=0)
     for chunk in write(Archive(index, source), WriteOptions("1")):
         if isinstance(chunk, Span) and chunk.source is source and chunk.begin == position:
             position = chunk.end
             continue
         ours = bytes(chunk.read(0, chunk.nbytes) if isinstance(chunk, Span) else as_bytes(chunk))
         if position + len(ours) > source.size or source.read_bytes(position, len(ours)) != ours:
-            raise FormatError("not the bytes that a writer makes", rule="npz.strict", offset=position)
+            raise FormatError("not the canonical bytes", rule="npz.strict", offset=position)
         position += len(ours)
     if position != source.size:
-        raise FormatError("not the bytes that a writer makes", rule="npz.strict", offset=position)
+        raise FormatError("not the canonical bytes", rule="npz.strict", offset=position)
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
@@ -225,7 +226,7 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     else:
         level = LEVEL if options.level is None else options.level
         if not 0 <= level <= 9:
-            raise InputError(f"a level of deflate is 0 to 9, not {level}", rule="npz.write.level")
+            raise InputError(f"deflate level must be 0 to 9, not {level}", rule="npz.write.level")
     order = sorted(range(len(index.names)), key=index.names.__getitem__)
     for row in order:
         _check_writable(index, row)
@@ -235,22 +236,22 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
         header = npy.build(dtype.name, index.shape(row))
         name = index.names[row] + SUFFIX
         if level is None:
-            yield from _stored(archive, row, name, header, writer)
+            yield from _store(archive, row, name, header, writer)
         else:
-            yield from _deflated(archive, row, name, header, writer, level)
+            yield from _deflate(archive, row, name, header, writer, level)
     yield writer.finish()
 
 
 def _check_writable(index: Index, row: int) -> None:
     dtype, name = index.dtype(row), index.names[row]
     if dtype is None or dtype.name not in DTYPES.values():
-        raise UnsupportedError(f"NumPy has no {index.dtype_name(row)}", rule="npz.write.dtype", tensor=name)
+        raise UnsupportedError(f".npz does not support {index.dtype_name(row)}", rule="npz.write.dtype", tensor=name)
     if not ziparchive.is_safe(name + SUFFIX) or len(name.encode()) > 60_000:
-        raise UnsupportedError("a name that is a path, or too long for ZIP", rule="npz.write.name", tensor=name)
+        raise UnsupportedError("unsafe path, or name too long for ZIP", rule="npz.write.name", tensor=name)
 
 
 def _data(archive: Archive, row: int) -> Iterator[Chunk]:
-    """The bytes of an array as they are stored."""
+    """Yields the stored bytes of an array."""
     index = archive.index
     dtype = cast("DType", index.dtype(row))
     payload = archive.payload(row, index.names[row])
@@ -259,8 +260,8 @@ def _data(archive: Archive, row: int) -> Iterator[Chunk]:
     return archive.chunks(np.array([row])) if row in index.big_endian else payload.chunks()
 
 
-def _stored(archive: Archive, row: int, name: str, header: bytes, writer: ziparchive.Writer) -> Iterator[Chunk]:
-    """The checksum stands before the data, so the data is looked at twice; a little is kept meanwhile."""
+def _store(archive: Archive, row: int, name: str, header: bytes, writer: ziparchive.Writer) -> Iterator[Chunk]:
+    """Writes a stored member. Its checksum precedes the data, so the data is read twice unless it is small."""
     crc32, nbytes = zlib.crc32(header), len(header)
     small = int(archive.index.nbytes[row]) <= KEPT_NBYTES
     kept: list[Chunk] = []
@@ -275,7 +276,7 @@ def _stored(archive: Archive, row: int, name: str, header: bytes, writer: ziparc
     yield writer.end(crc32, nbytes, nbytes)
 
 
-def _deflated(
+def _deflate(
     archive: Archive, row: int, name: str, header: bytes, writer: ziparchive.Writer, level: int
 ) -> Iterator[Chunk]:
     crc32 = nbytes = stored = 0

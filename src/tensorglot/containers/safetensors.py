@@ -1,7 +1,7 @@
 """safetensors: a length, a JSON header, the tensors back to back.
 
 The header is an object of tensors, with an optional object of strings called
-`__metadata__`. The data is covered exactly: no holes, no overlaps, nothing behind it.
+`__metadata__`. Tensors fill the data exactly: no holes, no overlaps, no trailing bytes.
 A writer orders tensors by dtype, descending in the order of DTYPES, then by name, so
 that every tensor is aligned; a reader accepts any order unless it is strict. The bytes
 written are those of the `safetensors` package, with metadata keys sorted.
@@ -55,7 +55,7 @@ DTYPES: dict[str, str] = {
     "I64": "int64",
     "U64": "uint64",
 }
-"""In the order that a writer sorts by, descending."""
+"""Tensors are written in descending order of this table."""
 
 METADATA = "__metadata__"
 
@@ -68,11 +68,11 @@ _THEIR_NAME: tuple[str, ...] = tuple(DTYPES)
 
 _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
     kernel.HEADER_END: (TruncatedError, "header.end", "the header ends inside a value"),
-    kernel.SYNTAX: (FormatError, "json.syntax", "not the JSON of a safetensors header"),
+    kernel.SYNTAX: (FormatError, "json.syntax", "invalid JSON, or not a safetensors header"),
     kernel.NUMBER: (FormatError, "json.number", "not an integer from 0 to 2**63 - 1"),
-    kernel.CONTROL: (FormatError, "json.control", "a control character in a string"),
+    kernel.CONTROL: (FormatError, "json.control", "unescaped control character in a string"),
     kernel.ESCAPE: (FormatError, "json.escape", "invalid JSON escape"),
-    kernel.SURROGATE: (FormatError, "json.surrogate", "an unpaired surrogate"),
+    kernel.SURROGATE: (FormatError, "json.surrogate", "unpaired surrogate in a string"),
     kernel.UTF8: (FormatError, "json.utf8", "invalid UTF-8 in a string"),
     kernel.FIELD: (FormatError, "field.name", "unknown field (known: dtype, shape, data_offsets)"),
     kernel.FIELD_TWICE: (FormatError, "field.duplicate", "duplicate field"),
@@ -83,7 +83,7 @@ _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
     kernel.METADATA: (FormatError, "metadata.text", "__metadata__ is not an object of strings"),
     kernel.METADATA_TWICE: (FormatError, "metadata.duplicate", "duplicate __metadata__"),
     kernel.KEY_TWICE: (FormatError, "metadata.duplicate", "duplicate metadata key"),
-    kernel.PADDING: (FormatError, "padding.byte", "bytes other than spaces behind the JSON object"),
+    kernel.PADDING: (FormatError, "padding.byte", "bytes other than spaces after the JSON object"),
     kernel.LIMIT_TENSORS: (LimitError, "limit.tensors", "more tensors than Limits.tensors allows"),
     kernel.LIMIT_RANK: (LimitError, "limit.rank", "more dimensions than Limits.rank allows"),
     kernel.LIMIT_NAME: (LimitError, "limit.name", "a name longer than Limits.name_nbytes allows"),
@@ -132,7 +132,7 @@ def _header(source: Source, options: ReadOptions) -> bytes:
 
 
 def _check_covered(index: Index, data: int, size: int) -> None:
-    """Sorted by where they begin, each tensor begins where the one before it ends, and the last ends the file."""
+    """Checks that tensors are contiguous and the last one ends the file."""
     order = np.lexsort((index.ends, index.begins))
     begins, ends = index.begins[order], index.ends[order]
     before = np.empty_like(ends)
@@ -152,14 +152,16 @@ def _check_covered(index: Index, data: int, size: int) -> None:
 
 
 def _check_canonical(header: bytes, index: Index) -> None:
-    """One byte string for a value: the header is the one that we would write, in the writer's order."""
+    """Checks that the header is byte for byte the one that would be written."""
     order, codes = _order(index)
     ours = _encode(index, order, codes)
     if header != ours:
         both = zip(header, ours, strict=False)
         differs = next((i for i, (one, two) in enumerate(both) if one != two), min(len(header), len(ours)))
         raise FormatError(
-            "the header is not in the writer's order and form", rule="safetensors.strict.header", offset=8 + differs
+            "the header is not canonical (order of tensors, keys or spacing)",
+            rule="safetensors.strict.header",
+            offset=8 + differs,
         )
 
 
@@ -175,7 +177,7 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
 
 
 def _order(index: Index) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
-    """Rows in the writer's order; the code of each row's dtype, -1 where there is none."""
+    """Returns rows in the order of writing, and the dtype code of each row, -1 if unsupported."""
     codes = _THEIR_CODE[index.dtypes]
     return writer_order(codes, index.names), codes
 
@@ -198,14 +200,14 @@ def _check_writable(index: Index, codes: NDArray[np.int16]) -> None:
         if math.prod(index.shape(row)) * int(bits[row]) % 8:
             kind = DTYPES[_THEIR_NAME[codes[row]]]
             raise UnsupportedError(
-                f"elements of {kind} that do not fill the last byte",
+                f"safetensors needs whole bytes: the elements of {kind} do not fill the last byte",
                 rule="safetensors.write.packed",
                 tensor=index.names[row],
             )
 
 
 def _encode(index: Index, order: NDArray[np.int64], codes: NDArray[np.int16]) -> bytearray:
-    """The header, padded."""
+    """Encodes the header with its padding."""
     quote = encode_basestring
     metadata = b""
     if index.metadata is not None:

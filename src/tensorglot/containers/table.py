@@ -40,7 +40,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a caller may say about reading. A version of None stands for any."""
+    """Options for reading. A version of None means any."""
 
     version: str | None = None
     strict: bool = False
@@ -53,7 +53,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class PerTensor:
-    """A choice for every tensor of a file, and for some of them another one."""
+    """A choice for all tensors of a file, with exceptions by name."""
 
     default: str | None = None
     exceptions: Mapping[str, str | None] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class PerTensor:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a caller may say about writing."""
+    """Options for writing."""
 
     version: str
     compression: PerTensor = PerTensor()
@@ -98,7 +98,7 @@ class Container:
     """Whether a version can hold elements of a type that we do not know, under the name that a file gives it."""
     tensors_max: int = TENSORS_MAX
     header_nbytes_max: int = HEADER_NBYTES_MAX
-    """So many a reader takes by default."""
+    """Default limits for reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Format:
 
     @property
     def most_tensors(self) -> int:
-        """So many a reader takes by default."""
+        """Default limit on the number of tensors when reading."""
         return DEFAULT.tensors_or(self.container.tensors_max)
 
     def write(self, archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
@@ -313,9 +313,11 @@ def named(text: str) -> tuple[Format, str | None]:
     name, _, version = text.partition("@")
     spec = _BY_NAME.get(name)
     if spec is None:
-        raise InputError(f"no format '{name}'; there are {', '.join(_BY_NAME)}", rule="format.name")
+        raise InputError(f"unknown format '{name}' (known: {', '.join(_BY_NAME)})", rule="format.name")
     if version and version not in spec.versions:
-        raise InputError(f"{name} has the versions {', '.join(spec.versions)}, not '{version}'", rule="format.version")
+        raise InputError(
+            f"unknown version '{version}' of {name} (known: {', '.join(spec.versions)})", rule="format.version"
+        )
     return spec, version or None
 
 
@@ -331,7 +333,9 @@ def for_target(target: object, format: str | None) -> tuple[Format, str]:
             if read is not None:
                 raise InputError(f"{read} can be read, not written", rule="format.write")
             known = ", ".join(s for spec in TABLE if spec.writes for s in spec.suffixes)
-            raise InputError(f"no format for the suffix '{suffix}' ({known}); name one", rule="format.suffix")
+            raise InputError(
+                f"no format for the suffix '{suffix}' (known: {known}); pass format=", rule="format.suffix"
+            )
         spec, version = found[0], None
     chosen = version or (spec.writes[0] if spec.writes else "")
     if chosen not in spec.writes:
@@ -343,7 +347,9 @@ def check_header(nbytes: int, format: str) -> None:
     """Refuses to write a header, index or manifest that a reader would refuse by default."""
     most = DEFAULT.header_or(_BY_NAME[format].container.header_nbytes_max)
     if nbytes > most:
-        raise UnsupportedError(f"a header of {nbytes} bytes; a reader takes {most}", rule=f"{format}.write.header")
+        raise UnsupportedError(
+            f"header of {nbytes} bytes exceeds the default limit of readers ({most})", rule=f"{format}.write.header"
+        )
 
 
 def detect(source: Source, path: str | None) -> Format:
@@ -361,4 +367,4 @@ def detect(source: Source, path: str | None) -> Format:
     if len(head) >= 5 and 5 <= int.from_bytes(head[:4], "little") <= source.size and head[4] in range(0x14):
         return _BY_NAME["bson"]
     known = ", ".join(spec.name for spec in TABLE)
-    raise FormatError(f"not a file of any format known here ({known})", rule="format.unknown", offset=0)
+    raise FormatError(f"unknown file format (known: {known})", rule="format.unknown", offset=0)

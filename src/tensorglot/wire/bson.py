@@ -1,8 +1,8 @@
-"""BSON as columns: many documents stepped through at once, one field or all vectors found.
+"""Scans many BSON documents for one field or for all vectors, with columns as the result.
 
-A value is stepped over by its length; what is skipped is neither built nor looked
-into. `bson_value` builds values, `bson_vector` knows what a vector's payload is. Knows
-no tensor and no file.
+Other values are skipped by their length, without decoding or checking their contents.
+`bson_value` decodes values, `bson_vector` the payload of a vector. Knows no tensor and
+no file.
 """
 
 from __future__ import annotations
@@ -44,84 +44,67 @@ __all__ = [
 ]
 
 DEPTH: Final = 100
-"""Levels of nesting, as many as MongoDB itself allows."""
+"""Nesting limit of MongoDB."""
 DOCUMENT_MAX_NBYTES: Final = (16 << 20) + (16 << 10)
-"""The largest document in a dump: what MongoDB lets users store, and its own envelope."""
+"""The largest document in a dump: MongoDB's limit for users plus its internal overhead."""
 PIECE_NBYTES: Final = 8 << 20
 _ROOM_NBYTES = 64
 ROOM_ROWS = 1 << 16
 _PATHS_NBYTES = 1 << 20
-"""Paths of so many bytes are allowed in any run of documents."""
+"""Paths of this many bytes are allowed however small the documents are."""
 _VECTOR_NBYTES = 7
-"""The least that a vector takes: kind, zero byte of its key, length, subtype."""
+"""The smallest vector element: type, NUL of an empty key, length, subtype."""
 DOUBLE, DOCUMENT, ARRAY, BINARY, NULL = 0x01, 0x03, 0x04, 0x05, 0x0A
 VECTOR_SUBTYPE = 9
 
 _KINDS = {
-    0x01: "double",
-    0x02: "string",
-    0x03: "document",
-    0x04: "array",
-    0x05: "binary",
-    0x06: "undefined",
-    0x07: "ObjectId",
-    0x08: "bool",
-    0x09: "date",
-    0x0A: "null",
-    0x0B: "regular expression",
-    0x0C: "DBPointer",
-    0x0D: "JavaScript code",
-    0x0E: "symbol",
-    0x0F: "JavaScript code with scope",
-    0x10: "int32",
-    0x11: "timestamp",
-    0x12: "int64",
-    0x13: "decimal128",
-    0x7F: "maxKey",
-    0xFF: "minKey",
-}
+    0x01: "double", 0x02: "string", 0x03: "document", 0x04: "array", 0x05: "binary", 0x06: "undefined",
+    0x07: "ObjectId", 0x08: "bool", 0x09: "date", 0x0A: "null", 0x0B: "regular expression", 0x0C: "DBPointer",
+    0x0D: "JavaScript code", 0x0E: "symbol", 0x0F: "JavaScript code with scope", 0x10: "int32", 0x11: "timestamp",
+    0x12: "int64", 0x13: "decimal128", 0x7F: "maxKey", 0xFF: "minKey",
+}  # fmt: skip
 
 _RULES: dict[int, tuple[type[FormatError], str, str]] = {
-    walk.PAST_END: (TruncatedError, "bson.length", "a value goes past the end of what holds it"),
-    walk.TOO_SMALL: (FormatError, "bson.length", "a length is negative or too small"),
-    walk.NO_NUL: (FormatError, "bson.nul", "a closing zero byte is missing"),
-    walk.KIND: (FormatError, "bson.kind", "an element of unknown kind"),
-    walk.BOOL: (FormatError, "bson.bool", "a bool that is neither 0 nor 1"),
-    walk.INNER: (FormatError, "bson.binary.inner", "the inner length of a binary of subtype 2 is wrong"),
-    walk.DUPLICATE: (FormatError, "bson.key.duplicate", "a key occurs twice in one document"),
+    walk.PAST_END: (TruncatedError, "bson.length", "truncated: a value extends past the end of its document"),
+    walk.TOO_SMALL: (FormatError, "bson.length", "the length of a value is negative or too small"),
+    walk.NO_NUL: (FormatError, "bson.nul", "missing NUL terminator"),
+    walk.KIND: (FormatError, "bson.kind", "unknown BSON element type"),
+    walk.BOOL: (FormatError, "bson.bool", "a bool must be 0 or 1"),
+    walk.INNER: (
+        FormatError,
+        "bson.binary.inner",
+        "the inner length of a binary of subtype 2 does not match its outer length",
+    ),
+    walk.DUPLICATE: (FormatError, "bson.key.duplicate", "duplicate key in a document"),
     walk.DEPTH: (LimitError, "bson.depth", f"documents nest more than {DEPTH} levels deep"),
     walk.NOT_NUMBER: (FormatError, "bson.array.number", "an element of the array is not a number"),
-    walk.PATHS: (
-        LimitError,
-        "bson.limit.paths",
-        "the paths of nested vectors take far more bytes than the documents; Limits(path_ratio=…) allows more",
-    ),
+    walk.PATHS: (LimitError, "bson.limit.paths", "paths of nested vectors exceed Limits.path_ratio; pass a larger one"),
 }
 
 
 def refusal(rule: int, offset: int) -> FormatError:
-    """The error for a rule of the kernel."""
+    """Returns the error for a fault code of the kernel."""
     error, name, message = _RULES[rule]
     return error(message, rule=name, offset=offset)
 
 
 def kind_name(kind: int) -> str:
-    """What a kind of element is called; 0 stands for an absent one."""
+    """Returns the name of a BSON type; 0 means that the field is absent."""
     return _KINDS.get(kind, "nothing")
 
 
 def view(data: Any) -> memoryview:
-    """Any contiguous buffer as bytes."""
+    """Casts any contiguous buffer to bytes."""
     try:
         return memoryview(data).cast("B")
     except TypeError as error:
-        raise InputError(f"expected bytes of BSON, got {type(data).__name__}", rule="bson.input") from error
+        raise InputError(f"expected BSON bytes, got {type(data).__name__}", rule="bson.input") from error
 
 
 def key_bytes(key: str) -> bytes:
-    """One key with its zero byte."""
+    """Encodes one key with its NUL."""
     if "\0" in key:
-        raise InputError(f"the key '{escape(key)}' contains a zero byte", rule="bson.key")
+        raise InputError(f"the key '{escape(key)}' contains a NUL", rule="bson.key")
     try:
         return key.encode() + b"\0"
     except UnicodeEncodeError as error:
@@ -129,7 +112,7 @@ def key_bytes(key: str) -> bytes:
 
 
 def path_bytes(path: str) -> list[bytes]:
-    """The keys of a dotted path, from the outside in, each with its zero byte."""
+    """Splits a dotted path into keys, outermost first, each with its NUL."""
     if not isinstance(path, str):
         raise InputError(f"the path of a field must be a string, not {type(path).__name__}", rule="bson.path")
     names = path.split(".")
@@ -139,16 +122,16 @@ def path_bytes(path: str) -> list[bytes]:
 
 
 def path_texts(paths: Iterable[bytes]) -> list[str]:
-    """Keys with zero bytes, as the walk has them, in dotted form."""
+    """Decodes paths of NUL-terminated keys to dotted form."""
     try:
         return [path[:-1].decode().replace("\0", ".") for path in paths]
     except UnicodeDecodeError as error:
-        raise FormatError("a key is not UTF-8", rule="bson.utf8") from error
+        raise FormatError("invalid UTF-8 in a key", rule="bson.utf8") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One field over many documents: the kind of its value, 0 where it is absent, and where the value is."""
+    """One field in many documents: the type of its value (0 if absent) and its span."""
 
     kinds: NDArray[np.uint8]
     begins: NDArray[np.int64]
@@ -157,25 +140,25 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """Every vector of many documents, a row each, in the order of the data."""
+    """All vectors of many documents, a row each, in file order."""
 
     paths: tuple[bytes, ...]
     documents: NDArray[np.int64]
-    """The number of the row's document."""
+    """Document number of each row."""
     fields: NDArray[np.int64]
-    """The row's position in `paths`."""
+    """Index into `paths` of each row."""
     begins: NDArray[np.int64]
-    """Where its payload is."""
+    """Where the payload begins."""
     ends: NDArray[np.int64]
     count: int
-    """How many documents there are."""
+    """Number of documents."""
 
 
 def pieces(read_into: Callable[[memoryview], int], nbytes: int = PIECE_NBYTES) -> Iterator[tuple[int, memoryview]]:
-    """Whole documents from a stream, and where they begin in it, in pieces of up to `nbytes`.
+    """Yields complete documents of a stream in pieces of up to `nbytes`, with their offsets.
 
-    `read_into` fills its argument from the front and returns how many bytes it filled,
-    fewer than all only at the end. A piece is good until the next one is asked for.
+    `read_into` fills its argument from the front and returns the number of bytes filled,
+    fewer than all only at the end. A piece is valid until the next one is requested.
     """
     room = bytearray(max(nbytes, _ROOM_NBYTES))
     rest, start = bytearray(), 0
@@ -193,7 +176,7 @@ def pieces(read_into: Callable[[memoryview], int], nbytes: int = PIECE_NBYTES) -
         needed = int.from_bytes(rest[:4], "little") if len(rest) >= 4 else 0
         if needed > DOCUMENT_MAX_NBYTES:
             raise LimitError(
-                f"a document of {needed} bytes; MongoDB allows {DOCUMENT_MAX_NBYTES}",
+                f"document of {needed} bytes exceeds MongoDB's limit of {DOCUMENT_MAX_NBYTES}",
                 rule="bson.document.size",
                 offset=start,
             )
@@ -202,9 +185,9 @@ def pieces(read_into: Callable[[memoryview], int], nbytes: int = PIECE_NBYTES) -
 
 
 def find(data: memoryview, names: Sequence[bytes], start: int = 0) -> Column:
-    """The field at a path, as `path_bytes` has it, in each of the documents that fill `data`.
+    """Finds the field at a path (from `path_bytes`) in each of the documents that fill `data`.
 
-    Errors count bytes from where the source of the data starts, `start` bytes before it.
+    `start` is the offset of `data` in its source, for errors.
     """
     starts = np.cumsum([0, *map(len, names[:-1])], dtype=np.int64)
     rule, at, count = walk.count(data, 0, len(data))
@@ -219,9 +202,9 @@ def find(data: memoryview, names: Sequence[bytes], start: int = 0) -> Column:
 
 
 def find_vectors(data: memoryview, limits: Limits = DEFAULT, start: int = 0) -> Vectors:
-    """Every vector, at any depth, in the documents that fill `data`. Limits are charged as vectors are found.
+    """Finds all vectors, at any depth, in the documents that fill `data`. Limits apply while scanning.
 
-    `start` is that of `find`.
+    `start` is the offset of `data` in its source, for errors.
     """
     closings, names, values = np.empty((3, DEPTH), np.int64)
     paths: dict[bytes, int] = {}
@@ -246,13 +229,13 @@ def find_vectors(data: memoryview, limits: Limits = DEFAULT, start: int = 0) -> 
 
 
 def check_fields(count: int, limits: Limits) -> None:
-    """Refuses more vector fields than a file may have tensors."""
+    """Checks the number of vector fields against the limit on tensors."""
     if count > limits.tensors_or():
-        raise LimitError(f"{count} vector fields, more than Limits.tensors allows", rule="bson.limit.tensors")
+        raise LimitError(f"{count} vector fields exceed Limits.tensors", rule="bson.limit.tensors")
 
 
 def numbers(data: memoryview, begin: int, end: int) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
-    """The array of numbers whose value is at `begin` to `end`, without an object for each, and their kinds."""
+    """Decodes the array of numbers at `begin` to `end`; returns the numbers and their BSON types."""
     room = max(0, end - begin - 5) // 6  # an int32 with an empty key takes six bytes
     kinds, raw = np.empty(room, np.uint8), np.empty(8 * room, np.uint8)
     rule, at, count = walk.numbers(data, begin, end, kinds, raw)

@@ -1,8 +1,8 @@
-"""Which vector fields many documents have, and whether each could be one matrix.
+"""Finds the vector fields of many documents, and whether each can be read as one matrix.
 
-One pass over pieces of whole documents, columns out: all rules are checked by vector
-operations, so that many small fields cost little more than few. What is wrong with a
-field is said, not raised: the other fields of the file are still good.
+One pass over pieces of complete documents. The rules are checked on columns, so many
+small fields cost little more than a few large ones. A problem of one field is reported,
+not raised: the other fields can still be read.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ class Fields:
     names: list[str]
     """Dotted paths, in the order of their first appearance."""
     heads: list[Row | str]
-    """What the vectors of a field can be: a kind of row, or what is wrong with it."""
+    """Distinct kinds of vectors: the row, or the error message if it is invalid."""
     head: NDArray[np.int64]
-    """What those of each field are, by position in `heads`; those of the first, where they are not alike."""
+    """For each field the index into `heads` of its first vector."""
     begins: NDArray[np.int64]
-    """Where the payloads are, those of a field together."""
+    """Offsets of the payloads, grouped by field."""
     offsets: NDArray[np.int64]
     """Field i has begins[offsets[i]:offsets[i + 1]]."""
     troubles: Mapping[int, str]
-    """Why the vectors of a field are not the rows of one matrix, for each such field."""
+    """Why a field cannot be one matrix, for each such field."""
 
     def begins_of(self, field: int) -> NDArray[np.int64]:
         return self.begins[self.offsets[field] : self.offsets[field + 1]]
 
     def row_of(self, field: int) -> Row | None:
-        """What the vectors of a field are, or at least the first; None where even that is not valid."""
+        """Returns the row of the first vector of a field; None if it is invalid."""
         row = self.heads[int(self.head[field])]
         return None if isinstance(row, str) else row
 
 
 _PATH, _DOCUMENT, _BEGIN, _HEAD, _LAST = range(5)
-"""The columns of a scan. A head is a payload's size, dtype byte and padding byte in one number."""
+"""Columns of a scan. HEAD combines the size, dtype byte and padding byte of a payload in one number."""
 
 
 def scan(pieces: Iterable[tuple[int, memoryview]], limits: Limits = DEFAULT) -> Fields:
-    """The vector fields of the documents in `pieces`, each given with where it begins."""
+    """Finds the vector fields of the documents in `pieces`, each given with its offset."""
     paths: dict[bytes, int] = {}
     blocks: list[NDArray[np.int64]] = [np.empty((5, 0), np.int64)]
     documents = 0
@@ -74,10 +74,10 @@ def scan(pieces: Iterable[tuple[int, memoryview]], limits: Limits = DEFAULT) -> 
             block[_LAST] = raw[found.ends - 1]
             blocks.append(block)
         documents += found.count
-    return _fields(list(paths), np.concatenate(blocks, axis=1), documents)
+    return _group(list(paths), np.concatenate(blocks, axis=1), documents)
 
 
-def _fields(paths: list[bytes], columns: NDArray[np.int64], documents: int) -> Fields:
+def _group(paths: list[bytes], columns: NDArray[np.int64], documents: int) -> Fields:
     columns = columns[:, np.argsort(columns[_PATH], kind="stable")]
     path, document, begins, keys, lasts = columns
     twice = np.flatnonzero((path[1:] == path[:-1]) & (document[1:] == document[:-1]))
@@ -85,7 +85,9 @@ def _fields(paths: list[bytes], columns: NDArray[np.int64], documents: int) -> F
         raise refusal(walk.DUPLICATE, int(begins[twice[0] + 1]))
     names = path_texts(paths)
     if len(set(names)) < len(names):
-        raise FormatError("two fields have the same dotted name", rule="bson.key.duplicate")
+        raise FormatError(
+            "two vector fields have the same dotted path (a key contains a dot)", rule="bson.key.duplicate"
+        )
     counts = np.bincount(path, minlength=len(paths))
     offsets = np.concatenate(([0], np.cumsum(counts)))
     distinct, head = np.unique(keys[offsets[:-1]], return_inverse=True)
@@ -93,28 +95,28 @@ def _fields(paths: list[bytes], columns: NDArray[np.int64], documents: int) -> F
     bits_set = lasts & ((1 << np.minimum(keys & 0xFF, 7)) - 1) != 0
     troubles = dict.fromkeys(np.unique(path[bits_set]).tolist(), "ignored bits of a vector are not zero")
     few = np.flatnonzero(counts < documents)
-    troubles |= _told(few, counts[few], lambda n: f"{n} of {documents} documents have a vector here")
+    troubles |= _explain(few, counts[few], lambda n: f"{n} of {documents} documents have a vector here")
     differing = np.flatnonzero(keys != np.repeat(keys[offsets[:-1]], counts))
     unlike, at = np.unique(path[differing], return_index=True)
     others, which = np.unique(keys[differing[at]], return_inverse=True)
-    troubles |= _told(
+    troubles |= _explain(
         unlike,
         head[unlike] * len(others) + which,
-        lambda pair: f"vectors disagree: {heads[pair // len(others)]}, then {_row(int(others[pair % len(others)]))}",
+        lambda pair: f"vectors differ: {heads[pair // len(others)]}, then {_row(int(others[pair % len(others)]))}",
     )
     wrong = np.flatnonzero(np.array([isinstance(row, str) for row in heads], np.bool_)[head])
-    troubles |= _told(wrong, head[wrong], lambda which: str(heads[which]))
+    troubles |= _explain(wrong, head[wrong], lambda which: str(heads[which]))
     return Fields(documents, names, heads, head, begins, offsets, troubles)
 
 
-def _told(fields: NDArray[np.int64], causes: NDArray[np.int64], text: Callable[[int], str]) -> dict[int, str]:
-    """What is wrong with each of these fields; the same cause has the same text."""
+def _explain(fields: NDArray[np.int64], causes: NDArray[np.int64], text: Callable[[int], str]) -> dict[int, str]:
+    """Maps fields to messages; the message of each distinct cause is built once."""
     texts = {cause: text(cause) for cause in np.unique(causes).tolist()}
     return dict(zip(fields.tolist(), map(texts.__getitem__, causes.tolist()), strict=True))
 
 
 def _row(head: int) -> Row | str:
-    """What vectors with this head are, or what is wrong with them."""
+    """Returns the row that a head describes, or the error message."""
     try:
         return row_of_head(head >> 16, head >> 8 & 0xFF, head & 0xFF)
     except FormatError as error:

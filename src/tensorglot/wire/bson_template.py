@@ -1,7 +1,7 @@
-"""Documents that differ only in some slots of fixed size: one template, woven with columns of data.
+"""Encodes documents that differ only in slots of fixed size, from one template and columns of data.
 
-A template is a list of constant bytes and slots. Weaving fills memory once for all
-documents, each slot from its own column.
+A template is a list of constant bytes and slots. Memory for all documents is allocated
+once, and each slot is filled from its own column.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ __all__ = ["STORED_MAX_NBYTES", "Slot", "Template", "Tree", "add_vector", "strid
 STORED_MAX_NBYTES = 16 << 20
 """The largest document that MongoDB stores."""
 _BLOCK_NBYTES = 512 << 10
-"""Documents are woven in blocks that stay in the cache until all their slots are filled."""
+"""Documents are filled in blocks that stay in the CPU cache until all their slots are filled."""
 _BLOCKS = 8
-"""So many blocks are one piece of work for a thread."""
+"""Blocks per task of a thread."""
 _LARGE_NBYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A value of its own in every document."""
+    """A value that differs between documents."""
 
     name: str
     kind: int
     before: bytes
-    """The constant beginning of the value."""
+    """Constant first bytes of the value."""
     nbytes: int
-    """Of what follows it."""
+    """Size of the rest."""
 
 
 Tree: TypeAlias = dict[bytes, Union[Slot, "Tree"]]
-"""A document by its keys, each with its zero byte."""
+"""A document by its keys, each with its NUL."""
 Template: TypeAlias = list[bytes | Slot]
 
 
 def add_vector(tree: Tree, path: str, row: Row) -> None:
-    """Puts a slot for vectors at a dotted path."""
+    """Adds a slot for vectors at a dotted path."""
     *outer, last = path_bytes(path)
     for name in outer:
         inner = tree.setdefault(name, {})
@@ -58,17 +58,17 @@ def add_vector(tree: Tree, path: str, row: Row) -> None:
             )
         tree = inner
     if last in tree:
-        raise UnsupportedError(f"'{escape(path)}' cannot be a vector and also contain others", rule="bson.path")
+        raise UnsupportedError(f"'{escape(path)}' cannot be both a vector and a document with fields", rule="bson.path")
     before = _int32(HEAD_NBYTES + row.nbytes) + bytes((VECTOR_SUBTYPE,)) + row.head
     tree[last] = Slot(path, BINARY, before, row.nbytes)
 
 
 def template(tree: Tree) -> Template:
-    """The parts of the document, no two constants next to each other."""
+    """Flattens the tree to parts, joining adjacent constants."""
     parts, nbytes = _document(tree)
     if nbytes > STORED_MAX_NBYTES:
         raise UnsupportedError(
-            f"a document of {nbytes} bytes; MongoDB stores at most {STORED_MAX_NBYTES}", rule="bson.document.size"
+            f"document of {nbytes} bytes exceeds MongoDB's limit of {STORED_MAX_NBYTES}", rule="bson.document.size"
         )
     joined: Template = []
     for part in parts:
@@ -98,12 +98,12 @@ def _int32(number: int) -> bytes:
 
 
 def stride(parts: Template) -> int:
-    """Bytes of each document."""
+    """Size of each document."""
     return sum(part.nbytes if isinstance(part, Slot) else len(part) for part in parts)
 
 
 def weave(count: int, parts: Template, columns: Mapping[str, memoryview | bytes]) -> bytes:
-    """`count` documents, their slots filled from the columns of the same names."""
+    """Encodes `count` documents, filling slots from the columns of the same names."""
     nbytes = stride(parts)
     if any(isinstance(part, Slot) and len(columns[part.name]) != count * part.nbytes for part in parts):
         raise InputError("a column needs one row for each document", rule="bson.weave")
@@ -137,7 +137,7 @@ def _weave_block(
 
 
 def _use_huge_pages(target: bytes | bytearray) -> None:
-    """Asks for them where the memory is large: faulting it in by small pages costs more than filling it."""
+    """Requests huge pages for large memory: page faults on small pages cost more than filling it."""
     if len(target) < _LARGE_NBYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return
     import ctypes

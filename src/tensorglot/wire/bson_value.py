@@ -1,9 +1,8 @@
-"""One BSON document to Python values and back, byte for byte.
+"""Decodes one BSON document to Python values, and encodes it back to the same bytes.
 
-What decodes encodes to the same bytes: an int64 stays one, and a kind that Python has
-no type for is kept as its bytes in `Raw`. Strict where a driver is not: duplicate keys
-and arrays with other keys than 0, 1, 2, … are refused. Knows of binaries only their
-subtype; the caller's hooks turn them into more.
+To round-trip, an int64 becomes `Int64`, and a type that Python lacks becomes `Raw`.
+Stricter than drivers: duplicate keys and arrays with other keys than 0, 1, 2, … are
+refused. The caller's hooks convert binaries.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ DOUBLE, STRING, OBJECT_ID, BOOL, DATE, INT32, INT64 = 0x01, 0x02, 0x07, 0x08, 0x
 
 
 class Int64(int):
-    """An integer that was, and will be, eight bytes wide."""
+    """An integer that is encoded as int64, however small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A value that Python has no type for, as its bytes: an ObjectId, a timestamp, a regular expression."""
+    """The bytes of a value that Python has no type for: an ObjectId, a timestamp, a regular expression."""
 
     kind: int
     data: bytes
@@ -59,19 +58,19 @@ def _as_is(value: Any) -> Any:
 
 
 def decode_document(data: memoryview, binary: Callable[[Binary], Any] = _as_is) -> dict[str, Any]:
-    """The document that fills `data`. `binary` is called with every binary but plain bytes."""
+    """Decodes the document that fills `data`. `binary` converts binaries of any subtype but 0."""
     rule, at, count = walk.count(data, 0, len(data))
     if rule:
         raise refusal(rule, at)
     if count != 1:
-        raise FormatError(f"{count} documents where one is expected", rule="bson.document.one", offset=at)
+        raise FormatError(f"expected one document, found {count}", rule="bson.document.one", offset=at)
     return _fields(data, 0, len(data), binary, 1)
 
 
 def decode_value(
     data: memoryview, kind: int, begin: int, end: int, binary: Callable[[Binary], Any] = _as_is, depth: int = 1
 ) -> Any:
-    """The value at `begin` to `end`, whose bounds the walk has checked."""
+    """Decodes the value at `begin` to `end`; the bounds are checked already."""
     if kind in (DOCUMENT, ARRAY):
         if depth >= DEPTH:
             raise refusal(walk.DEPTH, begin)
@@ -106,7 +105,7 @@ def _fields(data: memoryview, begin: int, end: int, binary: Callable[[Binary], A
 
 def _items(fields: dict[str, Any], offset: int) -> list[Any]:
     if any(key != str(i) for i, key in enumerate(fields)):
-        raise FormatError("the keys of an array are not 0, 1, 2, …", rule="bson.array.keys", offset=offset)
+        raise FormatError("array keys are not 0, 1, 2, …", rule="bson.array.keys", offset=offset)
     return list(fields.values())
 
 
@@ -114,7 +113,7 @@ def _text(raw: bytes, offset: int) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise FormatError("text that is not UTF-8", rule="bson.utf8", offset=offset) from error
+        raise FormatError("invalid UTF-8 in a string or key", rule="bson.utf8", offset=offset) from error
 
 
 def _date(raw: bytes) -> datetime | Raw:
@@ -135,7 +134,7 @@ _DECODERS: dict[int, Callable[[bytes], Any]] = {
 
 
 def encode_document(fields: Mapping[str, Any], default: Callable[[Any], Any] | None = None, depth: int = 1) -> bytes:
-    """The document of these fields. `default` turns a value of another type into one that is known here."""
+    """Encodes a document. `default` converts values of other types to a supported one."""
     if depth > DEPTH:
         raise InputError(f"documents nest more than {DEPTH} levels deep", rule="bson.depth")
     body = b"".join(_element(key, *encode_value(value, default, depth)) for key, value in fields.items())
@@ -155,7 +154,7 @@ def _element(key: str, kind: int, value: bytes) -> bytes:
 
 
 def encode_value(value: Any, default: Callable[[Any], Any] | None = None, depth: int = 1) -> tuple[int, bytes]:
-    """The kind and the bytes of one value, pymongo's ObjectId and Binary and NumPy's scalars included."""
+    """Encodes one value, also NumPy scalars and pymongo's ObjectId and Binary; returns its BSON type and bytes."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None:
@@ -173,7 +172,7 @@ def encode_value(value: Any, default: Callable[[Any], Any] | None = None, depth:
     if isinstance(value, Binary):
         return BINARY, _binary(value.subtype, value.data)
     if isinstance(value, Raw):
-        return value.kind, _checked(value)
+        return value.kind, _check_raw(value)
     if isinstance(value, datetime):
         return DATE, _milliseconds(value)
     if isinstance(value, Mapping):
@@ -187,9 +186,9 @@ def encode_value(value: Any, default: Callable[[Any], Any] | None = None, depth:
     raise InputError(f"BSON does not support {type(value).__name__}", rule="bson.value")
 
 
-def _checked(value: Raw) -> bytes:
+def _check_raw(value: Raw) -> bytes:
     if walk.value_end(value.data, value.kind, 0, len(value.data)) != len(value.data):
-        raise InputError(f"{value!r} is not the bytes of one such value", rule="bson.value")
+        raise InputError(f"{value!r} is not one valid value of its type", rule="bson.value")
     return value.data
 
 
@@ -199,7 +198,7 @@ def _integer(value: int) -> tuple[int, bytes]:
         return INT32, _INT32.pack(value)
     if -(1 << 63) <= value < 1 << 63:
         return INT64, _INT64.pack(value)
-    raise InputError("an integer does not fit int64", rule="bson.value")
+    raise InputError(f"{value} does not fit int64", rule="bson.value")
 
 
 def _string(value: str) -> bytes:
@@ -217,8 +216,8 @@ def _binary(subtype: int, data: bytes) -> bytes:
 
 def _milliseconds(value: datetime) -> bytes:
     if value.tzinfo is None:
-        raise InputError("a date needs a time zone", rule="bson.date")
+        raise InputError("a datetime needs a time zone; pass tzinfo=UTC", rule="bson.date")
     count, rest = divmod(value - _EPOCH, _MILLISECOND)
     if rest:
-        raise InputError("BSON dates have millisecond precision: round the microseconds", rule="bson.date")
+        raise InputError("BSON dates have millisecond precision; round the microseconds", rule="bson.date")
     return _INT64.pack(count)

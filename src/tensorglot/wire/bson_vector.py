@@ -1,8 +1,7 @@
 """The payload of a BSON vector: a dtype byte, a padding byte, the elements in little-endian order.
 
-All rules of the accepted specification are here, once: for one payload, and for a
-column of them that must agree so that they can be the rows of one matrix. Knows bytes
-and positions; what the elements become is the caller's.
+Implements all rules of the accepted specification, for one payload and for many that
+form the rows of one matrix. Knows bytes and offsets; the caller interprets the elements.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ class Kind:
     name: str
     code: int
     itemsize: int
-    """Bytes of what is stored as one: an element, or eight bits."""
+    """Bytes of one element, or of eight bits."""
 
     def count(self, nbytes: int, padding: int) -> int:
-        """Elements in so many bytes of data."""
+        """Number of elements in `nbytes` of data."""
         return 8 * nbytes - padding if self.name == "packed_bit" else nbytes // self.itemsize
 
 
@@ -57,7 +56,7 @@ _BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 def kind_called(dtype: object) -> Kind:
-    """The kind by our name, by the specification's (`FLOAT32`), by its number (0x27), or by pymongo's enumeration."""
+    """Finds a kind by our name, the specification's name (`FLOAT32`) or number (0x27), or pymongo's enumeration."""
     name = getattr(dtype, "name", dtype)
     kind = _BY_NAME.get(name.lower()) if isinstance(name, str) else _BY_CODE.get(name) if type(name) is int else None
     if kind is None:
@@ -67,18 +66,18 @@ def kind_called(dtype: object) -> Kind:
 
 
 def check_padding(kind: Kind, padding: int, nbytes: int, error: type[TensorglotError] = InputError) -> None:
-    """Padding is 0, or 1 to 7 for bits that have a last byte."""
+    """Checks that padding is 0, or at most 7 for packed bits that are not empty."""
     if kind.name != "packed_bit" and padding != 0:
         raise error(f"{kind.name} needs padding 0, found {padding}", rule="bson.vector.padding")
     if not 0 <= padding <= 7:
         raise error(f"padding must be 0 to 7, found {padding}", rule="bson.vector.padding")
     if padding and not nbytes:
-        raise error("padding without data", rule="bson.vector.padding")
+        raise error(f"padding {padding} in an empty vector", rule="bson.vector.padding")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the rows of one matrix have in common."""
+    """The dtype, padding and size that all rows of a matrix share."""
 
     kind: Kind
     padding: int
@@ -100,18 +99,20 @@ class Row:
 
 
 def row_of(payload: memoryview) -> Row:
-    """What one payload is like, which must keep the rules; its ignored bits are not looked at."""
+    """Parses and checks the head of one payload; ignored bits are not checked."""
     code, padding = payload[:HEAD_NBYTES] if len(payload) >= HEAD_NBYTES else (0, 0)
     return row_of_head(len(payload), code, padding)
 
 
 def row_of_head(size: int, code: int, padding: int) -> Row:
-    """The same for a payload of `size` bytes whose first two are these."""
+    """Checks the head of a payload of `size` bytes."""
     if size < HEAD_NBYTES:
-        raise FormatError(f"a vector of {size} bytes: dtype and padding take {HEAD_NBYTES}", rule="bson.vector.size")
+        raise FormatError(
+            f"truncated vector: dtype and padding need {HEAD_NBYTES} bytes, has {size}", rule="bson.vector.size"
+        )
     kind, nbytes = _BY_CODE.get(code), size - HEAD_NBYTES
     if kind is None:
-        raise FormatError(f"unknown vector dtype 0x{code:02x}", rule="bson.vector.dtype")
+        raise FormatError(f"unknown vector dtype 0x{code:02x} (known: 0x03, 0x27, 0x10)", rule="bson.vector.dtype")
     check_padding(kind, padding, nbytes, FormatError)
     if nbytes % kind.itemsize:
         raise FormatError(
@@ -122,7 +123,7 @@ def row_of_head(size: int, code: int, padding: int) -> Row:
 
 
 def first_unlike(data: memoryview, begins: NDArray[np.int64], ends: NDArray[np.int64], row: Row) -> int | None:
-    """Which of the payloads at these spans is the first that is not like the row."""
+    """Returns the index of the first payload that differs from the row, or None."""
     raw = np.frombuffer(data, np.uint8)
     same = ends - begins == HEAD_NBYTES + row.nbytes
     where = begins[same]
@@ -131,14 +132,14 @@ def first_unlike(data: memoryview, begins: NDArray[np.int64], ends: NDArray[np.i
 
 
 def disagreement(row: Row, payload: memoryview, number: int, offset: int | None = None) -> FormatError:
-    """Why a payload cannot be a row with the others."""
+    """Returns the error for a payload that differs from the row."""
     try:
         other = row_of(payload)
     except FormatError as error:
         return FormatError(f"vector {number}: {error.message}", rule=error.rule, offset=offset)
     paddings = f" with padding {other.padding}, not {row.padding}" if other.padding != row.padding else ""
     return FormatError(
-        f"vectors disagree: vector {number} is {other}{paddings}, those before it are {row}",
+        f"vectors differ: vector {number} is {other}{paddings}, those before it are {row}",
         rule="bson.vector.disagree",
         offset=offset,
     )
@@ -148,16 +149,16 @@ def gather(data: memoryview, begins: NDArray[np.int64], row: Row, out: memoryvie
     """Copies the data of the payloads that begin at `begins` one after the other into `out`."""
     rule, number = bson_rows.gather(data, begins + HEAD_NBYTES, row.nbytes, out)
     if rule:
-        raise InputError(f"vector {number} does not lie in the data", rule="bson.vector.gather")
+        raise InputError(f"vector {number} extends past the end of the data", rule="bson.vector.gather")
 
 
 def gather_payloads(payloads: list[bytes], row: Row, out: memoryview) -> int | None:
-    """The same for payloads that are objects of their own, up to the first that is not like the row: its number."""
+    """Copies payloads of separate bytes objects; returns the index of the first that differs from the row, or None."""
     rule, number = bson_rows.gather_payloads(payloads, row.head, row.nbytes, out)
     return int(number) if rule else None
 
 
 def split(data: memoryview, count: int, row: Row) -> list[bytes]:
-    """The payload of each of `count` rows."""
+    """Splits data into the payloads of `count` rows."""
     payloads: list[bytes] = bson_rows.split(data, count, row.nbytes, row.head)
     return payloads

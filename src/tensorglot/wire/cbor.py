@@ -1,11 +1,11 @@
-"""CBOR (RFC 8949), as strict as a profile says: bytes to values and back.
+"""Decodes and encodes CBOR (RFC 8949) under a profile, which says how strict to be.
 
-A profile is data: which forms a format allows. The kernel `cbor_check` decides, once,
-whether bytes obey it; the reader below walks only bytes that have passed, and so
-checks nothing but the kind of what it was asked for. Knows no tensor and no file.
+A profile lists the encodings that a format allows. The kernel `cbor.check` validates
+bytes against it once; `Cursor` reads only validated bytes, and so checks nothing but the
+type of the item that it was asked for. Knows no tensor and no file.
 
-Values are int, float, str, bytes, bool, None, list, dict, and three of our own where
-Python has no equal: Tag, Simple, and Pairs for a map that a dict cannot hold.
+Values are int, float, str, bytes, bool, None, list, dict, and three of our own that
+Python lacks: Tag, Simple, and Pairs for a map that a dict cannot represent.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ __all__ = [
 ]
 
 Value: TypeAlias = Any
-"""Any of the kinds that the module's first lines name."""
+"""One of the types that the module docstring lists."""
 
 UINT, NEGATIVE, BYTES, TEXT, ARRAY, MAP, TAG, SPECIAL = range(8)
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Which of the forms of CBOR a format allows. Duplicate keys and trailing bytes nobody may have."""
+    """The encodings of CBOR that a format allows. Duplicate keys and trailing bytes are always refused."""
 
     indefinite: bool
-    """Lengths may be indefinite."""
+    """Indefinite lengths are allowed."""
     long_heads: bool
-    """An integer or a length may be written longer than needed."""
+    """Integers and lengths need not be in their shortest form."""
     sorted_keys: bool
-    """Keys stand in the order of their encoded bytes. Written so in any case."""
+    """Keys must be sorted by their encoded bytes. They are always written so."""
     keys: Literal["text", "plain", "any"]
-    """What a key may be; plain is text, bytes, an integer or a simple value. "any" needs sorted keys."""
+    """Allowed key types; "plain" is text, bytes, integers and simple values. "any" needs sorted_keys."""
     floats: Literal["any", "shortest", "double"]
-    """Shortest: also the only NaN is f97e00. Double: always eight bytes, bit by bit."""
+    """Shortest: the only NaN is f97e00. Double: always eight bytes; NaN bits are kept."""
     nonfinite: bool
-    """NaN and the infinities may occur."""
+    """NaN and infinity are allowed."""
     simple: bool
-    """Simple values beside false, true and null may occur."""
+    """Simple values other than false, true and null are allowed."""
     tags: frozenset[int] | None
-    """Tags that may occur; None is all of them. None is ever acted upon."""
+    """Allowed tags; None allows all. Tags are never interpreted."""
     depth: int
-    """Arrays, maps and tags inside one another."""
+    """Nesting limit of arrays, maps and tags."""
 
 
 LENIENT = Profile(
@@ -78,7 +78,7 @@ LENIENT = Profile(
     tags=None,
     depth=32,
 )
-"""Every form: zTensor 0.1 and 1.x."""
+"""Any well-formed CBOR: zTensor 0.1 and 1.x."""
 
 DETERMINISTIC = Profile(
     indefinite=False,
@@ -96,13 +96,13 @@ DETERMINISTIC = Profile(
 
 @lru_cache(maxsize=16)
 def with_depth(profile: Profile, depth: int) -> Profile:
-    """The same profile with another bound on nesting."""
+    """Returns the profile with another nesting limit."""
     return replace(profile, depth=depth)
 
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A tagged value, kept as it is."""
+    """A tagged value, not interpreted."""
 
     number: int
     value: Value
@@ -110,54 +110,54 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Simple:
-    """A simple value beside false, true and null; 23 is undefined."""
+    """A simple value other than false, true and null; 23 is undefined."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """A map with keys that a dict would lose: lists, maps, or both 1 and True."""
+    """A map with keys that a dict cannot represent: lists, maps, or both 1 and True."""
 
     items: tuple[tuple[Value, Value], ...]
 
 
 _REFUSALS: dict[str, tuple[type[FormatError], str]] = {
-    "ends": (TruncatedError, "an item ends after the bytes do"),
-    "reserved": (FormatError, "a head that CBOR reserves"),
-    "indefinite": (FormatError, "an indefinite length"),
-    "shortest": (FormatError, "a head longer than needed"),
-    "order": (FormatError, "a key before its predecessor"),
-    "duplicate": (FormatError, "a key twice in one map"),
-    "key": (FormatError, "a key of a kind that is not allowed"),
-    "tag": (FormatError, "a tag that is not allowed"),
-    "simple": (FormatError, "a simple value beside false, true and null"),
-    "float": (FormatError, "a float in a form that is not allowed"),
-    "depth": (LimitError, "nested too deep"),
-    "utf8": (FormatError, "text that is not UTF-8"),
-    "break": (FormatError, "a break where nothing can end"),
-    "chunk": (FormatError, "a chunk of another kind than its string"),
+    "ends": (TruncatedError, "truncated: an item extends past the end of the data"),
+    "reserved": (FormatError, "reserved additional information"),
+    "indefinite": (FormatError, "indefinite length is not allowed"),
+    "shortest": (FormatError, "integer or length is not in its shortest form"),
+    "order": (FormatError, "map keys are not sorted"),
+    "duplicate": (FormatError, "duplicate map key"),
+    "key": (FormatError, "type of a map key is not allowed"),
+    "tag": (FormatError, "tag is not allowed"),
+    "simple": (FormatError, "simple value other than false, true and null is not allowed"),
+    "float": (FormatError, "float width or value is not allowed"),
+    "depth": (LimitError, "nesting exceeds the depth limit"),
+    "utf8": (FormatError, "invalid UTF-8 in a text string"),
+    "break": (FormatError, "break outside of an indefinite-length item"),
+    "chunk": (FormatError, "chunk has another type than its string"),
 }
 
 
 def check(data: bytes, profile: Profile, *, base: int = 0) -> None:
-    """Refuses bytes that are not exactly one item in the forms of the profile; `base` is where they stood."""
+    """Checks that the bytes are exactly one item that the profile allows; `base` is their offset, for errors."""
     fault, position = kernel.check(data, 0, len(data), profile)
     if fault:
         kind, message = _REFUSALS[fault]
         raise kind(message, rule=f"cbor.{fault}", offset=base + position)
     if position != len(data):
-        raise FormatError("bytes after the item", rule="cbor.trailing", offset=base + position)
+        raise FormatError("trailing bytes after the item", rule="cbor.trailing", offset=base + position)
 
 
 def decode(data: bytes, profile: Profile, *, base: int = 0) -> Value:
-    """The value of exactly one item."""
+    """Decodes exactly one item."""
     check(data, profile, base=base)
     return Cursor(data, base=base).value()
 
 
 class Cursor:
-    """A walk over checked bytes. Each call takes one item, or refuses its kind under the rule given."""
+    """Reads items from validated bytes. Each call reads one item, or raises FormatError with `rule` for its type."""
 
     def __init__(self, data: bytes, *, base: int = 0, pos: int = 0, rule: str = "cbor.kind") -> None:
         self.data = data
@@ -166,7 +166,7 @@ class Cursor:
         self.rule = rule
 
     def wrong(self, message: str) -> FormatError:
-        """The refusal of the item at hand."""
+        """Returns the error for the current item."""
         return FormatError(message, rule=self.rule, offset=self.base + self.pos)
 
     def major(self) -> int:
@@ -177,28 +177,28 @@ class Cursor:
         major, info, argument, self.pos = kernel.head(self.data, self.pos)
         return major, info, None if info == 31 else argument
 
+    def _expect(self, kind: int, what: str) -> None:
+        if self.major() != kind:
+            raise self.wrong(f"'{what}' is not {_KINDS[kind]}")
+
     def uint(self, what: str) -> int:
-        if self.major() != UINT:
-            raise self.wrong(f"'{what}' is not an unsigned integer")
+        self._expect(UINT, what)
         argument = self._head()[2]
         assert argument is not None  # noqa: S101
         return argument
 
     def text(self, what: str) -> str:
-        if self.major() != TEXT:
-            raise self.wrong(f"'{what}' is not text")
+        self._expect(TEXT, what)
         return self._string().decode()
 
     def array(self, what: str) -> Iterator[int]:
-        """Counts the elements; the caller takes one item at each step."""
-        if self.major() != ARRAY:
-            raise self.wrong(f"'{what}' is not an array")
+        """Yields the number of each element; the caller reads one item per step."""
+        self._expect(ARRAY, what)
         return self._steps(self._head()[2])
 
     def count(self, what: str, kind: int = ARRAY) -> int:
-        """How many elements an array, or pairs a map, has. Stops before the first one."""
-        if self.major() != kind:
-            raise self.wrong(f"'{what}' is not {'a map' if kind == MAP else 'an array'}")
+        """Returns the number of elements of an array, or of pairs of a map. Stops before the first one."""
+        self._expect(kind, what)
         count = self._head()[2]
         if count is None:
             first = self.pos
@@ -207,13 +207,12 @@ class Cursor:
         return count
 
     def map(self, what: str) -> Iterator[int]:
-        """Counts the pairs; the caller takes a key and a value at each step."""
-        if self.major() != MAP:
-            raise self.wrong(f"'{what}' is not a map")
+        """Yields the number of each pair; the caller reads a key and a value per step."""
+        self._expect(MAP, what)
         return self._steps(self._head()[2])
 
     def text_keys(self, what: str) -> Iterator[str]:
-        """The text keys of a map; the caller takes the value of each. Others are passed over with their values."""
+        """Yields the text keys of a map; the caller reads the value of each. Other pairs are skipped."""
         for _ in self.map(what):
             if self.major() == TEXT:
                 yield self.text("key")
@@ -222,7 +221,7 @@ class Cursor:
                 self.skip()
 
     def fields(self, what: str, *, others: bool = False) -> dict[str, int]:
-        """Where the value of each key of a map begins. Keys are text, or `others` are passed over."""
+        """Returns the offset of each key's value in a map. Keys must be text; with `others`, other keys are skipped."""
         if others:
             return {key: self.skip()[0] for key in self.text_keys(what)}
         fields = {}
@@ -242,7 +241,7 @@ class Cursor:
         self.pos += 1
 
     def skip(self) -> tuple[int, int]:
-        """Passes over one item, and says where it stood."""
+        """Skips one item; returns its span."""
         begin = self.pos
         self.pos = kernel.skip(self.data, begin, len(self.data))
         return begin, self.pos
@@ -259,7 +258,7 @@ class Cursor:
         return b"".join(chunks)
 
     def value(self) -> Value:
-        """One item, as a value."""
+        """Reads one item as a value."""
         open_items: list[_Open] = []
         while True:
             kind = self.major()
@@ -274,7 +273,7 @@ class Cursor:
                 value = [] if kind == ARRAY else {}
             else:
                 value = self._scalar(kind)
-            while open_items and open_items[-1].takes(value):
+            while open_items and open_items[-1].add(value):
                 value = open_items.pop().close()
             if not open_items:
                 return value
@@ -296,12 +295,13 @@ class Cursor:
         return _SIMPLE[argument] if argument in _SIMPLE else Simple(argument)
 
 
+_KINDS = {UINT: "an unsigned integer", TEXT: "text", ARRAY: "an array", MAP: "a map"}
 _FLOATS = {25: ">e", 26: ">f", 27: ">d"}
 _SIMPLE: dict[int, bool | None] = {20: False, 21: True, 22: None}
 
 
 class _Open:
-    """An array, a map or a tag whose items are still coming."""
+    """An array, a map or a tag that is not complete yet."""
 
     __slots__ = ("argument", "items", "kind", "missing")
 
@@ -312,8 +312,8 @@ class _Open:
         count = 1 if kind == TAG else argument
         self.missing = -1 if count is None else count * (2 if kind == MAP else 1)
 
-    def takes(self, value: Value) -> bool:
-        """Takes an item, and says whether it was the last."""
+    def add(self, value: Value) -> bool:
+        """Adds an item; returns whether it was the last."""
         self.items.append(value)
         self.missing -= 1
         return self.missing == 0
@@ -333,7 +333,7 @@ class _Open:
 
 
 def head(major: int, argument: int) -> bytes:
-    """The shortest head."""
+    """Encodes a head in its shortest form."""
     if argument < 24:
         return bytes((major << 5 | argument,))
     width = 0 if argument < 1 << 8 else 1 if argument < 1 << 16 else 2 if argument < 1 << 32 else 3
@@ -341,16 +341,16 @@ def head(major: int, argument: int) -> bytes:
 
 
 def text(value: str) -> bytes:
-    """A text string."""
+    """Encodes a text string."""
     try:
         encoded = value.encode()
     except UnicodeEncodeError as error:
-        raise InputError("text with a lone surrogate", rule="cbor.utf8") from error
+        raise InputError("text has an unpaired surrogate", rule="cbor.utf8") from error
     return head(TEXT, len(encoded)) + encoded
 
 
 def encode(value: Value, profile: Profile) -> bytes:
-    """One item: heads shortest, lengths definite, keys in the order of their encoded bytes."""
+    """Encodes one item in deterministic form: shortest heads, definite lengths, keys sorted by their encoded bytes."""
     out: list[bytes] = []
     todo: list[Iterator[Value]] = [iter((value,))]
     while todo:
@@ -358,7 +358,7 @@ def encode(value: Value, profile: Profile) -> bytes:
             inner = _emit(item, profile, out)
             if inner is not None:
                 if len(todo) > profile.depth:
-                    raise InputError(f"nested deeper than {profile.depth}", rule="cbor.depth")
+                    raise InputError(f"nested deeper than {profile.depth} levels", rule="cbor.depth")
                 todo.append(inner)
                 break
         else:
@@ -367,10 +367,10 @@ def encode(value: Value, profile: Profile) -> bytes:
 
 
 def _emit(value: Value, profile: Profile, out: list[bytes]) -> Iterator[Value] | None:
-    """Writes a scalar, or the head of a container and returns what is inside it."""
+    """Writes a scalar, or writes the head of a container and returns its contents."""
     if isinstance(value, Tag):
         if profile.tags is not None and value.number not in profile.tags:
-            raise InputError(f"tag {value.number} is not allowed here", rule="cbor.tag")
+            raise InputError(f"tag {value.number} is not allowed in this format", rule="cbor.tag")
         out.append(head(TAG, value.number))
         return iter((value.value,))
     if isinstance(value, (Mapping, Pairs)):
@@ -393,14 +393,14 @@ def _sorted(pairs: tuple[tuple[Value, Value], ...], profile: Profile) -> list[tu
     keyed = sorted(((_key(key, profile), value) for key, value in pairs), key=lambda pair: pair[0])
     for (key, _), (following, _) in pairwise(keyed):
         if key == following:
-            raise InputError("a key twice in one map", rule="cbor.duplicate")
+            raise InputError("duplicate map key", rule="cbor.duplicate")
     return keyed
 
 
 def _key(key: Value, profile: Profile) -> bytes:
     plain = isinstance(key, (str, bytes, int, Simple)) or key is None
     if not (isinstance(key, str) or (plain and profile.keys == "plain") or profile.keys == "any"):
-        raise InputError(f"a key is {type(key).__name__}, which is not allowed here", rule="cbor.key")
+        raise InputError(f"{type(key).__name__} is not allowed as a map key in this format", rule="cbor.key")
     return encode(key, profile)
 
 
@@ -419,7 +419,7 @@ def _scalar(value: Value, profile: Profile) -> bytes:
         return head(SPECIAL, 22 if value is None else 20 + value)
     if isinstance(value, int):
         if not -(1 << 64) <= value < 1 << 64:
-            raise InputError(f"{value} is beyond 64 bits", rule="cbor.integer")
+            raise InputError(f"{value} does not fit 64 bits", rule="cbor.integer")
         return head(UINT, value) if value >= 0 else head(NEGATIVE, -1 - value)
     if isinstance(value, float):
         return _float(value, profile)
@@ -428,12 +428,12 @@ def _scalar(value: Value, profile: Profile) -> bytes:
         return head(BYTES, len(data)) + data
     if isinstance(value, Simple) and profile.simple:
         return head(SPECIAL, value.number)
-    raise InputError(f"CBOR cannot hold {type(value).__name__} here", rule="cbor.value")
+    raise InputError(f"{type(value).__name__} cannot be encoded as CBOR in this format", rule="cbor.value")
 
 
 def _float(value: float, profile: Profile) -> bytes:
     if not profile.nonfinite and value - value != 0:
-        raise InputError(f"{value} is not finite", rule="cbor.float")
+        raise InputError(f"{value} is not allowed in this format: floats must be finite", rule="cbor.float")
     double = struct.pack(">d", value)
     if profile.floats == "double":
         return b"\xfb" + double

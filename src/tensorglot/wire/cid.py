@@ -1,11 +1,10 @@
-"""Content identifiers: what bytes are called, wherever they are.
+"""Content identifiers (CIDs), and the trees of chunks that identify large data.
 
-A CID is version 1: a codec, a hash function, a digest. A leaf is plain bytes. Data of
-more than a chunk is a tree: its chunks are leaves, and a node is the DAG-CBOR map
-{"chunks": [links], "size": bytes below it}. A node has at most FANOUT links; where
-more are needed, the nodes of one level are the children of the next. So every block
-stays small, the tree of given data is always the same, and hashing needs the memory of
-a few chunks whatever the size.
+A CID is version 1: a codec, a hash function, a digest. A leaf is plain bytes. Data
+larger than a chunk is a tree: its chunks are leaves, and a node is the DAG-CBOR map
+{"chunks": [links], "size": bytes below it} with at most FANOUT links; further levels are
+added as needed. So every block is small, the tree of given data is unique, and hashing
+needs the memory of a few chunks whatever the size.
 
 Knows bytes and links; knows no tensor. `docs/identity.md` has the frozen definition.
 """
@@ -18,7 +17,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -49,7 +48,7 @@ CHUNK_NBYTES = 1 << 20
 FANOUT = 8192
 DIGEST_NBYTES = 32
 BLOCK_NBYTES = 1 << 20
-"""The largest block of a tree: a chunk, or a node of FANOUT links, which is smaller."""
+"""The largest block of a tree: a chunk. A node of FANOUT links is smaller."""
 
 _MOST_PER_STORED = 1024
 """Bytes of data in memory for each byte of its distinct chunks, as for sparse tensors: equal chunks are one block."""
@@ -62,17 +61,10 @@ _LINK_TAG = 42
 _LINK_HEAD = bytes.fromhex("d82a582500")
 """Tag 42, a byte string of 37 bytes, and the 0 before the CID."""
 _LINK_NBYTES = len(_LINK_HEAD) + 4 + DIGEST_NBYTES
-_PROFILE = cbor.Profile(
-    indefinite=False,
-    long_heads=False,
-    sorted_keys=True,
-    keys="text",
-    floats="double",
-    nonfinite=False,
-    simple=False,
-    tags=frozenset({_LINK_TAG}),
-    depth=64,
+_PROFILE = replace(
+    cbor.DETERMINISTIC, keys="text", floats="double", nonfinite=False, tags=frozenset({_LINK_TAG}), depth=64
 )
+"""DAG-CBOR."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -110,49 +102,49 @@ class CID:
 
     @classmethod
     def parse(cls, text: str) -> CID:
-        """The CID of a text. Only the canonical text, in lower case, is accepted."""
+        """Parses the canonical text, in lower case."""
         if not isinstance(text, str):
-            raise InputError(f"the text of a CID is a str, not {type(text).__name__}", rule="cid.text")
+            raise InputError(f"a CID must be a str, not {type(text).__name__}", rule="cid.text")
         try:
             data = base64.b32decode(text[1:].upper() + "=" * (-len(text[1:]) % 8))
         except (binascii.Error, ValueError) as error:
-            raise InputError("a CID is 'b' and base32", rule="cid.text") from error
+            raise InputError("not a CID: expected 'b' followed by base32", rule="cid.text") from error
         try:
             cid = cls.from_bytes(data)
         except FormatError as error:
             raise InputError(error.message, rule=error.rule) from error
         if str(cid) != text:
-            raise InputError("not the canonical text of a CID", rule="cid.text")
+            raise InputError("not the canonical text of a CID (lower case, no padding)", rule="cid.text")
         return cid
 
 
-_FORM = "not a CIDv1 of a raw or DAG-CBOR block, by BLAKE3-256 or SHA-256"
+_FORM = "not a CIDv1 of a raw or DAG-CBOR block with BLAKE3-256 or SHA-256"
 
 
 def _as_bytes(data: Any) -> bytes:
-    """A copy that stays as it is; `bytes(5)` would be five zeros, and `bytes("a")` a TypeError."""
+    """Copies to immutable bytes; `bytes(5)` would be five zeros, and `bytes("a")` a TypeError."""
     try:
         return data if isinstance(data, bytes) else bytes(memoryview(data))
     except (TypeError, ValueError, BufferError) as error:
-        raise InputError(f"bytes are needed, not {type(data).__name__}", rule="cid.data") from error
+        raise InputError(f"expected bytes, got {type(data).__name__}", rule="cid.data") from error
 
 
 def block_cid(block: Buffer, codec: int = RAW, hash: int = BLAKE3) -> CID:
-    """The CID of one block."""
+    """Hashes one block."""
     try:
         digest = blake3.blake3(block).digest() if hash == BLAKE3 else hashlib.sha256(block).digest()
     except (TypeError, ValueError, BufferError) as error:
-        raise InputError(f"a block is bytes, not {type(block).__name__}", rule="cid.data") from error
+        raise InputError(f"expected the bytes of a block, got {type(block).__name__}", rule="cid.data") from error
     return CID(digest, codec, hash)
 
 
 def encode_node(node: Any) -> bytes:
-    """A DAG-CBOR block. A CID in it becomes a link."""
+    """Encodes a DAG-CBOR block; CIDs become links."""
     return cbor.encode(_with_links(node, _PROFILE.depth), _PROFILE)
 
 
 def decode_node(block: Buffer) -> Any:
-    """The value of a DAG-CBOR block, with its links as CIDs."""
+    """Decodes a DAG-CBOR block; links become CIDs."""
     return _without_links(cbor.decode(_as_bytes(block), _PROFILE))
 
 
@@ -162,7 +154,7 @@ def _with_links(value: Any, depth: int) -> Any:
     if isinstance(value, str | bytes | bytearray | memoryview) or not isinstance(value, Mapping | Sequence):
         return value
     if depth == 0:
-        raise InputError(f"nested deeper than {_PROFILE.depth}", rule="cbor.depth")
+        raise InputError(f"nested deeper than {_PROFILE.depth} levels", rule="cbor.depth")
     if isinstance(value, Mapping):
         return {key: _with_links(item, depth - 1) for key, item in value.items()}
     return [_with_links(item, depth - 1) for item in value]
@@ -171,7 +163,7 @@ def _with_links(value: Any, depth: int) -> Any:
 def _without_links(value: Any) -> Any:
     if isinstance(value, cbor.Tag):
         if not isinstance(value.value, bytes) or value.value[:1] != b"\0":
-            raise FormatError("a link is a byte string that begins with 0", rule="cid.link")
+            raise FormatError("a DAG-CBOR link must be a byte string that begins with 0", rule="cid.link")
         return CID.from_bytes(value.value[1:])
     if isinstance(value, dict):
         return {key: _without_links(item) for key, item in value.items()}
@@ -179,11 +171,11 @@ def _without_links(value: Any) -> Any:
 
 
 def data_cid(buffers: Iterable[Buffer], sink: Sink | None = None) -> tuple[CID, int]:
-    """The link to data of any size, and that size. `sink` is given every block, children before parents.
+    """Hashes data of any size; returns its CID and size. `sink` receives every block, children before parents.
 
-    A buffer must stay as it is until the second one after it is asked for: chunks are
-    hashed on all processors while the next buffer is made. What a sink is given are bytes
-    of their own, copied before they are hashed.
+    A buffer must not change until the second one after it is requested: chunks are hashed
+    on all processors while the next buffer is produced. A sink receives copies, made before
+    hashing.
     """
     tree = _Tree(sink)
     size = 0
@@ -196,7 +188,7 @@ def data_cid(buffers: Iterable[Buffer], sink: Sink | None = None) -> tuple[CID, 
 
 
 class _Tree:
-    """Links of each level that have no parent yet."""
+    """Builds a tree bottom-up: for each level the links that have no parent yet."""
 
     def __init__(self, sink: Sink | None) -> None:
         self.sink = sink
@@ -227,7 +219,7 @@ class _Tree:
 
 
 def _leaves(buffers: Iterable[Buffer], *, copy: bool) -> Iterator[tuple[Buffer, CID]]:
-    """The chunks and their CIDs, in order. No data is one empty chunk."""
+    """Yields the chunks and their CIDs, in order. Empty data is one empty chunk."""
     cutter = _Cutter()
     pending: list[tuple[Buffer, Future[CID]]] = []
     several = False
@@ -244,13 +236,13 @@ def _leaves(buffers: Iterable[Buffer], *, copy: bool) -> Iterator[tuple[Buffer, 
 
 
 class _Cutter:
-    """Cuts what comes in buffers into chunks. A chunk that lies within one buffer is not copied."""
+    """Splits buffers into chunks. A chunk within one buffer is not copied."""
 
     def __init__(self) -> None:
         self.held = bytearray()
 
     def cut(self, buffer: Buffer) -> list[Buffer]:
-        """The chunks that a buffer completes. What is left is held for the next."""
+        """Returns the chunks that a buffer completes; the rest is kept for the next."""
         view = memoryview(buffer).cast("B")
         chunks: list[Buffer] = []
         at = 0
@@ -273,28 +265,28 @@ def _pool(pid: int) -> ThreadPoolExecutor:
 
 
 def data_blocks(cid: CID, fetch: Fetch, nbytes: int | None = None) -> Iterator[bytes]:
-    """The chunks of the data that a link names, in order, each checked against its hash.
+    """Yields the chunks of the data of a CID, in order, each checked against its hash.
 
-    Only the tree that `data_cid` makes is accepted. Its form follows from the size that the
-    root states, so a node is checked before anything below it is fetched. `nbytes` is the
-    size that the data must have, if it is known.
+    Only the tree that `data_cid` builds is accepted. Its shape follows from the size in the
+    root, so a node is checked before anything below it is fetched. `nbytes` is the expected
+    size of the data, if known.
     """
     if cid.codec == RAW:
-        block = _checked(cid, fetch)
+        block = _fetch_checked(cid, fetch)
         _check_size(cid, len(block), nbytes)
         if len(block) > CHUNK_NBYTES:
             raise _other_tree(cid)
         yield block
         return
     for link, size in _chunk_links(cid, fetch, nbytes):
-        block = _checked(link, fetch)
+        block = _fetch_checked(link, fetch)
         if len(block) != size:
             raise _other_tree(cid)
         yield block
 
 
 def data_bytes(cid: CID, fetch: Fetch, nbytes: int | None = None) -> memoryview:
-    """All data that a link names, read-only and in memory of its own."""
+    """Reads all data of a CID into new, read-only memory."""
     if cid.codec == DAG_CBOR and (nbytes is None or nbytes > _MOST_PER_STORED * CHUNK_NBYTES):
         _check_expansion(cid, fetch, nbytes)
     out = bytearray()
@@ -302,26 +294,26 @@ def data_bytes(cid: CID, fetch: Fetch, nbytes: int | None = None) -> memoryview:
         for block in data_blocks(cid, fetch, nbytes):
             out += block
     except MemoryError as error:
-        raise LimitError(f"{cid} names more data than there is memory", rule="cid.expansion") from error
+        raise LimitError(f"the data of {cid} does not fit in memory", rule="cid.expansion") from error
     return memoryview(out).toreadonly()
 
 
 def _check_expansion(cid: CID, fetch: Fetch, nbytes: int | None) -> None:
-    """Refuses vast data that is a few chunks again and again, before any of these is fetched."""
-    size = _chunk_node(_checked(cid, fetch))[1]
+    """Refuses huge data of a few repeated chunks, before any chunk is fetched."""
+    size = _chunk_node(_fetch_checked(cid, fetch))[1]
     if size > _MOST_PER_STORED * CHUNK_NBYTES:
         stored = sum(chunk for _, chunk in _chunk_links(cid, fetch, nbytes, set()))
         if size > _MOST_PER_STORED * stored:
             raise LimitError(
-                f"{cid} names {size} bytes made of {stored} different ones; "
+                f"{cid} expands to {size} bytes from {stored} bytes of distinct chunks; "
                 f"at most {_MOST_PER_STORED} times as many are read into memory",
                 rule="cid.expansion",
             )
 
 
 def _chunk_links(cid: CID, fetch: Fetch, nbytes: int | None, seen: set[CID] | None = None) -> Iterator[tuple[CID, int]]:
-    """The links and sizes of all chunks of a tree; with `seen`, each different one once."""
-    root = _chunk_node(_checked(cid, fetch))
+    """Yields the CIDs and sizes of all chunks of a tree; with `seen`, each distinct one once."""
+    root = _chunk_node(_fetch_checked(cid, fetch))
     size = root[1]
     _check_size(cid, size, nbytes)
     capacity = CHUNK_NBYTES  # the most bytes below a link of some level
@@ -339,7 +331,7 @@ def _chunk_links(cid: CID, fetch: Fetch, nbytes: int | None, seen: set[CID] | No
         if link.codec == RAW:
             yield link, size
             continue
-        links, stated = root if link is cid else _chunk_node(_checked(link, fetch))
+        links, stated = root if link is cid else _chunk_node(_fetch_checked(link, fetch))
         capacity //= FANOUT
         starts = range(0, size, capacity)
         if stated != size or len(links) != len(starts):
@@ -349,30 +341,32 @@ def _chunk_links(cid: CID, fetch: Fetch, nbytes: int | None, seen: set[CID] | No
 
 def _check_size(cid: CID, nbytes: int, expected: int | None) -> None:
     if expected is not None and nbytes != expected:
-        raise FormatError(f"{cid} names {nbytes} bytes, expected {expected}", rule="cid.size")
+        raise FormatError(f"{cid} has {nbytes} bytes, expected {expected}", rule="cid.size")
 
 
-def _checked(link: CID, fetch: Fetch) -> bytes:
-    """The block of a link. It is copied before it is hashed: what was checked cannot change any more."""
+def _fetch_checked(link: CID, fetch: Fetch) -> bytes:
+    """Fetches and checks a block. It is copied before hashing, so that it cannot change afterwards."""
     given = fetch(link)
     try:
         nbytes = memoryview(given).nbytes
         block = _as_bytes(given) if nbytes <= BLOCK_NBYTES else b""
     except (TypeError, InputError) as error:
-        raise IntegrityError(f"a {type(given).__name__} instead of block {link}", rule="cid.hash") from error
+        raise IntegrityError(
+            f"expected the bytes of block {link}, got {type(given).__name__}", rule="cid.hash"
+        ) from error
     if nbytes > BLOCK_NBYTES:
-        raise FormatError(f"block {link} has {nbytes} bytes, at most {BLOCK_NBYTES} are allowed", rule="cid.tree")
+        raise FormatError(f"block {link} of {nbytes} bytes exceeds the limit of {BLOCK_NBYTES}", rule="cid.tree")
     if block_cid(block, link.codec, link.hash) != link:
-        raise IntegrityError(f"a block does not match its CID {link}", rule="cid.hash")
+        raise IntegrityError(f"block does not match its CID {link}", rule="cid.hash")
     return block
 
 
 def _other_tree(cid: CID) -> FormatError:
-    return FormatError(f"{cid} names another tree of chunks than data of its size has", rule="cid.tree")
+    return FormatError(f"the tree of {cid} does not have the shape that its size requires", rule="cid.tree")
 
 
 def _chunk_node(block: bytes) -> tuple[list[CID], int]:
-    """The links of a node of chunks, and the number of bytes below it."""
+    """Parses a node; returns its links and the number of bytes below it."""
     cbor.check(block, _PROFILE)
     cursor = cbor.Cursor(block, rule="cid.tree")
     if cursor.count("a node", cbor.MAP) == 2 and cursor.text("size") == "size":
@@ -382,4 +376,4 @@ def _chunk_node(block: bytes) -> tuple[list[CID], int]:
             links = [block[at : at + _LINK_NBYTES] for at in range(cursor.pos, len(block), _LINK_NBYTES)]
             if len(links) == count and all(link.startswith(_LINK_HEAD) for link in links):
                 return [CID.from_bytes(link[len(_LINK_HEAD) :]) for link in links], size
-    raise FormatError("not a node of chunks", rule="cid.tree")
+    raise FormatError("not a chunk node: expected a map of size and chunks", rule="cid.tree")

@@ -1,8 +1,7 @@
-"""CRC-32 as arithmetic: the checksum of a rest, from those of the whole and of its beginning.
+"""Computes the CRC-32 of a suffix from the CRC-32 of the whole and the prefix, without reading the suffix.
 
-A CRC is a remainder of polynomials over two elements, so the checksum of `a` followed
-by `b` is that of `a`, moved on by the length of `b`, plus that of `b`. Nothing but the
-beginning is read. Knows no file.
+A CRC is a polynomial remainder over GF(2), so crc(a + b) is crc(a), shifted by the length
+of b, XOR crc(b). Knows no file.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ _X8 = 1 << 23
 
 
 def crc32_of_rest(whole: int, beginning: bytes, nbytes: int) -> int:
-    """The CRC-32 of the last `nbytes` of something that begins with `beginning`, given that of all of it."""
-    return whole ^ _moved(zlib.crc32(beginning), nbytes)
+    """Returns the CRC-32 of the last `nbytes` of data that begins with `beginning`, given the CRC-32 of all of it."""
+    return whole ^ _shift(zlib.crc32(beginning), nbytes)
 
 
 @lru_cache(1024)
-def _moved(crc32: int, nbytes: int) -> int:
+def _shift(crc32: int, nbytes: int) -> int:
     return _product(crc32, _power(nbytes))
 
 
@@ -40,7 +39,7 @@ def _power(nbytes: int) -> int:
 
 
 def _product(a: int, b: int) -> int:
-    """Of two polynomials, whose highest coefficients are in the lowest bits."""
+    """Multiplies two polynomials; the highest coefficients are in the lowest bits."""
     result = 0
     while a:
         if a & _ONE:

@@ -1,4 +1,4 @@
-"""A position in the beginning of a file, which is fetched as far as it is needed and no further than a bound."""
+"""A cursor over the first bytes of a file, read in blocks on demand, up to a limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FETCH_NBYTES = 1 << 16
 
 
 class Fetched:
-    """Takes bytes from `begin` on. What is taken together is bounded by `most`."""
+    """Reads forward from `begin`, at most `most` bytes in all."""
 
     def __init__(self, read: Read, size: int, most: int, rule: str, begin: int = 0) -> None:
         self._read = read
@@ -29,12 +29,12 @@ class Fetched:
 
     @property
     def position(self) -> int:
-        """In the file."""
+        """Offset in the file."""
         return self._begin + self._at
 
     @property
     def left(self) -> int:
-        """Bytes up to the end of the file."""
+        """Number of bytes to the end of the file."""
         return self._size - self.position
 
     def take(self, nbytes: int) -> bytes:
@@ -52,20 +52,26 @@ class Fetched:
         return self._data[self._at - 1]
 
     def line(self, most: int) -> bytes:
-        """Up to the next newline, which is taken and not returned."""
+        """Reads up to the next newline, which is consumed but not returned."""
         start = self._at
         while (end := self._data.find(b"\n", start, start + most + 1)) < 0:
             have = len(self._data) - start
             if have > most:
-                raise LimitError(f"a line of more than {most} bytes", rule=f"{self._rule}.line", offset=self.position)
+                raise LimitError(f"line longer than {most} bytes", rule=f"{self._rule}.line", offset=self.position)
             self._fetch(have + 1, start + have + 1)
         self._at = end + 1
         return self._data[start:end]
 
     def _fetch(self, nbytes: int, end: int) -> None:
         if nbytes > self.left:
-            raise TruncatedError("the file ends inside a value", rule=f"{self._rule}.end", offset=self.position)
+            raise TruncatedError(
+                f"file truncated: a value needs {nbytes} bytes, has {self.left}",
+                rule=f"{self._rule}.end",
+                offset=self.position,
+            )
         if end > self._most:
-            raise LimitError("a header beyond Limits.header_nbytes", rule=f"{self._rule}.limit", offset=self.position)
+            raise LimitError(
+                f"header exceeds Limits.header_nbytes ({self._most})", rule=f"{self._rule}.limit", offset=self.position
+            )
         wanted = min(max(end, 2 * len(self._data), _FETCH_NBYTES), self._size - self._begin, self._most)
         self._data += bytes(self._read(self._begin + len(self._data), wanted - len(self._data)))

@@ -1,8 +1,8 @@
-"""Gzip, one stretch of output at a time: never more of it in memory than the caller has room for.
+"""Decompresses gzip incrementally into the caller's buffer.
 
-Members may follow each other, as in the output of `gzip` and `mongodump`; anything
-else behind the last one is refused. zlib checks each member's checksum and length. A
-file that grows beyond a given ratio is refused when it does, not when it has.
+Concatenated members are allowed, as `gzip` and `mongodump` write them; other trailing
+bytes are refused. zlib checks the checksum and length of each member. The compression
+ratio is checked while decompressing, so a decompression bomb is refused early.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MAGIC: Final = b"\x1f\x8b"
 _READ_NBYTES = 256 << 10
 _GZIP_WINDOW = 31
 _ANY_NBYTES = 1 << 20
-"""So much is given whatever the ratio."""
+"""Decompressed size that is always allowed, whatever the ratio."""
 
 
 class _Inflater:
-    """Output in the order of the file."""
+    """Decompresses sequentially."""
 
     def __init__(self, size: int, read_at: Callable[[int, memoryview], None], ratio: int) -> None:
         self._size = size
@@ -43,7 +43,7 @@ class _Inflater:
             self._left -= len(piece)
             if self._left < 0:
                 raise LimitError(
-                    f"gzip data that grows more than {self._ratio} times, beyond Limits.gzip_ratio: gunzip it first",
+                    f"gzip data expands more than Limits.gzip_ratio ({self._ratio}) allows; gunzip it first",
                     rule="gzip.limit.ratio",
                     offset=self._position - len(self._pending),
                 )
@@ -55,7 +55,7 @@ class _Inflater:
         left = self._size - self._position
         if left == 0:
             if not self._member.eof:
-                raise TruncatedError("the gzip data ends too early", rule="gzip.end", offset=self._size)
+                raise TruncatedError("truncated gzip data", rule="gzip.end", offset=self._size)
             return False
         if self._member.eof:
             self._member = zlib.decompressobj(_GZIP_WINDOW)
@@ -72,15 +72,15 @@ class _Inflater:
             piece = self._member.decompress(self._pending, most)
         except zlib.error as error:
             offset = self._position - len(self._pending)
-            raise FormatError("not gzip data, or damaged", rule="gzip.data", offset=offset) from error
+            raise FormatError("invalid gzip data", rule="gzip.data", offset=offset) from error
         self._pending = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
         return piece
 
 
 def reader(size: int, read_at: Callable[[int, memoryview], None], ratio: int) -> Callable[[memoryview], int]:
-    """What fills memory from the front with the contents of `size` bytes, inflated if they are gzip.
+    """Returns a sequential `read_into` over `size` bytes, decompressed if they are gzip.
 
-    `read_at` fills memory from an offset. The result fills less than all only at the end.
+    `read_at` fills memory from an offset. `read_into` fills less than all only at the end.
     """
     magic = bytearray(min(size, len(MAGIC)))
     read_at(0, memoryview(magic))

@@ -1,8 +1,8 @@
-"""Raw deflate streams, decoded from first to last to exactly the size that was declared.
+"""Decodes raw deflate streams sequentially, to exactly the declared size.
 
-A stream cannot be entered in the middle. So an inflater remembers where it is, and
-whoever reads on from there pays nothing for what came before. Encoded bytes come from
-a function, `read(offset, nbytes)`. Knows no tensor and no file.
+A stream has no random access, so an inflater keeps its position and can continue from
+there. Encoded bytes come from a function, `read(offset, nbytes)`. Knows no tensor and no
+file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STEP_NBYTES = 256 << 10
 
 
 class Inflater:
-    """The decoded bytes of a stream of `stored` bytes that must decode to `nbytes`."""
+    """Decodes a stream of `stored` bytes that must decode to exactly `nbytes`."""
 
     def __init__(self, read: Read, stored: int, nbytes: int, rule: str, tensor: str | None = None) -> None:
         self._read = read
@@ -34,7 +34,7 @@ class Inflater:
         self.position = 0
 
     def read_into(self, out: memoryview) -> None:
-        """The next bytes. With the last of them, nothing may be left of the stream."""
+        """Decodes the next bytes. After the last, the stream must be at its end."""
         done = 0
         while done < len(out):
             piece = self._step(len(out) - done)
@@ -48,7 +48,7 @@ class Inflater:
             nbytes -= len(self._step(nbytes))
 
     def _step(self, most: int) -> bytes:
-        """Some of the next bytes, at least one."""
+        """Decodes at least one and at most `most` bytes."""
         while True:
             data: bytes | memoryview = self._stream.unconsumed_tail
             if not data and not self._stream.eof:
@@ -61,7 +61,7 @@ class Inflater:
                 return piece
             if self._stream.eof or (ended and not self._stream.unconsumed_tail):
                 raise TruncatedError(
-                    f"the deflate stream ends at {self.position} of {self._nbytes} bytes",
+                    f"truncated deflate stream: needs {self._nbytes} decoded bytes, has {self.position}",
                     rule=f"{self._rule}.deflate.end",
                     tensor=self._tensor,
                 )
@@ -70,7 +70,9 @@ class Inflater:
         try:
             return self._stream.decompress(data, most)
         except zlib.error:
-            raise FormatError("not a deflate stream", rule=f"{self._rule}.deflate.form", tensor=self._tensor) from None
+            raise FormatError(
+                "invalid deflate stream", rule=f"{self._rule}.deflate.form", tensor=self._tensor
+            ) from None
 
     def _check_end(self) -> None:
         more = b""
@@ -82,14 +84,14 @@ class Inflater:
             more = self._decompress(data, 1)
         if more or not self._stream.eof or self._stream.unused_data or self._taken < self._stored:
             raise FormatError(
-                f"the deflate stream does not end after {self._nbytes} bytes",
+                f"the deflate stream decodes to more than the declared {self._nbytes} bytes",
                 rule=f"{self._rule}.deflate.end",
                 tensor=self._tensor,
             )
 
 
 def deflate(chunks: Iterable[bytes | bytearray | memoryview], level: int) -> Iterator[bytes]:
-    """The stream of some bytes, piece by piece."""
+    """Compresses chunks to one stream, in pieces."""
     stream = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
     for chunk in chunks:
         view = memoryview(chunk)

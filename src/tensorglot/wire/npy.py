@@ -1,14 +1,13 @@
-"""The header of an array in NumPy's file format: text in Python's notation, read without Python.
+"""Parses and builds the header of NumPy's .npy format, without evaluating it.
 
     file   = 93 "NUMPY" major minor | length (u16; u32 from 2.0 on) | header | data
     header = {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }, then spaces and a newline
 
-The text is a dict of strings, numbers, tuples and lists, and is taken apart by a grammar
-of just these, of bounded depth. Nothing is evaluated and nothing is unpickled: an array
-of Python objects is refused. Types that NumPy has no letter for (ml_dtypes) are a struct
-of one field that bears their name, over little-endian bytes: [('bfloat16', '|V2')]. Such
-a file is read by NumPy, and `array['bfloat16'].view(ml_dtypes.bfloat16)` has the values.
-Knows no tensor.
+The header is a Python dict literal of strings, numbers, tuples and lists; a parser for just
+these, of bounded depth, reads it. Nothing is evaluated or unpickled: an array of Python
+objects is refused. Types without a letter in NumPy (ml_dtypes) are a struct of one field
+with their name, over little-endian bytes: [('bfloat16', '|V2')]. NumPy reads such a file,
+and `array['bfloat16'].view(ml_dtypes.bfloat16)` has the values. Knows no tensor.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = ["DTYPES", "MAGIC", "PREFIX_NBYTES", "Header", "build", "header_nbytes
 
 MAGIC = b"\x93NUMPY"
 PREFIX_NBYTES = 12
-"""Enough to know how long the header is."""
+"""Bytes needed to find the length of the header."""
 HEADER_MAX_NBYTES = 1 << 20
 DEPTH = 16
 
@@ -49,23 +48,23 @@ _NAMED: dict[str, int] = {
         1,
     ),
 }  # fmt: skip
-"""Types without a letter: the bytes that an element takes, also where it has fewer than eight bits."""
+"""Bytes per element of types without a letter, also of those with fewer than eight bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the header of an array says."""
+    """The parsed header."""
 
     dtype: str | None
-    """Our name of the element type; None for one that we do not know."""
+    """Our name of the element type; None if unknown."""
     descr: str
-    """NumPy's."""
+    """NumPy's notation of it."""
     itemsize: int
     big_endian: bool
     fortran_order: bool
     shape: tuple[int, ...]
     objects: bool
-    """The data is a pickle: its size is not that of the elements."""
+    """The data is a pickle of Python objects."""
 
     @property
     def nbytes(self) -> int:
@@ -73,26 +72,32 @@ class Header:
 
 
 def header_nbytes(prefix: bytes, rule: str) -> int:
-    """The length of everything before the data, from the first PREFIX_NBYTES."""
+    """Returns the offset of the data, from the first PREFIX_NBYTES."""
     if len(prefix) < 10:
-        raise TruncatedError("shorter than the header of an array", rule=f"{rule}.header.length", offset=0)
+        raise TruncatedError(f"truncated .npy header: has {len(prefix)} bytes", rule=f"{rule}.header.length", offset=0)
     if prefix[:6] != MAGIC:
-        raise FormatError("not an array of NumPy's file format", rule=f"{rule}.magic", offset=0)
+        raise FormatError("not a .npy file: the magic \\x93NUMPY is missing", rule=f"{rule}.magic", offset=0)
     major, minor = prefix[6:8]
     if (major, minor) not in ((1, 0), (2, 0), (3, 0)):
-        raise UnsupportedError(f"version {major}.{minor} of the file format", rule=f"{rule}.version", offset=6)
+        raise UnsupportedError(
+            f"unsupported .npy version {major}.{minor} (supported: 1.0, 2.0, 3.0)", rule=f"{rule}.version", offset=6
+        )
     if major == 1:
         return 10 + int.from_bytes(prefix[8:10], "little")
     if len(prefix) < 12:
-        raise TruncatedError("shorter than the header of an array", rule=f"{rule}.header.length", offset=0)
+        raise TruncatedError(f"truncated .npy header: has {len(prefix)} bytes", rule=f"{rule}.header.length", offset=0)
     nbytes = 12 + int.from_bytes(prefix[8:12], "little")
     if nbytes > HEADER_MAX_NBYTES:
-        raise LimitError(f"a header of {nbytes} bytes for one array", rule=f"{rule}.limit.header", offset=8)
+        raise LimitError(
+            f".npy header of {nbytes} bytes exceeds the limit of {HEADER_MAX_NBYTES}",
+            rule=f"{rule}.limit.header",
+            offset=8,
+        )
     return nbytes
 
 
 def parse(data: bytes, rule: str, *, max_rank: int) -> Header:
-    """The header, from all the bytes before the data."""
+    """Parses the header from all bytes before the data."""
     return (_parse_again if len(data) <= _USUAL_NBYTES else _parse)(data, rule, max_rank)
 
 
@@ -101,31 +106,35 @@ def _parse(data: bytes, rule: str, max_rank: int) -> Header:
     try:
         text = data[start:].decode("utf-8" if data[6] == 3 else "latin-1")
     except UnicodeDecodeError:
-        raise FormatError("the header is not UTF-8", rule=f"{rule}.header.utf8", offset=start) from None
+        raise FormatError("invalid UTF-8 in the header", rule=f"{rule}.header.utf8", offset=start) from None
     value = _Parser(text, rule, start).whole()
     if not isinstance(value, dict) or value.keys() != {"descr", "fortran_order", "shape"}:
-        raise FormatError("not a dict of descr, fortran_order and shape", rule=f"{rule}.header.keys", offset=start)
+        raise FormatError(
+            "the header is not a dict of descr, fortran_order and shape", rule=f"{rule}.header.keys", offset=start
+        )
     shape, fortran_order = value["shape"], value["fortran_order"]
     if type(fortran_order) is not bool:
-        raise FormatError("fortran_order is neither True nor False", rule=f"{rule}.header.order", offset=start)
+        raise FormatError("fortran_order must be True or False", rule=f"{rule}.header.order", offset=start)
     if type(shape) is not tuple or any(type(size) is not int or size < 0 for size in shape):
-        raise FormatError("the shape is not a tuple of sizes", rule=f"{rule}.header.shape", offset=start)
+        raise FormatError("shape is not a tuple of non-negative integers", rule=f"{rule}.header.shape", offset=start)
     if len(shape) > max_rank:
-        raise LimitError("more dimensions than Limits.rank allows", rule=f"{rule}.limit.rank", offset=start)
+        raise LimitError(
+            f"{len(shape)} dimensions exceed Limits.rank ({max_rank})", rule=f"{rule}.limit.rank", offset=start
+        )
     dtype, descr, itemsize, big_endian = _element(value["descr"], rule, start)
     if math.prod(size for size in shape if size) * max(1, itemsize) >= 1 << 63:
-        raise FormatError("the product of the dimensions passes 2**63", rule=f"{rule}.shape.product", offset=start)
+        raise FormatError("the array would have 2**63 bytes or more", rule=f"{rule}.shape.product", offset=start)
     return Header(dtype, descr, itemsize, big_endian, fortran_order, shape, _has_objects(value["descr"]))
 
 
 _USUAL_NBYTES = 256
 _parse_again = lru_cache(1024)(_parse)
-"""Arrays of one type and shape have one header, and files have many such arrays."""
+"""Arrays of the same type and shape share a header, and .npz files often have many of them."""
 
 
 @lru_cache(1024)
 def build(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Everything before the data of an array in C order, as NumPy writes it."""
+    """Builds everything before the data of an array in C order, as NumPy writes it."""
     growth = " " * (21 - len(str(shape[0]))) if shape else ""
     text = f"{{'descr': {_DESCRS[dtype]}, 'fortran_order': False, 'shape': {shape!r}, }}{growth}"
     version, width = (1, 2) if len(text) + 75 < 1 << 16 else (2, 4)
@@ -144,20 +153,20 @@ def _letters() -> Iterator[tuple[str, str]]:
 
 
 _DESCRS: dict[str, str] = dict(_letters())
-"""How we write each type."""
+"""The descr that is written for each type."""
 DTYPES: dict[str, str] = {descr: name for name, descr in _DESCRS.items()}
 
 _SIMPLE = re.compile(r"([<>|])([biufcmMOSUV])(\d{0,9})(\[[0-9a-zA-Z/]{1,20}\])?", re.ASCII)
 
 
 def _element(descr: Descr, rule: str, offset: int) -> tuple[str | None, str, int, bool]:
-    """Our name of an element type, NumPy's, its size in bytes, whether it is big-endian."""
-    itemsize, text = _sized(descr, rule, offset, DEPTH)
+    """Returns our name of an element type, NumPy's, its size in bytes, and whether it is big-endian."""
+    itemsize, text = _measure(descr, rule, offset, DEPTH)
     if isinstance(descr, str):
         order, letter, digits = _match(descr, rule, offset)
         name = _LETTERS.get(letter + digits)
         if name is not None and itemsize > 1 and order == "|":
-            raise FormatError("an element type without a byte order", rule=f"{rule}.descr", offset=offset)
+            raise FormatError(f"dtype {descr!r} needs a byte order ('<' or '>')", rule=f"{rule}.descr", offset=offset)
         return name, text, itemsize, order == ">" and itemsize > 1
     if len(descr) == 1 and len(descr[0]) == 2 and isinstance(descr[0][1], str):
         name, void = descr[0]
@@ -167,35 +176,35 @@ def _element(descr: Descr, rule: str, offset: int) -> tuple[str | None, str, int
 
 
 def _match(descr: str, rule: str, offset: int) -> tuple[str, str, str]:
-    """Byte order, letter and digits."""
+    """Splits a descr into byte order, letter and digits."""
     match = _SIMPLE.fullmatch(descr)
     if match is None or not (match[3] or match[2] == "O"):
-        raise FormatError("not an element type of NumPy", rule=f"{rule}.descr", offset=offset)
+        raise FormatError("invalid NumPy dtype", rule=f"{rule}.descr", offset=offset)
     return match[1], match[2], match[3]
 
 
 def _has_objects(descr: Descr) -> bool:
-    """Of a type that has been found to be one."""
+    """Whether a valid descr contains Python objects."""
     if isinstance(descr, str):
         return descr[1:2] == "O"
     return any(_has_objects(field[1]) for field in descr)
 
 
-def _sized(descr: Descr, rule: str, offset: int, depth: int) -> tuple[int, str]:
-    """The bytes of an element, and the type in NumPy's notation."""
+def _measure(descr: Descr, rule: str, offset: int, depth: int) -> tuple[int, str]:
+    """Returns the size of an element in bytes, and its type as text."""
     if isinstance(descr, str):
         _, letter, digits = _match(descr, rule, offset)
         return int(digits or 0) * (4 if letter == "U" else 1), descr
     if not isinstance(descr, list) or not descr or depth == 0:
-        raise FormatError("not an element type of NumPy", rule=f"{rule}.descr", offset=offset)
+        raise FormatError("invalid NumPy dtype", rule=f"{rule}.descr", offset=offset)
     total, texts = 0, []
     for field in descr:
         name, kind, shape = _field(field, rule, offset)
-        itemsize, text = _sized(kind, rule, offset, depth - 1)
+        itemsize, text = _measure(kind, rule, offset, depth - 1)
         total += itemsize * math.prod(shape)
         texts.append(f"{name}: {text}{list(shape) if shape else ''}")
     if total >= 1 << 31:
-        raise FormatError("an element of 2 GiB or more", rule=f"{rule}.descr", offset=offset)
+        raise FormatError("the size of an element is 2 GiB or more", rule=f"{rule}.descr", offset=offset)
     return total, f"[{', '.join(texts)}]"
 
 
@@ -206,7 +215,7 @@ def _field(field: Any, rule: str, offset: int) -> tuple[str, Descr, tuple[int, .
             name = name[1]
         if isinstance(name, str) and type(shape) is tuple and all(type(n) is int and 0 <= n < 1 << 31 for n in shape):
             return name, kind, shape
-    raise FormatError("not a field of a struct of NumPy", rule=f"{rule}.descr", offset=offset)
+    raise FormatError("invalid field of a structured dtype", rule=f"{rule}.descr", offset=offset)
 
 
 _TOKEN = re.compile(
@@ -218,7 +227,7 @@ _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
 class _Parser:
-    """The few kinds of value that a header is made of."""
+    """Recursive descent over the literals that a header may contain."""
 
     def __init__(self, text: str, rule: str, offset: int) -> None:
         self._text = text
@@ -234,7 +243,7 @@ class _Parser:
 
     def _fail(self) -> NoReturn:
         raise FormatError(
-            "the header is not a dict in NumPy's notation",
+            "invalid syntax in the .npy header",
             rule=f"{self._rule}.header.syntax",
             offset=self._offset + self._position,
         )
@@ -272,7 +281,7 @@ class _Parser:
         return dict(items)
 
     def _items(self, close: str, depth: int, *, pairs: bool) -> tuple[list[Any], bool]:
-        """The items up to the closing bracket, and whether a comma stands behind the last."""
+        """Parses items up to the closing bracket; returns also whether a comma follows the last."""
         items: list[Any] = []
         trailing = False
         while True:

@@ -1,20 +1,20 @@
-"""A header behind its length, the data behind the header: what BinTensors and safetensors have in common.
+"""What BinTensors and safetensors share: a length-prefixed header, then the data.
 
-The length is checked against what is left and against the bound before anything is
-allocated. What the header says is its format's business; that the data ends where the
-file does, and the order in which a writer puts tensors, is the same in both.
+The length is checked against the file size and the limit before anything is allocated.
+Both formats require that the last tensor ends the file, and write tensors in the same
+order. The contents of the header are parsed elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, LimitError, TruncatedError
 
-__all__ = ["LENGTH_NBYTES", "check_data_end", "join_texts", "offsets_of", "read_header", "writer_order"]
+__all__ = ["LENGTH_NBYTES", "check_data_end", "join_texts", "read_header", "writer_order"]
 
 LENGTH_NBYTES = 8
 
@@ -22,7 +22,7 @@ LENGTH_NBYTES = 8
 def read_header(
     read_bytes: Callable[[int, int], bytes], size: int, *, most: int, rule: str, multiple: int = 1
 ) -> bytes:
-    """The header of a file of `size` bytes, of at most `most`, whose length is a multiple of `multiple`."""
+    """Reads the header of a file of `size` bytes; its length is at most `most` and a multiple of `multiple`."""
     if size < LENGTH_NBYTES:
         raise TruncatedError(
             f"file truncated: the header's length needs 8 bytes, has {size}", rule=f"{rule}.header.length", offset=0
@@ -30,7 +30,7 @@ def read_header(
     nbytes = int.from_bytes(read_bytes(0, LENGTH_NBYTES), "little")
     if nbytes > most:
         raise LimitError(
-            f"a header of {nbytes} bytes is beyond Limits.header_nbytes", rule=f"{rule}.limit.header", offset=0
+            f"header of {nbytes} bytes exceeds Limits.header_nbytes ({most})", rule=f"{rule}.limit.header", offset=0
         )
     if nbytes > size - LENGTH_NBYTES:
         raise TruncatedError(
@@ -40,13 +40,13 @@ def read_header(
         )
     if nbytes % multiple:
         raise FormatError(
-            f"the header's length is not a multiple of {multiple}", rule=f"{rule}.header.multiple", offset=0
+            f"header length {nbytes} is not a multiple of {multiple}", rule=f"{rule}.header.multiple", offset=0
         )
     return read_bytes(LENGTH_NBYTES, nbytes)
 
 
 def check_data_end(ends: NDArray[np.int64], begin: int, size: int, *, rule: str, name: Callable[[int], str]) -> None:
-    """Refuses tensors that do not end where the file does: at `ends`, ascending, in data from `begin` on."""
+    """Checks that the last tensor ends the file; `ends` ascend, `begin` is where the data begins."""
     end = int(ends[-1]) if len(ends) else begin
     if end > size:
         raise TruncatedError(
@@ -56,21 +56,19 @@ def check_data_end(ends: NDArray[np.int64], begin: int, size: int, *, rule: str,
             tensor=name(int(np.searchsorted(ends, size, side="right"))),
         )
     if end < size:
-        raise FormatError(f"{size - end} bytes behind the last tensor", rule=f"{rule}.data.trailing", offset=end)
+        raise FormatError(
+            f"{size - end} trailing bytes after the last tensor", rule=f"{rule}.data.trailing", offset=end
+        )
 
 
 def writer_order(codes: NDArray[np.int16], names: Sequence[str]) -> NDArray[np.int64]:
-    """Rows as a writer puts them: by dtype code descending, so that every tensor is aligned, then by name."""
+    """Returns rows in the order of writing: by dtype code descending, which aligns every tensor, then by name."""
     by_name = np.array(sorted(range(len(codes)), key=names.__getitem__), np.int64)
     return by_name[np.argsort(-codes[by_name], kind="stable")]
 
 
 def join_texts(texts: Sequence[str]) -> tuple[bytes, NDArray[np.int64]]:
-    """The texts in UTF-8 one behind the other, and where each begins, with the end of the last."""
+    """Concatenates texts in UTF-8; returns the bytes and the offset of each, plus the end of the last."""
     joined = "".join(texts)
-    return joined.encode(), offsets_of(map(len, texts) if joined.isascii() else (len(text.encode()) for text in texts))
-
-
-def offsets_of(lengths: Iterable[int]) -> NDArray[np.int64]:
-    """Where things of these lengths begin, one behind the other, with the end of the last."""
-    return np.cumsum(np.fromiter((0, *lengths), np.int64), dtype=np.int64)
+    lengths = map(len, texts) if joined.isascii() else (len(text.encode()) for text in texts)
+    return joined.encode(), np.cumsum(np.fromiter((0, *lengths), np.int64), dtype=np.int64)

@@ -1,10 +1,10 @@
-"""ZIP archives, of the plain kind that holds arrays: found by the central directory, and accounted for byte by byte.
+"""Reads and writes the plain ZIP archives that hold arrays.
 
-A reader accepts what cannot be understood in two ways: one end record and no comment,
-local headers that agree with the directory, members that lie one behind the other and
-fill the file, no name twice, no encryption, nothing but stored and deflated. Declared
-sizes that no deflate stream can reach are refused before anything is inflated. A writer
-makes the same bytes for the same members: no dates, and data at multiples of ALIGNMENT.
+The reader accepts only unambiguous archives: one end record without a comment, local
+headers that agree with the central directory, contiguous members that fill the file,
+unique names, no encryption, only stored and deflated members. Declared sizes that no
+deflate stream can reach are refused before decompression. The writer is deterministic:
+no dates, data aligned to ALIGNMENT.
 
 Bytes come from a function, `read(offset, nbytes)`. Knows no tensor and no file.
 """
@@ -26,7 +26,7 @@ Read: TypeAlias = "Callable[[int, int], bytes]"
 STORED, DEFLATED = 0, 8
 ALIGNMENT = 64
 RATIO = 1032
-"""A deflate stream yields at most this many bytes for each of its own."""
+"""The largest compression ratio of deflate."""
 
 _LOCAL = struct.Struct("<4sHHHHHLLLHH")
 _CENTRAL = struct.Struct("<4sHHHHHHLLLHHHHHLL")
@@ -37,9 +37,9 @@ _DESCRIPTOR, _UTF8 = 1 << 3, 1 << 11
 _KNOWN_FLAGS = _DESCRIPTOR | _UTF8 | 0b110
 _FULL16, _FULL32 = 0xFFFF, 0xFFFF_FFFF
 _DATE = 0x21
-"""The first of January 1980, where ZIP's time begins."""
+"""1980-01-01, the earliest date in ZIP."""
 _PADDING_ID = 0x4C41
-"""An extra field of zeros, so that the data begins at a multiple of ALIGNMENT."""
+"""An extra field of zeros that aligns the data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ class Member:
     """Of the decoded bytes."""
     begin: int
     end: int
-    """Where its stored bytes are."""
+    """Span of its stored bytes."""
     nbytes: int
-    """Decoded."""
+    """Decoded size."""
 
 
 class Window:
-    """Reads through a window: neighbouring small reads become one."""
+    """A read buffer: small reads close to each other become one."""
 
     NBYTES = 1 << 16
 
@@ -70,7 +70,9 @@ class Window:
 
     def __call__(self, offset: int, nbytes: int) -> bytes:
         if offset + nbytes > self._size:
-            raise TruncatedError(f"{nbytes} bytes wanted", rule="source.size", offset=offset)
+            raise TruncatedError(
+                f"file truncated: needs {offset + nbytes} bytes, has {self._size}", rule="source.size", offset=offset
+            )
         if not self._begin <= offset <= offset + nbytes <= self._begin + len(self._data):
             self._begin = offset
             self._data = bytes(self._read(offset, min(max(nbytes, self.NBYTES), self._size - offset)))
@@ -91,14 +93,24 @@ class _Entry:
 
 
 def scan(read: Read, size: int, *, rule: str, max_members: int, max_directory: int) -> list[Member]:
-    """The members of an archive, in the order of the directory."""
+    """Reads the members of an archive, in the order of the directory."""
     begin, end, count = _directory(read, size, rule)
     if count > max_members:
-        raise LimitError(f"{count} members of a ZIP archive", rule=f"{rule}.limit.members", offset=end)
+        raise LimitError(
+            f"{count} ZIP members exceed the limit of {max_members}", rule=f"{rule}.limit.members", offset=end
+        )
     if end - begin > max_directory:
-        raise LimitError(f"a ZIP directory of {end - begin} bytes", rule=f"{rule}.limit.directory", offset=begin)
+        raise LimitError(
+            f"ZIP directory of {end - begin} bytes exceeds Limits.header_nbytes ({max_directory})",
+            rule=f"{rule}.limit.directory",
+            offset=begin,
+        )
     if count * _CENTRAL.size > end - begin:
-        raise FormatError("more members than the ZIP directory has room for", rule=f"{rule}.zip.count", offset=end)
+        raise FormatError(
+            f"ZIP directory of {end - begin} bytes is too small for {count} members",
+            rule=f"{rule}.zip.count",
+            offset=end,
+        )
     entries = _entries(read(begin, end - begin), begin, count, rule)
     members: dict[int, Member] = {}
     window = Window(read, size)
@@ -107,34 +119,49 @@ def scan(read: Read, size: int, *, rule: str, max_members: int, max_directory: i
     for place, i in enumerate(order):
         entry = entries[i]
         if entry.offset != position:
-            raise FormatError("members that overlap, or bytes between them", rule=f"{rule}.zip.span", offset=position)
+            raise FormatError(
+                "ZIP members overlap or have bytes between them", rule=f"{rule}.zip.span", offset=position
+            )
         data = _check_local(window, entry, begin, rule)
         limit = entries[order[place + 1]].offset if place + 1 < count else begin
-        position = _check_behind(window, entry, data + entry.stored, limit, rule)
+        position = _check_descriptor(window, entry, data + entry.stored, limit, rule)
         members[i] = Member(
-            _decoded(entry.name, entry.offset, rule), entry.method, entry.crc32, data, data + entry.stored, entry.nbytes
+            _decode_name(entry.name, entry.offset, rule),
+            entry.method,
+            entry.crc32,
+            data,
+            data + entry.stored,
+            entry.nbytes,
         )
     if position != begin:
-        raise FormatError("bytes before the ZIP directory", rule=f"{rule}.zip.span", offset=position)
+        raise FormatError(
+            "bytes between the last member and the ZIP directory", rule=f"{rule}.zip.span", offset=position
+        )
     _check_names([members[i] for i in range(count)], entries, rule)
     return [members[i] for i in range(count)]
 
 
 def _directory(read: Read, size: int, rule: str) -> tuple[int, int, int]:
-    """Where the central directory begins and ends, and how many entries it has."""
+    """Returns the span of the central directory and its number of entries."""
     end = size - _END.size
     if end < 0:
-        raise TruncatedError("shorter than the end record of a ZIP archive", rule=f"{rule}.zip.end", offset=0)
+        raise TruncatedError(
+            f"file truncated: a ZIP archive needs {_END.size} bytes, has {size}", rule=f"{rule}.zip.end", offset=0
+        )
     sign, disk, start_disk, here, count, nbytes, offset, comment = _END.unpack(read(end, _END.size))
     if sign != b"PK\5\6" or comment:
-        raise FormatError("no end record of a ZIP archive where the file ends", rule=f"{rule}.zip.end", offset=end)
+        raise FormatError(
+            "no ZIP end record at the end of the file (truncated, or with a comment)",
+            rule=f"{rule}.zip.end",
+            offset=end,
+        )
     locator = end - _LOCATOR.size
     if locator >= _END64.size:
         sign64, disk64, at, disks = _LOCATOR.unpack(read(locator, _LOCATOR.size))
         if sign64 == b"PK\6\7":
             return _directory64(read, locator, (disk64, at, disks), (disk, here, count, nbytes, offset), rule)
     if disk or start_disk or here != count:
-        raise FormatError("a ZIP archive of several disks", rule=f"{rule}.zip.disks", offset=end)
+        raise FormatError("multi-disk ZIP archives are not supported", rule=f"{rule}.zip.disks", offset=end)
     if offset + nbytes != end:
         raise FormatError("the ZIP directory does not end at the end record", rule=f"{rule}.zip.directory", offset=end)
     return offset, end, count
@@ -146,13 +173,15 @@ def _directory64(
     end = locator - _END64.size
     sign, own, _, _, disk, start_disk, here, count, nbytes, offset = _END64.unpack(read(end, _END64.size))
     if sign != b"PK\6\6" or own != _END64.size - 12 or located != (0, end, 1):
-        raise FormatError("no 64-bit end record where it must be", rule=f"{rule}.zip.end64", offset=end)
+        raise FormatError("missing or invalid ZIP64 end record", rule=f"{rule}.zip.end64", offset=end)
     if disk or start_disk or here != count:
-        raise FormatError("a ZIP archive of several disks", rule=f"{rule}.zip.disks", offset=end)
+        raise FormatError("multi-disk ZIP archives are not supported", rule=f"{rule}.zip.disks", offset=end)
     full = (_FULL16, _FULL16, _FULL16, _FULL32, _FULL32)
     for said, meant, saturated in zip(plain, (0, count, count, nbytes, offset), full, strict=True):
         if said not in (meant, saturated):
-            raise FormatError("the two end records contradict each other", rule=f"{rule}.zip.end64", offset=end)
+            raise FormatError(
+                "the ZIP and ZIP64 end records contradict each other", rule=f"{rule}.zip.end64", offset=end
+            )
     if offset + nbytes != end:
         raise FormatError("the ZIP directory does not end at the end record", rule=f"{rule}.zip.directory", offset=end)
     return offset, end, count
@@ -173,28 +202,30 @@ def _entries(directory: bytes, begin: int, count: int, rule: str) -> list[_Entry
         at = position + _CENTRAL.size
         position = at + name_nbytes + extra_nbytes + comment_nbytes
         if sign != b"PK\1\2" or position > len(directory) or disk or comment_nbytes:
-            raise FormatError("not an entry of a ZIP directory", rule=f"{rule}.zip.entry", offset=begin + at)
+            raise FormatError("invalid entry in the ZIP directory", rule=f"{rule}.zip.entry", offset=begin + at)
         extra = directory[at + name_nbytes : at + name_nbytes + extra_nbytes]
-        nbytes, stored, offset = _wide(extra, (nbytes, stored, offset), begin + at, rule)
+        nbytes, stored, offset = _apply_zip64(extra, (nbytes, stored, offset), begin + at, rule)
         entry = _Entry(directory[at : at + name_nbytes], flags, method, crc32, stored, nbytes, offset)
         _check_entry(entry, begin + at, rule)
         entries.append(entry)
     if position != len(directory):
-        raise FormatError("bytes behind the ZIP directory's entries", rule=f"{rule}.zip.entry", offset=begin + position)
+        raise FormatError(
+            "trailing bytes after the entries of the ZIP directory", rule=f"{rule}.zip.entry", offset=begin + position
+        )
     return entries
 
 
-def _wide(extra: bytes, fields: tuple[int, ...], offset: int, rule: str) -> tuple[int, ...]:
-    """Fields that did not fit 32 bits are in an extra field, in their order."""
+def _apply_zip64(extra: bytes, fields: tuple[int, ...], offset: int, rule: str) -> tuple[int, ...]:
+    """Replaces fields that did not fit 32 bits by those of the ZIP64 extra field, in their order."""
     found: bytes | None = None
     position = 0
     while position < len(extra):
         if len(extra) - position < 4:
-            raise FormatError("an extra field of ZIP is cut short", rule=f"{rule}.zip.extra", offset=offset)
+            raise FormatError("truncated ZIP extra field", rule=f"{rule}.zip.extra", offset=offset)
         kind, nbytes = struct.unpack_from("<HH", extra, position)
         position += 4 + nbytes
         if position > len(extra) or (kind == 1 and found is not None):
-            raise FormatError("an extra field of ZIP is cut short, or twice", rule=f"{rule}.zip.extra", offset=offset)
+            raise FormatError("truncated or duplicate ZIP extra field", rule=f"{rule}.zip.extra", offset=offset)
         if kind == 1:
             found = extra[position - nbytes : position]
     values = list(fields)
@@ -202,7 +233,7 @@ def _wide(extra: bytes, fields: tuple[int, ...], offset: int, rule: str) -> tupl
     for i, field in enumerate(fields):
         if field == _FULL32 and found is not None:
             if len(found) < used + 8:
-                raise FormatError("a 64-bit field of ZIP is missing", rule=f"{rule}.zip.extra", offset=offset)
+                raise FormatError("the ZIP64 extra field lacks a value", rule=f"{rule}.zip.extra", offset=offset)
             values[i] = int.from_bytes(found[used : used + 8], "little")
             used += 8
     return tuple(values)
@@ -210,42 +241,50 @@ def _wide(extra: bytes, fields: tuple[int, ...], offset: int, rule: str) -> tupl
 
 def _check_entry(entry: _Entry, offset: int, rule: str) -> None:
     if entry.flags & ~_KNOWN_FLAGS:
-        raise UnsupportedError("a ZIP member that is encrypted or patched", rule=f"{rule}.zip.flags", offset=offset)
+        raise UnsupportedError(
+            "encrypted or patched ZIP members are not supported", rule=f"{rule}.zip.flags", offset=offset
+        )
     if entry.method not in (STORED, DEFLATED):
-        raise UnsupportedError(f"compression method {entry.method} of ZIP", rule=f"{rule}.zip.method", offset=offset)
+        raise UnsupportedError(
+            f"unsupported ZIP compression method {entry.method} (supported: stored, deflate)",
+            rule=f"{rule}.zip.method",
+            offset=offset,
+        )
     if entry.method == STORED and entry.stored != entry.nbytes:
-        raise FormatError("a stored member of two sizes", rule=f"{rule}.zip.size", offset=offset)
+        raise FormatError(
+            f"stored ZIP member has two sizes, {entry.stored} and {entry.nbytes}",
+            rule=f"{rule}.zip.size",
+            offset=offset,
+        )
     if entry.method == DEFLATED and entry.nbytes > RATIO * entry.stored:
         raise FormatError(
-            f"{entry.nbytes} bytes out of {entry.stored}: more than can be deflated",
+            f"deflate cannot expand {entry.stored} bytes to {entry.nbytes}",
             rule=f"{rule}.zip.bomb",
             offset=offset,
         )
 
 
 def _check_local(window: Window, entry: _Entry, limit: int, rule: str) -> int:
-    """Holds the member's own header against the directory's; returns where its data begins."""
+    """Compares the local header with the directory; returns where the data begins."""
     if entry.offset + _LOCAL.size + len(entry.name) + entry.stored > limit:
-        raise TruncatedError("a member beyond the ZIP directory", rule=f"{rule}.zip.span", offset=entry.offset)
+        raise TruncatedError("ZIP member extends past the ZIP directory", rule=f"{rule}.zip.span", offset=entry.offset)
     sign, _, flags, method, _, _, crc32, stored, nbytes, name_nbytes, extra_nbytes = _LOCAL.unpack(
         window(entry.offset, _LOCAL.size)
     )
     data: int = entry.offset + _LOCAL.size + name_nbytes + extra_nbytes
     if sign != b"PK\3\4" or data + entry.stored > limit:
-        raise FormatError("no header where the ZIP directory says", rule=f"{rule}.zip.local", offset=entry.offset)
+        raise FormatError("no local header where the ZIP directory says", rule=f"{rule}.zip.local", offset=entry.offset)
     texts = window(entry.offset + _LOCAL.size, name_nbytes + extra_nbytes)
-    nbytes, stored = _wide(texts[name_nbytes:], (nbytes, stored), entry.offset, rule)
+    nbytes, stored = _apply_zip64(texts[name_nbytes:], (nbytes, stored), entry.offset, rule)
     said = (texts[:name_nbytes], flags, method, crc32, stored, nbytes)
     meant = (entry.name, entry.flags, entry.method, entry.crc32, entry.stored, entry.nbytes)
     if said != meant and not (flags & _DESCRIPTOR and said[:3] == meant[:3] and not (crc32 or stored or nbytes)):
-        raise FormatError(
-            "a member's header contradicts the ZIP directory", rule=f"{rule}.zip.local", offset=entry.offset
-        )
+        raise FormatError("local header contradicts the ZIP directory", rule=f"{rule}.zip.local", offset=entry.offset)
     return data
 
 
-def _check_behind(window: Window, entry: _Entry, end: int, limit: int, rule: str) -> int:
-    """Where the next member must begin: behind the data, or behind the descriptor that follows it."""
+def _check_descriptor(window: Window, entry: _Entry, end: int, limit: int, rule: str) -> int:
+    """Returns where the next member must begin: after the data, or after its data descriptor."""
     if not entry.flags & _DESCRIPTOR or limit == end:
         return end
     for form in ("<4sLLL", "<4sLQQ", "<LLL", "<LQQ"):
@@ -254,47 +293,51 @@ def _check_behind(window: Window, entry: _Entry, end: int, limit: int, rule: str
             *sign, crc32, stored, nbytes = layout.unpack(window(end, layout.size))
             if sign in ([], [b"PK\7\x08"]) and (crc32, stored, nbytes) == (entry.crc32, entry.stored, entry.nbytes):
                 return limit
-    raise FormatError("no descriptor behind a member", rule=f"{rule}.zip.descriptor", offset=end)
+    raise FormatError("missing or wrong data descriptor after a ZIP member", rule=f"{rule}.zip.descriptor", offset=end)
 
 
-def _decoded(name: bytes, offset: int, rule: str) -> str:
+def _decode_name(name: bytes, offset: int, rule: str) -> str:
     try:
         return name.decode()
     except UnicodeDecodeError:
-        raise FormatError("a member's name is not UTF-8", rule=f"{rule}.zip.name", offset=offset) from None
+        raise FormatError("invalid UTF-8 in the name of a ZIP member", rule=f"{rule}.zip.name", offset=offset) from None
 
 
 def _check_names(members: list[Member], entries: list[_Entry], rule: str) -> None:
-    """No name twice, none that would lead an unpacker out of its folder."""
+    """Refuses duplicate names, and names that would escape the folder they are unpacked to (zip slip)."""
     seen: set[str] = set()
     for member, entry in zip(members, entries, strict=True):
         name = member.name
         if name in seen:
-            raise FormatError(f"two members '{escape(name)}'", rule=f"{rule}.zip.duplicate", offset=entry.offset)
+            raise FormatError(
+                f"duplicate ZIP member '{escape(name)}'", rule=f"{rule}.zip.duplicate", offset=entry.offset
+            )
         if not is_safe(name):
-            raise FormatError(f"the member '{escape(name)}' is a path", rule=f"{rule}.zip.path", offset=entry.offset)
+            raise FormatError(
+                f"unsafe path in a ZIP member: '{escape(name)}'", rule=f"{rule}.zip.path", offset=entry.offset
+            )
         seen.add(name)
 
 
 def is_safe(name: str) -> bool:
-    """A name that stays below the folder that somebody may unpack it to, on any system."""
+    """Whether a name stays within the folder it is unpacked to, on any system."""
     parts = name.split("/")
     return not ("\0" in name or "\\" in name or parts[0] == "" or name[1:2] == ":" or {".", ".."} & set(parts))
 
 
 class Writer:
-    """The records of an archive, to be written around the data of its members."""
+    """Builds the records that are written around the data of the members."""
 
     def __init__(self) -> None:
         self._position = 0
         self._central: list[bytes] = []
 
     def begin(self, name: str, method: int, crc32: int, stored: int, nbytes: int) -> bytes:
-        """The header of a stored member, padded so that its data is aligned."""
+        """Builds the header of a stored member; its data is aligned."""
         return self._header(name, method, 0, crc32, stored, nbytes)
 
     def begin_stream(self, name: str, method: int) -> bytes:
-        """The header of a member whose sizes are known when it ends."""
+        """Builds the header of a member whose sizes follow in a data descriptor."""
         return self._header(name, method, _DESCRIPTOR, 0, 0, 0)
 
     def _header(self, name: str, method: int, flags: int, crc32: int, stored: int, nbytes: int) -> bytes:
@@ -311,7 +354,7 @@ class Writer:
         return local + raw + extra
 
     def end(self, crc32: int, stored: int, nbytes: int) -> bytes:
-        """What stands behind a member's data; all of it is known now."""
+        """Ends a member; returns its data descriptor, if it has one."""
         raw, flags, method, offset = self._member
         self._position += stored
         wide_fields = [value for value in (nbytes, stored, offset) if value >= _FULL32]
@@ -332,7 +375,7 @@ class Writer:
         return descriptor
 
     def finish(self) -> bytes:
-        """The central directory and the end records."""
+        """Builds the central directory and the end records."""
         directory = b"".join(self._central)
         count, begin = len(self._central), self._position
         records = b""

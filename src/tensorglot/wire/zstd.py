@@ -1,11 +1,10 @@
-"""Zstandard frames (RFC 8878): found first, then decoded to exactly the size that was declared.
+"""Decodes Zstandard frames (RFC 8878) to exactly the declared size, and encodes them.
 
-The library that decodes is never trusted with a size. `scan` walks the headers of the
-frames and their blocks, so that before a byte is decoded it is known where each frame
-ends, what it says of its size, and how much memory it asks for. `decode_into` then
-fills the caller's buffer and asks for one byte more, which must not come. Frames are
-independent: several are decoded and compressed at once, and a range of the decoded
-bytes costs the frames that it touches.
+The decoder never chooses a size. `scan` walks the headers of frames and blocks, so that
+before decoding it is known where each frame ends, its declared size and the memory it
+needs. `decode_into` then fills the caller's buffer and requests one more byte, which must
+not come. Frames are independent: they are decoded and compressed in parallel, and a range
+costs only the frames that it touches.
 
 Encoded bytes come from a function, `read(offset, nbytes)`. Knows no tensor and no file.
 """
@@ -51,27 +50,27 @@ Read: TypeAlias = Callable[[int, int], memoryview]
 FRAME_NBYTES = 1 << 20
 """What a frame of ours holds, decoded: large enough for zstd, small enough for threads and slices."""
 LEVELS = (-(1 << 17), 22)
-"""Of compression, from the least to the most."""
+"""The lowest and the highest compression level."""
 SCRATCH_NBYTES = 16 << 20
-"""A frame of which only a part is wanted is decoded whole up to this size, beyond it as far as needed."""
+"""To read a part of a frame, a frame up to this size is decoded completely, a larger one as far as needed."""
 
 _MAGIC = 0xFD2FB528
 _SKIPPABLE = 0x184D2A50
 _HEADER_NBYTES = 18
 _WALK_NBYTES = 4096
-"""What is read at a time to walk over small blocks."""
+"""Bytes read at a time to walk over small blocks."""
 _GLANCE_NBYTES = 16
-"""What is read of a large block: its header."""
+"""Bytes read of a large block: its header."""
 _FEED_NBYTES = FRAME_NBYTES + (FRAME_NBYTES >> 7)
-"""What a decoder is given at a time: a frame of ours is whole, and then decoded without a copy."""
+"""Bytes passed to a decoder at a time: a frame of ours fits, and is decoded without a copy."""
 _SKIP_NBYTES = 64 << 10
-"""What is decoded at a time where nobody wants it."""
+"""Bytes decoded at a time to skip them."""
 _AHEAD_NBYTES = 24 << 20
-"""What several threads decode or compress before it is asked for."""
+"""Bytes that threads decode or compress in advance."""
 _MAX_BLOCK = 128 << 10
 _MIN_WINDOW = 1 << 20
 _KEPT_WINDOW = 2 << 20
-"""Of the decoder that a thread keeps: what zstd chooses at its default level where it is not told the size."""
+"""Window of the decoder that a thread keeps: what zstd chooses at its default level for data of unknown size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +81,16 @@ class Frame:
     """Where it begins in the encoded bytes."""
     end: int
     nbytes: int | None
-    """Decoded size, where the frame says it."""
+    """Decoded size, if the frame declares it."""
     window: int
-    """Memory that decoding needs, unless the size is known."""
+    """Memory that decoding needs if the size is unknown."""
     window_at: int | None
-    """Where the byte that says so is."""
+    """Offset of the window byte."""
     checksum: bool
 
 
 def scan(read: Read, size: int, nbytes: int, *, max_window: int, begin: int = 0) -> list[Frame]:
-    """The frames from `begin` to `size` of the encoded bytes, which claim to decode to `nbytes`.
+    """Finds the frames from `begin` to `size` of the encoded bytes, declared to decode to `nbytes`.
 
     Skippable frames are left out.
     """
@@ -100,7 +99,11 @@ def scan(read: Read, size: int, nbytes: int, *, max_window: int, begin: int = 0)
     while position < size:
         count += 1
         if count > 256 + nbytes // 256:
-            raise LimitError(f"{count} zstd frames and more for {nbytes} bytes", rule="zstd.frames", offset=position)
+            raise LimitError(
+                f"at least {count} zstd frames for {nbytes} bytes is more than allowed",
+                rule="zstd.frames",
+                offset=position,
+            )
         head = read(position, min(_HEADER_NBYTES, size - position))
         if len(head) >= 8 and struct.unpack_from("<I", head)[0] & ~0xF == _SKIPPABLE:
             position = _end(position + 8 + struct.unpack_from("<I", head, 4)[0], size, position)
@@ -121,11 +124,11 @@ def _frame(read: Read, head: memoryview, begin: int, size: int, max_window: int)
     size_nbytes = (int(single_segment), 2, 4, 8)[descriptor >> 6]
     blocks = 5 + (not single_segment) + dictionary_nbytes + size_nbytes
     if len(head) < blocks:
-        raise TruncatedError("a zstd frame ends in its header", rule="zstd.ends", offset=begin)
+        raise TruncatedError("truncated zstd frame header", rule="zstd.ends", offset=begin)
     if descriptor & 0x18:
-        raise FormatError("a bit of a zstd frame that must be zero is set", rule="zstd.reserved", offset=begin)
+        raise FormatError("reserved bit is set in a zstd frame", rule="zstd.reserved", offset=begin)
     if any(head[blocks - size_nbytes - dictionary_nbytes : blocks - size_nbytes]):
-        raise FormatError("a zstd frame needs a dictionary", rule="zstd.dictionary", offset=begin)
+        raise FormatError("zstd frame needs a dictionary, which is not supported", rule="zstd.dictionary", offset=begin)
     nbytes = int.from_bytes(head[blocks - size_nbytes : blocks], "little") + (256 if size_nbytes == 2 else 0)
     if single_segment:
         window = nbytes
@@ -134,7 +137,7 @@ def _frame(read: Read, head: memoryview, begin: int, size: int, max_window: int)
         window = base + base // 8 * (head[5] & 7)
         if window > max_window:
             raise LimitError(
-                f"a zstd frame asks for a window of {window} bytes, the limit is {max_window}",
+                f"zstd window of {window} bytes exceeds the limit of {max_window}",
                 rule="zstd.window",
                 offset=begin,
             )
@@ -159,14 +162,14 @@ def _blocks_end(read: Read, position: int, size: int, max_block: int) -> int:
         if state == zstd_blocks.LAST:
             return reached
         if state == zstd_blocks.BAD:
-            raise FormatError("a zstd block that zstd forbids", rule="zstd.block", offset=reached)
+            raise FormatError("invalid zstd block", rule="zstd.block", offset=reached)
         position = reached
-    raise TruncatedError("a zstd frame ends before its last block", rule="zstd.ends", offset=position)
+    raise TruncatedError("truncated zstd frame: the last block is missing", rule="zstd.ends", offset=position)
 
 
 def _end(end: int, size: int, begin: int) -> int:
     if end > size:
-        raise TruncatedError("a zstd frame ends after its bytes do", rule="zstd.ends", offset=begin)
+        raise TruncatedError("truncated zstd frame", rule="zstd.ends", offset=begin)
     return end
 
 
@@ -182,7 +185,7 @@ def decode_into(read: Read, frames: Sequence[Frame], nbytes: int, offset: int, o
 
 
 def decoded_chunks(read: Read, frames: Sequence[Frame], nbytes: int) -> Iterator[memoryview]:
-    """All decoded bytes, in bounded memory, each frame decoded once: several at once where their sizes are known."""
+    """Yields all decoded bytes in bounded memory, frames of known size in parallel."""
     _check_total(frames, nbytes)
     largest = max((_AHEAD_NBYTES if frame.nbytes is None else frame.nbytes for frame in frames), default=0)
     if len(frames) > 1 and largest <= _AHEAD_NBYTES // 4:
@@ -219,7 +222,7 @@ def _check_total(frames: Sequence[Frame], nbytes: int) -> None:
 
 
 def _decode_at_once(read: Read, frames: Sequence[Frame], offset: int, out: memoryview) -> None:
-    """Frames of known size: those that hold part of what is wanted, on several threads."""
+    """Decodes frames of known size in parallel, only those that overlap the range."""
     jobs: list[tuple[Frame, int, memoryview]] = []
     whole = offset == 0 and len(out) == sum(frame.nbytes or 0 for frame in frames)
     starts = accumulate((frame.nbytes or 0 for frame in frames), initial=0)
@@ -236,7 +239,7 @@ def _decode_at_once(read: Read, frames: Sequence[Frame], offset: int, out: memor
 
 
 def _decode_in_turn(read: Read, frames: Sequence[Frame], nbytes: int, offset: int, out: memoryview) -> None:
-    """Frames of unknown size: one after the other, all of them."""
+    """Decodes frames of unknown size sequentially."""
     position = 0
     for frame in frames:
         position = _drain(_open(read, frame, nbytes - position), frame, position, nbytes, offset, out, early=False)
@@ -245,7 +248,7 @@ def _decode_in_turn(read: Read, frames: Sequence[Frame], nbytes: int, offset: in
 
 
 def decode_frame(read: Read, frame: Frame, nbytes: int, offset: int, out: memoryview) -> None:
-    """Fills `out` from `offset` of a frame that must hold exactly `nbytes`."""
+    """Fills `out` from `offset` of a frame that must decode to exactly `nbytes`."""
     whole = len(out) == nbytes
     if not whole and (nbytes <= SCRATCH_NBYTES or frame.window_at is None):
         scratch = memoryview(bytearray(nbytes))
@@ -267,10 +270,10 @@ def _drain(
     *,
     early: bool,
 ) -> int:
-    """Decodes a frame whose first byte is at `position`; what belongs into `out` goes there, the rest nowhere.
+    """Decodes a frame that begins at `position`; writes the range of `out`, discards the rest.
 
-    Goes on to the end of the frame, and refuses a byte beyond `limit`; with `early`
-    it stops when `out` is full.
+    Continues to the end of the frame, and refuses a byte beyond `limit`; with `early` it
+    stops when `out` is full.
     """
     end = offset + len(out)
     scratch = memoryview(bytearray(min(_SKIP_NBYTES, max(offset - position, 1))))
@@ -288,7 +291,7 @@ def _drain(
                 raise IntegrityError(
                     "the checksum of a zstd frame does not match", rule="zstd.checksum", offset=frame.begin
                 ) from error
-            raise FormatError(f"zstd cannot decode this: {error}", rule="zstd.data", offset=frame.begin) from error
+            raise FormatError(f"invalid zstd data: {error}", rule="zstd.data", offset=frame.begin) from error
         if got == 0:
             break
         position += got
@@ -299,19 +302,19 @@ def _drain(
 
 def _mismatch(found: int, nbytes: int) -> FormatError:
     much = "at least " if found > nbytes else ""
-    return FormatError(f"zstd frames hold {much}{found} bytes, {nbytes} were declared", rule="zstd.size", offset=0)
+    return FormatError(f"zstd frames decode to {much}{found} bytes, {nbytes} were declared", rule="zstd.size", offset=0)
 
 
 def _open(read: Read, frame: Frame, nbytes: int, *, again: bool = True) -> zstandard.ZstdDecompressionReader:
-    """The decoded bytes of a frame.
+    """Opens a decoder for a frame.
 
-    A small one is read here, and with `again` decoded by what its thread used before: it
-    is to be drained before another one is opened there.
+    With `again`, a small frame uses the decoder that its thread keeps: it must be drained
+    before the thread opens another.
     """
     window, nbytes_encoded = frame.window, frame.end - frame.begin
     replaced = None
     if frame.nbytes is None and frame.window_at is not None:
-        # A window wider than all there is to decode is memory for nothing.
+        # A window larger than the data wastes memory.
         enough = max(_MIN_WINDOW, 1 << (max(nbytes, 1) - 1).bit_length())
         if enough < window:
             window = enough
@@ -325,7 +328,7 @@ def _open(read: Read, frame: Frame, nbytes: int, *, again: bool = True) -> zstan
 
 
 class _Kept(threading.local):
-    """What a thread uses again: to make one takes as long as a small frame."""
+    """Contexts that a thread reuses: creating one takes as long as decoding a small frame."""
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor(max_window_size=_KEPT_WINDOW)
@@ -337,10 +340,10 @@ _kept = _Kept()
 
 
 class _Feed:
-    """The bytes of a frame, for the decoder to read."""
+    """A file-like view of a frame for the decoder."""
 
     def __init__(self, read: Read, frame: Frame, replaced: tuple[int, int] | None) -> None:
-        """`replaced` is where the decoder is to see another byte than the one there, and which."""
+        """`replaced` is the offset of a byte that the decoder sees changed, and its new value."""
         self._read = read
         self._position = frame.begin
         self._end = frame.end
@@ -358,7 +361,7 @@ class _Feed:
 
 
 def compress(data: Buffer, *, level: int, checksum: bool) -> bytes:
-    """One frame, which says its size."""
+    """Compresses to one frame that declares its size."""
     kept = _kept.compressor
     if kept is not None and kept[:2] == (level, checksum):
         return kept[2].compress(data)
@@ -369,18 +372,18 @@ def compress(data: Buffer, *, level: int, checksum: bool) -> bytes:
 
 @cache
 def _context_nbytes(level: int) -> int:
-    """What a compressor takes for a frame of ours: half a megabyte to twenty."""
+    """Returns the memory of a compression context for a frame of ours: 0.5 to 20 MB."""
     parameters = zstandard.ZstdCompressionParameters.from_level(level, source_size=FRAME_NBYTES)
     return parameters.estimated_compression_context_size()
 
 
 def ahead(level: int) -> int:
-    """How many frames may be compressed before they are asked for, each with what it is made of and made in."""
+    """Returns how many frames may be compressed in advance, given the memory of each."""
     return max(1, _AHEAD_NBYTES // (_context_nbytes(level) + 2 * FRAME_NBYTES))
 
 
 def batches(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """Neighbours that are worth a thread together: items of up to the size of a frame in all."""
+    """Groups consecutive items up to the size of a frame, so that each group is worth a thread."""
     batch: list[T] = []
     total = 0
     for item in items:
@@ -394,7 +397,7 @@ def batches(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list[T]]
 
 
 def pieces(chunks: Iterable[Buffer], nbytes: int = FRAME_NBYTES) -> Iterator[Buffer]:
-    """The same bytes in pieces of `nbytes`, the last one shorter; without a copy where a chunk is large enough."""
+    """Splits chunks into pieces of `nbytes`, the last one shorter; copies only across chunks."""
     gathered = bytearray()
     for chunk in chunks:
         view = memoryview(chunk)

@@ -3,10 +3,10 @@
     file   = "GGUF" version u32 | tensors u64 | pairs u64 | pairs | descriptions | padding | data
     pair   = key, kind u32, value          description = name, rank u32, sizes u64 (fastest first), type u32, offset u64
 
-Read, not written. Plain element types are dense tensors. The others are blocks of so
-many elements in so many bytes (`blocks`): a tensor of layout `gguf.Q4_K` has them as
-bytes, row by row, which any container with layouts can carry, and `dequantize()` has
-the values of the usual ones. Versions 2 and 3, of either byte order.
+Read, not written. Plain element types are dense tensors. Quantized types store fixed-size
+blocks of elements (`blocks`): a tensor of layout `gguf.Q4_K` has them as bytes, row by
+row, which any container with layouts can carry, and `dequantize()` decodes the common
+ones. Versions 2 and 3, of either byte order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The block types of GGML: so many elements in so many bytes, and the values of the usual ones.
+"""The block types of GGML (elements and bytes per block), and decoders of the common ones.
 
 Each decoder takes blocks as rows of bytes and gives rows of float32. The arithmetic is
 that of the format in single precision: a scale, sometimes a minimum, and small integers.
@@ -36,13 +36,13 @@ class Block:
 
 
 def decodable(layout: str) -> bool:
-    """A block type whose values are known here."""
+    """Whether a block type can be decoded."""
     block = _BY_LAYOUT.get(layout)
     return block is not None and block.decode is not None
 
 
 def dequantize(tensor: Tensor) -> Values:
-    """The values of a tensor of a block type, as float32."""
+    """Decodes a tensor of a block type to float32."""
     values = np.empty(math.prod(tensor.shape), np.float32)
     done = 0
     for piece in pieces(tensor):
@@ -52,17 +52,17 @@ def dequantize(tensor: Tensor) -> Values:
 
 
 def pieces(tensor: Tensor) -> Iterator[Values]:
-    """The same values in C order, a piece at a time."""
+    """Yields the decoded values in C order, in pieces."""
     block = _BY_LAYOUT.get(tensor.layout)
     if block is None or block.decode is None:
-        raise UnsupportedError(
-            f"values of {escape(tensor.layout)} are not decoded here", rule="gguf.dequantize", tensor=tensor.name
-        )
+        raise UnsupportedError(f"cannot dequantize {escape(tensor.layout)}", rule="gguf.dequantize", tensor=tensor.name)
     part = tensor.parts.get("data")
     count, rest = divmod(math.prod(tensor.shape), block.elements)
     if part is None or rest or part.nbytes != count * block.nbytes:
         raise FormatError(
-            f"the parts are not blocks of {block.name} for the shape", rule="gguf.shape.blocks", tensor=tensor.name
+            f"the data is not the {block.name} blocks that the shape needs",
+            rule="gguf.shape.blocks",
+            tensor=tensor.name,
         )
     for start in range(0, count, _PIECE_BLOCKS):
         end = min(start + _PIECE_BLOCKS, count)

@@ -1,7 +1,7 @@
-"""The header of a GGUF file as values: metadata, and what it says of each tensor.
+"""Parses the header of a GGUF file: metadata, and the description of each tensor.
 
-A cursor over the beginning of the file, which is fetched as far as it is needed. Every
-count is held against the bytes that are left before anything is made of it.
+The header is read in blocks on demand. Every count is checked against the remaining bytes
+before anything is allocated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEPTH = 8
 _SCALARS: dict[int, str] = {
     0: "u1", 1: "i1", 2: "u2", 3: "i2", 4: "u4", 5: "i4", 6: "f4", 7: "?", 10: "u8", 11: "i8", 12: "f8",
 }  # fmt: skip
-"""The kinds of metadata that are numbers, as NumPy calls them."""
+"""NumPy dtypes of numeric metadata types."""
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _LEAST_PAIR_NBYTES = 13
 _LEAST_TENSOR_NBYTES = 24
@@ -34,16 +34,16 @@ _LEAST_TENSOR_NBYTES = 24
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the header says of one tensor."""
+    """The header's entry of one tensor."""
 
     name: str
     type: int
     shape: tuple[int, ...]
     """Slowest first."""
     offset: int
-    """In the data."""
+    """Relative to the data section."""
     at: int
-    """Where the header says so."""
+    """Offset of the entry in the header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,13 @@ class _Cursor(Fetched):
         return value
 
     def count(self, least_nbytes: int, rule: str) -> int:
-        """A number of items that take at least so many bytes each."""
+        """Reads the number of items that take at least `least_nbytes` each."""
         start = self.position
         count = self.number("Q")
         if count * least_nbytes > self.left:
-            raise FormatError("a count of more items than there are bytes for", rule=f"gguf.{rule}", offset=start)
+            raise FormatError(
+                f"count of {count} exceeds the remaining {self.left} bytes", rule=f"gguf.{rule}", offset=start
+            )
         return count
 
     def raw(self) -> bytes:
@@ -83,20 +85,22 @@ class _Cursor(Fetched):
         try:
             return self.raw().decode()
         except UnicodeDecodeError:
-            raise FormatError("a name is not UTF-8", rule="gguf.text.utf8", offset=start) from None
+            raise FormatError("invalid UTF-8 in a name or key", rule="gguf.text.utf8", offset=start) from None
 
 
 def read_header(source: Source, limits: Limits) -> Header:
     cursor = _Cursor(source.read, source.size, limits.header_or(), "gguf.header")
     if source.size < 24:
-        raise TruncatedError("shorter than a header", rule="gguf.header.end", offset=0)
+        raise TruncatedError(
+            f"file truncated: the header needs 24 bytes, has {source.size}", rule="gguf.header.end", offset=0
+        )
     if cursor.take(4) != b"GGUF":
-        raise FormatError("no magic number of GGUF", rule="gguf.magic", offset=0)
+        raise FormatError("not a GGUF file: wrong magic number", rule="gguf.magic", offset=0)
     version = _version(cursor)
     tensors = cursor.count(_LEAST_TENSOR_NBYTES, "count")
     pairs = cursor.count(_LEAST_PAIR_NBYTES, "count")
     if tensors > limits.tensors_or():
-        raise LimitError("more tensors than Limits.tensors allows", rule="gguf.limit.tensors", offset=8)
+        raise LimitError(f"{tensors} tensors exceed Limits.tensors", rule="gguf.limit.tensors", offset=8)
     metadata = _metadata(cursor, pairs)
     descriptions = [_description(cursor, limits.rank) for _ in range(tensors)]
     _check_names(descriptions)
@@ -111,7 +115,7 @@ def _version(cursor: _Cursor) -> int:
         cursor.order = ">"
         version = int.from_bytes(version.to_bytes(4, "little"), "big")
     if version not in (2, 3):
-        raise UnsupportedError(f"version {version} of GGUF", rule="gguf.version", offset=4)
+        raise UnsupportedError(f"unsupported GGUF version {version} (supported: 2, 3)", rule="gguf.version", offset=4)
     return version
 
 
@@ -121,7 +125,7 @@ def _metadata(cursor: _Cursor, count: int) -> dict[str, Any]:
         start = cursor.position
         key = cursor.text()
         if key in metadata:
-            raise FormatError("a metadata key stands twice", rule="gguf.metadata.duplicate", offset=start)
+            raise FormatError("duplicate metadata key", rule="gguf.metadata.duplicate", offset=start)
         metadata[key] = _value(cursor, cursor.number("I"), DEPTH)
     return metadata
 
@@ -133,7 +137,7 @@ def _value(cursor: _Cursor, kind: int, depth: int) -> Any:
         return _numbers(cursor, kind, 1)[0]
     start = cursor.position
     if depth == 0:
-        raise LimitError("arrays nested too deep", rule="gguf.metadata.depth", offset=start)
+        raise LimitError(f"metadata arrays nested deeper than {DEPTH} levels", rule="gguf.metadata.depth", offset=start)
     kind = cursor.number("I")
     if kind in _SCALARS:
         width = np.dtype(_SCALARS[kind]).itemsize
@@ -145,7 +149,7 @@ def _value(cursor: _Cursor, kind: int, depth: int) -> Any:
 
 
 def _string(cursor: _Cursor) -> str | bytes:
-    """Text; a token of a vocabulary may be a part of a character, and stays bytes."""
+    """Reads text; a vocabulary token may be part of a character, and stays bytes."""
     raw = cursor.raw()
     try:
         return raw.decode()
@@ -156,11 +160,11 @@ def _string(cursor: _Cursor) -> str | bytes:
 def _numbers(cursor: _Cursor, kind: int, count: int) -> list[Any]:
     start = cursor.position
     if kind not in _SCALARS:
-        raise FormatError("a kind of metadata that GGUF does not have", rule="gguf.metadata.kind", offset=start)
+        raise FormatError(f"unknown metadata type {kind}", rule="gguf.metadata.kind", offset=start)
     dtype = np.dtype(_SCALARS[kind]).newbyteorder(cursor.order)  # type: ignore[arg-type]
     raw = cursor.take(count * dtype.itemsize)
     if kind == _BOOL and raw.translate(None, b"\0\1"):
-        raise FormatError("a bool is neither 0 nor 1", rule="gguf.metadata.bool", offset=start)
+        raise FormatError("a bool must be 0 or 1", rule="gguf.metadata.bool", offset=start)
     values: list[Any] = np.frombuffer(raw, dtype).tolist()
     return values
 
@@ -170,7 +174,7 @@ def _description(cursor: _Cursor, max_rank: int) -> Description:
     name = cursor.text()
     rank = cursor.number("I")
     if rank > max_rank:
-        raise LimitError("more dimensions than Limits.rank allows", rule="gguf.limit.rank", offset=start, tensor=name)
+        raise LimitError(f"{rank} dimensions exceed Limits.rank", rule="gguf.limit.rank", offset=start, tensor=name)
     sizes = struct.unpack(f"{cursor.order}{rank}Q", cursor.take(8 * rank))
     return Description(name, cursor.number("I"), sizes[::-1], cursor.number("Q"), start)
 
@@ -180,7 +184,7 @@ def _check_names(descriptions: list[Description]) -> None:
     for description in descriptions:
         if description.name in seen:
             raise FormatError(
-                "two tensors of one name", rule="gguf.name.duplicate", offset=description.at, tensor=description.name
+                "duplicate tensor name", rule="gguf.name.duplicate", offset=description.at, tensor=description.name
             )
         seen.add(description.name)
 
@@ -188,5 +192,5 @@ def _check_names(descriptions: list[Description]) -> None:
 def _alignment(metadata: dict[str, Any]) -> int:
     alignment = metadata.get("general.alignment", ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1) or alignment >= 1 << 32:
-        raise FormatError("the alignment is not a power of two", rule="gguf.alignment")
+        raise FormatError(f"general.alignment is not a power of two: {alignment!r}", rule="gguf.alignment")
     return alignment

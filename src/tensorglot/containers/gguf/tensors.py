@@ -1,7 +1,7 @@
-"""The tensors of a GGUF file: their types, their spans, and that nothing lies between them.
+"""Builds the index of a GGUF file: the dtype and span of each tensor.
 
-Tensors stand one behind the other, each at the next multiple of the alignment. A type
-that we do not know takes what is left up to the next tensor.
+Tensors are contiguous, each at the next multiple of the alignment. A tensor of unknown
+type extends to the next one.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ DTYPES: dict[int, str] = {
 
 
 def add_tensors(builder: IndexBuilder, source: Source, header: Header, *, strict: bool) -> None:
-    """A row for each tensor, in the order of the header."""
-    ends = _ends(header, source.size)
+    """Adds a row for each tensor, in the order of the header."""
+    ends = _find_ends(header, source.size)
     for description in header.tensors:
         begin = header.data + description.offset
         _add(builder, description, begin, ends[description.name], header)
@@ -53,10 +53,10 @@ def _add(builder: IndexBuilder, tensor: Description, begin: int, end: int, heade
 
 
 def _nbytes(tensor: Description) -> int | None:
-    """What the type and the shape ask for; None for a type that we do not know."""
+    """Returns the size that type and shape need; None for an unknown type."""
     if math.prod(size for size in tensor.shape if size) >= 1 << 60:
         raise FormatError(
-            "the product of the dimensions is too large",
+            "the tensor would have 2**60 elements or more",
             rule="gguf.shape.product",
             offset=tensor.at,
             tensor=tensor.name,
@@ -69,13 +69,16 @@ def _nbytes(tensor: Description) -> int | None:
         return None
     if not tensor.shape or tensor.shape[-1] % block.elements:
         raise FormatError(
-            f"rows are not whole blocks of {block.name}", rule="gguf.shape.blocks", offset=tensor.at, tensor=tensor.name
+            f"row length is not a multiple of the {block.name} block size ({block.elements})",
+            rule="gguf.shape.blocks",
+            offset=tensor.at,
+            tensor=tensor.name,
         )
     return count // block.elements * block.nbytes
 
 
-def _ends(header: Header, size: int) -> dict[str, int]:
-    """Where each tensor ends. They are in line, and the last one ends the file, but for padding."""
+def _find_ends(header: Header, size: int) -> dict[str, int]:
+    """Finds where each tensor ends, and checks that they are contiguous and fill the file."""
     sizes = {tensor.name: _nbytes(tensor) for tensor in header.tensors}
     order = sorted(header.tensors, key=lambda tensor: (tensor.offset, sizes[tensor.name] != 0))
     ends: dict[str, int] = {}
@@ -83,7 +86,7 @@ def _ends(header: Header, size: int) -> dict[str, int]:
     for i, tensor in enumerate(order):
         if tensor.offset != expected:
             raise FormatError(
-                f"the tensor is at {tensor.offset} of the data, not at {expected}",
+                f"tensor offset is {tensor.offset}, expected {expected}: tensors must be contiguous",
                 rule="gguf.offset",
                 offset=tensor.at,
                 tensor=tensor.name,
@@ -95,7 +98,7 @@ def _ends(header: Header, size: int) -> dict[str, int]:
         end = header.data + tensor.offset + nbytes
         if end > size and nbytes:
             raise TruncatedError(
-                f"the tensor ends at byte {end} of a file of {size}",
+                f"file truncated: needs {end} bytes, has {size}",
                 rule="gguf.data.end",
                 offset=size,
                 tensor=tensor.name,
@@ -103,14 +106,16 @@ def _ends(header: Header, size: int) -> dict[str, int]:
         ends[tensor.name] = end
         expected = -(-(end - header.data) // header.alignment) * header.alignment
     if header.data + expected < size:
-        raise FormatError("bytes behind the last tensor", rule="gguf.data.trailing", offset=header.data + expected)
+        raise FormatError(
+            "trailing bytes after the last tensor", rule="gguf.data.trailing", offset=header.data + expected
+        )
     return ends
 
 
 def _check_padding(source: Source, header: Header, ends: dict[str, int]) -> None:
-    """Strictly, what lies between tensors is zero."""
+    """Checks that the padding between tensors is zero."""
     borders = sorted((header.data + tensor.offset, ends[tensor.name]) for tensor in header.tensors)
     for (_, end), (begin, _) in pairwise([*borders, (source.size, source.size)]):
         for offset, nbytes in cut(begin - end, PIECE_NBYTES):
             if any(source.read(end + offset, nbytes)):
-                raise FormatError("padding that is not zero", rule="gguf.strict.padding", offset=end + offset)
+                raise FormatError("padding between tensors is not zero", rule="gguf.strict.padding", offset=end + offset)

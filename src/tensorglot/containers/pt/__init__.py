@@ -1,14 +1,13 @@
 """What `torch.save` writes (`.pt`, `.pth`, `.bin`): a pickle of whatever was saved, and the storages of its tensors.
 
-Read, not written, and nothing of it is executed: `pickle` interprets the few `opcodes`
-that tensors need, on the stack of a `machine`; `names` has the few names that they
-refer to, and both refuse every other one by its name. What comes out are values;
-`flatten` finds the `tensors` in them, `files` says where their storages are. Tensors
-share storages, and have strides.
+Read, not written, and never executed: `pickle` interprets only the `opcodes` that tensors
+need, on the stack of a `machine`; `names` lists the only globals that they may refer to;
+all others are refused by name. `flatten` finds the `tensors` in the resulting values,
+`files` locates their storages. Tensors share storages, and have strides.
 
-A tensor is called by the keys that lead to it, joined by dots: `model.layer.weight`,
-`optimizer.state.0.exp_avg`; a file that is a tensor has `data`. What is no tensor is
-metadata under such names, too.
+The name of a tensor is the keys that lead to it, joined by dots: `model.layer.weight`,
+`optimizer.state.0.exp_avg`; a single tensor is called `data`. Other values become
+metadata under such names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The two forms of a file of torch.save: where its pickle is, and where each storage.
+"""Locates the pickle and the storages in the two file formats of torch.save.
 
 The newer form is a ZIP archive whose one folder has `data.pkl` and a member for each
 storage, stored. The legacy form is four pickles (a magic number, a version, what the
@@ -31,7 +31,7 @@ PROTOCOL = 1001
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a storage is."""
+    """The span of a storage."""
 
     begin: int
     end: int
@@ -40,7 +40,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a file has: a value, and the storages that it refers to."""
+    """The contents of a file: a value, and the storages that it refers to."""
 
     version: str
     root: Any
@@ -57,14 +57,14 @@ def itemsize(kind: Kind | None) -> int:
     return ITEMSIZES.get(kind.name) or BY_NAME[DTYPES[kind.name]].bits // 8
 
 
-def _storages_into(found: dict[str, Storage]) -> Callable[[Any], Storage]:
-    """Makes a storage of each persistent id, and remembers it."""
+def _collect_storages(found: dict[str, Storage]) -> Callable[[Any], Storage]:
+    """Returns a function that resolves persistent ids to storages and collects them in `found`."""
 
     def persistent(pid: Any) -> Storage:
         held = storage(pid)
         before = found.setdefault(held.key, held)
         if (before.dtype, before.count) != (held.dtype, held.count):
-            raise FormatError("a storage of two sizes", rule="pt.storage.size")
+            raise FormatError(f"storage '{held.key}' is referred to with two dtypes or sizes", rule="pt.storage.size")
         return held
 
     return persistent
@@ -83,38 +83,46 @@ def open_zip(source: Source, options: ReadOptions) -> Saved:
     folder = _folder(by_name)
     main = by_name[f"{folder}data.pkl"]
     if main.nbytes > limits.header_or():
-        raise LimitError("a pickle beyond Limits.header_nbytes", rule="pt.limit.header", offset=main.begin)
+        raise LimitError(
+            f"pickle of {main.nbytes} bytes exceeds Limits.header_nbytes", rule="pt.limit.header", offset=main.begin
+        )
     found: dict[str, Storage] = {}
     data = Fetched(source.read, main.end, main.nbytes, "pt.pickle", main.begin)
-    root = pickle.load(data, NAMES, _storages_into(found), build_state)
+    root = pickle.load(data, NAMES, _collect_storages(found), build_state)
     if data.left:
-        raise FormatError("bytes behind the pickle", rule="pt.pickle.trailing", offset=data.position)
+        raise FormatError("trailing bytes after the pickle", rule="pt.pickle.trailing", offset=data.position)
     storages: dict[str, Span] = {}
     for key, held in found.items():
         member = by_name.get(f"{folder}data/{key}")
         if member is None:
-            raise FormatError("a storage that is not in the file", rule="pt.storage.missing", offset=main.begin)
+            raise FormatError(f"storage '{key}' is missing in the file", rule="pt.storage.missing", offset=main.begin)
         if member.nbytes != held.count * itemsize(held.dtype):
-            raise FormatError("a storage of another size", rule="pt.storage.size", offset=member.begin)
+            raise FormatError(
+                f"size of storage '{key}' does not match its count", rule="pt.storage.size", offset=member.begin
+            )
         storages[key] = Span(member.begin, member.end, member.crc32)
     unused = [name for name in by_name if name.startswith(f"{folder}data/") and name[len(folder) + 5 :] not in found]
-    notes = [Note("pt.storage.unused", f"{len(unused)} storages that no tensor refers to")] if unused else []
+    notes = [Note("pt.storage.unused", f"{len(unused)} storages are not used by any tensor")] if unused else []
     if options.strict and notes:
         raise FormatError(notes[0].message, rule=notes[0].rule)
     return Saved("zip", root, main.nbytes, storages, _big_endian(source, by_name.get(f"{folder}byteorder")), notes)
 
 
 def _folder(members: dict[str, ziparchive.Member]) -> str:
-    """The one folder that has everything, with its slash."""
+    """Returns the only top-level folder, with its slash."""
     folders = {name.partition("/")[0] for name in members}
     folder = f"{next(iter(folders), '')}/"
     if len(folders) != 1 or f"{folder}data.pkl" not in members:
-        raise FormatError("a ZIP archive that is no file of torch.save", rule="pt.zip.folder", offset=0)
+        raise FormatError("not a file of torch.save: the ZIP archive has no data.pkl", rule="pt.zip.folder", offset=0)
     if f"{folder}constants.pkl" in members or any(name.startswith(f"{folder}code/") for name in members):
-        raise UnsupportedError("a TorchScript archive, which is a program", rule="pt.script")
+        raise UnsupportedError(
+            "TorchScript archives are programs and are not supported; save the state_dict instead", rule="pt.script"
+        )
     for name, member in members.items():
         if member.method != ziparchive.STORED:
-            raise UnsupportedError(f"the member '{name}' is compressed", rule="pt.zip.method", offset=member.begin)
+            raise UnsupportedError(
+                f"compressed ZIP member '{name}' is not supported", rule="pt.zip.method", offset=member.begin
+            )
     return folder
 
 
@@ -123,7 +131,7 @@ def _big_endian(source: Source, member: ziparchive.Member | None) -> bool:
         return False
     order = source.read_bytes(member.begin, min(member.nbytes, 8))
     if order not in (b"little", b"big"):
-        raise FormatError("a byte order that is neither little nor big", rule="pt.byteorder", offset=member.begin)
+        raise FormatError("byte order must be little or big", rule="pt.byteorder", offset=member.begin)
     return order == b"big"
 
 
@@ -132,47 +140,53 @@ def open_legacy(source: Source, options: ReadOptions) -> Saved:
     found: dict[str, Storage] = {}
 
     def load(names: dict[str, Any]) -> Any:
-        return pickle.load(data, names, _storages_into(found), build_state)
+        return pickle.load(data, names, _collect_storages(found), build_state)
 
     if source.size < 14 or load({}) != MAGIC:
-        raise FormatError("no magic number of torch.save", rule="pt.magic", offset=0)
+        raise FormatError("not a file of torch.save: wrong magic number", rule="pt.magic", offset=0)
     version = load({})
     if type(version) is not int or version != PROTOCOL:
-        raise UnsupportedError("another version of the legacy form", rule="pt.version", offset=data.position)
+        raise UnsupportedError(
+            f"unsupported version of the legacy format (supported: {PROTOCOL})", rule="pt.version", offset=data.position
+        )
     big_endian = _machine_big_endian(load({}))
     begin = data.position
     root = load(NAMES)
     pickle_nbytes = data.position - begin
     keys = load({})
     if type(keys) is not list or not all(type(key) is str for key in keys) or len(set(keys)) < len(keys):
-        raise FormatError("the keys of the storages are no list of text", rule="pt.storage.keys", offset=begin)
+        raise FormatError("storage keys are not a list of unique strings", rule="pt.storage.keys", offset=begin)
     if set(keys) != set(found):
-        raise FormatError("the keys of the storages are not those of the tensors", rule="pt.storage.keys", offset=begin)
-    return Saved("legacy", root, pickle_nbytes, _placed(source, data.position, keys, found), big_endian)
+        raise FormatError("storage keys do not match the storages of the tensors", rule="pt.storage.keys", offset=begin)
+    return Saved("legacy", root, pickle_nbytes, _locate(source, data.position, keys, found), big_endian)
 
 
-def _placed(source: Source, position: int, keys: list[str], found: dict[str, Storage]) -> dict[str, Span]:
-    """The storages one behind the other, up to the end of the file."""
+def _locate(source: Source, position: int, keys: list[str], found: dict[str, Storage]) -> dict[str, Span]:
+    """Locates the storages, which are contiguous up to the end of the file."""
     storages: dict[str, Span] = {}
     for key in keys:
         held = found[key]
         begin = position + 8
         end = begin + held.count * itemsize(held.dtype)
         if end > source.size:
-            raise TruncatedError("the file ends inside a storage", rule="pt.storage.end", offset=position)
+            raise TruncatedError(
+                f"file truncated: needs {end} bytes, has {source.size}", rule="pt.storage.end", offset=position
+            )
         if int.from_bytes(source.read(position, 8), "little") != held.count:
-            raise FormatError("a storage of another size", rule="pt.storage.size", offset=position)
+            raise FormatError(
+                f"size of storage '{key}' does not match its count", rule="pt.storage.size", offset=position
+            )
         storages[key] = Span(begin, end)
         position = end
     if position != source.size:
-        raise FormatError("bytes behind the last storage", rule="pt.storage.trailing", offset=position)
+        raise FormatError("trailing bytes after the last storage", rule="pt.storage.trailing", offset=position)
     return storages
 
 
 def _machine_big_endian(said: Any) -> bool:
-    """What the file says of the machine that it was made on."""
+    """Reads the byte order from the system info of the legacy format."""
     if type(said) is Pairs:
         for key, value in zip(said[::2], said[1::2], strict=True):
             if key == "little_endian" and type(value) is bool:
                 return not value
-    raise FormatError("no byte order in the legacy form", rule="pt.byteorder")
+    raise FormatError("the legacy format lacks a byte order", rule="pt.byteorder")

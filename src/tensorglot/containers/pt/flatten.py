@@ -1,8 +1,7 @@
 """The tensors in a nest of dicts and lists, under the keys that lead to them; the rest as metadata.
 
-A pickle may refer to one container many times over, so a small one can unfold to a
-nest without end. The depth, the number of what is visited and the length of all names
-together are bounded.
+A pickle may refer to one container many times, so a small pickle can expand without end.
+The depth, the number of visited values and the total length of names are bounded.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _SCALARS = (type(None), bool, int, float, str, bytes)
 
 
 def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, View], dict[str, Any] | None]:
-    """The tensors by name, in their order, and what else there is, or None."""
+    """Returns the tensors by name, in order, and the other values as metadata, or None."""
     tensors: dict[str, View] = {}
     metadata: dict[str, Any] = {}
     if isinstance(root, View):
@@ -37,7 +36,7 @@ def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, View], dict[str, A
         visits -= len(value) if isinstance(value, (list, tuple)) else 0
         letters -= len(name) * len(value) if isinstance(value, (list, tuple)) else 0
         if visits < 0 or letters < 0 or depth > DEPTH:
-            raise LimitError("a nest that unfolds to more than the pickle says", rule="pt.nest")
+            raise LimitError("nested containers expand to far more than the size of the pickle", rule="pt.nest")
         children = _children(value)
         if children is None:
             _put(metadata, name, _plain(value))
@@ -56,11 +55,13 @@ def _put(found: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _clash(name: str) -> FormatError:
-    return FormatError("two values whose keys, joined by dots, are one name", rule="pt.name.duplicate", tensor=name)
+    return FormatError(
+        "duplicate name: the keys of two values are equal when joined by dots", rule="pt.name.duplicate", tensor=name
+    )
 
 
 def _children(value: Any) -> list[tuple[str, Any]] | None:
-    """What is in a container, with the keys as text; None for a value, and for a list of plain values."""
+    """Returns the items of a container with keys as text; None for a scalar or a list of scalars."""
     if type(value) is Pairs and value:
         return [(_key(key), child) for key, child in zip(value[::2], value[1::2], strict=True)]
     if type(value) in (list, tuple) and not all(isinstance(item, _SCALARS) for item in value):
@@ -71,7 +72,7 @@ def _children(value: Any) -> list[tuple[str, Any]] | None:
 def _key(key: Any) -> str:
     if isinstance(key, (str, bool, int, float, type(None))):
         return str(key)
-    raise UnsupportedError("a key that is neither text nor a number", rule="pt.key")
+    raise UnsupportedError("dict keys must be text or numbers", rule="pt.key")
 
 
 def _plain(value: Any) -> Any:
@@ -83,4 +84,4 @@ def _plain(value: Any) -> Any:
         return {}
     if isinstance(value, Kind):
         return value.name
-    raise UnsupportedError(f"a value that is no data: {escape(type(value).__name__)}", rule="pt.value")
+    raise UnsupportedError(f"unsupported value of type {escape(type(value).__name__)}", rule="pt.value")

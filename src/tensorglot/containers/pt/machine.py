@@ -58,13 +58,13 @@ class Machine:
 
     def pop(self) -> Any:
         if len(self.stack) <= self.floor:
-            raise self.fault("the pickle takes more from the stack than it has put there", "stack")
+            raise self.fault("pickle stack underflow", "stack")
         return self.stack.pop()
 
     def top(self, kind: type) -> Any:
         """What lies on top, which must be of a kind that can be added to."""
         if len(self.stack) <= self.floor or type(self.stack[-1]) is not kind:
-            raise self.fault("the pickle adds to what is no container", "stack")
+            raise self.fault("the pickle appends to a value that is not a container", "stack")
         return self.stack[-1]
 
     def mark(self) -> None:
@@ -74,7 +74,7 @@ class Machine:
     def items(self) -> list[Any]:
         """What was pushed since the last mark."""
         if not self.marks:
-            raise self.fault("a mark is missing", "stack")
+            raise self.fault("MARK is missing on the pickle stack", "stack")
         found = self.stack[self.floor :]
         del self.stack[self.floor :]
         self.floor = self.marks.pop()
@@ -86,12 +86,14 @@ class Machine:
     def push_container(self, value: Any) -> None:
         self.containers += 1
         if 2 * self.containers > self.data.position - self.begin + 64:
-            raise LimitError("more containers than a pickler makes", rule="pt.pickle.bomb", offset=self.data.position)
+            raise LimitError(
+                "more containers than a pickle of this size can have", rule="pt.pickle.bomb", offset=self.data.position
+            )
         self.stack.append(value)
 
     def sized(self, number: Number) -> bytes:
         """Bytes behind their length."""
         nbytes = number(self.data)
         if nbytes > self.data.left:
-            raise self.fault("a string longer than the file", "length")
+            raise self.fault(f"string of {nbytes} bytes extends past the end of the file", "length")
         return self.data.take(nbytes)

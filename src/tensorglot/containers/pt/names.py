@@ -17,28 +17,13 @@ from tensorglot.errors import FormatError, UnsupportedError
 __all__ = ["DTYPES", "ITEMSIZES", "NAMES", "Kind", "Storage", "View", "build_state", "storage"]
 
 DTYPES: dict[str, str] = {
-    "torch.bool": "bool",
-    "torch.uint8": "uint8",
-    "torch.int8": "int8",
-    "torch.uint16": "uint16",
-    "torch.int16": "int16",
-    "torch.uint32": "uint32",
-    "torch.int32": "int32",
-    "torch.uint64": "uint64",
-    "torch.int64": "int64",
-    "torch.float16": "float16",
-    "torch.bfloat16": "bfloat16",
-    "torch.float32": "float32",
-    "torch.float64": "float64",
-    "torch.complex64": "complex64",
-    "torch.complex128": "complex128",
-    "torch.float8_e4m3fn": "float8_e4m3fn",
-    "torch.float8_e4m3fnuz": "float8_e4m3fnuz",
-    "torch.float8_e5m2": "float8_e5m2",
-    "torch.float8_e5m2fnuz": "float8_e5m2fnuz",
-    "torch.float8_e8m0fnu": "float8_e8m0fnu",
-    "torch.float4_e2m1fn_x2": "float4_e2m1fn",
-}
+    f"torch.{name}": name
+    for name in (
+        "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "bfloat16",
+        "float32", "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+        "float8_e5m2fnuz", "float8_e8m0fnu",
+    )
+} | {"torch.float4_e2m1fn_x2": "float4_e2m1fn"}  # fmt: skip
 ITEMSIZES: dict[str, int] = {"torch.complex32": 4, "torch.float4_e2m1fn_x2": 1}
 """Of types that are not one element of ours each."""
 
@@ -98,43 +83,43 @@ def _natural(value: Any) -> bool:
 
 def _sizes(value: Any) -> tuple[int, ...]:
     if type(value) is not tuple or not all(map(_natural, value)):
-        raise _fault("a shape or strides that are no sizes", "tensor.shape")
+        raise _fault("shape and strides must be tuples of non-negative integers", "tensor.shape")
     return value
 
 
 def storage(pid: Any) -> Storage:
     """A persistent id: ('storage', class, key, location, count), and in the legacy form a view of another storage."""
     if type(pid) is not tuple or len(pid) not in (5, 6) or pid[0] != "storage":
-        raise UnsupportedError("a persistent id that is no storage", rule="pt.storage.id")
+        raise UnsupportedError("persistent id is not a storage", rule="pt.storage.id")
     _, kind, key, _, count = pid[:5]
     if not isinstance(kind, StorageKind) or type(key) is not str or not _natural(count):
-        raise _fault("not a storage", "storage.id")
+        raise _fault("invalid storage in a persistent id", "storage.id")
     if len(pid) == 5 or pid[5] is None:
         return Storage(key, kind.dtype, count)
     view = pid[5]
     if type(view) is not tuple or len(view) != 3 or not _natural(view[1]) or not _natural(view[2]):
-        raise _fault("not a view of a storage", "storage.id")
+        raise _fault("invalid view of a storage in a persistent id", "storage.id")
     if view[1] + view[2] > count:
-        raise _fault("a view beyond its storage", "storage.id")
+        raise _fault("view extends past the end of its storage", "storage.id")
     return Storage(key, kind.dtype, count, view[1])
 
 
 def _rebuild_tensor(arguments: tuple[Any, ...]) -> View:
     if len(arguments) < 4 or not isinstance(arguments[0], Storage) or arguments[0].dtype is None:
-        raise _fault("not the arguments of a tensor", "tensor.arguments")
+        raise _fault("invalid arguments of a tensor", "tensor.arguments")
     return _view(arguments[0], arguments[0].dtype, *arguments[1:4])
 
 
 def _rebuild_tensor_v2(arguments: tuple[Any, ...]) -> View:
     if len(arguments) not in (6, 7):
-        raise _fault("not the arguments of a tensor", "tensor.arguments")
+        raise _fault("invalid arguments of a tensor", "tensor.arguments")
     _refuse_flags(arguments[6:])
     return _rebuild_tensor(arguments)
 
 
 def _rebuild_tensor_v3(arguments: tuple[Any, ...]) -> View:
     if len(arguments) not in (7, 8) or not isinstance(arguments[0], Storage) or not isinstance(arguments[6], Kind):
-        raise _fault("not the arguments of a tensor", "tensor.arguments")
+        raise _fault("invalid arguments of a tensor", "tensor.arguments")
     _refuse_flags(arguments[7:])
     return _view(arguments[0], arguments[6], *arguments[1:4])
 
@@ -150,7 +135,7 @@ def _refuse_flags(metadata: tuple[Any, ...]) -> None:
 
 def _view(held: Storage, dtype: Kind, offset: Any, shape: Any, strides: Any) -> View:
     if not _natural(offset) or len(_sizes(shape)) != len(_sizes(strides)):
-        raise _fault("not the arguments of a tensor", "tensor.arguments")
+        raise _fault("invalid arguments of a tensor", "tensor.arguments")
     return View(held, dtype, offset, shape, strides)
 
 
@@ -163,9 +148,9 @@ def _rebuild_parameter(arguments: tuple[Any, ...]) -> View:
 def _rebuild_from_type(arguments: tuple[Any, ...]) -> View:
     """A tensor with attributes of its own, which are left aside: (function, class, its arguments, state)."""
     if len(arguments) != 4 or arguments[1] not in _CLASSES or type(arguments[2]) is not tuple:
-        raise _fault("not the arguments of a tensor", "tensor.arguments")
+        raise _fault("invalid arguments of a tensor", "tensor.arguments")
     if arguments[0] not in (_rebuild_tensor_v2, _rebuild_tensor_v3, _rebuild_parameter):
-        raise _fault("a tensor that is made in no known way", "tensor.arguments")
+        raise _fault("unknown function to rebuild a tensor", "tensor.arguments")
     result: View = arguments[0](arguments[2])
     return result
 
@@ -174,24 +159,24 @@ def _ordered_dict(arguments: tuple[Any, ...]) -> Pairs:
     if not arguments:
         return Pairs()
     if len(arguments) != 1 or type(arguments[0]) is not list:
-        raise _fault("not the arguments of a dict", "dict.arguments")
+        raise _fault("invalid arguments of OrderedDict", "dict.arguments")
     pairs = Pairs()
     for item in arguments[0]:
         if type(item) not in (list, tuple) or len(item) != 2:
-            raise _fault("not the arguments of a dict", "dict.arguments")
+            raise _fault("invalid arguments of OrderedDict", "dict.arguments")
         pairs.extend(item)
     return pairs
 
 
 def _size(arguments: tuple[Any, ...]) -> tuple[int, ...]:
     if len(arguments) != 1:
-        raise _fault("not a shape", "size.arguments")
+        raise _fault("invalid arguments of torch.Size", "size.arguments")
     return _sizes(arguments[0])
 
 
 def _device(arguments: tuple[Any, ...]) -> str:
     if not 1 <= len(arguments) <= 2 or type(arguments[0]) is not str or not all(map(_natural, arguments[1:])):
-        raise _fault("not a device", "device.arguments")
+        raise _fault("invalid arguments of torch.device", "device.arguments")
     return ":".join(map(str, arguments))
 
 
@@ -202,7 +187,7 @@ def _encode(arguments: tuple[Any, ...]) -> bytes:
             return arguments[0].encode("latin-1")
         except UnicodeEncodeError:
             pass
-    raise _fault("not the arguments of bytes", "bytes.arguments")
+    raise _fault("invalid arguments of _codecs.encode", "bytes.arguments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +203,7 @@ _CLASSES = (_Class("torch.Tensor"), _Class("torch.nn.parameter.Parameter"))
 def build_state(target: Any, state: Any) -> None:
     """State of a dict (torch keeps the versions of modules there) is left aside; nothing else has any."""
     if type(target) is not Pairs:
-        raise UnsupportedError("an object with state of its own", rule="pt.pickle.build")
+        raise UnsupportedError("objects with state are not supported", rule="pt.pickle.build")
 
 
 _FUNCTIONS: dict[str, Callable[[tuple[Any, ...]], Any]] = {

@@ -44,7 +44,11 @@ def _long(number: Number) -> Callable[[Machine], None]:
     def action(machine: Machine) -> None:
         nbytes = number(machine.data)
         if not 0 <= nbytes <= LONG_NBYTES:
-            raise LimitError(f"an integer of {nbytes} bytes", rule="pt.pickle.long", offset=machine.data.position)
+            raise LimitError(
+                f"integer of {nbytes} bytes exceeds the limit of {LONG_NBYTES}",
+                rule="pt.pickle.long",
+                offset=machine.data.position,
+            )
         machine.push(int.from_bytes(machine.data.take(nbytes), "little", signed=True))
 
     return action
@@ -56,7 +60,7 @@ def _text(number: Number) -> Callable[[Machine], None]:
         try:
             machine.push(raw.decode())
         except UnicodeDecodeError:
-            raise machine.fault("a string is not UTF-8", "utf8") from None
+            raise machine.fault("invalid UTF-8 in a string", "utf8") from None
 
     return action
 
@@ -124,7 +128,7 @@ def _setitems(machine: Machine) -> None:
 
 def _even(machine: Machine, values: list[Any]) -> list[Any]:
     if len(values) % 2:
-        raise machine.fault("a key without a value", "stack")
+        raise machine.fault("dict key without a value", "stack")
     return values
 
 
@@ -141,9 +145,9 @@ def _memoize(machine: Machine) -> None:
 
 def _remember(machine: Machine, index: int) -> None:
     if len(machine.stack) <= machine.floor:
-        raise machine.fault("nothing on the stack to remember", "stack")
+        raise machine.fault("pickle stack is empty, nothing to memoize", "stack")
     if index > len(machine.memo):
-        raise machine.fault("the memo has holes", "memo")
+        raise machine.fault("memo index out of sequence", "memo")
     machine.memo[index : index + 1] = [machine.stack[-1]]
 
 
@@ -151,7 +155,7 @@ def _get(number: Number) -> Callable[[Machine], None]:
     def action(machine: Machine) -> None:
         index = number(machine.data)
         if index >= len(machine.memo):
-            raise machine.fault("the memo does not have it", "memo")
+            raise machine.fault(f"memo has no entry {index}", "memo")
         machine.push(machine.memo[index])
 
     return action
@@ -165,7 +169,7 @@ def _global(machine: Machine) -> None:
 def _stack_global(machine: Machine) -> None:
     name, module = machine.pop(), machine.pop()
     if type(name) is not str or type(module) is not str:
-        raise machine.fault("a name that is no text", "global")
+        raise machine.fault("STACK_GLOBAL needs two strings", "global")
     _push_name(machine, module, name)
 
 
@@ -173,7 +177,7 @@ def _push_name(machine: Machine, module: str, name: str) -> None:
     full = f"{module}.{name}"
     if full not in machine.names:
         raise UnsupportedError(
-            f"the pickle refers to {escape(full)}, which tensors do not need: nothing was executed",
+            f"the pickle refers to {escape(full)}, which is not allowed; nothing was executed",
             rule="pt.pickle.global",
             offset=machine.data.position,
         )
@@ -183,23 +187,23 @@ def _push_name(machine: Machine, module: str, name: str) -> None:
 def _reduce(machine: Machine) -> None:
     arguments, function = machine.pop(), machine.pop()
     if not callable(function) or type(arguments) is not tuple:
-        raise machine.fault("a call of what cannot be called", "call")
-    machine.push(_placed(machine, function, arguments))
+        raise machine.fault("REDUCE needs a function and a tuple", "call")
+    machine.push(_call(machine, function, arguments))
 
 
 def _build(machine: Machine) -> None:
     state = machine.pop()
     target = machine.pop()
-    _placed(machine, machine.build_state, target, state)
+    _call(machine, machine.build_state, target, state)
     machine.push(target)
 
 
 def _persistent(machine: Machine) -> None:
-    machine.push(_placed(machine, machine.persistent, machine.pop()))
+    machine.push(_call(machine, machine.persistent, machine.pop()))
 
 
-def _placed(machine: Machine, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a value's maker refuses, it refuses here."""
+def _call(machine: Machine, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function; its errors get the current offset."""
     try:
         return function(*arguments)
     except TensorglotError as error:
@@ -209,7 +213,7 @@ def _placed(machine: Machine, function: Callable[..., Any], *arguments: Any) -> 
 
 def _frame(machine: Machine) -> None:
     if _U64(machine.data) > machine.data.left:
-        raise machine.fault("a frame longer than the file", "length")
+        raise machine.fault("pickle frame extends past the end of the file", "length")
 
 
 OPCODES: dict[int, Callable[[Machine], None]] = {

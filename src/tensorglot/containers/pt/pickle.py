@@ -22,7 +22,7 @@ _STOP = 0x2E
 def load(
     data: Input, names: Mapping[str, Any], persistent: Callable[[Any], Any], build: Callable[[Any, Any], None]
 ) -> Any:
-    """The value of one pickle.
+    """Interprets one pickle.
 
     `names` has the value of each name that may occur; those that can be called are
     functions. `persistent` makes a value of a persistent id, `build` takes the state
@@ -38,13 +38,13 @@ def load(
         action = OPCODES.get(code)
         if action is None:
             raise UnsupportedError(
-                f"the opcode {_opcode_name(code)}, which tensors do not need", rule="pt.pickle.opcode",
+                f"pickle opcode {_opcode_name(code)} is not allowed; nothing was executed", rule="pt.pickle.opcode",
                 offset=data.position - 1,
             )  # fmt: skip
         action(machine)
     value = machine.pop()
     if machine.stack or machine.marks:
-        raise machine.fault("the pickle leaves values on the stack", "stack")
+        raise machine.fault("values left on the pickle stack", "stack")
     return value
 
 

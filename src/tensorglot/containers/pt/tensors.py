@@ -18,15 +18,19 @@ def add_tensor(builder: IndexBuilder, name: str, view: View, saved: Saved, max_r
     storage = saved.storages[view.storage.key]
     width = itemsize(view.dtype)
     if len(view.shape) > max_rank:
-        raise LimitError("more dimensions than Limits.rank allows", rule="pt.limit.rank", tensor=name)
+        raise LimitError(
+            f"{len(view.shape)} dimensions exceed Limits.rank ({max_rank})", rule="pt.limit.rank", tensor=name
+        )
     if math.prod(size for size in view.shape if size) * width >= 1 << 63:
-        raise FormatError("the product of the dimensions passes 2**63", rule="pt.shape.product", tensor=name)
+        raise FormatError("the tensor would have 2**63 bytes or more", rule="pt.shape.product", tensor=name)
     strides = tuple(stride * width for stride in view.strides)
     begin = storage.begin + view.storage.first * itemsize(view.storage.dtype) + view.offset * width
     codec = Strided(view.shape, strides, width)
     extent = codec.extent(view.shape, strides, width)
     if extent and begin + extent > storage.end:
-        raise FormatError("a tensor beyond its storage", rule="pt.tensor.span", offset=storage.begin, tensor=name)
+        raise FormatError(
+            "tensor extends past the end of its storage", rule="pt.tensor.span", offset=storage.begin, tensor=name
+        )
     begin = min(begin, storage.end)
     dtype, shape = _element(view, in_order=codec.in_order)
     whole = (begin, begin + extent) == (storage.begin, storage.end) and storage.crc32 is not None

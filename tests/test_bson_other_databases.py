@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peers import missing, needs
-from tensorglot.bson import Vector, from_neighbour, to_neighbour
+from tensorglot.bson import Vector, from_database, to_database
 from tensorglot.errors import FormatError, TensorglotError, UnsupportedError
 
 FLOATS = Vector([1.5, -2.0, 0.1], "float32")
@@ -36,9 +36,9 @@ ODD_BITS = Vector([True, False, True])
     ],
 )
 def test_the_bytes_of_each_database(vector: Vector, database: Any, raw: bytes) -> None:
-    assert to_neighbour(vector, database) == raw
-    assert from_neighbour(raw, database, vector.dtype) == vector
-    assert from_neighbour(bytearray(raw), database, vector.dtype) == vector
+    assert to_database(vector, database) == raw
+    assert from_database(raw, database, vector.dtype) == vector
+    assert from_database(bytearray(raw), database, vector.dtype) == vector
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_the_bytes_of_each_database(vector: Vector, database: Any, raw: bytes) -
 )
 def test_what_a_neighbour_does_not_have(vector: Vector, database: Any) -> None:
     with pytest.raises(UnsupportedError):
-        to_neighbour(vector, database)
+        to_database(vector, database)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_a_neighbour_does_not_have(vector: Vector, database: Any) -> None:
 )
 def test_bytes_that_are_none(raw: bytes, database: Any, dtype: Any) -> None:
     with pytest.raises(FormatError):
-        from_neighbour(raw, database, dtype)
+        from_database(raw, database, dtype)
 
 
 @given(
@@ -86,10 +86,10 @@ def test_bytes_that_are_none(raw: bytes, database: Any, dtype: Any) -> None:
 )
 def test_what_is_accepted_is_what_we_write(raw: bytes, database: Any, dtype: Any) -> None:
     try:
-        vector = from_neighbour(raw, database, dtype)
+        vector = from_database(raw, database, dtype)
     except TensorglotError:
         return
-    assert to_neighbour(vector, database) == raw
+    assert to_database(vector, database) == raw
 
 
 @pytest.mark.mongo
@@ -98,13 +98,13 @@ def test_pgvector() -> None:
     rng = np.random.default_rng(7)
     for count in (1, 3, 1536, 16_000):
         values = rng.standard_normal(count, np.float32)
-        raw = to_neighbour(Vector(values), "pgvector")
+        raw = to_database(Vector(values), "pgvector")
         assert raw == pgvector.Vector(values).to_binary()
         assert pgvector.Vector.from_binary(raw).to_numpy().tobytes() == values.tobytes()
-        assert from_neighbour(pgvector.Vector(values).to_binary(), "pgvector") == Vector(values)
+        assert from_database(pgvector.Vector(values).to_binary(), "pgvector") == Vector(values)
         bits = rng.integers(0, 2, count).astype(bool)
-        assert to_neighbour(Vector(bits), "pgvector") == pgvector.Bit(bits).to_binary()
-        assert from_neighbour(pgvector.Bit(bits).to_binary(), "pgvector", "packed_bit") == Vector(bits)
+        assert to_database(Vector(bits), "pgvector") == pgvector.Bit(bits).to_binary()
+        assert from_database(pgvector.Bit(bits).to_binary(), "pgvector", "packed_bit") == Vector(bits)
 
 
 @pytest.mark.mongo
@@ -118,15 +118,15 @@ def test_sqlite_vec() -> None:
         return next(iter(connection.execute(f"select {sql}", values)))[0]
 
     floats, small, bits = [0.5, -2.0, 3.25], [1, -128, 127], [1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1]
-    assert ask("vec_to_json(vec_f32(?))", to_neighbour(Vector(floats), "sqlite-vec")) == "[0.500000,-2.000000,3.250000]"
-    assert ask("vec_to_json(vec_int8(?))", to_neighbour(Vector(small, "int8"), "sqlite-vec")) == "[1,-128,127]"
-    assert ask("vec_to_json(vec_bit(?))", to_neighbour(BITS, "sqlite-vec")) == str(bits).replace(" ", "")
-    assert to_neighbour(Vector(floats), "sqlite-vec") == sqlite_vec.serialize_float32(floats)
-    assert to_neighbour(Vector(small, "int8"), "sqlite-vec") == sqlite_vec.serialize_int8(small)
-    assert from_neighbour(ask("vec_f32('[0.5, -2, 3.25]')"), "sqlite-vec") == Vector(floats)
-    assert from_neighbour(ask("vec_int8('[1, -128, 127]')"), "sqlite-vec", "int8") == Vector(small, "int8")
+    assert ask("vec_to_json(vec_f32(?))", to_database(Vector(floats), "sqlite-vec")) == "[0.500000,-2.000000,3.250000]"
+    assert ask("vec_to_json(vec_int8(?))", to_database(Vector(small, "int8"), "sqlite-vec")) == "[1,-128,127]"
+    assert ask("vec_to_json(vec_bit(?))", to_database(BITS, "sqlite-vec")) == str(bits).replace(" ", "")
+    assert to_database(Vector(floats), "sqlite-vec") == sqlite_vec.serialize_float32(floats)
+    assert to_database(Vector(small, "int8"), "sqlite-vec") == sqlite_vec.serialize_int8(small)
+    assert from_database(ask("vec_f32('[0.5, -2, 3.25]')"), "sqlite-vec") == Vector(floats)
+    assert from_database(ask("vec_int8('[1, -128, 127]')"), "sqlite-vec", "int8") == Vector(small, "int8")
     signs = [1.0 if bit else -1.0 for bit in bits]
-    assert from_neighbour(ask("vec_quantize_binary(?)", str(signs)), "sqlite-vec", "packed_bit") == BITS
+    assert from_database(ask("vec_quantize_binary(?)", str(signs)), "sqlite-vec", "packed_bit") == BITS
 
 
 def _sqlite_with_extensions() -> Any:
