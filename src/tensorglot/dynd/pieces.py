@@ -1,6 +1,6 @@
-"""The canonical bytes of a tensor, in pieces, in bounded memory. A piece stays as it is when the next one is made.
+"""The canonical bytes of a tensor, in pieces, in bounded memory. Later pieces do not overwrite earlier ones.
 
-What lies in memory or in a shared file as it is serialized is handed on without a copy.
+Memory and mapped files that are already in serialized form are passed on without a copy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The values in `array[T]` as the bytes of a part, made only when somebody reads them."""
+"""The values in `array[T]` as the bytes of a part, encoded only when they are read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Boxes", "boxes_payload"]
 
 
 class NullSource:
-    """The source of what lies in no file."""
+    """The source of a payload that is in no file."""
 
     size = 0
 
