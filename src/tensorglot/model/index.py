@@ -54,7 +54,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What is odd about a file, and not wrong enough to refuse it."""
+    """An oddity of a file that is no reason to refuse it."""
 
     rule: str
     message: str
@@ -139,7 +139,7 @@ class Index:
         return None if code == UNKNOWN else TABLE[code]
 
     def dtype_name(self, row: int) -> str:
-        """What the element type is called, by the file where we do not know it; safe to print."""
+        """The name of the element type, as the file has it where it is unknown; safe to print."""
         dtype = self.dtype(row)
         return escape(self.unknown_dtypes[row]) if dtype is None else dtype.name
 
@@ -152,7 +152,7 @@ class Index:
         return sizes
 
     def find_shared_rows(self) -> NDArray[np.int64]:
-        """Rows that lie at the span of another one, or at an equal one of another source."""
+        """Rows that have the same span as another one, perhaps of another source."""
         if (self.begins[1:] >= self.ends[:-1]).all():
             return np.empty(0, np.int64)  # as most files have them: one behind the other
         filled = np.flatnonzero(self.ends > self.begins)

@@ -1,12 +1,12 @@
 """Where the bytes of a part are: at a span of a source, encoded at a span, or in memory.
 
-The three kinds answer the same calls, always in terms of the decoded bytes. The
-model opens no file and knows no compression and no hash: a source, a codec and a check
-are whatever answers the protocols below.
+The three kinds have the same methods, always in terms of the decoded bytes. The model
+opens no file and knows no compression and no hash: source, codec and check are the
+protocols below.
 
-A payload with a check compares its checksum in the pass that reads it: whoever reads
-all of it, by whichever call, gets bytes that match, or an error. A read of less is not
-compared, unless the check is a strict one: then all of it is compared first.
+A payload with a check compares its checksum in the pass that reads it: a read of all
+bytes, by any method, returns bytes that match, or raises. A partial read is not compared,
+unless the check is strict: then the whole payload is compared first.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PIECE_NBYTES = 8 << 20
 SMALL_NBYTES = 64 << 10
 """Arrays below this size are written together."""
 TOGETHER_NBYTES = 256 << 10
-"""Up to this much at a time: memory of this size is used again, and pages that are there already are the fast ones."""
+"""Up to this much at a time: memory of this size is reused by the allocator, and its pages are already mapped."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Contiguous bytes."""
@@ -230,9 +230,9 @@ class Encoded:
         try:
             out = np.empty(nbytes, np.uint8).data
         except MemoryError as error:
-            self.codec.decode_into(self, offset, memoryview(bytearray()))  # bytes that are wrong are the better reason
+            self.codec.decode_into(self, offset, memoryview(bytearray()))  # invalid bytes are the better error
             raise LimitError(
-                f"{nbytes} bytes do not fit in memory", rule="memory.size", offset=self.begin, tensor=self.tensor
+                f"out of memory: {nbytes} bytes are needed", rule="memory.size", offset=self.begin, tensor=self.tensor
             ) from error
         self.read_into(offset, out)
         return out

@@ -1,9 +1,9 @@
-"""Elements that do not lie in C order at their span: Fortran order, transposes, steps, broadcasts.
+"""Elements that are not stored in C order: Fortran order, transposes, steps, broadcasts.
 
-To everybody else such a part is encoded: its decoded bytes are those of the C order. A
-range of them becomes a few boxes of the array, each box a block of elements some bytes
-apart, and a block is read like any slice. Whoever wants the whole array gets it as it
-lies, with its strides, where every byte of the span is one element's.
+The rest of the program sees an encoded part, whose decoded bytes are in C order. A range
+of them becomes a few boxes of the array; each box is a strided block, which is read like
+any slice. The whole array keeps its strides where every byte of the span belongs to one
+element.
 """
 
 from __future__ import annotations

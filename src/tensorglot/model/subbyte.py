@@ -1,7 +1,7 @@
-"""Elements of fewer than eight bits that take a byte each where they lie, as they do in memory.
+"""Elements of fewer than eight bits that a file stores one per byte, as NumPy has them in memory.
 
-To everybody else such a part is encoded: its decoded bytes are the packed ones. Bits
-above an element's own are zero, or the byte is not an element.
+The rest of the program sees an encoded part, whose decoded bytes are packed. The unused
+bits of each byte must be zero.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class UnpackedSubByte:
         values = np.frombuffer(self.below(payload).read(first, last - first), np.uint8)
         if values.size and int(values.max()) >> self.dtype.bits:
             raise FormatError(
-                f"a byte that is no {self.dtype.name}",
+                f"a byte is not a valid {self.dtype.name}: its upper bits are set",
                 rule="values.packed",
                 offset=payload.begin,
                 tensor=payload.tensor,
