@@ -84,7 +84,7 @@ def _type(layout: Any) -> Type:
             sized = layout.is_regular and kind == "bytestring"
             return FixedBytes(layout.size) if sized else String() if kind == "string" else Bytes()
         return Fixed(layout.size, _type(layout.content)) if layout.is_regular else Var(_type(layout.content))
-    raise UnsupportedError(f"awkward's {type(layout).__name__} has no DyND type", rule="dynd.awkward")
+    raise UnsupportedError(f"awkward's {type(layout).__name__} is not supported", rule="dynd.awkward")
 
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
@@ -141,7 +141,7 @@ def _without_nat(index: NDArray[np.int64], content: Any) -> NDArray[np.int64]:
 
 
 def _refuse(node: Node, layout: Any) -> InputError:
-    return InputError(f"awkward's {layout.form.type} for {node.type}", rule="dynd.value")
+    return InputError(f"cannot convert awkward's {layout.form.type} to {node.type}", rule="dynd.value")
 
 
 def _all_present(layout: Any, node: Node) -> Any:
@@ -149,7 +149,7 @@ def _all_present(layout: Any, node: Node) -> Any:
         return layout
     indexed = layout.to_IndexedOptionArray64()
     if (indexed.index.data < 0).any():
-        raise InputError(f"missing values for {node.type}", rule="dynd.value")
+        raise InputError(f"{node.type} cannot hold missing values: use ?{node.type}", rule="dynd.value")
     return indexed.project()
 
 
@@ -190,11 +190,11 @@ def _regular(node: Node, layout: Any, size: int) -> Any:
     if not layout.is_regular:
         sizes = np.asarray(layout.stops.data) - np.asarray(layout.starts.data)
         if (sizes != size).any():
-            raise InputError(f"lists of other sizes than {size} for {node.type}", rule="dynd.length")
+            raise InputError(f"expected lists of {size} elements in {node.type}", rule="dynd.length")
         layout = layout.to_ListOffsetArray64(True)
         return layout.content[: count * size]
     if layout.size != size:
-        raise InputError(f"{layout.size} elements for a dimension of {size} in {node.type}", rule="dynd.length")
+        raise InputError(f"expected {size} elements, found {layout.size}, in {node.type}", rule="dynd.length")
     return layout.content[: count * size]
 
 
@@ -228,7 +228,9 @@ def from_tensor(tensor: Tensor) -> Any:
     ak = _awkward()
     value = value_of(tensor)
     if value.plan.deep:
-        raise UnsupportedError("nested too deep for awkward", rule="dynd.awkward", tensor=tensor.name)
+        raise UnsupportedError(
+            "the value is nested too deep for awkward: use .tolist()", rule="dynd.awkward", tensor=tensor.name
+        )
     needs = value.needs()
     layouts: dict[int, Any] = {}
     for node in value.plan.inside_out():
@@ -243,7 +245,9 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
         return _block_layout(node, value.array(node)[:count])
     if node.kind is Kind.LIST:
         if isinstance(node.type, Map):
-            raise UnsupportedError(f"awkward has no {node.type}: use .tolist() or .arrow()", rule="dynd.awkward")
+            raise UnsupportedError(
+                f"awkward has no type for {node.type}: use .tolist() or .arrow()", rule="dynd.awkward"
+            )
         lists = value.lists(node)
         starts, stops = (index.Index64(np.ascontiguousarray(column[:count])) for column in lists)
         if not node.is_text:
@@ -265,7 +269,7 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
         return _dims_layout(node.shape, inner, count)
     if node.kind is Kind.CHAR:
         return _char_layout(value.array(node)[:count])
-    raise UnsupportedError(f"awkward has no {node.type}", rule="dynd.awkward")
+    raise UnsupportedError(f"awkward has no type for {node.type}: use .tolist()", rule="dynd.awkward")
 
 
 def _dims_layout(shape: tuple[int, ...], layout: Any, count: int) -> Any:
@@ -296,7 +300,7 @@ def _block_layout(node: Node, values: NDArray[Any]) -> Any:
     if node.temporal is not None:
         values = block_rows(node, values)
     if atom.tail or values.dtype.kind == "V":
-        raise UnsupportedError(f"awkward has no {atom.type}", rule="dynd.awkward")
+        raise UnsupportedError(f"awkward has no type for {atom.type}: use .tolist()", rule="dynd.awkward")
     plain = values if values.flags.c_contiguous and values.flags.aligned else np.array(values, order="C")
     return ak.contents.NumpyArray(plain)
 
@@ -307,7 +311,7 @@ def _fixed_layout(type: FixedBytes | FixedString, raw: NDArray[np.uint8]) -> Any
         content = ak.contents.NumpyArray(raw.reshape(-1), parameters={"__array__": "byte"})
         return ak.contents.RegularArray(content, type.size, len(raw), parameters={"__array__": "bytestring"})
     if type.encoding not in ("utf8", "ascii"):
-        raise UnsupportedError(f"awkward has no {type}", rule="dynd.awkward")
+        raise UnsupportedError(f"awkward has no type for {type}: use .tolist()", rule="dynd.awkward")
     starts = np.arange(len(raw)) * type.nbytes
     stops = starts + np.count_nonzero(raw, axis=1)
     return _strings(starts, stops, raw.reshape(-1))
