@@ -167,15 +167,10 @@ def _lists(node: Node, layout: Any) -> tuple[Lists, Any]:
 
 def _repeated(node: Node, layout: Any) -> Any:
     """The elements of lists that all have the sizes of the dims."""
-    ak = _awkward()
     count = len(layout)
     for size in node.shape:
         layout = _regular(node, layout, size)
-    if node.axis:
-        order = np.array(stored_order(node), np.int64)
-        carry = (np.arange(count)[:, None] * node.size + order).reshape(-1)
-        layout = layout._carry(ak.index.Index64(carry), False)
-    return layout
+    return _reordered(node, layout, count, np.array(stored_order(node), np.int64)) if node.axis else layout
 
 
 def _regular(node: Node, layout: Any, size: int) -> Any:
@@ -252,9 +247,7 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
         starts, stops = (index.Index64(np.ascontiguousarray(column[:count])) for column in lists)
         if not node.is_text:
             return contents.ListArray(starts, stops, children[0])
-        kind, element = ("bytestring", "byte") if isinstance(node.type, Bytes) else ("string", "char")
-        text = contents.NumpyArray(children[0].data, parameters={"__array__": element})
-        return contents.ListArray(starts, stops, text, parameters={"__array__": kind})
+        return _texts(starts, stops, children[0].data, bytestring=isinstance(node.type, Bytes))
     if node.kind is Kind.OPTION:
         positions = value.index(node)
         if positions is None:
@@ -265,7 +258,9 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
         names = node.names if isinstance(node.type, Struct) else None
         return contents.RecordArray([child[:count] for child in children], names, count)
     if node.kind is Kind.REPEAT:
-        inner = _stored_back(node, children[0], count) if node.axis else children[0]
+        inner = children[0]
+        if node.axis:
+            inner = _reordered(node, inner, count, np.argsort(stored_order(node)))
         return _dims_layout(node.shape, inner, count)
     if node.kind is Kind.CHAR:
         return _char_layout(value.array(node)[:count])
@@ -281,9 +276,8 @@ def _dims_layout(shape: tuple[int, ...], layout: Any, count: int) -> Any:
     return layout
 
 
-def _stored_back(node: Node, layout: Any, count: int) -> Any:
-    """The elements of a REPEAT, from the order in which they are stored to that of its dims."""
-    order = np.argsort(stored_order(node))
+def _reordered(node: Node, layout: Any, count: int, order: NDArray[np.int64]) -> Any:
+    """The elements of `count` values of a REPEAT, those of each value in another order."""
     carry = (np.arange(count)[:, None] * node.size + order).reshape(-1)
     return layout._carry(_awkward().index.Index64(carry), False)
 
@@ -314,21 +308,22 @@ def _fixed_layout(type: FixedBytes | FixedString, raw: NDArray[np.uint8]) -> Any
         raise UnsupportedError(f"awkward has no type for {type}: use .tolist()", rule="dynd.awkward")
     starts = np.arange(len(raw)) * type.nbytes
     stops = starts + np.count_nonzero(raw, axis=1)
-    return _strings(starts, stops, raw.reshape(-1))
+    return _texts(ak.index.Index64(starts), ak.index.Index64(stops), raw.reshape(-1))
 
 
-def _strings(starts: NDArray[np.int64], stops: NDArray[np.int64], data: NDArray[np.uint8]) -> Any:
-    ak = _awkward()
-    content = ak.contents.NumpyArray(data, parameters={"__array__": "char"})
-    positions = ak.index.Index64(starts), ak.index.Index64(stops)
-    return ak.contents.ListArray(*positions, content, parameters={"__array__": "string"})
+def _texts(starts: Any, stops: Any, data: NDArray[np.uint8], *, bytestring: bool = False) -> Any:
+    contents = _awkward().contents
+    kind, element = ("bytestring", "byte") if bytestring else ("string", "char")
+    content = contents.NumpyArray(data, parameters={"__array__": element})
+    return contents.ListArray(starts, stops, content, parameters={"__array__": kind})
 
 
 def _char_layout(codes: NDArray[np.uint32]) -> Any:
     sizes = 1 + (codes >= 0x80).astype(np.int64) + (codes >= 0x800) + (codes >= 0x10000)
     stops = np.cumsum(sizes)
     data = np.frombuffer("".join(map(chr, codes.tolist())).encode(), np.uint8)
-    return _strings(stops - sizes, stops, data)
+    index = _awkward().index
+    return _texts(index.Index64(stops - sizes), index.Index64(stops), data)
 
 
 BRIDGE = Bridge(to_tensor, type_of)

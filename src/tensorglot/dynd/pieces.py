@@ -14,7 +14,7 @@ from tensorglot.dynd.codec.encode import pieces
 from tensorglot.dynd.export.dense import densified
 from tensorglot.dynd.tensors import from_tensor
 from tensorglot.model.dtypes import DType, unpack
-from tensorglot.model.payload import PIECE_NBYTES, Span, as_bytes
+from tensorglot.model.payload import PIECE_NBYTES, Span, as_bytes, buffers
 from tensorglot.model.tensor import NESTED, Part, Tensor, check_bool
 
 __all__ = ["tensor_nbytes", "tensor_pieces"]
@@ -42,12 +42,8 @@ def tensor_pieces(tensor: Tensor) -> Iterator[memoryview]:
 
 def _plain_pieces(part: Part) -> Iterator[memoryview]:
     for chunk in part.payload.chunks():
-        shared = chunk.view() if isinstance(chunk, Span) else as_bytes(chunk)
-        if shared is not None:
-            yield shared
-        elif isinstance(chunk, Span):
-            for at in range(0, chunk.nbytes, PIECE_NBYTES):
-                yield chunk.read(at, min(PIECE_NBYTES, chunk.nbytes - at))
+        shared = chunk.view() if isinstance(chunk, Span) else None
+        yield from map(as_bytes, buffers([chunk] if shared is None else [shared]))
 
 
 def _unpacked_pieces(part: Part, row: DType) -> Iterator[memoryview]:

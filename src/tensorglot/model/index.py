@@ -272,10 +272,13 @@ def _concat_offsets(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), *(c[1:] + end for c, end in zip(columns, ends, strict=False))])
 
 
+def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+
+
 def shape_columns(shapes: Sequence[tuple[int, ...]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Shapes as a column of dims and a column of offsets into it."""
-    offsets = np.zeros(len(shapes) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, shapes), np.int64, len(shapes)), out=offsets[1:])
+    offsets = _offsets(np.fromiter(map(len, shapes), np.int64, len(shapes)))
     return np.fromiter(chain.from_iterable(shapes), np.int64, int(offsets[-1])), offsets
 
 
@@ -284,8 +287,7 @@ def permuted(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The columns of the same shapes in another order."""
     ranks = np.diff(dim_offsets)[order]
-    offsets = np.zeros(len(order) + 1, np.int64)
-    np.cumsum(ranks, out=offsets[1:])
+    offsets = _offsets(ranks)
     return dims[np.repeat(dim_offsets[order] - offsets[:-1], ranks) + np.arange(offsets[-1])], offsets
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,12 +104,22 @@ def _require(condition: bool, rule: str, message: str) -> None:
         raise _Refusal(rule, message)
 
 
+def _require_one_of(found: object, choices: Iterable[str], rule: str, what: str) -> None:
+    _require(found in (*choices,), rule, f"{what} must be {', '.join(choices)}")
+
+
+def _require_dtype(piece: Piece, names: Iterable[str], part: str) -> None:
+    _require_one_of(None if piece.dtype is None else piece.dtype.name, names, part, part)
+
+
+def _require_multiple(shape: Shape, axis: int, size: int, rule: str) -> None:
+    fits = size and shape[axis] % size == 0
+    _require(bool(fits), rule, f"dimension {axis} of size {shape[axis]} is not a multiple of {rule} {size}")
+
+
 def _require_parts(pieces: Mapping[str, Piece], *names: str) -> None:
-    _require(
-        set(pieces) == set(names),
-        "parts",
-        f"expected the parts {', '.join(names)}, found {', '.join(map(escape, pieces)) or 'none'}",
-    )
+    found = ", ".join(map(escape, pieces)) or "none"
+    _require(set(pieces) == set(names), "parts", f"expected the parts {', '.join(names)}, found {found}")
 
 
 def _index_dtype(piece: Piece, name: str) -> DType:
@@ -154,9 +164,8 @@ def _csr(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any
     nnz = _elements(pieces["indices"], "indices")
     _require_count(pieces["indptr"], shape[0] + 1, "indptr")
     _require_count(pieces["values"], nnz, "values")
-    return Arrangement(
-        _typed(pieces["values"].dtype, shape), {"values": (nnz,), "indices": (nnz,), "indptr": (shape[0] + 1,)}
-    )
+    shapes = {"values": (nnz,), "indices": (nnz,), "indptr": (shape[0] + 1,)}
+    return Arrangement(_typed(pieces["values"].dtype, shape), shapes)
 
 
 def _coo(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
@@ -176,16 +185,13 @@ def _mx(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]
     _require_parts(pieces, "data", "scales")
     axis = _axis(shape, attributes, default=len(shape) - 1)
     block = _natural(attributes, "block_size")
-    _require(
-        block >= 2 and shape[axis] % block == 0,
-        "block_size",
-        f"dimension {axis} of size {shape[axis]} is not a multiple of block_size {block}",
-    )
-    form = attributes.get("scale_form", "e8m0_exponent")
-    _require(form == "e8m0_exponent", "scale_form", "scale_form must be e8m0_exponent")
+    _require(block >= 2, "block_size", "block_size must be 2 or more")
+    _require_multiple(shape, axis, block, "block_size")
+    _require_one_of(attributes.get("scale_form", "e8m0_exponent"), ["e8m0_exponent"], "scale_form", "scale_form")
     data, scales = pieces["data"], pieces["scales"]
-    _require(data.dtype is None or data.dtype.name in MX_ELEMENTS, "data", f"data must be {', '.join(MX_ELEMENTS)}")
-    _require(scales.dtype is BY_NAME["float8_e8m0fnu"], "scales", "scales must be float8_e8m0fnu")
+    if data.dtype is not None:
+        _require_dtype(data, MX_ELEMENTS, "data")
+    _require_dtype(scales, ["float8_e8m0fnu"], "scales")
     _require_count(data, math.prod(shape), "data")
     blocks = _divided(shape, axis, shape[axis] // block)
     _require_count(scales, math.prod(blocks), "scales")
@@ -203,32 +209,21 @@ WORDS: dict[str, tuple[str, ...]] = {f"u{bits}": (f"uint{bits}", f"int{bits}") f
 
 def _quant_group(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
     zero = _map(attributes, "zero_point")
-    _require(
-        zero.get("form") in ("none", "implied", "tensor"),
-        "zero_point",
-        "zero_point.form must be none, implied or tensor",
-    )
+    _require_one_of(zero.get("form"), ["none", "implied", "tensor"], "zero_point", "zero_point.form")
     with_zeros = zero["form"] == "tensor"
     _require_parts(pieces, "data", "scales", *(("zeros",) if with_zeros else ()))
     per_word, word = _packing(pieces["data"], attributes)
     axis = _axis(shape, attributes, default=None)
-    size, group = shape[axis], _natural(attributes, "group_size")
-    _require(
-        group == 0 or size % group == 0,
-        "group_size",
-        f"dimension {axis} of size {size} is not a multiple of group_size {group}",
-    )
+    group = _natural(attributes, "group_size")
+    if group:
+        _require_multiple(shape, axis, group, "group_size")
     codes = math.prod(shape)
     _require(codes % per_word == 0, "size", f"{codes} codes do not fill words of {per_word} codes each")
     _require_count(pieces["data"], codes // per_word, "data")
 
-    form, scales = _word(attributes, "scale_form"), pieces["scales"]
-    _require(form in SCALE_FORMS, "scale_form", f"scale_form must be {', '.join(SCALE_FORMS)}")
-    _require(
-        scales.dtype is not None and scales.dtype.name in SCALE_FORMS[form],
-        "scales",
-        f"{form} scales must be {', '.join(SCALE_FORMS[form])}",
-    )
+    form, scales = attributes.get("scale_form"), pieces["scales"]
+    _require_one_of(form, SCALE_FORMS, "scale_form", "scale_form")
+    _require_dtype(scales, SCALE_FORMS[str(form)], "scales")
     groups = _group_shape(shape, axis, group, _elements(scales, "scales"))
     _require_count(scales, math.prod(groups), "scales")
     shapes = {"data": (codes // per_word,), "scales": groups}
@@ -236,15 +231,11 @@ def _quant_group(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[
         _require(type(zero.get("value")) is int, "zero_point", "zero_point.value must be an integer")
     if with_zeros:
         packing, zeros = zero.get("packing"), pieces["zeros"]
-        _require(packing in ("plain", "same_as_data"), "zero_point", "zero_point.packing must be plain or same_as_data")
+        _require_one_of(packing, ["plain", "same_as_data"], "zero_point", "zero_point.packing")
         count, rest = (math.prod(groups), 0) if packing == "plain" else divmod(math.prod(groups), per_word)
         _require(rest == 0, "size", "the zero points do not fill whole words")
         if packing == "same_as_data":
-            _require(
-                zeros.dtype is not None and zeros.dtype.name in WORDS[word],
-                "zeros",
-                f"zeros must be {' or '.join(WORDS[word])}",
-            )
+            _require_dtype(zeros, WORDS[word], "zeros")
         _require(zeros.dtype is not None, "zeros", "the element type of zeros is unknown")
         _require_count(zeros, count, "zeros")
         shapes["zeros"] = groups if packing == "plain" else (count,)
@@ -253,14 +244,11 @@ def _quant_group(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[
 
 def _packing(data: Piece, attributes: Mapping[str, Any]) -> tuple[int, str]:
     packing = _map(attributes, "packing")
-    word, bits = _word(packing, "word"), _natural(attributes, "bits")
-    _require(word in WORDS, "packing", f"packing.word must be {', '.join(WORDS)}")
-    _require(
-        data.dtype is not None and data.dtype.name in WORDS[word], "data", f"data must be {' or '.join(WORDS[word])}"
-    )
-    _require(
-        packing.get("order") in ("lsb_first", "msb_first"), "packing", "packing.order must be lsb_first or msb_first"
-    )
+    bits = _natural(attributes, "bits")
+    _require_one_of(packing.get("word"), WORDS, "packing", "packing.word")
+    word = str(packing["word"])
+    _require_dtype(data, WORDS[word], "data")
+    _require_one_of(packing.get("order"), ["lsb_first", "msb_first"], "packing", "packing.order")
     width = int(word[1:])
     _require(bits in (2, 3, 4, 5, 6, 8) and width % bits == 0, "bits", f"codes of {bits} bits do not fill {word}")
     _require(packing.get("per_word") == width // bits, "packing", f"packing.per_word must be {width // bits}")
@@ -288,12 +276,6 @@ def _natural(attributes: Mapping[str, Any], key: str) -> int:
     value = attributes.get(key)
     _require(type(value) is int and value >= 0, key, f"{key} must be an unsigned integer")
     return int(value)  # type: ignore[arg-type]
-
-
-def _word(attributes: Mapping[str, Any], key: str) -> str:
-    """A string attribute; empty, which no table has, where it is absent or of another type."""
-    value = attributes.get(key)
-    return value if isinstance(value, str) else ""
 
 
 def _map(attributes: Mapping[str, Any], key: str) -> Mapping[str, Any]:

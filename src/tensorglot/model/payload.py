@@ -40,9 +40,11 @@ __all__ = [
     "Threaded",
     "as_bytes",
     "buffers",
+    "copy_range",
     "inner_payload",
     "joined",
     "place",
+    "read_pieces",
 ]
 
 PIECE_NBYTES = 8 << 20
@@ -306,13 +308,7 @@ class Memory:
         if _plain(self.array):
             out[:] = as_bytes(self.array)[offset : offset + len(out)]
             return
-        position = 0
-        for chunk in self.chunks():
-            piece = as_bytes(chunk)
-            begin, end = max(offset, position), min(offset + len(out), position + len(piece))
-            if begin < end:
-                out[begin - offset : end - offset] = piece[begin - position : end - position]
-            position += len(piece)
+        copy_range(_plain_pieces(self.array), offset, out)
 
     def view(self, *, whole: bool = True) -> memoryview | None:
         return as_bytes(self.array) if _plain(self.array) else None
@@ -336,10 +332,25 @@ def buffers(chunks: Iterable[Chunk]) -> Iterator[Buffer]:
     """The same bytes with every span read, piece by piece."""
     for chunk in chunks:
         if isinstance(chunk, Span):
-            for start in range(0, chunk.nbytes, PIECE_NBYTES):
-                yield chunk.read(start, min(PIECE_NBYTES, chunk.nbytes - start))
+            yield from read_pieces(chunk)
         else:
             yield chunk
+
+
+def read_pieces(payload: Payload, step: int = PIECE_NBYTES) -> Iterator[memoryview]:
+    """All bytes of a payload, in pieces of `step`."""
+    for offset in range(0, payload.nbytes, step):
+        yield payload.read(offset, min(step, payload.nbytes - offset))
+
+
+def copy_range(pieces: Iterable[memoryview], offset: int, out: memoryview) -> None:
+    """Fills `out` with the bytes at `offset` of pieces that follow one another."""
+    at = 0
+    for piece in pieces:
+        begin, end = max(offset, at), min(offset + len(out), at + len(piece))
+        if begin < end:
+            out[begin - offset : end - offset] = piece[begin - at : end - at]
+        at += len(piece)
 
 
 def _exhaust(chunks: Iterator[Any]) -> None:

@@ -57,6 +57,12 @@ class Selection:
         """Every element of an array of that shape is selected."""
         return all(axis.count == size for axis, size in zip(self.axes, shape, strict=True))
 
+    def strided(self, strides: Sequence[int]) -> tuple[int, tuple[int, ...], list[int]]:
+        """Where the selection begins in an array of those strides, its counts, and its steps in bytes."""
+        pairs = list(zip(self.axes, strides, strict=True))
+        begin = sum(axis.start * stride for axis, stride in pairs)
+        return begin, tuple(axis.count for axis in self.axes), [axis.step * stride for axis, stride in pairs]
+
     @property
     def basic(self) -> tuple[int | slice | None, ...]:
         """The same selection as an index into the whole array."""
@@ -138,13 +144,9 @@ def _integer_axis(item: object, size: int, axis: int, tensor: str | None) -> Axi
 
 def gather(payload: Payload, selection: Selection, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Reads a selection of the C-ordered array of `shape` that the payload holds."""
-    axes = selection.axes
     strides = [math.prod(shape[i + 1 :]) * dtype.itemsize for i in range(len(shape))]
-    start = sum(axis.start * stride for axis, stride in zip(axes, strides, strict=True))
-    counts = tuple(axis.count for axis in axes)
-    steps = [axis.step * stride for axis, stride in zip(axes, strides, strict=True)]
-    result: NDArray[Any] = read_block(payload, start, counts, steps, dtype)[(*selection.finish, ...)]
-    return result
+    block = read_block(payload, *selection.strided(strides), dtype)
+    return block[(*selection.finish, ...)]
 
 
 def read_block(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.model.payload import Buffer, Codec, Encoded, Payload, Span, inner_payload
+from tensorglot.model.payload import Buffer, Codec, Encoded, Payload, Span, inner_payload, read_pieces
 from tensorglot.model.slicing import Selection, read_block
 
 __all__ = ["Strided"]
@@ -86,8 +86,7 @@ class Strided:
             out[:] = values.view(np.uint8).data[rest : rest + len(out)]
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
-        for offset in range(0, payload.nbytes, CHUNK_NBYTES):
-            yield payload.read(offset, min(CHUNK_NBYTES, payload.nbytes - offset))
+        return read_pieces(payload, CHUNK_NBYTES)
 
     def array(self, payload: Encoded, dtype: np.dtype[Any]) -> NDArray[Any]:
         """The whole array: as it lies where that wastes and repeats nothing, else in C order."""
@@ -112,11 +111,8 @@ class Strided:
 
     def select(self, payload: Encoded, selection: Selection, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Reads a selection of the array."""
-        begin = sum(axis.start * stride for axis, stride in zip(selection.axes, self.strides, strict=True))
-        steps = [axis.step * stride for axis, stride in zip(selection.axes, self.strides, strict=True)]
-        counts = tuple(axis.count for axis in selection.axes)
-        result: NDArray[Any] = _block(self.below(payload), begin, counts, steps, dtype)[(*selection.finish, ...)]
-        return result
+        block = _block(self.below(payload), *selection.strided(self.strides), dtype)
+        return block[(*selection.finish, ...)]
 
     def _box(
         self, below: Payload, starts: tuple[int, ...], counts: tuple[int, ...], dtype: np.dtype[Any]

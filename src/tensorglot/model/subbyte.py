@@ -14,7 +14,7 @@ import numpy as np
 
 from tensorglot.errors import FormatError
 from tensorglot.model.dtypes import DType, pack, unpack
-from tensorglot.model.payload import PIECE_NBYTES, Buffer, Codec, Encoded, Payload, Span, inner_payload
+from tensorglot.model.payload import PIECE_NBYTES, Buffer, Codec, Encoded, Payload, Span, inner_payload, read_pieces
 
 __all__ = ["UnpackedSubByte", "widened"]
 
@@ -52,19 +52,16 @@ class UnpackedSubByte:
         out[:] = pack(values, self.dtype).data[start : start + len(out)]
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
-        step = _step(self.dtype)
-        for offset in range(0, payload.nbytes, step):
-            yield payload.read(offset, min(step, payload.nbytes - offset))
+        return read_pieces(payload, _step(self.dtype))
 
 
 def widened(payload: Payload, dtype: DType, count: int) -> Iterator[Buffer]:
     """The other way: packed elements as a byte each, in pieces."""
-    step = _step(dtype)
-    elements, nbytes = _group(dtype)
-    for offset in range(0, payload.nbytes, step):
-        packed = np.frombuffer(payload.read(offset, min(step, payload.nbytes - offset)), np.uint8)
-        first = offset // nbytes * elements
-        yield unpack(packed, min(count - first, step // nbytes * elements), dtype).view(np.uint8).data
+    left = count
+    for piece in read_pieces(payload, _step(dtype)):
+        here = min(left, len(piece) * 8 // dtype.bits)
+        left -= here
+        yield unpack(np.frombuffer(piece, np.uint8), here, dtype).view(np.uint8).data
 
 
 def _group(dtype: DType) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, InputError, TruncatedError, UnsupportedError, escape
 from tensorglot.model.dtypes import DType, pack, unpack
-from tensorglot.model.payload import PIECE_NBYTES, Chunk, Encoded, Memory, Payload, as_bytes
+from tensorglot.model.payload import Chunk, Encoded, Memory, Payload, as_bytes, read_pieces
 from tensorglot.model.slicing import Index as BasicIndex
 from tensorglot.model.slicing import gather, select
 from tensorglot.model.strided import Strided
@@ -114,8 +114,7 @@ class Part:
         """The bytes of a big-endian part as little-endian ones."""
         dtype = self._stored(self.numpy_dtype())
         self.payload.verify()
-        for start in range(0, self.nbytes, PIECE_NBYTES):
-            piece = self.payload.read(start, min(PIECE_NBYTES, self.nbytes - start))
+        for piece in read_pieces(self.payload):
             yield as_bytes(np.frombuffer(piece, dtype).byteswap())
 
     @property
