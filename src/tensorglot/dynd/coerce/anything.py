@@ -94,10 +94,7 @@ def _own(value: Any) -> Any:
     """The value as an array or as plain Python."""
     if isinstance(value, np.ndarray | np.generic):
         return value if np.ma.is_masked(value) else np.asarray(value)
-    if isinstance(value, (memoryview, array)):
-        bytes_only = isinstance(value, memoryview) and value.format == "B" and value.ndim == 1
-        return value if bytes_only else np.asarray(value)
-    if isinstance(value, _PLAIN):
+    if isinstance(value, _PLAIN) and not isinstance(value, memoryview | array):
         return value
     try:
         return _by_protocol(value)
@@ -108,6 +105,9 @@ def _own(value: Any) -> Any:
 
 
 def _by_protocol(value: Any) -> Any:
+    if isinstance(value, memoryview | array):
+        bytes_only = isinstance(value, memoryview) and value.format == "B" and value.ndim == 1
+        return value if bytes_only else np.asarray(value)
     if hasattr(value, "__array__"):
         return np.asanyarray(value)
     if hasattr(value, "__dlpack__"):
