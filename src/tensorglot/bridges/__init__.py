@@ -1,6 +1,6 @@
-"""Other people's libraries: their values in and out, and verbs in their own terms.
+"""Other libraries: conversion of their values, both ways, and verbs in their own terms.
 
-    table       which library a value comes from, and what is known of it
+    table       the bridge for the library of a value
     torch       tensors, whole modules (`save_model`, `load_model`)
     jax         arrays
     dlpack      whatever exports DLPack, the small floats included
@@ -10,5 +10,5 @@
     scipy       sparse matrices
     pymongo     vectors as the driver has them
 
-A library is imported when a value of it comes, never before.
+A library is imported with the first value of it, never before.
 """

@@ -1,10 +1,9 @@
 """Arrow arrays, in and out, by their buffers.
 
-An Arrow array of length N is a value of `N * T`; a table or a record batch is one of
-structs. A place is an option where Arrow has nulls in it. Contents and offsets are
-shared; what Arrow keeps differently (bits for bool, offsets of 32 bits, values of a
-fixed size behind a missing one) is made anew. What Arrow has no type for is refused
-by name.
+An Arrow array of length N is a value of `N * T`; a table or a record batch is an array
+of structs. A type is an option where Arrow has nulls. Contents and offsets are shared,
+except where the representations differ (bits for bool, 32-bit offsets, placeholders of
+missing values). Types that Arrow does not have are refused by name.
 """
 
 from __future__ import annotations
@@ -62,7 +61,9 @@ def from_tensor(tensor: Tensor) -> Any:
     pa = _arrow()
     value = value_of(tensor)
     if value.plan.deep:
-        raise UnsupportedError("nested too deep for Arrow", rule="dynd.arrow", tensor=tensor.name)
+        raise UnsupportedError(
+            "the value is nested too deep for Arrow: use .tolist()", rule="dynd.arrow", tensor=tensor.name
+        )
     whole = arrow_array(value)[0]
     lists = isinstance(whole, pa.LargeListScalar | pa.FixedSizeListScalar)
     return whole.values if lists and whole.is_valid else whole
@@ -123,12 +124,12 @@ def _present_type(array: Any) -> Type:
         return temporal
     row = BY_NAME.get(_NAMES.get(str(kind), str(kind)))
     if row is None:
-        raise UnsupportedError(f"Arrow's {kind} has no DyND type", rule="dynd.arrow")
+        raise UnsupportedError(f"Arrow's {kind} is not supported", rule="dynd.arrow")
     return Scalar(row)
 
 
 def _temporal(kind: Any) -> Date | Unit | Decimal | None:
-    """The type of Arrow's dates, times, durations and decimals, which are in one of few forms."""
+    """The type of Arrow's dates, times, durations and decimals; None for others."""
     is_ = _arrow().types
     if is_.is_date32(kind):
         return Date()
@@ -142,7 +143,7 @@ def _temporal(kind: Any) -> Date | Unit | Decimal | None:
 
 
 def _plain(array: Any) -> Any:
-    """An array in one of few forms: large texts and lists, date32, decimal128, no dictionaries, views or extensions."""
+    """The array normalised: large texts and lists, date32, decimal128, no dictionaries, views or extensions."""
     pa = _arrow()
     is_, kind = pa.types, array.type
     if isinstance(kind, pa.BaseExtensionType):
@@ -174,7 +175,7 @@ class _Whole:
 
 
 Live: TypeAlias = "Callable[[], NDArray[np.bool_]] | None"
-"""Which elements anything refers to; None is all of them. Asked only where there are nulls."""
+"""Which elements are referred to; None is all of them. Computed only where there are nulls."""
 
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
@@ -227,7 +228,7 @@ def to_value(value: Any, plan: Plan) -> Value:
 
 def _refuse(node: Node, array: Any) -> InputError:
     kind = "an array" if isinstance(array, _Whole) else array.type
-    return InputError(f"Arrow's {kind} for {node.type}", rule="dynd.value")
+    return InputError(f"cannot convert Arrow's {kind} to {node.type}", rule="dynd.value")
 
 
 def _valid(array: Any) -> NDArray[np.bool_]:
@@ -241,7 +242,7 @@ def _both(live: Live, valid: NDArray[np.bool_]) -> Live:
 
 
 def _referred(lists: Lists, live: Live, count: int) -> NDArray[np.bool_]:
-    """The elements that some list has which is referred to itself."""
+    """The elements of the lists that are referred to."""
     rows = slice(None) if live is None else live()
     edges = np.zeros(count + 1, np.int64)
     np.add.at(edges, lists.starts[rows], 1)
@@ -255,7 +256,7 @@ def _check_present(node: Node, array: Any, live: Live) -> None:
         return
     missing = ~_valid(array)
     if missing.any() if live is None else (missing & live()).any():
-        raise InputError(f"nulls for {node.type}", rule="dynd.value")
+        raise InputError(f"{node.type} cannot hold nulls: use ?{node.type}", rule="dynd.value")
 
 
 def _lists(node: Node, array: Any) -> tuple[Lists, Any]:
@@ -313,7 +314,7 @@ def _regular(node: Node, array: Any, size: int) -> Any:
     else:
         raise _refuse(node, array)
     if sizes - {size}:
-        raise InputError(f"{sizes.pop()} elements for a dimension of {size} in {node.type}", rule="dynd.length")
+        raise InputError(f"expected {size} elements, found {sizes.pop()}, in {node.type}", rule="dynd.length")
     return inner
 
 

@@ -42,7 +42,10 @@ class _Wanted:
             return column[: self.count]
         wanted = self.count * column.itemsize * int(np.prod(column.shape[1:], dtype=object))
         if wanted > max(_PLACES_NBYTES, _PLACES_PER_VALUE * column.nbytes):
-            raise LimitError(f"{wanted} bytes for values that are missing", rule="dynd.arrow.places")
+            raise LimitError(
+                f"Arrow needs {wanted} bytes of placeholders for missing values: use .tolist()",
+                rule="dynd.arrow.places",
+            )
         if len(column) == 0:
             return np.zeros((self.count, *column.shape[1:]), column.dtype)
         return column[np.maximum(self.rows, 0)]
@@ -109,7 +112,9 @@ def _option(value: Value, node: Node, want: _Wanted, counts: list[int]) -> _Want
 def _repeat(node: Node, want: _Wanted, present: int) -> _Wanted:
     count = want.count * node.size
     if count > max(_PLACES_NBYTES // 8, _PLACES_PER_VALUE * min(present, 1 << 40) * node.size):
-        raise LimitError(f"places for {count} values that are missing", rule="dynd.arrow.places")
+        raise LimitError(
+            f"Arrow needs {count} placeholders for missing values: use .tolist()", rule="dynd.arrow.places"
+        )
     if want.rows is None and not node.axis:
         return _Wanted(count)
     rows = np.arange(want.count) if want.rows is None else want.rows
@@ -141,7 +146,7 @@ def _array(value: Value, node: Node, want: _Wanted, children: list[Any], edges: 
     if node.kind is Kind.CHAR:
         texts = [chr(code) for code in want.of(value.array(node)).tolist()]
         return _texts(np.frombuffer("".join(texts).encode(), np.uint8), [len(text.encode()) for text in texts], valid)
-    raise UnsupportedError(f"Arrow has no {node.type}", rule="dynd.arrow")
+    raise UnsupportedError(f"Arrow has no type for {node.type}: use .tolist()", rule="dynd.arrow")
 
 
 def _maps(node: Node, count: int, valid: Any, edges: Positions, pairs: Any) -> Any:
@@ -149,7 +154,9 @@ def _maps(node: Node, count: int, valid: Any, edges: Positions, pairs: Any) -> A
     pa = import_module("pyarrow")
     key, item = node.child.children
     if _optional(key) or edges[-1] >= 1 << 31:
-        raise UnsupportedError(f"Arrow has no {node.type} with missing keys, or 2^31 of them", rule="dynd.arrow")
+        raise UnsupportedError(
+            f"Arrow has no {node.type} with optional keys, or with 2^31 pairs: use .tolist()", rule="dynd.arrow"
+        )
     fields = [_field("key", key, pairs.field(0)), _field("value", item, pairs.field(1))]
     entries = pa.StructArray.from_arrays([pairs.field(0), pairs.field(1)], fields=fields)
     return pa.Array.from_buffers(pa.map_(*fields), count, [valid, _buffer(edges.astype(np.int32))], children=[entries])
@@ -226,7 +233,7 @@ def _leaf(node: Node, values: NDArray[Any], count: int, valid: Any) -> Any:
         return pa.Array.from_buffers(kind, count, [valid, _buffer(stored)])
     name = _NAMES.get(atom.type.dtype.name) if isinstance(atom.type, Scalar) else None
     if name is None:
-        raise UnsupportedError(f"Arrow has no {atom.type}", rule="dynd.arrow")
+        raise UnsupportedError(f"Arrow has no type for {atom.type}: use .tolist()", rule="dynd.arrow")
     if name == "bool_":
         return pa.Array.from_buffers(pa.bool_(), count, [valid, _bits(values.reshape(-1).view(np.bool_))])
     return pa.Array.from_buffers(getattr(pa, name)(), count, [valid, _buffer(values)])

@@ -82,7 +82,7 @@ def _type(layout: Any) -> Type:
             sized = layout.is_regular and kind == "bytestring"
             return FixedBytes(layout.size) if sized else String() if kind == "string" else Bytes()
         return Fixed(layout.size, _type(layout.content)) if layout.is_regular else Var(_type(layout.content))
-    raise UnsupportedError(f"awkward's {type(layout).__name__} has no DyND type", rule="dynd.awkward")
+    raise UnsupportedError(f"awkward's {type(layout).__name__} is not supported", rule="dynd.awkward")
 
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
@@ -139,7 +139,7 @@ def _without_nat(index: NDArray[np.int64], content: Any) -> NDArray[np.int64]:
 
 
 def _refuse(node: Node, layout: Any) -> InputError:
-    return InputError(f"awkward's {layout.form.type} for {node.type}", rule="dynd.value")
+    return InputError(f"cannot convert awkward's {layout.form.type} to {node.type}", rule="dynd.value")
 
 
 def _all_present(layout: Any, node: Node) -> Any:
@@ -147,7 +147,7 @@ def _all_present(layout: Any, node: Node) -> Any:
         return layout
     indexed = layout.to_IndexedOptionArray64()
     if (indexed.index.data < 0).any():
-        raise InputError(f"missing values for {node.type}", rule="dynd.value")
+        raise InputError(f"{node.type} cannot hold missing values: use ?{node.type}", rule="dynd.value")
     return indexed.project()
 
 
@@ -165,15 +165,10 @@ def _lists(node: Node, layout: Any) -> tuple[Lists, Any]:
 
 def _repeated(node: Node, layout: Any) -> Any:
     """The elements of lists that all have the sizes of the dims."""
-    ak = _awkward()
     count = len(layout)
     for size in node.shape:
         layout = _regular(node, layout, size)
-    if node.axis:
-        order = np.array(stored_order(node), np.int64)
-        carry = (np.arange(count)[:, None] * node.size + order).reshape(-1)
-        layout = layout._carry(ak.index.Index64(carry), False)
-    return layout
+    return _reordered(node, layout, count, np.array(stored_order(node), np.int64)) if node.axis else layout
 
 
 def _regular(node: Node, layout: Any, size: int) -> Any:
@@ -188,11 +183,11 @@ def _regular(node: Node, layout: Any, size: int) -> Any:
     if not layout.is_regular:
         sizes = np.asarray(layout.stops.data) - np.asarray(layout.starts.data)
         if (sizes != size).any():
-            raise InputError(f"lists of other sizes than {size} for {node.type}", rule="dynd.length")
+            raise InputError(f"expected lists of {size} elements in {node.type}", rule="dynd.length")
         layout = layout.to_ListOffsetArray64(True)
         return layout.content[: count * size]
     if layout.size != size:
-        raise InputError(f"{layout.size} elements for a dimension of {size} in {node.type}", rule="dynd.length")
+        raise InputError(f"expected {size} elements, found {layout.size}, in {node.type}", rule="dynd.length")
     return layout.content[: count * size]
 
 
@@ -226,7 +221,9 @@ def from_tensor(tensor: Tensor) -> Any:
     ak = _awkward()
     value = value_of(tensor)
     if value.plan.deep:
-        raise UnsupportedError("nested too deep for awkward", rule="dynd.awkward", tensor=tensor.name)
+        raise UnsupportedError(
+            "the value is nested too deep for awkward: use .tolist()", rule="dynd.awkward", tensor=tensor.name
+        )
     needs = value.needs()
     layouts: dict[int, Any] = {}
     for node in value.plan.inside_out():
@@ -241,14 +238,14 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
         return _block_layout(node, value.array(node)[:count])
     if node.kind is Kind.LIST:
         if isinstance(node.type, Map):
-            raise UnsupportedError(f"awkward has no {node.type}: use .tolist() or .arrow()", rule="dynd.awkward")
+            raise UnsupportedError(
+                f"awkward has no type for {node.type}: use .tolist() or .arrow()", rule="dynd.awkward"
+            )
         lists = value.lists(node)
         starts, stops = (index.Index64(np.ascontiguousarray(column[:count])) for column in lists)
         if not node.is_text:
             return contents.ListArray(starts, stops, children[0])
-        kind, element = ("bytestring", "byte") if isinstance(node.type, Bytes) else ("string", "char")
-        text = contents.NumpyArray(children[0].data, parameters={"__array__": element})
-        return contents.ListArray(starts, stops, text, parameters={"__array__": kind})
+        return _texts(starts, stops, children[0].data, bytestring=isinstance(node.type, Bytes))
     if node.kind is Kind.OPTION:
         positions = value.index(node)
         if positions is None:
@@ -259,11 +256,13 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
         names = node.names if isinstance(node.type, Struct) else None
         return contents.RecordArray([child[:count] for child in children], names, count)
     if node.kind is Kind.REPEAT:
-        inner = _stored_back(node, children[0], count) if node.axis else children[0]
+        inner = children[0]
+        if node.axis:
+            inner = _reordered(node, inner, count, np.argsort(stored_order(node)))
         return _dims_layout(node.shape, inner, count)
     if node.kind is Kind.CHAR:
         return _char_layout(value.array(node)[:count])
-    raise UnsupportedError(f"awkward has no {node.type}", rule="dynd.awkward")
+    raise UnsupportedError(f"awkward has no type for {node.type}: use .tolist()", rule="dynd.awkward")
 
 
 def _dims_layout(shape: tuple[int, ...], layout: Any, count: int) -> Any:
@@ -275,9 +274,8 @@ def _dims_layout(shape: tuple[int, ...], layout: Any, count: int) -> Any:
     return layout
 
 
-def _stored_back(node: Node, layout: Any, count: int) -> Any:
-    """The elements of a REPEAT, from the order in which they are stored to that of its dims."""
-    order = np.argsort(stored_order(node))
+def _reordered(node: Node, layout: Any, count: int, order: NDArray[np.int64]) -> Any:
+    """The elements of `count` values of a REPEAT, those of each value in another order."""
     carry = (np.arange(count)[:, None] * node.size + order).reshape(-1)
     return layout._carry(_awkward().index.Index64(carry), False)
 
@@ -294,7 +292,7 @@ def _block_layout(node: Node, values: NDArray[Any]) -> Any:
     if node.temporal is not None:
         values = block_rows(node, values)
     if atom.tail or values.dtype.kind == "V":
-        raise UnsupportedError(f"awkward has no {atom.type}", rule="dynd.awkward")
+        raise UnsupportedError(f"awkward has no type for {atom.type}: use .tolist()", rule="dynd.awkward")
     plain = values if values.flags.c_contiguous and values.flags.aligned else np.array(values, order="C")
     return ak.contents.NumpyArray(plain)
 
@@ -305,24 +303,25 @@ def _fixed_layout(type: FixedBytes | FixedString, raw: NDArray[np.uint8]) -> Any
         content = ak.contents.NumpyArray(raw.reshape(-1), parameters={"__array__": "byte"})
         return ak.contents.RegularArray(content, type.size, len(raw), parameters={"__array__": "bytestring"})
     if type.encoding not in ("utf8", "ascii"):
-        raise UnsupportedError(f"awkward has no {type}", rule="dynd.awkward")
+        raise UnsupportedError(f"awkward has no type for {type}: use .tolist()", rule="dynd.awkward")
     starts = np.arange(len(raw)) * type.nbytes
     stops = starts + np.count_nonzero(raw, axis=1)
-    return _strings(starts, stops, raw.reshape(-1))
+    return _texts(ak.index.Index64(starts), ak.index.Index64(stops), raw.reshape(-1))
 
 
-def _strings(starts: NDArray[np.int64], stops: NDArray[np.int64], data: NDArray[np.uint8]) -> Any:
-    ak = _awkward()
-    content = ak.contents.NumpyArray(data, parameters={"__array__": "char"})
-    positions = ak.index.Index64(starts), ak.index.Index64(stops)
-    return ak.contents.ListArray(*positions, content, parameters={"__array__": "string"})
+def _texts(starts: Any, stops: Any, data: NDArray[np.uint8], *, bytestring: bool = False) -> Any:
+    contents = _awkward().contents
+    kind, element = ("bytestring", "byte") if bytestring else ("string", "char")
+    content = contents.NumpyArray(data, parameters={"__array__": element})
+    return contents.ListArray(starts, stops, content, parameters={"__array__": kind})
 
 
 def _char_layout(codes: NDArray[np.uint32]) -> Any:
     sizes = 1 + (codes >= 0x80).astype(np.int64) + (codes >= 0x800) + (codes >= 0x10000)
     stops = np.cumsum(sizes)
     data = np.frombuffer("".join(map(chr, codes.tolist())).encode(), np.uint8)
-    return _strings(stops - sizes, stops, data)
+    index = _awkward().index
+    return _texts(index.Index64(stops - sizes), index.Index64(stops), data)
 
 
 BRIDGE = Bridge(to_tensor, type_of)

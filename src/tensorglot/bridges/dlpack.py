@@ -1,9 +1,9 @@
 """DLPack both ways, for the element types that NumPy's own DLPack refuses, too.
 
-NumPy exchanges integers, floats, complex numbers and bools. A bfloat16 or float8
-array goes out as integers of its width, and then the one byte of the exchanged
-structure that names the type is set right; coming in, the other way round. Nothing is
-copied. Types of fewer than eight bits have no agreed packing, and are refused.
+NumPy exchanges integers, floats, complex numbers and bools. A bfloat16 or float8 array is
+exported as integers of its width, and then the type code in the exchanged structure is
+corrected; imports are the reverse. Nothing is copied. Types of fewer than eight bits have
+no agreed packing, and are refused.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ def from_tensor(
 ) -> Any:
     """The capsule that `Tensor.__dlpack__` gives, as the array API has it: BufferError for what cannot be exported."""
     if stream is not None:
-        raise InputError("memory of the CPU has no streams: stream is None", rule="dlpack.stream", tensor=tensor.name)
+        raise InputError("CPU memory has no streams: pass stream=None", rule="dlpack.stream", tensor=tensor.name)
     if dl_device is not None and tuple(dl_device) != _CPU:
-        raise BufferError(f"tensor '{escape(tensor.name)}' is in memory of the CPU: dl_device is {_CPU} or None")
+        raise BufferError(f"tensor '{escape(tensor.name)}' is in CPU memory: dl_device must be {_CPU} or None")
     held = _held(tensor)
     if copy is False and held is None:
-        raise BufferError(f"tensor '{escape(tensor.name)}' must be read to be exported, which is a copy")
+        raise BufferError(f"tensor '{escape(tensor.name)}' must be read from its file, which is a copy")
     array = tensor.numpy()
     row = dtype_of(array.dtype, tensor.name)
     if row.packed:
-        raise UnsupportedError(f"DLPack has no agreed form for {row.name}", rule="dlpack.dtype", tensor=tensor.name)
+        raise UnsupportedError(f"DLPack has no type for {row.name}", rule="dlpack.dtype", tensor=tensor.name)
     signalled = max_version is not None and max_version >= (1, 0)
     shared = held is not None and (array.size == 0 or np.may_share_memory(array, held))
     if copy is False and not (shared and (array.flags.writeable or signalled)):

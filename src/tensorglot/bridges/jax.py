@@ -25,23 +25,22 @@ def from_numpy(name: str, array: NDArray[Any]) -> Any:
     jax = library("jax", "jax")
     if array.dtype.name in _WIDE and not jax.config.jax_enable_x64:
         raise UnsupportedError(
-            f"JAX would make 32 bits of {array.dtype.name}: jax.config.update('jax_enable_x64', True)",
+            f"JAX would truncate {array.dtype.name} to 32 bits: call jax.config.update('jax_enable_x64', True) first",
             rule="jax.x64",
             tensor=name,
         )
     try:
-        converted = jax.numpy.asarray(array)
+        return jax.numpy.asarray(array)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UnsupportedError(
-            f"JAX has no {dtype_of(array.dtype).name}: {error}", rule="jax.dtype", tensor=name
+            f"JAX does not support {dtype_of(array.dtype).name}: {error}", rule="jax.dtype", tensor=name
         ) from error
-    return converted
 
 
 def _to_tensor(value: Any, type: Type | None) -> Tensor:
     try:
         return coerce(np.asarray(value), type)
-    except (TypeError, RuntimeError) as error:  # a key of a random generator, an array that was donated
+    except (TypeError, RuntimeError) as error:  # a PRNG key, or an array that was donated
         raise InputError(f"{value.__class__.__name__} cannot become an array: {error}", rule="coerce.value") from error
 
 

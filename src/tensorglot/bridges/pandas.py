@@ -1,8 +1,8 @@
-"""Columns and tables of pandas.
+"""pandas Series and DataFrames.
 
-A column of NumPy's own types is its array, in which a NaN is a NaN. Any other (nullable
-and Arrow types, categories, objects) goes by Arrow, where what pandas says is missing is
-missing. A table is one of structs, without its index.
+A column of a NumPy type is its array; a NaN stays NaN. All others (nullable and Arrow
+types, categories, objects) go through Arrow, with pandas' missing values. A DataFrame
+becomes an array of structs, without its index.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def to_tensor(value: Any, type: Type | None) -> Tensor:
     try:
         return arrow.to_tensor(pa.array(value, from_pandas=True), type)
     except pa.ArrowException as error:
-        raise InputError(f"a column of {value.dtype} that Arrow cannot hold: {error}", rule="pandas.column") from error
+        raise InputError(
+            f"Arrow does not support this column of {value.dtype}: {error}", rule="pandas.column"
+        ) from error
 
 
 BRIDGE = Bridge(to_tensor)

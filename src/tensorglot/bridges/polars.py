@@ -1,4 +1,4 @@
-"""Columns and tables of polars, which are Arrow's: they go by its bridge, without a copy of their contents."""
+"""polars Series and DataFrames, through Arrow, without copying their contents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["BRIDGE"]
 def to_tensor(value: Any, type: Type | None) -> Tensor:
     polars = library("polars", "polars")
     if not isinstance(value, polars.Series | polars.DataFrame):
-        raise InputError(f"a Series or DataFrame of polars, not {value.__class__.__name__}", rule="polars.value")
+        raise InputError(f"expected a polars Series or DataFrame, not {value.__class__.__name__}", rule="polars.value")
     return arrow.to_tensor(value.to_arrow(), type)
 
 

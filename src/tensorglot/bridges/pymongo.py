@@ -25,7 +25,7 @@ def to_tensor(value: Any, type: Type | None) -> Tensor:
         value = decode(value)
     elif not isinstance(value, Vector):
         if not all(hasattr(value, name) for name in ("data", "dtype", "padding")):
-            raise InputError(f"{value.__class__.__name__} of BSON is not a tensor", rule="coerce.value")
+            raise InputError(f"{value.__class__.__name__} of the bson package is not a tensor", rule="coerce.value")
         value = Vector(value)
     return coerce(value.bits() if value.dtype == "packed_bit" else value.numpy(), type)
 

@@ -1,8 +1,8 @@
 """Sparse tensors to and from scipy.sparse.
 
-Values are checked before scipy sees them: scipy trusts its index arrays, and an index
-beyond the shape is memory that is not there. Nothing is copied that scipy does not
-copy itself, but for index arrays of a type that scipy does not have.
+Indices are checked before scipy sees them: scipy trusts its index arrays, and an index
+out of bounds would be an invalid memory access. Only index arrays of a type that scipy
+does not support are copied.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def from_tensor(tensor: Tensor) -> Any:
         return sparse.csr_array((values, indices, indptr), shape=tensor.shape)
     except (TypeError, ValueError) as error:
         raise UnsupportedError(
-            f"scipy cannot hold it: {escape(str(error))}", rule="bridge.scipy", tensor=tensor.name
+            f"scipy does not support this tensor: {escape(str(error))}", rule="bridge.scipy", tensor=tensor.name
         ) from error
 
 
@@ -54,25 +54,17 @@ def to_tensor(value: Any, type: Type | None) -> Tensor:
     """A tensor of a scipy.sparse matrix or array: COO stays COO, all else becomes CSR. Duplicates are summed."""
     sparse = library("scipy.sparse", "scipy")
     if not sparse.issparse(value):
-        raise InputError(f"{value.__class__.__name__} of scipy is not a sparse array", rule="coerce.value")
+        raise InputError(f"scipy's {value.__class__.__name__} is not a sparse array", rule="coerce.value")
+    whole = value if value.format == "coo" else value.tocsr()
+    if not whole.has_canonical_format:
+        whole = whole.copy()
+        whole.sum_duplicates()
+    kind = _index_type(value.shape, whole.nnz)
     if value.format == "coo":
-        whole = value
-        if not value.has_canonical_format:
-            whole = value.copy()
-            whole.sum_duplicates()
-        coords = (
-            np.stack([np.asarray(axis) for axis in _coords(whole)]) if whole.nnz else np.zeros((len(value.shape), 0))
-        )
-        return Tensor.of_parts(
-            "", COO, value.shape, {"values": whole.data, "coords": coords.astype(_index_type(value.shape, whole.nnz))}
-        )
-    rows = value.tocsr()
-    if not rows.has_canonical_format:
-        rows = rows.copy()
-        rows.sum_duplicates()
-    kind = _index_type(value.shape, rows.nnz)
-    parts = {"values": rows.data, "indices": rows.indices.astype(kind), "indptr": rows.indptr.astype(kind)}
-    return Tensor.of_parts("", CSR, rows.shape, parts)
+        coords = np.array([np.asarray(axis) for axis in _coords(whole)], kind)
+        return Tensor.of_parts("", COO, value.shape, {"values": whole.data, "coords": coords})
+    parts = {"values": whole.data, "indices": whole.indices.astype(kind), "indptr": whole.indptr.astype(kind)}
+    return Tensor.of_parts("", CSR, whole.shape, parts)
 
 
 def _coords(value: Any) -> Any:

@@ -1,8 +1,8 @@
-"""The table of libraries whose values are taken: by the package that a value's class comes from.
+"""The table of supported libraries, looked up by the package of a value's class.
 
-The module of a library has a `BRIDGE`: how its values become tensors, what type they
-have without making one, and how an array goes back. It is imported when the first value
-of the library comes, which the caller has imported already.
+The module of a library has a `BRIDGE`: how its values become tensors, the type they would
+have, and how an array goes back. It is imported with the first value of the library,
+which the caller has imported already.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["FRAMEWORKS", "Bridge", "find", "framework"]
 
 @dataclass(frozen=True, slots=True)
 class Bridge:
-    """What is known of a library."""
+    """The conversions of one library."""
 
     to_tensor: Callable[[Any, Type | None], Tensor]
     """A value as a tensor of the type given if the library can make that, else of its own."""
@@ -45,9 +45,9 @@ _MODULES = {
     "tensorglot.bson.vector": "pymongo",
     "torch": "torch",
 }
-"""Packages or modules of classes, and the module here that knows them."""
+"""The package or module of a class, and the bridge for it."""
 FRAMEWORKS = ("numpy", "torch", "jax", "awkward")
-"""What `load` can give arrays as."""
+"""The arrays that `load` can return."""
 
 _LOADED: dict[str, Bridge] = {}
 _OF_CLASS: dict[type, Bridge | None] = {}

@@ -1,13 +1,13 @@
 """PyTorch: its tensors to arrays and back without a copy, and whole modules.
 
 The names of element types are the same on both sides, so there is no table of them.
-What NumPy has no type of its own for crosses as integers of its width; PyTorch has
-float4 in pairs, which are taken apart and put together.
+Types of ml_dtypes are exchanged as integers of their width; PyTorch packs float4 in
+pairs, which are unpacked and packed.
 
-Tensors of a module that share memory are stored once. Tied weights are names for the
-same bytes where the format has that; otherwise, and for a view of another tensor, the
-one that covers the memory is stored, and the others are noted in the metadata. When
-they are loaded, their memory is written under one name only.
+Tensors of a module that share memory are stored once. Tied weights become names of the
+same bytes where the format supports that; otherwise, and for views, the tensor that
+covers the memory is stored, and the metadata names it for the others. Loading writes the
+memory once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def from_numpy(name: str, array: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(pairs).view(getattr(torch, _PAIR))
     dtype = getattr(torch, row.name, None)
     if row.packed or not isinstance(dtype, torch.dtype):
-        raise UnsupportedError(f"PyTorch has no {row.name}", rule="torch.dtype", tensor=name)
+        raise UnsupportedError(f"PyTorch does not support {row.name}", rule="torch.dtype", tensor=name)
     writable = array if array.flags.writeable else array.copy()
     if _native(row.name):
         return torch.from_numpy(writable)
@@ -71,7 +71,9 @@ def to_numpy(name: str, tensor: torch.Tensor) -> NDArray[Any]:
     torch = library("torch", "torch")
     if tensor.layout is not torch.strided or tensor.is_nested:
         kind = "nested" if tensor.is_nested else tensor.layout
-        raise InputError(f"a {kind} tensor: make it dense, or give its parts", rule="torch.layout", tensor=name or None)
+        raise InputError(
+            f"a {kind} tensor is not supported: convert it with to_dense()", rule="torch.layout", tensor=name or None
+        )
     if tensor.is_meta:
         raise InputError("a tensor on the meta device has no values", rule="torch.meta", tensor=name)
     kind = str(tensor.dtype).removeprefix("torch.")
@@ -80,7 +82,7 @@ def to_numpy(name: str, tensor: torch.Tensor) -> NDArray[Any]:
         values = unpack(pairs.reshape(-1), 2 * pairs.size, _FLOAT4)
         return values.reshape(*pairs.shape[:-1], 2 * pairs.shape[-1])
     if kind not in BY_NAME or BY_NAME[kind].packed:
-        raise UnsupportedError(f"no element type for PyTorch's {kind}", rule="torch.dtype", tensor=name)
+        raise UnsupportedError(f"PyTorch's {kind} is not supported", rule="torch.dtype", tensor=name)
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
     row = BY_NAME[kind]
     exchanged = plain if _native(kind) else plain.view(getattr(torch, f"uint{row.bits}"))
@@ -92,10 +94,12 @@ def shared_array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
     """An array over the memory of a tensor, to be written to."""
     if tensor.device.type != "cpu":
         raise InputError(
-            f"out is on {tensor.device}: load to the CPU, then copy_() it there", rule="out.device", tensor=name
+            f"out is on {tensor.device}: load to the CPU, then copy_() to the device", rule="out.device", tensor=name
         )
     if tensor.is_conj() or tensor.is_neg() or str(tensor.dtype).endswith(_PAIR):
-        raise InputError("out does not have its elements in memory as they are", rule="out.view", tensor=name)
+        raise InputError(
+            "out is a conjugate, negative or packed view: pass a plain tensor", rule="out.view", tensor=name
+        )
     return to_numpy(name, tensor)
 
 
@@ -112,10 +116,10 @@ def save_model(
     metadata: Mapping[str, str] | None = None,
     **options: Any,
 ) -> None:
-    """Writes all parameters and buffers of a module. What shares memory is written once.
+    """Writes all parameters and buffers of a module. Shared memory is written once.
 
-    Tensors that overlap, none of which covers the others, are refused. `options` are those
-    of `save`.
+    Tensors that overlap are refused unless one of them covers the others. `options` are
+    those of `save`.
     """
     spec, version = for_target(target, format)
     state = _state(model)
@@ -139,12 +143,12 @@ def save_model(
 def load_model(
     source: Readable, model: torch.nn.Module, *, strict: bool = True, format: str | None = None
 ) -> tuple[list[str], list[str]]:
-    """Reads a file into a module, in place. Returns the names that it misses and those that the module has not.
+    """Reads a file into a module, in place. Returns the missing and the unexpected names.
 
     Shapes and types must be the module's own. Of tensors that share memory one is read,
-    which may stand in the file under any of their names; what the file has of the others
-    beside it, not tied to it, is unexpected. With `strict`, a missing or an unexpected
-    name is an error. Nothing of the module changes unless all names, types and shapes fit.
+    under any of their names in the file; others of them in the file are unexpected unless
+    they are tied to it. With `strict`, a missing or unexpected name is an error. The module
+    stays unchanged unless all names, types and shapes match.
     """
     torch = library("torch", "torch")
     state = _state(model)
@@ -174,11 +178,13 @@ def load_model(
 def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     torch = library("torch", "torch")
     if not isinstance(model, torch.nn.Module):
-        raise InputError(f"a torch.nn.Module, not {type(model).__name__}", rule="torch.module")
+        raise InputError(f"expected a torch.nn.Module, not {type(model).__name__}", rule="torch.module")
     state = dict(model.state_dict())
     for name, value in state.items():
         if not isinstance(value, torch.Tensor):
-            raise InputError(f"extra state of {type(value).__name__} is no tensor", rule="torch.state", tensor=name)
+            raise InputError(
+                f"the state_dict has a {type(value).__name__}, not a tensor", rule="torch.state", tensor=name
+            )
     return state
 
 
@@ -193,7 +199,7 @@ def _wrong_names(model: str, missing: list[str], unexpected: list[str]) -> Input
 
 
 def _others(state: Mapping[str, torch.Tensor], archive: Archive) -> dict[str, Literal["same", "unexpected"]]:
-    """Names whose memory is read under another name: the file has it tied to that one or not at all, or has both."""
+    """Names whose memory is read under another name, and whether the file also has them untied."""
     found: dict[str, Literal["same", "unexpected"]] = {}
     for group in _sharing(state):
         covering = _covering(state, group)
@@ -265,8 +271,8 @@ def _covering(state: Mapping[str, torch.Tensor], group: list[str]) -> list[str]:
     ]
     if not found:
         raise InputError(
-            f"tensors that overlap, and none that covers the others: {', '.join(map(escape, group))};"
-            " clone() those that are not meant to share memory",
+            f"tensors overlap, and none contains all of them: {', '.join(map(escape, group))};"
+            " clone() those that should not share memory",
             rule="torch.shared",
             tensor=group[0],
         )

@@ -51,7 +51,7 @@ from tensorglot.dynd.merkle import Link, found_in, load_links, save_links
 from tensorglot.dynd.pieces import tensor_nbytes, tensor_pieces
 from tensorglot.dynd.schema import check_readable
 from tensorglot.dynd.tensors import from_tensor, to_tensor
-from tensorglot.errors import FormatError, InputError
+from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.limits import DEFAULT, Limits, as_limits
 from tensorglot.model.tensor import NESTED, Tensor
 from tensorglot.model.types.algebra import ANY, Array
@@ -102,7 +102,7 @@ def serialize(value: Any, type: Type | str | None = None) -> memoryview:
 
 def _bytes(tensor: Tensor, before: bytes) -> memoryview:
     """The bytes given, then the canonical bytes of a tensor, in new memory."""
-    check_readable(tensor.type)
+    _check_readable(tensor)
     if tensor.layout != "dense":
         data = encoded(from_tensor(tensor))
         return np.concatenate([np.frombuffer(before, np.uint8), data]).data if before else data.data
@@ -113,6 +113,15 @@ def _bytes(tensor: Tensor, before: bytes) -> memoryview:
         out[at : at + len(piece)] = piece
         at += len(piece)
     return out
+
+
+def _check_readable(tensor: Tensor) -> None:
+    try:
+        check_readable(tensor.type)
+    except InputError as error:
+        if tensor.offset is None:
+            raise
+        raise LimitError(error.message, rule=error.rule, tensor=tensor.name, offset=tensor.offset) from error
 
 
 def deserialize(data: Any, type: Type | str, *, limits: Limits = DEFAULT) -> Tensor:
@@ -159,12 +168,12 @@ def _pieces(value: Any, type: Type | None) -> Iterator[memoryview]:
     if isinstance(type, Array) and not (isinstance(value, Tensor) and value.layout == NESTED):
         inner = coerce(value)
         check_holds(type, inner.type)
-        check_readable(inner.type)
+        _check_readable(inner)
         yield memoryview(type_header(inner.type))
         yield from tensor_pieces(inner)
     else:
         tensor = coerce(value, type)
-        check_readable(tensor.type)
+        _check_readable(tensor)
         yield from tensor_pieces(tensor)
 
 
@@ -189,7 +198,7 @@ def to_cbor(
     _check_profile(profile)
     tensor = array(value, type)
     text_of(tensor.type)  # refuses a type beyond the limits of a reader
-    check_readable(tensor.type)
+    _check_readable(tensor)
     if profile == "exchange":
         return cbor.to_exchange(from_tensor(tensor), as_limits(limits))
     if store is None:

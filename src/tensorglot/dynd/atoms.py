@@ -1,8 +1,8 @@
-"""The values of a fixed size that have nothing inside: how each lies in NumPy, and what its bytes may be.
+"""Values of a fixed size that contain no others: their NumPy representation, and the rules for their bytes.
 
 A value that NumPy has no type for (128 bits, `bytes[N]`, `fixed_string`, a CID) is an
 array of its own along a last axis, the tail. Knows one value at a time; dims, lists
-and options are the plan's affair.
+and options are the plan's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DyND values as JSON, and back: for people and for tools that have nothing better.
+"""DyND values as JSON, and back: for people, and for tools that read nothing else.
 
 The type decides how JSON is read. What JSON does not have is written so:
 
@@ -62,16 +62,16 @@ def _plain(value: Any) -> Any:
 
 
 def _finite(digits: str) -> float:
-    """A number, not the infinity that it would be rounded to."""
+    """A finite number; one that would round to infinity is refused."""
     if math.isinf(number := float(digits)):
-        raise InputError(f"{digits:.60} is beyond float64", rule="dynd.range")
+        raise InputError(f"{digits:.60} is out of range for float64", rule="dynd.range")
     return number
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise InputError("a key stands twice in an object", rule="dynd.json")
+        raise InputError("an object has a duplicate key", rule="dynd.json")
     return found
 
 
@@ -79,18 +79,18 @@ def from_json(text: str | bytes, type: Type | None = None) -> Tensor:
     """The value of a JSON text."""
     try:
         document = json.loads(
-            text, parse_constant=_NUMBERS.__getitem__, parse_float=_finite, object_pairs_hook=_without_twins
+            text, parse_constant=_NUMBERS.__getitem__, parse_float=_finite, object_pairs_hook=_refuse_duplicates
         )
         value = _unquoted(document) if type is None else _typed(document, type)
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"no JSON that can be read: {error}", rule="dynd.json") from error
+        raise InputError(f"invalid JSON: {error}", rule="dynd.json") from error
     return coerce(value, typeof(value) if type is None else type)
 
 
 def _unquoted(value: Any) -> Any:
-    """JSON without a type: objects with $ are what they say, all else is itself."""
+    """JSON without a type: objects with $ are decoded, everything else stays."""
     if isinstance(value, list):
         return [_unquoted(item) for item in value]
     if isinstance(value, dict):
@@ -104,7 +104,9 @@ def _special(value: dict[str, Any]) -> Any | None:
         try:
             return bytes.fromhex(value["$hex"])
         except (TypeError, ValueError) as error:
-            raise InputError("$hex is followed by hexadecimal digits", rule="dynd.json") from error
+            raise InputError(
+                "$hex must be a string of hexadecimal digits, two for each byte", rule="dynd.json"
+            ) from error
     if value.keys() == {"$type", "$value"}:
         type = parse(str(value["$type"]))
         return coerce(_typed(value["$value"], type), type)
@@ -112,7 +114,7 @@ def _special(value: dict[str, Any]) -> Any | None:
 
 
 def _typed(value: Any, type: Type) -> Any:
-    """JSON read as its type says."""
+    """A JSON value converted to what `coerce` takes for a type."""
     while isinstance(type, Pointer | Option | Storage):
         type = type.element
     if isinstance(value, list):
@@ -136,7 +138,7 @@ def _typed(value: Any, type: Type) -> Any:
 
 
 def _read(text: str, type: Type) -> Any:
-    """Text that stands for what JSON does not have."""
+    """Text for a value that JSON has no form for."""
     if isinstance(type, Scalar):
         return _number(text, type)
     if isinstance(type, Date | Unit):
@@ -146,7 +148,7 @@ def _read(text: str, type: Type) -> Any:
     try:
         return Decimal(text)
     except InvalidOperation as error:
-        raise InputError(f"{text!r:.60} is no value of {type}", rule="dynd.value") from error
+        raise InputError(f"{text!r:.60} is not a valid {type}", rule="dynd.value") from error
 
 
 def _number(text: str, type: Scalar) -> Any:

@@ -1,6 +1,6 @@
-"""The canonical bytes of a tensor, in pieces, in bounded memory. A piece stays as it is when the next one is made.
+"""The canonical bytes of a tensor, in pieces, in bounded memory. Later pieces do not overwrite earlier ones.
 
-What lies in memory or in a shared file as it is serialized is handed on without a copy.
+Memory and mapped files that are already in serialized form are passed on without a copy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tensorglot.dynd.export.dense import densified
 from tensorglot.dynd.tensors import from_tensor
 from tensorglot.memory import cut
 from tensorglot.model.dtypes import DType, unpack
-from tensorglot.model.payload import PIECE_NBYTES, Span, as_bytes
+from tensorglot.model.payload import PIECE_NBYTES, Span, as_bytes, buffers
 from tensorglot.model.tensor import NESTED, Part, Tensor, check_bool
 
 __all__ = ["tensor_nbytes", "tensor_pieces"]
@@ -43,12 +43,8 @@ def tensor_pieces(tensor: Tensor) -> Iterator[memoryview]:
 
 def _plain_pieces(part: Part) -> Iterator[memoryview]:
     for chunk in part.payload.chunks():
-        shared = chunk.view() if isinstance(chunk, Span) else as_bytes(chunk)
-        if shared is not None:
-            yield shared
-        elif isinstance(chunk, Span):
-            for offset, nbytes in cut(chunk.nbytes, PIECE_NBYTES):
-                yield chunk.read(offset, nbytes)
+        shared = chunk.view() if isinstance(chunk, Span) else None
+        yield from map(as_bytes, buffers([chunk] if shared is None else [shared]))
 
 
 def _unpacked_pieces(part: Part, row: DType) -> Iterator[memoryview]:

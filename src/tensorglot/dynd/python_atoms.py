@@ -50,8 +50,8 @@ def atoms_to_array(atom: Atom, items: Items) -> NDArray[Any]:
 
 
 def refuse(type: Type, item: Any) -> InputError:
-    """The refusal of a value; reprlib shows a few of its elements and levels."""
-    return InputError(f"{reprlib.repr(item)} is no value of {type}", rule="dynd.value")
+    """The error for a value of the wrong kind; reprlib shows a few of its elements and levels."""
+    return InputError(f"{reprlib.repr(item)} is not a valid {type}", rule="dynd.value")
 
 
 def _numbers(type: Scalar, items: Items) -> NDArray[Any]:
@@ -108,7 +108,7 @@ def _integers(type: Scalar, given: NDArray[Any], base: np.dtype[Any]) -> NDArray
     most = (1 << (type.dtype.bits - signed)) - 1
     low, high = int(given.min()), int(given.max())
     if low < least or high > most:
-        raise InputError(f"{low if low < least else high} is out of the range of {type}", rule="dynd.range")
+        raise InputError(f"{low if low < least else high} is out of range for {type}", rule="dynd.range")
     return given.astype(base)
 
 
@@ -122,7 +122,7 @@ def _narrowed(type: Type, wide: NDArray[Any], base: np.dtype[Any]) -> NDArray[An
         most = float(ml_dtypes.finfo(base).max)  # type: ignore[no-untyped-call]
         lost |= np.isfinite(wide) & (np.abs(wide) > most)
     if lost.any():
-        raise InputError(f"{wide[lost][0]} is out of the range of {type}", rule="dynd.range")
+        raise InputError(f"{wide[lost][0]} is out of range for {type}", rule="dynd.range")
     return narrow
 
 
@@ -140,7 +140,7 @@ def _raw(type: Type, nbytes: int, item: Any) -> bytes:
         try:
             return int(item).to_bytes(nbytes, "little", signed=not type.dtype.name.startswith("u"))
         except OverflowError as error:
-            raise InputError(f"{item} is out of the range of {type}", rule="dynd.range") from error
+            raise InputError(f"{item} is out of range for {type}", rule="dynd.range") from error
     carried = isinstance(type, FixedBytes | Complex) or (isinstance(type, Scalar) and type.dtype.name == "float128")
     if carried and isinstance(item, bytes | bytearray | memoryview | np.void):
         raw = item.tobytes() if isinstance(item, np.void) else bytes(item)
@@ -152,7 +152,7 @@ def _raw(type: Type, nbytes: int, item: Any) -> bytes:
 def _link(type: Merkle, item: Any) -> bytes:
     if isinstance(item, Link):
         if item.type != type.element:
-            raise InputError(f"a link to {item.type} in {type}", rule="dynd.value")
+            raise InputError(f"{type} cannot hold a link to {item.type}", rule="dynd.value")
         item = item.cid
     elif isinstance(item, str):
         item = CID.parse(item)
@@ -163,18 +163,18 @@ def _link(type: Merkle, item: Any) -> bytes:
 
 def _fixed_text(type: FixedString, item: str) -> bytes:
     if "\0" in item:
-        raise InputError("a fixed_string ends at a NUL, so it cannot have one", rule="dynd.fixed_string.nul")
+        raise InputError("a fixed_string cannot contain NUL, which ends it", rule="dynd.fixed_string.nul")
     try:
         raw = item.encode(_CODECS[type.encoding])
     except UnicodeEncodeError as error:
-        raise InputError(f"{reprlib.repr(item)} is not {type.encoding}", rule="dynd.utf8") from error
+        raise InputError(f"{reprlib.repr(item)} cannot be encoded as {type.encoding}", rule="dynd.utf8") from error
     if len(raw) > type.nbytes:
         raise InputError(f"{reprlib.repr(item)} does not fit in {type}", rule="dynd.length")
     return raw.ljust(type.nbytes, b"\0")
 
 
 def array_to_atoms(atom: Atom, array: NDArray[Any]) -> Any:
-    """A list of Python's values, of an array with one row for each."""
+    """A list of Python objects, one for each row of an array."""
     type = atom.type
     if isinstance(type, Scalar) and type.dtype.numpy is not None:
         if array.dtype.kind == "V":  # ml_dtypes

@@ -1,8 +1,7 @@
-"""Some of the values of a node, as columns of their own.
+"""A selection of the values of a node, as columns.
 
-Lists and options are positions in what is inside them: taking some of them leaves the
-inside as it is. Only what lies in place (elements, fields, fixed dims) is picked, and
-of a slice without a step not even that is copied.
+Lists and options are positions in their child, which a selection leaves unchanged. Only
+elements, fields and fixed dims are gathered; a slice without a step copies nothing.
 """
 
 from __future__ import annotations

@@ -281,10 +281,8 @@ def to_iso(item: Any) -> str | None:
         return _duration(item // _MICROSECOND, 10**6)
     if isinstance(item, np.timedelta64):
         return _duration(int(item.astype(np.int64)), PER_SECOND[np.datetime_data(item.dtype)[0]])
-    return str(item) if isinstance(item, np.datetime64) else _isoformat(item)
-
-
-def _isoformat(item: Any) -> str | None:
+    if isinstance(item, np.datetime64):
+        return str(item)
     return item.isoformat() if isinstance(item, dt.date | dt.time) else None
 
 

@@ -1,8 +1,8 @@
 """An archive is an index bound to a source: a read-only mapping from names to tensors.
 
-A tensor is made when somebody asks for it, and reads when somebody asks it for values.
-Writers take rows instead: their bytes as spans to copy, or decoded in bounded memory.
-Knows no format; how to open the file again, for another process, is handed to it.
+A tensor is made when it is looked up, and reads when its values are needed. Writers take
+rows instead: their bytes as spans to copy, or decoded in bounded memory. Knows no format;
+how to reopen the file in another process is passed to it.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ TIED_NBYTES = 4096
 
 
 class Verifier(Protocol):
-    """Makes the checks of payloads, and remembers which were made."""
+    """Makes the checks of payloads, and remembers which have passed."""
 
     @property
     def required(self) -> bool:
-        """What has no checksum is an error."""
+        """Whether a missing checksum is an error."""
         ...
 
     def check(self, index: Index, row: int, source: Source, tensor: str) -> Check | None:
@@ -96,7 +96,7 @@ class Archive(Mapping[str, Tensor]):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What is odd about the file, and not wrong enough to refuse it."""
+        """Oddities of the file that are no reason to refuse it."""
         return tuple(self.index.notes)
 
     @property
@@ -105,7 +105,7 @@ class Archive(Mapping[str, Tensor]):
         return {self.index.names[i]: fields for i, fields in self.index.attributes.items()}
 
     def info(self, name: str) -> dict[str, Any]:
-        """All that the index says of one tensor, as plain values."""
+        """Everything the index has about one tensor, as plain values."""
         tensor = self[name]
         return {
             "name": tensor.name,
@@ -136,12 +136,12 @@ class Archive(Mapping[str, Tensor]):
         position = self._position(name) if isinstance(name, str) else None
         if position is None:
             if not isinstance(name, str):
-                raise TensorNotFound(f"a name is a str, not {type(name).__name__}", rule="tensor.name")
+                raise TensorNotFound(f"a tensor name must be a str, not {type(name).__name__}", rule="tensor.name")
             raise TensorNotFound.among(name, self.index.names)
         return self.tensor_at(position)
 
     def _position(self, name: str) -> int | None:
-        """The first time by looking through the names, which is quicker than a dictionary of all of them."""
+        """The first lookup scans the names, which is faster than building a dictionary of them."""
         names, again = self.index.names, self._asked
         self._asked = True
         if again or not isinstance(names, Names):
@@ -248,10 +248,10 @@ class Archive(Mapping[str, Tensor]):
         return Archive(index, self.source, limits=self.limits, verifier=self.verifier)
 
     def find_ties(self) -> dict[int, int]:
-        """Tensors whose bytes lie where those of an earlier one of their type and shape do, with that one.
+        """Tensors that share their bytes with an earlier one of the same type and shape, and that one.
 
-        In memory, arrays below TIED_NBYTES count only where they are the same object: to
-        ask every small array for its address takes longer than to write it twice.
+        In memory, arrays below TIED_NBYTES count only where they are the same object: asking
+        every small array for its address takes longer than writing it twice.
         """
         index = self.index
         candidates = index.find_shared_rows() if index.payloads is None else _maybe_shared(index.payloads, index.nbytes)
@@ -279,7 +279,7 @@ class Archive(Mapping[str, Tensor]):
         return len(self.index.names)
 
     def close(self) -> None:
-        """Lets go of the file. Arrays that share its memory stay valid."""
+        """Closes the file. Arrays that share its memory stay valid."""
         source, self.source = self.source, None
         for held in {id(held): held for held in (source, *self.index.sources.values())}.values():
             close = getattr(held, "close", None)
@@ -296,7 +296,7 @@ class Archive(Mapping[str, Tensor]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._reopen is None:
-            raise InputError("only an archive over a path or bytes can be pickled", rule="archive.pickle")
+            raise InputError("only an archive opened from a path or bytes can be pickled", rule="archive.pickle")
         return _open_again, (self._reopen,)
 
     def __repr__(self) -> str:
@@ -304,7 +304,7 @@ class Archive(Mapping[str, Tensor]):
 
 
 def _maybe_shared(payloads: Sequence[Payload | NDArray[Any] | None], nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows in memory that are worth a look at where they lie."""
+    """Rows in memory whose addresses are worth comparing."""
     worth = nbytes >= TIED_NBYTES
     if set(map(type, payloads)) != {np.ndarray}:
         worth |= np.array([not isinstance(payload, np.ndarray) for payload in payloads], np.bool_)

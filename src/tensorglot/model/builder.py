@@ -1,8 +1,8 @@
-"""An index that is made one tensor at a time: by readers of formats that say little of each, and of values in memory.
+"""An index that is built one tensor at a time, by readers of simple formats and for values in memory.
 
-Rows are collected in lists and become columns at the end. Limits are charged as
-tensors come. An array that lies in a file as NumPy might have had it in memory (Fortran
-order, a byte for less than a byte) is an encoded row: `add_array` says how.
+Rows are collected in lists and become columns at the end. Limits are checked as tensors
+are added. An array that a file stores as NumPy has it in memory (Fortran order, one byte
+for each sub-byte element) is an encoded row: see `add_array`.
 """
 
 from __future__ import annotations
@@ -81,11 +81,15 @@ class IndexBuilder:
         position, offset = len(self.names), rows[0].begin
         if position >= self._limits.tensors_or():
             raise LimitError(
-                "more tensors than Limits.tensors allows", rule=f"{self._rule}.limit.tensors", offset=offset
+                f"more than {self._limits.tensors_or()} tensors (Limits.tensors)",
+                rule=f"{self._rule}.limit.tensors",
+                offset=offset,
             )
         if len(name.encode()) > self._limits.name_nbytes:
             raise LimitError(
-                "a name longer than Limits.name_nbytes allows", rule=f"{self._rule}.limit.name", offset=offset
+                f"a name has more than {self._limits.name_nbytes} bytes (Limits.name_nbytes)",
+                rule=f"{self._rule}.limit.name",
+                offset=offset,
             )
         self.names.append(name)
         self._rows += rows
@@ -118,7 +122,7 @@ class IndexBuilder:
         count = math.prod(shape)
         begin, end = span
         if isinstance(dtype, str):
-            # Of elements that we do not know the order is not looked at: the bytes are carried as they lie.
+            # The bytes of unknown elements are carried as they are, whatever their order.
             row = Row(dtype=dtype, shape=shape, begin=begin, end=end, codec=codec, nbytes=count * itemsize)
             self.add(name, replace(row, checksum=checksum))
             return

@@ -40,7 +40,7 @@ class DType:
         return (count * self.bits + 7) // 8
 
     def require_numpy(self, tensor: str | None = None) -> np.dtype[Any]:
-        """NumPy's type in the machine's byte order, or a refusal by name."""
+        """NumPy's type in the machine's byte order; UnsupportedError where there is none."""
         if self.numpy is None:
             raise UnsupportedError(f"NumPy has no {self.name}", rule="dtype.numpy", tensor=tensor)
         return self.numpy
@@ -106,7 +106,7 @@ def dtype_of(kind: DType | DTypeLike, tensor: str | None = None) -> DType:
         raise InputError(f"no element type is called {kind!r}", rule="dtype.name", tensor=tensor) from error
     row = _BY_NUMPY.get(numpy) or _BY_NUMPY.get(numpy.newbyteorder("="))
     if row is None:
-        raise UnsupportedError(f"no element type for NumPy's {numpy}", rule="dtype.name", tensor=tensor)
+        raise UnsupportedError(f"NumPy's {numpy} is not supported as an element type", rule="dtype.name", tensor=tensor)
     return row
 
 

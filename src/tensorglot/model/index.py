@@ -54,7 +54,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What is odd about a file, and not wrong enough to refuse it."""
+    """An oddity of a file that is no reason to refuse it."""
 
     rule: str
     message: str
@@ -139,7 +139,7 @@ class Index:
         return None if code == UNKNOWN else TABLE[code]
 
     def dtype_name(self, row: int) -> str:
-        """What the element type is called, by the file where we do not know it; safe to print."""
+        """The name of the element type, as the file has it where it is unknown; safe to print."""
         dtype = self.dtype(row)
         return escape(self.unknown_dtypes[row]) if dtype is None else dtype.name
 
@@ -152,7 +152,7 @@ class Index:
         return sizes
 
     def find_shared_rows(self) -> NDArray[np.int64]:
-        """Rows that lie at the span of another one, or at an equal one of another source."""
+        """Rows that have the same span as another one, perhaps of another source."""
         if (self.begins[1:] >= self.ends[:-1]).all():
             return np.empty(0, np.int64)  # as most files have them: one behind the other
         filled = np.flatnonzero(self.ends > self.begins)
@@ -272,10 +272,13 @@ def _concat_offsets(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), *(c[1:] + end for c, end in zip(columns, ends, strict=False))])
 
 
+def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+
+
 def shape_columns(shapes: Sequence[tuple[int, ...]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Shapes as a column of dims and a column of offsets into it."""
-    offsets = np.zeros(len(shapes) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, shapes), np.int64, len(shapes)), out=offsets[1:])
+    offsets = _offsets(np.fromiter(map(len, shapes), np.int64, len(shapes)))
     return np.fromiter(chain.from_iterable(shapes), np.int64, int(offsets[-1])), offsets
 
 
@@ -284,8 +287,7 @@ def permuted(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The columns of the same shapes in another order."""
     ranks = np.diff(dim_offsets)[order]
-    offsets = np.zeros(len(order) + 1, np.int64)
-    np.cumsum(ranks, out=offsets[1:])
+    offsets = _offsets(ranks)
     return dims[np.repeat(dim_offsets[order] - offsets[:-1], ranks) + np.arange(offsets[-1])], offsets
 
 

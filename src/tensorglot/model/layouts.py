@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,13 +104,27 @@ def _require(condition: bool, rule: str, message: str) -> None:
         raise _Refusal(rule, message)
 
 
+def _require_one_of(found: object, choices: Iterable[str], rule: str, what: str) -> None:
+    _require(found in (*choices,), rule, f"{what} must be {', '.join(choices)}")
+
+
+def _require_dtype(piece: Piece, names: Iterable[str], part: str) -> None:
+    _require_one_of(None if piece.dtype is None else piece.dtype.name, names, part, part)
+
+
+def _require_multiple(shape: Shape, axis: int, size: int, rule: str) -> None:
+    fits = size and shape[axis] % size == 0
+    _require(bool(fits), rule, f"dimension {axis} of size {shape[axis]} is not a multiple of {rule} {size}")
+
+
 def _require_parts(pieces: Mapping[str, Piece], *names: str) -> None:
-    _require(set(pieces) == set(names), "parts", f"the parts are {', '.join(names)}")
+    found = ", ".join(map(escape, pieces)) or "none"
+    _require(set(pieces) == set(names), "parts", f"expected the parts {', '.join(names)}, found {found}")
 
 
 def _index_dtype(piece: Piece, name: str) -> DType:
     if piece.dtype is None or piece.dtype.numpy is None or piece.dtype.numpy.kind not in "iu":
-        raise _Refusal("index", f"{name} are integers")
+        raise _Refusal("index", f"{name} must be integers")
     return piece.dtype
 
 
@@ -128,12 +142,12 @@ def _require_count(piece: Piece, count: int, name: str) -> None:
         _require(
             piece.nbytes == piece.dtype.nbytes(count),
             "size",
-            f"{name} has {piece.nbytes} bytes, {count} elements of {piece.dtype.name} have {piece.dtype.nbytes(count)}",
+            f"{name} has {piece.nbytes} bytes, {count} elements of {piece.dtype.name} need {piece.dtype.nbytes(count)}",
         )
 
 
 def _typed(dtype: DType | None, shape: Shape) -> Type:
-    """A block of elements; of elements that we do not know, just its dims."""
+    """The type of a block of elements; of unknown elements, only its dims."""
     if dtype is not None:
         return dense(dtype, shape)
     type: Type = Void()
@@ -143,24 +157,23 @@ def _typed(dtype: DType | None, shape: Shape) -> Type:
 
 
 def _csr(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
-    _require(len(shape) == 2, "rank", "the rank is 2")
+    _require(len(shape) == 2, "rank", f"expected 2 dimensions, found {len(shape)}")
     _require_parts(pieces, "values", "indices", "indptr")
     dtype = _index_dtype(pieces["indices"], "indices")
-    _require(pieces["indptr"].dtype is dtype, "index", "indptr and indices have one type")
+    _require(pieces["indptr"].dtype is dtype, "index", "indptr and indices must have the same type")
     nnz = _elements(pieces["indices"], "indices")
     _require_count(pieces["indptr"], shape[0] + 1, "indptr")
     _require_count(pieces["values"], nnz, "values")
-    return Arrangement(
-        _typed(pieces["values"].dtype, shape), {"values": (nnz,), "indices": (nnz,), "indptr": (shape[0] + 1,)}
-    )
+    shapes = {"values": (nnz,), "indices": (nnz,), "indptr": (shape[0] + 1,)}
+    return Arrangement(_typed(pieces["values"].dtype, shape), shapes)
 
 
 def _coo(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
-    _require(len(shape) >= 1, "rank", "the rank is 1 or more")
+    _require(len(shape) >= 1, "rank", "expected 1 dimension or more")
     _require_parts(pieces, "values", "coords")
     _index_dtype(pieces["coords"], "coords")
     nnz, rest = divmod(_elements(pieces["coords"], "coords"), len(shape))
-    _require(rest == 0, "size", "coords has one index for each dimension of each value")
+    _require(rest == 0, "size", f"coords must have {len(shape)} indices for each value")
     _require_count(pieces["values"], nnz, "values")
     return Arrangement(_typed(pieces["values"].dtype, shape), {"values": (nnz,), "coords": (len(shape), nnz)})
 
@@ -172,12 +185,13 @@ def _mx(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]
     _require_parts(pieces, "data", "scales")
     axis = _axis(shape, attributes, default=len(shape) - 1)
     block = _natural(attributes, "block_size")
-    _require(block >= 2 and shape[axis] % block == 0, "block_size", f"blocks of {block} do not fit {shape[axis]}")
-    form = attributes.get("scale_form", "e8m0_exponent")
-    _require(form == "e8m0_exponent", "scale_form", "scale_form is e8m0_exponent")
+    _require(block >= 2, "block_size", "block_size must be 2 or more")
+    _require_multiple(shape, axis, block, "block_size")
+    _require_one_of(attributes.get("scale_form", "e8m0_exponent"), ["e8m0_exponent"], "scale_form", "scale_form")
     data, scales = pieces["data"], pieces["scales"]
-    _require(data.dtype is None or data.dtype.name in MX_ELEMENTS, "data", f"data is {', '.join(MX_ELEMENTS)}")
-    _require(scales.dtype is BY_NAME["float8_e8m0fnu"], "scales", "scales is float8_e8m0fnu")
+    if data.dtype is not None:
+        _require_dtype(data, MX_ELEMENTS, "data")
+    _require_dtype(scales, ["float8_e8m0fnu"], "scales")
     _require_count(data, math.prod(shape), "data")
     blocks = _divided(shape, axis, shape[axis] // block)
     _require_count(scales, math.prod(blocks), "scales")
@@ -195,33 +209,34 @@ WORDS: dict[str, tuple[str, ...]] = {f"u{bits}": (f"uint{bits}", f"int{bits}") f
 
 def _quant_group(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
     zero = _map(attributes, "zero_point")
-    _require(zero.get("form") in ("none", "implied", "tensor"), "zero_point", "form is none, implied or tensor")
+    _require_one_of(zero.get("form"), ["none", "implied", "tensor"], "zero_point", "zero_point.form")
     with_zeros = zero["form"] == "tensor"
     _require_parts(pieces, "data", "scales", *(("zeros",) if with_zeros else ()))
     per_word, word = _packing(pieces["data"], attributes)
     axis = _axis(shape, attributes, default=None)
-    size, group = shape[axis], _natural(attributes, "group_size")
-    _require(group == 0 or size % group == 0, "group_size", f"groups of {group} do not fit {size}")
+    group = _natural(attributes, "group_size")
+    if group:
+        _require_multiple(shape, axis, group, "group_size")
     codes = math.prod(shape)
-    _require(codes % per_word == 0, "size", f"{codes} codes do not fill words of {per_word}")
+    _require(codes % per_word == 0, "size", f"{codes} codes do not fill words of {per_word} codes each")
     _require_count(pieces["data"], codes // per_word, "data")
 
-    form, scales = _word(attributes, "scale_form"), pieces["scales"]
-    _require(form in SCALE_FORMS, "scale_form", f"scale_form is {', '.join(SCALE_FORMS)}")
-    _require(scales.dtype is not None and scales.dtype.name in SCALE_FORMS[form], "scales", f"scales are not {form}")
+    form, scales = attributes.get("scale_form"), pieces["scales"]
+    _require_one_of(form, SCALE_FORMS, "scale_form", "scale_form")
+    _require_dtype(scales, SCALE_FORMS[str(form)], "scales")
     groups = _group_shape(shape, axis, group, _elements(scales, "scales"))
     _require_count(scales, math.prod(groups), "scales")
     shapes = {"data": (codes // per_word,), "scales": groups}
     if zero["form"] == "implied":
-        _require(type(zero.get("value")) is int, "zero_point", "an implied zero point has an integer value")
+        _require(type(zero.get("value")) is int, "zero_point", "zero_point.value must be an integer")
     if with_zeros:
         packing, zeros = zero.get("packing"), pieces["zeros"]
-        _require(packing in ("plain", "same_as_data"), "zero_point", "packing is plain or same_as_data")
+        _require_one_of(packing, ["plain", "same_as_data"], "zero_point", "zero_point.packing")
         count, rest = (math.prod(groups), 0) if packing == "plain" else divmod(math.prod(groups), per_word)
-        _require(rest == 0, "size", "the zero points do not fill words")
+        _require(rest == 0, "size", "the zero points do not fill whole words")
         if packing == "same_as_data":
-            _require(zeros.dtype is not None and zeros.dtype.name in WORDS[word], "zeros", f"zeros is not {word}")
-        _require(zeros.dtype is not None, "zeros", "the type of zeros is not known here")
+            _require_dtype(zeros, WORDS[word], "zeros")
+        _require(zeros.dtype is not None, "zeros", "the element type of zeros is unknown")
         _require_count(zeros, count, "zeros")
         shapes["zeros"] = groups if packing == "plain" else (count,)
     return Arrangement(dense(BY_NAME["float32"], shape), shapes)
@@ -229,13 +244,14 @@ def _quant_group(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[
 
 def _packing(data: Piece, attributes: Mapping[str, Any]) -> tuple[int, str]:
     packing = _map(attributes, "packing")
-    word, bits = _word(packing, "word"), _natural(attributes, "bits")
-    _require(word in WORDS, "packing", f"word is {', '.join(WORDS)}")
-    _require(data.dtype is not None and data.dtype.name in WORDS[word], "data", f"data is not {word}")
-    _require(packing.get("order") in ("lsb_first", "msb_first"), "packing", "order is lsb_first or msb_first")
+    bits = _natural(attributes, "bits")
+    _require_one_of(packing.get("word"), WORDS, "packing", "packing.word")
+    word = str(packing["word"])
+    _require_dtype(data, WORDS[word], "data")
+    _require_one_of(packing.get("order"), ["lsb_first", "msb_first"], "packing", "packing.order")
     width = int(word[1:])
     _require(bits in (2, 3, 4, 5, 6, 8) and width % bits == 0, "bits", f"codes of {bits} bits do not fill {word}")
-    _require(packing.get("per_word") == width // bits, "packing", f"per_word is {width // bits}")
+    _require(packing.get("per_word") == width // bits, "packing", f"packing.per_word must be {width // bits}")
     return width // bits, word
 
 
@@ -250,26 +266,22 @@ def _group_shape(shape: Shape, axis: int, group: int, scales: int) -> Shape:
 
 def _axis(shape: Shape, attributes: Mapping[str, Any], default: int | None) -> int:
     axis = attributes.get("axis", default)
-    _require(type(axis) is int and 0 <= axis < len(shape), "axis", f"axis is one of {len(shape)} dimensions")
+    _require(
+        type(axis) is int and 0 <= axis < len(shape), "axis", f"axis must be an integer from 0 to {len(shape) - 1}"
+    )
     return int(axis)
 
 
 def _natural(attributes: Mapping[str, Any], key: str) -> int:
     value = attributes.get(key)
-    _require(type(value) is int and value >= 0, key, f"{key} is an unsigned integer")
+    _require(type(value) is int and value >= 0, key, f"{key} must be an unsigned integer")
     return int(value)  # type: ignore[arg-type]
-
-
-def _word(attributes: Mapping[str, Any], key: str) -> str:
-    """A text; an empty one, which is no word of any table, where it is none."""
-    value = attributes.get(key)
-    return value if isinstance(value, str) else ""
 
 
 def _map(attributes: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = attributes.get(key)
     if not isinstance(value, Mapping):
-        raise _Refusal(key, f"{key} is a map")
+        raise _Refusal(key, f"{key} must be a map")
     return value
 
 
@@ -283,7 +295,9 @@ def _nested(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, 
     try:
         type = parse_canonical(text if isinstance(text, str) else "")
     except FormatError as error:
-        raise _Refusal("dynd", f"the attribute '{TYPE_ATTRIBUTE}' is no type: {error.message}") from error
+        raise _Refusal(
+            "dynd", f"the attribute '{TYPE_ATTRIBUTE}' must be the canonical text of a type: {error.message}"
+        ) from error
     return Arrangement(type, {name: (_elements(piece, name),) for name, piece in pieces.items()})
 
 
@@ -327,23 +341,23 @@ def _check_csr(tensor: Tensor) -> None:
     columns = tensor.shape[1]
     indices, indptr = (tensor.parts[name].array(tensor.name) for name in ("indices", "indptr"))
     if indptr[0] != 0 or indptr[-1] != indices.size or (indptr[1:] < indptr[:-1]).any():
-        raise _broken(tensor, "indptr", "indptr", f"does not rise from 0 to {indices.size}")
+        raise _broken(tensor, "indptr", "indptr", f"must not decrease, from 0 to {indices.size}")
     if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < columns:
-        raise _broken(tensor, "indices", "bounds", f"an index beyond {columns} columns")
+        raise _broken(tensor, "indices", "bounds", f"an index is out of bounds for {columns} columns")
     falls = indices[1:] <= indices[:-1]
     starts = indptr[(indptr > 0) & (indptr < indices.size)].astype(np.int64)
     falls[starts - 1] = False
     if falls.any():
-        raise _broken(tensor, "indices", "order", "indices of a row do not increase")
+        raise _broken(tensor, "indices", "order", "the indices of a row must increase")
 
 
 def _check_coo(tensor: Tensor) -> None:
     coords = tensor.parts["coords"].array(tensor.name)
     for axis, size in enumerate(tensor.shape):
         if coords.shape[1] and not 0 <= int(coords[axis].min()) <= int(coords[axis].max()) < size:
-            raise _broken(tensor, "coords", "bounds", f"an index beyond {size} in dimension {axis}")
+            raise _broken(tensor, "coords", "bounds", f"an index is out of bounds for dimension {axis} of size {size}")
     if _repeats(coords, tensor.shape):
-        raise _broken(tensor, "coords", "unique", "two values for one cell")
+        raise _broken(tensor, "coords", "unique", "two values have the same coordinates")
 
 
 def _repeats(coords: NDArray[Any], shape: Shape) -> bool:

@@ -33,7 +33,7 @@ class Names(Sequence[str]):
         return kernel.decode(self._text, self._begins, self._ends)
 
     def first_duplicate(self) -> int | None:
-        """The first position whose name stands before it, too. Equal hashes alone prove nothing."""
+        """The first position of a name that occurs before it. Equal hashes are compared by name."""
         if not kernel.may_repeat(self._text, self._begins, self._ends):
             return None
         seen: set[str] = set()
@@ -72,14 +72,16 @@ class Names(Sequence[str]):
 
 
 def check_name(name: object) -> None:
-    """Refuses what cannot be the name of a tensor in any format."""
+    """Refuses a name that is invalid in every format."""
     if not isinstance(name, str):
-        raise InputError(f"a name is a str, not {type(name).__name__}", rule="name.text")
+        raise InputError(f"a tensor name must be a str, not {type(name).__name__}", rule="name.text")
     try:
         nbytes = len(name.encode())
     except UnicodeEncodeError as error:
-        raise InputError("a name has a lone surrogate", rule="name.utf8", tensor=name) from error
+        raise InputError(
+            "the name has a lone surrogate, which UTF-8 cannot encode", rule="name.utf8", tensor=name
+        ) from error
     if nbytes > DEFAULT.name_nbytes:
         raise InputError(
-            f"a name of {nbytes} bytes; a reader takes {DEFAULT.name_nbytes}", rule="name.length", tensor=name
+            f"the name has {nbytes} bytes; readers accept {DEFAULT.name_nbytes}", rule="name.length", tensor=name
         )

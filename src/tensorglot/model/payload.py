@@ -1,12 +1,12 @@
 """Where the bytes of a part are: at a span of a source, encoded at a span, or in memory.
 
-The three kinds answer the same calls, always in terms of the decoded bytes. The
-model opens no file and knows no compression and no hash: a source, a codec and a check
-are whatever answers the protocols below.
+The three kinds have the same methods, always in terms of the decoded bytes. The model
+opens no file and knows no compression and no hash: source, codec and check are the
+protocols below.
 
-A payload with a check compares its checksum in the pass that reads it: whoever reads
-all of it, by whichever call, gets bytes that match, or an error. A read of less is not
-compared, unless the check is a strict one: then all of it is compared first.
+A payload with a check compares its checksum in the pass that reads it: a read of all
+bytes, by any method, returns bytes that match, or raises. A partial read is not compared,
+unless the check is strict: then the whole payload is compared first.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ __all__ = [
     "Threaded",
     "as_bytes",
     "buffers",
+    "copy_range",
     "inner_payload",
     "joined",
     "place",
+    "read_pieces",
 ]
 
 PIECE_NBYTES = 8 << 20
@@ -52,7 +54,7 @@ PIECE_NBYTES = 8 << 20
 SMALL_NBYTES = 64 << 10
 """Arrays below this size are written together."""
 TOGETHER_NBYTES = 256 << 10
-"""Up to this much at a time: memory of this size is used again, and pages that are there already are the fast ones."""
+"""Up to this much at a time: memory of this size is reused by the allocator, and its pages are already mapped."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Contiguous bytes."""
@@ -231,9 +233,9 @@ class Encoded:
         try:
             out = np.empty(nbytes, np.uint8).data
         except MemoryError as error:
-            self.codec.decode_into(self, offset, memoryview(bytearray()))  # bytes that are wrong are the better reason
+            self.codec.decode_into(self, offset, memoryview(bytearray()))  # invalid bytes are the better error
             raise LimitError(
-                f"{nbytes} bytes do not fit in memory", rule="memory.size", offset=self.begin, tensor=self.tensor
+                f"out of memory: {nbytes} bytes are needed", rule="memory.size", offset=self.begin, tensor=self.tensor
             ) from error
         self.read_into(offset, out)
         return out
@@ -307,13 +309,7 @@ class Memory:
         if _plain(self.array):
             out[:] = as_bytes(self.array)[offset : offset + len(out)]
             return
-        position = 0
-        for chunk in self.chunks():
-            piece = as_bytes(chunk)
-            begin, end = max(offset, position), min(offset + len(out), position + len(piece))
-            if begin < end:
-                out[begin - offset : end - offset] = piece[begin - position : end - position]
-            position += len(piece)
+        copy_range(_plain_pieces(self.array), offset, out)
 
     def view(self, *, whole: bool = True) -> memoryview | None:
         return as_bytes(self.array) if _plain(self.array) else None
@@ -337,10 +333,25 @@ def buffers(chunks: Iterable[Chunk]) -> Iterator[Buffer]:
     """The same bytes with every span read, piece by piece."""
     for chunk in chunks:
         if isinstance(chunk, Span):
-            for offset, nbytes in cut(chunk.nbytes, PIECE_NBYTES):
-                yield chunk.read(offset, nbytes)
+            yield from read_pieces(chunk)
         else:
             yield chunk
+
+
+def read_pieces(payload: Payload, step: int = PIECE_NBYTES) -> Iterator[memoryview]:
+    """All bytes of a payload, in pieces of `step`."""
+    for offset, nbytes in cut(payload.nbytes, step):
+        yield payload.read(offset, nbytes)
+
+
+def copy_range(pieces: Iterable[memoryview], offset: int, out: memoryview) -> None:
+    """Fills `out` with the bytes at `offset` of pieces that follow one another."""
+    at = 0
+    for piece in pieces:
+        begin, end = max(offset, at), min(offset + len(out), at + len(piece))
+        if begin < end:
+            out[begin - offset : end - offset] = piece[begin - at : end - at]
+        at += len(piece)
 
 
 def _exhaust(chunks: Iterator[Any]) -> None:

@@ -31,7 +31,7 @@ SCRATCH_NBYTES = 8 << 20
 """A run with gaps is read into scratch memory of at most this size."""
 
 Index: TypeAlias = Any
-"""Whatever may stand between the brackets; `select` refuses all but basic indices."""
+"""Any subscript; `select` refuses all but basic indices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,12 @@ class Selection:
         """Every element of an array of that shape is selected."""
         return all(axis.count == size for axis, size in zip(self.axes, shape, strict=True))
 
+    def strided(self, strides: Sequence[int]) -> tuple[int, tuple[int, ...], list[int]]:
+        """Where the selection begins in an array of those strides, its counts, and its steps in bytes."""
+        pairs = list(zip(self.axes, strides, strict=True))
+        begin = sum(axis.start * stride for axis, stride in pairs)
+        return begin, tuple(axis.count for axis in self.axes), [axis.step * stride for axis, stride in pairs]
+
     @property
     def basic(self) -> tuple[int | slice | None, ...]:
         """The same selection as an index into the whole array."""
@@ -69,9 +75,9 @@ def select(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> S
     items = given = index if isinstance(index, tuple) else (index,)
     consumed = sum(1 for item in items if item is not None and item is not Ellipsis)
     if consumed > len(shape):
-        raise OutOfRange(f"{consumed} indices for {len(shape)} dimensions", rule="index.rank", tensor=tensor)
+        raise OutOfRange(f"too many indices: {consumed} for {len(shape)} dimensions", rule="index.rank", tensor=tensor)
     if sum(item is Ellipsis for item in items) > 1:
-        raise OutOfRange("an index may hold one Ellipsis", rule="index.ellipsis", tensor=tensor)
+        raise OutOfRange("an index can have only one Ellipsis", rule="index.ellipsis", tensor=tensor)
     if not any(item is Ellipsis for item in items):
         items = (*items, Ellipsis)
 
@@ -108,7 +114,9 @@ def _slice_axis(item: slice, size: int, tensor: str | None) -> tuple[Axis, slice
     try:
         positions = range(*item.indices(size))
     except (TypeError, ValueError) as error:
-        raise OutOfRange(f"not a slice for an axis of {size}: {error}", rule="index.slice", tensor=tensor) from error
+        raise OutOfRange(
+            f"invalid slice for an axis of size {size}: {error}", rule="index.slice", tensor=tensor
+        ) from error
     if not positions:
         return Axis(0, 1, 0), slice(None)
     if positions.step > 0:
@@ -119,7 +127,7 @@ def _slice_axis(item: slice, size: int, tensor: str | None) -> tuple[Axis, slice
 def _integer_axis(item: object, size: int, axis: int, tensor: str | None) -> Axis:
     if isinstance(item, (bool, np.bool_)) or (isinstance(item, np.ndarray) and item.ndim):
         raise OutOfRange(
-            "only integers, slices, Ellipsis and newaxis; read the array first for masks and lists",
+            "an index must be integers, slices, Ellipsis and newaxis; for masks and lists use .numpy()[…]",
             rule="index.basic",
             tensor=tensor,
         )
@@ -128,19 +136,17 @@ def _integer_axis(item: object, size: int, axis: int, tensor: str | None) -> Axi
     except TypeError as error:
         raise OutOfRange(f"{type(item).__name__} is not a basic index", rule="index.basic", tensor=tensor) from error
     if not -size <= position < size:
-        raise OutOfRange(f"index {position} outside axis {axis} of size {size}", rule="index.range", tensor=tensor)
+        raise OutOfRange(
+            f"index {position} is out of range for axis {axis} of size {size}", rule="index.range", tensor=tensor
+        )
     return Axis(position % size, 1, 1)
 
 
 def gather(payload: Payload, selection: Selection, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Reads a selection of the C-ordered array of `shape` that the payload holds."""
-    axes = selection.axes
     strides = [math.prod(shape[i + 1 :]) * dtype.itemsize for i in range(len(shape))]
-    start = sum(axis.start * stride for axis, stride in zip(axes, strides, strict=True))
-    counts = tuple(axis.count for axis in axes)
-    steps = [axis.step * stride for axis, stride in zip(axes, strides, strict=True)]
-    result: NDArray[Any] = read_block(payload, start, counts, steps, dtype)[(*selection.finish, ...)]
-    return result
+    block = read_block(payload, *selection.strided(strides), dtype)
+    return block[(*selection.finish, ...)]
 
 
 def read_block(

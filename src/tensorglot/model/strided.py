@@ -1,9 +1,9 @@
-"""Elements that do not lie in C order at their span: Fortran order, transposes, steps, broadcasts.
+"""Elements that are not stored in C order: Fortran order, transposes, steps, broadcasts.
 
-To everybody else such a part is encoded: its decoded bytes are those of the C order. A
-range of them becomes a few boxes of the array, each box a block of elements some bytes
-apart, and a block is read like any slice. Whoever wants the whole array gets it as it
-lies, with its strides, where every byte of the span is one element's.
+The rest of the program sees an encoded part, whose decoded bytes are in C order. A range
+of them becomes a few boxes of the array; each box is a strided block, which is read like
+any slice. The whole array keeps its strides where every byte of the span belongs to one
+element.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.memory import cut
-from tensorglot.model.payload import Buffer, Codec, Encoded, Payload, Span, inner_payload
+from tensorglot.model.payload import Buffer, Codec, Encoded, Payload, Span, inner_payload, read_pieces
 from tensorglot.model.slicing import Selection, read_block
 
 __all__ = ["Strided"]
@@ -87,8 +86,7 @@ class Strided:
             out[:] = values.view(np.uint8).data[rest : rest + len(out)]
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
-        for offset, nbytes in cut(payload.nbytes, CHUNK_NBYTES):
-            yield payload.read(offset, nbytes)
+        return read_pieces(payload, CHUNK_NBYTES)
 
     def array(self, payload: Encoded, dtype: np.dtype[Any]) -> NDArray[Any]:
         """The whole array: as it lies where that wastes and repeats nothing, else in C order."""
@@ -113,11 +111,8 @@ class Strided:
 
     def select(self, payload: Encoded, selection: Selection, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Reads a selection of the array."""
-        begin = sum(axis.start * stride for axis, stride in zip(selection.axes, self.strides, strict=True))
-        steps = [axis.step * stride for axis, stride in zip(selection.axes, self.strides, strict=True)]
-        counts = tuple(axis.count for axis in selection.axes)
-        result: NDArray[Any] = _block(self.below(payload), begin, counts, steps, dtype)[(*selection.finish, ...)]
-        return result
+        block = _block(self.below(payload), *selection.strided(self.strides), dtype)
+        return block[(*selection.finish, ...)]
 
     def _box(
         self, below: Payload, starts: tuple[int, ...], counts: tuple[int, ...], dtype: np.dtype[Any]

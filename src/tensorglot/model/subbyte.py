@@ -1,7 +1,7 @@
-"""Elements of fewer than eight bits that take a byte each where they lie, as they do in memory.
+"""Elements of fewer than eight bits that a file stores one per byte, as NumPy has them in memory.
 
-To everybody else such a part is encoded: its decoded bytes are the packed ones. Bits
-above an element's own are zero, or the byte is not an element.
+The rest of the program sees an encoded part, whose decoded bytes are packed. The unused
+bits of each byte must be zero.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorglot.errors import FormatError
-from tensorglot.memory import cut
 from tensorglot.model.dtypes import DType, pack, unpack
-from tensorglot.model.payload import PIECE_NBYTES, Buffer, Codec, Encoded, Payload, Span, inner_payload
+from tensorglot.model.payload import PIECE_NBYTES, Buffer, Codec, Encoded, Payload, Span, inner_payload, read_pieces
 
 __all__ = ["UnpackedSubByte", "widened"]
 
@@ -44,7 +43,7 @@ class UnpackedSubByte:
         values = np.frombuffer(self.below(payload).read(first, last - first), np.uint8)
         if values.size and int(values.max()) >> self.dtype.bits:
             raise FormatError(
-                f"a byte that is no {self.dtype.name}",
+                f"a byte is not a valid {self.dtype.name}: its upper bits are set",
                 rule="values.packed",
                 offset=payload.begin,
                 tensor=payload.tensor,
@@ -53,18 +52,16 @@ class UnpackedSubByte:
         out[:] = pack(values, self.dtype).data[start : start + len(out)]
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
-        for offset, nbytes in cut(payload.nbytes, _step(self.dtype)):
-            yield payload.read(offset, nbytes)
+        return read_pieces(payload, _step(self.dtype))
 
 
 def widened(payload: Payload, dtype: DType, count: int) -> Iterator[Buffer]:
     """The other way: packed elements as a byte each, in pieces."""
-    step = _step(dtype)
-    elements, nbytes = _group(dtype)
-    for offset, size in cut(payload.nbytes, step):
-        packed = np.frombuffer(payload.read(offset, size), np.uint8)
-        first = offset // nbytes * elements
-        yield unpack(packed, min(count - first, step // nbytes * elements), dtype).view(np.uint8).data
+    left = count
+    for piece in read_pieces(payload, _step(dtype)):
+        here = min(left, len(piece) * 8 // dtype.bits)
+        left -= here
+        yield unpack(np.frombuffer(piece, np.uint8), here, dtype).view(np.uint8).data
 
 
 def _group(dtype: DType) -> tuple[int, int]:

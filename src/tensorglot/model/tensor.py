@@ -1,8 +1,8 @@
-"""A tensor is a type plus named flat parts. Nothing of it is read until somebody asks.
+"""A tensor is a type and named flat parts, which are read on demand.
 
 A dense tensor has one part, `data`. Other layouts (sparse, quantized, nested) have
-several, and what they mean together is known to upper layers: they provide the
-exports (`cid`, `awkward`, `dequantize`, …) that a Tensor has as methods.
+several, which upper layers interpret: they provide the methods that export them (`cid`,
+`awkward`, `dequantize`, …).
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, InputError, TruncatedError, UnsupportedError, escape
-from tensorglot.memory import cut
 from tensorglot.model.dtypes import DType, pack, unpack
-from tensorglot.model.payload import PIECE_NBYTES, Chunk, Encoded, Memory, Payload, as_bytes
+from tensorglot.model.payload import Chunk, Encoded, Memory, Payload, as_bytes, read_pieces
 from tensorglot.model.slicing import Index as BasicIndex
 from tensorglot.model.slicing import gather, select
 from tensorglot.model.strided import Strided
@@ -29,7 +28,7 @@ from tensorglot.providers import provided
 __all__ = ["NESTED", "NUMPY_RANK", "TYPE_ATTRIBUTE", "Part", "Tensor", "human_nbytes"]
 
 NESTED = "nested"
-"""The layout of a value that is no block of elements: its parts are the columns of its type."""
+"""The layout of ragged and nested values: the parts are the columns of the type."""
 TYPE_ATTRIBUTE = "dynd"
 """The attribute with the type of a nested tensor, for containers that keep attributes and no types."""
 
@@ -42,7 +41,7 @@ class Part:
     """One flat block of one element type."""
 
     dtype: DType | None
-    """None where the file names a type that we do not know."""
+    """None for an element type that is unknown to us."""
     shape: tuple[int, ...]
     payload: Payload
     big_endian: bool = False
@@ -60,7 +59,7 @@ class Part:
         return self.payload.nbytes
 
     def array(self, tensor: str | None = None, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """The values, in memory of their own unless the source was opened to be shared."""
+        """The values, in new memory unless the source is mapped or shared."""
         dtype = self.numpy_dtype(tensor)
         if out is not None:
             return self._array_into(out, dtype, tensor)
@@ -115,8 +114,8 @@ class Part:
         """The bytes of a big-endian part as little-endian ones."""
         dtype = self._stored(self.numpy_dtype())
         self.payload.verify()
-        for offset, nbytes in cut(self.nbytes, PIECE_NBYTES):
-            yield as_bytes(np.frombuffer(self.payload.read(offset, nbytes), dtype).byteswap())
+        for piece in read_pieces(self.payload):
+            yield as_bytes(np.frombuffer(piece, dtype).byteswap())
 
     @property
     def offset(self) -> int | None:
@@ -127,17 +126,21 @@ class Part:
         """NumPy's type of the elements; a part that NumPy cannot hold is refused."""
         if len(self.shape) > NUMPY_RANK:
             raise UnsupportedError(
-                f"{len(self.shape)} dimensions; NumPy has {NUMPY_RANK} at most", rule="tensor.rank", tensor=tensor
+                f"{len(self.shape)} dimensions; NumPy supports {NUMPY_RANK}", rule="tensor.rank", tensor=tensor
             )
         if self.dtype is None:
             raise UnsupportedError(
-                f"element type '{escape(self.unknown_dtype or '')}' is not known here",
+                f"unknown element type '{escape(self.unknown_dtype or '')}'",
                 rule="dtype.known",
                 tensor=tensor,
             )
         dtype = self.dtype.require_numpy(tensor)
         if 0 in self.shape and math.prod(size for size in self.shape if size) * dtype.itemsize >= 1 << 63:
-            raise UnsupportedError(f"NumPy has no shape {list(self.shape)}", rule="tensor.shape", tensor=tensor)
+            raise UnsupportedError(
+                f"NumPy cannot have shape {list(self.shape)}: the other dimensions are beyond 2^63",
+                rule="tensor.shape",
+                tensor=tensor,
+            )
         return dtype
 
     def _stored(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -161,13 +164,15 @@ def check_spare_bits(
     """The bits behind the last element of a packed type are zero."""
     used = math.prod(shape) * dtype.bits % 8
     if used and last.size and int(last[-1]) >> used:
-        raise FormatError("bits behind the last element are set", rule="values.packed", offset=offset, tensor=tensor)
+        raise FormatError(
+            "the unused bits after the last element must be zero", rule="values.packed", offset=offset, tensor=tensor
+        )
 
 
 def check_out(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], tensor: str | None) -> None:
     """An array to read into has the tensor's shape and type, and can be written."""
     if not isinstance(out, np.ndarray):
-        raise InputError(f"out is an array, not {type(out).__name__}", rule="out.array", tensor=tensor)
+        raise InputError(f"out must be a NumPy array, not {type(out).__name__}", rule="out.array", tensor=tensor)
     if not out.flags.writeable:
         raise InputError("out is read-only", rule="out.writable", tensor=tensor)
     if out.shape != shape or out.dtype != dtype:
@@ -208,10 +213,9 @@ class Tensor:
         return assemble(name, layout, shape, parts, attributes or {})
 
     def verify(self) -> None:
-        """Compares the checksums of all parts now, unless that was done before or the archive was opened not to.
+        """Compares the checksums of all parts, unless that was done before or turned off.
 
-        Reading a whole tensor does so without being asked. A part that cannot be decoded
-        here has none that could be compared.
+        Reading a whole tensor does so as well. A part with an unsupported encoding is skipped.
         """
         for part in self.parts.values():
             check = None if isinstance(part.payload, Memory) else part.payload.check
@@ -221,7 +225,7 @@ class Tensor:
 
     @property
     def type(self) -> Type:
-        """The DyND type of the value; of elements that we do not know, just so many bytes."""
+        """The DyND type of the value; `bytes[N]` where the element type is unknown."""
         if self.declared is not None:
             return self.declared
         part = self.parts["data"]
@@ -273,7 +277,7 @@ class Tensor:
         return next(iter(self.parts.values())).offset
 
     def numpy(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """The array, in memory of its own, or a view where the archive was opened with backend="mmap"."""
+        """The array, in new memory, or a view where the archive was opened with backend="mmap"."""
         if self.layout == NESTED:
             return self._nested(out)
         try:
@@ -283,9 +287,9 @@ class Tensor:
             raise
 
     def __getitem__(self, index: BasicIndex) -> Any:
-        """What NumPy's `array[index]` would give, for every basic index, reading only what it needs.
+        """`array[index]` as NumPy has it, for every basic index, reading only what it needs.
 
-        Of a nested value its rows, slices and fields (`t["name"]`): tensors, or the elements that they are.
+        A nested value has rows, slices and fields (`t["name"]`): tensors, or single elements.
         """
         if self.layout == NESTED:
             return self._export("select", index=index)
@@ -307,7 +311,7 @@ class Tensor:
     def _dense(self) -> Part:
         if self.layout != "dense":
             raise UnsupportedError(
-                f"a tensor of layout {escape(self.layout)} is not one array: use its parts, .scipy() or .dequantize()",
+                f"a tensor of layout {escape(self.layout)} is not a dense array: use .parts, .scipy() or .dequantize()",
                 rule="tensor.dense",
                 tensor=self.name,
             )

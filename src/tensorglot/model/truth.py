@@ -1,8 +1,8 @@
-"""Bools of which every byte but zero is true, as a format may have them.
+"""Bools in formats where every non-zero byte is true.
 
-To everybody else such a part is encoded: its decoded bytes are 0 and 1, and so a value
-has one form in memory, in another file and in its identity. Who wants to know which
-bytes a file has, asks for what is stored.
+The rest of the program sees an encoded part, whose decoded bytes are 0 and 1, so a value
+has one form in memory, in other files and in its identity. `stored_payload` gives the
+bytes of the file.
 """
 
 from __future__ import annotations

@@ -118,4 +118,5 @@ def _check_padding(source: Source, header: Header, ends: dict[str, int]) -> None
     for (_, end), (begin, _) in pairwise([*borders, (source.size, source.size)]):
         for offset, nbytes in cut(begin - end, PIECE_NBYTES):
             if any(source.read(end + offset, nbytes)):
-                raise FormatError("padding between tensors is not zero", rule="gguf.strict.padding", offset=end + offset)
+                at = end + offset
+                raise FormatError("padding between tensors is not zero", rule="gguf.strict.padding", offset=at)

@@ -1,4 +1,4 @@
-"""The values in `array[T]` as the bytes of a part, made only when somebody reads them."""
+"""The values in `array[T]` as the bytes of a part, encoded only when they are read."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 from tensorglot.dynd.codec.encode import measured, pieces, type_header
 from tensorglot.dynd.value import Value
-from tensorglot.model.payload import Encoded
+from tensorglot.model.payload import Encoded, copy_range
 
 __all__ = ["Boxes", "boxes_payload"]
 
 
 class NullSource:
-    """The source of what lies in no file."""
+    """The source of a payload that is in no file."""
 
     size = 0
 
@@ -49,12 +49,7 @@ class Boxes:
                 yield piece.data
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
-        at = 0
-        for chunk in self.chunks(payload):
-            begin, end = max(offset, at), min(offset + len(out), at + len(chunk))
-            if begin < end:
-                out[begin - offset : end - offset] = chunk[begin - at : end - at]
-            at += len(chunk)
+        copy_range(self.chunks(payload), offset, out)
 
 
 def boxes_payload(values: list[Value]) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], Encoded]:

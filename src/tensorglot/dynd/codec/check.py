@@ -1,7 +1,7 @@
-"""What the bytes of values may be, over whole columns at once.
+"""The rules for the bytes of values, checked over whole columns at once.
 
-A value that comes from bytes and one that is about to be serialized obey the same
-rules; only the words of the refusal differ, and those are the caller's.
+The same rules hold for a value that was decoded and for one that is about to be
+serialized; the caller decides which error to raise.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CID_HEADS = (bytes.fromhex("01551e20"), bytes.fromhex("01711e20"))
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A byte that is not allowed: which of the values of a BLOCK, and where in it."""
+    """A broken rule: the row of a node's column, and the byte within that row."""
 
     node: Node
     row: int
@@ -39,16 +39,16 @@ class Fault:
     rule: str
     message: str
     limit: bool = False
-    """Lawful perhaps, but beyond a bound."""
+    """Whether a limit of the reader is exceeded, not a rule of the format broken."""
 
 
 def first_fault(value: Value, limits: Limits) -> Fault | None:
-    """The first thing in a value that no serialized value has."""
+    """The first broken rule of a value, or None."""
     return next(_faults(value, limits), None) or _void(value, limits)
 
 
 def _void(value: Value, limits: Limits) -> Fault | None:
-    """More values without bytes than a reader takes."""
+    """More values without bytes than a reader accepts."""
     root = value.plan.root
     charges = root.charge + sum(int(times.sum()) * child.charge for child, times in _repetitions(value))
     if charges <= limits.void_count:
@@ -95,7 +95,9 @@ def _faults(value: Value, limits: Limits) -> Iterator[Fault]:
         elif node.kind is Kind.LIST and isinstance(node.type, TypeType):
             yield from _types(node, value, limits)
         elif (row := first_disorder(value, node)) is not None:
-            yield Fault(node, row, 0, "dynd.map", "the keys of a map are not in the order of their bytes, each once")
+            yield Fault(
+                node, row, 0, "dynd.map", "the keys of a map must be unique, in the order of their serialized bytes"
+            )
         elif node.kind is Kind.OPTION and node.atom is not None:
             yield from _sentinels(node, value)
         elif node.kind is Kind.CHAR:
@@ -128,7 +130,7 @@ def _range(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
 
 
 def _is_below(words: NDArray[np.uint64], end: int) -> Any:
-    """Which integers of 128 bits, each as its low and its high half, are less than one."""
+    """Which 128-bit integers, given as low and high half, are less than `end`."""
     low, high = words[:, 0], words[:, 1].view(np.int64)
     return (high < end >> 64) | ((high == end >> 64) & (low < np.uint64(end & ((1 << 64) - 1))))
 
@@ -140,7 +142,7 @@ def _cid(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
         good |= (heads == np.frombuffer(head, np.uint8)).all(axis=1)
     if not good.all():
         row, element = divmod(int(np.argmin(good)), max(1, len(heads) // max(1, len(values))))
-        yield Fault(node, row, element * 36, "dynd.merkle", "no CIDv1 of a BLAKE3-256 hash")
+        yield Fault(node, row, element * 36, "dynd.merkle", "a link is not a CIDv1 with a BLAKE3-256 hash")
 
 
 def _fixed_text(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
@@ -154,12 +156,12 @@ def _fixed_text(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
 
 
 def _text_faults(kind: FixedString, raw: NDArray[np.uint8]) -> Iterator[tuple[int, str, str]]:
-    """The first text of those in the rows of `raw` with a NUL before its end, or that its encoding does not allow."""
+    """The first row of `raw` with data after a NUL, and the first that is invalid in the encoding."""
     units = raw.view({1: "u1", 2: "<u2", 4: "<u4"}[kind.nbytes // kind.size])
     full = units != 0
     bad = (full[:, 1:] & ~full[:, :-1]).any(axis=1)
     if bad.any():
-        yield int(np.argmax(bad)), "dynd.fixed_string.nul", "something behind the NUL that ends a fixed_string"
+        yield int(np.argmax(bad)), "dynd.fixed_string.nul", "a fixed_string has data after its first NUL"
     if kind.encoding == "utf8":
         at = utf8.first_invalid(raw.reshape(-1), 0, raw.size)
         split = utf8.first_split(raw.reshape(-1), np.arange(len(raw)) * kind.nbytes)
@@ -170,7 +172,7 @@ def _text_faults(kind: FixedString, raw: NDArray[np.uint8]) -> Iterator[tuple[in
     else:
         bad = _bad_units(units, wide=kind.encoding == "utf32")
     if bad.any():
-        yield int(np.argmax(bad)), "dynd.utf8", f"a fixed_string that is not {kind.encoding}"
+        yield int(np.argmax(bad)), "dynd.utf8", f"a fixed_string is not valid {kind.encoding}"
 
 
 def _bad_units(units: NDArray[Any], *, wide: bool) -> Any:
@@ -192,13 +194,13 @@ def _texts(node: Node, value: Value) -> Iterator[Fault]:
             return
     row = utf8.first_invalid_text(data, starts, stops)
     if row != utf8.OK:
-        yield Fault(node.child, int(starts[row]), 0, "dynd.utf8", "a string that is not UTF-8")
+        yield Fault(node.child, int(starts[row]), 0, "dynd.utf8", "a string is not valid UTF-8")
 
 
 def _codes(node: Node, codes: NDArray[Any]) -> Iterator[Fault]:
     bad = (codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))
     if bad.any():
-        yield Fault(node, int(np.argmax(bad)), 0, "dynd.utf8", "a char that is no character")
+        yield Fault(node, int(np.argmax(bad)), 0, "dynd.utf8", "a char is not a valid code point")
 
 
 def _types(node: Node, value: Value, limits: Limits) -> Iterator[Fault]:
@@ -214,13 +216,13 @@ def _types(node: Node, value: Value, limits: Limits) -> Iterator[Fault]:
 
 
 def _sentinels(node: Node, value: Value) -> Iterator[Fault]:
-    """Where missing is told by position, no value may look as if it were missing."""
+    """Where an index says which values are missing, no present value may have the sentinel's bits."""
     index = value.index(node)
     if index is None or node.atom is None or not node.atom.sentinel:
         return
     hits = np.flatnonzero(is_missing(node, value.array(node.child)))
     if hits.size and (taken := np.intersect1d(hits, index)).size:
-        yield Fault(node.child, int(taken[0]), 0, "dynd.sentinel", "a value with the bits that stand for missing")
+        yield Fault(node.child, int(taken[0]), 0, "dynd.sentinel", "a value has the bits that are reserved for missing")
 
 
 _CHECKS: dict[str, Callable[[Node, NDArray[Any]], Iterator[Fault]]] = {

@@ -4,9 +4,9 @@ The kernel fills columns and stops when it needs input, room, or the type of an
 `array[T]`. Memory grows with what has arrived, never with what is promised. A value of
 a fixed size in memory is not copied at all.
 
-What the bytes may be (bools, texts, types) is checked on the finished columns. Only
-where something is wrong is the byte looked for: the kernel runs again until the
-faulty column is as full as it was there.
+The bytes of bools, texts and types are checked on the finished columns. To find the
+offset of a fault, the kernel runs again until the faulty column is as full as it was
+there.
 """
 
 from __future__ import annotations
@@ -35,34 +35,36 @@ from tensorglot.model.types.text import parse_canonical
 __all__ = ["decode", "decode_all", "skip"]
 
 BOX_DEPTH = 128
-"""However deep the caller lets types nest, values in `array[T]` nest no deeper: each costs Python's stack."""
+"""Upper bound of Limits.type_depth for values in `array[T]`: each level takes a frame of Python's stack."""
 LEAST_ROOM = 64
 SAMPLE_NBYTES = 4 << 10
-"""Input that must have been read before it tells how much is to come."""
+"""Input to read before the size of a column is extrapolated from it."""
 STEP = 64 << 10
 
 _REFUSALS = {
-    kernel.LONG: ("dynd.varint.long", "a varint of more than nine bytes"),
-    kernel.PADDED: ("dynd.varint.minimal", "a varint longer than its number needs"),
-    kernel.COUNT: ("dynd.count", "a count of more elements than there are bytes for"),
-    kernel.FLAG: ("dynd.flag", "a flag byte that is neither 0 nor 1"),
-    kernel.UTF8: ("dynd.utf8", "a char that is not UTF-8"),
+    kernel.LONG: ("dynd.varint.long", "a varint has more than nine bytes"),
+    kernel.PADDED: ("dynd.varint.minimal", "a varint is not in its shortest form"),
+    kernel.COUNT: ("dynd.count", "a count is larger than the remaining bytes can hold"),
+    kernel.FLAG: ("dynd.flag", "the flag byte of an option is neither 0 nor 1"),
+    kernel.UTF8: ("dynd.utf8", "a char is not valid UTF-8"),
 }
 _DTYPES = {kernel.BLOCK: np.uint8, kernel.LIST: np.int64, kernel.OPTION: np.int64, kernel.CHAR: np.uint32}
 
 
 def decode(source: Input, type: Type, limits: Limits, depth: int = 0) -> Value:
-    """The value of a type at the position of the input, which is then behind it."""
+    """Decodes the value at the input's position, and moves the position behind it."""
     plan = plan_of(type)
     if depth > min(limits.type_depth, BOX_DEPTH):
         raise LimitError(
-            f"array[T] in array[T], more than {min(limits.type_depth, BOX_DEPTH)} deep",
+            f"array[T] nested more than {min(limits.type_depth, BOX_DEPTH)} deep (Limits.type_depth)",
             rule="dynd.depth",
             offset=source.base + source.at,
         )
     if plan.root.charge > limits.void_count:
         raise LimitError(
-            f"more than {limits.void_count} values without bytes", rule="dynd.void", offset=source.base + source.at
+            f"more than {limits.void_count} values without bytes (Limits.void_count)",
+            rule="dynd.void",
+            offset=source.base + source.at,
         )
     start = source.base + source.at
     value = _whole(source, plan) or _Reader(source, plan, limits, depth).value()
@@ -74,7 +76,7 @@ def decode(source: Input, type: Type, limits: Limits, depth: int = 0) -> Value:
 
 
 def decode_all(data: Any, type: Type, limits: Limits = DEFAULT, depth: int = 0) -> Value:
-    """The value of a type that the bytes are, all of them."""
+    """Decodes bytes that are one value and nothing else."""
     source = Memory(data)
     value = decode(source, type, limits, depth)
     source.finish()
@@ -82,7 +84,7 @@ def decode_all(data: Any, type: Type, limits: Limits = DEFAULT, depth: int = 0) 
 
 
 def _whole(source: Input, plan: Plan) -> Value | None:
-    """A value of a fixed size that lies in memory."""
+    """A value of a fixed size in memory, without copying it; None for all others."""
     nbytes = plan.root.nbytes
     if nbytes is None or not isinstance(source, Memory):
         return None
@@ -98,7 +100,7 @@ _parsed = lru_cache(maxsize=1024)(parse_canonical)
 
 
 def _leading_type(source: Input, limits: Limits) -> Type:
-    """The type that stands before its value."""
+    """Reads the type in front of a value."""
     at, window = source.at, source.window
     size = int(window[at]) if at < len(window) else 0
     if 0 < size < 128 and at + 1 + size <= len(window):
@@ -115,15 +117,15 @@ def _leading_type(source: Input, limits: Limits) -> Type:
 
 
 def skip(source: Input, type: Type, limits: Limits) -> None:
-    """Passes over a value, in bounded memory and without a look at what its bytes may be."""
+    """Skips a value, in bounded memory and without checking its bytes."""
     plan = plan_of(type)
     if plan.root.charge > limits.void_count:
-        raise LimitError(f"more than {limits.void_count} values without bytes", rule="dynd.void")
+        raise LimitError(f"more than {limits.void_count} values without bytes (Limits.void_count)", rule="dynd.void")
     _Skipper(source, plan, limits, 0).run()
 
 
 class _Reader:
-    """One value on its way from an input to columns. `stop` is a column and how full it may get."""
+    """Decodes one value from an input to columns. `stop` is a column and how far to fill it."""
 
     def __init__(
         self, source: Input, plan: Plan, limits: Limits, depth: int, stop: tuple[int, int] | None = None
@@ -148,7 +150,7 @@ class _Reader:
         return Value(self.plan, self.columns())
 
     def run(self) -> None:
-        """Until the value is there, or the column to stop at is full."""
+        """Runs the kernel until the value is complete, or the column to stop at is full."""
         source = self.source
         while True:
             answer, source.at = self.kernel.run(source.window, source.at, source.beyond)
@@ -166,7 +168,7 @@ class _Reader:
                 self.refuse(answer)
 
     def grow(self, column: int, need: int) -> bool:
-        """Memory for what is to come, as far as what has come tells."""
+        """Makes room in a column, in proportion to the input read so far."""
         room = self.rooms[column]
         fill = room.column.filled()
         left = len(self.source.window) - self.source.at
@@ -199,7 +201,11 @@ class _Reader:
     def refuse(self, answer: int) -> None:
         at = self.source.base + self.source.at
         if answer == kernel.EMPTY:
-            raise LimitError(f"more than {self.limits.void_count} values without bytes", rule="dynd.void", offset=at)
+            raise LimitError(
+                f"more than {self.limits.void_count} values without bytes (Limits.void_count)",
+                rule="dynd.void",
+                offset=at,
+            )
         rule, message = _REFUSALS[answer]
         raise FormatError(message, rule=rule, offset=at)
 
@@ -229,7 +235,7 @@ class _Reader:
 
 
 class _Skipper(_Reader):
-    """Forgets what a column holds when it is full."""
+    """Overwrites a column when it is full."""
 
     def grow(self, column: int, need: int) -> bool:
         room = self.rooms[column]
@@ -240,7 +246,7 @@ class _Skipper(_Reader):
 
 
 def _place(fault: Fault, source: Input, start: int, plan: Plan, limits: Limits, depth: int) -> int | None:
-    """The byte of a fault, where the input can be read again."""
+    """The offset of a fault; None for a stream, which cannot be read again."""
     if not isinstance(source, Memory):
         return None
     parents = {child.id: node for node in plan.nodes for child in node.children}

@@ -29,9 +29,9 @@ PIECE_NBYTES = 4 << 20
 
 _EMPTY = np.empty(0, np.uint8)
 _REFUSALS = {
-    kernel.MORE: ("dynd.size", "a value of more bytes than there can be, or that changed while it was written"),
-    kernel.RANGE: ("dynd.range", "a list or an option points outside its elements"),
-    kernel.UTF8: ("dynd.utf8", "a char is no character"),
+    kernel.MORE: ("dynd.size", "the value is too large, or changed while it was written"),
+    kernel.RANGE: ("dynd.range", "a list or an option refers to elements that do not exist"),
+    kernel.UTF8: ("dynd.utf8", "a char is not a valid code point"),
 }
 
 
@@ -42,7 +42,7 @@ def measured(value: Value) -> int:
 
 
 def encoded(value: Value) -> NDArray[np.uint8]:
-    """All bytes of a value, in memory of their own."""
+    """All bytes of a value, in new memory."""
     flat = _flat(value)
     if flat is not None:
         return flat.copy()
@@ -53,7 +53,7 @@ def encoded(value: Value) -> NDArray[np.uint8]:
 
 
 def pieces(value: Value) -> Iterator[NDArray[np.uint8]]:
-    """The bytes of a value. A piece stays as it is, however many are asked for after it."""
+    """The bytes of a value, in pieces; later pieces do not overwrite earlier ones."""
     flat = _flat(value)
     if flat is None:
         yield from _Writer(value).pieces()
@@ -77,7 +77,7 @@ def varint(number: int) -> bytes:
 
 
 def _flat(value: Value) -> NDArray[np.uint8] | None:
-    """The bytes of a value that lies in memory as it is serialized."""
+    """The bytes of a value whose memory is already in serialized form; None for all others."""
     root = value.plan.root
     return packed_bytes(value, root, 1) if root.nbytes is not None else None
 
@@ -87,7 +87,7 @@ class _Writer:
         self.value = value
         counts = value.counts()
         if counts[0] < 1:
-            raise InputError("the columns do not hold a value", rule="dynd.range")
+            raise InputError("the columns are empty: there is no value to serialize", rule="dynd.range")
         blocks: dict[int, NDArray[np.uint8]] = {}
         inside: set[int] = set()
         indexed = set()
@@ -129,7 +129,7 @@ class _Writer:
             total += len(head) + measured(box)
 
     def write(self, out: NDArray[np.uint8]) -> int:
-        """Fills memory that was made to measure."""
+        """Fills memory of the measured size."""
         at = 0
         self.kernel.start()
         while True:
@@ -165,7 +165,7 @@ class _Writer:
                 yield from pieces(box)
 
     def box(self, answer: int) -> tuple[bytes, Value]:
-        """The value that the kernel wants help with, and what stands before it: its type, or that of what it names."""
+        """The value in an `array[T]` or `merkle[T]` that the kernel has reached, and the type to write before it."""
         if answer != kernel.HELP:
             rule, message = _REFUSALS[answer]
             raise InputError(message, rule=rule)

@@ -1,8 +1,7 @@
 """Memory that grows while a column is filled, without holding it twice.
 
-A small column moves when it grows. A large one is a mapping of its own that the
-system extends in place or moves by its page tables; pages that were never filled cost
-nothing.
+A small column is copied when it grows. A large one is an anonymous mapping that mremap
+extends in place or moves by its page tables; pages that were never written cost nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ HUGE_PAGE = 2 << 20
 
 
 class GrowableBuffer:
-    """The memory of one column. It is lent to the kernel, and taken back to grow."""
+    """The memory of one column. The kernel borrows it, and returns it to grow."""
 
     def __init__(self, dtype: Any, fill: int = 0) -> None:
         """Begins with `fill` zeros."""

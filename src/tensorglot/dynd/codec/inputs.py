@@ -1,8 +1,7 @@
 """Where bytes to decode come from: memory, or a stream.
 
-Both show a window of bytes and a position in it. Asked for more, memory has none; a
-stream reads as many as the value is known to need still, so that it never takes what
-lies behind it.
+Both have a window of bytes and a position in it. A stream reads only as many bytes as
+the value is known to need, so it never consumes what follows the value.
 """
 
 from __future__ import annotations
@@ -46,16 +45,24 @@ class Memory:
         try:
             self.window = np.frombuffer(data, np.uint8)
         except (TypeError, ValueError, BufferError) as error:
-            raise InputError(f"bytes are needed, not {type(data).__name__}", rule="dynd.data") from error
+            raise InputError(
+                f"expected bytes or a contiguous buffer, not {type(data).__name__}", rule="dynd.data"
+            ) from error
         self.at = self.base = self.beyond = 0
 
     def more(self, least: int) -> None:
-        raise TruncatedError("the bytes end before the value does", rule="dynd.truncated", offset=len(self.window))
+        raise TruncatedError(
+            f"data truncated: the value needs more than {len(self.window)} bytes",
+            rule="dynd.truncated",
+            offset=len(self.window),
+        )
 
     def finish(self) -> None:
-        """Refuses bytes behind the value."""
+        """Refuses bytes after the value."""
         if self.at != len(self.window):
-            raise FormatError("bytes behind the value", rule="dynd.trailing", offset=self.at)
+            raise FormatError(
+                f"{len(self.window) - self.at} bytes after the end of the value", rule="dynd.trailing", offset=self.at
+            )
 
 
 class Stream:
@@ -65,7 +72,7 @@ class Stream:
 
     def __init__(self, stream: Readable) -> None:
         if not hasattr(stream, "read"):
-            raise InputError(f"a binary stream has read(), {type(stream).__name__} has not", rule="dynd.stream")
+            raise InputError(f"{type(stream).__name__} has no read(): pass a binary stream", rule="dynd.stream")
         self.stream = stream
         self.window = np.empty(0, np.uint8)
         self.at = self.base = 0
@@ -74,10 +81,12 @@ class Stream:
         rest = self.window[self.at :]
         piece = self.stream.read(max(1, min(least - len(rest), PIECE_NBYTES)))
         if not isinstance(piece, bytes | bytearray | memoryview):
-            raise InputError(f"read() gives bytes, not {type(piece).__name__}", rule="dynd.stream")
+            raise InputError(
+                f"read() must return bytes, not {type(piece).__name__} (open it in binary mode)", rule="dynd.stream"
+            )
         if not piece:
             raise TruncatedError(
-                "the stream ends before the value does", rule="dynd.truncated", offset=self.base + len(self.window)
+                "stream truncated: it ends inside the value", rule="dynd.truncated", offset=self.base + len(self.window)
             )
         self.base += self.at
         self.window = np.concatenate([rest, np.frombuffer(piece, np.uint8)])

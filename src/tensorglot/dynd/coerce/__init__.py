@@ -1,10 +1,10 @@
 """Any value that a caller may have, to a Tensor.
 
-    anything    `coerce`: the one door, for every verb; `typeof`, the type that it would have
+    anything    `coerce`, which every verb uses; `typeof`, the type of its result
     numpy       arrays to types and columns
     infer       the type of a plain Python value
     python      plain Python values to columns
 
-Values of other libraries are known by the table in `tensorglot.bridges`, which this
-layer is given and does not import.
+Values of other libraries are recognised by the table in `tensorglot.bridges`, which is
+passed to this layer: it imports nothing from there.
 """

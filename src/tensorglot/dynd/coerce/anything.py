@@ -1,12 +1,12 @@
-"""The one door: whatever a caller has becomes a Tensor, the same one for every verb.
+"""Any value to a Tensor: the one conversion that every verb uses.
 
-The kind of a value decides, in this order: a Tensor is itself; arrays of NumPy; values
-of a library in the table of bridges; plain Python; and what only speaks a protocol
-(`__array__`, `__dlpack__`, a typed buffer). Arrays that are blocks stay as they are, of
-any order and byte order. Everything else becomes columns of its type.
+Values are recognised in this order: a Tensor; a value of a library in the table of
+bridges; a NumPy array; plain Python; and an object with `__array__`, `__dlpack__` or a
+typed buffer. Dense arrays stay as they are, in any memory and byte order. Everything else
+becomes columns of its type.
 
-A masked array is missing values where its mask hides any, and a plain one where it
-hides none. Bytes are a value of type `bytes`, not an array of numbers.
+Masked elements of a masked array are missing values; without any it is a plain array.
+Bytes are a value of type `bytes`, not an array of numbers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tensorglot.providers import provided
 __all__ = ["as_type", "checked", "coerce", "typeof"]
 
 _PLAIN = (str, bytes, bytearray, bool, int, float, complex, type(None), Mapping, Sequence, Type)
-"""Python's own, which no protocol is asked of."""
+"""Python's own classes, which need no protocol."""
 
 
 def coerce(value: Any, type: Type | None = None, name: str | None = None) -> Tensor:
@@ -86,28 +86,28 @@ def typeof(value: Any) -> Type:
 def as_type(given: Type | str) -> Type:
     """A type given as such or as text."""
     if not isinstance(given, Type | str):
-        raise InputError(f"a type is a Type or its text, not {type(given).__name__}", rule="dynd.type")
+        raise InputError(f"a type must be a Type or a str, not {type(given).__name__}", rule="dynd.type")
     return parse(given) if isinstance(given, str) else given
 
 
 def _own(value: Any) -> Any:
-    """An array, or a plain Python value: what only speaks a protocol is asked for its array."""
+    """The value as an array or as plain Python."""
     if isinstance(value, np.ndarray | np.generic):
         return value if np.ma.is_masked(value) else np.asarray(value)
-    if isinstance(value, (memoryview, array)):
-        bytes_only = isinstance(value, memoryview) and value.format == "B" and value.ndim == 1
-        return value if bytes_only else np.asarray(value)
-    if isinstance(value, _PLAIN):
+    if isinstance(value, _PLAIN) and not isinstance(value, memoryview | array):
         return value
     try:
         return _by_protocol(value)
     except TensorglotError:
         raise
-    except Exception as error:  # whatever a stranger's __array__ raises is about this value
+    except Exception as error:  # a foreign __array__ may raise anything
         raise InputError(f"{type(value).__name__} cannot become an array: {error}", rule="coerce.value") from error
 
 
 def _by_protocol(value: Any) -> Any:
+    if isinstance(value, memoryview | array):
+        bytes_only = isinstance(value, memoryview) and value.format == "B" and value.ndim == 1
+        return value if bytes_only else np.asarray(value)
     if hasattr(value, "__array__"):
         return np.asanyarray(value)
     if hasattr(value, "__dlpack__"):
@@ -131,7 +131,7 @@ def _is_block(value: Any, type: Type | None) -> bool:
 
 def _block(array: NDArray[Any]) -> Tensor:
     if has_bad_bool(array):
-        raise InputError("a bool byte is neither 0 nor 1", rule="values.bool")
+        raise InputError("a bool array has a byte other than 0 and 1", rule="values.bool")
     return Tensor.of_array("", array, dtype_of(array.dtype))
 
 
@@ -153,7 +153,7 @@ def _columns(value: Any, plan: Plan) -> Value:
 
 
 def checked(value: Value) -> Value:
-    """The columns of a value; what they may not be is refused here."""
+    """The value, if its columns are valid."""
     fault = first_fault(value, DEFAULT)
     if fault is not None:
         raise InputError(fault.message, rule=fault.rule)

@@ -4,8 +4,8 @@ Numbers are int64 (wider where they must be), float64 and complex[float64]; a li
 `N * T` where all lists in its place have the same length, else `var * T`; a dict is a
 struct, a tuple a tuple; Python's dates, times and decimals are what they are, in
 microseconds and with as many digits as they need. None beside other values makes them
-options. A whole level of lists is looked at together, so the work is linear and the depth of a value no depth
-of the stack.
+options. All lists of one level are examined together, so the time is linear and deep
+values need no recursion.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _DEPTH_MAX = DEFAULT.type_depth * (DEFAULT.rank + 1)
 
 
 def python_type(value: Any) -> Type:
-    """The type that a plain value is serialized as, if nobody names one."""
+    """The type of a plain value where the caller gives none."""
     _check_finite(value)
     places: list[list[Any]] = [[value]]
     makes: list[tuple[Make, range]] = []
@@ -104,7 +104,7 @@ def _containers(value: Any) -> list[Any]:
 
 
 def _look(values: list[Any]) -> Look:
-    """How to make the type of the values in one place, and the values in the places inside."""
+    """How to make the type of the values in one place, and the values of the places inside it."""
     present = [value for value in values if value is not None]
     if not present:
         return _always(Void()), []
@@ -141,13 +141,15 @@ def _is_list(value: Any) -> bool:
 def _structs(values: list[Any]) -> Look:
     names = list(values[0])
     if any(v.keys() != values[0].keys() for v in values) or not all(isinstance(name, str) for name in names):
-        raise InputError("dicts in one place have the same keys, and these are texts", rule="dynd.infer")
+        raise InputError(
+            "dicts in one list must have the same keys, all of them str; pass type= for a map", rule="dynd.infer"
+        )
     return lambda types: Struct(tuple(zip(names, types, strict=True))), [[v[name] for v in values] for name in names]
 
 
 def _tuples(values: list[Any]) -> Look:
     if len(set(map(len, values))) != 1:
-        raise InputError("tuples in one place have the same length; lists need not", rule="dynd.infer")
+        raise InputError("tuples in one list must have the same length; lists may differ", rule="dynd.infer")
     return lambda types: Tuple(tuple(types)), [list(column) for column in zip(*values, strict=True)]
 
 
@@ -182,20 +184,20 @@ def _leaf(values: list[Any]) -> Type:
 def _zone(zones: set[dt.tzinfo | None]) -> str | None:
     names = {None if zone is None else zone_name(zone) for zone in zones}
     if len(names) > 1:
-        raise InputError("datetimes of several time zones in one place; pass type=", rule="dynd.infer")
+        raise InputError("cannot infer one type from datetimes of several time zones; pass type=", rule="dynd.infer")
     return names.pop()
 
 
 def _decimal(values: list[PythonDecimal]) -> Type:
-    """The decimal with room for the digits before and behind the point of all values."""
+    """The decimal with enough digits before and after the point for all values."""
     before = behind = 0
     for value in values:
         _, digits, exponent = value.as_tuple()
         if not isinstance(exponent, int):
-            raise InputError(f"{value} is no value of a decimal", rule="dynd.value")
+            raise InputError(f"{value} is not a valid decimal", rule="dynd.value")
         before, behind = max(before, len(digits) + exponent), max(behind, -exponent)
     if before + behind > DIGITS_MAX:
-        raise InputError(f"decimals of more than {DIGITS_MAX} digits", rule="dynd.range")
+        raise InputError(f"decimals need {before + behind} digits; {DIGITS_MAX} are supported", rule="dynd.range")
     return Decimal(max(1, before + behind), behind)
 
 
@@ -216,4 +218,4 @@ def _integer(low: int, high: int) -> Type:
         signed = not name.startswith("u")
         if low >= (-(1 << (bits - 1)) if signed else 0) and high < 1 << (bits - signed):
             return Scalar(BY_NAME[name])
-    raise InputError(f"no integer type for {low} to {high}", rule="dynd.range")
+    raise InputError(f"no integer type holds both {low} and {high}", rule="dynd.range")

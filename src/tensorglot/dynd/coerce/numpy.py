@@ -56,7 +56,7 @@ def element_type(dtype: np.dtype[Any]) -> Type:
 
 
 def from_numpy(array: NDArray[Any], plan: Plan) -> Value | None:
-    """The value of an array, or None where NumPy cannot hold what the type asks for and Python must."""
+    """The value of an array, or None where the conversion must go through Python objects."""
     columns: list[Column] = [None] * len(plan.nodes)
     stack: list[tuple[Node, NDArray[Any]]] = [(plan.root, array[np.newaxis])]
     while stack:
@@ -76,7 +76,9 @@ def from_numpy(array: NDArray[Any], plan: Plan) -> Value | None:
         elif node.kind is Kind.SEQUENCE and isinstance(node.type, Struct) and values.dtype.names is not None:
             names = node.names
             if tuple(names) != values.dtype.names or values.ndim != 1:
-                raise InputError(f"fields {values.dtype.names} for {node.type}", rule="dynd.value")
+                raise InputError(
+                    f"an array with fields {values.dtype.names} cannot become {node.type}", rule="dynd.value"
+                )
             stack.extend((child, values[name]) for child, name in zip(node.children, names, strict=True))
         else:
             return None
@@ -85,7 +87,7 @@ def from_numpy(array: NDArray[Any], plan: Plan) -> Value | None:
 
 def _check_shape(node: Node, values: NDArray[Any], shape: tuple[int, ...]) -> None:
     if values.shape[1 : 1 + len(shape)] != shape:
-        raise InputError(f"an array of shape {list(values.shape[1:])} for {node.type}", rule="dynd.length")
+        raise InputError(f"an array of shape {list(values.shape[1:])} cannot become {node.type}", rule="dynd.length")
 
 
 def _repeated(node: Node, values: NDArray[Any]) -> NDArray[Any]:
@@ -113,7 +115,9 @@ def _present(values: NDArray[Any]) -> NDArray[np.int64]:
     index = np.arange(len(values))
     if isinstance(values, np.ma.MaskedArray):
         if values.ndim != 1:
-            raise UnsupportedError("a mask within the values of an option", rule="dynd.numpy")
+            raise UnsupportedError(
+                "masked elements inside an option are not supported: use .tolist()", rule="dynd.numpy"
+            )
         index[np.ma.getmaskarray(values)] = -1
     return index
 
@@ -122,7 +126,7 @@ def _block(node: Node, atom: Atom, values: NDArray[Any]) -> NDArray[Any]:
     _check_shape(node, values, node.shape)
     if isinstance(values, np.ma.MaskedArray):
         if np.ma.getmaskarray(values).any():
-            raise InputError(f"masked elements for {node.type}", rule="dynd.value")
+            raise InputError(f"masked elements cannot become {node.type}: use ?T for missing values", rule="dynd.value")
         values = np.asarray(values)
     kind = values.dtype
     if (
@@ -132,7 +136,7 @@ def _block(node: Node, atom: Atom, values: NDArray[Any]) -> NDArray[Any]:
     ):
         return _texts(node, atom, values)
     if values.shape[1:] != node.shape or kind.names is not None:
-        raise InputError(f"an array of {kind}{list(values.shape[1:])} for {node.type}", rule="dynd.value")
+        raise InputError(f"an array of {kind}{list(values.shape[1:])} cannot become {node.type}", rule="dynd.value")
     if kind == atom.base and not atom.tail:
         return values
     if kind.kind in "mM" and isinstance(atom.type, Date | Unit):

@@ -1,8 +1,8 @@
 """Plain Python values to columns.
 
 Whole columns at a time, from the outside in: all lists of one level become offsets
-and one list of their elements. So the work is done by NumPy and itertools, and the
-depth of a value is no depth of the stack.
+and one list of their elements. So the work is done by NumPy and itertools, and deep
+values need no recursion.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _boxes(boxes: list[Value]) -> list[Value]:
         ]
         if not level:
             return boxes
-    raise InputError(f"array[T] in array[T], deeper than Limits.type_depth ({DEFAULT.type_depth})", rule="dynd.depth")
+    raise InputError(f"array[T] nested more than {DEFAULT.type_depth} deep (Limits.type_depth)", rule="dynd.depth")
 
 
 def _is_sequence(node: Node, item: Any) -> bool:
@@ -103,7 +103,7 @@ def _flattened(node: Node, values: Values, sizes: tuple[int, ...]) -> Values:
             if not _is_sequence(node, item):
                 raise refuse(node.type, item)
             if len(item) != size:
-                raise InputError(f"{len(item)} elements for a dimension of {size} in {node.type}", rule="dynd.length")
+                raise InputError(f"expected {size} elements, found {len(item)}, in {node.type}", rule="dynd.length")
         values = list(chain.from_iterable(values))
     return values
 
@@ -137,7 +137,7 @@ def _linked(type: Merkle, item: Any, boxed: Boxed) -> Value:
     if not isinstance(item, Link):
         raise refuse(type, item)
     if not matches(type.element, item.type):
-        raise InputError(f"a link to {item.type} in {type}", rule="dynd.array.type")
+        raise InputError(f"{type} cannot hold a link to {item.type}", rule="dynd.array.type")
     return from_python(item, plan_of(Merkle(item.type)), boxed)
 
 
@@ -150,7 +150,7 @@ def chars_to_array(values: Values) -> NDArray[np.uint32]:
     """The code points of texts of one character each."""
     for item in values:
         if not isinstance(item, str) or len(item) != 1 or "\ud800" <= item <= "\udfff":
-            raise InputError(f"{reprlib.repr(item)} is not one character", rule="dynd.char")
+            raise InputError(f"a char must be one character, not {reprlib.repr(item)}", rule="dynd.char")
     return np.fromiter(map(ord, values), np.uint32, len(values))
 
 
@@ -172,7 +172,7 @@ def _text(type: Type, item: Any) -> bytes:
         try:
             return item.encode()
         except UnicodeEncodeError as error:
-            raise InputError("a string with a lone surrogate", rule="dynd.utf8") from error
+            raise InputError("a string has a lone surrogate, which UTF-8 cannot encode", rule="dynd.utf8") from error
     raise refuse(type, item)
 
 

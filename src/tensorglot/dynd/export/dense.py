@@ -1,4 +1,4 @@
-"""Sparse and quantized tensors as the blocks of elements that their types say they are.
+"""Sparse and quantized tensors in dense form.
 
 The identity of a tensor is that of its value: the zeros between the values of a sparse
 one, and the numbers that a quantized one stands for.
@@ -34,7 +34,11 @@ def _scattered(tensor: Tensor) -> NDArray[Any]:
     values = tensor.parts["values"].array(tensor.name)
     nbytes = math.prod(tensor.shape) * values.itemsize
     if nbytes > max(_MOST_NBYTES, _MOST_PER_STORED * tensor.nbytes):
-        raise UnsupportedError(f"{nbytes} bytes, almost all of them zero", rule="dynd.sparse", tensor=tensor.name)
+        raise UnsupportedError(
+            f"the dense form has {nbytes} bytes, almost all of them zero: too many for its identity",
+            rule="dynd.sparse",
+            tensor=tensor.name,
+        )
     out = np.zeros(tensor.shape, values.dtype)
     if tensor.layout == CSR:
         indptr = tensor.parts["indptr"].array(tensor.name).astype(np.int64)

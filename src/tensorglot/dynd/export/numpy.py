@@ -1,6 +1,6 @@
 """Columns to NumPy arrays: dims and lists of one length become axes, structs become records.
 
-Nothing is copied where the values lie together. What NumPy cannot say (missing values,
+Nothing is copied where the values are contiguous. What NumPy cannot represent (missing values,
 lists of several lengths, texts of any length, times of the day, time zones) is refused
 by name. Missing dates, datetimes and timedeltas are NaT.
 """
@@ -50,12 +50,14 @@ def _rows(value: Value, node: Node, count: int) -> NDArray[Any]:
         return _times(value, node, count)
     if node.kind is Kind.SEQUENCE and isinstance(node.type, Struct) and node.nbytes is not None:
         return _records(value, node, count)
-    raise UnsupportedError(f"NumPy has no {node.type}: use .tolist(), .awkward() or .arrow()", rule="dynd.numpy")
+    raise UnsupportedError(
+        f"NumPy has no type for {node.type}: use .tolist(), .awkward() or .arrow()", rule="dynd.numpy"
+    )
 
 
 def _check_nat(node: Node, values: NDArray[Any]) -> None:
     if not node.block.optional and values.size and values.min() == np.iinfo(np.int64).min:
-        raise UnsupportedError(f"the smallest {node.type} is NaT to NumPy: use .tolist()", rule="dynd.numpy")
+        raise UnsupportedError(f"the smallest {node.type} would become NaT in NumPy: use .tolist()", rule="dynd.numpy")
 
 
 def _times(value: Value, node: Node, count: int) -> NDArray[Any]:
@@ -90,14 +92,14 @@ def _dtype(node: Node) -> np.dtype[Any]:
     if isinstance(type, Date | TimeDelta) or (isinstance(type, DateTime) and type.tz is None):
         return np.dtype(numpy_name(type)).newbyteorder("<")
     if isinstance(type, Unit | Decimal):
-        raise UnsupportedError(f"NumPy has no {type}: use .tolist() or .arrow()", rule="dynd.numpy")
+        raise UnsupportedError(f"NumPy has no type for {type}: use .tolist() or .arrow()", rule="dynd.numpy")
     if not node.block.tail:
         return node.block.base
     if isinstance(type, FixedBytes) and type.size:
         return np.dtype((np.void, type.size))
     if isinstance(type, FixedString) and type.encoding in ("ascii", "utf32"):
         return np.dtype(f"<U{type.size}" if type.encoding == "utf32" else f"S{type.size}")
-    raise UnsupportedError(f"NumPy has no {type}", rule="dynd.numpy")
+    raise UnsupportedError(f"NumPy has no type for {type}: use .tolist()", rule="dynd.numpy")
 
 
 def _records(value: Value, root: Node, count: int) -> NDArray[Any]:
@@ -142,5 +144,5 @@ def _node_dtype(node: Node, inner: list[np.dtype[Any]]) -> np.dtype[Any]:
         if node.kind is Kind.SEQUENCE and isinstance(node.type, Struct) and all(node.names):
             return np.dtype(list(zip(node.names, inner, strict=True)))
     except (ValueError, TypeError) as error:
-        raise UnsupportedError(f"NumPy has no {node.type}: {error}", rule="dynd.numpy") from error
-    raise UnsupportedError(f"NumPy has no {node.type}", rule="dynd.numpy")
+        raise UnsupportedError(f"NumPy has no type for {node.type}: {error}", rule="dynd.numpy") from error
+    raise UnsupportedError(f"NumPy has no type for {node.type}: use .tolist()", rule="dynd.numpy")

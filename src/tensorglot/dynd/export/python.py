@@ -27,9 +27,9 @@ __all__ = ["to_python"]
 
 
 def to_python(value: Value, unboxed: Callable[[Value], Any], linked: Callable[[Value], Any] | None = None) -> Any:
-    """The value. `unboxed` says what a value in an `array[T]` becomes, `linked` a link that brings its type: itself."""
+    """The value. `unboxed` converts a value in an `array[T]`, `linked` a link of a symbolic `merkle[T]`."""
     if value.plan.root.charge > DEFAULT.void_count:
-        raise LimitError("more elements without bytes than Limits.void_count allows", rule="dynd.void")
+        raise LimitError(f"more than {DEFAULT.void_count} elements without bytes (Limits.void_count)", rule="dynd.void")
     needs = value.needs()
     lists: dict[int, list[Any]] = {}
     for node in value.plan.inside_out():

@@ -132,7 +132,7 @@ def _items(index: Any, type: Type) -> list[Item]:
     items = list(index) if isinstance(index, tuple) else [index]
     given = sum(1 for item in items if item is not Ellipsis)
     if len(items) - given > 1:
-        raise OutOfRange("an index may hold one Ellipsis", rule="index.ellipsis")
+        raise OutOfRange("an index can have only one Ellipsis", rule="index.ellipsis")
     rank = _rank(type)
     expanded: list[Item] = []
     for item in items:
@@ -160,16 +160,18 @@ def _item(item: Any) -> Item:
     if isinstance(item, list | np.ndarray) and np.ndim(item) == 1:
         return _positions(np.asarray(item))
     if isinstance(item, bool | np.bool_) or item is None:
-        raise OutOfRange(f"{item!r} is no index of a nested value", rule="index.basic")
+        raise OutOfRange(f"{item!r} is not a valid index of a nested value", rule="index.basic")
     try:
         return operator.index(item)
     except TypeError as error:
-        raise OutOfRange(f"{item.__class__.__name__} is no index of a nested value", rule="index.basic") from error
+        raise OutOfRange(
+            f"{item.__class__.__name__} is not a valid index of a nested value", rule="index.basic"
+        ) from error
 
 
 def _positions(array: NDArray[Any]) -> Positions:
     if array.size and array.dtype.kind not in "iub":
-        raise OutOfRange(f"an array of {array.dtype} is no index", rule="index.basic")
+        raise OutOfRange(f"an index array must be integers or bools, not {array.dtype}", rule="index.basic")
     return array if array.dtype == np.bool_ else array.astype(np.int64)
 
 
@@ -218,7 +220,7 @@ def _check_sentinels(option: _Batch) -> None:
     root, columns = option.spread()
     inner = columns[root.child.id]
     if root.atom is not None and isinstance(inner, np.ndarray) and is_missing(root, inner).any():
-        raise InputError(f"a value that stands for missing in {root.type}: use .tolist()", rule="dynd.sentinel")
+        raise InputError(f"a value has the bits of a missing value in {root.type}: use .tolist()", rule="dynd.sentinel")
 
 
 def _index(root: Node, columns: list[Column], count: int) -> Positions:
@@ -251,7 +253,7 @@ def _field(batch: _Batch, root: Node, columns: list[Column], item: Item) -> _Bat
     found = [child for name, child in pairs if name == item]
     if not found:
         known = ", ".join(map(repr, names[:10]))
-        raise OutOfRange(f"no field {item!r:.60}; there are {known or 'none'}", rule="index.field")
+        raise OutOfRange(f"no field {item!r:.60} (fields: {known or 'none'})", rule="index.field")
     return _batch(found[0], columns, slice(0, batch.count))
 
 
@@ -285,13 +287,15 @@ def _element(batch: _Batch, item: int) -> _Batch:
         starts, stops = column.starts[: batch.count], column.stops[: batch.count]
         sizes = stops - starts
         if batch.count and not ((sizes > item) & (sizes >= -item)).all():
-            raise OutOfRange(f"index {item} outside a list of {int(sizes.min())}", rule="index.range")
+            raise OutOfRange(
+                f"index {item} is out of range for a list of length {int(sizes.min())}", rule="index.range"
+            )
         return _batch(root.child, columns, _in_one_piece((stops if item < 0 else starts) + item))
     dims = _dims(root)
     if dims is None:
         raise OutOfRange(f"a value of {root.type} has no rows and no fields", rule="index.rank")
     if not -dims[0] <= item < dims[0]:
-        raise OutOfRange(f"index {item} outside a dimension of {dims[0]}", rule="index.range")
+        raise OutOfRange(f"index {item} is out of range for a dimension of size {dims[0]}", rule="index.range")
     inner, places = _fixed_inside(root, columns, batch.count)
     node, held = inner.spread()
     return _batch(node, held, _in_one_piece(places[:, item]))
@@ -326,13 +330,13 @@ def _picked(item: slice | Positions, size: int) -> Positions:
         try:
             return np.arange(size)[item]
         except (TypeError, ValueError) as error:
-            raise OutOfRange(f"not a slice: {error}", rule="index.slice") from error
+            raise OutOfRange(f"invalid slice: {error}", rule="index.slice") from error
     if item.dtype == np.bool_:
         if len(item) != size:
-            raise OutOfRange(f"a mask of {len(item)} for {size} rows", rule="index.range")
+            raise OutOfRange(f"a mask of {len(item)} elements cannot index {size} rows", rule="index.range")
         return np.flatnonzero(item)
     if item.size and not -size <= item.min() <= item.max() < size:
-        raise OutOfRange(f"positions outside {size} rows", rule="index.range")
+        raise OutOfRange(f"positions are out of range for {size} rows", rule="index.range")
     return np.where(item < 0, item + size, item)
 
 
@@ -360,5 +364,5 @@ def _bounds(item: slice, size: int) -> tuple[int, int]:
     try:
         begin, end, _ = item.indices(size)
     except TypeError as error:
-        raise OutOfRange(f"not a slice: {error}", rule="index.slice") from error
+        raise OutOfRange(f"invalid slice: {error}", rule="index.slice") from error
     return begin, max(begin, end)

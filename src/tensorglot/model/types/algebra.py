@@ -1,18 +1,17 @@
-"""The type algebra of DyND, as frozen values: what a tensor's contents are, whatever file they lie in.
+"""The type algebra of DyND, as frozen values: what a tensor contains, in any file format.
 
 A type knows its parts and its canonical text, nothing of bytes, values or files.
 `str(t)` is the one spelling of a type that is ever hashed or written; two types are
-equal exactly when it is the same. Everything that walks a type walks it with a stack
-of its own, so that depth is never a question of Python's recursion limit.
+equal exactly when it is the same. Types are walked with an explicit stack, so depth does
+not depend on Python's recursion limit.
 
-A type is made valid or not at all: what the grammar forbids (an option of an option,
-a field named twice, an axis list that is no permutation) is refused here, and the
-parser only adds where in the text it stood.
+Constructors validate: an option of an option, a duplicate field name or an axis list
+that is not a permutation is refused here; the parser only adds the position in the text.
 
 Types of fewer than eight bits (`int4`, `float4_e2m1fn`, …) are element types like any
 other and serialize as one byte an element, the value in the low bits and the others
 zero. Packing them would make the bytes of `2 * 3 * int4` depend on where a dimension
-ends, and the law is that `N * T` is the concatenation of its elements.
+ends, and `N * T` must be the concatenation of its elements.
 """
 
 from __future__ import annotations
@@ -66,13 +65,13 @@ UNITS = {"utf8": 1, "ascii": 1, "utf16": 2, "utf32": 4}
 
 @value
 class Scalar(Type):
-    """A row of the table of element types, the complex ones excepted."""
+    """An element type of the table, except the complex ones."""
 
     dtype: DType
 
     def __post_init__(self) -> None:
         if self.dtype.name in _COMPLEX_ROWS:
-            raise refuse(f"{self.dtype.name} is complex[T]", "complex")
+            raise refuse(f"{self.dtype.name} is spelled complex[T]", "complex")
 
     def pieces(self) -> Iterator[str | Type]:
         yield self.dtype.name
@@ -86,7 +85,7 @@ class Complex(Type):
 
     def __post_init__(self) -> None:
         if not isinstance(self.part, Scalar) or self.part.dtype.name not in COMPLEX_PARTS:
-            raise refuse(f"complex[{self.part}] has parts that are no float16, 32, 64 or 128", "complex")
+            raise refuse(f"complex[{self.part}] needs float16, float32, float64 or float128", "complex")
 
     def pieces(self) -> Iterator[str | Type]:
         yield f"complex[{self.part.dtype.name}]"
@@ -129,9 +128,9 @@ class FixedString(Type):
     def __post_init__(self) -> None:
         check_size(self.size * UNITS.get(self.encoding, 1))
         if self.size == 0:
-            raise refuse("fixed_string of size 0", "fixed_string")
+            raise refuse("a fixed_string cannot have size 0", "fixed_string")
         if self.encoding not in UNITS:
-            raise refuse(f"no encoding {self.encoding!r}; there are {', '.join(UNITS)}", "encoding")
+            raise refuse(f"no encoding {self.encoding!r} (supported: {', '.join(UNITS)})", "encoding")
 
     @property
     def nbytes(self) -> int:
@@ -255,7 +254,7 @@ class Option(_Around):
         while isinstance(inner, Pointer):
             inner = inner.element
         if isinstance(inner, Option):
-            raise refuse("an option of an option", "option")
+            raise refuse("an option cannot contain an option", "option")
 
 
 @value
@@ -281,7 +280,7 @@ class Merkle(_Around):
 
 @value
 class Map(Type):
-    """`map[K, V]`: pairs in the order of their serialized keys, none of which stands twice."""
+    """`map[K, V]`: pairs with unique keys, in the order of the serialized keys."""
 
     key: Type
     item: Type
@@ -302,8 +301,8 @@ class Map(Type):
 class Storage(_Around):
     """`storage[dims * T, axis=[…]]`: the leading fixed dims, stored in another order; axis[0] varies slowest.
 
-    Trailing axes that stay where they are are dropped. Where all do, the plain type says the
-    same, and `Storage.of` gives it.
+    Trailing axes that stay in place are dropped; `Storage.of` gives the plain type where
+    none is left.
     """
 
     axis: tuple[int, ...]
@@ -311,7 +310,7 @@ class Storage(_Around):
     def __post_init__(self) -> None:
         self.check(self.element, self.axis)
         if not self.axis or self.axis[-1] == len(self.axis) - 1:
-            raise refuse(f"axis {list(self.axis)} ends in axes that stay where they are", "axis")
+            raise refuse(f"axis {list(self.axis)} must not end in axes that stay in place", "axis")
 
     @staticmethod
     def check(element: Type, axis: Sequence[int]) -> None:
@@ -319,7 +318,7 @@ class Storage(_Around):
         if sorted(axis) != list(range(len(axis))):
             raise refuse(f"axis {list(axis)} is not a permutation", "axis")
         if len(axis) > len(leading(element)[0]):
-            raise refuse(f"axis {list(axis)} is longer than the leading fixed dims of {element}", "axis")
+            raise refuse(f"axis {list(axis)} has more entries than {element} has leading fixed dimensions", "axis")
 
     @staticmethod
     def of(element: Type, axis: tuple[int, ...]) -> Type:
@@ -334,7 +333,7 @@ class Storage(_Around):
         """The storage type in which all dims have C or Fortran order. They must be fixed."""
         shape, inner = leading(element)
         if isinstance(inner, Var | SymbolicDim | Storage):
-            raise refuse(f"storage orders fixed dims, and {inner} has another dimension", "axis")
+            raise refuse(f"storage needs fixed dimensions, and {inner} is not one", "axis")
         axis = tuple(range(len(shape)))
         return Storage.of(element, axis[::-1] if order == "F" else axis)
 
@@ -451,7 +450,7 @@ def fold(
 
 
 def symbolic(type: Type) -> bool:
-    """Whether values of the type have no data. What `array[T]` holds and `merkle[T]` names brings its own type."""
+    """Whether a type has no values. In `array[T]` and `merkle[T]`, T may be symbolic: values bring their own type."""
     stack = [type]
     while stack:
         inner = stack.pop()

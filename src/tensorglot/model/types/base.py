@@ -20,6 +20,7 @@ __all__ = [
     "check_names",
     "check_size",
     "check_symbol",
+    "has_surrogate",
     "listed",
     "quote",
     "quoted",
@@ -123,17 +124,21 @@ def listed(positional: list[Type], keywords: tuple[tuple[str, Type], ...], open:
 
 def check_size(size: int) -> None:
     if not 0 <= size < SIZE_END:
-        raise refuse(f"size {size} is not within 0 and 2**63 - 1", "size")
+        raise refuse(f"size {size} is not between 0 and 2**63 - 1", "size")
 
 
 def check_symbol(name: str) -> None:
     if not _SYMBOL.fullmatch(name):
-        raise refuse(f"a type variable starts with a capital letter, {name!r} does not", "symbol")
+        raise refuse(f"type variable {name!r} must start with a capital letter, then letters, digits and _", "symbol")
 
 
 def check_names(fields: tuple[tuple[str, Type], ...]) -> None:
     names = {name for name, _ in fields}
     if len(names) != len(fields):
-        raise refuse("a field's name stands twice", "field")
-    if any("\ud800" <= c <= "\udfff" for name in names for c in name):
-        raise refuse("a field's name has a surrogate", "field")
+        raise refuse("duplicate field name", "field")
+    if any(has_surrogate(name) for name in names):
+        raise refuse("a field name has a lone surrogate", "field")
+
+
+def has_surrogate(text: str) -> bool:
+    return any("\ud800" <= c <= "\udfff" for c in text)

@@ -1,7 +1,7 @@
-"""The words of a type's text, one at a time, and refusals that show where they stand.
+"""The tokens of a type string, one at a time, and errors that show the line and column.
 
-One regular expression finds the next word, so the time is linear in the text. Knows
-no grammar beyond words, numbers and quoting.
+One regular expression finds the next token, so the time is linear in the text. Knows
+no grammar beyond names, numbers and quoting.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tensorglot.errors import TensorglotError
 
 __all__ = ["Scanner"]
 
-_BLANK = r"(?:[ \t\r\n]++|\#[^\n]*+)*+"  # possessive: a comment is never given back to become words
+_BLANK = r"(?:[ \t\r\n]++|\#[^\n]*+)*+"  # possessive: a comment is never backtracked into
 _WORD = re.compile(
     rf"""{_BLANK}(?:
         (?P<int>(?:0|-?[1-9][0-9]*)(?![0-9]))
@@ -31,7 +31,7 @@ _BEFORE_CARET, _AFTER_CARET = 60, 20
 
 
 class Scanner:
-    """One text, read once from left to right. `word` is at hand; it is of `kind` and begins at `at`."""
+    """Reads a text from left to right. The current token is `word`, of a `kind`, at offset `at`."""
 
     def __init__(self, text: str, nbytes_max: int, fault: type[TensorglotError], beyond: type[TensorglotError]) -> None:
         self.text, self.nbytes_max, self.fault, self.beyond = text, nbytes_max, fault, beyond
@@ -43,24 +43,24 @@ class Scanner:
     def check_length(self, text: str) -> None:
         if len(text) > self.nbytes_max:
             raise self.beyond(
-                f"a type of {len(text)} characters; Limits.type_nbytes allows {self.nbytes_max}",
+                f"the type has {len(text)} characters; Limits.type_nbytes allows {self.nbytes_max}",
                 rule="dynd.type.length",
             )
 
     def advance(self) -> str:
-        """Moves to the next word and returns the one that was at hand."""
+        """Moves to the next token and returns the current one."""
         previous = self.word
         match = _WORD.match(self.text, self.next)
         if match is None:
             blank = _BLANKS.match(self.text, self.next)
             self.at = blank.end() if blank else self.next
-            self.refuse("this begins nothing that a type has", "token")
+            self.refuse("unexpected character", "token")
         kind = match.lastgroup or ""
         self.kind, self.word, self.at, self.next = kind, match[kind], match.start(kind), match.end()
         return previous
 
     def peek(self) -> str | None:
-        """The sign after the word at hand, if a sign it is."""
+        """The token after the current one, if it is a sign."""
         match = _WORD.match(self.text, self.next)
         return match["sign"] if match else None
 
@@ -78,12 +78,12 @@ class Scanner:
         if self.kind != "int":
             self.refuse("expected a number", "syntax")
         if len(self.word) > 19 or int(self.word) >= 1 << 63 or (self.word[0] == "-" and not signed):
-            self.refuse("a number is within 0 and 2**63 - 1", "size")
+            self.refuse("a number must be between 0 and 2**63 - 1", "size")
         return int(self.advance())
 
     def quoted(self) -> str:
         if self.kind != "text":
-            self.refuse("expected a quoted text", "syntax")
+            self.refuse("expected a quoted string", "syntax")
         text = _ESCAPE.sub(self._unescape, self.word[1:-1])
         self.advance()
         return text
@@ -93,7 +93,7 @@ class Scanner:
             return _ESCAPED[match[1]]
         code = int(match[2] or match[3] or "110000", 16)
         if code > 0x10FFFF or 0xD800 <= code < 0xE000:
-            self.refuse("an escape that is no character", "field", self.at + 1 + match.start())
+            self.refuse("invalid escape", "field", self.at + 1 + match.start())
         return chr(code)
 
     def refuse(self, message: str, rule: str, at: int | None = None, *, beyond: bool = False) -> NoReturn:

@@ -1,15 +1,15 @@
 """Time and money: `date`, `time`, `timedelta`, `datetime` and `decimal`, as NumPy and Arrow have them.
 
 Each is an integer with a meaning: days or units since 1970-01-01, units since
-midnight, units, or a number times 10^-S. Knows the meaning of a type; values of it
-are the business of `tensorglot.dynd.temporal`.
+midnight, units, or a number times 10^-S. Knows types; their values are converted in
+`tensorglot.dynd.temporal`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensorglot.model.types.base import Leaf, Type, quoted, refuse, value
+from tensorglot.model.types.base import Leaf, Type, has_surrogate, quoted, refuse, value
 
 __all__ = ["DIGITS_MAX", "PER_SECOND", "Date", "DateTime", "Decimal", "Time", "TimeDelta", "Unit"]
 
@@ -34,7 +34,7 @@ class Unit(Type):
 
     def __post_init__(self) -> None:
         if self.unit not in PER_SECOND:
-            raise refuse(f"no unit {self.unit!r:.20}; there are {', '.join(map(repr, PER_SECOND))}", "unit")
+            raise refuse(f"no unit {self.unit!r:.20} (supported: {', '.join(map(repr, PER_SECOND))})", "unit")
 
     @property
     def per_second(self) -> int:
@@ -62,8 +62,8 @@ class DateTime(Unit):
 
     def __post_init__(self) -> None:
         Unit.__post_init__(self)
-        if self.tz is not None and (not self.tz or any("\ud800" <= c <= "\udfff" for c in self.tz)):
-            raise refuse("a time zone has a name, without surrogates", "tz")
+        if self.tz is not None and (not self.tz or has_surrogate(self.tz)):
+            raise refuse("a time zone must be a name without lone surrogates", "tz")
 
     def pieces(self) -> Iterator[str | Type]:
         yield f"datetime['{self.unit}'" + ("]" if self.tz is None else f", tz={quoted(self.tz)}]")
@@ -78,9 +78,9 @@ class Decimal(Type):
 
     def __post_init__(self) -> None:
         if not 1 <= self.precision <= DIGITS_MAX:
-            raise refuse(f"decimal[{self.precision}, …] has 1 to {DIGITS_MAX} digits", "decimal")
+            raise refuse(f"decimal[{self.precision}, …] must have 1 to {DIGITS_MAX} digits", "decimal")
         if not -DIGITS_MAX <= self.scale <= DIGITS_MAX:
-            raise refuse(f"the scale of a decimal is within -{DIGITS_MAX} and {DIGITS_MAX}", "decimal")
+            raise refuse(f"the scale of a decimal must be between -{DIGITS_MAX} and {DIGITS_MAX}", "decimal")
 
     def pieces(self) -> Iterator[str | Type]:
         yield f"decimal[{self.precision}, {self.scale}]"

@@ -4,8 +4,8 @@ One loop over a stack of what is open: depth costs memory, not recursion. Text l
 than `Limits.type_nbytes` is refused before it is looked at; brackets and options may nest
 `Limits.type_depth` deep, and `Limits.rank` dimensions may follow one another.
 
-Knows the grammar (docs/dynd-format.md, which only ever grows); knows no data. What a type
-forbids is checked by the type itself.
+Knows the grammar (docs/dynd-format.md, which only ever grows); knows no data. The rules
+of each type are checked by its constructor.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ _ENCODINGS = {
 def parse(text: str, limits: Limits = DEFAULT) -> Type:
     """The type that a text spells, in any spelling."""
     if not isinstance(text, str):
-        raise InputError(f"a type is spelled as a str, not {type(text).__name__}", rule="dynd.type.text")
+        raise InputError(f"the text of a type must be a str, not {type(text).__name__}", rule="dynd.type.text")
     return _Parser(text, as_limits(limits), InputError, InputError).type()
 
 
 def parse_canonical(text: str, limits: Limits = DEFAULT) -> Type:
-    """The type of a text that comes from data: only the canonical spelling will do."""
+    """The type of a text that comes from data, which must be in the canonical spelling."""
     type = _dense(text, limits) or _Parser(text, limits, FormatError, LimitError).type()
     if str(type) != text:
         raise FormatError(
@@ -122,7 +122,7 @@ def _dense(text: str, limits: Limits) -> Type | None:
 
 @lru_cache(maxsize=1024)
 def text_of(type: Type) -> str:
-    """The canonical text of a type that is about to be written, or a refusal of one that nobody would read."""
+    """The canonical text of a type to write. Refuses one that is beyond the default limits of a reader."""
     parse(str(type))
     return str(type)
 
@@ -167,12 +167,12 @@ class _Parser(Scanner):
             inner = self.leaf_or_open()
             whole = None if inner is None else self.close(inner)
         if self.kind != "end":
-            self.refuse("the type has ended before this", "syntax")
+            self.refuse("unexpected text after the type", "syntax")
         self.check_length(str(whole))
         return whole
 
     def leaf_or_open(self) -> Type | None:
-        """Reads a type that has nothing inside, or opens one that has and gives None."""
+        """Reads a type without children, or opens one with children and returns None."""
         at = self.at
         if self.kind == "int":
             return self.dim(partial(Fixed, self.integer()), at)
@@ -236,7 +236,7 @@ class _Parser(Scanner):
                 self.expect(",")
                 made = self.made(partial(Decimal, precision), self.integer(signed=True), at)
             case _:
-                self.refuse(f"no type {escape(name, longest=60)} has brackets", "name", at)
+                self.refuse(f"no type is called {escape(name, longest=60)}[…]", "name", at)
         self.expect("]")
         return made
 
@@ -267,7 +267,7 @@ class _Parser(Scanner):
         at = self.at
         encoding = _ENCODINGS.get(self.quoted())
         if encoding is None:
-            self.refuse(f"no such encoding; there are {', '.join(_ENCODINGS)}", "encoding", at)
+            self.refuse(f"unknown encoding (supported: {', '.join(_ENCODINGS)})", "encoding", at)
         return encoding
 
     def unit(self) -> str:
@@ -284,12 +284,12 @@ class _Parser(Scanner):
         """Opens a dimension, perhaps with a power, up to and with its `*`."""
         count = self.integer() if self.accept("**") else 1
         if count == 0:
-            self.refuse("a dimension to the power of 0", "size", at)
+            self.refuse("the power of a dimension must be 1 or more", "size", at)
         self.expect("*")
         self.run += count
         self.dims += count
         if self.run > self.limits.rank or self.dims * len("1 * ") > self.limits.type_nbytes:
-            self.refuse(f"more than {self.limits.rank} dimensions in a row", "rank", at, beyond=True)
+            self.refuse(f"more than {self.limits.rank} consecutive dimensions (Limits.rank)", "rank", at, beyond=True)
         self.open.extend([_Around(wrap, at, nests=False)] * count)
         return None
 
@@ -297,12 +297,14 @@ class _Parser(Scanner):
         self.run = 0
         self.depth += 1
         if self.depth > self.limits.type_depth:
-            self.refuse(f"nested deeper than {self.limits.type_depth}", "depth", inner.at, beyond=True)
+            self.refuse(
+                f"nested more than {self.limits.type_depth} deep (Limits.type_depth)", "depth", inner.at, beyond=True
+            )
         self.open.append(inner)
         return None
 
     def close(self, type: Type) -> Type | None:
-        """Puts a finished type where it belongs. Gives the whole when nothing is open."""
+        """Adds a finished type to the innermost open one. Returns the whole type when nothing is open."""
         self.run = 0
         closed: Type | None = type
         while self.open and closed is not None:
@@ -322,7 +324,7 @@ class _Parser(Scanner):
         return closed
 
     def list(self, items: _List) -> Type | None:
-        """Opens the next item of a list and gives None, or closes the list and gives its type."""
+        """Opens the next item of a list and returns None, or closes the list and returns its type."""
         if not self.accept(items.closing):
             if items.positional or items.keywords:
                 self.expect(",")
@@ -332,7 +334,7 @@ class _Parser(Scanner):
                 items.open = True
             if not self.accept(items.closing):
                 if items.open:
-                    self.refuse("'...' ends a list", "syntax")
+                    self.refuse("'...' must be the last item", "syntax")
                 items.name = self.item_name(items)
                 return self.push(items)
         if items.closing == "}":
@@ -341,7 +343,7 @@ class _Parser(Scanner):
         if self.accept("->"):
             return self.push(_Around(lambda result: Function(positional, keywords, result, items.open), items.at))
         if keywords:
-            self.refuse("a tuple's elements have no names", "field", items.at)
+            self.refuse("elements of a tuple cannot have names", "field", items.at)
         return Tuple(positional, items.open)
 
     def item_name(self, items: _List) -> str | None:
@@ -370,7 +372,7 @@ class _Parser(Scanner):
             self.expect("=")
             order = self.quoted()
             if order not in ("C", "F"):
-                self.refuse("the order is 'C' or 'F'", "axis", at)
+                self.refuse("order must be 'C' or 'F'", "axis", at)
             made = self.made(partial(Storage.ordered, element), order, at)
         else:
             self.expect("axis")
@@ -389,7 +391,7 @@ class _Parser(Scanner):
         return tuple(axis)
 
     def made(self, make: Callable[..., R], part: object, at: int) -> R:
-        """What the type itself refuses, with the place in the text."""
+        """Calls a constructor, and adds the position in the text to its errors."""
         try:
             return make(part)
         except InputError as error:
