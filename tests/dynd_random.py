@@ -35,7 +35,17 @@ TIMES = [
     *(M.Decimal(*digits) for digits in ((1, 0), (38, 0), (18, 4), (5, 38), (3, -2))),
 ]
 LEAVES += TIMES
-SYMBOLIC = ["Any", "T", "... * T", "N * int32", "(int32, ...) -> T", "{a: T, ...}", "A... * Fixed * T"]
+SYMBOLIC = [
+    "Any",
+    "T",
+    "bytes[N]",
+    "complex[T]",
+    "... * T",
+    "N * int32",
+    "(int32, ...) -> T",
+    "{a: T, ...}",
+    "A... * Fixed * T",
+]
 CHARACTERS = "aZ~ \0\n\x7f\x80éÿ߿ࠀ퟿�￿𐀀😀􏿿'\\"
 CODECS = {"utf8": "utf-8", "ascii": "ascii", "utf16": "utf-16-le", "utf32": "utf-32-le"}
 SENTINELS = {

@@ -1,4 +1,4 @@
-"""A small reader and writer of the DyND format, from docs/dynd-format.md alone. It shares no code with tensorglot.
+"""A small reader and writer of the format in docs/dynd-format.md. It shares no code with tensorglot.
 
 `parse` turns the canonical text of a type into a Codec: `read` takes bytes from a Reader and
 gives the JSON value of the page, `write` gives the bytes again. What the page forbids
@@ -273,10 +273,17 @@ def parse(text):
     return codec
 
 
-def quote(name):
-    if re.fullmatch(NAME, name):
-        return name
-    return "'" + "".join(ESCAPES.get(c) or (c if " " <= c <= "~" else escape(ord(c))) for c in name) + "'"
+def quote(text):
+    return "'" + "".join(ESCAPES.get(c) or (c if " " <= c <= "~" else escape(ord(c))) for c in text) + "'"
+
+
+def unquote(quoted):
+    try:
+        text = quoted[1:-1].encode().decode("unicode_escape")
+    except UnicodeDecodeError:
+        raise Refused from None
+    need(quote(text) == quoted and not re.search("[\ud800-\udfff]", text))
+    return text
 
 
 def escape(code):
@@ -335,12 +342,10 @@ class Parser:
         found = self.match(rf"({NAME}|{QUOTED}): ")
         if found is None:
             return None
-        raw = found[1]
-        try:
-            name = raw[1:-1].encode().decode("unicode_escape") if raw[0] == "'" else raw
-        except UnicodeDecodeError:
-            raise Refused from None
-        need(quote(name) == raw and not re.search("[\ud800-\udfff]", name))
+        if found[1][0] != "'":
+            return found[1]
+        name = unquote(found[1])
+        need(not re.fullmatch(NAME, name))
         return name
 
     def bracketed(self, name):
@@ -364,6 +369,8 @@ class Parser:
         return self.sized(name)
 
     def sized(self, name):
+        if name in ("bytes", "complex") and self.match("[A-Z][A-Za-z0-9_]*"):
+            return Codec(symbolic=True)
         if name == "complex":
             part = need(self.match("float(16|32|64|128)"))[0]
             two = several([SIMPLE[part]] * 2)
@@ -376,8 +383,8 @@ class Parser:
             need(0 < int(found[1]) * unit < 1 << 63)
             return fixed_string(int(found[1]) * unit, codec, unit)
         if name in ("time", "timedelta", "datetime"):
-            found = need(self.match(rf"'(s|ms|us|ns)'(, tz={QUOTED}(?<!''))?"))
-            need(name == "datetime" or not found[2])
+            found = need(self.match(rf"'(s|ms|us|ns)'(?:, tz=({QUOTED}))?"))
+            need(found[2] is None or (name == "datetime" and unquote(found[2])))
             return integer(8, True, 0, DAY[found[1]]) if name == "time" else integer(8)
         need(name == "decimal")
         found = need(self.match(rf"({NUMBER}), (-?{NUMBER})"))

@@ -42,7 +42,7 @@ LAYERS: dict[str, set[str]] = {
     "providers": set(),
     "threads": set(),
     "kernels": set(),
-    "model": {"errors", "limits", "providers", "kernels"},
+    "model": {"errors", "limits", "memory", "providers", "kernels"},
     "wire": {"errors", "limits", "threads", "kernels"},
     "io": {"arguments", "errors", "threads", "memory"},
     "dynd": VALUES - {"dynd"},

@@ -75,6 +75,44 @@ def test_values_without_a_type(value):
         dynd.typeof(value)
 
 
+def in_itself(container, put):
+    put(container)
+    return container
+
+
+IN_THEMSELVES = {
+    "a list": lambda: in_itself([], lambda it: it.append(it)),
+    "a list, many times": lambda: in_itself([], lambda it: it.extend([it] * 100)),
+    "a list in a tuple": lambda: in_itself([], lambda it: it.append((1, it))),
+    "a dict": lambda: in_itself({}, lambda it: it.update(a=[it])),
+    "an array of objects": lambda: in_itself(np.empty((2, 1), object), lambda it: it.fill(it)),
+}
+
+
+@pytest.mark.parametrize("make", IN_THEMSELVES.values(), ids=IN_THEMSELVES)
+@pytest.mark.parametrize("verb", [dynd.typeof, dynd.array, dynd.pack, lambda v: dynd.array([v], "1 * array[Any]")])
+def test_values_that_contain_themselves_are_refused(make, verb):
+    with pytest.raises(InputError, match="contains itself") as caught:
+        verb(make())
+    assert caught.value.rule == "dynd.infer"
+
+
+def test_values_deeper_than_any_type_are_refused():
+    value = 1
+    for _ in range(100_000):
+        value = [value]
+    with pytest.raises(InputError) as caught:
+        dynd.typeof(value)
+    assert caught.value.rule == "dynd.depth"
+    while isinstance(value, list):  # to free it without recursion
+        value = value[0]
+
+
+def test_a_value_may_be_in_several_places():
+    shared = [1, 2]
+    assert str(dynd.typeof([[shared, shared], [shared]])) == "2 * var * 2 * int64"
+
+
 REFUSED = {
     "bool": [1, 0, "a", None, 1.0],
     "int8": [128, -129, 1.0, "1", None, [1], 1j, 2**100],
@@ -199,5 +237,12 @@ def test_array_patterns():
         ("pointer[T]", "pointer[int8]", True),
         ("storage[2 * 3 * T, axis=[1, 0]]", "storage[2 * 3 * int8, axis=[1, 0]]", True),
         ("(T) -> T", "int8", False),
+        ("bytes[N]", "bytes[3]", True),
+        ("bytes[N]", "bytes", False),
+        ("(bytes[N], N * int8)", "(bytes[3], 3 * int8)", True),
+        ("(bytes[N], N * int8)", "(bytes[3], 4 * int8)", False),
+        ("complex[T]", "complex[float16]", True),
+        ("(complex[T], T)", "(complex[float16], float32)", False),
+        ("complex[Int]", "complex[float16]", False),
     ]:
         assert dynd.match.matches(dynd.parse(pattern), dynd.parse(text)) == fits, (pattern, text)

@@ -68,5 +68,5 @@ def as_limits(limits: Limits | None) -> Limits:
     if limits is None:
         return DEFAULT
     if not isinstance(limits, Limits):
-        raise InputError(f"limits is a tensorglot.Limits, not {type(limits).__name__}", rule="limits.number")
+        raise InputError(f"limits is a tensorglot.Limits, not {type(limits).__name__}", rule="limits.type")
     return limits

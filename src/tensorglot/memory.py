@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-__all__ = ["LARGE_NBYTES", "READ_NBYTES", "SCRATCH_NBYTES", "Scratch", "allocate", "scratch"]
+__all__ = ["LARGE_NBYTES", "READ_NBYTES", "SCRATCH_NBYTES", "Scratch", "allocate", "cut", "scratch"]
 
 LARGE_NBYTES = 1 << 20
 """From here on an allocation is a mapping of its own."""
@@ -29,6 +29,12 @@ _SMALL_NBYTES = 64 << 10
 _ALIGNMENT = 16
 _PAGE = 4096
 _HUGE_PAGE = 2 << 20
+
+
+def cut(nbytes: int, piece: int) -> Iterator[tuple[int, int]]:
+    """Offset and size of each piece of a span; the last piece may be shorter."""
+    for offset in range(0, nbytes, piece):
+        yield offset, min(piece, nbytes - offset)
 
 
 def allocate(nbytes: int, offset: int = 0) -> memoryview:

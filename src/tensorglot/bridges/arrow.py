@@ -42,7 +42,6 @@ from tensorglot.model.types.algebra import (
     Scalar,
     String,
     Struct,
-    TypeType,
     Var,
     Void,
 )
@@ -200,7 +199,7 @@ def to_value(value: Any, plan: Plan) -> Value:
         _check_present(node, array, live)
         if node.kind is Kind.BLOCK:
             columns[node.id] = _block(node, array, live)
-        elif node.kind is Kind.LIST and isinstance(node.type, String | Bytes | TypeType):
+        elif node.is_text:
             columns[node.id], columns[node.child.id] = _texts(node, array)
         elif isinstance(node.type, Map):
             lists, contents = _pairs(node, array)
@@ -319,8 +318,7 @@ def _regular(node: Node, array: Any, size: int) -> Any:
 
 
 def _block(node: Node, array: Any, live: Live) -> NDArray[Any]:
-    atom, count = node.atom, len(array)
-    assert atom is not None  # noqa: S101
+    atom, count = node.block, len(array)
     for size in node.shape:
         array = _regular(node, array, size)
         live = _repeated(live, size)
@@ -339,8 +337,7 @@ def _repeated(live: Live, size: int) -> Live:
 
 def _leaf(node: Node, array: Any) -> NDArray[Any]:
     """The values of an array that has nothing inside."""
-    atom, is_ = node.atom, _arrow().types
-    assert atom is not None  # noqa: S101
+    atom, is_ = node.block, _arrow().types
     if is_.is_large_string(array.type) or is_.is_large_binary(array.type):
         return atoms_to_array(atom, array.fill_null(b"" if is_.is_large_binary(array.type) else "").to_pylist())
     if is_.is_fixed_size_binary(array.type):

@@ -126,7 +126,7 @@ def _array(value: Value, node: Node, want: _Wanted, children: list[Any], edges: 
     if node.kind is Kind.BLOCK:
         return _block(node, want.of(value.array(node)), valid)
     if node.kind is Kind.LIST and edges is not None:
-        if isinstance(node.type, String | Bytes | TypeType):
+        if node.is_text:
             kind = pa.large_binary() if isinstance(node.type, Bytes) else pa.large_string()
             return pa.Array.from_buffers(kind, want.count, [valid, _buffer(edges), children[0].buffers()[1]])
         if isinstance(node.type, Map):
@@ -189,8 +189,7 @@ def _texts(data: NDArray[np.uint8], sizes: Any, valid: Any) -> Any:
 
 
 def _block(node: Node, values: NDArray[Any], valid: Any) -> Any:
-    assert node.atom is not None  # noqa: S101
-    rank = values.ndim - len(node.atom.tail)
+    rank = values.ndim - len(node.block.tail)
     count = int(np.prod(values.shape[:rank], dtype=np.int64))
     leaf = _leaf(node, np.ascontiguousarray(values), count, None if node.shape else valid)
     return _dims(node.shape, leaf, len(values), valid, _optional(node))
@@ -211,8 +210,7 @@ def _temporal(type: Date | Unit | Decimal) -> Any:
 
 def _leaf(node: Node, values: NDArray[Any], count: int, valid: Any) -> Any:
     """An array of elements that have nothing inside."""
-    pa, atom = import_module("pyarrow"), node.atom
-    assert atom is not None  # noqa: S101
+    pa, atom = import_module("pyarrow"), node.block
     if isinstance(node.type, String | Bytes | TypeType):
         return pa.Array.from_buffers(pa.uint8(), count, [None, _buffer(values)])
     if isinstance(atom.type, Void):

@@ -36,12 +36,10 @@ from tensorglot.model.types.algebra import (
     String,
     Struct,
     Tuple,
-    TypeType,
     Var,
     Void,
 )
 from tensorglot.model.types.base import Type
-from tensorglot.model.types.temporal import Date, Unit
 
 __all__ = ["BRIDGE", "from_tensor", "to_tensor"]
 
@@ -118,7 +116,7 @@ def to_value(value: Any, plan: Plan) -> Value:
             columns[node.id] = _block(node, layout)
         elif node.kind is Kind.LIST:
             columns[node.id], content = _lists(node, layout)
-            if isinstance(node.type, String | Bytes | TypeType):
+            if node.is_text:
                 columns[node.child.id] = np.asarray(content.data)
             else:
                 stack.append((node.child, content))
@@ -157,8 +155,7 @@ def _lists(node: Node, layout: Any) -> tuple[Lists, Any]:
     if layout.is_unknown:
         zeros = np.zeros(len(layout), np.int64)
         return Lists(zeros, zeros), layout
-    text = isinstance(node.type, String | Bytes | TypeType)
-    if not layout.is_list or text != (_text_kind(layout) is not None):
+    if not layout.is_list or node.is_text != (_text_kind(layout) is not None):
         raise _refuse(node, layout)
     starts, stops = np.asarray(layout.starts.data), np.asarray(layout.stops.data)
     if starts.dtype == np.int64 and hasattr(layout, "offsets"):
@@ -200,9 +197,7 @@ def _regular(node: Node, layout: Any, size: int) -> Any:
 
 
 def _block(node: Node, layout: Any) -> NDArray[Any]:
-    atom = node.atom
-    assert atom is not None  # noqa: S101
-    count = len(layout)
+    atom, count = node.block, len(layout)
     if isinstance(atom.type, Void):
         return np.empty((count, *node.shape, 0), np.uint8)
     for size in node.shape:
@@ -249,7 +244,7 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
             raise UnsupportedError(f"awkward has no {node.type}: use .tolist() or .arrow()", rule="dynd.awkward")
         lists = value.lists(node)
         starts, stops = (index.Index64(np.ascontiguousarray(column[:count])) for column in lists)
-        if not isinstance(node.type, String | Bytes | TypeType):
+        if not node.is_text:
             return contents.ListArray(starts, stops, children[0])
         kind, element = ("bytestring", "byte") if isinstance(node.type, Bytes) else ("string", "char")
         text = contents.NumpyArray(children[0].data, parameters={"__array__": element})
@@ -261,7 +256,7 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
             return contents.ByteMaskedArray(index.Index8(missing.view(np.int8)), children[0], valid_when=False)
         return contents.IndexedOptionArray.simplified(index.Index64(positions[:count]), children[0])
     if node.kind is Kind.SEQUENCE:
-        names = [name for name, _ in node.type.fields] if isinstance(node.type, Struct) else None
+        names = node.names if isinstance(node.type, Struct) else None
         return contents.RecordArray([child[:count] for child in children], names, count)
     if node.kind is Kind.REPEAT:
         inner = _stored_back(node, children[0], count) if node.axis else children[0]
@@ -288,8 +283,7 @@ def _stored_back(node: Node, layout: Any, count: int) -> Any:
 
 
 def _block_layout(node: Node, values: NDArray[Any]) -> Any:
-    ak, atom = _awkward(), node.atom
-    assert atom is not None  # noqa: S101
+    ak, atom = _awkward(), node.block
     elements = int(np.prod(values.shape[: values.ndim - len(atom.tail)], dtype=np.int64))
     if isinstance(atom.type, Void):
         missing = ak.index.Index64(np.full(elements, -1))
@@ -297,7 +291,7 @@ def _block_layout(node: Node, values: NDArray[Any]) -> Any:
     if isinstance(atom.type, FixedBytes | FixedString):
         raw = np.ascontiguousarray(values).reshape(elements, atom.nbytes)
         return _dims_layout(node.shape, _fixed_layout(atom.type, raw), len(values))
-    if isinstance(atom.type, Date | Unit):
+    if node.temporal is not None:
         values = block_rows(node, values)
     if atom.tail or values.dtype.kind == "V":
         raise UnsupportedError(f"awkward has no {atom.type}", rule="dynd.awkward")

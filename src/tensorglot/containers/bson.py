@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tensorglot.containers.table import Container, ReadOptions, WriteOptions
 from tensorglot.errors import FormatError, LimitError, UnsupportedError
+from tensorglot.memory import cut
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import UNKNOWN, Index
@@ -78,8 +79,8 @@ class _Scattered:
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
         step = max(1, PIECE_NBYTES // max(1, self.width)) * self.width
-        for offset in range(0, payload.nbytes, max(1, step)):
-            yield payload.read(offset, min(step, payload.nbytes - offset))
+        for offset, nbytes in cut(payload.nbytes, max(1, step)):
+            yield payload.read(offset, nbytes)
 
     def _decoded(self, source: Source, first: int, last: int) -> memoryview:
         stored = np.empty((last - first, self.row.nbytes), np.uint8)
@@ -239,9 +240,8 @@ def _woven(archive: Archive) -> Iterator[bytes]:
         add_vector(tree, name, rows[name])
     parts = template(tree)
     step = max(1, PIECE_NBYTES // stride(parts))
-    for first in range(0, count, step):
-        last = min(first + step, count)
-        yield weave(last - first, parts, {name: _column(archive, name, first, last) for name in rows})
+    for first, size in cut(count, step):
+        yield weave(size, parts, {name: _column(archive, name, first, first + size) for name in rows})
 
 
 def _row(index: Index, i: int) -> Row:

@@ -21,6 +21,7 @@ import numpy as np
 
 from tensorglot.containers.table import Container, ReadOptions, WriteOptions
 from tensorglot.errors import FormatError, InputError, TensorglotError, TruncatedError, UnsupportedError, escape
+from tensorglot.memory import cut
 from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME, DType
@@ -74,8 +75,8 @@ class Deflated:
                 self._at = inflater
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
-        for offset in range(0, payload.nbytes, PIECE_NBYTES):
-            yield payload.read(offset, min(PIECE_NBYTES, payload.nbytes - offset))
+        for offset, nbytes in cut(payload.nbytes, PIECE_NBYTES):
+            yield payload.read(offset, nbytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Deflated, (self._header_nbytes, self._nbytes)

@@ -59,11 +59,6 @@ class PerTensor:
     exceptions: Mapping[str, str | None] = field(default_factory=dict)
     """By name."""
 
-    def __post_init__(self) -> None:
-        for choice in (self.default, *self.exceptions.values()):
-            if choice is not None and not isinstance(choice, str):
-                raise InputError(f"a choice is a str or None, not {type(choice).__name__}", rule="save.choice")
-
     def of(self, name: str) -> str | None:
         return self.exceptions.get(name, self.default)
 
@@ -232,7 +227,7 @@ TABLE: tuple[Format, ...] = (
         writes=("1.1",),
         suffixes=(".bson",),
         magic=(b"\x1f\x8b",),
-        notes={"1.1": "a vector for each spec; read by mongorestore, bsondump and every driver"},
+        notes={"1.1": "a vector for each row; read by mongorestore, bsondump and every driver"},
     ),
     Format(
         name="safetensors",

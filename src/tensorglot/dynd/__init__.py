@@ -6,20 +6,20 @@
     dump(value, stream, type)  load(stream, type)          in pieces, in bounded memory
     to_cbor(value)             from_cbor(data, type)       CBOR, for exchange
 
-A value is a Tensor, an array of NumPy, awkward or Arrow, or plain Python. What comes
-back is a Tensor: `.numpy()`, `.tolist()`, `.awkward()`, `.arrow()`, `.cid()`. A type is
-given as a Type or as text; where none is given, `typeof(value)` says it.
+A value is a Tensor, an array of NumPy, awkward or Arrow, or plain Python. The result is
+a Tensor: `.numpy()`, `.tolist()`, `.awkward()`, `.arrow()`, `.cid()`. A type is a Type or
+its text; the default is `typeof(value)`.
 
 If bytes are accepted, serializing the result gives the same bytes again.
 
     coerce          any value to a Tensor
-    export          a Tensor to NumPy, plain Python, a dense one
+    export          a Tensor to NumPy, plain Python, a dense Tensor
     codec           columns to canonical bytes, and back
     schema          a type as the tree of columns that its values have
     value           one value, as these columns
-    columns         the same from the parts of a nested tensor, of which nothing is believed
+    columns         the same from the parts of a nested tensor in a file, which is not trusted
     tensors         values as tensors, and tensors as values
-    rows            some of the values of a node, as columns of their own
+    rows            a selection of the values of a node, as columns
     maps            the order of the pairs of a `map[K, V]`
     temporal        dates, times and decimals between integers, Python's objects and text
     atoms           values of a fixed size; python_atoms: Python's numbers as these
@@ -41,24 +41,23 @@ from numpy.typing import NDArray
 
 from tensorglot.dynd import cbor
 from tensorglot.dynd.codec import inputs
-from tensorglot.dynd.codec.decode import decode
+from tensorglot.dynd.codec.decode import decode, decode_all
 from tensorglot.dynd.codec.encode import encoded, type_header
 from tensorglot.dynd.coerce.anything import as_type, coerce, typeof
 from tensorglot.dynd.export.numpy import to_numpy
 from tensorglot.dynd.export.python import to_python
-from tensorglot.dynd.match import matches
+from tensorglot.dynd.match import check_holds
 from tensorglot.dynd.merkle import Link, found_in, load_links, save_links
 from tensorglot.dynd.pieces import tensor_nbytes, tensor_pieces
 from tensorglot.dynd.schema import check_readable
 from tensorglot.dynd.tensors import from_tensor, to_tensor
-from tensorglot.dynd.value import Value
 from tensorglot.errors import FormatError, InputError
 from tensorglot.limits import DEFAULT, Limits, as_limits
 from tensorglot.model.tensor import NESTED, Tensor
 from tensorglot.model.types.algebra import ANY, Array
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse, text_of
-from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, data_cid, encode_node
+from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, data_cid
 
 __all__ = [
     "CID",
@@ -86,27 +85,23 @@ Profile = Literal["exchange", "dag"]
 
 
 class Writable(Protocol):
-    """A binary stream, a hasher, a compressor: whatever takes bytes."""
+    """A binary stream, a hasher, a compressor."""
 
     def write(self, data: memoryview, /) -> Any: ...
 
 
 def array(value: Any, type: Type | str | None = None) -> Tensor:
     """A value as a tensor in memory."""
-    return coerce(value, _as_type(type))
-
-
-def _as_type(type: Type | str | None) -> Type | None:
-    return None if type is None else as_type(type)
+    return coerce(value, None if type is None else as_type(type))
 
 
 def serialize(value: Any, type: Type | str | None = None) -> memoryview:
     """The canonical bytes of a value, without its type."""
-    return _bytes(coerce(value, _as_type(type)), b"")
+    return _bytes(array(value, type), b"")
 
 
 def _bytes(tensor: Tensor, before: bytes) -> memoryview:
-    """All bytes of a tensor behind those given, in memory of their own."""
+    """The bytes given, then the canonical bytes of a tensor, in new memory."""
     check_readable(tensor.type)
     if tensor.layout != "dense":
         data = encoded(from_tensor(tensor))
@@ -121,15 +116,8 @@ def _bytes(tensor: Tensor, before: bytes) -> memoryview:
 
 
 def deserialize(data: Any, type: Type | str, *, limits: Limits = DEFAULT) -> Tensor:
-    """The value of a type that the bytes are. What has a fixed size shares their memory."""
-    return to_tensor(_decoded(data, as_type(type), limits))
-
-
-def _decoded(data: Any, type: Type, limits: Limits, depth: int = 0) -> Value:
-    source = inputs.Memory(data)
-    value = decode(source, type, as_limits(limits), depth)
-    source.finish()
-    return value
+    """Decodes a value of a type. A value of a fixed size shares the memory of the bytes."""
+    return to_tensor(decode_all(data, as_type(type), as_limits(limits)))
 
 
 def pack(value: Any) -> memoryview:
@@ -140,7 +128,7 @@ def pack(value: Any) -> memoryview:
 
 def unpack(data: Any, *, limits: Limits = DEFAULT) -> Tensor:
     """The value in an `array[Any]`."""
-    value = _decoded(data, Array(ANY), limits, depth=-1)  # what `pack` adds is not counted
+    value = decode_all(data, Array(ANY), as_limits(limits), depth=-1)  # the array[Any] of `pack` is not counted
     return to_tensor(value.boxes(value.plan.root)[0])
 
 
@@ -150,26 +138,27 @@ def dump(value: Any, stream: Writable, type: Type | str | None = None) -> int:
     With the type `array[Any]` the value's own type is written before it.
     """
     if not hasattr(stream, "write"):
-        raise InputError(f"a binary stream has write(), {_kind(stream)} has not", rule="dynd.stream")
+        raise InputError(f"{_kind(stream)} has no write(): pass a binary stream", rule="dynd.stream")
     total = 0
-    for piece in _pieces(value, _as_type(type)):
+    for piece in _pieces(value, None if type is None else as_type(type)):
         at = 0
         while at < len(piece):  # a raw stream may write less
             try:
                 written = stream.write(piece[at:])
             except TypeError as error:
-                raise InputError(f"{_kind(stream)} takes no bytes: {error}", rule="dynd.stream") from error
+                raise InputError(
+                    f"{_kind(stream)} does not accept bytes (open it in binary mode): {error}", rule="dynd.stream"
+                ) from error
             at = at + written if isinstance(written, int) and 0 < written < len(piece) - at else len(piece)
         total += len(piece)
     return total
 
 
 def _pieces(value: Any, type: Type | None) -> Iterator[memoryview]:
-    """The canonical bytes of any value, in bounded memory: what goes into an `array[T]` is not made whole before."""
+    """The canonical bytes of any value, in bounded memory, also inside an `array[T]`."""
     if isinstance(type, Array) and not (isinstance(value, Tensor) and value.layout == NESTED):
         inner = coerce(value)
-        if not matches(type.element, inner.type):
-            raise InputError(f"{type} cannot hold a value of type {inner.type}", rule="dynd.array.type")
+        check_holds(type, inner.type)
         check_readable(inner.type)
         yield memoryview(type_header(inner.type))
         yield from tensor_pieces(inner)
@@ -199,7 +188,7 @@ def to_cbor(
     """A value as CBOR: for exchange, or as a DAG-CBOR node, with its bytes in it or in a store."""
     _check_profile(profile)
     tensor = array(value, type)
-    text_of(tensor.type)  # a type that no reader takes is refused
+    text_of(tensor.type)  # refuses a type beyond the limits of a reader
     check_readable(tensor.type)
     if profile == "exchange":
         return cbor.to_exchange(from_tensor(tensor), as_limits(limits))
@@ -219,7 +208,7 @@ def from_cbor(
     store: Mapping[CID, Any] | None = None,
     limits: Limits = DEFAULT,
 ) -> Tensor:
-    """The value of CBOR bytes. They say its type; one that is given must be the same."""
+    """Decodes a value from CBOR, which states its type; `type`, where given, must be the same."""
     _check_profile(profile)
     wanted = None if type is None else as_type(type)
     limits = as_limits(limits)
@@ -230,15 +219,15 @@ def from_cbor(
     else:
         found, content = cbor.from_dag(raw, None if store is None else partial(found_in, store), limits)
     if wanted not in (None, found):
-        raise FormatError(f"a value of type {found}, expected {wanted}", rule="dynd.cbor.type")
-    value = _decoded(content, found, limits)
+        raise FormatError(f"the CBOR has a value of type {found}, expected {wanted}", rule="dynd.cbor.type")
+    value = decode_all(content, found, limits)
     return to_tensor(value if store is None else load_links(value, store))
 
 
 def _check_profile(profile: str) -> None:
     if not isinstance(profile, str) or profile not in get_args(Profile):
         raise InputError(
-            f"profile is one of {', '.join(get_args(Profile))}, not {reprlib.repr(profile)}", rule="dynd.cbor.profile"
+            f"no profile {reprlib.repr(profile)} (supported: {', '.join(get_args(Profile))})", rule="dynd.cbor.profile"
         )
 
 
@@ -248,14 +237,13 @@ def tolist(tensor: Tensor) -> Any:
 
 
 def numpy(tensor: Tensor) -> NDArray[Any]:
-    """The array of a tensor that is not dense, if NumPy has one."""
+    """The NumPy array of a tensor that is not dense, where one exists."""
     return to_numpy(from_tensor(tensor))
 
 
 def array_node(tensor: Tensor) -> bytes:
-    """The DAG-CBOR block that says what a tensor is: its type, its size, and a link to its bytes."""
-    data, size = data_cid(tensor_pieces(tensor))
-    return encode_node({"data": data, "dynd": 1, "size": size, "type": text_of(tensor.type)})
+    """The DAG-CBOR block of a tensor: its type, its size, and a link to its bytes."""
+    return cbor.to_dag(tensor.type, *data_cid(tensor_pieces(tensor)))
 
 
 def cid(tensor: Tensor) -> str:

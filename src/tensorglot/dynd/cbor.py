@@ -1,8 +1,8 @@
 """DyND values as CBOR, in two profiles.
 
-Exchange: what CBOR has itself (bool, null, int64, float64, texts, bytes, typed arrays
-of RFC 8746, arrays of such, maps with sorted keys) is written as that; every other
-value is tag "dynd" around its type and its bytes. The form follows from the type
+Exchange: types that are native to CBOR (bool, null, int64, float64, texts, bytes, typed
+arrays of RFC 8746, arrays of such, maps with sorted keys) are written as that; every
+other value is tag "dynd" around its type and its bytes. The form follows from the type
 alone, and the type from the form.
 
 DAG-CBOR: {"data": bytes or link, "dynd": 1, "size": n, "type": text}.
@@ -57,11 +57,11 @@ _PROFILE = cbor.Profile(
     depth=32,
 )
 MOST_DEPTH = 128
-"""However deep the caller lets CBOR nest, values nest no deeper: each level costs Python's stack."""
+"""Upper bound of Limits.cbor_depth: each level takes a frame of Python's stack."""
 
 
 def is_native(type: Type) -> bool:
-    """Whether CBOR has values of a type itself."""
+    """Whether values of a type have a native form in CBOR."""
     stack = [type]
     while stack:
         inner = stack.pop()
@@ -134,7 +134,10 @@ def from_exchange(data: bytes, limits: Limits) -> tuple[Type, bytes]:
     tagged = isinstance(item, cbor.Tag) and item.number == TAG
     type, raw = _dynd(*_pair(item), limits) if tagged else _item(item, limits)
     if len(str(type)) > limits.type_nbytes:
-        raise LimitError("a type longer than Limits.type_nbytes allows", rule="dynd.type.length")
+        raise LimitError(
+            f"the type has {len(str(type))} characters; Limits.type_nbytes allows {limits.type_nbytes}",
+            rule="dynd.type.length",
+        )
     return type, b"".join(raw)
 
 
@@ -150,7 +153,7 @@ def _item(item: Any, limits: Limits) -> tuple[Type, list[bytes]]:
         return (Void(), []) if item is None else (_BOOL, [bytes([item])])
     if isinstance(item, int):
         if not -(1 << 63) <= item < 1 << 63:
-            raise _refuse(f"{item} is beyond int64", "integer")
+            raise _refuse(f"integer {item} does not fit in int64", "integer")
         return _INT64, [item.to_bytes(8, "little", signed=True)]
     if isinstance(item, float):
         return _FLOAT64, [np.float64(item).tobytes()]
@@ -169,29 +172,31 @@ def _item(item: Any, limits: Limits) -> tuple[Type, list[bytes]]:
 def _tagged(item: cbor.Tag, limits: Limits) -> tuple[Type, list[bytes]]:
     if item.number in _BY_TAG:
         if not isinstance(item.value, bytes):
-            raise _refuse("a typed array is a byte string", "array")
+            raise _refuse(f"tag {item.number} (typed array) must be around a byte string", "array")
         element = _BY_TAG[item.number]
         count, rest = divmod(len(item.value), element.dtype.bits // 8)
         if rest:
-            raise _refuse("a typed array has whole elements", "array")
+            raise _refuse(
+                f"tag {item.number} (typed array): {len(item.value)} bytes are not a whole number of elements", "array"
+            )
         return Fixed(count, element), [item.value]
     if item.number == TAG:
-        raise _refuse("a value that CBOR has not itself stands alone", "native")
+        raise _refuse("the dynd tag must not stand inside an array or a map", "native")
     return _several_dims(item.number, *_pair(item), limits)
 
 
 def _pair(item: cbor.Tag) -> tuple[Any, Any]:
     if not isinstance(item.value, list) or len(item.value) != 2:
-        raise _refuse("this tag is around an array of two", "array")
+        raise _refuse(f"tag {item.number} must be around an array of two items", "array")
     return item.value[0], item.value[1]
 
 
 def _several_dims(order: int, shape: Any, inner: Any, limits: Limits) -> tuple[Type, list[bytes]]:
     typed = isinstance(inner, cbor.Tag) and inner.number in _BY_TAG
     if not typed or not isinstance(shape, list) or not all(type(size) is int and 0 <= size < 1 << 63 for size in shape):
-        raise _refuse("a multi-dimensional array is its sizes and a typed array", "array")
+        raise _refuse(f"tag {order} (multi-dimensional array) must be around its sizes and a typed array", "array")
     if not 2 <= len(shape) <= limits.rank:
-        raise _refuse(f"an array of {len(shape)} dimensions here", "array")
+        raise _refuse(f"tag {order} needs 2 to {limits.rank} dimensions, found {len(shape)}", "array")
     flat, raw = _tagged(inner, limits)
     assert isinstance(flat, Fixed)  # noqa: S101
     whole: Type = flat.element
@@ -200,16 +205,16 @@ def _several_dims(order: int, shape: Any, inner: Any, limits: Limits) -> tuple[T
         whole = Fixed(size, whole)
         product *= size
     if product != flat.size:
-        raise _refuse("the sizes are not those of the typed array", "array")
+        raise _refuse(f"sizes {shape} do not multiply to the {flat.size} elements of the typed array", "array")
     return (Storage.of(whole, tuple(range(len(shape)))[::-1]) if order == F_ORDER else whole), raw
 
 
 def _dynd(text: Any, raw: Any, limits: Limits) -> tuple[Type, list[bytes]]:
     if not isinstance(text, str) or not isinstance(raw, bytes):
-        raise _refuse("the tag is around a type and a byte string", "array")
+        raise _refuse("the dynd tag must be around the text of a type and a byte string", "array")
     type = _data_type(text, limits)
     if is_native(type):
-        raise _refuse(f"CBOR has {text:.60} itself", "native")
+        raise _refuse(f"{text:.60} is native to CBOR: the dynd tag must not be used for it", "native")
     return type, [raw]
 
 
@@ -222,17 +227,17 @@ def from_dag(block: bytes, fetch: Callable[[CID], Any] | None, limits: Limits) -
     """The type and the serialized bytes of a value in DAG-CBOR. `fetch` gets the blocks of what is linked."""
     node = decode_node(block)
     if not isinstance(node, dict) or node.keys() != {"data", "dynd", "size", "type"}:
-        raise _refuse("a node has data, dynd, size and type", "node")
+        raise _refuse("a node must be a map of data, dynd, size and type", "node")
     data, size, text = node["data"], node["size"], node["type"]
     numbers = type(size) is int and type(node["dynd"]) is int
     if not numbers or node["dynd"] != 1 or not isinstance(text, str):
-        raise _refuse("a node of version 1 with a size and a type", "node")
+        raise _refuse("a node must have dynd 1, an integer size and the text of a type", "node")
     if isinstance(data, CID):
         if fetch is None:
-            raise InputError("the data is linked: give a store", rule="dynd.cbor.link")
+            raise InputError("the data is in another block: pass store=", rule="dynd.cbor.link")
         data = data_bytes(data, fetch, size)
     if not isinstance(data, bytes | memoryview) or len(data) != size:
-        raise _refuse(f"the data does not have the {size} bytes that the node says", "node")
+        raise _refuse(f"the node says {size} bytes of data, but has another number", "node")
     return _data_type(text, limits), data
 
 
@@ -240,5 +245,5 @@ def _data_type(text: str, limits: Limits) -> Type:
     """The type of a canonical text that can have data."""
     type = parse_canonical(text, limits)
     if symbolic(type):
-        raise FormatError(f"{text:.60} is symbolic: it has no data", rule="dynd.symbolic")
+        raise FormatError(f"{text:.60} is symbolic: no value has this type", rule="dynd.symbolic")
     return type

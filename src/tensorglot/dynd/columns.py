@@ -1,9 +1,9 @@
-"""The columns of a nested tensor whose parts come from a file, or from memory that we made.
+"""The columns of a nested tensor, from its parts in a file or in memory.
 
-Of a file nothing is believed: a part may be absent, of another element type, too
-short, or point anywhere. What passes here is a value that serializes, and not to
+A file is not trusted: a part may be absent, of another element type, too short, or
+refer to elements that do not exist. What passes is a value that serializes, and not to
 vastly more bytes than are stored. Columns without bytes (of `void`, of dims of 0) have no
-length in a file; they are as long as is needed.
+length in a file; they are as long as needed.
 """
 
 from __future__ import annotations
@@ -17,35 +17,37 @@ from numpy.typing import NDArray
 
 from tensorglot.dynd.codec.boxes import Boxes
 from tensorglot.dynd.codec.check import first_fault
-from tensorglot.dynd.codec.decode import decode
+from tensorglot.dynd.codec.decode import decode_all
 from tensorglot.dynd.codec.encode import measured
-from tensorglot.dynd.codec.inputs import Memory as Input
-from tensorglot.dynd.match import matches
+from tensorglot.dynd.match import check_holds
 from tensorglot.dynd.schema import Kind, Node, check_shape, plan_of
 from tensorglot.dynd.value import Column, Lists, Positions, Value, child_need, lists_of
-from tensorglot.errors import FormatError, LimitError
+from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.payload import Encoded, Memory
 from tensorglot.model.tensor import Part, Tensor
-from tensorglot.model.types.algebra import ANY, Array, Merkle, symbolic
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import ANY, Array
 
 __all__ = ["from_parts"]
 
 _MOST_NBYTES, _MOST_PER_STORED = 64 << 20, 256
-"""What lists that share elements may grow to when they are written one after the other."""
+"""Bound on the size of lists that share elements, once each is written out."""
 
 Weights: TypeAlias = "NDArray[np.float64] | float"
 
 
 def from_parts(tensor: Tensor) -> Value:
-    """The value of a nested tensor, checked where its parts are not our own."""
+    """The value of a nested tensor, checked unless `to_tensor` made all of its parts."""
     plan = plan_of(tensor.type)
     columns: list[Column] = [None] * len(plan.nodes)
     needs = [1] * len(plan.nodes)
     for node in plan.nodes:
         if needs[node.id] * node.charge > DEFAULT.void_count:
-            raise LimitError("too many values without bytes", rule="dynd.void", tensor=tensor.name)
+            raise LimitError(
+                f"more than {DEFAULT.void_count} values without bytes (Limits.void_count)",
+                rule="dynd.void",
+                tensor=tensor.name,
+            )
         column = columns[node.id] = _column(tensor, node, needs[node.id])
         for child in node.children:
             needs[child.id] = child_need(node, column, needs[node.id])
@@ -56,7 +58,7 @@ def from_parts(tensor: Tensor) -> Value:
 
 
 def _is_ours(part: Part) -> bool:
-    """Whether a part was made by `to_tensor`, and so is right."""
+    """Whether a part was made by `to_tensor`, and so needs no check."""
     payload = part.payload
     return isinstance(payload, Memory) or (isinstance(payload, Encoded) and isinstance(payload.codec, Boxes))
 
@@ -78,37 +80,49 @@ def _column(tensor: Tensor, node: Node, need: int) -> Column:
 def _part(tensor: Tensor, node: Node, role: str) -> NDArray[Any]:
     part = tensor.parts.get(node.column(role))
     if part is None:
-        raise FormatError(f"no part {node.column(role)}", rule="dynd.parts", tensor=tensor.name)
+        raise FormatError(
+            f"the part {node.column(role)} of {tensor.type} is missing", rule="dynd.parts", tensor=tensor.name
+        )
     return part.array(tensor.name)
 
 
 def _integers(tensor: Tensor, node: Node, role: str) -> NDArray[Any]:
     array = _part(tensor, node, role)
     if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise FormatError(f"{node.column(role)} is not a row of integers", rule="dynd.parts", tensor=tensor.name)
+        raise FormatError(
+            f"part {node.column(role)} must be a one-dimensional array of integers",
+            rule="dynd.parts",
+            tensor=tensor.name,
+        )
     return array
 
 
 def _positions(tensor: Tensor, node: Node, role: str) -> Positions:
     array = _integers(tensor, node, role)
     if array.dtype == np.uint64 and array.max(initial=0) >= 1 << 63:
-        raise FormatError(f"{node.column(role)} has numbers beyond 2^63", rule="dynd.range", tensor=tensor.name)
+        raise FormatError(
+            f"part {node.column(role)} has numbers of 2^63 or more", rule="dynd.range", tensor=tensor.name
+        )
     return array.astype(np.int64, copy=False)
 
 
 def _block(tensor: Tensor, node: Node, need: int) -> NDArray[Any]:
-    assert node.atom is not None  # noqa: S101
-    expected = (*node.shape, *node.atom.tail)
+    atom = node.block
+    expected = (*node.shape, *atom.tail)
     size = math.prod(expected)
     if size == 0:
-        check_shape((0, need, *expected), node.atom.base.itemsize)
-        return np.empty((need, *expected), node.atom.base)
+        check_shape((0, need, *expected), atom.base.itemsize)
+        return np.empty((need, *expected), atom.base)
     array = _part(tensor, node, "data")
     if array.shape[1:] != expected and array.ndim == 1:
         array = array[: len(array) // size * size].reshape((-1, *expected))
-    if array.itemsize != node.atom.base.itemsize or array.shape[1:] != expected:
-        raise FormatError(f"a part of shape {list(array.shape)} for {node.type}", rule="dynd.parts", tensor=tensor.name)
-    return array.view(node.atom.base)
+    if array.itemsize != atom.base.itemsize or array.shape[1:] != expected:
+        raise FormatError(
+            f"{node.type} cannot have a data part of {array.dtype}{list(array.shape)}",
+            rule="dynd.parts",
+            tensor=tensor.name,
+        )
+    return array.view(atom.base)
 
 
 def _boxes(tensor: Tensor, node: Node) -> list[Value]:
@@ -118,30 +132,25 @@ def _boxes(tensor: Tensor, node: Node) -> list[Value]:
     offsets, data = _positions(tensor, node, "offsets"), np.ascontiguousarray(_part(tensor, node, "data"))
     raw = data.reshape(-1).view(np.uint8)
     if len(offsets) == 0 or offsets[0] < 0 or offsets[-1] > len(raw) or (np.diff(offsets) < 0).any():
-        raise FormatError(f"{node.path or 'the root'} points outside its bytes", rule="dynd.range", tensor=tensor.name)
+        raise FormatError(
+            f"the offsets of {node.path or 'the root'} are out of bounds", rule="dynd.range", tensor=tensor.name
+        )
     boxes = [_unboxed(raw[start:stop]) for start, stop in pairwise(offsets.tolist())]
     for box in boxes:
-        if not _fits(node.type, box.plan.type):
-            raise FormatError(f"a {box.plan.type} in {node.type}", rule="dynd.array.type", tensor=tensor.name)
+        try:
+            check_holds(node.type, box.plan.type)
+        except InputError as error:
+            raise FormatError(error.message, rule=error.rule, tensor=tensor.name) from None
     return boxes
 
 
-def _fits(holder: Type, type: Type) -> bool:
-    """Whether an `array[K]` may hold values of a type. Links of `merkle[K]` are kept as values of `merkle[T]`."""
-    if isinstance(holder, Merkle):
-        return isinstance(type, Merkle) and not symbolic(type.element) and matches(holder.element, type.element)
-    return isinstance(holder, Array) and matches(holder.element, type)
-
-
 def _unboxed(data: NDArray[np.uint8]) -> Value:
-    source = Input(data)
-    value = decode(source, Array(ANY), DEFAULT)
-    source.finish()
+    value = decode_all(data, Array(ANY))
     return value.boxes(value.plan.root)[0]
 
 
 def _check(value: Value, needs: list[int], tensor: Tensor) -> None:
-    """Refuses columns that point outside one another, or hold what no value has."""
+    """Refuses columns that refer to elements that do not exist, or hold invalid values."""
     counts = value.counts()
     for node in value.plan.nodes:
         inside = needs[node.id] <= counts[node.id]
@@ -152,17 +161,19 @@ def _check(value: Value, needs: list[int], tensor: Tensor) -> None:
             )
         if not inside:
             raise FormatError(
-                f"{node.path or 'the root'} points outside its elements", rule="dynd.range", tensor=tensor.name
+                f"{node.path or 'the root'} refers to elements that do not exist", rule="dynd.range", tensor=tensor.name
             )
     if _may_share(value, tensor) and _weight(value, needs) > max(_MOST_NBYTES, _MOST_PER_STORED * tensor.nbytes):
-        raise LimitError("lists that share elements, and are vast without", rule="dynd.shared", tensor=tensor.name)
+        raise LimitError(
+            "lists share elements, and written out they are too large", rule="dynd.shared", tensor=tensor.name
+        )
     fault = first_fault(value, DEFAULT)
     if fault is not None:
         raise (LimitError if fault.limit else FormatError)(fault.message, rule=fault.rule, tensor=tensor.name)
 
 
 def _may_share(value: Value, tensor: Tensor) -> bool:
-    """Whether two values may be made of one element. Offsets that do not decrease never do that."""
+    """Whether two values may share an element. With offsets that do not decrease they never do."""
     return any(
         value.index(node) is not None if node.kind is Kind.OPTION else node.column("starts") in tensor.parts
         for node in value.plan.nodes
@@ -170,7 +181,7 @@ def _may_share(value: Value, tensor: Tensor) -> bool:
 
 
 def _weight(value: Value, needs: list[int]) -> float:
-    """The bytes and Python objects of a value, at most; in time that does not grow with them."""
+    """An upper bound of the bytes and Python objects of a value, without making them."""
     weights: list[Weights] = [0.0] * len(needs)
     for node in value.plan.inside_out():
         inner = [weights[child.id] for child in node.children]
@@ -180,7 +191,7 @@ def _weight(value: Value, needs: list[int]) -> float:
 
 
 def _weights(value: Value, node: Node, inner: list[Weights], count: int) -> Weights:
-    """Of each of the first `count` values of a node, or of any."""
+    """The weights of the first `count` values of a node, or one number where all have the same."""
     if node.kind is Kind.BOX:
         return np.array([measured(box) for box in value.boxes(node)[:count]], np.float64)
     if node.kind is Kind.LIST:

@@ -16,7 +16,7 @@ from tensorglot.dynd.codec.encode import encoded, varint
 from tensorglot.dynd.codec.packing import packed_bytes
 from tensorglot.dynd.rows import inside, take
 from tensorglot.dynd.schema import Kind, Node, plan_of
-from tensorglot.dynd.value import Lists, Value
+from tensorglot.dynd.value import Lists, Value, lists_of_sizes
 from tensorglot.model.types.algebra import Bytes, Map, String
 
 __all__ = ["first_disorder", "sort_maps"]
@@ -29,7 +29,7 @@ def _is_map(node: Node) -> bool:
 
 
 def sort_maps(value: Value) -> Value:
-    """The value with the pairs of all its maps in their order."""
+    """The value with the pairs of all its maps sorted."""
     for node in value.plan.inside_out():  # a map in a key is sorted before that key is compared
         if _is_map(node):
             value = _sorted(value, node)
@@ -37,7 +37,7 @@ def sort_maps(value: Value) -> Value:
 
 
 def first_disorder(value: Value, node: Node) -> int | None:
-    """The first map of a node, if it is one of maps, whose keys are not in order or stand twice."""
+    """The first map of a node whose keys are out of order or repeated; None if all are valid, or it has no maps."""
     if not _is_map(node):
         return None
     lists, keys = value.lists(node), _keys(value, node)
@@ -64,9 +64,8 @@ def _sorted(value: Value, node: Node) -> Value:
     ranked = keys.tolist() if isinstance(keys, np.ndarray) else keys
     order = [i for start, stop in _spans(value.lists(node)) for i in sorted(range(start, stop), key=ranked.__getitem__)]
     lists = value.lists(node)
-    offsets = np.concatenate([[0], np.cumsum(lists.stops - lists.starts)])
     columns = list(value.columns)
-    columns[node.id] = Lists(offsets[:-1], offsets[1:])
+    columns[node.id] = lists_of_sizes(lists.stops - lists.starts, len(lists.starts))
     pairs = take(node.child, value.columns, np.array(order, np.int64))
     for inner, column in zip(inside(node.child), pairs, strict=True):
         columns[inner.id] = column

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tensorglot.errors import InputError
 from tensorglot.model.types.algebra import (
     Array,
     Bytes,
@@ -28,6 +29,7 @@ from tensorglot.model.types.algebra import (
     FixedString,
     Function,
     Map,
+    Merkle,
     Option,
     Pointer,
     Scalar,
@@ -36,13 +38,14 @@ from tensorglot.model.types.algebra import (
     Struct,
     Symbol,
     SymbolicDim,
+    SymbolicSized,
     Tuple,
     Var,
     symbolic,
 )
 from tensorglot.model.types.base import Type
 
-__all__ = ["holds", "matches"]
+__all__ = ["check_holds", "holds", "matches"]
 
 _DIMS = (Fixed, Var, SymbolicDim)
 
@@ -70,9 +73,16 @@ _KINDS: dict[str, Callable[[Type], bool]] = {
 }
 
 
-def holds(type: Type, inner: Type) -> bool:
-    """Whether a type is an `array[T]` that may hold values of another."""
-    return isinstance(type, Array) and matches(type.element, inner)
+def holds(holder: Type, type: Type) -> bool:
+    """Whether an `array[T]` may hold values of a type, or a symbolic `merkle[T]` the links of a `merkle` type."""
+    if isinstance(holder, Merkle):
+        return isinstance(type, Merkle) and not symbolic(type.element) and matches(holder.element, type.element)
+    return isinstance(holder, Array) and matches(holder.element, type)
+
+
+def check_holds(holder: Type, type: Type) -> None:
+    if not holds(holder, type):
+        raise InputError(f"{holder} cannot hold a value of type {type}", rule="dynd.array.type")
 
 
 def matches(pattern: Type, type: Type) -> bool:
@@ -100,6 +110,10 @@ def _inner(wanted: Type, given: Type, bound: dict[str, object]) -> list[tuple[Ty
     """What must match inside two types, or None if they differ outside."""
     if isinstance(wanted, _DIMS):
         return _dims(wanted, given, bound)
+    if isinstance(wanted, SymbolicSized):
+        if wanted.outer == "complex":
+            return [(Symbol(wanted.name), given.part)] if isinstance(given, Complex) else None
+        return [] if isinstance(given, FixedBytes) and _same_size(wanted.name, given.size, bound) else None
     if isinstance(wanted, Tuple) and isinstance(given, Tuple):
         fits = (
             len(given.elements) >= len(wanted.elements) if wanted.open else len(given.elements) == len(wanted.elements)
@@ -148,7 +162,10 @@ def _dims(wanted: Type, given: Type, bound: dict[str, object]) -> list[tuple[Typ
 def _same_dim(wanted: Type, given: Type, bound: dict[str, object]) -> bool:
     size: object = given.size if isinstance(given, Fixed) else "var"
     if isinstance(wanted, SymbolicDim):
-        if wanted.name == "Fixed":
-            return isinstance(given, Fixed)
-        return bool(bound.setdefault(wanted.name, size) == size)
+        return _same_size(wanted.name, size, bound)
     return size == (wanted.size if isinstance(wanted, Fixed) else "var")
+
+
+def _same_size(name: str, size: object, bound: dict[str, object]) -> bool:
+    """Whether a variable, or the kind Fixed, stands for a size."""
+    return size != "var" if name == "Fixed" else bool(bound.setdefault(name, size) == size)

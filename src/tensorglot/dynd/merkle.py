@@ -1,13 +1,13 @@
-"""Links: values of `merkle[T]`, which are named by the hash of their bytes instead of being there.
+"""Links: values of `merkle[T]`, which hold the CID of a value (the hash of its bytes) instead of the value.
 
     empty     neither a value nor a CID
     mutable   a value, which may still change, and no CID
-    lazy      a CID, and perhaps the store to load its value from: what comes out of serialized bytes
-    frozen    both, for good
+    lazy      a CID, and perhaps the store to load its value from: the state after deserializing
+    frozen    both; neither changes any more
 
-A link only ever goes on: empty → mutable → frozen, lazy → frozen. To freeze is to
-serialize the value into memory of the link's own, and to hash that: a frozen link never
-follows the array that it was made from, and its value is read-only.
+States change in one direction: empty → mutable → frozen, lazy → frozen. To freeze is to
+serialize the value into new memory and hash that, so a frozen link does not follow the
+array that it was made from. Its value is read-only.
 
 The serialized form of a value contains the CIDs of the links in it, so these are frozen
 first. A link that leads back to itself would need a hash that contains itself: the
@@ -29,14 +29,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.dynd.atoms import CID_NBYTES
-from tensorglot.dynd.codec.decode import decode
-from tensorglot.dynd.codec.inputs import Memory
+from tensorglot.dynd.codec.decode import decode_all
 from tensorglot.dynd.match import matches
 from tensorglot.dynd.schema import Kind, Node, plan_of
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Column, Lists, Value
 from tensorglot.errors import FormatError, InputError, IntegrityError, TensorNotFound, escape
-from tensorglot.limits import DEFAULT
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.algebra import Array, Merkle, symbolic, walk
 from tensorglot.model.types.base import Type
@@ -62,7 +60,9 @@ class Link:
         self._tensor: Tensor | None = None
         self._lock = RLock()
         if cid is not None and symbolic(self._type):
-            raise InputError(f"a CID does not say its type: name it instead of {self._type}", rule="dynd.symbolic")
+            raise InputError(
+                f"a link with a CID needs the type of its value; {self._type} is symbolic", rule="dynd.symbolic"
+            )
 
     @classmethod
     def to(cls, value: Any, type: Type | str | None = None) -> Link:
@@ -84,7 +84,7 @@ class Link:
 
     @property
     def cid(self) -> CID:
-        """The name of the value. A mutable link is frozen when it is asked for it."""
+        """The CID of the value. Asking for it freezes a mutable link."""
         return self.freeze() if self._cid is None else self._cid
 
     @property
@@ -93,26 +93,26 @@ class Link:
         return self.load() if self._tensor is None else self._tensor
 
     def set(self, value: Any) -> None:
-        """Gives an empty or mutable link a value, and a lazy one the value that it names; no other is accepted."""
+        """Sets the value of an empty or mutable link. A lazy link accepts only the value that has its CID."""
         tensor = _as_tensor(value, self._type)
         with self._lock:
             if self.state == "frozen":
-                raise InputError("a frozen link keeps its value: make another with Link.to", rule="dynd.merkle.state")
+                raise InputError("a frozen link cannot be changed: make another with Link.to", rule="dynd.merkle.state")
             if self._cid is not None:
                 tensor, cid = _owned(tensor)
                 if cid != self._cid:
-                    raise IntegrityError(f"the value has the CID {cid}, the link {self._cid}", rule="dynd.merkle.value")
+                    raise IntegrityError(f"the value has CID {cid}, expected {self._cid}", rule="dynd.merkle.value")
             self._tensor, self._type = tensor, tensor.type
 
     def freeze(self, store: MutableMapping[CID, bytes] | None = None) -> CID:
-        """Names the value by its bytes. A store is given all blocks that can be reached, inner links first.
+        """Computes the CID. `store` receives all blocks that can be reached, inner links first.
 
-        A lazy link that came without a store leads nowhere, and only its CID is stored.
+        Of a lazy link without a store only the CID is stored.
         """
         with self._lock:
             if self._cid is None:
                 if self._tensor is None:
-                    raise InputError("an empty link has no value to freeze: set one", rule="dynd.merkle.state")
+                    raise InputError("an empty link cannot be frozen: call set() first", rule="dynd.merkle.state")
                 self._tensor, self._cid = _owned(self._tensor)
         if store is not None:
             _save([self], store)
@@ -124,8 +124,8 @@ class Link:
             if self._tensor is None:
                 source = self._store if store is None else store
                 if self._cid is None or source is None:
-                    hint = "set a value" if self._cid is None else "load its value from a store"
-                    raise InputError(f"the link is {self.state}: {hint} first", rule="dynd.merkle.state")
+                    hint = "call set() first" if self._cid is None else "pass a store to load()"
+                    raise InputError(f"the link is {self.state} and has no value: {hint}", rule="dynd.merkle.state")
                 self._tensor, self._store = _loaded(self._type, self._cid, source), None
             return self._tensor
 
@@ -154,7 +154,7 @@ class Link:
         return _links_in(from_tensor(self.value)) if _may_link(self._type) else iter(())
 
     def _leads_beyond(self, store: Mapping[CID, Any]) -> bool:
-        """Whether there is a value that a store does not have yet."""
+        """Whether the link leads to a value that a store does not have yet."""
         if self._tensor is None and (self._store is None or self._store is store):
             return False
         return _may_link(self._type) or self.cid not in store
@@ -206,7 +206,9 @@ def found_in(store: Mapping[CID, Any], cid: CID) -> Any:
 def _check_store(store: object, *, mutable: bool) -> None:
     if not isinstance(store, MutableMapping if mutable else Mapping):
         kind = "mutable mapping" if mutable else "mapping"
-        raise InputError(f"a store is a {kind} of blocks, not {type(store).__name__}", rule="dynd.merkle.store")
+        raise InputError(
+            f"a store must be a {kind} from CIDs to blocks, not {type(store).__name__}", rule="dynd.merkle.store"
+        )
 
 
 def save_links(tensor: Tensor, store: MutableMapping[CID, bytes]) -> None:
@@ -228,7 +230,7 @@ def _as_tensor(value: Any, pattern: Type) -> Tensor:
         return array(value, pattern)
     tensor = array(value)
     if not matches(pattern, tensor.type):
-        raise InputError(f"a value of type {tensor.type} in merkle[{pattern}]", rule="dynd.merkle.type")
+        raise InputError(f"merkle[{pattern}] cannot link to a value of type {tensor.type}", rule="dynd.merkle.type")
     return tensor
 
 
@@ -238,24 +240,17 @@ def _owned(tensor: Tensor) -> tuple[Tensor, CID]:
 
     known = {link.cid: link for link in _links_in(from_tensor(tensor))} if _may_link(tensor.type) else {}
     data = serialize(tensor).toreadonly()
-    return to_tensor(_sealed(_decoded(data, tensor.type), known, None)), data_cid([data])[0]
+    return to_tensor(_sealed(decode_all(data, tensor.type), known, None)), data_cid([data])[0]
 
 
 def _loaded(type: Type, cid: CID, store: Mapping[CID, Any]) -> Tensor:
     try:
         data = data_bytes(cid, partial(found_in, store), plan_of(type).root.nbytes)
-        return to_tensor(_sealed(_decoded(data, type), {}, store))
+        return to_tensor(_sealed(decode_all(data, type), {}, store))
     except InputError as error:
         if error.rule == "dynd.merkle.store":
             raise
         raise FormatError(error.message, rule=error.rule) from error
-
-
-def _decoded(data: memoryview, type: Type) -> Value:
-    source = Memory(data)
-    value = decode(source, type, DEFAULT)
-    source.finish()
-    return value
 
 
 def _sealed(value: Value, known: Mapping[CID, Link], store: Mapping[CID, Any] | None) -> Value:

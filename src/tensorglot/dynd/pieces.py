@@ -13,6 +13,7 @@ import numpy as np
 from tensorglot.dynd.codec.encode import pieces
 from tensorglot.dynd.export.dense import densified
 from tensorglot.dynd.tensors import from_tensor
+from tensorglot.memory import cut
 from tensorglot.model.dtypes import DType, unpack
 from tensorglot.model.payload import PIECE_NBYTES, Span, as_bytes
 from tensorglot.model.tensor import NESTED, Part, Tensor, check_bool
@@ -46,14 +47,12 @@ def _plain_pieces(part: Part) -> Iterator[memoryview]:
         if shared is not None:
             yield shared
         elif isinstance(chunk, Span):
-            for at in range(0, chunk.nbytes, PIECE_NBYTES):
-                yield chunk.read(at, min(PIECE_NBYTES, chunk.nbytes - at))
+            for offset, nbytes in cut(chunk.nbytes, PIECE_NBYTES):
+                yield chunk.read(offset, nbytes)
 
 
 def _unpacked_pieces(part: Part, row: DType) -> Iterator[memoryview]:
-    count = math.prod(part.shape)
-    for at in range(0, count, PIECE_NBYTES):
-        here = min(PIECE_NBYTES, count - at)
+    for at, here in cut(math.prod(part.shape), PIECE_NBYTES):
         packed = part.payload.read(at * row.bits // 8, row.nbytes(here))
         yield as_bytes(unpack(np.frombuffer(packed, np.uint8), here, row))
 

@@ -42,16 +42,17 @@ from tensorglot.model.types.algebra import (
     symbolic,
 )
 from tensorglot.model.types.base import Type, quote
+from tensorglot.model.types.temporal import Date, Unit
 
 __all__ = ["HUGE", "Kind", "Node", "Plan", "check_readable", "check_shape", "plan_of"]
 
 HUGE = 1 << 62
-"""Where sizes stop growing: nothing that large exists."""
+"""Sizes saturate here, to stay within 64 bits."""
 OBJECTS_PER_BYTE = 64
-"""Values without bytes that a byte may bring with it without being counted."""
+"""Values without bytes that each byte of data allows, before they count against Limits.void_count."""
 
 PATH_DEPTH = 256
-"""How deep nodes have paths, whose lengths add up with the depth."""
+"""Nodes below this depth have no path: the total length of paths grows with the square of the depth."""
 BLOCK_RANK = 60
 """Dims of a BLOCK. NumPy has 64 axes, of which one counts values and some are the atoms'."""
 
@@ -82,7 +83,7 @@ class Node:
     atom: Atom | None = None
     """Of a BLOCK: its elements. Of an OPTION: the child's, if a bit pattern stands for missing."""
     nbytes: int | None = None
-    """Of one value, where all have the same."""
+    """The size of one value, where all have the same."""
     least: int = 0
     """Bytes of the smallest value."""
     objects: int = 0
@@ -92,7 +93,7 @@ class Node:
 
     @property
     def charge(self) -> int:
-        """Of its objects, those that its bytes do not pay for."""
+        """The objects that count against Limits.void_count: those in excess of OBJECTS_PER_BYTE."""
         return max(0, self.objects - OBJECTS_PER_BYTE * self.least)
 
     @property
@@ -100,8 +101,24 @@ class Node:
         return self.children[0]
 
     @property
+    def block(self) -> Atom:
+        """The elements of a BLOCK."""
+        assert self.atom is not None  # noqa: S101
+        return self.atom
+
+    @property
+    def is_text(self) -> bool:
+        """A LIST of bytes: a `string`, `bytes` or `type`."""
+        return self.kind is Kind.LIST and isinstance(self.type, String | Bytes | TypeType)
+
+    @property
+    def temporal(self) -> Date | Unit | None:
+        """The type of the elements, where they are dates or times."""
+        return self.atom.type if self.atom is not None and isinstance(self.atom.type, Date | Unit) else None
+
+    @property
     def size(self) -> int:
-        """How many of the child a REPEAT has."""
+        """How many values of the child one value of a REPEAT has."""
         return math.prod(self.shape)
 
     @property
@@ -128,7 +145,7 @@ class Plan:
     type: Type
     nodes: tuple[Node, ...]
     deep: bool = False
-    """Whether nodes lie so deep that their paths would be longer than their values."""
+    """Whether there are nodes below PATH_DEPTH, which have no path."""
 
     @property
     def root(self) -> Node:
@@ -141,9 +158,9 @@ class Plan:
 
 @lru_cache(maxsize=1024)
 def plan_of(type: Type) -> Plan:
-    """The plan of a type, or a refusal if the type has no data."""
+    """The plan of a type. Symbolic types are refused."""
     if symbolic(type):
-        raise InputError(f"{type} is symbolic: it has no data", rule="dynd.symbolic")
+        raise InputError(f"{type} is symbolic: no value has this type", rule="dynd.symbolic")
     return _numbered(type, fold(type, _node, _inside))
 
 
@@ -200,17 +217,20 @@ def _node(type: Type, inner: list[Node]) -> Node:
         return Node(Kind.CHAR, type, least=1, objects=1)
     if isinstance(type, Array):
         return Node(Kind.BOX, type, least=2, objects=1)
-    raise InputError(f"{type} has no data", rule="dynd.symbolic")
+    raise InputError(f"{type} is symbolic: no value has this type", rule="dynd.symbolic")
 
 
 def check_shape(shape: tuple[int, ...], itemsize: int) -> None:
-    """Refuses a shape that no array can have although it holds nothing: NumPy counts the other dims."""
+    """Refuses an empty shape whose other dims multiply to more than NumPy can count."""
     if 0 in shape and math.prod(size for size in shape if size) * max(1, itemsize) >= 1 << 63:
-        raise UnsupportedError("an array without elements whose other dims are beyond 2^63", rule="dynd.shape")
+        raise UnsupportedError(
+            f"NumPy has no shape {list(shape)}: it is empty, but the other dimensions are beyond 2^63",
+            rule="dynd.shape",
+        )
 
 
 def check_readable(type: Type) -> None:
-    """Refuses to write a block that a reader refuses by default: of more dims without bytes than it takes."""
+    """Refuses to write more elements without bytes than a reader accepts by default."""
     if plan_of(type).root.charge > DEFAULT.void_count:
         raise InputError(
             f"{type} has more elements without bytes than Limits.void_count allows ({DEFAULT.void_count})",
@@ -241,7 +261,7 @@ def _storage(type: Storage, inner: Node) -> Node:
     shape: list[int] = []
     while len(shape) < rank:
         if inner.kind is Kind.BLOCK:
-            raise UnsupportedError(f"an axis of more than {BLOCK_RANK} dimensions", rule="dynd.rank")
+            raise UnsupportedError(f"storage of more than {BLOCK_RANK} dimensions is not supported", rule="dynd.rank")
         shape += inner.shape
         inner = inner.child
     return _repeat(type, tuple(shape), type.axis, inner)

@@ -1,7 +1,6 @@
 """Dates, times and decimals between their integers and Python's objects, NumPy's arrays and ISO text.
 
-A value is the integer that its type says it is. Out of it comes the object that holds
-it exactly, by these rules:
+A value is stored as an integer. It is exported as the object that holds it exactly:
 
     date                      datetime.date
     time['s'|'ms'|'us']       datetime.time
@@ -10,9 +9,9 @@ it exactly, by these rules:
     decimal[P, S]             decimal.Decimal with S digits behind the point
     any of 'ns'               numpy.datetime64 (UTC, if there is a zone) or numpy.timedelta64
 
-What Python's class has no room for (the year 10000) comes as NumPy's scalar, and what
-that has no room for, the smallest integer outside an option, as the integer. In goes
-each of these, and an integer; what would have to be rounded is refused.
+A value out of range for Python's class (the year 10000) becomes NumPy's scalar; the
+smallest integer, which is NaT to NumPy, stays an integer unless it is missing. Each of
+these objects is accepted as input, and an integer; nothing is ever rounded.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _OFFSET = re.compile(r"([+-])(\d\d):?(\d\d)", re.ASCII)
 
 
 def bounds_of(type: Type) -> tuple[int, int]:
-    """The least value of a type, and the first that is too large."""
+    """The smallest value of a type, and the first one that is too large."""
     if isinstance(type, Decimal):
         return 1 - 10**type.precision, 10**type.precision
     if isinstance(type, Time):
@@ -70,18 +69,18 @@ def bounds_of(type: Type) -> tuple[int, int]:
 
 
 def _refuse(type: Type, item: Any, why: str = "") -> InputError:
-    return InputError(f"{item!r:.80} is no value of {type}{why}", rule="dynd.value")
+    return InputError(f"{item!r:.80} is not a valid {type}{why}", rule="dynd.value")
 
 
 def _checked(type: Type, count: int, item: Any) -> int:
     low, end = bounds_of(type)
     if not low <= count < end:
-        raise InputError(f"{item!r:.80} is out of the range of {type}", rule="dynd.range")
+        raise InputError(f"{item!r:.80} is out of range for {type}", rule="dynd.range")
     return count
 
 
 def count_of(type: Temporal, item: Any) -> int:
-    """The integer of any object that stands for a date, a time or a duration."""
+    """The integer of a date, time or duration, given as any of the objects above."""
     if isinstance(item, int | np.integer) and not isinstance(item, bool | np.timedelta64):
         return _checked(type, int(item), item)
     if isinstance(item, np.datetime64 | np.timedelta64):
@@ -96,7 +95,7 @@ def count_of(type: Temporal, item: Any) -> int:
     nanoseconds = microseconds * 1000 + getattr(item, "nanosecond", 0)  # a Timestamp of pandas has them
     fraction, rest = divmod(nanoseconds * type.per_second, 10**9)
     if rest:
-        raise _refuse(type, item, ": it is not a whole number of units")
+        raise _refuse(type, item, ": not a whole number of units")
     return _checked(type, seconds * type.per_second + fraction, item)
 
 
@@ -104,7 +103,7 @@ def _since(type: Temporal, item: Any) -> tuple[int, int]:
     """Seconds and microseconds that an object of Python's is after the zero of a type."""
     if isinstance(type, DateTime) and isinstance(item, dt.datetime):
         if (item.tzinfo is None) != (type.tz is None):
-            raise _refuse(type, item, ": one has a time zone, the other has none")
+            raise _refuse(type, item, ": one has a time zone, the other does not")
         delta = item - (_EPOCH if type.tz is None else _EPOCH_UTC)
         return delta.days * DAY_SECONDS + delta.seconds, delta.microseconds
     if isinstance(type, Date) and isinstance(item, dt.date) and not isinstance(item, dt.datetime):
@@ -139,36 +138,36 @@ def numpy_unit_type(dtype: np.dtype[Any]) -> Type:
         return Date()
     name = "datetime64" if dtype.kind == "M" else "timedelta64"
     raise UnsupportedError(
-        f"no type for NumPy's {dtype}: convert it with .astype('{name}[s]'), or another of the units s, ms, us and ns",
+        f"NumPy's {dtype} is not supported: convert it with .astype('{name}[s]') (units: s, ms, us, ns)",
         rule="dynd.numpy.unit",
     )
 
 
 def counts_of_array(type: Temporal, array: NDArray[Any], *, missing: bool = False) -> NDArray[Any]:
-    """The integers of datetime64 and timedelta64. NaT is refused unless it may be missing; it is the minimum then."""
+    """The integers of datetime64 and timedelta64. NaT becomes the minimum with `missing`, else it is refused."""
     base = np.dtype("<i4" if isinstance(type, Date) else "<i8")
     wanted = np.dtype(numpy_name(type))
     unit, _ = np.datetime_data(array.dtype)
     if array.dtype.kind != wanted.kind or unit == "generic" or (wanted.kind == "m" and unit in ("Y", "M")):
-        raise InputError(f"NumPy's {array.dtype} for {type}", rule="dynd.value")
+        raise InputError(f"cannot convert NumPy's {array.dtype} to {type}", rule="dynd.value")
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     with np.errstate(over="ignore"):
         try:
             converted = native.astype(wanted, copy=False)
             exact = converted.astype(native.dtype, copy=False)
         except OverflowError as error:
-            raise InputError(f"values out of the range of {type}", rule="dynd.range") from error
+            raise InputError(f"values are out of range for {type}", rule="dynd.range") from error
     gone = np.isnat(native)
     lost = ~gone & ((exact != native) | np.isnat(converted))
     if lost.any():
-        raise _refuse(type, native[lost].flat[0], ": it is out of range, or not a whole number of units")
+        raise _refuse(type, native[lost].flat[0], ": out of range, or not a whole number of units")
     if not missing and gone.any():
-        raise InputError(f"NaT is a missing value: it has a place in ?{type}, not in {type}", rule="dynd.value")
+        raise InputError(f"{type} cannot hold NaT: use ?{type}", rule="dynd.value")
     counts = converted.view(np.int64)
     low, end = bounds_of(type)
     outside = ~gone & ((counts < low) | (counts > end - 1))
     if outside.any():
-        raise InputError(f"{native[outside].flat[0]} is out of the range of {type}", rule="dynd.range")
+        raise InputError(f"{native[outside].flat[0]} is out of range for {type}", rule="dynd.range")
     if base.itemsize == 4:
         counts = np.where(gone, low, counts)
     return counts.astype(base, copy=False)
@@ -188,12 +187,12 @@ def python_objects(type: Temporal, counts: list[int]) -> list[Any]:
 
 
 def _reader(type: Temporal) -> Callable[[int], Any]:
-    """What makes an object of an integer; OverflowError or ValueError where it has no room."""
+    """How to make an object of an integer; OverflowError or ValueError where it is out of range."""
     if isinstance(type, Date):
         return lambda days: dt.date.fromordinal(_EPOCH_ORDINAL + days)
     assert isinstance(type, Unit)  # noqa: S101
     if type.unit == "ns":
-        return _nothing
+        return _no_nanoseconds
     scale = 10**6 // type.per_second
     if isinstance(type, TimeDelta):
         return lambda count: dt.timedelta(microseconds=count * scale)
@@ -205,13 +204,13 @@ def _reader(type: Temporal) -> Callable[[int], Any]:
     return lambda count: (_EPOCH_UTC + dt.timedelta(microseconds=count * scale)).astimezone(zone)
 
 
-def _nothing(_: int) -> Any:
+def _no_nanoseconds(_: int) -> Any:
     raise OverflowError
 
 
 @lru_cache(maxsize=64)
 def zone_of(name: str) -> dt.tzinfo:
-    """The time zone of a name; UTC for one that is not known here, as the instant is the same."""
+    """The time zone of a name. An unknown one becomes UTC, in which the instant is the same."""
     if match := _OFFSET.fullmatch(name):
         offset = dt.timedelta(hours=int(match[2]), minutes=int(match[3]))
         if offset < dt.timedelta(days=1):
@@ -231,7 +230,7 @@ def zone_name(zone: dt.tzinfo) -> str:
         return key
     offset = zone.utcoffset(None)
     if offset is None or offset % dt.timedelta(minutes=1):
-        raise InputError(f"{zone!r:.60} has no name; pass type=", rule="dynd.infer")
+        raise InputError(f"time zone {zone!r:.60} has no name; pass type=", rule="dynd.infer")
     minutes = abs(offset) // dt.timedelta(minutes=1)
     return f"{'-' if offset < dt.timedelta(0) else '+'}{minutes // 60:02}:{minutes % 60:02}" if minutes else "UTC"
 
@@ -247,11 +246,11 @@ def unscaled_of(type: Decimal, item: Any) -> int:
         raise _refuse(type, item)
     number, shift = int("".join(map(str, digits))), exponent + type.scale
     if number and len(digits) + shift > DIGITS_MAX + len(digits) - len(str(number)):
-        raise InputError(f"{item!s:.80} is out of the range of {type}", rule="dynd.range")
+        raise InputError(f"{item!s:.80} is out of range for {type}", rule="dynd.range")
     if shift < 0:
         number, rest = divmod(number, 10 ** min(-shift, len(digits) + 1))
         if rest:
-            raise _refuse(type, item, f": it has more than {type.scale} digits behind the point")
+            raise _refuse(type, item, f": more than {type.scale} digits after the decimal point")
     elif number:
         number *= 10**shift
     return _checked(type, -number if sign else number, item)
@@ -277,7 +276,7 @@ _ISO = {
 
 
 def to_iso(item: Any) -> str | None:
-    """An object that `python_objects` makes as ISO 8601 text; None for any other."""
+    """ISO 8601 text of an object that `python_objects` makes; None for any other object."""
     if isinstance(item, dt.timedelta):
         return _duration(item // _MICROSECOND, 10**6)
     if isinstance(item, np.timedelta64):
@@ -318,7 +317,7 @@ def from_iso(type: Temporal, text: str) -> int:
     seconds = (days + day) * DAY_SECONDS + hour * 3600 + minute * 60 + second - _offset(found.get("zone"))
     fraction, rest = divmod(int((found.get("fraction") or "0").ljust(9, "0")) * type.per_second, 10**9)
     if rest:
-        raise _refuse(type, text, ": it is not a whole number of units")
+        raise _refuse(type, text, ": not a whole number of units")
     count = seconds * type.per_second + fraction
     return _checked(type, -count if found.get("sign") else count, text)
 

@@ -15,15 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.dynd.codec.boxes import boxes_payload
-from tensorglot.dynd.codec.decode import decode
+from tensorglot.dynd.codec.decode import decode_all
 from tensorglot.dynd.codec.encode import encoded
-from tensorglot.dynd.codec.inputs import Memory as Input
+from tensorglot.dynd.codec.packing import address
 from tensorglot.dynd.columns import from_parts
 from tensorglot.dynd.export.dense import densified
-from tensorglot.dynd.schema import Kind, Node, plan_of
+from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.value import Column, Lists, Value
 from tensorglot.errors import FormatError
-from tensorglot.limits import DEFAULT
 from tensorglot.model.dtypes import BY_NAME, DType, pack
 from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import NESTED, NUMPY_RANK, TYPE_ATTRIBUTE, Part, Tensor
@@ -88,15 +87,11 @@ def _as_offsets(lists: Lists) -> NDArray[np.int64] | None:
     """The offsets of which starts and stops are two views, or that say the same as they do."""
     starts, stops = lists
     plain = starts.strides == stops.strides == (8,) and len(starts) == len(stops)
-    if plain and len(starts) and _address(stops) - _address(starts) == starts.itemsize:
+    if plain and len(starts) and address(stops) - address(starts) == starts.itemsize:
         return np.lib.stride_tricks.as_strided(starts, (len(starts) + 1,))
     if len(starts) == 0 or np.array_equal(starts[1:], stops[:-1]):
         return np.append(starts, stops[-1:]) if len(starts) else np.zeros(1, np.int64)
     return None
-
-
-def _address(array: NDArray[Any]) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 def from_tensor(tensor: Tensor) -> Value:
@@ -107,31 +102,25 @@ def from_tensor(tensor: Tensor) -> Value:
     if SERIALIZED in tensor.parts:
         return _deserialized(tensor)
     if tensor.layout == "dense":
-        columns: list[Column] = [None] * len(plan.nodes)
-        _dense_columns(tensor, columns)
-        return Value(plan, tuple(columns))
+        return _dense_value(tensor, plan)
     return from_parts(tensor)
 
 
 def _deserialized(tensor: Tensor) -> Value:
     part = tensor.parts[SERIALIZED]
     shared = part.payload.view()
-    source = Input(part.payload.read(0, part.nbytes) if shared is None else shared)
     try:
-        value = decode(source, tensor.type, DEFAULT)
-        source.finish()
+        return decode_all(part.payload.read(0, part.nbytes) if shared is None else shared, tensor.type)
     except FormatError as error:
         error.tensor = tensor.name
         if error.offset is not None and part.offset is not None:
             error.offset += part.offset
         raise
-    return value
 
 
-def _dense_columns(tensor: Tensor, columns: list[Column]) -> None:
-    plan = plan_of(tensor.type)
+def _dense_value(tensor: Tensor, plan: Plan) -> Value:
+    columns: list[Column] = [None] * len(plan.nodes)
     node = next(node for node in plan.nodes if node.kind is Kind.BLOCK)
-    assert node.atom is not None  # noqa: S101
     part = tensor.parts["data"]
     if part.dtype is None or part.dtype.numpy is None:
         array: NDArray[Any] = np.frombuffer(part.payload.read(0, part.nbytes), np.uint8)
@@ -139,4 +128,5 @@ def _dense_columns(tensor: Tensor, columns: list[Column]) -> None:
         array = tensor.numpy()
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     count = math.prod(size for parent in plan.nodes[: node.id] for size in parent.shape)
-    columns[node.id] = array.reshape((count, *node.shape, *node.atom.tail))
+    columns[node.id] = array.reshape((count, *node.shape, *node.block.tail))
+    return Value(plan, tuple(columns))

@@ -7,6 +7,7 @@ they hold, whatever their strides, and little-endian.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from tensorglot.dynd.schema import HUGE, Kind, Node, Plan
 
-__all__ = ["Column", "Lists", "Positions", "Value", "child_need", "lists_of"]
+__all__ = ["Column", "Lists", "Positions", "Value", "child_need", "lists_of", "lists_of_sizes"]
 
 Positions: TypeAlias = NDArray[np.int64]
 
@@ -98,3 +99,10 @@ def child_need(node: Node, column: Column, need: int) -> int:
 
 def lists_of(offsets: Positions) -> Lists:
     return Lists(offsets[:-1], offsets[1:])
+
+
+def lists_of_sizes(sizes: Iterable[int], count: int) -> Lists:
+    """Lists one after the other, from the first element on."""
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(np.fromiter(sizes, np.int64, count), out=offsets[1:])
+    return lists_of(offsets)

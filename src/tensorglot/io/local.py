@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, BinaryIO, Literal, TypeAlias, cast
 
-from tensorglot.arguments import as_path, check_choice
+from tensorglot.arguments import as_path
 from tensorglot.errors import InputError, TensorglotError, TruncatedError
-from tensorglot.memory import READ_NBYTES, allocate
+from tensorglot.memory import READ_NBYTES, allocate, cut
 from tensorglot.threads import for_each
 
 __all__ = [
@@ -55,7 +55,7 @@ Stamp: TypeAlias = tuple[int, int, int, int]
 
 def absolute(path: str | os.PathLike[str]) -> str:
     """The path as it will still be right in another working directory. No part of it is resolved."""
-    text = as_path(path)
+    text = os.fspath(path)
     return text if text.startswith(os.sep) else os.path.join(os.getcwd(), text)  # noqa: PTH109, PTH118
 
 
@@ -164,12 +164,16 @@ class FileSource:
     """
 
     _descriptor: Descriptor | None = None
+    _path: str | None
 
     def __init__(self, file: str | os.PathLike[str] | int) -> None:
         """Opens a path, or takes over a descriptor."""
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-        self.path = None if isinstance(file, int) else absolute(file)
-        held = Descriptor(file if isinstance(file, int) else os.open(as_path(file), flags))
+        if isinstance(file, int):
+            self.path, held = None, Descriptor(file)
+        else:
+            path = as_path(file)
+            self.path, held = absolute(path), Descriptor(os.open(path, flags))
         status = os.fstat(held.fd)
         self.size = status.st_size
         self.stamp = stamp_of(status)
@@ -198,8 +202,7 @@ class FileSource:
             self.read_into(offset, out)
         else:
             for_each(
-                lambda start: self.read_into(offset + start, out[start : start + READ_NBYTES]),
-                range(0, nbytes, READ_NBYTES),
+                lambda piece: self.read_into(offset + piece[0], out[piece[0] : sum(piece)]), cut(nbytes, READ_NBYTES)
             )
         return out
 
@@ -247,9 +250,8 @@ class MmapSource(BufferSource):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = absolute(path)
         with closing(FileSource(path)) as file:
-            self.stamp = file.stamp
+            self.path, self.stamp = absolute(path), file.stamp
             held = file.descriptor()
             try:
                 data = mmap.mmap(held.fd, file.size, access=mmap.ACCESS_READ) if file.size else b""
@@ -362,7 +364,6 @@ def file_stamp(source: object, path: str | os.PathLike[str] | None = None) -> St
 
 def source_for(source: Readable, backend: Backend = "auto") -> BufferSource | FileSource | StreamSource:
     """The source for whatever the caller named."""
-    check_choice(backend, ("auto", "pread", "mmap"), "backend", "source.backend")
     if isinstance(source, (str, os.PathLike)):
         return MmapSource(source) if backend == "mmap" else FileSource(source)
     if hasattr(source, "read") and not isinstance(source, mmap.mmap):

@@ -34,7 +34,7 @@ from typing import BinaryIO, Protocol, TypeAlias, cast
 from tensorglot.arguments import as_path
 from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource, Stamp, changed, stamp_of
-from tensorglot.memory import Scratch
+from tensorglot.memory import Scratch, cut
 
 __all__ = ["AtomicFile", "Stored", "Writable", "editing", "replace_tail", "temporary_name", "write_stream"]
 
@@ -178,12 +178,8 @@ class AtomicFile:
         begin = span.begin
         if isinstance(span.source, FileSource):
             begin = self._copy_range(span.source, begin, span.end)
-        scratch = Scratch(min(_COPY_NBYTES, span.end - begin))
-        while begin < span.end:
-            piece = scratch.room(min(_COPY_NBYTES, span.end - begin), begin)
-            span.read_into(begin - span.begin, piece)
+        for piece in _read_pieces(span, begin):
             self._write_buffer(piece)
-            begin += len(piece)
 
     def _copy_range(self, source: FileSource, begin: int, end: int) -> int:
         """Has the operating system copy as much as it can (copy_file_range); returns how far it came."""
@@ -391,13 +387,19 @@ def write_stream(stream: BinaryIO, pieces: Iterable[Piece]) -> int:
         if isinstance(batch, memoryview):
             total += _write_all(stream, batch)
             continue
-        nbytes = batch.end - batch.begin
-        scratch = Scratch(min(_COPY_NBYTES, nbytes))
-        for start in range(0, nbytes, _COPY_NBYTES):
-            piece = scratch.room(min(_COPY_NBYTES, nbytes - start), batch.begin + start)
-            batch.read_into(start, piece)
+        for piece in _read_pieces(batch, batch.begin):
             total += _write_all(stream, piece)
     return total
+
+
+def _read_pieces(span: Stored, begin: int) -> Iterator[memoryview]:
+    """A span from `begin` on. A piece is valid until the next one is asked for."""
+    left = span.end - begin
+    scratch = Scratch(min(_COPY_NBYTES, left))
+    for offset, nbytes in cut(left, _COPY_NBYTES):
+        piece = scratch.room(nbytes, begin + offset)
+        span.read_into(begin + offset - span.begin, piece)
+        yield piece
 
 
 def _write_all(stream: BinaryIO, data: memoryview) -> int:

@@ -215,10 +215,6 @@ class Index:
             **whole,
         )
 
-    def must_decode_to_check(self, row: int) -> bool:
-        """Whether the stored bytes of a row are not those that its checksum covers."""
-        return row in self.codecs and self.checksum_is_decoded(row)
-
     def checksum_is_decoded(self, row: int) -> bool:
         """Whether the checksum of a row covers its decoded bytes."""
         return self.checksums_decoded is not None and bool(self.checksums_decoded[row])

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import LimitError
+from tensorglot.memory import cut
 from tensorglot.model.dtypes import TABLE
 
 __all__ = [
@@ -336,8 +337,8 @@ def buffers(chunks: Iterable[Chunk]) -> Iterator[Buffer]:
     """The same bytes with every span read, piece by piece."""
     for chunk in chunks:
         if isinstance(chunk, Span):
-            for start in range(0, chunk.nbytes, PIECE_NBYTES):
-                yield chunk.read(start, min(PIECE_NBYTES, chunk.nbytes - start))
+            for offset, nbytes in cut(chunk.nbytes, PIECE_NBYTES):
+                yield chunk.read(offset, nbytes)
         else:
             yield chunk
 

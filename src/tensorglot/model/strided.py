@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.memory import cut
 from tensorglot.model.payload import Buffer, Codec, Encoded, Payload, Span, inner_payload
 from tensorglot.model.slicing import Selection, read_block
 
@@ -86,8 +87,8 @@ class Strided:
             out[:] = values.view(np.uint8).data[rest : rest + len(out)]
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
-        for offset in range(0, payload.nbytes, CHUNK_NBYTES):
-            yield payload.read(offset, min(CHUNK_NBYTES, payload.nbytes - offset))
+        for offset, nbytes in cut(payload.nbytes, CHUNK_NBYTES):
+            yield payload.read(offset, nbytes)
 
     def array(self, payload: Encoded, dtype: np.dtype[Any]) -> NDArray[Any]:
         """The whole array: as it lies where that wastes and repeats nothing, else in C order."""

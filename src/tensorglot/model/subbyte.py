@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorglot.errors import FormatError
+from tensorglot.memory import cut
 from tensorglot.model.dtypes import DType, pack, unpack
 from tensorglot.model.payload import PIECE_NBYTES, Buffer, Codec, Encoded, Payload, Span, inner_payload
 
@@ -52,17 +53,16 @@ class UnpackedSubByte:
         out[:] = pack(values, self.dtype).data[start : start + len(out)]
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
-        step = _step(self.dtype)
-        for offset in range(0, payload.nbytes, step):
-            yield payload.read(offset, min(step, payload.nbytes - offset))
+        for offset, nbytes in cut(payload.nbytes, _step(self.dtype)):
+            yield payload.read(offset, nbytes)
 
 
 def widened(payload: Payload, dtype: DType, count: int) -> Iterator[Buffer]:
     """The other way: packed elements as a byte each, in pieces."""
     step = _step(dtype)
     elements, nbytes = _group(dtype)
-    for offset in range(0, payload.nbytes, step):
-        packed = np.frombuffer(payload.read(offset, min(step, payload.nbytes - offset)), np.uint8)
+    for offset, size in cut(payload.nbytes, step):
+        packed = np.frombuffer(payload.read(offset, size), np.uint8)
         first = offset // nbytes * elements
         yield unpack(packed, min(count - first, step // nbytes * elements), dtype).view(np.uint8).data
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, InputError, TruncatedError, UnsupportedError, escape
+from tensorglot.memory import cut
 from tensorglot.model.dtypes import DType, pack, unpack
 from tensorglot.model.payload import PIECE_NBYTES, Chunk, Encoded, Memory, Payload, as_bytes
 from tensorglot.model.slicing import Index as BasicIndex
@@ -114,9 +115,8 @@ class Part:
         """The bytes of a big-endian part as little-endian ones."""
         dtype = self._stored(self.numpy_dtype())
         self.payload.verify()
-        for start in range(0, self.nbytes, PIECE_NBYTES):
-            piece = self.payload.read(start, min(PIECE_NBYTES, self.nbytes - start))
-            yield as_bytes(np.frombuffer(piece, dtype).byteswap())
+        for offset, nbytes in cut(self.nbytes, PIECE_NBYTES):
+            yield as_bytes(np.frombuffer(self.payload.read(offset, nbytes), dtype).byteswap())
 
     @property
     def offset(self) -> int | None:

@@ -65,7 +65,7 @@ def collect(
 ) -> Archive:
     """Named values as an archive in memory; an archive as it is. The metadata and attributes given replace its own."""
     if isinstance(tensors, Archive):
-        return _revise(tensors, metadata, attributes)
+        return tensors.with_index(_revise(tensors.index, metadata, attributes))
     if not isinstance(tensors, Mapping):
         raise InputError(
             f"tensors are given as a mapping from names to values, not as {type(tensors).__name__}", rule="save.tensors"
@@ -76,13 +76,12 @@ def collect(
         for name, value in tensors.items():
             builder.add_tensor(named_tensor(name, value))
         index = builder.index(MEMORY)
-    return _revise(Archive(index, None), metadata, attributes)
+    return Archive(_revise(index, metadata, attributes), None)
 
 
 def _revise(
-    archive: Archive, metadata: Mapping[str, Any] | None, attributes: Mapping[str, Mapping[str, Any]] | None
-) -> Archive:
-    index = archive.index
+    index: Index, metadata: Mapping[str, Any] | None, attributes: Mapping[str, Mapping[str, Any]] | None
+) -> Index:
     if metadata is not None:
         index = replace(index, metadata=metadata)
     if attributes is not None:
@@ -93,7 +92,7 @@ def _revise(
             raise InputError("attributes for a tensor that is not given", rule="save.attributes", tensor=name)
         given = {index.positions[name]: fields for name, fields in attributes.items()}
         index = replace(index, attributes={**index.attributes, **given})
-    return archive if index is archive.index else archive.with_index(index)
+    return index
 
 
 def named_tensor(name: str, value: Any) -> Tensor:

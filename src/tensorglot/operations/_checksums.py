@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.arguments import check_choice
 from tensorglot.errors import FormatError, IntegrityError, UnsupportedError, escape
 from tensorglot.memory import SCRATCH_NBYTES, allocate, scratch
 from tensorglot.model.archive import Archive
@@ -29,16 +28,10 @@ from tensorglot.operations._reads import InOrder, Piece, fill
 from tensorglot.threads import for_each
 from tensorglot.wire import checksums
 
-__all__ = ["Checked", "Once", "RowChecks", "check_archive", "row_checks", "verifier_for"]
+__all__ = ["Checked", "Once", "RowChecks", "check_archive", "row_checks"]
 
 Key = tuple[int, int, int, str | None, str | None]
 """Source, begin, end, checksum and encoding: what is compared, whatever its name."""
-
-
-def verifier_for(mode: str) -> Once | None:
-    """What makes the checks of an archive's payloads; None where nothing is to be compared."""
-    check_choice(mode, ("auto", "never", "require"), "verify", "verify.mode")
-    return None if mode == "never" else Once(required=mode == "require")
 
 
 class Once:

@@ -18,12 +18,12 @@ from tensorglot.containers.table import UNNAMED, Format
 from tensorglot.errors import TensorglotError, escape
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
-from tensorglot.model.index import UNKNOWN, Layout
+from tensorglot.model.index import UNKNOWN, Index, Layout
 from tensorglot.model.tensor import human_nbytes
 from tensorglot.model.types.algebra import leading
 from tensorglot.operations._dequantize import can_dequantize
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
-from tensorglot.operations._patterns import DTypes, Rename, Select, rename_all, select_names, settle_dtypes
+from tensorglot.operations._patterns import DTypes, NewDType, Rename, Select, rename_all, select_names, settle_dtypes
 
 __all__ = ["Action", "ConvertOptions", "Loss", "LossKind", "Plan", "Step", "make_plan"]
 
@@ -152,16 +152,19 @@ class ConvertOptions:
 def make_plan(archive: Archive, spec: Format, version: str, options: ConvertOptions) -> Plan:
     """The plan for an archive and the spec of the target's format."""
     losses: list[Loss] = []
-    every = list(archive.index.names)
+    index = archive.index
+    every = list(index.names)
     names = select_names(every, options.select)
+    new_names = rename_all(names, options.rename, every)
+    new_dtype = settle_dtypes(options.dtype, every)
     save = options.save
-    if save.checksum == AUTO:
-        save = replace(save, checksum=_kept_checksum(archive, names, spec, version, options.sums, losses))
-    metadata = archive.metadata if options.metadata is None else options.metadata
+    if isinstance(save.checksum, str) and save.checksum == AUTO:
+        save = replace(save, checksum=_kept_checksum(index, names, spec, version, options.sums, losses))
+    metadata = index.metadata if options.metadata is None else options.metadata
     metadata = _expressible_metadata(metadata, spec, losses)
-    planner = _Planner(archive, spec, version, options.dtype, every)
+    planner = _Planner(index, spec, version, new_dtype)
     steps: list[Step] = []
-    for old, new in rename_all(names, options.rename, every).items():
+    for old, new in new_names.items():
         found = list(planner.find_losses(old))
         if not spec.names:
             found += _name_losses(spec, old, new, bool(steps))
@@ -169,14 +172,14 @@ def make_plan(archive: Archive, spec: Format, version: str, options: ConvertOpti
         losses += found
         if not any(loss.fatal for loss in found):
             steps.append(planner.make_step(old, new))
-    steps = list(_with_ties(archive, steps))
+    steps = _with_ties(archive, steps)
     if not spec.ties:
         losses += [
             Loss("ties", f"{spec.name} has no ties: stored again, apart from '{escape(step.tied)}'", step.source)
             for step in steps
             if step.tied is not None
         ]
-    return Plan(archive.format, f"{spec.name}@{version}", save, metadata, tuple(steps), tuple(losses))
+    return Plan(index.format, f"{spec.name}@{version}", save, metadata, tuple(steps), tuple(losses))
 
 
 def _name_losses(spec: Format, old: str, new: str, taken: bool) -> Iterator[Loss]:
@@ -188,13 +191,13 @@ def _name_losses(spec: Format, old: str, new: str, taken: bool) -> Iterator[Loss
 
 
 def _kept_checksum(
-    archive: Archive, names: list[str], spec: Format, version: str, sums: bool, losses: list[Loss]
+    index: Index, names: list[str], spec: Format, version: str, sums: bool, losses: list[Loss]
 ) -> str | None:
     """Checksums go on: the same algorithm where the target has it, else the target's fast one, else a sidecar."""
-    index, offered = archive.index, spec.checksums_in(version)
     fast = spec.fast_checksums.get(version)
     if index.checksums is None:
         return fast
+    offered = spec.checksums_in(version)
     rows = (part for name in names for part in index.rows(index.positions[name]))
     first = next((text for part in rows if (text := index.checksums[part]) is not None), None)
     if first is None:
@@ -240,20 +243,19 @@ _REAL = BY_NAME["float128"]
 class _Planner:
     """The columns of an index as lists, which is what makes a plan for 100,000 tensors in a moment."""
 
-    def __init__(self, archive: Archive, spec: Format, version: str, dtype: DTypes | None, every: list[str]) -> None:
-        self._index = archive.index
-        self._format = archive.format.partition("@")[0]
+    def __init__(self, index: Index, spec: Format, version: str, new_dtype: NewDType | None) -> None:
+        self._index = index
+        self._format = index.format.partition("@")[0]
         self._spec = spec
         self._version = version
         self._held = spec.dtypes_in(version)
-        self._retyped = dtype is not None
-        self._new_dtype = settle_dtypes(dtype, every)
-        self._positions = self._index.positions
-        self._first_rows: list[int] = self._index.row_offsets.tolist()
-        self._dtypes = [None if code == UNKNOWN else TABLE[code] for code in self._index.dtypes.tolist()]
-        self._nbytes: list[int] = self._index.nbytes.tolist()
-        self._stored: list[int] = (self._index.ends - self._index.begins).tolist()
-        self._shapes = self._index.shapes
+        self._new_dtype = new_dtype
+        self._positions = index.positions
+        self._first_rows: list[int] = index.row_offsets.tolist()
+        self._nbytes: list[int] = index.nbytes.tolist()
+        self._shapes = index.shapes
+        self._stored: list[int] = (index.ends - index.begins).tolist()
+        self._dtypes = [None if code == UNKNOWN else TABLE[code] for code in index.dtypes.tolist()]
 
     def _rows(self, position: int) -> range:
         return range(self._first_rows[position], self._first_rows[position + 1])
@@ -277,7 +279,7 @@ class _Planner:
             yield Loss("attributes", f"{spec.name} has no attributes: {fields}", name)
         for row in self._rows(position):
             old = self._dtypes[row]
-            new = (self._new_dtype(name, old) if self._retyped else None) or old
+            new = (self._new_dtype and self._new_dtype(name, old)) or old
             if new is None:
                 unknown = index.unknown_dtypes[row]
                 if self._format != spec.name or not spec.keeps(self._version, unknown):
@@ -287,7 +289,7 @@ class _Planner:
 
     def _real_dtype(self, name: str, layout: Layout) -> DType | None:
         """The type that the real values of a quantized tensor are wanted in, if they are."""
-        return self._new_dtype(name, _REAL) if can_dequantize(layout.name) else None
+        return self._new_dtype(name, _REAL) if self._new_dtype and can_dequantize(layout.name) else None
 
     def make_step(self, old: str, new: str) -> Step:
         """What is to be done with a tensor."""
@@ -307,7 +309,7 @@ class _Planner:
             return Step(old, new, action, type_, type_, (), stored, sum(self._nbytes[row] for row in rows))
         row = rows[0]
         was, shape = self._dtypes[row], self._shapes[row]
-        becomes = self._new_dtype(old, was) if self._retyped else None
+        becomes = self._new_dtype and self._new_dtype(old, was)
         before = index.unknown_dtypes[row] if was is None else was.name
         if becomes is not None:
             nbytes = becomes.nbytes(math.prod(shape))
@@ -316,15 +318,16 @@ class _Planner:
         return Step(old, new, action, before, before, shape, stored, self._nbytes[row])
 
 
-def _with_ties(archive: Archive, steps: list[Step]) -> Iterator[Step]:
+def _with_ties(archive: Archive, steps: list[Step]) -> list[Step]:
     """Steps whose bytes, and new type, are those of an earlier one know it."""
     ties = archive.find_ties()
     if not ties:
-        yield from steps
-        return
+        return steps
     positions = archive.index.positions
     seen: dict[tuple[int, str], str] = {}
+    tied: list[Step] = []
     for step in steps:
         position = positions[step.source]
         first = seen.setdefault((ties.get(position, position), step.new), step.target)
-        yield step if first == step.target else replace(step, tied=first)
+        tied.append(step if first == step.target else replace(step, tied=first))
+    return tied

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 
-from tensorglot.memory import Scratch, scratch
+from tensorglot.memory import Scratch, cut, scratch
 from tensorglot.model.payload import Source
 from tensorglot.threads import default_threads, for_each
 from tensorglot.wire.checksums import Hasher, hasher
@@ -89,11 +88,11 @@ def _digests_of(stretches: Sequence[Stretch], group: list[int], seen: Callable[[
         stretch = stretches[group[0]]
         running = hasher(stretch.algorithm)
         with scratch() as memory:
-            for begin, end in _pieces(stretch):
-                piece = memory.room(end - begin, begin)
-                stretch.source.read_into(begin, piece)
+            for offset, nbytes in cut(stretch.nbytes, READ_NBYTES):
+                piece = memory.room(nbytes, stretch.begin + offset)
+                stretch.source.read_into(stretch.begin + offset, piece)
                 running.update(piece)
-                seen(end - begin)
+                seen(nbytes)
         yield running.digest()
 
 
@@ -101,23 +100,19 @@ def _read_ahead(stretch: Stretch, seen: Callable[[int], None]) -> bytes:
     """One thread reads while this one computes."""
     running: Hasher = hasher(stretch.algorithm)
     scratches = [Scratch(READ_NBYTES) for _ in range(3)]
-    pieces = list(_pieces(stretch))
+    pieces = list(cut(stretch.nbytes, READ_NBYTES))
 
     def read(i: int) -> memoryview:
-        begin, end = pieces[i]
-        room = scratches[i % 3].room(end - begin, begin)
-        stretch.source.read_into(begin, room)
+        offset, nbytes = pieces[i]
+        room = scratches[i % 3].room(nbytes, stretch.begin + offset)
+        stretch.source.read_into(stretch.begin + offset, room)
         return room
 
     with ThreadPoolExecutor(1, thread_name_prefix="tensorglot-ahead") as reader:
         ahead = [reader.submit(read, i) for i in range(min(2, len(pieces)))]
         for i in range(len(pieces)):
             running.update(ahead.pop(0).result())
-            seen(pieces[i][1] - pieces[i][0])
+            seen(pieces[i][1])
             if i + 2 < len(pieces):
                 ahead.append(reader.submit(read, i + 2))
     return running.digest()
-
-
-def _pieces(stretch: Stretch) -> Iterator[tuple[int, int]]:
-    return pairwise([*range(stretch.begin, stretch.end, READ_NBYTES), stretch.end])

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.memory import cut
 from tensorglot.model.dtypes import unpack
 from tensorglot.model.payload import Chunk, Span, as_bytes
 from tensorglot.model.tensor import Part, check_bool
@@ -57,7 +58,7 @@ def blocks(chunks: Iterable[Chunk], nbytes: int) -> Iterator[memoryview]:
             yield room
             filled = 0
         whole = len(view) - len(view) % nbytes
-        for start in range(0, whole, nbytes):
+        for start, _ in cut(whole, nbytes):
             yield view[start : start + nbytes]
         filled = len(view) - whole
         room[:filled] = view[whole:]
@@ -75,7 +76,6 @@ def _views(chunks: Iterable[Chunk], nbytes: int) -> Iterator[memoryview]:
         assert isinstance(chunk, Span)  # noqa: S101
         if scratch is None:
             scratch = np.empty(nbytes, np.uint8).data
-        for start in range(0, chunk.nbytes, nbytes):
-            piece = scratch[: chunk.nbytes - start]
-            chunk.read_into(start, piece)
-            yield piece
+        for offset, size in cut(chunk.nbytes, nbytes):
+            chunk.read_into(offset, scratch[:size])
+            yield scratch[:size]

@@ -35,8 +35,8 @@ class SaveOptions:
 
     def settle(self, spec: Format, version: str, names: Sequence[str]) -> WriteOptions:
         """The choice of each tensor, in terms of the format; what it does not offer is refused."""
-        compression = _settled(self.compression, None, names, "compression")
-        checksum = _settled(self.checksum, AUTO, names, "checksum")
+        compression = _settle(self.compression, None, names, "compression")
+        checksum = _settle(self.checksum, AUTO, names, "checksum")
         fast = spec.fast_checksums.get(version)
         checksum = PerTensor(
             fast if checksum.default == AUTO else checksum.default,
@@ -56,7 +56,7 @@ class SaveOptions:
         return WriteOptions(version, compression, self.level, checksum)
 
 
-def _settled(choice: Choice, otherwise: str | None, names: Sequence[str], what: str) -> PerTensor:
+def _settle(choice: Choice, otherwise: str | None, names: Sequence[str], what: str) -> PerTensor:
     """One choice for all, or by name; `otherwise` is for tensors that no pattern fits."""
     chosen = [*choice.values()] if isinstance(choice, Mapping) else [choice]
     for one in chosen:

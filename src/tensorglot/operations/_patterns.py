@@ -20,13 +20,15 @@ from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.names import check_name
 from tensorglot.operations._cast import kind_of
 
-__all__ = ["DTypes", "Rename", "Select", "by_pattern", "rename_all", "select_names", "settle_dtypes"]
+__all__ = ["DTypes", "NewDType", "Rename", "Select", "by_pattern", "rename_all", "select_names", "settle_dtypes"]
 
 T = TypeVar("T")
 
 Select: TypeAlias = "str | Iterable[str] | Callable[[str], bool]"
 Rename: TypeAlias = "Mapping[str, str] | Callable[[str], str]"
 DTypes: TypeAlias = "DTypeLike | DType | Mapping[str, DTypeLike | DType]"
+NewDType: TypeAlias = Callable[[str, DType | None], DType | None]
+"""Answers which type a tensor of a name and a type is to have; None for its own."""
 
 
 def select_names(names: Sequence[str], select: Select | None) -> list[str]:
@@ -109,14 +111,14 @@ def by_pattern(choices: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
     return found
 
 
-def settle_dtypes(dtype: DTypes | None, names: Sequence[str]) -> Callable[[str, DType | None], DType | None]:
-    """Answers which type a tensor of a name and a type is to have; None for its own.
+def settle_dtypes(dtype: DTypes | None, names: Sequence[str]) -> NewDType | None:
+    """The types that a caller asks for; None where every tensor keeps its own.
 
     A type alone is for the tensors of its kind: a float for real numbers, an integer
     for integers. A mapping from names or patterns to types is for whatever it names.
     """
     if dtype is None:
-        return lambda name, old: None
+        return None
     if isinstance(dtype, Mapping):
         patterns = cast("Mapping[str, DTypeLike | DType]", dtype)
         chosen = {name: dtype_of(new, name) for name, new in by_pattern(patterns, names).items()}

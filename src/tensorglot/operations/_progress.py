@@ -9,9 +9,14 @@ from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
 
 from tensorglot.errors import InputError
+from tensorglot.memory import cut
+from tensorglot.model.payload import Chunk, Span, as_bytes
 from tensorglot.model.tensor import human_nbytes
 
-__all__ = ["Progress", "bar", "shown"]
+__all__ = ["Progress", "bar", "follow", "shown"]
+
+_FOLLOWED_NBYTES = 32 << 20
+"""Larger chunks are cut, so that progress is seen."""
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the bytes done so far and the bytes in all."""
@@ -29,6 +34,29 @@ def shown(progress: Progress | bool | None, what: str) -> Iterator[Progress | No
         yield progress
     else:
         raise InputError(f"progress is a function or True, not {type(progress).__name__}", rule="progress.kind")
+
+
+@contextmanager
+def follow(
+    chunks: Iterator[Chunk], total: int, progress: Progress | bool | None, what: str
+) -> Iterator[Iterator[Chunk]]:
+    """The same chunks of a file; whoever takes them moves the progress."""
+    with shown(progress, what) as told:
+        yield chunks if told is None else _told(chunks, total, told)
+
+
+def _told(chunks: Iterator[Chunk], total: int, progress: Progress) -> Iterator[Chunk]:
+    done = 0
+    for chunk in chunks:
+        whole = chunk if isinstance(chunk, Span) else as_bytes(chunk)
+        for offset, nbytes in cut(whole.nbytes, _FOLLOWED_NBYTES):
+            if isinstance(whole, Span):
+                begin = whole.begin + offset
+                yield Span(whole.source, begin, begin + nbytes)
+            else:
+                yield whole[offset : offset + nbytes]
+            done += nbytes
+            progress(min(done, total), total)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import TruncatedError
 from tensorglot.kernels.gather import gather
-from tensorglot.memory import READ_NBYTES
+from tensorglot.memory import READ_NBYTES, cut
 from tensorglot.model.payload import Source
 from tensorglot.threads import for_each
 
@@ -73,8 +73,8 @@ class Piece:
     def cut(self, nbytes: int) -> list[Piece]:
         """The same in pieces of at most `nbytes`."""
         return [
-            Piece(self.begin + at, self.memory[at : at + nbytes], self.follower, self.start + at)
-            for at in range(0, self.nbytes, nbytes)
+            Piece(self.begin + offset, self.memory[offset : offset + size], self.follower, self.start + offset)
+            for offset, size in cut(self.nbytes, nbytes)
         ]
 
     def fill(self, source: Source) -> None:

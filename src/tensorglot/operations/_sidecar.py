@@ -26,7 +26,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tensorglot.arguments import as_path
 from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError, TruncatedError
 from tensorglot.io.local import FileSource, changed, file_stamp, naming, stamp_of
 from tensorglot.io.sink import AtomicFile
@@ -70,7 +69,7 @@ class Sums:
 
 def sidecar_path(path: str | os.PathLike[str]) -> Path:
     """Where the sidecar of a file is."""
-    return Path(f"{as_path(path)}{SUFFIX}")
+    return Path(f"{os.fspath(path)}{SUFFIX}")
 
 
 def check_place(path: str | os.PathLike[str]) -> None:

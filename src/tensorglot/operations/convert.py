@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from tensorglot.arguments import check_choice
+from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import Format, for_target
 from tensorglot.errors import InputError, LossWarning, UnsupportedError, counted
 from tensorglot.io.sink import Writable
@@ -108,7 +108,7 @@ def convert(
     is given.
     """
     check_choice(on_loss, ("error", "warn", "drop"), "on_loss", "convert.on_loss")
-    path = target if isinstance(target, (str, os.PathLike)) else None
+    path = as_path(target) if isinstance(target, (str, os.PathLike)) else None
     if sums and path is None:
         raise InputError("checksums go beside a file that has a name", rule="sums.source")
     if sums and path is not None:

@@ -26,11 +26,11 @@ from tensorglot.io.sink import AtomicFile, editing, replace_tail
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
-from tensorglot.operations._progress import Progress
+from tensorglot.operations._progress import Progress, follow
 from tensorglot.operations._shards import stands_for_others
 from tensorglot.operations._sidecar import check_place, move_sidecar, read_sidecar
 from tensorglot.operations.open import open
-from tensorglot.operations.save import check_metadata, report_progress
+from tensorglot.operations.save import check_metadata
 
 __all__ = ["Edit", "edit"]
 
@@ -91,8 +91,11 @@ def edit(
             written = _write_tail(path, archive, chunks, stamp, durable)
         else:
             total = int((archive.index.ends - archive.index.begins).sum())
-            with AtomicFile(path, durable=durable, expect=stamp) as file:
-                file.write(report_progress(chunks, total, progress))
+            with (
+                follow(chunks, total, progress, "copying") as followed,
+                AtomicFile(path, durable=durable, expect=stamp) as file,
+            ):
+                file.write(followed)
             written = file.stamp
         if sums is not None:
             with open(path, format=archive.format, verify="never", limits=limits) as edited:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from tensorglot.arguments import as_path
+from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import ReadOptions, detect, named
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.io.local import Backend, FileSource, Readable, absolute, naming, source_for
-from tensorglot.limits import DEFAULT, Limits
+from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
-from tensorglot.operations._checksums import verifier_for
+from tensorglot.operations._checksums import Once
 from tensorglot.operations._shards import INDEX_SUFFIX, find_file, open_shards, stands_for_others
 from tensorglot.operations._sidecar import read_sidecar, with_sidecar
 
@@ -45,14 +45,14 @@ def open(
     path of the file that could not be opened.
     """
     path = as_path(source) if isinstance(source, (str, os.PathLike)) else None
+    check_choice(backend, ("auto", "pread", "mmap"), "backend", "source.backend")
+    check_choice(verify, ("auto", "never", "require"), "verify", "verify.mode")
     if path is not None and "://" in path:
         raise UnsupportedError("URLs cannot be opened: fetch the file first", rule="source.url")
     if storage_options is not None:
         raise InputError("storage_options go with a URL", rule="source.url")
-    if limits is not None and not isinstance(limits, Limits):
-        raise InputError(f"limits is a tensorglot.Limits, not {type(limits).__name__}", rule="limits.type")
-    limits = limits or DEFAULT
-    verifier = verifier_for(verify)
+    limits = as_limits(limits)
+    verifier = None if verify == "never" else Once(required=verify == "require")
     again = partial(
         open,
         source if path is None else absolute(path),
@@ -62,10 +62,10 @@ def open(
         verify=verify,
         limits=limits,
     )
-    one = partial(_open_file, format=format, backend=backend, strict=strict, verify=verify, limits=limits)
+    one = partial(_open_file, format=format, backend=backend, strict=strict, verifier=verifier, limits=limits)
     if path is None or not stands_for_others(path):
         reopen = again if path is not None or isinstance(source, (bytes, bytearray)) else None
-        return one(source, reopen=reopen)
+        return one(source if path is None else path, reopen=reopen)
     found = find_file(path)
     if not found.name.endswith(INDEX_SUFFIX):
         return one(found, reopen=again)
@@ -79,12 +79,12 @@ def _open_file(
     format: str | None,
     backend: Backend,
     strict: bool,
-    verify: Verify,
+    verifier: Once | None,
     limits: Limits,
     reopen: Callable[[], Archive] | None = None,
 ) -> Archive:
     """One file, whatever it is: it stands for no others."""
-    path = as_path(source) if isinstance(source, (str, os.PathLike)) else None
+    path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
     with naming(path):
         opened = source_for(source, backend)
         try:
@@ -93,11 +93,11 @@ def _open_file(
             index = spec.container.read(
                 opened, ReadOptions(version, strict, limits, beside, partial(source_for, backend=backend))
             )
-            if path is not None and verify != "never" and index.checksums is None:
+            if path is not None and verifier is not None and index.checksums is None:
                 sums = read_sidecar(path, limits)
                 index = index if sums is None else with_sidecar(index, opened.size, sums)
         except BaseException:
             if isinstance(opened, FileSource):
                 opened.close()
             raise
-    return Archive(index, opened, limits=limits, verifier=verifier_for(verify), reopen=reopen)
+    return Archive(index, opened, limits=limits, verifier=verifier, reopen=reopen)

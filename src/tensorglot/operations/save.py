@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_target
@@ -19,16 +19,14 @@ from tensorglot.io.sink import AtomicFile, Writable, write_stream
 from tensorglot.limits import DEFAULT
 from tensorglot.model.archive import Archive
 from tensorglot.model.names import check_name
-from tensorglot.model.payload import Chunk, Span, as_bytes
+from tensorglot.model.payload import Span, as_bytes
 from tensorglot.model.tensor import NESTED
 from tensorglot.model.types.text import text_of
 from tensorglot.operations._as_archive import collect
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
-from tensorglot.operations._progress import Progress, shown
+from tensorglot.operations._progress import Progress, follow
 
-__all__ = ["check_expressible", "check_metadata", "dumps", "report_progress", "save", "save_archive", "write_archive"]
-
-_PROGRESS_NBYTES = 32 << 20
+__all__ = ["check_expressible", "check_metadata", "dumps", "save", "save_archive", "write_archive"]
 
 
 def save(
@@ -83,8 +81,7 @@ def dumps(
     settled = options.settle(spec, version, archive.index.names)
     check_expressible(archive, spec)
     _warn_of_copies(archive, spec)
-    with shown(progress, "encoding") as told:
-        chunks = report_progress(spec.write(archive, settled), int(archive.index.nbytes.sum()), told)
+    with follow(spec.write(archive, settled), int(archive.index.nbytes.sum()), progress, "encoding") as chunks:
         return b"".join(chunk.read(0, chunk.nbytes) if isinstance(chunk, Span) else as_bytes(chunk) for chunk in chunks)
 
 
@@ -107,8 +104,7 @@ def write_archive(
     total = int(archive.index.nbytes.sum())
     if options.storage_options is not None:
         raise InputError("storage_options go with a URL", rule="sink.url")
-    with shown(options.progress, "saving") as told:
-        chunks = report_progress(spec.write(archive, settled), total, told)
+    with follow(spec.write(archive, settled), total, options.progress, "saving") as chunks:
         if not isinstance(target, (str, os.PathLike)):
             if not hasattr(target, "write"):
                 raise InputError(f"a path or a binary file, not {type(target).__name__}", rule="sink.target")
@@ -183,22 +179,3 @@ def check_metadata(metadata: Mapping[str, Any], spec: Format) -> None:
                 text.encode()
             except UnicodeEncodeError as error:
                 raise InputError("metadata has a lone surrogate", rule="save.metadata") from error
-
-
-def report_progress(chunks: Iterator[Chunk], total: int, progress: Progress | None) -> Iterator[Chunk]:
-    """The same chunks; large ones are cut so that progress is seen."""
-    return chunks if progress is None else _cut(chunks, total, progress)
-
-
-def _cut(chunks: Iterator[Chunk], total: int, progress: Progress) -> Iterator[Chunk]:
-    done = 0
-    for chunk in chunks:
-        whole = chunk if isinstance(chunk, Span) else as_bytes(chunk)
-        for start in range(0, whole.nbytes, _PROGRESS_NBYTES):
-            end = min(start + _PROGRESS_NBYTES, whole.nbytes)
-            if isinstance(whole, Span):
-                yield Span(whole.source, whole.begin + start, whole.begin + end)
-            else:
-                yield whole[start:end]
-            done += end - start
-            progress(min(done, total), total)

@@ -12,6 +12,7 @@ from itertools import pairwise
 from tensorglot.containers.gguf.blocks import BLOCKS
 from tensorglot.containers.gguf.header import Description, Header
 from tensorglot.errors import FormatError, TruncatedError
+from tensorglot.memory import cut
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Layout
@@ -110,6 +111,6 @@ def _check_padding(source: Source, header: Header, ends: dict[str, int]) -> None
     """Strictly, what lies between tensors is zero."""
     borders = sorted((header.data + tensor.offset, ends[tensor.name]) for tensor in header.tensors)
     for (_, end), (begin, _) in pairwise([*borders, (source.size, source.size)]):
-        for at in range(end, begin, PIECE_NBYTES):
-            if any(source.read(at, min(PIECE_NBYTES, begin - at))):
-                raise FormatError("padding that is not zero", rule="gguf.strict.padding", offset=at)
+        for offset, nbytes in cut(begin - end, PIECE_NBYTES):
+            if any(source.read(end + offset, nbytes)):
+                raise FormatError("padding that is not zero", rule="gguf.strict.padding", offset=end + offset)

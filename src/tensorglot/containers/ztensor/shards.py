@@ -16,6 +16,7 @@ from tensorglot.containers.ztensor.lazy import Texts
 from tensorglot.containers.ztensor.rules import SIZE_END
 from tensorglot.containers.ztensor.scan import Field, Record, scan
 from tensorglot.errors import FormatError, InputError, IntegrityError, UnsupportedError
+from tensorglot.memory import cut
 from tensorglot.model.names import Names
 from tensorglot.model.payload import PIECE_NBYTES, Source
 from tensorglot.wire import checksums
@@ -114,8 +115,8 @@ class ShardSource:
         if expected.digest is None:
             return
         hasher = checksums.hasher(expected.algorithm)
-        for start in range(0, self.size, PIECE_NBYTES):
-            hasher.update(self.read(start, min(PIECE_NBYTES, self.size - start)))
+        for offset, nbytes in cut(self.size, PIECE_NBYTES):
+            hasher.update(self.read(offset, nbytes))
         if hasher.digest() != expected.digest:
             raise IntegrityError(f"shard '{self.shard.name}' has another digest", rule="ztensor.shard.digest")
 

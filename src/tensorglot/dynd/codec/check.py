@@ -88,8 +88,8 @@ def _child_times(node: Node, column: Column, times: NDArray[np.int64], need: int
 
 def _faults(value: Value, limits: Limits) -> Iterator[Fault]:
     for node in value.plan.nodes:
-        if node.kind is Kind.BLOCK and node.atom is not None and node.atom.check != "any":
-            yield from _CHECKS[node.atom.check](node, value.array(node))
+        if node.kind is Kind.BLOCK and node.block.check != "any":
+            yield from _CHECKS[node.block.check](node, value.array(node))
         elif node.kind is Kind.LIST and isinstance(node.type, String):
             yield from _texts(node, value)
         elif node.kind is Kind.LIST and isinstance(node.type, TypeType):
@@ -103,30 +103,28 @@ def _faults(value: Value, limits: Limits) -> Iterator[Fault]:
 
 
 def _limit(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
-    assert node.atom is not None  # noqa: S101
-    raw = values.view(np.uint8)
-    if raw.size and raw.max() >= node.atom.limit:
-        row, *where = np.argwhere(raw >= node.atom.limit)[0].tolist()
+    atom, raw = node.block, values.view(np.uint8)
+    if raw.size and raw.max() >= atom.limit:
+        row, *where = np.argwhere(raw >= atom.limit)[0].tolist()
         byte = int(np.ravel_multi_index(where, raw.shape[1:])) if where else 0
-        yield Fault(node, row, byte, f"dynd.{node.atom.row.name}", f"a byte that no {node.atom.row.name} has")
+        yield Fault(node, row, byte, f"dynd.{atom.row.name}", f"a byte is not a valid {atom.row.name}")
 
 
 def _range(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
     """Times within a day, decimals within their digits."""
-    assert node.atom is not None  # noqa: S101
-    low, end = bounds_of(node.atom.type)
-    if node.atom.tail:
+    atom = node.block
+    low, end = bounds_of(atom.type)
+    if atom.tail:
         words = np.ascontiguousarray(values).reshape(-1, 16).view("<u8")
         bad = _is_below(words, low) | ~_is_below(words, end)
     else:
         flat = np.ascontiguousarray(values).reshape(-1)
         bad = (flat < low) | (flat >= end)
-    if node.atom.optional:
+    if atom.optional:
         bad &= ~is_missing(node, values)
     if bad.any():
         row, element = divmod(int(np.argmax(bad)), max(1, len(bad) // max(1, len(values))))
-        rule, message = f"dynd.{node.atom.check}", f"a number out of the range of {node.atom.type}"
-        yield Fault(node, row, element * node.atom.nbytes, rule, message)
+        yield Fault(node, row, element * atom.nbytes, f"dynd.{atom.check}", f"a number out of range for {atom.type}")
 
 
 def _is_below(words: NDArray[np.uint64], end: int) -> Any:
@@ -146,7 +144,7 @@ def _cid(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
 
 
 def _fixed_text(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
-    kind = node.atom.type if node.atom else None
+    kind = node.block.type
     assert isinstance(kind, FixedString)  # noqa: S101
     raw = np.ascontiguousarray(values).reshape(-1, kind.nbytes)
     per_row = max(1, len(raw) // max(1, len(values)))

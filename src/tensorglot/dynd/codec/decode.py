@@ -12,6 +12,7 @@ faulty column is as full as it was there.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -20,18 +21,18 @@ from tensorglot.dynd.codec.growable import GrowableBuffer
 from tensorglot.dynd.codec.inputs import Input, Memory
 from tensorglot.dynd.codec.packing import unpacked_columns
 from tensorglot.dynd.codec.program import decoding
-from tensorglot.dynd.match import matches
+from tensorglot.dynd.match import check_holds
 from tensorglot.dynd.schema import Kind, Plan, plan_of
 from tensorglot.dynd.value import Column, Value, lists_of
 from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.kernels import varint_decode
 from tensorglot.kernels import varints as kernel
-from tensorglot.limits import Limits
-from tensorglot.model.types.algebra import Array, Merkle, TypeType
+from tensorglot.limits import DEFAULT, Limits
+from tensorglot.model.types.algebra import Merkle, TypeType
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse_canonical
 
-__all__ = ["decode", "skip"]
+__all__ = ["decode", "decode_all", "skip"]
 
 BOX_DEPTH = 128
 """However deep the caller lets types nest, values in `array[T]` nest no deeper: each costs Python's stack."""
@@ -69,6 +70,14 @@ def decode(source: Input, type: Type, limits: Limits, depth: int = 0) -> Value:
     if fault is not None:
         place = _place(fault, source, start, plan, limits, depth)
         raise (LimitError if fault.limit else FormatError)(fault.message, rule=fault.rule, offset=place)
+    return value
+
+
+def decode_all(data: Any, type: Type, limits: Limits = DEFAULT, depth: int = 0) -> Value:
+    """The value of a type that the bytes are, all of them."""
+    source = Memory(data)
+    value = decode(source, type, limits, depth)
+    source.finish()
     return value
 
 
@@ -179,12 +188,10 @@ class _Reader:
         op = self.program.ops[column // 2]
         at = self.source.base + self.source.at
         type = _leading_type(self.source, self.limits)
-        pattern = op.node.type
-        if not isinstance(pattern, Array | Merkle) or not matches(pattern.element, type):
-            raise FormatError(f"a value of type {type} in {pattern}", rule="dynd.array.type", offset=at)
         try:
-            if isinstance(pattern, Merkle):
+            if isinstance(op.node.type, Merkle):
                 type = Merkle(plan_of(type).type)  # refuses a type that has no data
+            check_holds(op.node.type, type)
             self.boxes[column].append(decode(self.source, type, self.limits, self.depth + 1))
         except InputError as error:
             raise FormatError(error.message, rule=error.rule, offset=at) from error

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from tensorglot.dynd.schema import Kind, Node, check_shape
 from tensorglot.dynd.value import Column, Value
+from tensorglot.model.payload import place
 
-__all__ = ["is_missing", "packed_bytes", "unpacked_columns"]
+__all__ = ["address", "is_missing", "packed_bytes", "unpacked_columns"]
 
 Raw = NDArray[np.uint8]
 
@@ -43,9 +44,8 @@ def unpacked_columns(root: Node, raw: Raw, count: int, columns: list[Column]) ->
 
 
 def _strided(node: Node, raw: Raw, offset: int, lead: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[Any]:
-    assert node.atom is not None  # noqa: S101
-    base, rank = node.atom.base, len(node.axis)
-    stored = (*(node.shape[axis] for axis in node.axis), *node.shape[rank:], *node.atom.tail)
+    base, rank = node.block.base, len(node.axis)
+    stored = (*(node.shape[axis] for axis in node.axis), *node.shape[rank:], *node.block.tail)
     count = math.prod(lead)
     if count == 0 or 0 in stored:
         check_shape((0, count, *stored), base.itemsize)
@@ -93,28 +93,23 @@ def _memory_around(value: Value, root: Node, count: int) -> Raw | None:
     if nbytes == 0 or not owner.flags.c_contiguous or owner.dtype.hasobject:
         return None
     memory = owner.reshape(-1).view(np.uint8)
-    begin = _address(leaf) - _address(memory)
+    begin = address(leaf) - address(memory)
     return memory[begin : begin + nbytes] if 0 <= begin <= len(memory) - nbytes else None
 
 
 def _same_memory(mine: Column, other: Column) -> bool:
     if not isinstance(mine, np.ndarray) or not isinstance(other, np.ndarray):
         return mine is other
-    return _address(mine) == _address(other) and (mine.shape, mine.strides, mine.dtype) == (
-        other.shape,
-        other.strides,
-        other.dtype,
-    )
+    return place(mine) == place(other)
 
 
-def _address(array: NDArray[Any]) -> int:
+def address(array: NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
 def is_missing(node: Node, values: NDArray[Any]) -> Any:
     """An array of bools: which of the values of an OPTION have the bits that stand for missing."""
-    assert node.atom is not None  # noqa: S101
-    assert node.atom.sentinel is not None  # noqa: S101
-    width = min(8, node.atom.nbytes)
-    words = np.ascontiguousarray(values).reshape(-1).view(f"<u{width}").reshape(-1, node.atom.nbytes // width)
-    return np.all(words == np.frombuffer(node.atom.sentinel, f"<u{width}"), axis=1)
+    atom = node.block
+    width = min(8, atom.nbytes)
+    words = np.ascontiguousarray(values).reshape(-1).view(f"<u{width}").reshape(-1, atom.nbytes // width)
+    return np.all(words == np.frombuffer(atom.sentinel or b"", f"<u{width}"), axis=1)

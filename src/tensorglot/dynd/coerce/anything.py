@@ -23,7 +23,7 @@ from tensorglot.dynd.codec.check import first_fault
 from tensorglot.dynd.coerce.infer import python_type
 from tensorglot.dynd.coerce.numpy import from_numpy, numpy_type
 from tensorglot.dynd.coerce.python import from_python
-from tensorglot.dynd.match import holds, matches
+from tensorglot.dynd.match import check_holds, holds
 from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Value
@@ -31,7 +31,7 @@ from tensorglot.errors import InputError, TensorglotError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.tensor import Tensor, has_bad_bool
-from tensorglot.model.types.algebra import dense, dense_parts, symbolic
+from tensorglot.model.types.algebra import Array, dense, dense_parts, symbolic
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse
 from tensorglot.providers import provided
@@ -168,6 +168,5 @@ def _is_boxed(root: Node) -> bool:
 def _in_box(value: Any, pattern: Type) -> Value:
     """A value in an `array[T]`."""
     type = typeof(value) if isinstance(value, Tensor) or symbolic(pattern) else pattern
-    if not matches(pattern, type):
-        raise InputError(f"array[{pattern}] cannot hold a value of type {type}", rule="dynd.array.type")
+    check_holds(Array(pattern), type)
     return from_tensor(coerce(value, None if isinstance(value, Tensor) else type))

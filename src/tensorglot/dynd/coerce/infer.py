@@ -22,6 +22,7 @@ from tensorglot.dynd.coerce.numpy import element_type
 from tensorglot.dynd.merkle import Link
 from tensorglot.dynd.temporal import zone_name
 from tensorglot.errors import InputError
+from tensorglot.limits import DEFAULT
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.algebra import (
@@ -50,10 +51,13 @@ Look: TypeAlias = "tuple[Make, list[list[Any]]]"
 
 _FLOAT = Scalar(BY_NAME["float64"])
 _INTEGERS = ("int64", "uint64", "int128", "uint128")
+_DEPTH_MAX = DEFAULT.type_depth * (DEFAULT.rank + 1)
+"""A type nests no deeper: `type_depth` brackets with `rank` dimensions in each."""
 
 
 def python_type(value: Any) -> Type:
     """The type that a plain value is serialized as, if nobody names one."""
+    _check_finite(value)
     places: list[list[Any]] = [[value]]
     makes: list[tuple[Make, range]] = []
     for place in places:
@@ -65,6 +69,38 @@ def python_type(value: Any) -> Type:
         make, children = makes[i]
         types[i] = make([types[child] for child in children])
     return types[0]
+
+
+def _check_finite(value: Any) -> None:
+    """Refuses containers that contain themselves, or nest deeper than any type: each is looked at once."""
+    around: set[int] = set()
+    done: set[int] = set()
+    stack = [(value, False)]
+    while stack:
+        item, finished = stack.pop()
+        if finished:
+            around.remove(id(item))
+            done.add(id(item))
+        elif id(item) in around:
+            raise InputError(f"a {type(item).__name__} that contains itself has no type", rule="dynd.infer")
+        elif id(item) not in done:
+            if len(around) > _DEPTH_MAX:
+                raise InputError(f"values nested more than {_DEPTH_MAX} deep have no type", rule="dynd.depth")
+            around.add(id(item))
+            stack.append((item, True))
+            stack.extend((inner, False) for inner in _containers(item))
+
+
+def _containers(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        inner: Any = value.values()
+    elif isinstance(value, np.ndarray):
+        inner = value.reshape(-1).tolist() if value.dtype.hasobject else ()
+    else:
+        inner = value if _is_list(value) else ()
+    kinds = {kind for kind in set(map(type, inner)) if issubclass(kind, Mapping | Sequence | np.ndarray)}
+    kinds -= {str, bytes, bytearray, memoryview}
+    return [item for item in inner if type(item) in kinds] if kinds else []
 
 
 def _look(values: list[Any]) -> Look:

@@ -61,8 +61,8 @@ def from_numpy(array: NDArray[Any], plan: Plan) -> Value | None:
     stack: list[tuple[Node, NDArray[Any]]] = [(plan.root, array[np.newaxis])]
     while stack:
         node, values = stack.pop()
-        if node.kind is Kind.BLOCK and node.atom is not None:
-            columns[node.id] = _block(node, node.atom, values)
+        if node.kind is Kind.BLOCK:
+            columns[node.id] = _block(node, node.block, values)
         elif node.kind is Kind.OPTION:
             columns[node.id], values = _option(node, values)
             stack.append((node.child, values))
@@ -74,8 +74,8 @@ def from_numpy(array: NDArray[Any], plan: Plan) -> Value | None:
         elif node.kind is Kind.REPEAT and values.dtype.kind not in "OSU":
             stack.append((node.child, _repeated(node, values)))
         elif node.kind is Kind.SEQUENCE and isinstance(node.type, Struct) and values.dtype.names is not None:
-            names = tuple(name for name, _ in node.type.fields)
-            if names != values.dtype.names or values.ndim != 1:
+            names = node.names
+            if tuple(names) != values.dtype.names or values.ndim != 1:
                 raise InputError(f"fields {values.dtype.names} for {node.type}", rule="dynd.value")
             stack.extend((child, values[name]) for child, name in zip(node.children, names, strict=True))
         else:
@@ -98,8 +98,8 @@ def _repeated(node: Node, values: NDArray[Any]) -> NDArray[Any]:
 
 def _option(node: Node, values: NDArray[Any]) -> tuple[NDArray[np.int64] | None, NDArray[Any]]:
     """Where the values are, or None where a bit pattern says missing; and the values."""
-    kind = node.atom.type if node.atom is not None else None
-    if values.dtype.kind not in "mM" or not isinstance(kind, Date | Unit) or values.ndim != 1:
+    kind = node.temporal
+    if values.dtype.kind not in "mM" or kind is None or values.ndim != 1:
         return _present(values), np.asarray(values)
     counts = counts_of_array(kind, np.asarray(values), missing=True)
     if not np.ma.is_masked(values):

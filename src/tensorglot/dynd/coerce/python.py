@@ -21,13 +21,12 @@ from tensorglot.dynd.merkle import Link
 from tensorglot.dynd.python_atoms import atoms_to_array, refuse
 from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.temporal import is_nat
-from tensorglot.dynd.value import Column, Lists, Value, lists_of
+from tensorglot.dynd.value import Column, Lists, Value, lists_of_sizes
 from tensorglot.errors import InputError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.types.algebra import Array, Bytes, Map, Merkle, String, Struct, TypeType
+from tensorglot.model.types.algebra import Array, Bytes, Map, Merkle, Struct, TypeType
 from tensorglot.model.types.base import Type
-from tensorglot.model.types.temporal import Date, Unit
 from tensorglot.model.types.text import parse, text_of
 
 __all__ = ["chars_to_array", "from_python", "stored_order"]
@@ -51,11 +50,11 @@ def from_python(value: Any, plan: Plan, boxed: Boxed) -> Value:
         elif node.kind is Kind.BOX and isinstance(node.type, Merkle):
             columns[node.id] = [_linked(node.type, item, boxed) for item in values]
         elif node.kind is Kind.OPTION:
-            if node.atom is not None and isinstance(node.atom.type, Date | Unit):
+            if node.temporal is not None:
                 values = [None if is_nat(item) else item for item in values]
             columns[node.id] = _index(values)
             stack.append((node.child, [item for item in values if item is not None]))
-        elif node.kind is Kind.LIST and isinstance(node.type, String | Bytes | TypeType):
+        elif node.is_text:
             columns[node.id], columns[node.child.id] = _texts(node.type, values)
         elif node.kind is Kind.LIST:
             if isinstance(node.type, Map):
@@ -94,9 +93,7 @@ def _lists(node: Node, values: Values) -> Lists:
     for item in values:
         if not _is_sequence(node, item):
             raise refuse(node.type, item)
-    offsets = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
-    return lists_of(offsets)
+    return lists_of_sizes(map(len, values), len(values))
 
 
 def _flattened(node: Node, values: Values, sizes: tuple[int, ...]) -> Values:
@@ -126,12 +123,11 @@ def stored_order(node: Node) -> list[int]:
 
 
 def _block(node: Node, values: Values) -> NDArray[Any]:
-    assert node.atom is not None  # noqa: S101
     if values and all(isinstance(item, np.ndarray) and item.shape == node.shape for item in values):
         flat: Any = np.stack(values).reshape(-1)
     else:
         flat = _flattened(node, values, node.shape)
-    return atoms_to_array(node.atom, flat).reshape((len(values), *node.shape, *node.atom.tail))
+    return atoms_to_array(node.block, flat).reshape((len(values), *node.shape, *node.block.tail))
 
 
 def _linked(type: Merkle, item: Any, boxed: Boxed) -> Value:
@@ -160,9 +156,7 @@ def chars_to_array(values: Values) -> NDArray[np.uint32]:
 
 def _texts(type: Type, values: Values) -> tuple[Lists, NDArray[np.uint8]]:
     encoded = [_text(type, item) for item in values]
-    offsets = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])
-    return lists_of(offsets), np.frombuffer(b"".join(encoded), np.uint8)
+    return lists_of_sizes(map(len, encoded), len(encoded)), np.frombuffer(b"".join(encoded), np.uint8)
 
 
 def _text(type: Type, item: Any) -> bytes:
@@ -184,11 +178,10 @@ def _text(type: Type, item: Any) -> bytes:
 
 def _fields(node: Node, values: Values) -> Iterable[Values]:
     if isinstance(node.type, Struct):
-        names = [name for name, _ in node.type.fields]
         for item in values:
-            if not isinstance(item, Mapping) or item.keys() != set(names):
+            if not isinstance(item, Mapping) or item.keys() != set(node.names):
                 raise refuse(node.type, item)
-        return [[item[name] for item in values] for name in names]
+        return [[item[name] for item in values] for name in node.names]
     for item in values:
         if not isinstance(item, tuple | list) or len(item) != len(node.children):
             raise refuse(node.type, item)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.dynd.atoms import Atom
 from tensorglot.dynd.codec.packing import packed_bytes
 from tensorglot.dynd.schema import Kind, Node
 from tensorglot.dynd.temporal import numpy_name
@@ -28,8 +27,8 @@ __all__ = ["block_rows", "to_numpy"]
 def to_numpy(value: Value) -> NDArray[Any]:
     """The value as an array."""
     for node in value.plan.nodes:
-        if node.kind is Kind.BLOCK and node.atom is not None and isinstance(node.atom.type, Unit):
-            _check_nat(node, node.atom, value.array(node))
+        if node.kind is Kind.BLOCK and isinstance(node.temporal, Unit):
+            _check_nat(node, value.array(node))
     node, begin, count = value.plan.root, 0, 1
     dims: tuple[int, ...] = ()
     if node.kind is Kind.LIST:
@@ -47,15 +46,15 @@ def _rows(value: Value, node: Node, count: int) -> NDArray[Any]:
     """An array with one row for each value of a node."""
     if node.kind is Kind.BLOCK:
         return block_rows(node, value.array(node)[:count])
-    if node.kind is Kind.OPTION and node.atom is not None and isinstance(node.atom.type, Date | Unit):
+    if node.kind is Kind.OPTION and node.temporal is not None:
         return _times(value, node, count)
     if node.kind is Kind.SEQUENCE and isinstance(node.type, Struct) and node.nbytes is not None:
         return _records(value, node, count)
     raise UnsupportedError(f"NumPy has no {node.type}: use .tolist(), .awkward() or .arrow()", rule="dynd.numpy")
 
 
-def _check_nat(node: Node, atom: Atom, values: NDArray[Any]) -> None:
-    if not atom.optional and values.size and values.min() == np.iinfo(np.int64).min:
+def _check_nat(node: Node, values: NDArray[Any]) -> None:
+    if not node.block.optional and values.size and values.min() == np.iinfo(np.int64).min:
         raise UnsupportedError(f"the smallest {node.type} is NaT to NumPy: use .tolist()", rule="dynd.numpy")
 
 
@@ -74,27 +73,26 @@ def _times(value: Value, node: Node, count: int) -> NDArray[Any]:
 def block_rows(node: Node, values: NDArray[Any]) -> NDArray[Any]:
     """Values of a BLOCK as NumPy's own type of them."""
     dtype = _dtype(node)
-    if node.atom is not None and isinstance(node.atom.type, Date):
+    if isinstance(node.temporal, Date):
         days = values.astype(np.int64)
-        if node.atom.optional:
+        if node.block.optional:
             days[days == np.iinfo(np.int32).min] = np.iinfo(np.int64).min
         return days.view(dtype)
-    if node.atom is None or values.dtype == dtype:
+    if values.dtype == dtype:
         return values.view(dtype.newbyteorder("="))
     plain = np.ascontiguousarray(values)
-    return plain.view(dtype).reshape(values.shape[: values.ndim - len(node.atom.tail)])
+    return plain.view(dtype).reshape(values.shape[: values.ndim - len(node.block.tail)])
 
 
 def _dtype(node: Node) -> np.dtype[Any]:
     """NumPy's type for the elements of a BLOCK."""
-    assert node.atom is not None  # noqa: S101
-    type = node.atom.type
+    type = node.block.type
     if isinstance(type, Date | TimeDelta) or (isinstance(type, DateTime) and type.tz is None):
         return np.dtype(numpy_name(type)).newbyteorder("<")
     if isinstance(type, Unit | Decimal):
         raise UnsupportedError(f"NumPy has no {type}: use .tolist() or .arrow()", rule="dynd.numpy")
-    if not node.atom.tail:
-        return node.atom.base
+    if not node.block.tail:
+        return node.block.base
     if isinstance(type, FixedBytes) and type.size:
         return np.dtype((np.void, type.size))
     if isinstance(type, FixedString) and type.encoding in ("ascii", "utf32"):
@@ -137,14 +135,12 @@ def _node_dtype(node: Node, inner: list[np.dtype[Any]]) -> np.dtype[Any]:
     try:
         if node.kind is Kind.BLOCK and not node.axis:
             return np.dtype((_dtype(node), node.shape))
-        if node.kind is Kind.OPTION and node.atom is not None and isinstance(node.atom.type, Date | Unit):
+        if node.kind is Kind.OPTION and node.temporal is not None:
             return inner[0]
         if node.kind is Kind.REPEAT and not node.axis:
             return np.dtype((inner[0], node.shape))
-        if node.kind is Kind.SEQUENCE and isinstance(node.type, Struct):
-            names = [name for name, _ in node.type.fields]
-            if all(names):
-                return np.dtype(list(zip(names, inner, strict=True)))
+        if node.kind is Kind.SEQUENCE and isinstance(node.type, Struct) and all(node.names):
+            return np.dtype(list(zip(node.names, inner, strict=True)))
     except (ValueError, TypeError) as error:
         raise UnsupportedError(f"NumPy has no {node.type}: {error}", rule="dynd.numpy") from error
     raise UnsupportedError(f"NumPy has no {node.type}", rule="dynd.numpy")

@@ -6,12 +6,12 @@ an `array[T]` a Tensor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tensorglot.dynd.codec.packing import is_missing
 from tensorglot.dynd.coerce.python import stored_order
@@ -21,7 +21,6 @@ from tensorglot.dynd.value import Value
 from tensorglot.errors import LimitError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.types.algebra import Bytes, Merkle, String, Struct, TypeType
-from tensorglot.model.types.temporal import Date, Unit
 from tensorglot.model.types.text import parse_canonical
 
 __all__ = ["to_python"]
@@ -47,26 +46,18 @@ def to_python(value: Value, unboxed: Callable[[Value], Any], linked: Callable[[V
 def _blocks(value: Value, node: Node, _: list[list[Any]], count: int) -> Any:
     if isinstance(node.type, String | Bytes | TypeType):
         return []
-    assert node.atom is not None  # noqa: S101
-    array = value.array(node)[:count]
-    if not node.atom.tail and array.dtype.kind != "V" and not isinstance(node.atom.type, Date | Unit):
+    array, tail = value.array(node)[:count], node.block.tail
+    if not tail and array.dtype.kind != "V" and node.temporal is None:
         return array.tolist()
-    flat = array_to_atoms(node.atom, array.reshape((-1, *node.atom.tail)) if array.size else _empty(node, array))
-    return _nested(flat, node.shape, count)
-
-
-def _empty(node: Node, array: NDArray[Any]) -> NDArray[Any]:
-    """Without elements, reshape cannot guess a size."""
-    assert node.atom is not None  # noqa: S101
-    rank = array.ndim - len(node.atom.tail)
-    return array.reshape((int(np.prod(array.shape[:rank], dtype=np.int64)), *node.atom.tail))
+    elements = math.prod(array.shape[: array.ndim - len(tail)])
+    return _nested(array_to_atoms(node.block, array.reshape((elements, *tail))), node.shape, count)
 
 
 def _nested(flat: list[Any], shape: tuple[int, ...], count: int) -> list[Any]:
     """The elements of `count` values, as lists in lists."""
     for i in reversed(range(len(shape))):
         size = shape[i]
-        length = count * int(np.prod(shape[:i], dtype=np.int64))
+        length = count * math.prod(shape[:i])
         flat = [flat[at * size : (at + 1) * size] for at in range(length)]
     return flat
 
@@ -88,7 +79,7 @@ def _options(value: Value, node: Node, children: list[list[Any]], count: int) ->
 def _lists(value: Value, node: Node, children: list[list[Any]], count: int) -> list[Any]:
     lists = value.lists(node)
     spans = zip(lists.starts[:count].tolist(), lists.stops[:count].tolist(), strict=True)
-    if isinstance(node.type, String | Bytes | TypeType):
+    if node.is_text:
         data = np.ascontiguousarray(value.array(node.child)).tobytes()
         texts = [data[start:stop] for start, stop in spans]
         if isinstance(node.type, Bytes):
@@ -110,8 +101,7 @@ def _repeats(value: Value, node: Node, children: list[list[Any]], count: int) ->
 def _rows(value: Value, node: Node, children: list[list[Any]], count: int) -> list[Any]:
     rows = zip(*children, strict=False) if children else [()] * count
     if isinstance(node.type, Struct):
-        names = [name for name, _ in node.type.fields]
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        return [dict(zip(node.names, row, strict=True)) for row in rows]
     return list(rows)
 
 

@@ -27,7 +27,7 @@ from tensorglot.dynd.export.python import to_python
 from tensorglot.dynd.rows import inside, take
 from tensorglot.dynd.schema import Kind, Node, plan_of
 from tensorglot.dynd.tensors import from_tensor, to_tensor
-from tensorglot.dynd.value import Column, Lists, Positions, Value
+from tensorglot.dynd.value import Column, Lists, Positions, Value, lists_of_sizes
 from tensorglot.errors import InputError, OutOfRange
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.algebra import Complex, Fixed, Map, Option, Scalar, Storage, Struct, Tuple, Var, Void
@@ -350,10 +350,10 @@ def _slice_lists(
     picked = [
         start + _picked(item, size) for start, size in zip(starts.tolist(), (stops - starts).tolist(), strict=True)
     ]
-    offsets = np.concatenate([[0], np.cumsum([len(each) for each in picked], dtype=np.int64)])
+    lists = lists_of_sizes(map(len, picked), len(picked))
     places = np.concatenate([np.empty(0, np.int64), *picked])
     chosen = _select(_batch(root.child, columns, _in_one_piece(places)), rest)
-    return _Batch(Var(chosen.type), batch.count, (Lists(offsets[:-1], offsets[1:]), *chosen.columns))
+    return _Batch(Var(chosen.type), batch.count, (lists, *chosen.columns))
 
 
 def _bounds(item: slice, size: int) -> tuple[int, int]:

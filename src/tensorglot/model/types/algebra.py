@@ -44,6 +44,7 @@ __all__ = [
     "Struct",
     "Symbol",
     "SymbolicDim",
+    "SymbolicSized",
     "Tuple",
     "Type",
     "TypeType",
@@ -378,6 +379,20 @@ class SymbolicDim(Type):
 
 
 @value
+class SymbolicSized(Type):
+    """`bytes[N]` or `complex[T]` with a variable or a kind for N or T. Symbolic: it has no data."""
+
+    outer: Literal["bytes", "complex"]
+    name: str
+
+    def __post_init__(self) -> None:
+        check_symbol(self.name)
+
+    def pieces(self) -> Iterator[str | Type]:
+        yield f"{self.outer}[{self.name}]"
+
+
+@value
 class Function(Type):
     """`(T0, name: T1) -> R`."""
 
@@ -402,7 +417,7 @@ class Function(Type):
 
 ANY = Symbol("Any")
 _COMPLEX_ROWS = {"complex64": "float32", "complex128": "float64"}
-_SYMBOLIC = (Symbol, SymbolicDim, Function)
+_SYMBOLIC = (Symbol, SymbolicDim, SymbolicSized, Function)
 
 
 def walk(type: Type) -> Iterator[Type]:

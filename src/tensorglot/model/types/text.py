@@ -38,6 +38,7 @@ from tensorglot.model.types.algebra import (
     Struct,
     Symbol,
     SymbolicDim,
+    SymbolicSized,
     Tuple,
     TypeType,
     Var,
@@ -219,12 +220,7 @@ class _Parser(Scanner):
                 self.encoding()
                 made = _NAMED[name]
             case "complex":
-                part = _ROWS.get(self.advance())
-                made = (
-                    self.made(Complex, part, at)
-                    if isinstance(part, Scalar)
-                    else self.refuse("complex[T] has a float in it", "complex", at)
-                )
+                made = self.complex(at)
             case "bytes" | "fixed_bytes":
                 made = self.bytes(name == "fixed_bytes")
             case "fixed_string":
@@ -244,13 +240,28 @@ class _Parser(Scanner):
         self.expect("]")
         return made
 
+    def complex(self, at: int) -> Type:
+        if self.at_variable():
+            return SymbolicSized("complex", self.advance())
+        part = _ROWS.get(self.advance())
+        if not isinstance(part, Scalar):
+            self.refuse("complex[T] needs T to be float16, float32, float64 or float128", "complex", at)
+        return self.made(Complex, part, at)
+
     def bytes(self, sized: bool) -> Type:
-        made = FixedBytes(self.integer()) if sized or self.kind == "int" else Bytes()
+        made: Type
+        if self.at_variable():
+            made = SymbolicSized("bytes", self.advance())
+        else:
+            made = FixedBytes(self.integer()) if sized or self.kind == "int" else Bytes()
         if isinstance(made, Bytes) or self.accept(","):
             self.expect("align")
             self.expect("=")
             self.integer()
         return made
+
+    def at_variable(self) -> bool:
+        return self.kind == "name" and self.word[0].isupper()
 
     def encoding(self) -> str:
         at = self.at
