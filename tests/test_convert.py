@@ -350,3 +350,27 @@ def test_many_small_tensors(source: str, target: str) -> None:
     loaded = tg.loads(stream.getvalue())
     assert loaded.keys() == tensors.keys()
     assert all(loaded[name].tobytes() == array.tobytes() for name, array in tensors.items())
+
+
+@pytest.mark.parametrize("format", ["safetensors", "bintensors", "npz", "dynd"])
+def test_ties_that_the_target_lacks_are_listed_and_not_refused(format: str, tmp_path: Path) -> None:
+    shared = np.arange(5000, dtype=np.float32)
+    tg.save(tmp_path / "tied.zt", {"a": shared, "b": shared, "c": shared + 1}, checksum=None)
+    target = io.BytesIO()
+    report = tg.convert(tmp_path / "tied.zt", target, format=format)
+    assert [(loss.kind, loss.tensor) for loss in report.losses] == [("ties", "b")]
+    assert "'a'" in str(report.losses[0])
+    assert tg.loads(target.getvalue(), format=format)["b"].tolist() == shared.tolist()
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "1 tensor"), (2, "2 tensors")])
+def test_a_conversion_says_what_it_is_and_counts(count: int, said: str) -> None:
+    report = tg.convert({f"t{i}": np.zeros(2) for i in range(count)}, io.BytesIO(), format="npz")
+    assert repr(report) == f"Conversion(npz@1, {said}, {16 * count} B converted)"
+
+
+def test_every_cast_counts_also_one_that_loses_nothing() -> None:
+    tensors = {f"t{i}": np.float64([0.1 * i, i]) for i in range(5)}
+    report = tg.convert(tensors, io.BytesIO(), format="npz", dtype="float16")
+    assert [(cast.tensor, cast.count) for cast in report.casts] == [(name, 2) for name in tensors]
+    assert report.casts[0].rounded == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -177,3 +178,33 @@ def test_bounded_memory(tmp_path: Path) -> None:
     tg.save(tmp_path / "b.bt", {"w": array}, durable=False)
     del array
     assert resident_nbytes(lambda: tg.diff(tmp_path / "a.bt", tmp_path / "b.bt")) < 64 * MB
+
+
+NESTED = {
+    "ragged": tg.dynd.array([[1, 2], [], [3]]),
+    "missing": tg.dynd.array([1, None, 3]),
+    "records": tg.dynd.array([{"a": [1.5], "b": "x"}, {"a": [], "b": ""}]),
+}
+
+
+def test_equal_identities_are_equal_whatever_the_parts(tmp_path: Path) -> None:
+    """One value, in the parts of a file, as bytes in another, and in parts again."""
+    paths = [tmp_path / name for name in ("a.zt", "b.dynd", "c.zt")]
+    tg.save(paths[0], NESTED)
+    for source, target in pairwise(paths):
+        tg.convert(source, target, on_loss="drop")
+    for one, two in product(paths, repeat=2):
+        assert tg.diff(one, two).same, (one.name, two.name)
+    other = {**NESTED, "ragged": tg.dynd.array([[1, 2], [3], []])}
+    for path in paths:
+        assert {change.tensor for change in tg.diff(path, other).changes} == {"ragged"}
+
+
+def test_sparse_and_dense_of_one_value_are_equal() -> None:
+    from scipy import sparse
+
+    dense = np.diag(np.float32([1, 2, 3]))
+    forms = [dense, sparse.csr_matrix(dense), sparse.coo_matrix(dense)]
+    for one, two in product(forms, repeat=2):
+        assert tg.diff({"m": one}, {"m": two}).same
+        assert not tg.diff({"m": one}, {"m": 2 * two}).same

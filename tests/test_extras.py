@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
-from tensorglot.bridges import torch
+from tensorglot.bridges import pandas, polars, torch
 from tensorglot.bson import migrate as mongo_migrate
 from tensorglot.bson import mongodb as pymongo
 
@@ -24,6 +24,8 @@ USES: dict[str, tuple[str, str, Callable[[], Any]]] = {
     "Tensor.scipy": ("scipy.sparse", "scipy", tg.Tensor.of_parts("m", "zt.sparse_csr/1", (1, 1), CSR).scipy),
     "Tensor.awkward": ("awkward", "awkward", tg.dynd.array([[1], []]).awkward),
     "Tensor.arrow": ("pyarrow", "arrow", tg.dynd.array([[1], []]).arrow),
+    "a Series of pandas": ("pandas", "pandas", lambda: pandas.to_tensor(None, None)),
+    "a Series of polars": ("polars", "polars", lambda: polars.to_tensor(None, None)),
     "framework torch": ("torch", "torch", lambda: tg.loads(DENSE, framework="torch")),
     "framework jax": ("jax", "jax", lambda: tg.loads(DENSE, framework="jax")),
     "load_model": ("torch", "torch", lambda: torch.load_model(DENSE, None)),  # type: ignore[arg-type]

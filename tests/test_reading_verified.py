@@ -353,3 +353,18 @@ def test_every_part_of_a_tensor_is_compared(kind: str, version: str) -> None:
                 read(archive["w"])
             assert (caught.value.tensor, caught.value.offset) == ("w", begin), part
     assert tg.loads(data, verify="require")["w"].tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.zt", "b.zt"])
+def test_nobody_has_to_ask_for_it(name: str, tmp_path: Path) -> None:
+    """A file saved and read with no word about checksums."""
+    path = tmp_path / name
+    tg.save(path, {"v": values(SMALL) + 1, "w": values(SMALL)}, format="ztensor@2" if name == "b.zt" else None)
+    tg.save(tmp_path / "same.bt", tg.load(path))
+    assert tg.diff(path, tmp_path / "same.bt").same
+    flipped(path, 0.5)
+    for read in (lambda: tg.load(path), lambda: tg.diff(path, tmp_path / "same.bt")):
+        with pytest.raises(tg.IntegrityError) as caught:
+            read()
+        assert (caught.value.rule, caught.value.tensor) == ("checksum.mismatch", "w")
+    assert tg.load(path, names=["v"]).keys() == {"v"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import tensorglot as tg
 from tensorglot import limits as limits_module
 from tensorglot.containers import table as table_module
 from tensorglot.containers.table import named
-from tensorglot.operations import collect as collect_module
 
 WRITABLE = [f"{row.name}@{version}" for row in tg.formats() for version in row.writes]
 MATRIX = np.zeros((2, 3), np.float32)
@@ -57,19 +57,22 @@ def test_names_of_every_kind_of_value(tmp_path: Path) -> None:
     assert caught.value.rule == "name.length"
 
 
-def test_a_name_that_only_a_raised_limit_lets_in_is_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_only_a_raised_limit_lets_in_is_not_written(tmp_path: Path) -> None:
     raised = tg.Limits(name_nbytes=200_000)
-    with monkeypatch.context() as patch:
-        patch.setattr(collect_module, "DEFAULT", raised)
-        data = tg.dumps({"n" * 100_001: MATRIX}, format="safetensors")
+    header = json.dumps({"n" * 100_001: {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}).encode()
+    data = len(header).to_bytes(8, "little") + header + bytes(24)
     with pytest.raises(tg.LimitError):
         tg.open(data)
     assert len(tg.loads(data, limits=raised)) == 1
-    with pytest.raises(tg.InputError) as caught:
-        tg.convert(data, tmp_path / "x.bt", limits=raised)
-    assert caught.value.rule == "name.length"
+    for write in (
+        lambda: tg.convert(data, tmp_path / "x.bt", limits=raised),
+        lambda: tg.save(tmp_path / "x.zt", tg.open(data, limits=raised)),
+        lambda: tg.dumps(tg.open(data, limits=raised), format="npz"),
+    ):
+        with pytest.raises(tg.InputError) as caught:
+            write()
+        assert caught.value.rule == "name.length"
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("name", ["\ud800", 5])
@@ -84,8 +87,8 @@ def test_how_many_tensors(tmp_path: Path, format: str, monkeypatch: pytest.Monke
     """With a bound of ten in place of the real ones, on both sides."""
     lower = tg.Limits(tensors=10)
     monkeypatch.setattr(table_module, "DEFAULT", lower)
-    assert saved(tmp_path, format, {f"{i}": MATRIX for i in range(11)}) == "save.tensors.count"
-    data = tg.dumps({f"{i}": MATRIX for i in range(10)}, format=format)
+    assert saved(tmp_path, format, {f"{i}": MATRIX.copy() for i in range(11)}) == "save.tensors.count"
+    data = tg.dumps({f"{i}": MATRIX.copy() for i in range(10)}, format=format)
     assert len(tg.loads(data, format=format, limits=lower)) == 10
 
 
@@ -104,7 +107,7 @@ def test_a_header_too_large_to_be_read_is_not_saved(
     rule = f"{format.partition('@')[0]}.write.header"
     for options in ({"metadata": {"k": "v" * 2000}}, {"metadata": {f"k{i}": "v" for i in range(900)}}):
         assert saved(tmp_path, format, {"a": MATRIX}, **options) == rule
-    assert saved(tmp_path, format, {f"{i}": MATRIX for i in range(200)}) == rule
+    assert saved(tmp_path, format, {f"{i}": MATRIX.copy() for i in range(200)}) == rule
     path = tmp_path / "file"
     for nbytes in range(1500, 2000, 7):
         try:
@@ -136,3 +139,11 @@ def test_bytes_that_mean_something_else_in_the_other_layout(
 ) -> None:
     assert saved(tmp_path, f"bintensors@{layout}", tensors) == "bintensors.write.ambiguous"
     assert saved(tmp_path, f"bintensors@{other}", tensors) == "read"
+
+
+def test_an_index_of_zt_may_be_as_large_as_that_of_a_million_tensors() -> None:
+    """More than the 100,000,000 bytes of other headers."""
+    names = [f"{i:099000}" for i in range(1_020)]
+    data = tg.dumps({name: np.zeros(1, np.int8) for name in names}, format="ztensor@0.1")
+    assert int.from_bytes(data[-8:], "little") > 100_000_000
+    assert list(tg.open(data)) == names

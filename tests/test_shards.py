@@ -332,3 +332,11 @@ class TestMerge:
     def test_nothing(self, tmp_path: Path) -> None:
         tg.merge([], tmp_path / "c.bt")
         assert tg.load(tmp_path / "c.bt") == {}
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_missing_shard_is_a_problem_that_verify_reports(folder: Path, deep: bool) -> None:
+    (folder / FIRST).unlink()
+    report = tg.verify(folder, deep=deep)
+    assert not report.ok
+    assert [problem.rule for problem in report.problems] == ["shards.missing"]

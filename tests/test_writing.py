@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -166,3 +167,78 @@ def test_writer_needs_no_memory_for_what_it_writes(folder: Path) -> None:
     assert allocated_nbytes(write) < 16 * MB
     assert (folder / "x.bt").stat().st_size > 100 * MB
     (folder / "x.bt").unlink()
+
+
+PIECES: dict[tuple[int, ...], bool] = {
+    (10, 4): True,
+    (3, 4): True,
+    (4,): True,
+    (40,): True,
+    (7,): True,
+    (0, 4): True,
+    (): False,
+    (8, 5): False,
+    (4, 10): False,
+    (40, 1): False,
+    (1, 10, 4): False,
+    (2, 2, 4): False,
+    (0, 5): False,
+}
+
+
+@pytest.mark.parametrize("shape", PIECES, ids=str)
+def test_pieces_of_a_stream_are_whole_slices_or_flat(shape: tuple[int, ...]) -> None:
+    """Of a tensor of shape (10, 4)."""
+    target, piece = io.BytesIO(), np.ones(shape)
+    with contextlib.ExitStack() as stack:
+        if not PIECES[shape]:
+            refused = stack.enter_context(pytest.raises(tg.InputError, match=r"for \[10, 4\]: write whole slices"))
+        out = stack.enter_context(tg.Writer(target, format="bintensors"))
+        stream = stack.enter_context(out.stream("x", "float64", (10, 4)))
+        stream.write(piece)
+        stream.write(np.zeros(40 - piece.size))
+    if PIECES[shape]:
+        assert tg.loads(target.getvalue())["x"].sum() == piece.size
+    else:
+        assert (refused.value.rule, refused.value.tensor) == ("stream.shape", "x")
+        assert target.getvalue() == b""
+
+
+OWN_CHOICES: dict[str, dict[str, tuple[str, str | None]]] = {
+    "ztensor@0.1": {
+        "plain": ("raw", "crc32c"),
+        "small": ("zstd", "crc32c"),
+        "safe": ("raw", "sha256"),
+        "bare": ("raw", None),
+    },
+    "ztensor@2": {
+        "plain": ("raw", "xxh3"),
+        "small": ("zt.zstd-seekable/1", "xxh3"),
+        "safe": ("raw", "sha256"),
+        "bare": ("raw", None),
+    },
+}
+
+
+def choices(data: bytes) -> dict[str, tuple[str, str | None]]:
+    archive = tg.open(data)
+    return {name: (t.encoding, t.checksum and t.checksum.partition(":")[0]) for name, t in archive.items()}
+
+
+@pytest.mark.parametrize("format", OWN_CHOICES)
+def test_every_tensor_has_its_own_compression_and_checksum(format: str) -> None:
+    tensors = {name: np.full(5000, i) for i, name in enumerate(OWN_CHOICES[format])}
+    checksum = {"safe": "sha256", "ba*": None}
+    data = tg.dumps(tensors, format=format, compression={"sm*": "zstd"}, checksum=checksum)
+    target = io.BytesIO()
+    with tg.Writer(target, format=format) as out:
+        out.add("plain", tensors["plain"])
+        out.add("small", tensors["small"], compression="zstd")
+        out.add("safe", tensors["safe"], checksum="sha256")
+        out.add("bare", tensors["bare"], checksum=None)
+    for written in (data, target.getvalue()):
+        assert choices(written) == OWN_CHOICES[format]
+        assert tg.verify(written, deep=True).unverified == ("bare",)
+        assert tg.diff(written, tensors).same
+    with pytest.raises(tg.TensorNotFound, match="nearest: 'small'"):
+        tg.dumps(tensors, format=format, compression={"smal": "zstd"})

@@ -16,7 +16,9 @@ from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_targe
 from tensorglot.errors import InputError, LossWarning, UnsupportedError, escape
 from tensorglot.io.local import file_stamp
 from tensorglot.io.sink import AtomicFile, Writable, write_stream
+from tensorglot.limits import DEFAULT
 from tensorglot.model.archive import Archive
+from tensorglot.model.names import check_name
 from tensorglot.model.payload import Span, as_bytes
 from tensorglot.model.tensor import NESTED
 from tensorglot.model.types.text import text_of
@@ -140,6 +142,9 @@ def check_expressible(archive: Archive, spec: Format) -> None:
         raise UnsupportedError(
             f"{len(index.names)} tensors; a reader of {spec.name} takes {spec.most_tensors}", rule="save.tensors.count"
         )
+    if archive.limits.name_nbytes > DEFAULT.name_nbytes:  # read with a raised limit: the next reader has the usual one
+        for name in index.names:
+            check_name(name)
     if not spec.names and list(index.names) != [UNNAMED]:
         raise UnsupportedError(
             f"{spec.name} has one tensor and keeps no name: call it '{UNNAMED}'",
