@@ -181,16 +181,19 @@ def _catalogue(found: Scanned) -> Catalogue:
         parts=found.names(parts, parts.code("name") != _DATA),
         unknown_encodings=found.texts(parts, encodings == OPAQUE, "encoding"),
     )
-    for broken, rule, message in (
-        (storage == kernel.UNKNOWN, "ztensor.entry.dtype", "no such dtype"),
-        (typed & (_STORED_AS[logical] != storage), "ztensor.entry.type", "a type that needs another dtype"),
-        (
-            (encodings == RAW) != (catalogue.nbytes < 0),
-            "ztensor.entry.decoded",
-            "'decoded_length' is there exactly where 'encoding' is",
-        ),
-    ):
-        rules.refuse_row(catalogue, broken, rule, message)
+    rules.refuse_row(catalogue, storage == kernel.UNKNOWN, "ztensor.entry.dtype", "no such dtype")
+    wrong = typed & (_STORED_AS[logical] != storage)
+    if wrong.any():
+        row = int(wrong.argmax())
+        name, (_, needed) = list(LOGICAL_2.items())[logical[row] - 1]
+        message = f"logical type {name} needs dtype {needed}, found {_DTYPES[storage[row] - 1]}"
+        rules.refuse_row(catalogue, wrong, "ztensor.entry.type", message)
+    rules.refuse_row(
+        catalogue,
+        (encodings == RAW) != (catalogue.nbytes < 0),
+        "ztensor.entry.decoded",
+        "'decoded_length' is there exactly where 'encoding' is",
+    )
     unknown = found.texts(parts, logical == kernel.UNKNOWN, "type")
     catalogue.unknown_dtypes |= {row: f"{name}{OVER}{_DTYPES[storage[row] - 1]}" for row, name in unknown.items()}
     rules.check_dense(catalogue)
