@@ -36,39 +36,23 @@ FAULTS = (
     "utf8", "break", "chunk", "not uint", "not text", "not array", "not map", "not pair", "name", "digest", "missing",
 )  # fmt: skip
 """What is wrong, by code. The names below are those codes for the compiler."""
-_OK = cython.declare(cython.int, 0)
-_ENDS = cython.declare(cython.int, 1)
-_RESERVED = cython.declare(cython.int, 2)
-_INDEFINITE = cython.declare(cython.int, 3)
-_LONG = cython.declare(cython.int, 4)
-_ORDER = cython.declare(cython.int, 5)
-_DUPLICATE = cython.declare(cython.int, 6)
-_KEY = cython.declare(cython.int, 7)
-_WRONG_TAG = cython.declare(cython.int, 8)
-_SIMPLE = cython.declare(cython.int, 9)
-_FLOAT = cython.declare(cython.int, 10)
-_DEPTH = cython.declare(cython.int, 11)
-_NOT_UTF8 = cython.declare(cython.int, 12)
-_STRAY_BREAK = cython.declare(cython.int, 13)
-_CHUNK = cython.declare(cython.int, 14)
-_NOT_UINT = cython.declare(cython.int, 15)
-_NOT_TEXT = cython.declare(cython.int, 16)
-_NOT_ARRAY = cython.declare(cython.int, 17)
-_NOT_MAP = cython.declare(cython.int, 18)
-_NOT_PAIR = cython.declare(cython.int, 19)
-_NOT_NAME = cython.declare(cython.int, 20)
-_NOT_DIGEST = cython.declare(cython.int, 21)
-_MISSING = cython.declare(cython.int, 22)
-_OPENED = cython.declare(cython.int, 23)
-"""No fault: more of a container is to come."""
+cython.declare(
+    _OK=cython.int, _ENDS=cython.int, _RESERVED=cython.int, _INDEFINITE=cython.int, _LONG=cython.int,
+    _ORDER=cython.int, _DUPLICATE=cython.int, _KEY=cython.int, _WRONG_TAG=cython.int, _SIMPLE=cython.int,
+    _FLOAT=cython.int, _DEPTH=cython.int, _NOT_UTF8=cython.int, _STRAY_BREAK=cython.int, _CHUNK=cython.int,
+    _NOT_UINT=cython.int, _NOT_TEXT=cython.int, _NOT_ARRAY=cython.int, _NOT_MAP=cython.int, _NOT_PAIR=cython.int,
+    _NOT_NAME=cython.int, _NOT_DIGEST=cython.int, _MISSING=cython.int, _OPENED=cython.int,
+)  # fmt: skip
+(
+    _OK, _ENDS, _RESERVED, _INDEFINITE, _LONG, _ORDER, _DUPLICATE, _KEY, _WRONG_TAG, _SIMPLE, _FLOAT, _DEPTH,
+    _NOT_UTF8, _STRAY_BREAK, _CHUNK, _NOT_UINT, _NOT_TEXT, _NOT_ARRAY, _NOT_MAP, _NOT_PAIR, _NOT_NAME, _NOT_DIGEST,
+    _MISSING, _OPENED,
+) = range(24)  # fmt: skip
+"""The last is no fault: more of a container is to come."""
 
-_UINT = cython.declare(cython.int, 0)
-_BYTES = cython.declare(cython.int, 2)
-_TEXT = cython.declare(cython.int, 3)
-_ARRAY = cython.declare(cython.int, 4)
-_MAP = cython.declare(cython.int, 5)
-_TAG = cython.declare(cython.int, 6)
-_SPECIAL = cython.declare(cython.int, 7)
+cython.declare(_UINT=cython.int, _BYTES=cython.int, _TEXT=cython.int, _ARRAY=cython.int, _MAP=cython.int)
+cython.declare(_TAG=cython.int, _SPECIAL=cython.int)
+_UINT, _BYTES, _TEXT, _ARRAY, _MAP, _TAG, _SPECIAL = 0, 2, 3, 4, 5, 6, 7
 _OPEN_ENDED = cython.declare(cython.int, 31)
 """The additional information of an indefinite length, and of the break that ends it."""
 _BREAK = cython.declare(cython.int, 0xFF)
@@ -154,7 +138,6 @@ class Walk:
         return _OK
 
     @cython.cfunc
-    @cython.inline
     @cython.exceptval(check=False)
     def content(self) -> cython.int:
         """Passes over the bytes of a string of definite length, whose head was read."""
@@ -164,7 +147,6 @@ class Walk:
         return _OK
 
     @cython.cfunc
-    @cython.inline
     @cython.exceptval(check=False)
     def at_break(self) -> cython.bint:
         """Whether a break follows."""
@@ -225,11 +207,8 @@ def skip(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cytho
 
 # Checking.
 
-_IN_ARRAY = cython.declare(cython.int, 0)
-_AT_KEY = cython.declare(cython.int, 1)
-_AT_VALUE = cython.declare(cython.int, 2)
-_TAGGED = cython.declare(cython.int, 3)
-
+cython.declare(_IN_ARRAY=cython.int, _AT_KEY=cython.int, _AT_VALUE=cython.int, _TAGGED=cython.int)
+_IN_ARRAY, _AT_KEY, _AT_VALUE, _TAGGED = range(4)
 _INLINE_KEYS = cython.declare(cython.int, 16)
 """So many keys of a map are compared one by one; with more, or with keys in several forms, a set is made."""
 
@@ -586,39 +565,29 @@ def _has_float_form(around: _Open, info: cython.int, bits: cython.ulonglong) -> 
     if around.shortest_floats:  # §4.2.1
         if info == 25:
             return not special or bits & 0x3FF == 0 or bits == 0x7E00
-        return not (_half_holds_single(bits) if info == 26 else _single_holds_double(bits))
+        return not (_is_narrower(bits, 32, 23, 10, -14) if info == 26 else _is_narrower(bits, 64, 52, 23, -126))
     return True
 
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _half_holds_single(bits: cython.ulonglong) -> cython.bint:
-    """Whether the float32 with these bits is a float16 too; NaN is."""
-    exponent: cython.longlong = ((bits >> 23) & 0xFF) - 127
-    fraction: cython.ulonglong = bits & 0x7FFFFF
-    if exponent == 128:
-        return True
-    if exponent == -127:
-        return fraction == 0
-    if exponent > 15 or exponent < -24:
-        return False
-    spare: cython.longlong = 13 if exponent >= -14 else -1 - exponent
-    return fraction & ((cython.cast(cython.ulonglong, 1) << spare) - 1) == 0
+def _is_narrower(
+    bits: cython.ulonglong, width: cython.int, fraction_bits: cython.int, half_bits: cython.int, least: cython.int
+) -> cython.bint:
+    """Whether a float of `width` bits is one of half the width, too; NaN is.
 
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _single_holds_double(bits: cython.ulonglong) -> cython.bint:
-    """Whether the float64 with these bits is a float32 too; NaN is."""
-    exponent: cython.longlong = ((bits >> 52) & 0x7FF) - 1023
-    fraction: cython.ulonglong = bits & 0xFFFFFFFFFFFFF
-    if exponent == 1024:
+    That has so many bits of fraction, and `least` as its smallest exponent.
+    """
+    exponents: cython.longlong = (1 << (width - 1 - fraction_bits)) - 1
+    exponent: cython.longlong = ((bits >> fraction_bits) & exponents) - (exponents >> 1)
+    fraction: cython.ulonglong = bits & ((cython.cast(cython.ulonglong, 1) << fraction_bits) - 1)
+    if exponent > exponents >> 1:
         return True
-    if exponent == -1023:
+    if exponent == -(exponents >> 1):
         return fraction == 0
-    if exponent > 127 or exponent < -149:
+    if exponent > 1 - least or exponent < least - half_bits:
         return False
-    spare: cython.longlong = 29 if exponent >= -126 else -97 - exponent
+    spare: cython.longlong = fraction_bits - half_bits + max(0, least - exponent)
     return fraction & ((cython.cast(cython.ulonglong, 1) << spare) - 1) == 0
 
 
@@ -640,17 +609,15 @@ KINDS = ("name", "uint", "text", "digest", "word", "shape", "pair", "attributes"
     silent       text that is the field's one word says nothing; anything else makes the record CUSTOM
     mark         anything: makes the record CUSTOM and MARKED
 """
-_NAME_FIELD = cython.declare(cython.int, 0)
-_UINT_FIELD = cython.declare(cython.int, 1)
-_TEXT_FIELD = cython.declare(cython.int, 2)
-_DIGEST_FIELD = cython.declare(cython.int, 3)
-_WORD_FIELD = cython.declare(cython.int, 4)
-_SHAPE_FIELD = cython.declare(cython.int, 5)
-_PAIR_FIELD = cython.declare(cython.int, 6)
-_ATTRIBUTES_FIELD = cython.declare(cython.int, 7)
-_PARTS_FIELD = cython.declare(cython.int, 8)
-_SILENT_FIELD = cython.declare(cython.int, 9)
-_MARK_FIELD = cython.declare(cython.int, 10)
+cython.declare(
+    _NAME_FIELD=cython.int, _UINT_FIELD=cython.int, _TEXT_FIELD=cython.int, _DIGEST_FIELD=cython.int,
+    _WORD_FIELD=cython.int, _SHAPE_FIELD=cython.int, _PAIR_FIELD=cython.int, _ATTRIBUTES_FIELD=cython.int,
+    _PARTS_FIELD=cython.int, _SILENT_FIELD=cython.int, _MARK_FIELD=cython.int,
+)  # fmt: skip
+(
+    _NAME_FIELD, _UINT_FIELD, _TEXT_FIELD, _DIGEST_FIELD, _WORD_FIELD, _SHAPE_FIELD, _PAIR_FIELD, _ATTRIBUTES_FIELD,
+    _PARTS_FIELD, _SILENT_FIELD, _MARK_FIELD,
+) = range(len(KINDS))  # fmt: skip
 UNKNOWN = 255
 """The code of a word that is not in its table."""
 CUSTOM = 1

@@ -49,5 +49,5 @@ def cast(_: object, value: Any) -> Any:
     return value
 
 
-def declare(_: object, value: Any = None) -> Any:
+def declare(_: object = None, value: Any = None, **__: object) -> Any:
     return value

@@ -18,7 +18,7 @@ import xxhash
 
 from tensorglot.errors import FormatError, InputError
 
-__all__ = ["ALGORITHMS", "Checksum", "Hasher", "Numbers", "hasher", "numbers", "parse"]
+__all__ = ["ALGORITHMS", "Checksum", "Hasher", "Numbers", "hasher", "numbers", "one_shot", "parse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +130,18 @@ def hasher(algorithm: str) -> Hasher:
             f"unknown checksum algorithm {algorithm!r} (supported: {', '.join(ALGORITHMS)})", rule="checksum.algorithm"
         )
     return ALGORITHMS[algorithm][0]()
+
+
+def one_shot(algorithm: str) -> Callable[[memoryview], bytes]:
+    """The digest of bytes that are all there, for many short ones."""
+    if algorithm == "crc32c":
+        from crc32c import crc32c
+
+        return lambda data: crc32c(data).to_bytes(4, "big")
+
+    def digest(data: memoryview) -> bytes:
+        running = hasher(algorithm)
+        running.update(data)
+        return running.digest()
+
+    return digest

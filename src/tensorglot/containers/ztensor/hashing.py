@@ -6,6 +6,7 @@ copied by the operating system is read a second time, in pieces, by that thread.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
@@ -102,34 +103,39 @@ def hash_chunk(hasher: Takes, chunk: Chunk) -> None:
 
 
 class RowHasher:
-    """The digests of rows that lie one behind the other in what it takes; what is between them is passed over."""
+    """Checksums of rows that lie one behind the other in what it takes; what is between them is passed over."""
 
     def __init__(self, algorithm: str, begins: NDArray[np.int64], ends: NDArray[np.int64], position: int) -> None:
         self._algorithm = algorithm
-        self._spans = list(zip(begins.tolist(), ends.tolist(), strict=True))
+        self._begins: list[int] = begins.tolist()
+        self._ends: list[int] = ends.tolist()
         self._position = position
-        self._running = checksums.hasher(algorithm)
-        self.digests: list[bytes] = []
+        self._running: checksums.Hasher | None = None
+        """Of the row at hand, if some of it was taken before."""
+        self._digests: list[bytes] = []
 
     def update(self, data: memoryview, /) -> None:
-        position, end = self._position, self._position + len(data)
-        # Invariant: `position` is where the row at hand goes on, or before it.
-        while len(self.digests) < len(self._spans):
-            begin, row_end = self._spans[len(self.digests)]
-            if max(begin, position) < end:
-                self._running.update(data[max(begin, position) - self._position : row_end - self._position])
+        base, end = self._position, self._position + len(data)
+        if self._running is not None:
+            row_end = self._ends[len(self._digests)]
+            self._running.update(data[: row_end - base])
             if row_end > end:
-                break
-            self._end_row()
-            position = row_end
+                self._position = end
+                return
+            self._digests.append(self._running.digest())
+            self._running = None
+        first = len(self._digests)
+        last = bisect_right(self._ends, end, first)
+        digest = checksums.one_shot(self._algorithm)
+        spans = zip(self._begins[first:last], self._ends[first:last], strict=True)
+        self._digests += [digest(data[begin - base : row_end - base]) for begin, row_end in spans]
+        if last < len(self._begins) and self._begins[last] < end:
+            self._running = checksums.hasher(self._algorithm)
+            self._running.update(data[self._begins[last] - base :])
         self._position = end
 
-    def finish(self) -> list[bytes]:
-        """All digests; rows without bytes may stand behind the last byte."""
-        while len(self.digests) < len(self._spans):
-            self._end_row()
-        return self.digests
-
-    def _end_row(self) -> None:
-        self.digests.append(self._running.digest())
-        self._running = checksums.hasher(self._algorithm)
+    @property
+    def digests(self) -> list[bytes]:
+        """Of all rows, now that everything was taken."""
+        nothing = checksums.one_shot(self._algorithm)(memoryview(b""))  # rows without bytes behind the last byte
+        return self._digests + [nothing] * (len(self._begins) - len(self._digests))

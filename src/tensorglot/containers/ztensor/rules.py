@@ -134,14 +134,17 @@ def check_sizes(catalogue: Catalogue) -> None:
     refuse_row(catalogue, dense & (counts > (SIZE_END - 8) // bits), "ztensor.shape.product", "more bytes than 2**63")
     expected = (counts * bits + 7) >> 3
     stored = catalogue.encodings == RAW
-    nbytes = np.where(stored, sizes, np.where(nbytes >= 0, nbytes, np.where(dense, expected, sizes)))
+    if stored.all():
+        nbytes = sizes
+    else:
+        nbytes = np.where(stored, sizes, np.where(nbytes >= 0, nbytes, np.where(dense, expected, sizes)))
     refuse_row(
         catalogue,
         dense & (nbytes != expected),
         "ztensor.blob.size",
         "the blob has not the size that dtype and shape ask for",
     )
-    if not stored.all():
+    if nbytes is not sizes:
         small = (catalogue.encodings == ZSTD) & (nbytes // EXPANSION > sizes)
         refuse_row(
             catalogue, small, "ztensor.blob.expansion", "a blob that cannot hold as much as dtype and shape ask for"
@@ -180,7 +183,12 @@ def check_places(
         f"a blob that begins at no multiple of {region.alignment} from {region.least} on",
     )
     refuse((begins < region.first) & (ends > begins), "ztensor.blob.magic", "a blob that begins in the magic number")
-    refuse(ends > region.size, "ztensor.blob.end", "a blob that ends after the file", TruncatedError)
+    refuse(
+        ends > region.size,
+        "ztensor.blob.end",
+        f"file truncated: needs {int(ends.max(initial=0))} bytes, has {region.size}",
+        TruncatedError,
+    )
     refuse(ends > region.end, "ztensor.blob.index", "a blob that runs into the index")
     overlap = first_overlap(begins, ends)
     if overlap is not None:

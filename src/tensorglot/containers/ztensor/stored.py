@@ -91,11 +91,16 @@ def compress(jobs: Sequence[Squeeze | None], level: int) -> Iterator[Iterator[Co
     return (group for _, group in groupby(frames, key=attrgetter("position")))
 
 
+_INDICES = {CSR: ("indices", "indptr"), COO: ("coords",)}
+
+
 def index_parts(tensor: Tensor) -> Tensor:
     """A sparse tensor with the index types that the profiles ask for: uint32 or uint64, one for all."""
-    names = {CSR: ("indices", "indptr"), COO: ("coords",)}.get(tensor.layout, ())
+    names = _INDICES.get(tensor.layout)
+    if names is None:
+        return tensor
     kinds = {part.dtype for name in names if (part := tensor.parts[name])}
-    if not names or kinds in ({BY_NAME["uint32"]}, {BY_NAME["uint64"]}):
+    if kinds in ({BY_NAME["uint32"]}, {BY_NAME["uint64"]}):
         return tensor
     check_values(tensor)
     arrays = {name: tensor.parts[name].array(tensor.name) for name in names}

@@ -13,22 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tensorglot.containers.table import ReadOptions
+from tensorglot.containers.ztensor import rules
 from tensorglot.containers.ztensor.codecs import Zstd
 from tensorglot.containers.ztensor.constants import ALIGNMENT_01, MAGIC_01
 from tensorglot.containers.ztensor.entries import KNOWN, read_entries
 from tensorglot.containers.ztensor.lazy import metadata_at
 from tensorglot.containers.ztensor.parts import gather_parts, metadata_field
-from tensorglot.containers.ztensor.rules import (
-    Region,
-    check_count,
-    check_index_nbytes,
-    check_names,
-    check_places,
-    check_products,
-    check_ranks,
-    check_sizes,
-    check_unique,
-)
 from tensorglot.containers.ztensor.strict import check_01
 from tensorglot.errors import TruncatedError
 from tensorglot.limits import Limits
@@ -48,14 +38,14 @@ def read(source: Source, options: ReadOptions) -> Index:
     cbor.check(data, cbor.with_depth(cbor.LENIENT, limits.cbor_depth), base=begin)
     cursor = cbor.Cursor(data, base=begin, rule="ztensor.index.root")
     count = cursor.count("index")
-    check_count(count, begin, limits)
+    rules.check_count(count, begin, limits)
     catalogue, marked = read_entries(cursor, count)
-    check_names(catalogue, limits)
-    check_ranks(catalogue, limits)
-    check_products(catalogue)
-    check_sizes(catalogue)
-    check_places(catalogue, Region(ALIGNMENT_01, ALIGNMENT_01, begin, source.size))
-    check_unique(catalogue)
+    rules.check_names(catalogue, limits)
+    rules.check_ranks(catalogue, limits)
+    rules.check_products(catalogue)
+    rules.check_sizes(catalogue)
+    rules.check_places(catalogue, rules.Region(ALIGNMENT_01, ALIGNMENT_01, begin, source.size))
+    rules.check_unique(catalogue)
     metadata = metadata_field(catalogue)
     catalogue = gather_parts(catalogue, marked, [] if metadata is None else [metadata[0]])
     index = catalogue.to_index(
@@ -80,6 +70,6 @@ def index_bytes(source: Source, limits: Limits) -> tuple[bytes, int]:
         raise TruncatedError(
             f"an index of {nbytes} bytes in a file of {source.size}", rule="ztensor.index.size", offset=source.size - 8
         )
-    check_index_nbytes(nbytes, source.size - 8, limits)
+    rules.check_index_nbytes(nbytes, source.size - 8, limits)
     begin = source.size - 8 - nbytes
     return source.read_bytes(begin, nbytes) or b"\x80", begin

@@ -13,22 +13,11 @@ from __future__ import annotations
 import numpy as np
 
 from tensorglot.containers.table import ReadOptions
+from tensorglot.containers.ztensor import rules
 from tensorglot.containers.ztensor.catalogue import OPAQUE, RAW, ZSTD, Catalogue
 from tensorglot.containers.ztensor.codecs import Zstd
 from tensorglot.containers.ztensor.constants import ALIGNMENT_01, MAGIC_1, NAMES_1
 from tensorglot.containers.ztensor.lazy import metadata_at
-from tensorglot.containers.ztensor.rules import (
-    Region,
-    check_count,
-    check_dense,
-    check_index_nbytes,
-    check_names,
-    check_places,
-    check_products,
-    check_ranks,
-    check_sizes,
-    refuse_row,
-)
 from tensorglot.containers.ztensor.scan import Field, Record, Scanned, pass_attributes, positions, scan
 from tensorglot.errors import FormatError, TruncatedError
 from tensorglot.limits import Limits
@@ -85,11 +74,11 @@ def read(source: Source, options: ReadOptions) -> Index:
         cursor.pos = attributes
         pass_attributes(cursor)
     catalogue = _catalogue(_scan(cursor, fields, limits))
-    check_names(catalogue, limits)
-    check_ranks(catalogue, limits)
-    check_products(catalogue)
-    check_sizes(catalogue)
-    check_places(catalogue, Region(ALIGNMENT_01, ALIGNMENT_01, begin, source.size))
+    rules.check_names(catalogue, limits)
+    rules.check_ranks(catalogue, limits)
+    rules.check_products(catalogue)
+    rules.check_sizes(catalogue)
+    rules.check_places(catalogue, rules.Region(ALIGNMENT_01, ALIGNMENT_01, begin, source.size))
     return catalogue.to_index(f"ztensor@{version}", Zstd(), metadata_at(data, attributes))
 
 
@@ -106,7 +95,7 @@ def _manifest(source: Source, limits: Limits) -> tuple[bytes, int, bool]:
         raise TruncatedError(
             f"a manifest of {nbytes} bytes in a file of {source.size}", rule="ztensor.index.size", offset=end
         )
-    check_index_nbytes(nbytes, end, limits)
+    rules.check_index_nbytes(nbytes, end, limits)
     return source.read_bytes(end - nbytes, nbytes), end - nbytes, footer
 
 
@@ -127,7 +116,7 @@ def _scan(cursor: cbor.Cursor, fields: dict[str, int], limits: Limits) -> Scanne
         raise FormatError("a manifest without objects", rule="ztensor.index.root", offset=cursor.base)
     cursor.pos, cursor.rule = begin, "ztensor.entry.kind"
     count = cursor.count("objects", cbor.MAP)
-    check_count(count, cursor.base, limits)
+    rules.check_count(count, cursor.base, limits)
     return scan(cursor, count, _OBJECT, _COMPONENT)
 
 
@@ -156,7 +145,7 @@ def _catalogue(found: Scanned) -> Catalogue:
         parts=found.names(parts, parts.code("role") != _DATA),
         unknown_encodings=found.texts(parts, encodings == OPAQUE, "encoding"),
     )
-    refuse_row(catalogue, words == 0, "ztensor.entry.missing", "a component without 'dtype'")
+    rules.refuse_row(catalogue, words == 0, "ztensor.entry.missing", "a component without 'dtype'")
     unknown = dtypes == UNKNOWN
     inherited_names = found.texts(objects, objects.code("dtype") > 0, "dtype") if unknown.any() else {}
     own_names = found.texts(parts, unknown & (own > 0), "dtype")
@@ -167,5 +156,5 @@ def _catalogue(found: Scanned) -> Catalogue:
     for tensor, layout in found.texts(objects, objects.code("format") != _DENSE, "format").items():
         whole = all(sized[row] for row in catalogue.rows(tensor))
         catalogue.layouts[tensor] = _LAYOUTS.get(layout, layout) if whole else layout
-    check_dense(catalogue)
+    rules.check_dense(catalogue)
     return catalogue

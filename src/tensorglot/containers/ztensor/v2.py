@@ -17,6 +17,7 @@ import numpy as np
 import xxhash
 
 from tensorglot.containers.table import ReadOptions
+from tensorglot.containers.ztensor import rules
 from tensorglot.containers.ztensor.catalogue import OPAQUE, RAW, ZSTD, Catalogue
 from tensorglot.containers.ztensor.codecs import SeekableZstd
 from tensorglot.containers.ztensor.constants import (
@@ -31,18 +32,6 @@ from tensorglot.containers.ztensor.constants import (
     STORAGE_2,
 )
 from tensorglot.containers.ztensor.lazy import metadata_at
-from tensorglot.containers.ztensor.rules import (
-    SIZE_END,
-    Region,
-    check_count,
-    check_dense,
-    check_index_nbytes,
-    check_names,
-    check_places,
-    check_ranks,
-    check_sizes,
-    refuse_row,
-)
 from tensorglot.containers.ztensor.scan import NAME_NBYTES, Field, Record, Scanned, pass_attributes, positions, scan
 from tensorglot.containers.ztensor.shards import Shard, ShardSource, check_shard_name, read_shards
 from tensorglot.containers.ztensor.strict import check_2
@@ -109,10 +98,10 @@ def read(source: Source, options: ReadOptions) -> Index:
     _find_shards(
         catalogue, found, {name: ShardSource(shard, options.path, options.open_file) for name, shard in shards.items()}
     )
-    check_names(catalogue, limits)
-    check_ranks(catalogue, limits, RANK)
+    rules.check_names(catalogue, limits)
+    rules.check_ranks(catalogue, limits, RANK)
     _count_exactly(catalogue)
-    check_sizes(catalogue)
+    rules.check_sizes(catalogue)
     _check_places(catalogue, source.size, (begin, begin + len(data)))
     index = catalogue.to_index("ztensor@2", SeekableZstd(), metadata_at(data, attributes), checksums_decoded=True)
     if options.strict:
@@ -137,7 +126,7 @@ def manifest_bytes(source: Source, limits: Limits) -> tuple[bytes, int] | None:
         return None
     if length > INDEX_NBYTES:
         raise LimitError(f"a manifest of {length} bytes", rule="ztensor.manifest.large", offset=at + 8)
-    check_index_nbytes(length, at + 8, limits)
+    rules.check_index_nbytes(length, at + 8, limits)
     if offset % ALIGNMENT_2 or offset < ALIGNMENT_2:
         raise FormatError("a manifest that is not aligned", rule="ztensor.blob.alignment", offset=at)
     if offset + length > at:
@@ -155,7 +144,7 @@ def _root(cursor: cbor.Cursor, limits: Limits) -> tuple[Scanned, dict[str, Shard
     for key in cursor.text_keys("manifest"):
         if key == "objects":
             count = cursor.count(key, cbor.MAP)
-            check_count(count, cursor.base, limits)
+            rules.check_count(count, cursor.base, limits)
             objects = scan(cursor, count, _OBJECT, _PART)
         elif key == "shards":
             shards = read_shards(cursor)
@@ -191,25 +180,28 @@ def _catalogue(found: Scanned) -> Catalogue:
         parts=found.names(parts, parts.code("name") != _DATA),
         unknown_encodings=found.texts(parts, encodings == OPAQUE, "encoding"),
     )
-    for broken, rule, message in (
-        (storage == kernel.UNKNOWN, "ztensor.entry.dtype", "no such dtype"),
-        (typed & (_STORED_AS[logical] != storage), "ztensor.entry.type", "a type that needs another dtype"),
-        (
-            (encodings == RAW) != (catalogue.nbytes < 0),
-            "ztensor.entry.decoded",
-            "'decoded_length' is there exactly where 'encoding' is",
-        ),
-    ):
-        refuse_row(catalogue, broken, rule, message)
+    rules.refuse_row(catalogue, storage == kernel.UNKNOWN, "ztensor.entry.dtype", "no such dtype")
+    wrong = typed & (_STORED_AS[logical] != storage)
+    if wrong.any():
+        row = int(wrong.argmax())
+        name, (_, needed) = list(LOGICAL_2.items())[logical[row] - 1]
+        message = f"logical type {name} needs dtype {needed}, found {_DTYPES[storage[row] - 1]}"
+        rules.refuse_row(catalogue, wrong, "ztensor.entry.type", message)
+    rules.refuse_row(
+        catalogue,
+        (encodings == RAW) != (catalogue.nbytes < 0),
+        "ztensor.entry.decoded",
+        "'decoded_length' is there exactly where 'encoding' is",
+    )
     unknown = found.texts(parts, logical == kernel.UNKNOWN, "type")
     catalogue.unknown_dtypes |= {row: f"{name}{OVER}{_DTYPES[storage[row] - 1]}" for row, name in unknown.items()}
-    check_dense(catalogue)
+    rules.check_dense(catalogue)
     wrong_index = np.zeros(parts.rows, np.bool_)
     for tensor, layout in layouts.items():
         for row in catalogue.rows(tensor) if layout in (CSR, COO) else ():
             if catalogue.parts.get(row) != "values":
                 wrong_index[row] = _DTYPES[storage[row] - 1] not in ("u32", "u64") or logical[row] > 0
-    refuse_row(catalogue, wrong_index, "layout.index", "the indices of a sparse tensor are u32 or u64")
+    rules.refuse_row(catalogue, wrong_index, "layout.index", "the indices of a sparse tensor are u32 or u64")
     return catalogue
 
 
@@ -230,11 +222,11 @@ def _count_exactly(catalogue: Catalogue) -> None:
                     offset=offset,
                     tensor=name,
                 )
-            if size >= SIZE_END:
+            if size >= rules.SIZE_END:
                 raise LimitError(
                     "a dimension of 2**63 or more", rule="ztensor.limit.dimension", offset=offset, tensor=name
                 )
-        catalogue.counts[tensor] = min(product, SIZE_END - 1)
+        catalogue.counts[tensor] = min(product, rules.SIZE_END - 1)
 
 
 def _find_shards(catalogue: Catalogue, found: Scanned, sources: Mapping[str, ShardSource]) -> None:
@@ -245,7 +237,7 @@ def _find_shards(catalogue: Catalogue, found: Scanned, sources: Mapping[str, Sha
             catalogue.sources[row] = sources[name]
             continue
         check_shard_name(name, catalogue.base + int(catalogue.row_places[row]))
-        refuse_row(
+        rules.refuse_row(
             catalogue,
             named & (np.arange(len(named)) == row),
             "ztensor.shard.unknown",
@@ -256,15 +248,15 @@ def _find_shards(catalogue: Catalogue, found: Scanned, sources: Mapping[str, Sha
 def _check_places(catalogue: Catalogue, size: int, manifest: tuple[int, int]) -> None:
     """§2.4, for the blobs of this file, the manifest among them, and those of each shard."""
     if not catalogue.sources:
-        check_places(catalogue, _region(size), others=[manifest])
+        rules.check_places(catalogue, _region(size), others=[manifest])
         return
     elsewhere: dict[Source | None, list[int]] = {None: []}
     for row in range(len(catalogue.dtypes)):
         elsewhere.setdefault(catalogue.sources.get(row), []).append(row)
     for source, rows in elsewhere.items():
         region, others = (_region(size), [manifest]) if source is None else (_region(source.size), [])
-        check_places(catalogue, region, np.array(rows, np.int64), others)
+        rules.check_places(catalogue, region, np.array(rows, np.int64), others)
 
 
-def _region(size: int) -> Region:
-    return Region(ALIGNMENT_2, ALIGNMENT_2, size - FOOTER_2, size, least=ALIGNMENT_2)
+def _region(size: int) -> rules.Region:
+    return rules.Region(ALIGNMENT_2, ALIGNMENT_2, size - FOOTER_2, size, least=ALIGNMENT_2)

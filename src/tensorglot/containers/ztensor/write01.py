@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -120,21 +121,20 @@ def _write_plain(archive: Archive, entries: _Entries, algorithm: str | None) -> 
                 thread.update(rows, chunk)
                 yield chunk
             thread.finish()
-        written = _checksum_pairs(algorithm, rows.finish())
-        entries.fields[:] = [known + pair for known, pair in zip(entries.fields, written, strict=True)]
+        pairs = _checksum_pairs(algorithm, rows.digests)
+        entries.fields[:] = map(add, entries.fields, pairs)
     yield from end_file(_encode_index(entries, offsets, sizes))
 
 
-def _checksum_pairs(algorithm: str, digests: list[bytes]) -> Iterator[bytes]:
+def _checksum_pairs(algorithm: str, digests: list[bytes]) -> list[bytes]:
     """The key `checksum` and its text, which but for the digits is always the same."""
-    for digest in digests[:1]:
-        sample = str(checksums.Checksum(algorithm, digest))
-        digits = 2 * len(digest)
-        before = cbor.text("checksum") + cbor.head(cbor.TEXT, len(sample)) + sample[:-digits].encode()
-        upper = algorithm.startswith("crc")
-        for each in digests:
-            hexadecimal = each.hex()
-            yield before + (hexadecimal.upper() if upper else hexadecimal).encode()
+    if not digests:
+        return []
+    sample = str(checksums.Checksum(algorithm, digests[0]))
+    before = cbor.text("checksum") + cbor.head(cbor.TEXT, len(sample)) + sample[: -2 * len(digests[0])].encode()
+    if algorithm == "crc32c":
+        return [before + b"%08X" % int.from_bytes(digest, "big") for digest in digests]
+    return [before + digest.hex().encode() for digest in digests]
 
 
 def end_file(index: bytes | bytearray) -> Iterator[Chunk]:
