@@ -121,7 +121,7 @@ class AtomicFile:
         except FileNotFoundError:
             return None
         if not stat.S_ISREG(status.st_mode):
-            raise self._refusal("a link" if stat.S_ISLNK(status.st_mode) else "not a regular file")
+            raise self._refusal("a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file")
         return status
 
     def _create(self) -> None:
@@ -331,7 +331,7 @@ def editing(path: str | os.PathLike[str]) -> Iterator[Stamp]:
     try:
         if not _lock(held.fd):
             raise InputError(
-                "somebody else is editing the file: try again later", rule="source.locked", path=os.fspath(path)
+                "another process is editing the file: try again later", rule="source.locked", path=os.fspath(path)
             )
         yield stamp_of(os.fstat(held.fd))
     finally:
@@ -409,12 +409,12 @@ def _write_all(stream: BinaryIO, data: memoryview) -> int:
             written = stream.write(data[done:])
         except (TypeError, ValueError) as error:  # a text file, a closed file, one opened for reading
             raise InputError(
-                f"the file object takes no bytes: open it in binary mode ('wb') ({error})", rule="sink.stream"
+                f"cannot write bytes to the file object: open it in binary mode ('wb') ({error})", rule="sink.stream"
             ) from error
         if written is None and not isinstance(stream, io.RawIOBase):
             written = len(data) - done  # an object that says nothing takes everything
         if not written:
-            raise BlockingIOError(errno.EAGAIN, "the file object takes nothing more at the moment")
+            raise BlockingIOError(errno.EAGAIN, "the file object would block")
         done += written
     return done
 

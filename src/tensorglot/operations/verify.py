@@ -118,7 +118,7 @@ def verify(
     path = find_file(as_path(source)) if isinstance(source, (str, os.PathLike)) else None
     check_choice(sums, ("check", "write"), "sums", "verify.sums")
     if sums == "write" and path is None:
-        raise InputError("checksums go beside a file that has a name", rule="verify.sums")
+        raise InputError("sums='write' needs a path as source", rule="verify.sums")
     try:
         archive = open(source, format=format, backend=backend, strict=strict, verify="never", limits=limits)
     except FormatError as error:
