@@ -213,7 +213,7 @@ def _cast_piece(values: Array, *, new: DType) -> tuple[Array, tuple[int, int, in
 def cast_part(
     part: Part, new: DType, tensor: str, *, strict: bool, executor: Executor | None
 ) -> tuple[Part, Callable[[], Cast]]:
-    """The part in another type, and a function that gives the counts after it was read. Strict: overflow is an error."""
+    """The part in another type, and a function for the counts once it was read. Strict: overflow is an error."""
     old = dtype_of(part.numpy_dtype(tensor))
     if kind_of(old) == "complex" and kind_of(new) != "complex":
         raise InputError(

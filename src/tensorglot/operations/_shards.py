@@ -71,7 +71,7 @@ def find_file(path: str) -> Path:
         )
     if len(found) > 1:
         raise InputError(
-            f"the directory has {len(found)} tensor files; open one of them: {', '.join(map(escape, found))}",
+            f"the directory has {len(found)} candidates; open one of them: {', '.join(map(escape, found))}",
             rule="shards.index",
             path=path,
         )

@@ -210,7 +210,7 @@ def with_sidecar(index: Index, size: int, sums: Sums) -> Index:
     """The index with the checksums of a sidecar, which must be one for this file."""
     if sums.size != size:
         raise IntegrityError(
-            f"the checksums in the sidecar are of a file of {sums.size} bytes, this one has {size}: {_REWRITE}",
+            f"the checksums in the sidecar are for a file of {sums.size} bytes, this one has {size}: {_REWRITE}",
             rule="sums.size",
             hint=_IGNORE,
         )
