@@ -106,12 +106,9 @@ class Commands(click.Group):
 
 def _version(ctx: click.Context, option: click.Parameter, asked: bool) -> None:
     if asked:
-        from importlib.metadata import PackageNotFoundError, version
+        from tensorglot import __version__
 
-        try:
-            click.echo(version("tensorglot"))
-        except PackageNotFoundError:
-            click.echo("not installed: running from a source tree")
+        click.echo(__version__)
         ctx.exit()
 
 

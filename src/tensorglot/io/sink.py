@@ -169,10 +169,8 @@ class AtomicFile:
         return self._position
 
     def _write_buffer(self, data: memoryview) -> None:
-        done = 0
-        while done < len(data):
-            done += os.pwrite(self._fd, data[done:], self._position + done)
-        self._position += done
+        _write_at(self._fd, data, self._position)
+        self._position += len(data)
 
     def _copy(self, span: Stored) -> None:
         begin = span.begin
@@ -371,10 +369,14 @@ def _check_at(path: str | os.PathLike[str], stamp: Stamp) -> None:
         raise changed(path)
 
 
-def _put_tail(fd: int, begin: int, tail: bytes, durable: bool) -> None:
+def _write_at(fd: int, data: memoryview, offset: int) -> None:
     done = 0
-    while done < len(tail):
-        done += os.pwrite(fd, memoryview(tail)[done:], begin + done)
+    while done < len(data):
+        done += os.pwrite(fd, data[done:], offset + done)
+
+
+def _put_tail(fd: int, begin: int, tail: bytes, durable: bool) -> None:
+    _write_at(fd, memoryview(tail), begin)
     os.ftruncate(fd, begin + len(tail))
     if durable:
         os.fsync(fd)

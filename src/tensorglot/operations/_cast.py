@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from tensorglot.model.payload import Buffer, Encoded, as_bytes
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._dequantize import dequantized
 from tensorglot.operations._elements import BLOCK_COUNT, elements
+from tensorglot.operations._jsonable import field_dict
 from tensorglot.threads import ordered_map
 
 __all__ = ["Cast", "Kind", "cast", "cast_part", "dequantized_part", "kind_of"]
@@ -54,24 +55,13 @@ class Cast:
     """Elements that are too large, infinite or NaN, with no nearby value in the new type."""
 
     def __add__(self, other: tuple[int, int, int]) -> Cast:
-        return Cast(
-            self.tensor,
-            self.old,
-            self.new,
-            self.count + other[0],
-            self.rounded + other[1],
-            self.overflowed + other[2],
+        count, rounded, overflowed = other
+        return replace(
+            self, count=self.count + count, rounded=self.rounded + rounded, overflowed=self.overflowed + overflowed
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "tensor": self.tensor,
-            "old": self.old,
-            "new": self.new,
-            "count": self.count,
-            "rounded": self.rounded,
-            "overflowed": self.overflowed,
-        }
+        return field_dict(self)
 
 
 def kind_of(row: DType) -> Kind:

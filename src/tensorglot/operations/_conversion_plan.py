@@ -15,13 +15,14 @@ from typing import Any, Literal, TypeAlias
 
 from tensorglot.arguments import check_mapping
 from tensorglot.containers.table import UNNAMED, Format
-from tensorglot.errors import TensorglotError, escape
+from tensorglot.errors import TensorglotError, counted, escape
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
 from tensorglot.model.index import UNKNOWN, Index, Layout
 from tensorglot.model.tensor import human_nbytes
 from tensorglot.model.types.algebra import leading
 from tensorglot.operations._dequantize import can_dequantize
+from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import DTypes, NewDType, Rename, Select, rename_all, select_names, settle_dtypes
 
@@ -75,17 +76,7 @@ class Step:
     """The tensor of the target, earlier on, that has the same bytes in the source."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "source": self.source,
-            "target": self.target,
-            "action": self.action,
-            "old": self.old,
-            "new": self.new,
-            "shape": list(self.shape),
-            "stored_nbytes": self.stored_nbytes,
-            "nbytes": self.nbytes,
-            "tied": self.tied,
-        }
+        return field_dict(self, shape=list(self.shape))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -133,8 +124,9 @@ class Plan:
         }
 
     def __repr__(self) -> str:
-        lost = f", {len(self.losses)} losses" if self.losses else ""
-        return f"Plan({self.source} → {self.target}, {len(self.steps)} tensors, {human_nbytes(self.nbytes)}{lost})"
+        lost = f", {counted(len(self.losses), 'loss', 'losses')}" if self.losses else ""
+        tensors = counted(len(self.steps), "tensor")
+        return f"Plan({self.source} → {self.target}, {tensors}, {human_nbytes(self.nbytes)}{lost})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

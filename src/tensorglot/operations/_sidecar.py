@@ -114,10 +114,6 @@ def _one_source(archive: Archive) -> Source:
     return archive.source
 
 
-def _rows(index: Index) -> Iterator[int]:
-    return (row for tensor in range(len(index.names)) for row in index.rows(tensor))
-
-
 def _keys(index: Index) -> Iterator[Key]:
     for tensor, name in enumerate(index.names):
         for row in index.rows(tensor):
@@ -126,7 +122,7 @@ def _keys(index: Index) -> Iterator[Key]:
 
 def _stretches(index: Index, source: Source, algorithm: str) -> Iterator[Stretch]:
     begins, ends = index.begins.tolist(), index.ends.tolist()
-    return (Stretch(source, begins[row], ends[row], algorithm) for row in _rows(index))
+    return (Stretch(source, begins[row], ends[row], algorithm) for row in range(len(begins)))
 
 
 def _rest_digest(archive: Archive, algorithm: str) -> bytes:
@@ -223,7 +219,4 @@ def with_sidecar(index: Index, size: int, sums: Sums) -> Index:
             hint=_IGNORE,
             tensor=different[0],
         )
-    column: list[str | None] = [None] * len(index.dtypes)
-    for row, key in zip(_rows(index), keys, strict=True):
-        column[row] = sums.tensors[key]
-    return replace(index, checksums=column, checksums_decoded=None)
+    return replace(index, checksums=[sums.tensors[key] for key in keys], checksums_decoded=None)

@@ -26,6 +26,7 @@ from tensorglot.io.sink import AtomicFile, editing, replace_tail
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
+from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._progress import Progress, follow
 from tensorglot.operations._shards import stands_for_others
 from tensorglot.operations._sidecar import check_place, move_sidecar, read_sidecar
@@ -45,12 +46,7 @@ class Edit:
     in_place: bool
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "format": self.format,
-            "metadata": dict(self.metadata),
-            "changed": self.changed,
-            "in_place": self.in_place,
-        }
+        return field_dict(self, metadata=dict(self.metadata))
 
 
 def edit(
