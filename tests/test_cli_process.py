@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
@@ -199,7 +198,11 @@ def test_an_encoding_that_lacks_a_character(folder: Path) -> None:
 def test_what_is_no_file(folder: Path) -> None:
     fifo = folder / "fifo"
     os.mkfifo(fifo)
-    for path, kind in ((fifo, b"a FIFO"), (folder, b"the directory has no index"), (Path("/dev/zero"), b"a device")):
+    for path, kind in (
+        (fifo, b"a FIFO"),
+        (folder, b"the directory has 2 candidates"),
+        (Path("/dev/zero"), b"a device"),
+    ):
         done = piped("ls", path)
         assert done.returncode == 2
         assert kind in done.stderr
@@ -220,10 +223,7 @@ def test_many_tensors_are_all_listed(folder: Path) -> None:
 def test_version() -> None:
     done = piped("--version")
     assert (done.returncode, done.stderr) == (0, b"")
-    try:
-        assert done.stdout.decode().strip() == version("tensorglot")
-    except PackageNotFoundError:
-        assert done.stdout.startswith(b"not installed")
+    assert done.stdout.decode().strip() == tg.__version__
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-"])
