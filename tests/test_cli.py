@@ -70,7 +70,7 @@ def test_ls_patterns(model: Path) -> None:
     result = run("ls", model, "layer.0.w", code=2)
     assert (
         result.stderr
-        == "error: no such tensor; the nearest: 'layers.0.w', 'layers.1.w' (tensor 'layer.0.w', rule tensor.name)\n"
+        == "error: no such tensor; did you mean 'layers.0.w', 'layers.1.w' (tensor 'layer.0.w', rule tensor.name)\n"
     )
 
 

@@ -49,7 +49,7 @@ def test_notes_are_printed(model: Path) -> None:
     shards = model.with_name("shards")
     run("split", model, shards)
     tg.save(shards / "stray.safetensors", {"x": np.zeros(1)})
-    assert "note: stray.safetensors is not in" in run("merge", shards, model.with_name("b.bt")).stderr
+    assert "note: stray.safetensors is not listed in" in run("merge", shards, model.with_name("b.bt")).stderr
     assert "stray.safetensors" in run("verify", shards).stderr
     assert "stray.safetensors" in run("info", shards).stderr
     assert json.loads(run("info", shards, "--json").stdout)["notes"][0]["rule"] == "shards.stray"

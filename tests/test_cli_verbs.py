@@ -72,11 +72,11 @@ class TestConvert:
     def test_losses(self, model: Path) -> None:
         target = model.with_name("b.bt")
         refused = run("convert", model, target, "--dtype", "ids=int4", code=4)
-        assert "bintensors has no int4" in refused.stderr
+        assert "bintensors cannot store int4; pass --on-loss drop to convert the rest (" in refused.stderr
         assert not target.exists()
         assert run("convert", model, target, "--dtype", "ids=int4", "--dry-run", code=4)
         warned = run("convert", model, target, "--dtype", "ids=int4", "--on-loss", "warn")
-        assert "lost: bintensors has no int4" in warned.stderr
+        assert "lost: bintensors cannot store int4" in warned.stderr
         assert sorted(tg.load(target)) == ["model.b", "model.w"]
         assert "lost" not in run("convert", model, target, "--dtype", "ids=int4", "--on-loss", "drop").stderr
 
@@ -249,15 +249,15 @@ class TestStreams:
         source.close()
 
     def test_what_makes_no_sense(self, model: Path) -> None:
-        assert "name the format" in run("convert", model, "-", code=2).stderr
-        assert "stdout cannot have" in run("convert", model, "-", "--to", "bintensors", "--json", code=2).stderr
-        assert "go with a file" in run("convert", model, "-", "--to", "bintensors", "--sums", code=2).stderr
+        assert "pass --to FORMAT" in run("convert", model, "-", code=2).stderr
+        assert "--json cannot be used" in run("convert", model, "-", "--to", "bintensors", "--json", code=2).stderr
+        assert "--sums needs a file" in run("convert", model, "-", "--to", "bintensors", "--sums", code=2).stderr
 
     def test_terminals_are_no_files(self, model: Path) -> None:
         code, seen = on_terminal("ls", "-")
-        assert (code, "stdin is a terminal" in seen) == (2, True)
+        assert (code, "stdin, which is a terminal" in seen) == (2, True)
         code, seen = on_terminal("convert", model, "-", "--to", "bintensors")
-        assert (code, "not for a terminal" in seen) == (2, True)
+        assert (code, "stdout is a terminal" in seen) == (2, True)
 
 
 class TestCompletion:

@@ -58,7 +58,7 @@ def test_blocks_are_carried_where_there_is_a_place(type: int, tmp_path: Path) ->
 
 
 def test_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(tg.UnsupportedError, match=r"no layout 'gguf\.Q4_0'; a dtype gives its real values") as caught:
+    with pytest.raises(tg.UnsupportedError, match=r"layout 'gguf\.Q4_0'; cast it to a float type") as caught:
         tg.convert(quantized(2), tmp_path / "a.bt")
     assert (caught.value.rule, caught.value.tensor) == ("convert.layout", "x")
     with pytest.raises(tg.UnsupportedError) as caught:

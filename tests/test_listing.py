@@ -85,5 +85,5 @@ def test_patterns_select_names(patterns: list[str] | None, found: list[str]) -> 
 
 
 def test_a_pattern_without_a_match_is_an_error() -> None:
-    with pytest.raises(TensorNotFound, match=r"nearest: 'a\.weight'"):
+    with pytest.raises(TensorNotFound, match=r"did you mean 'a\.weight'"):
         tg.stats({name: np.zeros(1) for name in NAMES}, select=["x", "a.wight"])

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 import tensorglot as tg
 from gallery import NAMES, same, tensors
+from tensorglot.errors import Hint
 
 
 class Pipe(io.RawIOBase):
@@ -302,10 +303,12 @@ def test_an_archive_travels_as_its_name(folder: Path) -> None:
 
 def test_errors_travel_with_all_that_they_say() -> None:
     for kind in (tg.FormatError, tg.LimitError, tg.TensorNotFound, tg.InputError, tg.OutOfRange, tg.AmbiguousFormat):
-        error = kind("words", rule="a.rule", offset=7, tensor="a\nb")
+        error = kind("words", rule="a.rule", offset=7, tensor="a\nb", hint=Hint("pass a=1", "pass --a 1"))
         again = pickle.loads(pickle.dumps(error))
         assert type(again) is kind
         assert (again.message, again.rule, again.offset, again.tensor) == ("words", "a.rule", 7, "a\nb")
+        assert str(again) == str(error) == "words; pass a=1 (tensor 'a\\nb', byte 7, rule a.rule)"
+        assert again.describe(command_line=True) == "words; pass --a 1 (tensor 'a\\nb', byte 7, rule a.rule)"
         assert str(again) == str(error)
         assert "a\\nb" in str(error)
 

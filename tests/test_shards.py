@@ -132,13 +132,13 @@ class TestOpen:
         tg.save(tmp_path / "other.bt", {"a": np.arange(3)})
         assert same(tg.load(tmp_path), TENSORS)
         (tmp_path / "model.safetensors").rename(tmp_path / "mine.safetensors")
-        with pytest.raises(tg.InputError, match=r"name one of mine\.safetensors, other\.bt"):
+        with pytest.raises(tg.InputError, match=r"open one of them: mine\.safetensors, other\.bt"):
             tg.open(tmp_path)
 
     def test_directory_with_two(self, tmp_path: Path) -> None:
         for name in ("a.bt.index.json", "b.bt.index.json"):
             (tmp_path / name).write_text('{"weight_map": {}}')
-        with pytest.raises(tg.InputError, match="name one"):
+        with pytest.raises(tg.InputError, match="open one of them"):
             tg.open(tmp_path)
         with tg.open(tmp_path / "a.bt.index.json") as archive:
             assert (len(archive), archive.format) == (0, "bintensors@0")

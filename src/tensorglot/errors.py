@@ -6,14 +6,15 @@
     │   ├── LimitError         valid perhaps, but beyond a bound that the reader enforces
     │   ├── IntegrityError     a checksum does not match, or is required and absent
     │   └── AmbiguousFormat    the bytes are valid in two formats that disagree
-    ├── InputError           the caller asked for something that makes no sense
-    │   └── OutOfRange         an index that does not fit the tensor; also an IndexError
+    ├── InputError           an argument of the caller is invalid
+    │   └── OutOfRange         an index out of bounds; also an IndexError
     ├── UnsupportedError     valid, but it cannot be expressed or decoded here
     └── TensorNotFound       no tensor of that name; also a KeyError
 
 Every error carries the rule that was broken, and where they apply the byte offset
-in the source, the name of the tensor and the path of the file. For any input bytes
-only these and OSError leave the library.
+in the source, the name of the tensor, the path of the file, and what to do about it, in
+the words of Python and of the command line. For any input bytes only these and OSError
+leave the library.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = [
     "AmbiguousFormat",
     "FormatError",
+    "Hint",
     "InputError",
     "IntegrityError",
     "LimitError",
@@ -56,6 +58,13 @@ def counted(count: int, one: str, several: str = "") -> str:
     return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
+class Hint(NamedTuple):
+    """What to do about an error; empty where there is nothing to do."""
+
+    python: str
+    command_line: str
+
+
 class TensorglotError(Exception):
     """The root of every error that this library raises on purpose."""
 
@@ -67,16 +76,27 @@ class TensorglotError(Exception):
         offset: int | None = None,
         tensor: str | None = None,
         path: str | None = None,
+        hint: Hint | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
+        self.hint = hint
         self.rule = rule
         self.offset = offset
         self.tensor = tensor
         self.path = path
         """The file that could not be opened, read or written."""
 
+    def advise(self, *, command_line: bool = False) -> str:
+        """The message, and what to do about it."""
+        hint = "" if self.hint is None else self.hint.command_line if command_line else self.hint.python
+        return f"{self.message}; {hint}" if hint else self.message
+
     def __str__(self) -> str:
+        return self.describe()
+
+    def describe(self, *, command_line: bool = False) -> str:
+        """One line: the file, what is wrong, what to do, and where."""
         where = []
         if self.tensor is not None:
             where.append(f"tensor '{escape(self.tensor)}'")
@@ -84,10 +104,11 @@ class TensorglotError(Exception):
             where.append(f"byte {self.offset}")
         where.append(f"rule {self.rule}")
         file = "" if self.path is None else f"{escape(self.path)}: "
-        return f"{file}{self.message} ({', '.join(where)})"
+        return f"{file}{self.advise(command_line=command_line)} ({', '.join(where)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.rule, self.offset, self.tensor), {"path": self.path}
+        state = {"path": self.path, "hint": self.hint}
+        return _rebuild, (type(self), self.message, self.rule, self.offset, self.tensor), state
 
 
 def _rebuild(
@@ -117,11 +138,11 @@ class AmbiguousFormat(FormatError):
 
 
 class InputError(TensorglotError, ValueError):
-    """The caller's arguments make no sense."""
+    """An argument of the caller is invalid."""
 
 
 class OutOfRange(InputError, IndexError):
-    """An index that does not fit the tensor, or is of no kind that can be one."""
+    """An index that is out of bounds, or of a type that cannot be an index."""
 
 
 class UnsupportedError(TensorglotError):
@@ -129,7 +150,7 @@ class UnsupportedError(TensorglotError):
 
 
 class LossWarning(UserWarning):
-    """Something of the contents is not in the file that was written: named, and not an error."""
+    """Part of the contents could not be stored in the file that was written."""
 
 
 class TensorNotFound(TensorglotError, KeyError):
@@ -138,5 +159,5 @@ class TensorNotFound(TensorglotError, KeyError):
     @classmethod
     def among(cls, name: str, names: Iterable[str]) -> TensorNotFound:
         near = difflib.get_close_matches(name, itertools.islice(names, 10_000), n=3)
-        hint = "; the nearest: " + ", ".join(f"'{escape(n)}'" for n in near) if near else ""
+        hint = "; did you mean " + ", ".join(f"'{escape(n)}'" for n in near) if near else ""
         return cls(f"no such tensor{hint}", rule="tensor.name", tensor=name)

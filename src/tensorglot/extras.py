@@ -1,4 +1,4 @@
-"""Libraries that the core can do without, imported by whoever uses them, when they are used."""
+"""Optional libraries, imported when they are first used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["library"]
 
 
 def library(module: str, extra: str) -> Any:
-    """The module; where it is not installed, a refusal that names the extra that brings it."""
+    """The module; if it is not installed, an error that names the extra to install."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

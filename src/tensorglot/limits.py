@@ -15,7 +15,7 @@ __all__ = ["DEFAULT", "HEADER_NBYTES_MAX", "TENSORS_MAX", "Limits", "as_limits"]
 HEADER_NBYTES_MAX = 100_000_000
 
 TENSORS_MAX = 1 << 20
-"""Both of a format that has no number of its own."""
+"""Both defaults are for formats without a limit of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,9 @@ class Limits:
             if field.name in ("header_nbytes", "tensors") and bound is None:
                 continue
             if not isinstance(bound, int) or not 0 <= bound < 1 << 63:
-                raise InputError(f"{field.name} is a number from 0 to 2**63 - 1, not {bound!r}", rule="limits.number")
+                raise InputError(
+                    f"{field.name} must be an integer from 0 to 2**63 - 1, not {bound!r}", rule="limits.number"
+                )
 
     def header_or(self, default: int = HEADER_NBYTES_MAX) -> int:
         return default if self.header_nbytes is None else self.header_nbytes
@@ -68,5 +70,5 @@ def as_limits(limits: Limits | None) -> Limits:
     if limits is None:
         return DEFAULT
     if not isinstance(limits, Limits):
-        raise InputError(f"limits is a tensorglot.Limits, not {type(limits).__name__}", rule="limits.type")
+        raise InputError(f"limits must be a tensorglot.Limits, not {type(limits).__name__}", rule="limits.type")
     return limits

@@ -1,8 +1,8 @@
 """Memory to read into.
 
 Loading is bound by page faults, not by copying. So a large array gets an anonymous
-mapping of its own, in huge pages. What is read only to be looked at goes to the same
-memory again and again. Both start at the file offset's residue modulo a page: the OS
+mapping of its own, in huge pages. Bytes that are only hashed or scanned go to scratch
+memory that is reused. Both start at the file offset's residue modulo a page: the OS
 copies several times slower when the two differ by a few bytes.
 """
 
@@ -22,10 +22,10 @@ LARGE_NBYTES = 1 << 20
 READ_NBYTES = 8 << 20
 """What one thread reads at a time."""
 SCRATCH_NBYTES = 4 << 20
-"""What a thread may read only to look at it, without asking for memory."""
+"""The size of a thread's scratch memory."""
 
 _SMALL_NBYTES = 64 << 10
-"""Up to here it does not matter where a copy begins."""
+"""Below this, the alignment of a copy does not matter."""
 _ALIGNMENT = 16
 _PAGE = 4096
 _HUGE_PAGE = 2 << 20
@@ -49,7 +49,7 @@ def allocate(nbytes: int, offset: int = 0) -> memoryview:
     residue = offset % _PAGE
     whole = mmap.mmap(-1, nbytes + residue + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     start = -int(np.frombuffer(whole, np.uint8).__array_interface__["data"][0]) % _HUGE_PAGE
-    huge = (residue + nbytes) // _HUGE_PAGE * _HUGE_PAGE  # the rest in small pages: not a byte is taken in vain
+    huge = (residue + nbytes) // _HUGE_PAGE * _HUGE_PAGE  # the rest in small pages: no memory is wasted
     if huge and hasattr(mmap, "MADV_HUGEPAGE"):
         whole.madvise(mmap.MADV_HUGEPAGE, start, huge)
     return memoryview(whole)[start + residue : start + residue + nbytes]
@@ -62,7 +62,7 @@ class Scratch:
         self._pages = memoryview(mmap.mmap(-1, nbytes + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
     def room(self, nbytes: int, offset: int) -> memoryview:
-        """For `nbytes` that come from `offset`; what was there before is lost."""
+        """Memory for `nbytes` from `offset` of a file; the previous contents are overwritten."""
         start = offset % _PAGE
         return self._pages[start : start + nbytes]
 
@@ -72,9 +72,9 @@ _kept = threading.local()
 
 @contextmanager
 def scratch() -> Iterator[Scratch]:
-    """That of this thread, for `SCRATCH_NBYTES`: pages that are there already are the fast ones.
+    """Scratch memory of this thread, reused because pages that are already mapped are fast.
 
-    Who asks for it while it is in use gets another.
+    A nested request gets memory of its own.
     """
     mine: Scratch = vars(_kept).pop("scratch", None) or Scratch(SCRATCH_NBYTES)
     try:

@@ -1,4 +1,4 @@
-"""The threads that work for us: a call on each of many items, or their results in order.
+"""A thread pool: `for_each` calls a function on every item, `ordered_map` gives the results in order.
 
 Nested calls run inline: a thread that waited for others of its own pool could deadlock.
 """
@@ -67,8 +67,8 @@ def ordered_map(
 ) -> Iterator[T]:
     """`work` of each item, in their order, a few items before they are asked for, on threads or on the executor.
 
-    At most `ahead` of them. A single item is worked on here: most tensors are small. When
-    nobody asks for more, no work begins; what has begun ends, for nobody.
+    At most `ahead` of them run early. A single item runs inline. When the iterator is closed,
+    no further work starts.
     """
     waiting: deque[Future[T]] = deque()
     jobs = iter(items)

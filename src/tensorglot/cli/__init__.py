@@ -106,17 +106,16 @@ class Commands(click.Group):
 
 def _version(ctx: click.Context, option: click.Parameter, asked: bool) -> None:
     if asked:
-        from importlib.metadata import PackageNotFoundError, version
+        from tensorglot import __version__
 
-        try:
-            click.echo(version("tensorglot"))
-        except PackageNotFoundError:
-            click.echo("not installed: running from a source tree")
+        click.echo(__version__)
         ctx.exit()
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show it and exit.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
+)
 def commands() -> None:
     """Tensors in any container: look, check, compare, convert.
 

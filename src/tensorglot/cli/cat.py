@@ -41,9 +41,9 @@ def command(file: str, name: str, index: str, npy: bool, output: str | None, for
     from tensorglot.operations.excerpt import json_document, npy_bytes, parse_index, text_lines
 
     if npy and as_json:
-        raise click.UsageError("--npy and --json exclude each other.")
+        raise click.UsageError("--npy and --json cannot be combined.")
     if npy and output is None and sys.stdout.isatty():
-        raise click.UsageError("A .npy file is not for a terminal: redirect it, or use -o FILE.")
+        raise click.UsageError("stdout is a terminal: redirect the .npy file, or pass -o FILE.")
     chosen = parse_index(index)
     with tg.open(source_of(file), format=format) as archive:
         tensor = archive[name]
@@ -56,4 +56,6 @@ def command(file: str, name: str, index: str, npy: bool, output: str | None, for
                 target.write(pieces)
     kind = tensor.dtype
     if npy and kind is not None and kind.isbuiltin != 1:
-        message(f"NumPy has no {kind}: tensorglot reads it, or numpy.load(file)['{kind}'].view(ml_dtypes.{kind})")
+        message(
+            f"NumPy has no dtype {kind}: read it with tensorglot, or numpy.load(file)['{kind}'].view(ml_dtypes.{kind})"
+        )

@@ -31,20 +31,22 @@ CASTS_SHOWN = 8
 @click.argument("source", type=click.Path(path_type=str))
 @click.argument("target", type=click.Path(path_type=str))
 @writing_options
-@click.option("--from", "from_", metavar="FORMAT", help="Read the source as this format instead of finding out.")
-@click.option("--select", metavar="PATTERN", multiple=True, help="Only tensors whose names match; may be repeated.")
-@click.option("--rename", metavar="OLD=NEW", multiple=True, help="Names or patterns, e.g. 'model.*=*'.")
+@click.option("--from", "from_", metavar="FORMAT", help="Format of the source; detected by default.")
 @click.option(
-    "--dtype", metavar="[PATTERN=]TYPE", multiple=True, help="Cast tensors of the type's kind, or those named."
+    "--select", metavar="PATTERN", multiple=True, help="Convert only tensors whose names match; may be repeated."
 )
-@click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Metadata instead of the source's.")
-@click.option("--sums", is_flag=True, help="Write checksums to a file beside the target.")
+@click.option("--rename", metavar="OLD=NEW", multiple=True, help="Rename tensors by name or pattern, e.g. 'model.*=*'.")
+@click.option(
+    "--dtype", metavar="[PATTERN=]TYPE", multiple=True, help="Cast all tensors of the same kind, or those that match."
+)
+@click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Write this metadata instead of the source's.")
+@click.option("--sums", is_flag=True, help="Write checksums to TARGET.sums.")
 @click.option(
     "--on-loss",
     type=click.Choice(["error", "warn", "drop"]),
     default="error",
     show_default=True,
-    help="What to do about what the target cannot hold.",
+    help="What to do if the target cannot store something.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the plan, write nothing.")
 @as_json
@@ -67,9 +69,9 @@ def command(
 ) -> int:
     """Write the tensors of a file to another, in any format.
 
-    The format goes by the suffix of TARGET, or by --to. What the target cannot hold
-    is named, and refused: pass --on-loss drop to convert the rest. The target is
-    replaced atomically. - is stdin or stdout.
+    The suffix of TARGET or --to gives the format. If the target cannot store
+    something, that is an error: pass --on-loss drop to convert the rest. The target
+    is replaced atomically. - is stdin or stdout.
 
     \b
     Examples:
@@ -80,9 +82,9 @@ def command(
     import tensorglot as tg
 
     if target == "-" and as_json and not dry_run:
-        raise click.UsageError("stdout cannot have the file and the report: write to a file.")
+        raise click.UsageError("--json cannot be used when the file goes to stdout: write to a file.")
     if target == "-" and sums:
-        raise click.UsageError("Checksums beside a file go with a file.")
+        raise click.UsageError("--sums needs a file as TARGET.")
     with progress_bar("converting") as progress:
         report = tg.convert(
             source_of(source),

@@ -108,7 +108,7 @@ def type_(text: str | None, file: str | None, as_json: bool) -> None:
     from tensorglot.model.types.algebra import symbolic
 
     if (text is None) == (file is None):
-        raise click.UsageError("Give a type, or a file with --of.")
+        raise click.UsageError("Pass a type, or a file with --of.")
     type = dynd.parse(text) if text is not None else _value(file or "-", None).type
     if as_json:
         print_json({"type": str(type), "symbolic": symbolic(type)})
@@ -155,7 +155,7 @@ def _bytes(file: str, as_hex: bool) -> bytes:
     try:
         return bytes.fromhex(data.decode("ascii", "replace"))
     except ValueError as error:
-        raise InputError(f"no hexadecimal digits: {error}", rule="dynd.hex") from error
+        raise InputError(f"invalid hexadecimal digits: {error}", rule="dynd.hex") from error
 
 
 def _value(file: str, type_text: str | None) -> Tensor:
@@ -180,7 +180,7 @@ def _write(data: memoryview, as_hex: bool, output: str | None, as_json: bool, ab
         print_json({**about, "hex": data.hex()})
         return
     if output is None and not as_hex and sys.stdout.isatty():
-        raise click.UsageError("Bytes are not for a terminal: use --hex, or -o FILE.")
+        raise click.UsageError("stdout is a terminal: pass --hex or -o FILE.")
     pieces = [data.hex().encode() + b"\n" if as_hex else data]
     if output is None:
         write_stream(sys.stdout.buffer, pieces)

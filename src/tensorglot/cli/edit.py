@@ -16,8 +16,10 @@ __all__ = ["command"]
 
 @click.command
 @file_argument
-@click.option("--set", "set_", metavar="KEY=VALUE", multiple=True, help="Set a text; may be repeated.")
-@click.option("--set-json", metavar="KEY=JSON", multiple=True, help="Set a value of any kind, where the format can.")
+@click.option("--set", "set_", metavar="KEY=VALUE", multiple=True, help="Set a key to text; may be repeated.")
+@click.option(
+    "--set-json", metavar="KEY=JSON", multiple=True, help="Set a key to any JSON value, where the format allows."
+)
 @click.option("--remove", metavar="KEY", multiple=True, help="Remove a key; may be repeated.")
 @click.option("--in-place", is_flag=True, help="Write only the end of the file, where the index is.")
 @reading_format
@@ -53,7 +55,7 @@ def command(
         except (ValueError, RecursionError) as error:
             raise click.UsageError(f"--set-json {key}: not JSON: {error}") from error
     if not values and not remove:
-        raise click.UsageError("Nothing to do: --set, --set-json or --remove.")
+        raise click.UsageError("Nothing to do: pass --set, --set-json or --remove.")
     with progress_bar("copying") as progress:
         done = tg.edit(file, values, remove=remove, in_place=in_place, format=format, progress=progress)
     if as_json:
@@ -61,4 +63,4 @@ def command(
         return
     print_fields([(escape(key), escape(str(value))) for key, value in done.metadata.items()])
     if not done.changed:
-        message("nothing changed: that is what the metadata was")
+        message("nothing changed: the metadata already had these values")

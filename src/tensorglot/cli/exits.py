@@ -24,16 +24,16 @@ __all__ = ["EXITS", "finish"]
 
 DEFECT = 70
 EXITS: dict[int, str] = {
-    0: "all is well",
+    0: "success",
     1: "files differ, or verification failed",
-    2: "the command line makes no sense, or names what is not there",
-    3: "the input breaks a rule of its format",
+    2: "usage error, or a name that does not exist",
+    3: "corrupt input: it breaks a rule of its format",
     4: "valid but unsupported, or a loss was refused",
-    5: "reading or writing failed",
-    DEFECT: "a defect in tensorglot",
+    5: "I/O error",
+    DEFECT: "a bug in tensorglot",
     129: "the terminal was closed",
     130: "interrupted",
-    141: "the reader of the output went away",
+    141: "the reader of the output was closed (broken pipe)",
     143: "terminated",
 }
 
@@ -94,7 +94,7 @@ def _report(error: BaseException, code: int, as_json: bool) -> None:
         fields = {"kind": kind, "message": _message(error), **where, "exit": code}
         print(json.dumps({"error": fields}), file=sys.stderr, flush=True)
         return
-    message = str(error) if isinstance(error, TensorglotError) else _message(error)
+    message = error.describe(command_line=True) if isinstance(error, TensorglotError) else _message(error)
     label = click.style("error:", fg="red", bold=True) if styled(sys.stderr) else "error:"
     lines = message.split("\n") if getattr(error, "rule", "").startswith("dynd.type.") else [message]  # with a caret
     print(label, "\n".join(map(one_line, lines)), file=sys.stderr, flush=True)
@@ -102,7 +102,7 @@ def _report(error: BaseException, code: int, as_json: bool) -> None:
 
 def _message(error: BaseException) -> str:
     if isinstance(error, TensorglotError):
-        return error.message
+        return error.advise(command_line=True)
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         return error.format_message() + (f" Try '{context.command_path} --help'." if context else "")
@@ -113,4 +113,4 @@ def _message(error: BaseException) -> str:
         return "not enough memory"
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         return "interrupted"
-    return f"{type(error).__name__}: {error} (a defect: please report it)"
+    return f"{type(error).__name__}: {error} (a bug in tensorglot: please report it)"

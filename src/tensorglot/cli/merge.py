@@ -15,7 +15,7 @@ __all__ = ["command"]
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(path_type=str))
 @click.argument("target", type=click.Path(path_type=str))
 @writing_options
-@click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Metadata instead of the sources'.")
+@click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Write this metadata instead of the sources'.")
 @as_json
 def command(
     sources: tuple[str, ...],
@@ -42,7 +42,7 @@ def command(
     from tensorglot.model.tensor import human_nbytes
 
     if target == "-" and as_json:
-        raise click.UsageError("stdout cannot have the file and the report: write to a file.")
+        raise click.UsageError("--json cannot be used when the file goes to stdout: write to a file.")
     with progress_bar("merging") as progress:
         report = tg.merge(
             sources,

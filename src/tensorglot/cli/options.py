@@ -40,18 +40,18 @@ def writing_options(command: F) -> F:
     """How the target is written."""
     for option in (
         click.option("--checksum", metavar="NAME", help="Add checksums, e.g. crc32c."),
-        click.option("--level", type=int, help="How hard to compress."),
+        click.option("--level", type=int, help="Compression level."),
         click.option("--compression", metavar="NAME", help="Compress, e.g. zstd."),
-        click.option("--to", metavar="FORMAT", help="Write this format, e.g. bintensors@1, not the one of the suffix."),
+        click.option("--to", metavar="FORMAT", help="Format to write, e.g. bintensors@1; default: by suffix."),
     ):
         command = option(command)
     return command
 
 
 def reading_format(command: F) -> F:
-    return click.option(
-        "--format", metavar="NAME", help="Read it as this format, e.g. bintensors@1, instead of finding out."
-    )(command)
+    return click.option("--format", metavar="NAME", help="Format of the file, e.g. bintensors@1; detected by default.")(
+        command
+    )
 
 
 def shape_text(shape: Sequence[int]) -> str:
@@ -68,7 +68,7 @@ def source_of(file: str) -> str | BinaryIO:
     if file != "-":
         return file
     if sys.stdin.isatty():
-        raise click.UsageError("- is stdin, and stdin is a terminal: pipe a file into it.")
+        raise click.UsageError("- reads stdin, which is a terminal: pipe a file into it.")
     return sys.stdin.buffer
 
 
@@ -77,9 +77,9 @@ def target_of(file: str, format: str | None, dry_run: bool = False) -> str | Bin
     if file != "-":
         return file
     if format is None:
-        raise click.UsageError("- is stdout: name the format with --to.")
+        raise click.UsageError("- writes to stdout: pass --to FORMAT.")
     if sys.stdout.isatty() and not dry_run:
-        raise click.UsageError("A file of tensors is not for a terminal: redirect it.")
+        raise click.UsageError("stdout is a terminal: redirect the output to a file or a pipe.")
     return sys.stdout.buffer
 
 
@@ -89,6 +89,6 @@ def pairs(given: Sequence[str], option: str) -> dict[str, str]:
     for text in given:
         key, equals, value = text.partition("=")
         if not equals:
-            raise click.UsageError(f"{option} takes a pair with '=', not '{text}'.")
+            raise click.UsageError(f"{option} takes KEY=VALUE, not '{text}'.")
         found[key] = value
     return found

@@ -30,8 +30,8 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic in its stubs o
 @click.command
 @click.argument("source", type=click.Path(path_type=str))
 @click.argument("directory", type=click.Path(path_type=str))
-@click.option("--shard-size", type=Size(), default="5GB", show_default=True, help="What a shard holds at most.")
-@click.option("--to", metavar="FORMAT", help="Write this format instead of the source's.")
+@click.option("--shard-size", type=Size(), default="5GB", show_default=True, help="Maximum size of a shard.")
+@click.option("--to", metavar="FORMAT", help="Format to write; default: the source's.")
 @as_json
 def command(source: str, directory: str, shard_size: int, to: str | None, as_json: bool) -> None:
     """Write a file to a directory of shards with their index.

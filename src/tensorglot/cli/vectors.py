@@ -79,8 +79,10 @@ def _transfer(command: Callable[..., None]) -> Callable[..., None]:
 
     wrapped: Callable[..., None] = run
     for option in (
-        click.option("--key", metavar="NAME", help="What it is called in TARGET; a path with dots is a nested field."),
-        click.option("--from", "name", metavar="NAME", help="What it is called in SOURCE, where there are several."),
+        click.option("--key", metavar="NAME", help="Name of the field or tensor in TARGET; dots give a nested field."),
+        click.option(
+            "--from", "name", metavar="NAME", help="Name of the field or tensor in SOURCE, if there are several."
+        ),
         click.argument("target", type=click.Path(path_type=str)),
         click.argument("source", type=click.Path(path_type=str)),
     ):
@@ -98,7 +100,11 @@ _on_missing = click.option(
 
 @command.command("import")
 @_transfer
-@click.option("--dtype", type=click.Choice(["float32", "int8", "packed_bit"]), help="Of the vectors; else as they are.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "int8", "packed_bit"]),
+    help="Element type of the vectors; default: by the source.",
+)
 @as_json
 def import_(transfer: Transfer, dtype: str | None) -> None:
     """Write the rows of a matrix as vectors.
@@ -215,7 +221,7 @@ def quantize(transfer: Transfer, to: Any, ranges: str | None, on_missing: Any) -
 @click.option(
     "--key", metavar="NAME", default=DEFAULT_KEY, show_default=True, help="The field; dots are nested fields."
 )
-@click.option("--dry-run", is_flag=True, help="Write nothing: say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Write nothing, only report what would be done.")
 @click.option("--batch-size", type=click.IntRange(1), default=500, show_default=True, help="Documents at a time.")
 @as_json
 def migrate(collection: str, key: str, dry_run: bool, batch_size: int, as_json: bool) -> int:

@@ -15,9 +15,9 @@ __all__ = ["command"]
 
 @click.command
 @file_argument
-@click.option("--deep", is_flag=True, help="Also read every value and check what the format says of values.")
-@click.option("--strict", is_flag=True, help="Accept only the one form that a canonical writer gives.")
-@click.option("--write-sums", is_flag=True, help="Write checksums to FILE.sums instead of checking those there.")
+@click.option("--deep", is_flag=True, help="Also read all values and check the format's rules for values.")
+@click.option("--strict", is_flag=True, help="Accept only the canonical form of a file.")
+@click.option("--write-sums", is_flag=True, help="Write checksums to FILE.sums instead of checking them.")
 @reading_format
 @as_json
 def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str | None, as_json: bool) -> int:
@@ -37,7 +37,7 @@ def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str |
     from tensorglot.model.tensor import human_nbytes
 
     if write_sums and file == "-":
-        raise click.UsageError("Checksums beside a file go with a file.")
+        raise click.UsageError("--write-sums needs a file, not stdin.")
     sums: Literal["check", "write"] = "write" if write_sums else "check"
     with progress_bar("verifying") as progress:
         report = tg.verify(source_of(file), format=format, deep=deep, strict=strict, sums=sums, progress=progress)
@@ -46,7 +46,7 @@ def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str |
     elif report.ok:
         checked = f"{counted(report.checksums, 'checksum')}" if report.checksums else "no checksums to check"
         if report.checksums and report.unverified:
-            checked += f", none that could be checked for {counted(len(report.unverified), 'tensor')}"
+            checked += f", {counted(len(report.unverified), 'tensor')} without a verifiable checksum"
         print(f"ok: {report.format}, {counted(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}, {checked}")
     else:
         for problem in report.problems:
@@ -55,5 +55,5 @@ def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str |
     for note in () if as_json else report.notes:
         message(f"note: {note.message}")
     if write_sums and report.ok:
-        message(f"checksums of {counted(report.tensors, 'tensor')} and of all the rest in {file}.sums")
+        message(f"wrote checksums of {counted(report.tensors, 'tensor')} and of all other bytes to {file}.sums")
     return 0 if report.ok else 1

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tensorglot.arguments import as_path
-from tensorglot.errors import FormatError, InputError, UnsupportedError
+from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError
 from tensorglot.limits import DEFAULT, HEADER_NBYTES_MAX, TENSORS_MAX, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
@@ -333,9 +333,8 @@ def for_target(target: object, format: str | None) -> tuple[Format, str]:
             if read is not None:
                 raise InputError(f"{read} can be read, not written", rule="format.write")
             known = ", ".join(s for spec in TABLE if spec.writes for s in spec.suffixes)
-            raise InputError(
-                f"no format for the suffix '{suffix}' (known: {known}); pass format=", rule="format.suffix"
-            )
+            hint = Hint("pass format=", "pass --to FORMAT")
+            raise InputError(f"no format for the suffix '{suffix}' (known: {known})", rule="format.suffix", hint=hint)
         spec, version = found[0], None
     chosen = version or (spec.writes[0] if spec.writes else "")
     if chosen not in spec.writes:

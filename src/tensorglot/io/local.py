@@ -66,7 +66,7 @@ def stamp_of(status: os.stat_result) -> Stamp:
 def changed(path: str | os.PathLike[str]) -> InputError:
     """The error for a file that is not as it was read."""
     return InputError(
-        "the file was changed by somebody else since it was read: try again",
+        "the file was changed by another process after it was read: try again",
         rule="source.changed",
         path=os.fspath(path),
     )
@@ -102,7 +102,7 @@ class BufferSource:
     def __init__(self, data: bytes | bytearray | memoryview, *, share: bool = False) -> None:
         view = memoryview(data)
         if not view.c_contiguous:
-            raise InputError("the buffer is not contiguous", rule="source.contiguous")
+            raise InputError("the buffer must be contiguous", rule="source.contiguous")
         self._view = (view.cast("B") if view.nbytes else memoryview(b"")).toreadonly()
         self._share = share
         self.size = len(self._view)
@@ -179,12 +179,12 @@ class FileSource:
         self.stamp = stamp_of(status)
         if not stat.S_ISREG(status.st_mode):
             del held
-            raise InputError(f"{_kind(status.st_mode)}, not a file", rule="source.regular", path=self.path)
+            raise InputError(f"{_kind(status.st_mode)}, not a regular file", rule="source.regular", path=self.path)
         self._descriptor = held
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.path is None:
-            raise InputError("a file without a name cannot be sent to another process", rule="source.pickle")
+            raise InputError("a file opened by descriptor cannot be pickled: open it by path", rule="source.pickle")
         return _reopened, (type(self), self.path, self.stamp)
 
     def descriptor(self) -> Descriptor:
@@ -286,7 +286,9 @@ class StreamSource:
     def read_into(self, offset: int, out: memoryview) -> None:
         if self._only_in not in (None, os.getpid()):
             # Both processes would move the one position that they share, and read what the other one was to read.
-            raise InputError("a file object cannot be read after a fork: open the file by path", rule="source.fork")
+            raise InputError(
+                "a file object cannot be shared with a forked process: open the file by path", rule="source.fork"
+            )
         with self._lock:
             _ask(self._stream.seek, offset)
             done = 0
@@ -304,7 +306,7 @@ class StreamSource:
         return None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise InputError("a file object cannot be sent to another process: open it by path", rule="source.pickle")
+        raise InputError("a file object cannot be pickled: open the file by path", rule="source.pickle")
 
 
 def _has_descriptor(stream: Any) -> bool:
@@ -331,7 +333,7 @@ def _read_piece(stream: BinaryIO, nbytes: int) -> bytes:
     if not isinstance(data, (bytes, bytearray, memoryview)) or len(data) > nbytes:
         hint = ": open the file in binary mode ('rb')" if isinstance(data, str) else ""
         raise InputError(
-            f"read({nbytes}) of the file object gives {type(data).__name__}, not up to {nbytes} bytes{hint}",
+            f"read({nbytes}) of the file object must return at most {nbytes} bytes, not {type(data).__name__}{hint}",
             rule="source.stream",
         )
     return cast("bytes", data)
@@ -376,7 +378,7 @@ def source_for(source: Readable, backend: Backend = "auto") -> BufferSource | Fi
         raise
     except (TypeError, ValueError, BufferError) as error:
         raise InputError(
-            f"a path, bytes or a binary file can be opened, not {type(source).__name__}", rule="source.kind"
+            f"source must be a path, bytes or a binary file, not {type(source).__name__}", rule="source.kind"
         ) from error
 
 

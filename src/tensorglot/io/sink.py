@@ -121,7 +121,7 @@ class AtomicFile:
         except FileNotFoundError:
             return None
         if not stat.S_ISREG(status.st_mode):
-            raise self._refusal("a link" if stat.S_ISLNK(status.st_mode) else "not a regular file")
+            raise self._refusal("a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file")
         return status
 
     def _create(self) -> None:
@@ -169,10 +169,8 @@ class AtomicFile:
         return self._position
 
     def _write_buffer(self, data: memoryview) -> None:
-        done = 0
-        while done < len(data):
-            done += os.pwrite(self._fd, data[done:], self._position + done)
-        self._position += done
+        _write_at(self._fd, data, self._position)
+        self._position += len(data)
 
     def _copy(self, span: Stored) -> None:
         begin = span.begin
@@ -331,7 +329,7 @@ def editing(path: str | os.PathLike[str]) -> Iterator[Stamp]:
     try:
         if not _lock(held.fd):
             raise InputError(
-                "somebody else is editing the file: try again later", rule="source.locked", path=os.fspath(path)
+                "another process is editing the file: try again later", rule="source.locked", path=os.fspath(path)
             )
         yield stamp_of(os.fstat(held.fd))
     finally:
@@ -371,10 +369,14 @@ def _check_at(path: str | os.PathLike[str], stamp: Stamp) -> None:
         raise changed(path)
 
 
-def _put_tail(fd: int, begin: int, tail: bytes, durable: bool) -> None:
+def _write_at(fd: int, data: memoryview, offset: int) -> None:
     done = 0
-    while done < len(tail):
-        done += os.pwrite(fd, memoryview(tail)[done:], begin + done)
+    while done < len(data):
+        done += os.pwrite(fd, data[done:], offset + done)
+
+
+def _put_tail(fd: int, begin: int, tail: bytes, durable: bool) -> None:
+    _write_at(fd, memoryview(tail), begin)
     os.ftruncate(fd, begin + len(tail))
     if durable:
         os.fsync(fd)
@@ -409,12 +411,12 @@ def _write_all(stream: BinaryIO, data: memoryview) -> int:
             written = stream.write(data[done:])
         except (TypeError, ValueError) as error:  # a text file, a closed file, one opened for reading
             raise InputError(
-                f"the file object takes no bytes: open it in binary mode ('wb') ({error})", rule="sink.stream"
+                f"cannot write bytes to the file object: open it in binary mode ('wb') ({error})", rule="sink.stream"
             ) from error
         if written is None and not isinstance(stream, io.RawIOBase):
             written = len(data) - done  # an object that says nothing takes everything
         if not written:
-            raise BlockingIOError(errno.EAGAIN, "the file object takes nothing more at the moment")
+            raise BlockingIOError(errno.EAGAIN, "the file object would block")
         done += written
     return done
 

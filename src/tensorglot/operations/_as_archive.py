@@ -1,8 +1,8 @@
-"""Whatever a caller names or has becomes an archive: `as_archive` what is to be read, `collect` what is to be saved.
+"""Turns what a caller passes into an archive: `as_archive` for reading, `collect` for saving.
 
-A value becomes a tensor by `coerce`, and nobody behind it asks again what kind of
-thing it was. Most often all values are plain arrays: then their columns are made at
-once, and no Tensor is.
+`coerce` turns each value into a tensor; nothing after it looks at the kind of a value
+again. If all values are plain arrays, which is the usual case, the columns of the index
+are computed at once and no Tensor is created.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ __all__ = ["Given", "as_archive", "collect", "flatten", "named_tensor"]
 Given: TypeAlias = "Readable | Archive | Mapping[str, Any]"
 
 MEMORY = "memory"
-"""The format of an archive that is no file."""
+"""The format of an archive in memory."""
 _PLAIN = {
     row.numpy: row
     for row in TABLE
     if row.numpy is not None and not row.packed and row.name != "bool" and row.numpy.newbyteorder("<") == row.numpy
 }
-"""Types whose arrays are at rest what they are in memory, whatever their values."""
+"""Types whose bytes in a file are those in memory, for every value."""
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def collect(
         return tensors.with_index(_revise(tensors.index, metadata, attributes))
     if not isinstance(tensors, Mapping):
         raise InputError(
-            f"tensors are given as a mapping from names to values, not as {type(tensors).__name__}", rule="save.tensors"
+            f"tensors must be a mapping from names to values, not {type(tensors).__name__}", rule="save.tensors"
         )
     index = _index_of_arrays(tensors)
     if index is None:
@@ -89,7 +89,7 @@ def _revise(
         for fields in attributes.values():
             check_mapping(fields, "attributes of a tensor", "save.attributes")
         for name in attributes.keys() - index.positions.keys():
-            raise InputError("attributes for a tensor that is not given", rule="save.attributes", tensor=name)
+            raise InputError("attributes name a tensor that is not being saved", rule="save.attributes", tensor=name)
         given = {index.positions[name]: fields for name, fields in attributes.items()}
         index = replace(index, attributes={**index.attributes, **given})
     return index
@@ -100,8 +100,8 @@ def named_tensor(name: str, value: Any) -> Tensor:
     check_name(name)
     if isinstance(value, Mapping) and provided("bridges.find")(value) is None:  # a sparse matrix may be a dict
         raise InputError(
-            "the value is a mapping: tg.flatten(tensors) gives every value in it a dotted name, "
-            "tg.dynd.array(value) makes one record of it",
+            "the value is a mapping: tg.flatten(tensors) makes each of its values a tensor with a dotted name, "
+            "tg.dynd.array(value) makes it one record",
             rule="save.mapping",
             tensor=name,
         )
@@ -121,7 +121,7 @@ def flatten(tensors: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
                 stack.append((f"{full}{separator}", iter(value.items())))
                 break
             if full in flat:
-                raise InputError(f"two values would be called '{escape(full)}'", rule="flatten.name", tensor=full)
+                raise InputError(f"two values would get the name '{escape(full)}'", rule="flatten.name", tensor=full)
             flat[full] = value
         else:
             stack.pop()
@@ -129,9 +129,9 @@ def flatten(tensors: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
 
 
 def _index_of_arrays(tensors: Mapping[str, Any]) -> Index | None:
-    """All columns at once, if every value is an array that needs no look of its own; None if one does.
+    """All columns at once if every value is a plain array, else None.
 
-    Most arrays have a type and shape that others have, too: those are looked at once.
+    Many arrays share a dtype and a shape; each distinct pair is processed once.
     """
     names, values = list(tensors), list(tensors.values())
     if set(map(type, values)) != {np.ndarray} or set(map(type, names)) != {str}:

@@ -1,9 +1,9 @@
-"""Casting: the same tensor in another element type, with an account of what the new type could not keep.
+"""Casting: the same tensor in another element type, counting values that were rounded or overflowed.
 
-A cast tensor is an encoded payload whose codec is the cast: nobody downstream knows
-that it is one. It happens piece by piece while the target is written. Values go to
-the nearest of the new type, except that a float becomes an integer by dropping its
-fraction; what is too large for an integer becomes the largest, and NaN becomes 0.
+A cast tensor is an encoded payload whose codec is the cast: nothing downstream knows
+that it is one. It is cast piece by piece while the target is written. Values are rounded
+to the nearest of the new type, except that a float is truncated to an integer; a value
+too large for an integer type becomes its largest, and NaN becomes 0.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.errors import Hint, InputError, UnsupportedError
 from tensorglot.io.local import BufferSource
 from tensorglot.model.dtypes import BY_NAME, DType, dtype_of, pack
 from tensorglot.model.payload import Buffer, Encoded, as_bytes
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._dequantize import dequantized
 from tensorglot.operations._elements import BLOCK_COUNT, elements
+from tensorglot.operations._jsonable import field_dict
 from tensorglot.threads import ordered_map
 
 __all__ = ["Cast", "Kind", "cast", "cast_part", "dequantized_part", "kind_of"]
@@ -32,46 +33,35 @@ __all__ = ["Cast", "Kind", "cast", "cast_part", "dequantized_part", "kind_of"]
 Array = NDArray[Any]
 Kind = str
 Values = Callable[[], Iterator[Array]]
-"""What gives the values of a tensor in C order, piece by piece, as often as it is asked."""
+"""Gives the values of a tensor in C order, piece by piece; can be called again."""
 
 _NOWHERE = BufferSource(b"")
-"""Where the bytes of a cast tensor are: nowhere, its codec makes them."""
+"""The source of cast tensors: nothing is stored, the codec computes the bytes."""
 _LARGEST = {"float4_e2m1fn": 6.0, "float6_e2m3fn": 7.5, "float6_e3m2fn": 28.0}
-"""The largest number of the types without NaN and infinities, which is also what they make of anything larger."""
+"""The largest value of the types without NaN and infinities; anything larger is rounded to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """What became of one tensor."""
+    """How the cast of one tensor went."""
 
     tensor: str
     old: str
     new: str
     count: int = 0
     rounded: int = 0
-    """Elements that are another number now, but a near one."""
+    """Elements whose value changed to a nearby one."""
     overflowed: int = 0
-    """Elements that the new type has nothing near to: too large, infinite or NaN."""
+    """Elements that are too large, infinite or NaN, with no nearby value in the new type."""
 
     def __add__(self, other: tuple[int, int, int]) -> Cast:
-        return Cast(
-            self.tensor,
-            self.old,
-            self.new,
-            self.count + other[0],
-            self.rounded + other[1],
-            self.overflowed + other[2],
+        count, rounded, overflowed = other
+        return replace(
+            self, count=self.count + count, rounded=self.rounded + rounded, overflowed=self.overflowed + overflowed
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "tensor": self.tensor,
-            "old": self.old,
-            "new": self.new,
-            "count": self.count,
-            "rounded": self.rounded,
-            "overflowed": self.overflowed,
-        }
+        return field_dict(self)
 
 
 def kind_of(row: DType) -> Kind:
@@ -157,7 +147,7 @@ def _cast_integer(values: Array, old: DType, new: DType) -> tuple[Array, int, in
 
 
 class _CastCodec:
-    """Casts when it is asked to decode. It keeps the account of its last full pass."""
+    """Casts when it is asked to decode. Keeps the counts of its last full pass."""
 
     name = "cast"
 
@@ -176,9 +166,13 @@ class _CastCodec:
             if self._strict and account.overflowed:
                 raise UnsupportedError(
                     f"{self._new.name} cannot hold {account.overflowed} of the first {account.count} values "
-                    f"of {account.old}; pass on_loss='drop' to take the nearest values",
+                    f"of {account.old}",
                     rule="convert.overflow",
                     tensor=payload.tensor,
+                    hint=Hint(
+                        "pass on_loss='drop' to take the nearest values",
+                        "pass --on-loss drop to take the nearest values",
+                    ),
                 )
             yield as_bytes(chunk)
         self.account = account
@@ -209,11 +203,13 @@ def _cast_piece(values: Array, *, new: DType) -> tuple[Array, tuple[int, int, in
 def cast_part(
     part: Part, new: DType, tensor: str, *, strict: bool, executor: Executor | None
 ) -> tuple[Part, Callable[[], Cast]]:
-    """The part in another type, and what to ask for the account once it has been read. Strict: refuses an overflow."""
+    """The part in another type, and a function for the counts once it was read. Strict: overflow is an error."""
     old = dtype_of(part.numpy_dtype(tensor))
     if kind_of(old) == "complex" and kind_of(new) != "complex":
         raise InputError(
-            f"a complex tensor in {new.name} would lose its imaginary parts", rule="cast.complex", tensor=tensor
+            f"a complex tensor cannot be cast to {new.name}: its imaginary part would be lost",
+            rule="cast.complex",
+            tensor=tensor,
         )
     return _cast(lambda: elements(part, tensor), old.name, part.shape, new, tensor, strict, executor)
 

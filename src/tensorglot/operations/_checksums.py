@@ -35,7 +35,7 @@ Key = tuple[int, int, int, str | None, str | None]
 
 
 class Once:
-    """Compares each checksum when its bytes are first read whole. One that did not match never will."""
+    """Verifies each checksum the first time that its bytes are read in full, and remembers the result."""
 
     def __init__(self, *, required: bool) -> None:
         self.required = required
@@ -68,7 +68,7 @@ def _once(required: bool) -> Once:
 
 
 class _Running:
-    """The checksum of a row or a payload, being computed; nothing is, of one that cannot be."""
+    """A checksum being computed, of a row or a payload; does nothing where it cannot be verified."""
 
     def __init__(self, text: str | None, tensor: str, offset: int, *, required: bool) -> None:
         self._tensor = tensor
@@ -76,8 +76,10 @@ class _Running:
         expected = None if text is None else checksums.parse(text, tensor)
         self.expected = None if expected is None or expected.digest is None else expected
         if self.expected is None and required:
-            what = "no checksum" if text is None else f"checksum '{escape(text, longest=40)}'"
-            raise IntegrityError(f"{what} that could be verified", rule="verify.absent", tensor=tensor, offset=offset)
+            what = "no checksum" if text is None else f"checksum '{escape(text, longest=40)}' cannot be verified here"
+            raise IntegrityError(
+                f"{what}, and verify='require' needs one", rule="verify.absent", tensor=tensor, offset=offset
+            )
         self._hasher = None if self.expected is None else checksums.hasher(self.expected.algorithm)
 
     def update(self, data: memoryview) -> None:
@@ -95,7 +97,10 @@ class _Running:
 
 def _mismatch(expected: checksums.Checksum, tensor: str, offset: int) -> IntegrityError:
     return IntegrityError(
-        f"{expected.algorithm} does not match the bytes", rule="checksum.mismatch", tensor=tensor, offset=offset
+        f"checksum mismatch: the bytes do not match their {expected.algorithm}",
+        rule="checksum.mismatch",
+        tensor=tensor,
+        offset=offset,
     )
 
 
@@ -125,7 +130,7 @@ class _Check:
 
     @contextmanager
     def _remembered(self) -> Iterator[None]:
-        """What comes of a comparison is remembered."""
+        """Remembers the result of the comparison."""
         try:
             yield
         except IntegrityError:
@@ -135,7 +140,7 @@ class _Check:
 
     def read(self, source: Source, begin: int, nbytes: int) -> memoryview:
         if begin + nbytes > source.size:
-            return source.read(begin, nbytes)  # which says that the file is shorter
+            return source.read(begin, nbytes)  # raises: the file is truncated
         out = allocate(nbytes, begin)
         self.read_into(source, begin, out)
         return out
@@ -189,7 +194,7 @@ def row_checks(archive: Archive) -> RowChecks | None:
 
 
 class RowChecks:
-    """Compares the checksums of raw rows of an index while their bytes are read. Remembers nothing."""
+    """Compares the checksums of raw rows of an index while their bytes are read. Keeps no results."""
 
     def __init__(self, index: Index, *, required: bool) -> None:
         self._index = index
@@ -254,12 +259,12 @@ class _RowFollower:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What became of one checksum."""
+    """The result for one checksum."""
 
     tensor: str | None
     """None for that of bytes outside all tensors."""
     matched: bool = False
-    """False without an error: there is none, or none of a kind that we know."""
+    """False without an error: there is no checksum, or its algorithm is not known here."""
     error: FormatError | None = None
 
 

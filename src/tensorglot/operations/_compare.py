@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tensorglot.model.tensor import Part
 from tensorglot.operations._elements import BLOCK_COUNT, PIECE_COUNT, blocks, elements
+from tensorglot.operations._jsonable import field_dict
 
 __all__ = ["Comparison", "compare"]
 
@@ -60,15 +61,7 @@ class Comparison:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "count": self.count,
-            "changed": self.changed,
-            "share": self.share,
-            "bits_only": self.bits_only,
-            "nan": self.nan,
-            "largest_absolute": self.largest_absolute,
-            "largest_relative": self.largest_relative,
-        }
+        return field_dict(self, share=self.share)
 
 
 def _larger(one: float | None, two: float | None) -> float | None:

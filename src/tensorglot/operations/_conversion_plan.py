@@ -1,8 +1,8 @@
-"""What a conversion will do, as a value, before it does anything.
+"""The plan of a conversion: what will be done with each tensor, and what will be lost.
 
-A plan is made of what the index of the source says and what the spec of the target
-format can hold; no tensor is read. It names every loss: what the target has no place
-for. Whether a loss is acceptable is the caller's decision, and none of the plan's.
+It is computed from the index of the source and the spec of the target format; no tensor
+is read. It names every loss: what the target cannot store. Whether a loss is acceptable
+is decided by the caller, not here.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any, Literal, TypeAlias
 
 from tensorglot.arguments import check_mapping
 from tensorglot.containers.table import UNNAMED, Format
-from tensorglot.errors import TensorglotError, escape
+from tensorglot.errors import TensorglotError, counted, escape
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
 from tensorglot.model.index import UNKNOWN, Index, Layout
 from tensorglot.model.tensor import human_nbytes
 from tensorglot.model.types.algebra import leading
 from tensorglot.operations._dequantize import can_dequantize
+from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import DTypes, NewDType, Rename, Select, rename_all, select_names, settle_dtypes
 
@@ -35,13 +36,13 @@ quantized ones."""
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One thing that the target has no place for."""
+    """One thing that the target cannot store."""
 
     kind: LossKind
     message: str
     tensor: str | None = None
     fatal: bool = False
-    """The tensor as a whole has no place, and will be left out."""
+    """The whole tensor cannot be stored and is left out."""
 
     @property
     def refused(self) -> bool:
@@ -58,7 +59,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One tensor on its way."""
+    """What will be done with one tensor."""
 
     source: str
     target: str
@@ -75,17 +76,7 @@ class Step:
     """The tensor of the target, earlier on, that has the same bytes in the source."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "source": self.source,
-            "target": self.target,
-            "action": self.action,
-            "old": self.old,
-            "new": self.new,
-            "shape": list(self.shape),
-            "stored_nbytes": self.stored_nbytes,
-            "nbytes": self.nbytes,
-            "tied": self.tied,
-        }
+        return field_dict(self, shape=list(self.shape))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -133,13 +124,14 @@ class Plan:
         }
 
     def __repr__(self) -> str:
-        lost = f", {len(self.losses)} losses" if self.losses else ""
-        return f"Plan({self.source} → {self.target}, {len(self.steps)} tensors, {human_nbytes(self.nbytes)}{lost})"
+        lost = f", {counted(len(self.losses), 'loss', 'losses')}" if self.losses else ""
+        tensors = counted(len(self.steps), "tensor")
+        return f"Plan({self.source} → {self.target}, {tensors}, {human_nbytes(self.nbytes)}{lost})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertOptions:
-    """What the caller said of the tensors on their way; `save` has what they said of writing."""
+    """The caller's options for the tensors; `save` has those for writing."""
 
     select: Select | None = None
     rename: Rename | None = None
@@ -175,7 +167,11 @@ def make_plan(archive: Archive, spec: Format, version: str, options: ConvertOpti
     steps = _with_ties(archive, steps)
     if not spec.ties:
         losses += [
-            Loss("ties", f"{spec.name} has no ties: stored again, apart from '{escape(step.tied)}'", step.source)
+            Loss(
+                "ties",
+                f"{spec.name} cannot share bytes between tensors: stored separately from '{escape(step.tied)}'",
+                step.source,
+            )
             for step in steps
             if step.tied is not None
         ]
@@ -183,17 +179,17 @@ def make_plan(archive: Archive, spec: Format, version: str, options: ConvertOpti
 
 
 def _name_losses(spec: Format, old: str, new: str, taken: bool) -> Iterator[Loss]:
-    """What a format of one tensor without a name loses of a tensor."""
+    """What a tensor loses in a format that holds one tensor and no name."""
     if taken:
-        yield Loss("name", f"{spec.name} has room for one tensor", old, fatal=True)
+        yield Loss("name", f"{spec.name} holds one tensor", old, fatal=True)
     elif new != UNNAMED:
-        yield Loss("name", f"{spec.name} keeps no name: the tensor is called '{UNNAMED}' when it is read", old)
+        yield Loss("name", f"{spec.name} stores no names: the tensor will be read as '{UNNAMED}'", old)
 
 
 def _kept_checksum(
     index: Index, names: list[str], spec: Format, version: str, sums: bool, losses: list[Loss]
 ) -> str | None:
-    """Checksums go on: the same algorithm where the target has it, else the target's fast one, else a sidecar."""
+    """The source's algorithm where the target supports it, else the target's fast one, else a loss or a sidecar."""
     fast = spec.fast_checksums.get(version)
     if index.checksums is None:
         return fast
@@ -205,8 +201,8 @@ def _kept_checksum(
     algorithm = first.partition(":")[0]
     if algorithm in offered:
         return algorithm
-    if not offered and not sums and algorithm != "crc32":  # nobody asked for those of ZIP: its members have them always
-        losses.append(Loss("checksum", f"{spec.name} has no checksums, and the source has"))
+    if not offered and not sums and algorithm != "crc32":  # every ZIP member has one, whether it was asked for or not
+        losses.append(Loss("checksum", f"{spec.name} cannot store the checksums of the source"))
     return fast
 
 
@@ -219,7 +215,7 @@ def _expressible_metadata(
     if not metadata or spec.metadata == "any":
         return metadata if spec.metadata != "none" else None
     if spec.metadata == "none":
-        losses.append(Loss("metadata", f"{spec.name} has no metadata: {', '.join(map(escape, metadata))}"))
+        losses.append(Loss("metadata", f"{spec.name} cannot store metadata: {', '.join(map(escape, metadata))}"))
         return None
     kept: dict[str, Any] = {}
     for key, value in metadata.items():
@@ -228,20 +224,22 @@ def _expressible_metadata(
             continue
         try:
             kept[key] = json.dumps(value, ensure_ascii=False)
-            became = "becomes JSON"
+            became = "is stored as JSON"
         except (TypeError, ValueError):
             became = "is left out"
         kind = type(value).__name__
-        losses.append(Loss("metadata", f"metadata of {spec.name} is text: '{escape(key)}', of {kind}, {became}"))
+        losses.append(
+            Loss("metadata", f"{spec.name} stores only text as metadata: '{escape(key)}', of type {kind}, {became}")
+        )
     return kept
 
 
 _REAL = BY_NAME["float128"]
-"""Stands for real numbers of any type: nobody can ask for this one."""
+"""Stands for real numbers of any type; no caller can ask for this one."""
 
 
 class _Planner:
-    """The columns of an index as lists, which is what makes a plan for 100,000 tensors in a moment."""
+    """The columns of an index as lists: fast enough to plan 100,000 tensors."""
 
     def __init__(self, index: Index, spec: Format, version: str, new_dtype: NewDType | None) -> None:
         self._index = index
@@ -261,31 +259,31 @@ class _Planner:
         return range(self._first_rows[position], self._first_rows[position + 1])
 
     def find_losses(self, name: str) -> Iterator[Loss]:
-        """What the target has no place for of a tensor."""
+        """What the target cannot store of a tensor."""
         index, spec = self._index, self._spec
         position = self._positions[name]
         layout = index.layouts.get(position)
         real = None if layout is None else self._real_dtype(name, layout)
         if real is not None:
             if real.name not in self._held:
-                yield Loss("dtype", f"{spec.name} has no {real.name}", name, fatal=True)
+                yield Loss("dtype", f"{spec.name} cannot store {real.name}", name, fatal=True)
             return
         if layout is not None and not {layout.name, "*"} & {*spec.layouts}:
-            hint = "; a dtype gives its real values" if can_dequantize(layout.name) else ""
-            yield Loss("layout", f"{spec.name} has no layout '{escape(layout.name)}'{hint}", name, fatal=True)
+            hint = "; cast it to a float type to convert its real values" if can_dequantize(layout.name) else ""
+            yield Loss("layout", f"{spec.name} cannot store layout '{escape(layout.name)}'{hint}", name, fatal=True)
             return
         if not spec.attributes and index.attributes.get(position):
             fields = ", ".join(map(escape, index.attributes[position]))
-            yield Loss("attributes", f"{spec.name} has no attributes: {fields}", name)
+            yield Loss("attributes", f"{spec.name} cannot store attributes: {fields}", name)
         for row in self._rows(position):
             old = self._dtypes[row]
             new = (self._new_dtype and self._new_dtype(name, old)) or old
             if new is None:
                 unknown = index.unknown_dtypes[row]
                 if self._format != spec.name or not spec.keeps(self._version, unknown):
-                    yield Loss("dtype", f"{spec.name} has no element type '{escape(unknown)}'", name, fatal=True)
+                    yield Loss("dtype", f"{spec.name} cannot store element type '{escape(unknown)}'", name, fatal=True)
             elif new.name not in self._held:
-                yield Loss("dtype", f"{spec.name} has no {new.name}", name, fatal=True)
+                yield Loss("dtype", f"{spec.name} cannot store {new.name}", name, fatal=True)
 
     def _real_dtype(self, name: str, layout: Layout) -> DType | None:
         """The type that the real values of a quantized tensor are wanted in, if they are."""
@@ -319,7 +317,7 @@ class _Planner:
 
 
 def _with_ties(archive: Archive, steps: list[Step]) -> list[Step]:
-    """Steps whose bytes, and new type, are those of an earlier one know it."""
+    """Marks each step that has the same bytes and the same new type as an earlier one."""
     ties = archive.find_ties()
     if not ties:
         return steps

@@ -10,7 +10,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["jsonable"]
+__all__ = ["field_dict", "jsonable"]
+
+
+def field_dict(value: Any, **changed: Any) -> dict[str, Any]:
+    """The fields of a dataclass by name, some of them in another form."""
+    return {name: getattr(value, name) for name in value.__dataclass_fields__} | changed
 
 
 def jsonable(value: Any) -> Any:

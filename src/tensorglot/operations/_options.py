@@ -1,7 +1,7 @@
-"""What a caller says about writing, as one value from the verb to the container.
+"""The options for writing, as one value from the verb to the container.
 
 `compression` and `checksum` are one choice for all tensors, or a mapping from names and
-patterns to choices; which tensor gets which is settled when the tensors are known.
+patterns to choices; it is resolved to a choice for each tensor when the names are known.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SaveOptions:
     storage_options: Mapping[str, Any] | None = None
 
     def settle(self, spec: Format, version: str, names: Sequence[str]) -> WriteOptions:
-        """The choice of each tensor, in terms of the format; what it does not offer is refused."""
+        """The choice for each tensor; one that the format does not support is an error."""
         compression = _settle(self.compression, None, names, "compression")
         checksum = _settle(self.checksum, AUTO, names, "checksum")
         fast = spec.fast_checksums.get(version)
@@ -47,21 +47,24 @@ class SaveOptions:
             ("checksum", checksum.choices, spec.checksums_in(version)),
         ):
             for choice in sorted(chosen.difference(offered)):
-                supported = f"supported: {', '.join(offered)}" if offered else f"it has no {what}"
+                supported = f"supported: {', '.join(offered)}" if offered else f"it supports no {what}"
                 raise UnsupportedError(
                     f"{spec.name}@{version} does not support {choice} ({supported})", rule=f"save.{what}"
                 )
         if self.level is not None and not compression.choices:
-            raise InputError("a level goes with a compression", rule="save.level")
+            raise InputError("level needs compression", rule="save.level")
         return WriteOptions(version, compression, self.level, checksum)
 
 
 def _settle(choice: Choice, otherwise: str | None, names: Sequence[str], what: str) -> PerTensor:
-    """One choice for all, or by name; `otherwise` is for tensors that no pattern fits."""
+    """One choice for all, or by name; `otherwise` is for tensors that match no pattern."""
     chosen = [*choice.values()] if isinstance(choice, Mapping) else [choice]
     for one in chosen:
         if one is not None and not isinstance(one, str):
-            raise InputError(f"{what} is text, None or a mapping to these, not {one!r}", rule=f"save.{what}")
+            raise InputError(
+                f"{what} must be a str, None, or a mapping from names or patterns to these, not {one!r}",
+                rule=f"save.{what}",
+            )
     if isinstance(choice, Mapping):
         return PerTensor(otherwise, by_pattern(choice, names))
     return PerTensor(choice)

@@ -1,7 +1,7 @@
-"""Arrays of the caller to read into: as arrays of NumPy, and no two of them over the same memory.
+"""Arrays of the caller to read into: NumPy arrays, no two of which overlap in memory.
 
-Several threads write to them at the same time, so what they share would become a
-mixture. Extents in memory decide for contiguous arrays, exactly; those that interleave
+Several threads write to them at the same time, so shared elements would get a mixture
+of values. Extents in memory decide for contiguous arrays, exactly; those that interleave
 are compared element by element, with NumPy's bound on that.
 """
 
@@ -32,7 +32,9 @@ def output_arrays(out: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
             value = provided("bridges.torch_out")(name, value)
         if not isinstance(value, np.ndarray):
             raise InputError(
-                f"out is an array or a tensor of PyTorch, not {type(value).__name__}", rule="out.array", tensor=name
+                f"out must be a NumPy array or a PyTorch tensor, not {type(value).__name__}",
+                rule="out.array",
+                tensor=name,
             )
         arrays[name] = value
     _check_apart(arrays)
@@ -45,11 +47,11 @@ def _check_apart(arrays: Mapping[str, NDArray[Any]]) -> None:
     for low, high, name in extents:
         before = [(end, other) for end, other in before if end > low]
         if arrays[name].nbytes > high - low:
-            raise InputError("out has elements over the same memory", rule="out.overlap", tensor=name)
+            raise InputError("elements of the array in out overlap in memory", rule="out.overlap", tensor=name)
         for _, other in before:
             if shares_memory(arrays[name], arrays[other]):
                 raise InputError(
-                    f"the arrays of out for this tensor and for '{escape(other)}' share memory",
+                    f"the arrays in out for this tensor and for '{escape(other)}' overlap in memory",
                     rule="out.overlap",
                     tensor=name,
                 )

@@ -1,8 +1,7 @@
-"""What a caller may say about names: which tensors, under which new names, in which types.
+"""Names and patterns: which tensors, under which new names, in which types.
 
-Patterns are those of a shell, and `*` crosses dots and slashes. A name that is
-written out wins over a pattern that it would also be. A pattern that fits no tensor
-of the file is an error: it was meant to.
+Patterns are shell patterns, where `*` also matches dots and slashes. An exact name takes
+precedence over a pattern. A pattern that matches no tensor of the file is an error.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TypeAlias, TypeVar, cast
 from numpy.typing import DTypeLike
 
 from tensorglot.arguments import as_names, check_mapping
-from tensorglot.errors import InputError, TensorNotFound
+from tensorglot.errors import InputError, TensorNotFound, escape
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.names import check_name
 from tensorglot.operations._cast import kind_of
@@ -63,7 +62,9 @@ def rename_all(names: Sequence[str], rename: Rename | None, every: Sequence[str]
         check_name(name)
         if name in taken:
             raise InputError(
-                f"'{taken[name]}' and '{old}' would both be called '{name}'", rule="rename.twice", tensor=old
+                f"'{escape(taken[name])}' and '{escape(old)}' would both be renamed to '{escape(name)}'",
+                rule="rename.twice",
+                tensor=old,
             )
         taken[name] = old
     return new
@@ -74,7 +75,7 @@ def _renamer(rename: Mapping[str, str], every: Sequence[str]) -> Callable[[str],
     for old, new in rename.items():
         check_name(new)
         if old.count("*") != new.count("*"):
-            raise InputError(f"'{old}' and '{new}' have not the same number of stars", rule="rename.stars")
+            raise InputError(f"'{escape(old)}' and '{escape(new)}' must have the same number of *", rule="rename.stars")
         pattern = re.compile("(.*)".join(map(re.escape, old.split("*"))), re.DOTALL)
         if not any(map(pattern.fullmatch, every)):
             raise TensorNotFound.among(old, every)
@@ -93,7 +94,7 @@ def _renamer(rename: Mapping[str, str], every: Sequence[str]) -> Callable[[str],
 
 
 def by_pattern(choices: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
-    """The choice for every name that one of the patterns fits; the first that fits, but a name written out wins."""
+    """The choice for every name that a pattern matches: an exact name first, else the first pattern that matches."""
     check_mapping(choices, "a mapping by names and patterns", "pattern.mapping")
     rules = [(re.compile(fnmatch.translate(pattern)).match, choice) for pattern, choice in choices.items()]
     found: dict[str, T] = {}

@@ -1,4 +1,4 @@
-"""How far a verb has come: told to a function of the caller, or drawn as a bar on standard error."""
+"""Progress of a verb: reported to a function of the caller, or drawn as a bar on standard error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 @contextmanager
 def shown(progress: Progress | bool | None, what: str) -> Iterator[Progress | None]:
-    """What a verb calls: the caller's function, a bar for True, nothing otherwise."""
+    """What a verb reports to: the caller's function, a bar for True, or None."""
     if progress is True:
         with bar(what) as drawn:
             yield drawn
@@ -33,7 +33,7 @@ def shown(progress: Progress | bool | None, what: str) -> Iterator[Progress | No
     elif callable(progress):
         yield progress
     else:
-        raise InputError(f"progress is a function or True, not {type(progress).__name__}", rule="progress.kind")
+        raise InputError(f"progress must be a function or True, not {type(progress).__name__}", rule="progress.kind")
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def _told(chunks: Iterator[Chunk], total: int, progress: Progress) -> Iterator[C
 def bar(what: str, unit: str = "bytes") -> Iterator[Progress]:
     """A bar to call with the units done and the units in all.
 
-    It is there from the first call on: what fails before shows only its error.
+    It is drawn at the first call, so a failure before that prints only its error.
     """
     with ExitStack() as stack:
         update: Progress | None = None

@@ -65,13 +65,15 @@ def find_file(path: str) -> Path:
             return given / name
     if not found:
         raise InputError(
-            f"a directory with neither an index of shards (*{INDEX_SUFFIX}) nor a file of tensors",
+            f"the directory has no index of shards (*{INDEX_SUFFIX}) and no tensor file",
             rule="source.regular",
             path=path,
         )
     if len(found) > 1:
         raise InputError(
-            f"a directory of {len(found)} such files: name one of {', '.join(found)}", rule="shards.index", path=path
+            f"the directory has {len(found)} candidates; open one of them: {', '.join(map(escape, found))}",
+            rule="shards.index",
+            path=path,
         )
     return given / found[0]
 
@@ -99,13 +101,15 @@ def _joined(
         archives.append(archive)
         stamp = file_stamp(archive.source)
         if stamp is not None and files.setdefault(stamp, shard) != shard:
-            raise FormatError(f"{escape(shard)} and {escape(files[stamp])} are one file", rule="shards.same")
+            raise FormatError(
+                f"the shards {escape(shard)} and {escape(files[stamp])} are the same file", rule="shards.same"
+            )
         archive.index, more = _agreed(archive.index, shard, names)
         notes += more
     metadata, conflicts = common_metadata(archives)
     formats = sorted({archive.format for archive in archives})
     if len(formats) > 1:
-        raise FormatError(f"shards of several formats: {', '.join(formats)}", rule="shards.format")
+        raise FormatError(f"the shards have different formats: {', '.join(formats)}", rule="shards.format")
     notes += [Note("shards.metadata", f"the metadata key '{escape(key)}' differs between shards") for key in conflicts]
     if strict and notes:
         raise FormatError(notes[0].message, rule=notes[0].rule)
@@ -129,9 +133,7 @@ def _read_index(path: Path, limits: Limits) -> Shards:
     source = FileSource(path)
     try:
         if source.size > limits.header_or():
-            raise LimitError(
-                f"an index of {source.size} bytes is beyond Limits.header_nbytes", rule="shards.limit.index"
-            )
+            raise LimitError(f"an index of {source.size} bytes exceeds Limits.header_nbytes", rule="shards.limit.index")
         value = json.parse(source.read_bytes(0, source.size), depth=DEPTH, rule="shards.json")
     finally:
         source.close()
@@ -143,7 +145,7 @@ def _read_index(path: Path, limits: Limits) -> Shards:
     shards: Shards = {}
     for name, shard in weight_map.items():
         if not isinstance(shard, str):
-            raise FormatError("the shard of a tensor is not a string", rule="shards.weight_map", tensor=name)
+            raise FormatError("the shard of a tensor must be a string", rule="shards.weight_map", tensor=name)
         if shard not in shards:
             _check_file_name(shard, name)
             shards[shard] = []
@@ -156,7 +158,9 @@ def _check_file_name(shard: str, tensor: str) -> None:
     plain = shard and not shard.startswith(".") and not any(c in shard for c in "/\\:") and shard.isprintable()
     if not plain or len(os.fsencode(shard)) > 255 or shard.endswith(INDEX_SUFFIX):
         raise FormatError(
-            f"the shard '{escape(shard)}' is not the name of a file beside the index", rule="shards.name", tensor=tensor
+            f"the shard '{escape(shard)}' must be a plain file name in the directory of the index",
+            rule="shards.name",
+            tensor=tensor,
         )
 
 
@@ -164,7 +168,7 @@ def _stray_shards(index_path: Path, shards: Mapping[str, Any]) -> list[Note]:
     suffixes = {Path(shard).suffix for shard in shards} or {Path(index_path.name.removesuffix(INDEX_SUFFIX)).suffix}
     beside = sorted(entry.name for entry in index_path.parent.iterdir() if entry.suffix in suffixes)
     return [
-        Note("shards.stray", f"{escape(name)} is not in {escape(index_path.name)}")
+        Note("shards.stray", f"{escape(name)} is not listed in {escape(index_path.name)}")
         for name in beside
         if name not in shards
     ]
@@ -176,7 +180,7 @@ def _agreed(index: Index, shard: str, names: Sequence[str]) -> tuple[Index, list
     absent = wanted.difference(index.positions)
     if absent:
         raise FormatError(
-            f"the index gives the tensor to {escape(shard)}, which does not have it",
+            f"the index lists the tensor in {escape(shard)}, which does not contain it",
             rule="shards.tensor",
             tensor=min(absent),
         )
@@ -184,13 +188,16 @@ def _agreed(index: Index, shard: str, names: Sequence[str]) -> tuple[Index, list
         return index, []
     unlisted = [name for name in index.names if name not in wanted]
     others = f" and {len(unlisted) - 1} more" if len(unlisted) > 1 else ""
-    note = Note("shards.unlisted", f"in {escape(shard)} and not in the index: '{escape(unlisted[0])}'{others}")
+    note = Note(
+        "shards.unlisted",
+        f"{escape(shard)} contains tensors that the index does not list: '{escape(unlisted[0])}'{others}",
+    )
     positions = np.array([position for name, position in index.positions.items() if name in wanted], np.int64)
     return index.take(positions), [note]
 
 
 def common_metadata(archives: Sequence[Archive]) -> tuple[dict[str, Any] | None, list[str]]:
-    """What the archives say together, and the keys on which they contradict one another."""
+    """The metadata that the archives agree on, and the keys on which they differ."""
     said: dict[str, Any] = {}
     conflicts: dict[str, None] = {}
     for archive in archives:

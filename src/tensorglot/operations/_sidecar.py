@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError, TruncatedError
+from tensorglot.errors import FormatError, Hint, InputError, IntegrityError, LimitError, TruncatedError
 from tensorglot.io.local import FileSource, changed, file_stamp, naming, stamp_of
 from tensorglot.io.sink import AtomicFile
 from tensorglot.limits import Limits
@@ -50,6 +50,8 @@ __all__ = [
 ]
 
 SUFFIX = ".sums"
+_REWRITE = "write it again with `tensorglot verify --write-sums`, or remove it"
+_IGNORE = Hint("or pass verify='never' to ignore it", "")
 _READ_NBYTES = 1 << 20
 _HEAD = re.compile(rb"tensorglot-sums 1 (0|[1-9][0-9]{0,18})\n", re.ASCII)
 _LINE = re.compile(rb'([a-z0-9]+:[0-9a-zA-Z]+) (?:-|("(?:[^"\\\n]|\\.)*")(?: ("(?:[^"\\\n]|\\.)*"))?)\n', re.ASCII)
@@ -76,7 +78,7 @@ def check_place(path: str | os.PathLike[str]) -> None:
     """Refuses a sidecar that could not be written, before the file itself is."""
     place = sidecar_path(path)
     if place.is_symlink():
-        raise InputError("the target is a link", rule="sink.target", path=str(place))
+        raise InputError("the target is a symbolic link", rule="sink.target", path=str(place))
 
 
 def write_sidecar(archive: Archive, path: str | os.PathLike[str], *, algorithm: str = "xxh3") -> Path:
@@ -108,12 +110,8 @@ def _write(archive: Archive, path: str | os.PathLike[str], tensors: Mapping[Key,
 
 def _one_source(archive: Archive) -> Source:
     if archive.source is None or archive.index.payloads is not None or archive.index.sources:
-        raise InputError("checksums go beside one file, not beside several or none", rule="sums.source")
+        raise InputError("a sidecar of checksums needs exactly one file", rule="sums.source")
     return archive.source
-
-
-def _rows(index: Index) -> Iterator[int]:
-    return (row for tensor in range(len(index.names)) for row in index.rows(tensor))
 
 
 def _keys(index: Index) -> Iterator[Key]:
@@ -124,7 +122,7 @@ def _keys(index: Index) -> Iterator[Key]:
 
 def _stretches(index: Index, source: Source, algorithm: str) -> Iterator[Stretch]:
     begins, ends = index.begins.tolist(), index.ends.tolist()
-    return (Stretch(source, begins[row], ends[row], algorithm) for row in _rows(index))
+    return (Stretch(source, begins[row], ends[row], algorithm) for row in range(len(begins)))
 
 
 def _rest_digest(archive: Archive, algorithm: str) -> bytes:
@@ -151,32 +149,34 @@ def read_sidecar(path: str | os.PathLike[str], limits: Limits) -> Sums | None:
         raise
     with closing(file), naming(place):
         if file.size > limits.header_or():
-            raise LimitError(f"a sidecar of {file.size} bytes is beyond Limits.header_nbytes", rule="sums.limit")
+            raise LimitError(f"a sidecar of {file.size} bytes exceeds Limits.header_nbytes", rule="sums.limit")
         return _parse(bytes(file.read(0, file.size)))
 
 
 def _parse(data: bytes) -> Sums:
     head = _HEAD.match(data)
     if head is None:
-        raise FormatError("not a sidecar of checksums", rule="sums.head", offset=0)
+        raise FormatError("invalid first line of a sidecar of checksums", rule="sums.head", offset=0)
     tensors: dict[Key, str] = {}
     rest: str | None = None
     position = head.end()
     while position < len(data):
         line = _LINE.match(data, position)
         if line is None or rest is not None:
-            raise FormatError("not a line of a sidecar", rule="sums.line", offset=position)
+            raise FormatError("invalid line in the sidecar", rule="sums.line", offset=position)
         checksum = line[1].decode()
         if line[2] is None:
             rest = checksum
         else:
             key = _text(line[2], position), "data" if line[3] is None else _text(line[3], position)
             if key in tensors:
-                raise FormatError("a tensor stands twice", rule="sums.duplicate", offset=position, tensor=key[0])
+                raise FormatError(
+                    "duplicate tensor in the sidecar", rule="sums.duplicate", offset=position, tensor=key[0]
+                )
             tensors[key] = checksum
         position = line.end()
     if rest is None:
-        raise TruncatedError("the sidecar ends before its last line", rule="sums.end", offset=position)
+        raise TruncatedError("sidecar truncated: its last line is missing", rule="sums.end", offset=position)
     return Sums(int(head[1]), tensors, rest)
 
 
@@ -185,7 +185,7 @@ def _text(quoted: bytes, position: int) -> str:
         text = json.loads(quoted)
         text.encode()
     except ValueError as error:
-        raise FormatError("a name is not a JSON string", rule="sums.name", offset=position) from error
+        raise FormatError("a name must be a JSON string", rule="sums.name", offset=position) from error
     assert isinstance(text, str)  # noqa: S101
     return text
 
@@ -198,7 +198,7 @@ def check_sidecar(archive: Archive, sums: Sums, seen: Callable[[int], None]) -> 
     if expected.digest is None:
         return
     matched = _rest_digest(archive, expected.algorithm) == expected.digest
-    message = "the bytes outside the tensors are not those that the checksums were made of"
+    message = "checksum mismatch in the bytes outside the tensors"
     yield Checked(None, matched, None if matched else IntegrityError(message, rule="sums.rest"))
 
 
@@ -206,20 +206,17 @@ def with_sidecar(index: Index, size: int, sums: Sums) -> Index:
     """The index with the checksums of a sidecar, which must be one for this file."""
     if sums.size != size:
         raise IntegrityError(
-            f"the sidecar of checksums is for a file of {sums.size} bytes, this one has {size}:"
-            " write it again with `tensorglot verify --write-sums`, remove it, or open with verify='never'",
+            f"the checksums in the sidecar are for a file of {sums.size} bytes, this one has {size}: {_REWRITE}",
             rule="sums.size",
+            hint=_IGNORE,
         )
     keys = list(_keys(index))
     different = next((key for key in sums.tensors.keys() ^ set(keys)), None)
     if different is not None:
         raise IntegrityError(
-            "the sidecar of checksums and the file have different tensors:"
-            " write it again with `tensorglot verify --write-sums`, remove it, or open with verify='never'",
+            f"the sidecar of checksums and the file have different tensors: {_REWRITE}",
             rule="sums.names",
+            hint=_IGNORE,
             tensor=different[0],
         )
-    column: list[str | None] = [None] * len(index.dtypes)
-    for row, key in zip(_rows(index), keys, strict=True):
-        column[row] = sums.tensors[key]
-    return replace(index, checksums=column, checksums_decoded=None)
+    return replace(index, checksums=[sums.tensors[key] for key in keys], checksums_decoded=None)

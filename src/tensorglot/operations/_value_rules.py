@@ -28,7 +28,7 @@ def check_bytes(part: Part, tensor: str, seen: Callable[[int], None]) -> None:
     last = b""
     for piece in map(as_bytes, buffers(stored_payload(part.payload).chunks())):
         if is_bool and len(piece) and int(np.frombuffer(piece, np.uint8).max()) > 1:
-            raise FormatError("a bool byte is neither 0 nor 1", rule="values.bool", offset=part.offset, tensor=tensor)
+            raise FormatError("a bool byte must be 0 or 1", rule="values.bool", offset=part.offset, tensor=tensor)
         last = bytes(piece[-1:]) or last
         seen(len(piece))
     if is_packed and part.dtype is not None:

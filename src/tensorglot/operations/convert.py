@@ -21,7 +21,7 @@ import numpy as np
 
 from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import Format, for_target
-from tensorglot.errors import InputError, LossWarning, UnsupportedError, counted
+from tensorglot.errors import Hint, InputError, LossWarning, UnsupportedError, counted
 from tensorglot.io.sink import Writable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
@@ -110,7 +110,7 @@ def convert(
     check_choice(on_loss, ("error", "warn", "drop"), "on_loss", "convert.on_loss")
     path = as_path(target) if isinstance(target, (str, os.PathLike)) else None
     if sums and path is None:
-        raise InputError("checksums go beside a file that has a name", rule="sums.source")
+        raise InputError("sums needs a path as target", rule="sums.source")
     if sums and path is not None:
         check_place(path)
     options = ConvertOptions(
@@ -167,9 +167,10 @@ def _refusal(losses: tuple[Loss, ...]) -> UnsupportedError:
     first = losses[0]
     others = f", and {len(losses) - 1} more" if len(losses) > 1 else ""
     return UnsupportedError(
-        f"{first.message}{others}; pass on_loss='drop' to convert the rest",
+        f"{first.message}{others}",
         rule=f"convert.{first.kind}",
         tensor=first.tensor,
+        hint=Hint("pass on_loss='drop' to convert the rest", "pass --on-loss drop to convert the rest"),
     )
 
 

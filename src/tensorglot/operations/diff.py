@@ -20,7 +20,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._compare import Comparison, compare
-from tensorglot.operations._jsonable import jsonable
+from tensorglot.operations._jsonable import field_dict, jsonable
 from tensorglot.operations._progress import Progress
 from tensorglot.threads import ordered_map
 
@@ -48,14 +48,8 @@ class Change:
     values: Comparison | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "tensor": self.tensor,
-            "key": self.key,
-            "old": jsonable(self.old),
-            "new": jsonable(self.new),
-            "values": None if self.values is None else jsonable(self.values.to_dict()),
-        }
+        values = None if self.values is None else jsonable(self.values.to_dict())
+        return field_dict(self, old=jsonable(self.old), new=jsonable(self.new), values=values)
 
     def __str__(self) -> str:
         where = "#".join(escape(name, longest=60) for name in (self.tensor, self.key) if name is not None)

@@ -20,12 +20,13 @@ from typing import Any
 
 from tensorglot.arguments import as_names, as_path
 from tensorglot.containers.table import Format, WriteOptions, named
-from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.errors import Hint, InputError, UnsupportedError, escape
 from tensorglot.io.local import Stamp, changed, file_stamp
 from tensorglot.io.sink import AtomicFile, editing, replace_tail
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
+from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._progress import Progress, follow
 from tensorglot.operations._shards import stands_for_others
 from tensorglot.operations._sidecar import check_place, move_sidecar, read_sidecar
@@ -45,12 +46,7 @@ class Edit:
     in_place: bool
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "format": self.format,
-            "metadata": dict(self.metadata),
-            "changed": self.changed,
-            "in_place": self.in_place,
-        }
+        return field_dict(self, metadata=dict(self.metadata))
 
 
 def edit(
@@ -73,7 +69,9 @@ def edit(
     """
     path = as_path(path)
     if stands_for_others(path):
-        raise UnsupportedError("a directory or a checkpoint in several files: edit one file", rule="edit.source")
+        raise UnsupportedError(
+            "a sharded checkpoint cannot be edited as a whole: edit one of its files", rule="edit.source"
+        )
     with editing(path) as stamp, open(path, format=format, verify="never", limits=limits) as archive:
         spec, version = _editable(archive)
         if file_stamp(archive.source) != stamp:
@@ -108,9 +106,11 @@ def edit(
 def _editable(archive: Archive) -> tuple[Format, str]:
     spec, version = named(archive.format)
     if spec.metadata == "none":
-        raise UnsupportedError(f"{spec.name} has no metadata", rule="save.metadata")
+        raise UnsupportedError(f"{spec.name} cannot store metadata", rule="save.metadata")
     if version is None or version not in spec.writes:
-        raise UnsupportedError(f"{archive.format} can be read, not written: convert it", rule="format.write")
+        raise UnsupportedError(
+            f"{archive.format} can be read but not written: convert the file to another format", rule="format.write"
+        )
     return spec, version
 
 
@@ -122,7 +122,7 @@ def _changed(
     new = {**old, **(metadata or {})}
     for key in as_names(remove, "remove", "edit.remove"):
         if key not in old:
-            raise InputError(f"the metadata has no '{key}'", rule="edit.remove")
+            raise InputError(f"the metadata has no key '{escape(key)}'", rule="edit.remove")
         new.pop(key, None)
     return new
 
@@ -140,6 +140,10 @@ def _write_tail(
     if not (isinstance(first, Span) and first.source is archive.source and first.begin == 0) or any(
         isinstance(chunk, Span) for chunk in rest
     ):
-        raise UnsupportedError(f"{archive.format} has its index in front of the tensors", rule="edit.in_place")
+        raise UnsupportedError(
+            f"{archive.format} has its index before the tensors and cannot be edited in place",
+            rule="edit.in_place",
+            hint=Hint("leave out in_place", "leave out --in-place"),
+        )
     tail = b"".join(as_bytes(chunk) for chunk in rest)
     return replace_tail(path, first.end, tail, expect=stamp, durable=durable)

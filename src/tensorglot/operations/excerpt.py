@@ -55,7 +55,7 @@ def _parse_item(item: str, text: str) -> int | slice | EllipsisType | None:
     match = _ITEM.fullmatch(item)
     if match is None:
         raise InputError(
-            f"'{escape(item)}' in '{escape(text)}' is not an index; write it like [3, 10:20, ::2, ...]",
+            f"'{escape(item)}' in '{escape(text)}' is not an index; example: [3, 10:20, ::2, ...]",
             rule="index.text",
         )
     if match["int"] is not None:
@@ -107,7 +107,7 @@ def _as_slice(axis: range) -> slice:
 def _dense_dtype(tensor: Tensor) -> np.dtype[Any]:
     if tensor.layout != "dense":
         raise UnsupportedError(
-            f"a tensor of layout {escape(tensor.layout)} is not one array", rule="tensor.dense", tensor=tensor.name
+            f"a tensor of layout {escape(tensor.layout)} is not a dense array", rule="tensor.dense", tensor=tensor.name
         )
     return tensor.parts["data"].numpy_dtype(tensor.name)
 
@@ -122,7 +122,11 @@ def _blocks(tensor: Tensor, index: IndexText, *, whole_rows: bool = False) -> It
 
 def _nested(tensor: Tensor, index: IndexText) -> Any:
     if index != (...,):
-        raise UnsupportedError("a nested value is printed whole", rule="tensor.dense", tensor=tensor.name)
+        raise UnsupportedError(
+            "an index needs a dense tensor: a nested value can only be printed as a whole",
+            rule="tensor.dense",
+            tensor=tensor.name,
+        )
     return to_json(tensor)
 
 

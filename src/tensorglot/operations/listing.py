@@ -17,6 +17,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import Index
 from tensorglot.model.types.algebra import leading
+from tensorglot.operations._jsonable import field_dict
 
 __all__ = ["Entry", "Summary", "entries", "summarize"]
 
@@ -68,8 +69,7 @@ class Summary:
     layouts: dict[str, int]
 
     def to_dict(self) -> dict[str, Any]:
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**fields, "dtypes": {name: use._asdict() for name, use in self.dtypes.items()}}
+        return field_dict(self, dtypes={name: use._asdict() for name, use in self.dtypes.items()})
 
 
 def entries(archive: Archive, names: Iterable[str] | None = None) -> list[Entry]:

@@ -77,7 +77,7 @@ def load(
     if out is not None:
         check_mapping(out, "out", "load.out")
     if threads is not None and (not isinstance(threads, int) or threads < 1):
-        raise InputError(f"threads is a number from 1 on, not {threads!r}", rule="load.threads")
+        raise InputError(f"threads must be a positive integer, not {threads!r}", rule="load.threads")
     with open(
         source,
         format=format,
@@ -109,8 +109,8 @@ def _exported(
             raise
     if isinstance(value, Tensor):
         raise UnsupportedError(
-            f"{value!r} is no array, and has no form in {framework}: framework='numpy' gives it as a Tensor;"
-            " or leave it out with names=",
+            f"{value!r} is not an array and cannot be converted to {framework}: pass framework='numpy' for a Tensor, "
+            "or names= without it",
             rule="load.framework",
             tensor=name,
         )
@@ -143,7 +143,7 @@ def loads(
 ) -> dict[str, Any]:
     """All tensors of a file that is in memory, as `load` gives those of a file."""
     if isinstance(data, (str, os.PathLike)) or hasattr(data, "read"):
-        raise InputError(f"loads takes bytes, not {type(data).__name__}: use load", rule="loads.data")
+        raise InputError(f"loads takes bytes, not {type(data).__name__}; use load for a file", rule="loads.data")
     return load(
         data,
         names=names,
@@ -182,8 +182,6 @@ def _rows(index: Index, names: Iterable[str] | None) -> NDArray[np.int64]:
     """Positions of the tensors wanted, in the order of the file."""
     if names is None:
         return np.arange(len(index.names))
-    if isinstance(names, str):
-        raise InputError(f"names are several: names=[{names!r}]", rule="load.names")
     wanted = set()
     for name in as_names(names, "names", "load.names"):
         position = index.positions.get(name)

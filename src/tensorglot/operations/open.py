@@ -48,9 +48,9 @@ def open(
     check_choice(backend, ("auto", "pread", "mmap"), "backend", "source.backend")
     check_choice(verify, ("auto", "never", "require"), "verify", "verify.mode")
     if path is not None and "://" in path:
-        raise UnsupportedError("URLs cannot be opened: fetch the file first", rule="source.url")
+        raise UnsupportedError("URLs are not supported: download the file first", rule="source.url")
     if storage_options is not None:
-        raise InputError("storage_options go with a URL", rule="source.url")
+        raise InputError("storage_options need a URL", rule="source.url")
     limits = as_limits(limits)
     verifier = None if verify == "never" else Once(required=verify == "require")
     again = partial(

@@ -103,11 +103,13 @@ def write_archive(
     """
     total = int(archive.index.nbytes.sum())
     if options.storage_options is not None:
-        raise InputError("storage_options go with a URL", rule="sink.url")
+        raise InputError("storage_options need a URL", rule="sink.url")
     with follow(spec.write(archive, settled), total, options.progress, "saving") as chunks:
         if not isinstance(target, (str, os.PathLike)):
             if not hasattr(target, "write"):
-                raise InputError(f"a path or a binary file, not {type(target).__name__}", rule="sink.target")
+                raise InputError(
+                    f"target must be a path or a binary file, not {type(target).__name__}", rule="sink.target"
+                )
             write_stream(target, chunks)
             return
         sources = {archive.source, *archive.index.sources.values()} - {None}
@@ -127,7 +129,7 @@ def _warn_of_copies(archive: Archive, spec: Format) -> None:
         more = f", and {len(ties) - 1} more" if len(ties) > 1 else ""
         warnings.warn(
             f"'{escape(names[one])}' shares its memory with '{escape(names[other])}'{more}: "
-            f"{spec.name} has no ties and stores each by itself",
+            f"{spec.name} cannot share bytes between tensors and stores each separately",
             LossWarning,
             stacklevel=4,
         )
@@ -140,21 +142,22 @@ def check_expressible(archive: Archive, spec: Format) -> None:
         check_metadata(index.metadata, spec)
     if len(index.names) > spec.most_tensors:
         raise UnsupportedError(
-            f"{len(index.names)} tensors; a reader of {spec.name} takes {spec.most_tensors}", rule="save.tensors.count"
+            f"{len(index.names)} tensors exceed the {spec.most_tensors} that a reader of {spec.name} accepts",
+            rule="save.tensors.count",
         )
     if archive.limits.name_nbytes > DEFAULT.name_nbytes:  # read with a raised limit: the next reader has the usual one
         for name in index.names:
             check_name(name)
     if not spec.names and list(index.names) != [UNNAMED]:
         raise UnsupportedError(
-            f"{spec.name} has one tensor and keeps no name: call it '{UNNAMED}'",
+            f"{spec.name} holds one tensor and stores no name: save exactly one, named '{UNNAMED}'",
             rule="save.names",
             tensor=next((name for name in index.names if name != UNNAMED), None),
         )
     for position, layout in index.layouts.items():
         if layout.name not in spec.layouts and "*" not in spec.layouts:
             raise UnsupportedError(
-                f"{spec.name} cannot hold a tensor of layout '{escape(layout.name)}' (type {layout.type!s:.60})",
+                f"{spec.name} cannot store a tensor of layout '{escape(layout.name)}' (type {layout.type!s:.60})",
                 rule="save.layout",
                 tensor=index.names[position],
             )
@@ -162,20 +165,24 @@ def check_expressible(archive: Archive, spec: Format) -> None:
             text_of(layout.type)
     if index.attributes and not spec.attributes:
         name = index.names[next(iter(index.attributes))]
-        raise UnsupportedError(f"{spec.name} has no attributes", rule="save.attributes", tensor=name)
+        raise UnsupportedError(f"{spec.name} cannot store attributes", rule="save.attributes", tensor=name)
 
 
 def check_metadata(metadata: Mapping[str, Any], spec: Format) -> None:
     """Refuses metadata that the format has no place for."""
     if spec.metadata == "none":
-        raise UnsupportedError(f"{spec.name} has no metadata", rule="save.metadata")
+        raise UnsupportedError(f"{spec.name} cannot store metadata", rule="save.metadata")
     if not isinstance(metadata, Mapping):
-        raise InputError(f"metadata is a mapping, not {type(metadata).__name__}", rule="save.metadata")
+        raise InputError(f"metadata must be a mapping, not {type(metadata).__name__}", rule="save.metadata")
     for key, value in metadata.items():
         for text in (key, value) if spec.metadata == "text" else (key,):
             if not isinstance(text, str):
-                raise InputError(f"metadata of {spec.name} is text, not {type(text).__name__}", rule="save.metadata")
+                raise InputError(
+                    f"{spec.name} stores only text as metadata, not {type(text).__name__}", rule="save.metadata"
+                )
             try:
                 text.encode()
             except UnicodeEncodeError as error:
-                raise InputError("metadata has a lone surrogate", rule="save.metadata") from error
+                raise InputError(
+                    "metadata has a lone surrogate, which UTF-8 cannot encode", rule="save.metadata"
+                ) from error

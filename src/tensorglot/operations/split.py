@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tensorglot.arguments import as_path
 from tensorglot.containers.table import for_target
-from tensorglot.errors import InputError, UnsupportedError, escape
+from tensorglot.errors import Hint, InputError, UnsupportedError, escape
 from tensorglot.io.local import Readable
 from tensorglot.io.sink import AtomicFile, Writable, temporary_name
 from tensorglot.limits import Limits
@@ -40,6 +40,7 @@ __all__ = ["merge", "split"]
 
 SHARD_NBYTES = 5_000_000_000
 STEM = "model"
+_METADATA = Hint("pass metadata= to say what to write", "pass --metadata KEY=VALUE to say what to write")
 
 
 def split(
@@ -59,11 +60,11 @@ def split(
     gives the same tensors as `open` of the source.
     """
     if not isinstance(shard_nbytes, int) or shard_nbytes < 1:
-        raise InputError(f"shard_nbytes is a number from 1 on, not {shard_nbytes!r}", rule="split.size")
+        raise InputError(f"shard_nbytes must be a positive integer, not {shard_nbytes!r}", rule="split.size")
     given = Path(as_path(target))
     directory = Path(os.path.realpath(given))
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise InputError("the target exists, and is not an empty directory", rule="split.target", path=str(directory))
+        raise InputError("the target exists and is not an empty directory", rule="split.target", path=str(directory))
     with open(source, limits=limits) as archive, shown(progress, "splitting") as told, ExitStack() as stack:
         spec, version = for_target(None, format or archive.format)
         temporary = directory.parent / temporary_name()
@@ -120,7 +121,7 @@ def _rename(temporary: Path, directory: Path) -> None:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
         raise InputError(
-            "somebody else wrote to the target meanwhile", rule="split.target", path=str(directory)
+            "the target was written to by another process during the split", rule="split.target", path=str(directory)
         ) from error
 
 
@@ -180,19 +181,18 @@ def _as_paths(sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
         return list(sources)
     except (TypeError, ValueError):
         raise InputError(
-            f"sources is a path or a list of paths, not {type(sources).__name__}", rule="merge.sources"
+            f"sources must be a path or a list of paths, not {type(sources).__name__}", rule="merge.sources"
         ) from None
 
 
 def _refuse_conflicts(archives: Sequence[Archive], conflicts: Sequence[str]) -> None:
     if conflicts:
         raise UnsupportedError(
-            f"the files differ in the metadata key '{escape(conflicts[0])}'; give metadata to say which",
-            rule="merge.metadata",
+            f"the files differ in the metadata key '{escape(conflicts[0])}'", rule="merge.metadata", hint=_METADATA
         )
     for note in (note for archive in archives for note in archive.notes):
         if note.rule == "shards.metadata":
-            raise UnsupportedError(f"{note.message}; give metadata to say which", rule="merge.metadata")
+            raise UnsupportedError(note.message, rule="merge.metadata", hint=_METADATA)
 
 
 def _refuse_duplicates(archives: Sequence[Archive], paths: Sequence[str | os.PathLike[str]]) -> None:
@@ -200,5 +200,9 @@ def _refuse_duplicates(archives: Sequence[Archive], paths: Sequence[str | os.Pat
     for archive, path in zip(archives, paths, strict=True):
         for name in archive:
             if name in owner:
-                raise InputError(f"both {owner[name]} and {os.fspath(path)} have it", rule="merge.name", tensor=name)
+                raise InputError(
+                    f"the tensor is in both {escape(owner[name])} and {escape(os.fspath(path))}",
+                    rule="merge.name",
+                    tensor=name,
+                )
             owner[name] = os.fspath(path)

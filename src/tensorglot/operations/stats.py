@@ -30,6 +30,7 @@ from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._elements import elements
+from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._patterns import Select, select_names
 from tensorglot.operations._progress import Progress, shown
 from tensorglot.operations.verify import Problem
@@ -69,8 +70,7 @@ class TensorStats:
     def to_dict(self) -> dict[str, Any]:
         mean = [self.mean.real, self.mean.imag] if isinstance(self.mean, complex) else self.mean
         problem = None if self.problem is None else self.problem.to_dict()
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**fields, "shape": list(self.shape), "mean": mean, "problem": problem}
+        return field_dict(self, shape=list(self.shape), mean=mean, problem=problem)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

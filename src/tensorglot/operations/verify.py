@@ -25,6 +25,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.index import Note
 from tensorglot.model.layouts import check_values
 from tensorglot.operations._checksums import Checked, check_archive
+from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._progress import Progress
 from tensorglot.operations._shards import find_file
 from tensorglot.operations._sidecar import check_sidecar, read_sidecar, write_sidecar
@@ -49,7 +50,7 @@ class Problem:
         return cls(error.rule, error.message, error.tensor, error.offset)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"rule": self.rule, "message": self.message, "tensor": self.tensor, "offset": self.offset}
+        return field_dict(self)
 
     def __str__(self) -> str:
         return str(TensorglotError(self.message, rule=self.rule, offset=self.offset, tensor=self.tensor))
@@ -79,18 +80,8 @@ class Report:
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "ok": self.ok,
-            "format": self.format,
-            "tensors": self.tensors,
-            "nbytes": self.nbytes,
-            "checksums": self.checksums,
-            "unverified": list(self.unverified),
-            "canonical": self.canonical,
-            "content_digest": self.content_digest,
-            "problems": [problem.to_dict() for problem in self.problems],
-            "notes": [{"rule": note.rule, "message": note.message} for note in self.notes],
-        }
+        problems, notes = [problem.to_dict() for problem in self.problems], list(map(field_dict, self.notes))
+        return {"ok": self.ok} | field_dict(self, unverified=list(self.unverified), problems=problems, notes=notes)
 
     def __repr__(self) -> str:
         verdict = "ok" if self.ok else counted(len(self.problems), "problem")
@@ -118,7 +109,7 @@ def verify(
     path = find_file(as_path(source)) if isinstance(source, (str, os.PathLike)) else None
     check_choice(sums, ("check", "write"), "sums", "verify.sums")
     if sums == "write" and path is None:
-        raise InputError("checksums go beside a file that has a name", rule="verify.sums")
+        raise InputError("sums='write' needs a path as source", rule="verify.sums")
     try:
         archive = open(source, format=format, backend=backend, strict=strict, verify="never", limits=limits)
     except FormatError as error:

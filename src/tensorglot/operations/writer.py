@@ -56,14 +56,16 @@ class TensorStream:
         A piece may be any value that `save` takes, of exactly the tensor's element type.
         """
         if self.complete:
-            raise InputError("the stream is finished", rule="stream.closed", tensor=self._name)
+            raise InputError("the stream is closed", rule="stream.closed", tensor=self._name)
         for chunk in self._chunks(data):
             piece = as_bytes(chunk)
             if self._dtype.name == "bool" and has_bad_bool(np.frombuffer(piece, np.bool_)):
-                raise InputError("a bool byte is neither 0 nor 1", rule="values.bool", tensor=self._name)
+                raise InputError("a bool byte must be 0 or 1", rule="values.bool", tensor=self._name)
             if len(piece) > self._left:
                 raise InputError(
-                    f"{len(piece)} bytes more where {self._left} are left", rule="stream.size", tensor=self._name
+                    f"too much data: {len(piece)} bytes written, {self._left} bytes left",
+                    rule="stream.size",
+                    tensor=self._name,
                 )
             self._spool.write(piece)
             self._left -= len(piece)
@@ -74,7 +76,9 @@ class TensorStream:
         piece = coerce(data, name=self._name)
         if piece.dtype is None or dtype_of(piece.dtype, self._name) is not self._dtype or self._dtype.packed:
             raise InputError(
-                f"a piece of {piece.type} for a stream of {self._dtype.name}", rule="stream.dtype", tensor=self._name
+                f"a stream of {self._dtype.name} needs pieces of that type, not {piece.type}",
+                rule="stream.dtype",
+                tensor=self._name,
             )
         slices = len(piece.shape) == len(self._shape) and piece.shape[1:] == self._shape[1:]
         if not slices and piece.shape != self._shape[1:] and len(piece.shape) != 1:
@@ -95,7 +99,9 @@ class TensorStream:
     ) -> None:
         if kind is None:
             if self._left:
-                raise InputError(f"{self._left} bytes are missing", rule="stream.size", tensor=self._name)
+                raise InputError(
+                    f"too little data: {self._left} bytes are missing", rule="stream.size", tensor=self._name
+                )
             self.complete = True
 
 
@@ -174,9 +180,11 @@ class Writer:
         try:
             dims = tuple(operator.index(size) for size in shape)
         except (TypeError, ValueError) as error:
-            raise InputError(f"a shape is whole numbers, not {shape!r}", rule="stream.shape", tensor=name) from error
+            raise InputError(
+                f"a shape must be a sequence of integers, not {shape!r}", rule="stream.shape", tensor=name
+            ) from error
         if any(size < 0 for size in dims):
-            raise InputError(f"a negative size in {list(dims)}", rule="stream.shape", tensor=name)
+            raise InputError(f"negative dimension in shape {list(dims)}", rule="stream.shape", tensor=name)
         begin = self._spool.tell()
         span = Span(self._source, begin, begin + row.nbytes(math.prod(dims)))
         self._tensors[name] = Tensor(name, {"data": Part(row, dims, span)})
@@ -188,9 +196,9 @@ class Writer:
         if self._spool.closed:
             raise InputError("the writer is closed", rule="writer.closed", tensor=name)
         if name in self._tensors:
-            raise InputError("two tensors of one name", rule="writer.name", tensor=name)
+            raise InputError("a tensor of this name was added before", rule="writer.name", tensor=name)
         if self._streams and not self._streams[-1].complete:
-            raise InputError("the stream before this tensor is not finished", rule="writer.stream", tensor=name)
+            raise InputError("the previous stream is not complete", rule="writer.stream", tensor=name)
 
     def __enter__(self) -> Writer:
         return self
@@ -207,7 +215,7 @@ class Writer:
 
     def _finish(self) -> None:
         if self._streams and not self._streams[-1].complete:
-            raise InputError("the last stream is not finished", rule="writer.stream")
+            raise InputError("the last stream is not complete", rule="writer.stream")
         self._spool.flush()
         self._source.size = self._spool.tell()
         options = replace(
