@@ -240,5 +240,16 @@ def test_every_tensor_has_its_own_compression_and_checksum(format: str) -> None:
         assert choices(written) == OWN_CHOICES[format]
         assert tg.verify(written, deep=True).unverified == ("bare",)
         assert tg.diff(written, tensors).same
-    with pytest.raises(tg.TensorNotFound, match="nearest: 'small'"):
+    with pytest.raises(tg.TensorNotFound, match="did you mean 'small'"):
         tg.dumps(tensors, format=format, compression={"smal": "zstd"})
+
+
+def test_every_array_of_an_npz_has_its_own_compression() -> None:
+    tensors = {"a.w": np.zeros(5000), "b.w": np.ones(5000)}
+    target = io.BytesIO()
+    with tg.Writer(target, format="npz") as out:
+        out.add("a.w", tensors["a.w"], compression="deflate")
+        out.add("b.w", tensors["b.w"])
+    for data in (tg.dumps(tensors, format="npz", compression={"a.*": "deflate"}), target.getvalue()):
+        with tg.open(data) as archive:
+            assert {name: tensor.encoding for name, tensor in archive.items()} == {"a.w": "deflate", "b.w": "raw"}

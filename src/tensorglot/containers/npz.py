@@ -221,12 +221,9 @@ def _check_canonical(source: Source, index: Index) -> None:
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     index = archive.index
-    if options.compression.default is None:
-        level = None
-    else:
-        level = LEVEL if options.level is None else options.level
-        if not 0 <= level <= 9:
-            raise InputError(f"deflate level must be 0 to 9, not {level}", rule="npz.write.level")
+    level = LEVEL if options.level is None else options.level
+    if not 0 <= level <= 9:
+        raise InputError(f"deflate level must be 0 to 9, not {level}", rule="npz.write.level")
     order = sorted(range(len(index.names)), key=index.names.__getitem__)
     for row in order:
         _check_writable(index, row)
@@ -235,7 +232,7 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
         dtype = cast("DType", index.dtype(row))
         header = npy.build(dtype.name, index.shape(row))
         name = index.names[row] + SUFFIX
-        if level is None:
+        if options.compression.of(index.names[row]) is None:
             yield from _store(archive, row, name, header, writer)
         else:
             yield from _deflate(archive, row, name, header, writer, level)

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -28,7 +29,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index
-from tensorglot.model.tensor import Tensor, human_nbytes
+from tensorglot.model.tensor import Part, Tensor, human_nbytes
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._cast import Cast, cast_part, dequantized_part
 from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, make_plan
@@ -206,7 +207,7 @@ def _cast_tensors(
 ) -> tuple[dict[int, Tensor], list[Callable[[], Cast]]]:
     """Tensors that are in another type in the target, by their steps. Tied ones share what is made."""
     made: dict[int, Tensor] = {}
-    by_name: dict[str, Tensor] = {}
+    by_name: dict[str, tuple[Part, Callable[[], Cast]]] = {}
     accounts: list[Callable[[], Cast]] = []
     for at, step in enumerate(plan.steps):
         if step.action not in ("cast", "dequantize"):
@@ -214,14 +215,19 @@ def _cast_tensors(
         tensor = archive[step.source]
         # Attributes that say how a tensor is quantized say nothing of its real values.
         attributes = tensor.attributes if step.action == "cast" else {}
+        new = BY_NAME[step.new]
         if step.tied is not None:
-            part = by_name[step.tied].parts["data"]
+            part, account = by_name[step.tied]
+        elif step.action == "cast":
+            part, account = cast_part(tensor.parts["data"], new, step.source, strict=strict, executor=executor)
         else:
-            new = BY_NAME[step.new]
-            if step.action == "cast":
-                part, account = cast_part(tensor.parts["data"], new, step.source, strict=strict, executor=executor)
-            else:
-                part, account = dequantized_part(tensor, new, step.source, strict=strict, executor=executor)
-            accounts.append(account)
-        made[at] = by_name[step.target] = Tensor(step.target, {"data": part}, attributes=attributes)
+            part, account = dequantized_part(tensor, new, step.source, strict=strict, executor=executor)
+        by_name[step.target] = part, account
+        accounts.append(partial(_account_of, step.source, account))
+        made[at] = Tensor(step.target, {"data": part}, attributes=attributes)
     return made, accounts
+
+
+def _account_of(tensor: str, account: Callable[[], Cast]) -> Cast:
+    """What became of a tensor; of a tied one, the same as of the one that it is tied to."""
+    return replace(account(), tensor=tensor)
