@@ -181,12 +181,14 @@ def test_an_encoding_that_lacks_a_character(folder: Path) -> None:
     assert rb"\u91cd\u307f" in done.stdout
 
 
-def test_what_is_no_file(folder: Path) -> None:
-    fifo = folder / "fifo"
+def test_what_is_no_file(folder: Path, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
+    for name in ("a.bt", "b.bt"):
+        (tmp_path / name).symlink_to(folder / "model.bt")
     for path, kind in (
         (fifo, b"a FIFO"),
-        (folder, b"the directory has 2 candidates"),
+        (tmp_path, b"the directory has 2 candidates"),
         (Path("/dev/zero"), b"a device"),
     ):
         done = piped("ls", path)

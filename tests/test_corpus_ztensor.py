@@ -266,5 +266,5 @@ def test_bits_behind_the_last_element_are_found_when_they_are_read() -> None:
     path = SUITE / "valid" / "f4-packed-odd-count.zt"
     (problem,) = tg.verify(path, deep=True).problems
     assert problem.rule == "values.packed"
-    with tg.open(path) as archive, pytest.raises(tg.FormatError, match="behind the last element"):
+    with tg.open(path) as archive, pytest.raises(tg.FormatError, match="after the last element"):
         archive["t"].numpy()

@@ -77,7 +77,7 @@ REFUSED: dict[str, tuple[Any, type[tg.TensorglotError], str]] = {
     "object": (np.array([object()]), tg.InputError, "dynd.infer"),
     "text": (np.array(["x"]), tg.UnsupportedError, "save.layout"),
     "record": (np.zeros(1, "i4,f4"), tg.UnsupportedError, "save.layout"),
-    "dates": (np.zeros(1, "M8[s]"), tg.UnsupportedError, "dtype.name"),
+    "dates": (np.zeros(1, "M8[s]"), tg.UnsupportedError, "save.layout"),
     "ragged": ([[1], [2, 3]], tg.UnsupportedError, "save.layout"),
     "empty": ([], tg.UnsupportedError, "save.layout"),
     "bytes": (bytearray(b"abc"), tg.UnsupportedError, "save.layout"),

@@ -145,7 +145,7 @@ def test_raw_tensors_are_still_copied_by_the_system(version: str, tmp_path: Path
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_hashing_takes_no_memory_to_speak_of(version: str, tmp_path: Path) -> None:
-    tg.save(tmp_path / "a.bt", {f"t{i}": MIXED["large"] for i in range(16)}, durable=False)
+    tg.save(tmp_path / "a.bt", {f"t{i}": MIXED["large"].copy() for i in range(16)}, durable=False)
     convert = partial(tg.convert, checksum=VERSIONS[version][0], format=f"ztensor@{version}", durable=False)
     assert resident_nbytes(partial(convert, tmp_path / "a.bt", tmp_path / "b.zt")) < 40 * MB
 
