@@ -21,6 +21,7 @@ from tensorglot.containers.table import PerTensor, WriteOptions, named
 from tensorglot.model.payload import Span, buffers
 from test_ztensor_01 import index_of
 from test_ztensor_2 import manifest_of
+from ztensor_builder import entry, file01
 
 ZTENSOR = named("ztensor")[0]
 VERSIONS = {"0.1": ("crc32c", "sha256"), "2": ("xxh3", "sha256")}
@@ -98,6 +99,20 @@ def test_tied_tensors_that_are_to_be_stored_otherwise_are_stored_twice(version: 
     with tg.open(again) as archive:
         assert archive["a"].offset == archive["b"].offset != archive["c"].offset
         assert {tuple(tensor.numpy().tolist()) for tensor in archive.values()} == {tuple(array.tolist())}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_a_big_endian_blob_that_two_widths_share_is_swapped_for_each(version: str, compression: str | None) -> None:
+    fields = {"offset": 64, "size": 8, "encoding": "raw", "data_endianness": "big"}
+    entries = [
+        entry("narrow", dtype="uint16", shape=[4], **fields),
+        entry("wide", dtype="uint32", shape=[2], **fields),
+    ]
+    source = tg.open(file01(entries, body=bytes(range(8))))
+    again = tg.loads(tg.dumps(source, format=f"ztensor@{version}", compression=compression, checksum=None))
+    assert again["narrow"].tolist() == [0x0001, 0x0203, 0x0405, 0x0607]
+    assert again["wide"].tolist() == [0x00010203, 0x04050607]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -1,8 +1,8 @@
-"""The same file with other metadata: all but the index stays where it is, byte for byte.
+"""Replaces the metadata of a file; everything but the index stays where it is, byte for byte.
 
-The index of both versions stands last. Its entries are copied as they are, in whatever
-form they have; only the one with the metadata is made anew. So encodings, checksums
-and fields that nobody knows survive, and no tensor moves.
+The index is last in both versions. Its entries are copied in the form that they have;
+only the one with the metadata is written anew. So encodings, checksums and unknown
+fields survive, and no tensor moves.
 """
 
 from __future__ import annotations
@@ -10,17 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
-from tensorglot.containers.ztensor import v01, v2, write01, write2
+from tensorglot.containers.ztensor import v01, v2, write2
 from tensorglot.containers.ztensor.constants import ALIGNMENT_01, FOOTER_2
 from tensorglot.containers.ztensor.parts import METADATA
-from tensorglot.containers.ztensor.write01 import Blob, encode_blobs
+from tensorglot.containers.ztensor.write01 import encode_index, end_file, metadata_entry
 from tensorglot.errors import UnsupportedError
 from tensorglot.limits import Limits
-from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.payload import Chunk, Memory, Source, Span
-from tensorglot.model.tensor import Part
+from tensorglot.model.payload import Chunk, Source, Span
 from tensorglot.wire import cbor
 
 __all__ = ["edit_01", "edit_2"]
@@ -38,18 +34,12 @@ def edit_01(source: Source, metadata: Mapping[str, Any] | None, limits: Limits) 
         if not (entry["name"] == METADATA and isinstance(entry.get("metadata"), dict)):
             entries.append(index[first:end])
     if metadata is not None:
-        entries.insert(0, _metadata_entry(metadata))
+        entries.insert(0, bytes(encode_index([metadata_entry(metadata)])[1:]))  # without the head of the array
     new = cbor.head(cbor.ARRAY, len(entries)) + b"".join(entries)
     yield Span(source, 0, begin)
     if metadata is not None:
         yield bytes(max(0, ALIGNMENT_01 - begin))
-    yield from write01.end_file(new)
-
-
-def _metadata_entry(metadata: Mapping[str, Any]) -> bytes:
-    part = Part(BY_NAME["uint8"], (0,), Memory(np.zeros(0, np.uint8)))
-    blob = Blob(METADATA, "uint8", (0,), part, "raw", None, custom={"metadata": dict(metadata)}, offset=ALIGNMENT_01)
-    return bytes(encode_blobs([blob])[1:])  # without the head of an array of one
+    yield from end_file(new)
 
 
 def edit_2(source: Source, metadata: Mapping[str, Any] | None, limits: Limits) -> Iterator[Chunk]:
@@ -58,7 +48,9 @@ def edit_2(source: Source, metadata: Mapping[str, Any] | None, limits: Limits) -
         raise UnsupportedError("a data shard has no metadata", rule="ztensor.shard.root")
     manifest, begin = found
     if begin + len(manifest) != source.size - FOOTER_2:
-        raise UnsupportedError("the manifest does not stand last: convert the file", rule="ztensor.edit.manifest")
+        raise UnsupportedError(
+            "the manifest is not at the end of the file; convert the file first", rule="ztensor.edit.manifest"
+        )
     cursor = cbor.Cursor(manifest, base=begin)
     pairs: list[tuple[bytes, bytes]] = []
     for _ in cursor.map("manifest"):

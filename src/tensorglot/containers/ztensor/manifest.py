@@ -1,19 +1,22 @@
-"""The manifest of version 2, from what it says to its bytes, and the identity that follows from it (§6.4).
+"""Encodes the manifest of version 2, and computes the content digest of its tensors (§6.4).
 
-Keys are written in the order that deterministic CBOR asks for, which is that of their
-encoded bytes: the shorter first. Nothing here depends on where a file is.
+Keys are written in the order of deterministic CBOR: by their encoded bytes, the shorter
+first. Nothing here depends on where a file is.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorglot.containers.ztensor.constants import IN_PART, LOGICAL_2, OVER, STORAGE_2
+from tensorglot.containers.ztensor.constants import IN_PART, LOGICAL_2, OVER, SEEKABLE, STORAGE_2
+from tensorglot.containers.ztensor.stored import Blob, is_opaque
 from tensorglot.errors import UnsupportedError, escape
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, DType
+from tensorglot.model.payload import Encoded
 from tensorglot.model.tensor import Part
 from tensorglot.wire import cbor, checksums
 
@@ -23,50 +26,54 @@ _LOGICAL: dict[DType, tuple[str, str | None]] = {dtype: (storage, code) for code
 _STORAGE: dict[DType, tuple[str, str | None]] = {dtype: (code, None) for code, dtype in STORAGE_2.items()}
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PartSpec:
-    """What the manifest says of a part."""
+    """A part as the manifest describes it."""
 
     name: str
     dtype: str
     type: str | None
-    digest: str | None = None
-    offset: int = 0
-    length: int = 0
-    encoding: str | None = None
-    decoded: int | None = None
+    blob: Blob
+
+    @property
+    def encoding(self) -> str | None:
+        payload = self.blob.part.payload
+        if isinstance(payload, Encoded) and is_opaque(self.blob.part):
+            return payload.codec.name
+        return SEEKABLE if self.blob.compressed else None
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What the manifest says of an object."""
+    """An object as the manifest describes it."""
 
     name: str
     shape: tuple[int, ...]
     layout: str
     parts: Sequence[PartSpec]
+    """Sorted by name."""
     attributes: Mapping[str, Any] | None
 
 
 def codes_of(part: Part, tensor: str) -> tuple[str, str | None]:
-    """The dtype and the type of a part, or a refusal that names them."""
+    """The dtype and logical type of a part, or UnsupportedError."""
     unknown = part.unknown_dtype or ""
     dtype = part.dtype or BY_NAME.get(unknown.removesuffix(IN_PART))
     codes = _codes_of_unknown(unknown) if dtype is None else _STORAGE.get(dtype) or _LOGICAL.get(dtype)
     if codes is None or (part.dtype is None and part.big_endian):
         name = escape(unknown) if dtype is None else dtype.name
-        raise UnsupportedError(f"ztensor@2 has no {name}", rule="ztensor.write.dtype", tensor=tensor)
+        raise UnsupportedError(f"ztensor@2 does not support {name}", rule="ztensor.write.dtype", tensor=tensor)
     return codes
 
 
 def _codes_of_unknown(unknown: str) -> tuple[str, str | None] | None:
-    """The dtype and the type of elements that we do not know: `type over dtype`."""
+    """The dtype and logical type of an unknown element type of version 2: `type over dtype`."""
     logical, over, storage = unknown.rpartition(OVER)
     return (storage, logical) if over and storage in STORAGE_2 else None
 
 
 def keeps(unknown: str) -> bool:
-    """Whether elements that we do not know are such as version 2 has words for."""
+    """Whether version 2 can describe an unknown element type."""
     return unknown.removesuffix(IN_PART) in BY_NAME or _codes_of_unknown(unknown) is not None
 
 
@@ -84,7 +91,7 @@ _OBJECTS, _ATTRIBUTES, _PARTS, _SHAPE, _LAYOUT, _BLOB, _TYPE, _DTYPE, _DIGEST, _
      "decoded_length"),
 )  # fmt: skip
 _ROOT_FORM, _OBJECT_FORM = (cbor.with_depth(cbor.DETERMINISTIC, 32 - above) for above in (1, 3))
-"""Attributes: all is at most 32 deep, of which the root is one, and objects and an object are two more."""
+"""For attributes of the file and of an object: the manifest is at most 32 levels deep, of which 1 or 3 are above."""
 
 
 def _tensor(tensor: TensorSpec) -> bytes:
@@ -106,25 +113,27 @@ def _tensor(tensor: TensorSpec) -> bytes:
 
 
 def _part(part: PartSpec) -> bytes:
-    pieces = [_BLOB, b"\x82", cbor.head(cbor.UINT, part.offset), cbor.head(cbor.UINT, part.length)]
-    count = 2
-    for key, value in (
+    blob, encoding = part.blob, part.encoding
+    texts = [
         (_TYPE, part.type),
         (_DTYPE, part.dtype),
-        (_DIGEST, part.digest),
-        (_ENCODING, part.encoding),
-    ):
+        (_DIGEST, blob.checksum),
+        (_ENCODING, encoding),
+    ]
+    pieces = [_BLOB, b"\x82", cbor.head(cbor.UINT, blob.offset), cbor.head(cbor.UINT, blob.size)]
+    count = 1
+    for key, value in texts:
         if value is not None:
             pieces += [key, cbor.text(value)]
-            count += key is not _DTYPE
-    if part.decoded is not None:
-        pieces += [_DECODED, cbor.head(cbor.UINT, part.decoded)]
+            count += 1
+    if encoding is not None:
+        pieces += [_DECODED, cbor.head(cbor.UINT, blob.part.nbytes)]
         count += 1
     return cbor.head(cbor.MAP, count) + b"".join(pieces)
 
 
-def content_digest(archive: Archive, algorithm: str = "sha256") -> str | None:
-    """§6.4: the identity of the tensors, wherever their bytes are; None where a part has no digest."""
+def content_digest(archive: Archive) -> str | None:
+    """§6.4: a digest of the tensors that is independent of their offsets; None if a part has no digest."""
     objects: dict[str, Any] = {}
     for name, tensor in archive.items():
         parts: dict[str, Any] = {}
@@ -138,6 +147,5 @@ def content_digest(archive: Archive, algorithm: str = "sha256") -> str | None:
         objects[name] = {"shape": list(tensor.shape), "layout": tensor.layout, "parts": parts}
         if tensor.attributes:
             objects[name]["attributes"] = dict(tensor.attributes)
-    hasher = checksums.hasher(algorithm)
-    hasher.update(memoryview(cbor.encode(["zt.content/1", objects], cbor.with_depth(cbor.DETERMINISTIC, 40))))
-    return str(checksums.Checksum(algorithm, hasher.digest()))
+    encoded = cbor.encode(["zt.content/1", objects], cbor.with_depth(cbor.DETERMINISTIC, 40))
+    return str(checksums.Checksum("sha256", hashlib.sha256(encoded).digest()))

@@ -1,105 +1,162 @@
-"""How the bytes of a part are stored: as they are, compressed, or copied from where they were.
+"""The blobs of a file: the bytes of parts, raw, compressed or copied, each at the next multiple of an alignment.
 
-Shared by the writers of both versions. Whatever the encoding, the chunks of all parts
-come out in order, compression runs ahead on other threads, and no part is ever whole
-in memory.
+Shared by the writers of both versions. The chunks of all blobs come out in order,
+compression and hashing run on other threads, and no part is ever whole in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
-from operator import attrgetter
+from typing import NamedTuple
 
 from tensorglot.containers.ztensor.codecs import Opaque
+from tensorglot.containers.ztensor.hashing import HashingThread
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.layouts import COO, CSR, check_values
-from tensorglot.model.payload import Buffer, Chunk, Encoded, Memory, Span, buffers
+from tensorglot.model.payload import Buffer, Chunk, Encoded, Memory, Span, buffers, place
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.threads import ordered_map
-from tensorglot.wire import zstd
-from tensorglot.wire.checksums import Hasher
+from tensorglot.wire import checksums, zstd
 
-__all__ = ["LEVEL", "Compressed", "Squeeze", "compress", "copied", "decoded", "index_parts", "is_opaque"]
+__all__ = ["Blob", "Frame", "compress", "copy_opaque", "decode", "index_parts", "is_opaque", "prepare", "write_blobs"]
 
 LEVEL = 1
-"""Of compression, unless the caller says another. Higher ones gain next to nothing on floats."""
+"""Default compression level. Higher ones gain next to nothing on floats."""
 
 
-def is_opaque(part: Part) -> bool:
-    """Its bytes can only be copied: we cannot decode them."""
-    return isinstance(part.payload, Encoded) and isinstance(part.payload.codec, Opaque)
-
-
-def copied(part: Part) -> Iterator[Chunk]:
-    """The bytes of an opaque part, as they are stored where it is."""
-    payload = part.payload
-    assert isinstance(payload, Encoded)  # noqa: S101
-    check = None if payload.check is None or payload.check.decoded else payload.check
-    yield from Span(payload.source, payload.begin, payload.end, check).chunks()
-
-
-def decoded(part: Part) -> Iterator[Chunk]:
-    """The little-endian bytes of a part; those of elements that we do not know as they are."""
-    return part.swapped_chunks() if part.big_endian and part.dtype is not None else part.payload.chunks()
-
-
-@dataclass(frozen=True, slots=True)
-class Squeeze:
-    """A part to be compressed."""
+@dataclass(slots=True)
+class Blob:
+    """The bytes of a part: how to store them, and where they were stored."""
 
     part: Part
-    checksum: bool
-    """Each frame has one."""
-    hasher: Hasher | None = None
-    """Takes the bytes before they are compressed."""
+    compressed: bool = False
+    algorithm: str | None = None
+    """The checksum to compute; "frame" is one inside each zstd frame."""
+    checksum: str | None = None
+    offset: int = 0
+    size: int = 0
+    """Stored bytes."""
+    hasher: checksums.Hasher | None = None
+    twin: Blob | None = None
+    """An earlier blob with the same bytes, which are stored once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Compressed:
-    """A frame of the part at `position`."""
+class Frame(NamedTuple):
+    """A compressed piece of a part."""
 
-    position: int
     nbytes: int
-    """Before."""
+    """Before compression."""
     data: bytes
 
 
-def compress(jobs: Sequence[Squeeze | None], level: int) -> Iterator[Iterator[Compressed]]:
-    """The frames of each part, in order; None stands for a part to leave out. A part without bytes has one frame."""
+def is_opaque(part: Part) -> bool:
+    """Whether its encoding is unknown, so that its bytes can only be copied."""
+    return isinstance(part.payload, Encoded) and isinstance(part.payload.codec, Opaque)
 
-    def pieces() -> Iterator[tuple[int, Squeeze, Buffer]]:
-        for position, job in enumerate(jobs):
-            if job is None:
+
+def copy_opaque(part: Part) -> Iterator[Chunk]:
+    """The stored bytes of an opaque part."""
+    payload = part.payload
+    assert isinstance(payload, Encoded)  # noqa: S101
+    check = None if payload.check is None or payload.check.decoded else payload.check
+    return Span(payload.source, payload.begin, payload.end, check).chunks()
+
+
+def decode(part: Part) -> Iterator[Chunk]:
+    """The little-endian bytes of a part; elements of an unknown type stay in their byte order."""
+    return part.swapped_chunks() if part.big_endian and part.dtype is not None else part.payload.chunks()
+
+
+def prepare(blobs: Iterable[Blob], *, checksums_decoded: bool) -> None:
+    """Finds parts at the same place that are to be stored alike, and starts the checksum of every other one.
+
+    `checksums_decoded`: checksums are of the decoded bytes, and an opaque part has none.
+    """
+    first: dict[tuple[object, ...], Blob] = {}
+    for blob in blobs:
+        part, opaque = blob.part, is_opaque(blob.part)
+        if part.nbytes and not opaque:
+            # Bytes are swapped by the width of an element, and those of an unknown type not at all.
+            order = (part.dtype is None, part.dtype if part.big_endian else None)
+            twin = first.setdefault((*place(part.payload), order, blob.compressed, blob.algorithm), blob)
+            blob.twin = None if twin is blob else twin
+        if blob.twin is None and blob.algorithm in checksums.ALGORITHMS and not (opaque and checksums_decoded):
+            blob.hasher = checksums.hasher(blob.algorithm)
+
+
+def write_blobs(
+    blobs: Sequence[Blob],
+    stored: Iterable[tuple[Blob, Iterable[Chunk]]],
+    position: int,
+    alignment: int,
+    *,
+    checksums_decoded: bool,
+) -> Generator[Chunk, None, int]:
+    """Yields the chunks of `stored`, fills in where each blob is, and returns the position after the last one."""
+    with HashingThread(sum(blob.part.nbytes for blob in blobs if blob.hasher is not None)) as thread:
+        for blob, chunks in stored:
+            yield bytes(-position % alignment)
+            blob.offset = position = position + -position % alignment
+            for chunk in chunks:
+                if blob.hasher is not None and not (blob.compressed and checksums_decoded):
+                    thread.update(blob.hasher, chunk)
+                position += chunk.nbytes if isinstance(chunk, Span) else len(chunk)
+                yield chunk
+            blob.size = position - blob.offset
+        thread.finish()
+    for blob in blobs:
+        if blob.hasher is not None:
+            blob.checksum = str(checksums.Checksum(str(blob.algorithm), blob.hasher.digest()))
+        elif blob.twin is not None:
+            blob.offset, blob.size, blob.checksum = blob.twin.offset, blob.twin.size, blob.twin.checksum
+    return position
+
+
+def compress(blobs: Sequence[Blob], level: int | None, *, checksums_decoded: bool) -> Iterator[Iterator[Frame]]:
+    """The frames of each blob that is to be compressed, in order. A part without bytes has one frame.
+
+    With `checksums_decoded` the bytes are hashed before they are compressed, and each frame has a checksum.
+    """
+    level = LEVEL if level is None else level
+
+    def pieces() -> Iterator[tuple[Blob, Buffer]]:
+        for blob in blobs:
+            if not blob.compressed or blob.twin is not None:
                 continue
-            if job.part.nbytes == 0:
-                yield position, job, b""
-            for data in zstd.pieces(buffers(decoded(job.part))):
-                if job.hasher is not None:
-                    job.hasher.update(memoryview(data))
-                yield position, job, data
+            if blob.part.nbytes == 0:
+                yield blob, b""
+            for data in zstd.pieces(buffers(decode(blob.part))):
+                if checksums_decoded and blob.hasher is not None:
+                    blob.hasher.update(memoryview(data))
+                yield blob, data
 
-    def squeeze(batch: list[tuple[int, Squeeze, Buffer]]) -> list[Compressed]:
+    def compress_batch(batch: list[tuple[Blob, Buffer]]) -> list[tuple[Blob, Frame]]:
         return [
-            Compressed(position, len(data), zstd.compress(data, level=level, checksum=job.checksum))
-            for position, job, data in batch
+            (
+                blob,
+                Frame(
+                    len(data), zstd.compress(data, level=level, checksum=checksums_decoded or blob.algorithm == "frame")
+                ),
+            )
+            for blob, data in batch
         ]
 
-    batches = zstd.batches(pieces(), lambda piece: len(piece[2]))
-    frames = chain.from_iterable(ordered_map(squeeze, batches, ahead=zstd.ahead(level)))
-    return (group for _, group in groupby(frames, key=attrgetter("position")))
+    batches = zstd.batches(pieces(), lambda piece: len(piece[1]))
+    frames = chain.from_iterable(ordered_map(compress_batch, batches, ahead=zstd.ahead(level)))
+    return ((frame for _, frame in group) for _, group in groupby(frames, key=lambda pair: id(pair[0])))
 
 
 _INDICES = {CSR: ("indices", "indptr"), COO: ("coords",)}
 
 
 def index_parts(tensor: Tensor) -> Tensor:
-    """A sparse tensor with the index types that the profiles ask for: uint32 or uint64, one for all."""
+    """Converts the indices of a sparse tensor to one of the types that zTensor allows: uint32 or uint64."""
     names = _INDICES.get(tensor.layout)
     if names is None:
         return tensor
-    kinds = {part.dtype for name in names if (part := tensor.parts[name])}
+    kinds = {tensor.parts[name].dtype for name in names}
     if kinds in ({BY_NAME["uint32"]}, {BY_NAME["uint64"]}):
         return tensor
     check_values(tensor)

@@ -22,46 +22,32 @@ from tensorglot.containers.ztensor.constants import ALIGNMENT_01, MAGIC_01, NAME
 from tensorglot.containers.ztensor.entries import KNOWN
 from tensorglot.containers.ztensor.hashing import HashingThread, RowHasher
 from tensorglot.containers.ztensor.parts import METADATA, rows_read_as_parts
-from tensorglot.containers.ztensor.stored import LEVEL, Squeeze, compress, copied, decoded, index_parts, is_opaque
+from tensorglot.containers.ztensor.stored import (
+    Blob,
+    compress,
+    copy_opaque,
+    decode,
+    index_parts,
+    is_opaque,
+    prepare,
+    write_blobs,
+)
 from tensorglot.errors import InputError, UnsupportedError, escape
-from tensorglot.kernels import ztensor_index
+from tensorglot.kernels.ztensor_index import encode_entries
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index, shape_columns
-from tensorglot.model.payload import Chunk, Encoded, Memory, Span, place
+from tensorglot.model.payload import Chunk, Encoded, Memory
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import cbor, checksums
 
-__all__ = ["Blob", "blobs_of", "encode_blobs", "end_file", "write"]
+__all__ = ["encode_index", "end_file", "entries_of", "metadata_entry", "write"]
 
-_HASHES = ("crc32c", "sha256")
-"""Checksums with a place in the index. That of a zstd frame stands in the frame."""
 _THEIR_CODE = np.full(256, -1, np.int16)
 _THEIR_CODE[[BY_NAME[name].code for name in NAMES_01]] = range(len(NAMES_01))
 
 
-@dataclass(frozen=True, slots=True)
-class _Entries:
-    """The columns of the index, but for the places of the blobs and their checksums."""
-
-    names: Sequence[str]
-    dtypes: list[bytes]
-    """CBOR texts, by code."""
-    codes: bytes
-    dims: NDArray[np.int64]
-    dim_offsets: NDArray[np.int64]
-    fields: list[bytes]
-    """Encoded pairs from the key `encoding` on."""
-
-
-def _encode_index(entries: _Entries, offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> bytearray:
-    """The index, in the order and form of the packages."""
-    return ztensor_index.encode_entries(
-        entries.names, entries.dtypes, entries.codes, entries.dims, entries.dim_offsets, offsets, sizes, entries.fields
-    )
-
-
-def _fields_of(
+def _encode_fields(
     encoding: str, endianness: str | None, checksum: str | None = None, custom: Mapping[str, Any] | None = None
 ) -> bytes:
     """The pairs of an entry from the key `encoding` on; custom ones stand last, in the order of their bytes."""
@@ -75,41 +61,36 @@ def _fields_of(
     return known + b"".join(cbor.text(key) + cbor.encode(value, cbor.LENIENT) for key, value in ordered)
 
 
+_DTYPE_TEXTS = [cbor.text(name) for name in NAMES_01]
+_ENDIANNESS = {name: "little" if BY_NAME[name].bits > 8 else None for name in NAMES_01}
+_RAW_FIELDS = [_encode_fields("raw", _ENDIANNESS[name]) for name in NAMES_01]
+"""The fields of a raw entry without a checksum, by code."""
+
+
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
-    plain = None
-    if not options.compression.choices and not options.checksum.exceptions:
-        plain = None if archive.find_ties() else _entries_of(archive.index)
-    return _write(archive, options) if plain is None else _write_plain(archive, plain, options.checksum.default)
+    codes = None
+    if not options.compression.choices and not options.checksum.exceptions and not archive.find_ties():
+        codes = _plain_codes(archive.index)
+    return _write(archive, options) if codes is None else _write_plain(archive, codes, options.checksum.default)
 
 
-def _entries_of(index: Index) -> _Entries | None:
-    """All entries at once, if every tensor is one dense, raw part of a type that 0.1 has, and nothing more."""
+def _plain_codes(index: Index) -> NDArray[np.int16] | None:
+    """The dtype code of every tensor, if each is one dense, raw part of a type that 0.1 has, and nothing more."""
     codes = _THEIR_CODE[index.dtypes]
     special = index.layouts or index.attributes or index.unknown_dtypes or index.codecs or index.big_endian
     if special or index.first_rows is not None or index.metadata is not None or (codes < 0).any():
         return None
-    by_code = [_fields_of("raw", _endianness(name)) for name in NAMES_01]
-    return _Entries(
-        index.names,
-        [cbor.text(name) for name in NAMES_01],
-        codes.astype(np.uint8).tobytes(),
-        index.dims,
-        index.dim_offsets,
-        [by_code[code] for code in codes.tolist()],
-    )
+    return codes
 
 
-def _endianness(dtype: str) -> str | None:
-    return "little" if BY_NAME[dtype].bits > 8 else None
-
-
-def _write_plain(archive: Archive, entries: _Entries, algorithm: str | None) -> Iterator[Chunk]:
-    """Every size is known before, and so every place."""
-    sizes = archive.index.nbytes
+def _write_plain(archive: Archive, codes: NDArray[np.int16], algorithm: str | None) -> Iterator[Chunk]:
+    """All sizes are known, and so all offsets: tensors are written together."""
+    index, sizes = archive.index, archive.index.nbytes
     room = -(-sizes // ALIGNMENT_01) * ALIGNMENT_01
     offsets = ALIGNMENT_01 + np.cumsum(room) - room
     ends_before = np.append(len(MAGIC_01), (offsets + sizes)[:-1])[: len(sizes)]
     padding = [bytes(count) for count in range(ALIGNMENT_01)]
+    fields = [_RAW_FIELDS[code] for code in codes.tolist()]
     yield MAGIC_01
     chunks = archive.chunks(np.arange(len(sizes)), [padding[count] for count in (offsets - ends_before).tolist()])
     if algorithm is None:
@@ -121,9 +102,11 @@ def _write_plain(archive: Archive, entries: _Entries, algorithm: str | None) -> 
                 thread.update(rows, chunk)
                 yield chunk
             thread.finish()
-        pairs = _checksum_pairs(algorithm, rows.digests)
-        entries.fields[:] = map(add, entries.fields, pairs)
-    yield from end_file(_encode_index(entries, offsets, sizes))
+        fields = list(map(add, fields, _checksum_pairs(algorithm, rows.digests)))
+    their_codes = codes.astype(np.uint8).tobytes()
+    yield from end_file(
+        encode_entries(index.names, _DTYPE_TEXTS, their_codes, index.dims, index.dim_offsets, offsets, sizes, fields)
+    )
 
 
 def _checksum_pairs(algorithm: str, digests: list[bytes]) -> list[bytes]:
@@ -145,111 +128,69 @@ def end_file(index: bytes | bytearray) -> Iterator[Chunk]:
 
 
 @dataclass(slots=True)
-class Blob:
-    """One entry of the index, and the part whose bytes it has."""
+class Entry:
+    """One entry of the index."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    part: Part
-    encoding: str
-    endianness: str | None
+    blob: Blob
+    encoding: str = "raw"
+    endianness: str | None = None
     custom: Mapping[str, Any] = field(default_factory=dict)
-    wanted: str | None = None
-    """The checksum to be computed."""
-    checksum: str | None = None
-    offset: int = 0
-    size: int = 0
-    shared: int | None = None
-    """The position of an entry with the same blob."""
     is_part: bool = False
     """It is meant to be read as a part of a tensor."""
 
     @property
     def looks_like_part(self) -> bool:
-        """Its custom fields say that it is a part, whatever is meant."""
+        """Whether its custom fields are those of a part, whatever is meant."""
         return self.name == f"{self.custom.get('part_of')}#{self.custom.get('part')}"
 
 
 def _write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
-    blobs = list(blobs_of(archive, options))
-    _share(blobs)
-    hashers = {
-        i: checksums.hasher(blob.wanted)
-        for i, blob in enumerate(blobs)
-        if blob.wanted in _HASHES and blob.shared is None
-    }
+    entries = list(entries_of(archive, options))
+    blobs = [entry.blob for entry in entries]
+    prepare(blobs, checksums_decoded=False)
     yield MAGIC_01
-    position = len(MAGIC_01)
-    with HashingThread(sum(blobs[i].part.nbytes for i in hashers)) as thread:
-        for i, chunks in enumerate(_stored(blobs, LEVEL if options.level is None else options.level)):
-            blob = blobs[i]
-            if blob.shared is not None:
-                continue
-            yield bytes(-position % ALIGNMENT_01)
-            blob.offset = position = position + -position % ALIGNMENT_01
-            for chunk in chunks:
-                if i in hashers:
-                    thread.update(hashers[i], chunk)
-                position += chunk.nbytes if isinstance(chunk, Span) else len(chunk)
-                yield chunk
-            blob.size = position - blob.offset
-        thread.finish()
-    for i, hasher in hashers.items():
-        blobs[i].checksum = str(checksums.Checksum(str(blobs[i].wanted), hasher.digest()))
-    for blob in blobs:
-        if blob.shared is not None:
-            first = blobs[blob.shared]
-            blob.offset, blob.size, blob.checksum = first.offset, first.size, first.checksum
-    yield from end_file(encode_blobs(blobs))
+    stored = _stored(blobs, options.level)
+    yield from write_blobs(blobs, stored, len(MAGIC_01), ALIGNMENT_01, checksums_decoded=False)
+    yield from end_file(encode_index(entries))
 
 
-def _stored(blobs: Sequence[Blob], level: int) -> Iterator[Iterable[Chunk]]:
+def _stored(blobs: Sequence[Blob], level: int | None) -> Iterator[tuple[Blob, Iterable[Chunk]]]:
     """The chunks of each blob, in order, as they are to be stored."""
-    jobs = [
-        Squeeze(blob.part, checksum=blob.wanted == "frame")
-        if blob.encoding == "zstd" and blob.shared is None and not is_opaque(blob.part)
-        else None
-        for blob in blobs
-    ]
-    frames = compress(jobs, level)
-    for blob, job in zip(blobs, jobs, strict=True):
-        if job is not None:
-            yield (frame.data for frame in next(frames))
-        elif blob.shared is not None:
-            yield ()
-        else:
-            yield copied(blob.part) if is_opaque(blob.part) else decoded(blob.part)
-
-
-def _share(blobs: Sequence[Blob]) -> None:
-    """Tensors that were one blob where they come from are one again, if they are to be stored alike."""
-    first: dict[tuple[object, ...], int] = {}
-    for position, blob in enumerate(blobs):
-        if not blob.part.nbytes:
+    frames = compress(blobs, level, checksums_decoded=False)
+    for blob in blobs:
+        if blob.twin is not None:
             continue
-        key = (*place(blob.part.payload), blob.part.big_endian, blob.dtype, blob.encoding, blob.wanted)
-        if first.setdefault(key, position) != position:
-            blob.shared = first[key]
+        if blob.compressed:
+            yield blob, (frame.data for frame in next(frames))
+        else:
+            yield blob, copy_opaque(blob.part) if is_opaque(blob.part) else decode(blob.part)
 
 
-def blobs_of(archive: Archive, options: WriteOptions) -> Iterator[Blob]:
-    """The entries that an archive becomes."""
+def metadata_entry(metadata: Mapping[str, Any]) -> Entry:
+    """The entry of an empty tensor that has the metadata of the file."""
+    part = Part(BY_NAME["uint8"], (0,), Memory(np.zeros(0, np.uint8)))
+    return Entry(METADATA, "uint8", (0,), Blob(part, offset=ALIGNMENT_01), custom={"metadata": dict(metadata)})
+
+
+def entries_of(archive: Archive, options: WriteOptions) -> Iterator[Entry]:
+    """The entries for an archive, whose blobs have no place yet."""
     index = archive.index
     if index.metadata is not None:
-        part = Part(BY_NAME["uint8"], (0,), Memory(np.zeros(0, np.uint8)))
-        yield Blob(METADATA, "uint8", (0,), part, "raw", None, custom={"metadata": dict(index.metadata)})
+        yield metadata_entry(index.metadata)
     for position in range(len(index.names)):
         tensor = index_parts(archive.tensor_at(position))
-        for blob in _blobs_of_tensor(tensor, options.compression.of(tensor.name)):
-            blob.wanted = options.checksum.of(tensor.name)
-            yield blob
+        for entry in _entries_of_tensor(tensor, options.compression.of(tensor.name)):
+            entry.blob.algorithm = options.checksum.of(tensor.name)
+            yield entry
 
 
-def _blobs_of_tensor(tensor: Tensor, compression: str | None) -> Iterator[Blob]:
+def _entries_of_tensor(tensor: Tensor, compression: str | None) -> Iterator[Entry]:
     part = next(iter(tensor.parts.values()))
     if tensor.layout != "dense" or (part.dtype is not None and part.dtype.name not in NAMES_01):
-        yield from _part_blobs(tensor, compression)
+        yield from _part_entries(tensor, compression)
         return
     custom = dict(tensor.attributes)
     _check_custom(custom, tensor.name)
@@ -258,7 +199,7 @@ def _blobs_of_tensor(tensor: Tensor, compression: str | None) -> Iterator[Blob]:
         raise UnsupportedError(
             "it would be read as the metadata of the file", rule="ztensor.write.name", tensor=tensor.name
         )
-    yield _blob(tensor.name, part, compression, custom)
+    yield _entry(tensor.name, part, compression, custom)
 
 
 def _check_custom(custom: Mapping[str, Any], tensor: str) -> None:
@@ -279,32 +220,33 @@ def _check_custom(custom: Mapping[str, Any], tensor: str) -> None:
             )
 
 
-def _blob(name: str, part: Part, compression: str | None, custom: Mapping[str, Any]) -> Blob:
+def _entry(name: str, part: Part, compression: str | None, custom: Mapping[str, Any]) -> Entry:
     if part.dtype is None or is_opaque(part):
-        return _copied_blob(name, part, custom)
-    endianness = _endianness(part.dtype.name) if compression is None else None
-    return Blob(name, part.dtype.name, part.shape, part, compression or "raw", endianness, custom)
+        return _copied_entry(name, part, custom)
+    dtype = part.dtype.name
+    if compression is not None:
+        return Entry(name, dtype, part.shape, Blob(part, compressed=True), compression, None, custom)
+    return Entry(name, dtype, part.shape, Blob(part), "raw", _ENDIANNESS.get(dtype), custom)
 
 
-def _copied_blob(name: str, part: Part, custom: Mapping[str, Any]) -> Blob:
-    """Elements or an encoding that we do not know, in the words that they came with."""
-    dtype = (part.unknown_dtype or "") if part.dtype is None else part.dtype.name
-    blob = Blob(name, dtype, part.shape, part, "raw", "big" if part.big_endian else None, custom)
-    payload = part.payload
+def _copied_entry(name: str, part: Part, custom: Mapping[str, Any]) -> Entry:
+    """A part of an unknown element type or encoding, under the names that it came with."""
+    dtype, payload = (part.unknown_dtype or "") if part.dtype is None else part.dtype.name, part.payload
+    entry = Entry(name, dtype, part.shape, Blob(part), "raw", "big" if part.big_endian else None, custom)
     if not isinstance(payload, Encoded) or is_opaque(part) != part.checksum_decoded:
-        blob.checksum = part.checksum  # it is of the bytes that are written
+        entry.blob.checksum = part.checksum  # it is of the bytes that are written
     if isinstance(payload, Encoded) and is_opaque(part):
-        blob.encoding = payload.codec.name
+        entry.encoding = payload.codec.name
         if part.dtype is None and payload.nbytes != payload.end - payload.begin:
             raise UnsupportedError(
-                f"ztensor@0.1 has no place for the decoded size of '{escape(dtype)}' in '{escape(blob.encoding)}'",
+                f"ztensor@0.1 cannot record the decoded size of '{escape(dtype)}' in '{escape(entry.encoding)}'",
                 rule="ztensor.write.encoding",
                 tensor=name,
             )
-    return blob
+    return entry
 
 
-def _part_blobs(tensor: Tensor, compression: str | None) -> Iterator[Blob]:
+def _part_entries(tensor: Tensor, compression: str | None) -> Iterator[Entry]:
     """Entries for the parts of a tensor; elements without a name in 0.1 are stored as bytes."""
     for i, (name, part) in enumerate(tensor.parts.items()):
         custom: dict[str, Any] = {"part_of": tensor.name, "part": name}
@@ -312,38 +254,39 @@ def _part_blobs(tensor: Tensor, compression: str | None) -> Iterator[Blob]:
             custom |= {"logical_layout": tensor.layout, "logical_shape": list(tensor.shape)}
             if tensor.attributes:
                 custom["attributes"] = dict(tensor.attributes)
-        blob = _blob(f"{tensor.name}#{name}", part, compression, custom)
-        blob.is_part = True
+        entry = _entry(f"{tensor.name}#{name}", part, compression, custom)
+        entry.is_part = True
         if part.dtype is not None and part.dtype.name not in NAMES_01:
             custom["logical_type"] = part.dtype.name
-            blob.dtype, blob.shape, blob.endianness = "uint8", (part.nbytes,), None
-        yield blob
+            entry.dtype, entry.shape, entry.endianness = "uint8", (part.nbytes,), None
+        yield entry
 
 
-def encode_blobs(blobs: Sequence[Blob]) -> bytearray:
-    """The index of blobs that have their places."""
-    names = [blob.name for blob in blobs]
+def encode_index(entries: Sequence[Entry]) -> bytearray:
+    """Encodes the index of entries whose blobs are placed."""
+    names = [entry.name for entry in entries]
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise UnsupportedError("two entries of one name", rule="ztensor.write.name", tensor=twice)
-    dtypes = list(dict.fromkeys(blob.dtype for blob in blobs))
+        raise UnsupportedError("duplicate entry name", rule="ztensor.write.name", tensor=twice)
+    dtypes = list(dict.fromkeys(entry.dtype for entry in entries))
     if len(dtypes) > 256:
-        raise UnsupportedError("more than 256 element types", rule="ztensor.write.dtype")
-    dims, dim_offsets = shape_columns([blob.shape for blob in blobs])
-    entries = _Entries(
+        raise UnsupportedError(f"{len(dtypes)} element types exceed 256", rule="ztensor.write.dtype")
+    dims, dim_offsets = shape_columns([entry.shape for entry in entries])
+    index = encode_entries(
         names,
         [cbor.text(dtype) for dtype in dtypes],
-        bytes(dtypes.index(blob.dtype) for blob in blobs),
+        bytes(dtypes.index(entry.dtype) for entry in entries),
         dims,
         dim_offsets,
-        [_fields_of(blob.encoding, blob.endianness, blob.checksum, blob.custom) for blob in blobs],
+        np.array([entry.blob.offset for entry in entries], np.int64),
+        np.array([entry.blob.size for entry in entries], np.int64),
+        [_encode_fields(entry.encoding, entry.endianness, entry.blob.checksum, entry.custom) for entry in entries],
     )
-    offsets = np.array([blob.offset for blob in blobs], np.int64)
-    index = _encode_index(entries, offsets, np.array([blob.size for blob in blobs], np.int64))
-    if any(blob.looks_like_part and not blob.is_part for blob in blobs):
-        for i in sorted(rows_read_as_parts(bytes(index))):
-            if blobs[i].looks_like_part and not blobs[i].is_part:
-                raise UnsupportedError(
-                    "it would be read as a part of another tensor", rule="ztensor.write.part", tensor=blobs[i].name
-                )
+    suspects = {i for i, entry in enumerate(entries) if entry.looks_like_part and not entry.is_part}
+    for i in sorted(suspects & rows_read_as_parts(bytes(index)) if suspects else ()):
+        raise UnsupportedError(
+            "the attributes part_of and part would make it a part of another tensor; rename one of them",
+            rule="ztensor.write.part",
+            tensor=names[i],
+        )
     return index
