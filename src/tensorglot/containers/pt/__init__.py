@@ -1,9 +1,9 @@
 """What `torch.save` writes (`.pt`, `.pth`, `.bin`): a pickle of whatever was saved, and the storages of its tensors.
 
-Read, not written, and never executed: `pickle` interprets only the `opcodes` that tensors
-need, on the stack of a `machine`; `names` lists the only globals that they may refer to;
-all others are refused by name. `flatten` finds the `tensors` in the resulting values,
-`files` locates their storages. Tensors share storages, and have strides.
+Read, not written, and never executed: only the `opcodes` that tensors need are
+interpreted, on the stack of a `machine`; `names` has the globals that are allowed; all
+others are refused by name. `flatten` finds the `tensors` in the resulting values, `files`
+locates their storages. Tensors may share storages, and have strides.
 
 The name of a tensor is the keys that lead to it, joined by dots: `model.layer.weight`,
 `optimizer.state.0.exp_avg`; a single tensor is called `data`. Other values become

@@ -1,29 +1,27 @@
 """Locates the pickle and the storages in the two file formats of torch.save.
 
-The newer form is a ZIP archive whose one folder has `data.pkl` and a member for each
-storage, stored. The legacy form is four pickles (a magic number, a version, what the
-machine was like, the value), one more with the keys of the storages, and then these,
-each behind the count of its elements.
+The newer format is a ZIP archive with one folder, which has `data.pkl` and a stored member
+for each storage. The legacy format is five pickles (a magic number, a version, system
+info, the value, the keys of the storages), then the storages, each after the count of
+its elements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorglot.containers.pt import pickle
-from tensorglot.containers.pt.machine import Pairs
-from tensorglot.containers.pt.names import DTYPES, ITEMSIZES, NAMES, Kind, Storage, build_state, storage
+from tensorglot.containers.pt.names import NAMES, Pairs, Storage
+from tensorglot.containers.pt.opcodes import load
 from tensorglot.containers.table import ReadOptions
 from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
-from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Note
 from tensorglot.model.payload import Source
 from tensorglot.wire import ziparchive
 from tensorglot.wire.fetch import Fetched
 
-__all__ = ["Saved", "Span", "itemsize", "open_legacy", "open_zip"]
+__all__ = ["Saved", "Span", "open_legacy", "open_zip"]
 
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
@@ -50,34 +48,14 @@ class Saved:
     notes: Sequence[Note] = ()
 
 
-def itemsize(kind: Kind | None) -> int:
-    """Bytes of an element; of a storage of bytes, one."""
-    if kind is None:
-        return 1
-    return ITEMSIZES.get(kind.name) or BY_NAME[DTYPES[kind.name]].bits // 8
-
-
-def _collect_storages(found: dict[str, Storage]) -> Callable[[Any], Storage]:
-    """Returns a function that resolves persistent ids to storages and collects them in `found`."""
-
-    def persistent(pid: Any) -> Storage:
-        held = storage(pid)
-        before = found.setdefault(held.key, held)
-        if (before.dtype, before.count) != (held.dtype, held.count):
-            raise FormatError(f"storage '{held.key}' is referred to with two dtypes or sizes", rule="pt.storage.size")
-        return held
-
-    return persistent
-
-
 def open_zip(source: Source, options: ReadOptions) -> Saved:
     limits = options.limits
-
-    def fetch(offset: int, nbytes: int) -> bytes:
-        return source.read_bytes(offset, nbytes)
-
     members = ziparchive.scan(
-        fetch, source.size, rule="pt", max_members=limits.tensors_or() + 16, max_directory=limits.header_or()
+        source.read_bytes,
+        source.size,
+        rule="pt",
+        max_members=limits.tensors_or() + 16,
+        max_directory=limits.header_or(),
     )
     by_name = {member.name: member for member in members}
     folder = _folder(by_name)
@@ -88,7 +66,7 @@ def open_zip(source: Source, options: ReadOptions) -> Saved:
         )
     found: dict[str, Storage] = {}
     data = Fetched(source.read, main.end, main.nbytes, "pt.pickle", main.begin)
-    root = pickle.load(data, NAMES, _collect_storages(found), build_state)
+    root = load(data, NAMES, found)
     if data.left:
         raise FormatError("trailing bytes after the pickle", rule="pt.pickle.trailing", offset=data.position)
     storages: dict[str, Span] = {}
@@ -96,7 +74,7 @@ def open_zip(source: Source, options: ReadOptions) -> Saved:
         member = by_name.get(f"{folder}data/{key}")
         if member is None:
             raise FormatError(f"storage '{key}' is missing in the file", rule="pt.storage.missing", offset=main.begin)
-        if member.nbytes != held.count * itemsize(held.dtype):
+        if member.nbytes != held.count * held.itemsize:
             raise FormatError(
                 f"size of storage '{key}' does not match its count", rule="pt.storage.size", offset=member.begin
             )
@@ -138,22 +116,18 @@ def _big_endian(source: Source, member: ziparchive.Member | None) -> bool:
 def open_legacy(source: Source, options: ReadOptions) -> Saved:
     data = Fetched(source.read, source.size, options.limits.header_or(), "pt.pickle")
     found: dict[str, Storage] = {}
-
-    def load(names: dict[str, Any]) -> Any:
-        return pickle.load(data, names, _collect_storages(found), build_state)
-
-    if source.size < 14 or load({}) != MAGIC:
+    if source.size < 14 or load(data, {}, found) != MAGIC:
         raise FormatError("not a file of torch.save: wrong magic number", rule="pt.magic", offset=0)
-    version = load({})
+    version = load(data, {}, found)
     if type(version) is not int or version != PROTOCOL:
         raise UnsupportedError(
             f"unsupported version of the legacy format (supported: {PROTOCOL})", rule="pt.version", offset=data.position
         )
-    big_endian = _machine_big_endian(load({}))
+    big_endian = _system_big_endian(load(data, {}, found))
     begin = data.position
-    root = load(NAMES)
+    root = load(data, NAMES, found)
     pickle_nbytes = data.position - begin
-    keys = load({})
+    keys = load(data, {}, found)
     if type(keys) is not list or not all(type(key) is str for key in keys) or len(set(keys)) < len(keys):
         raise FormatError("storage keys are not a list of unique strings", rule="pt.storage.keys", offset=begin)
     if set(keys) != set(found):
@@ -167,7 +141,7 @@ def _locate(source: Source, position: int, keys: list[str], found: dict[str, Sto
     for key in keys:
         held = found[key]
         begin = position + 8
-        end = begin + held.count * itemsize(held.dtype)
+        end = begin + held.count * held.itemsize
         if end > source.size:
             raise TruncatedError(
                 f"file truncated: needs {end} bytes, has {source.size}", rule="pt.storage.end", offset=position
@@ -183,10 +157,10 @@ def _locate(source: Source, position: int, keys: list[str], found: dict[str, Sto
     return storages
 
 
-def _machine_big_endian(said: Any) -> bool:
+def _system_big_endian(info: Any) -> bool:
     """Reads the byte order from the system info of the legacy format."""
-    if type(said) is Pairs:
-        for key, value in zip(said[::2], said[1::2], strict=True):
+    if type(info) is Pairs:
+        for key, value in zip(info[::2], info[1::2], strict=True):
             if key == "little_endian" and type(value) is bool:
                 return not value
     raise FormatError("the legacy format lacks a byte order", rule="pt.byteorder")

@@ -1,4 +1,4 @@
-"""The tensors in a nest of dicts and lists, under the keys that lead to them; the rest as metadata.
+"""Flattens nested dicts and lists: tensors by the keys that lead to them, other values as metadata.
 
 A pickle may refer to one container many times, so a small pickle can expand without end.
 The depth, the number of visited values and the total length of names are bounded.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorglot.containers.pt.machine import Pairs
-from tensorglot.containers.pt.names import Kind, View
+from tensorglot.containers.pt.names import ElementType, Pairs, View
 from tensorglot.containers.table import UNNAMED
 from tensorglot.errors import FormatError, LimitError, UnsupportedError, escape
 
@@ -21,43 +20,32 @@ _SCALARS = (type(None), bool, int, float, str, bytes)
 
 def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, View], dict[str, Any] | None]:
     """Returns the tensors by name, in order, and the other values as metadata, or None."""
-    tensors: dict[str, View] = {}
-    metadata: dict[str, Any] = {}
     if isinstance(root, View):
         return {UNNAMED: root}, None
+    found: dict[str, Any] = {}
     visits = 1000 + pickle_nbytes // 2
     letters = 8 * pickle_nbytes + (4 << 20)
     left = [("", 0, root)]
     while left:
         name, depth, value = left.pop()
-        if isinstance(value, View):
-            _put(tensors, name, value)
-            continue
-        visits -= len(value) if isinstance(value, (list, tuple)) else 0
-        letters -= len(name) * len(value) if isinstance(value, (list, tuple)) else 0
-        if visits < 0 or letters < 0 or depth > DEPTH:
-            raise LimitError("nested containers expand to far more than the size of the pickle", rule="pt.nest")
+        if isinstance(value, (list, tuple)):
+            visits -= len(value)
+            letters -= len(name) * len(value)
+            if visits < 0 or letters < 0 or depth > DEPTH:
+                raise LimitError("nested containers expand to far more than the size of the pickle", rule="pt.nest")
         children = _children(value)
-        if children is None:
-            _put(metadata, name, _plain(value))
-        else:
+        if children is not None:
             left.extend((f"{name}.{key}" if depth else key, depth + 1, child) for key, child in reversed(children))
-    clash = next((name for name in tensors if name in metadata), None)
-    if clash is not None:
-        raise _clash(clash)
-    return tensors, metadata or None
-
-
-def _put(found: dict[str, Any], name: str, value: Any) -> None:
-    if name in found:
-        raise _clash(name)
-    found[name] = value
-
-
-def _clash(name: str) -> FormatError:
-    return FormatError(
-        "duplicate name: the keys of two values are equal when joined by dots", rule="pt.name.duplicate", tensor=name
-    )
+        elif name in found:
+            raise FormatError(
+                "duplicate name: the keys of two values are equal when joined by dots",
+                rule="pt.name.duplicate",
+                tensor=name,
+            )
+        else:
+            found[name] = value if isinstance(value, View) else _plain(value)
+    tensors = {name: value for name, value in found.items() if isinstance(value, View)}
+    return tensors, {name: value for name, value in found.items() if name not in tensors} or None
 
 
 def _children(value: Any) -> list[tuple[str, Any]] | None:
@@ -82,6 +70,6 @@ def _plain(value: Any) -> Any:
         return list(value)
     if type(value) is Pairs:
         return {}
-    if isinstance(value, Kind):
+    if isinstance(value, ElementType):
         return value.name
     raise UnsupportedError(f"unsupported value of type {escape(type(value).__name__)}", rule="pt.value")

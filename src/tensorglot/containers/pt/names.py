@@ -1,8 +1,7 @@
-"""The vocabulary of a pickle of tensors: every name that it may refer to, and the value that we make of it.
+"""The globals that a pickle of tensors may refer to, and our value of each. All others are refused.
 
-The names are torch's and Python's; what stands here are values of our own. A name that
-is called has a function that checks its arguments and makes a value: a view of a
-storage, a dict, a text. A name that is not here cannot be said.
+Names are torch's and Python's; values are ours. A global that can be called is a function
+that checks its arguments and makes a value: a view of a storage, a dict, a text.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tensorglot.containers.pt.machine import Pairs
 from tensorglot.errors import FormatError, UnsupportedError
+from tensorglot.model.dtypes import BY_NAME
 
-__all__ = ["DTYPES", "ITEMSIZES", "NAMES", "Kind", "Storage", "View", "build_state", "storage"]
+__all__ = ["DTYPES", "NAMES", "ElementType", "Pairs", "Storage", "View", "build_state", "storage"]
 
 DTYPES: dict[str, str] = {
     f"torch.{name}": name
@@ -24,8 +23,8 @@ DTYPES: dict[str, str] = {
         "float8_e5m2fnuz", "float8_e8m0fnu",
     )
 } | {"torch.float4_e2m1fn_x2": "float4_e2m1fn"}  # fmt: skip
-ITEMSIZES: dict[str, int] = {"torch.complex32": 4, "torch.float4_e2m1fn_x2": 1}
-"""Of types that are not one element of ours each."""
+_ITEMSIZES: dict[str, int] = {"torch.complex32": 4, "torch.float4_e2m1fn_x2": 1}
+"""Bytes per element of torch types that are not one element of ours."""
 
 _STORAGES: dict[str, str] = {
     "BoolStorage": "torch.bool", "ByteStorage": "torch.uint8", "CharStorage": "torch.int8",
@@ -36,45 +35,66 @@ _STORAGES: dict[str, str] = {
 }  # fmt: skip
 
 
+class Pairs(list[Any]):
+    """A dict: keys and values in turn, in their order."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """A type of elements, as a value of the pickle."""
+class ElementType:
+    """A torch.dtype."""
 
     name: str
 
+    @property
+    def itemsize(self) -> int:
+        return _ITEMSIZES.get(self.name) or BY_NAME[DTYPES[self.name]].bits // 8
+
 
 @dataclass(frozen=True, slots=True)
-class StorageKind:
-    """A class of storages; without a type of elements, one of bytes."""
+class StorageClass:
+    """A class of storages."""
 
-    dtype: Kind | None
+    dtype: ElementType | None
+    """None for a storage of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A storage that a tensor lies in: elements of `dtype`, or bytes."""
+    """A storage, which several tensors may share."""
 
     key: str
-    dtype: Kind | None
+    dtype: ElementType | None
+    """None for a storage of bytes."""
     count: int
-    """Of elements, or of bytes."""
+    """Number of elements, or of bytes."""
     first: int = 0
-    """Where a view of another storage begins in it."""
+    """For a view of another storage: its first element there."""
+
+    @property
+    def itemsize(self) -> int:
+        return 1 if self.dtype is None else self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A tensor: elements of a storage, from an offset on, some apart."""
+    """A tensor: a strided view of a storage."""
 
     storage: Storage
-    dtype: Kind
+    dtype: ElementType
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
 
-def _fault(message: str, rule: str) -> FormatError:
-    return FormatError(message, rule=f"pt.{rule}")
+def _require(valid: bool, message: str, rule: str) -> None:
+    if not valid:
+        raise FormatError(message, rule=f"pt.{rule}")
+
+
+def _require_arguments(valid: bool, what: str, rule: str) -> None:
+    _require(valid, f"invalid arguments of {what}", f"{rule}.arguments")
 
 
 def _natural(value: Any) -> bool:
@@ -82,117 +102,109 @@ def _natural(value: Any) -> bool:
 
 
 def _sizes(value: Any) -> tuple[int, ...]:
-    if type(value) is not tuple or not all(map(_natural, value)):
-        raise _fault("shape and strides must be tuples of non-negative integers", "tensor.shape")
-    return value
+    valid = type(value) is tuple and all(map(_natural, value))
+    _require(valid, "shape and strides must be tuples of non-negative integers", "tensor.shape")
+    sizes: tuple[int, ...] = value
+    return sizes
 
 
 def storage(pid: Any) -> Storage:
-    """A persistent id: ('storage', class, key, location, count), and in the legacy form a view of another storage."""
+    """Parses a persistent id: ('storage', class, key, location, count); legacy files add a view of another storage."""
     if type(pid) is not tuple or len(pid) not in (5, 6) or pid[0] != "storage":
         raise UnsupportedError("persistent id is not a storage", rule="pt.storage.id")
     _, kind, key, _, count = pid[:5]
-    if not isinstance(kind, StorageKind) or type(key) is not str or not _natural(count):
-        raise _fault("invalid storage in a persistent id", "storage.id")
+    valid = isinstance(kind, StorageClass) and type(key) is str and _natural(count)
+    _require(valid, "invalid storage in a persistent id", "storage.id")
     if len(pid) == 5 or pid[5] is None:
         return Storage(key, kind.dtype, count)
     view = pid[5]
-    if type(view) is not tuple or len(view) != 3 or not _natural(view[1]) or not _natural(view[2]):
-        raise _fault("invalid view of a storage in a persistent id", "storage.id")
-    if view[1] + view[2] > count:
-        raise _fault("view extends past the end of its storage", "storage.id")
+    valid = type(view) is tuple and len(view) == 3 and _natural(view[1]) and _natural(view[2])
+    _require(valid, "invalid view of a storage in a persistent id", "storage.id")
+    _require(view[1] + view[2] <= count, "view extends past the end of its storage", "storage.id")
     return Storage(key, kind.dtype, count, view[1])
 
 
 def _rebuild_tensor(arguments: tuple[Any, ...]) -> View:
-    if len(arguments) < 4 or not isinstance(arguments[0], Storage) or arguments[0].dtype is None:
-        raise _fault("invalid arguments of a tensor", "tensor.arguments")
+    valid = len(arguments) >= 4 and isinstance(arguments[0], Storage) and arguments[0].dtype is not None
+    _require_arguments(valid, "a tensor", "tensor")
     return _view(arguments[0], arguments[0].dtype, *arguments[1:4])
 
 
 def _rebuild_tensor_v2(arguments: tuple[Any, ...]) -> View:
-    if len(arguments) not in (6, 7):
-        raise _fault("invalid arguments of a tensor", "tensor.arguments")
+    _require_arguments(len(arguments) in (6, 7), "a tensor", "tensor")
     _refuse_flags(arguments[6:])
     return _rebuild_tensor(arguments)
 
 
 def _rebuild_tensor_v3(arguments: tuple[Any, ...]) -> View:
-    if len(arguments) not in (7, 8) or not isinstance(arguments[0], Storage) or not isinstance(arguments[6], Kind):
-        raise _fault("invalid arguments of a tensor", "tensor.arguments")
+    valid = len(arguments) in (7, 8) and isinstance(arguments[0], Storage) and isinstance(arguments[6], ElementType)
+    _require_arguments(valid, "a tensor", "tensor")
     _refuse_flags(arguments[7:])
     return _view(arguments[0], arguments[6], *arguments[1:4])
 
 
 def _refuse_flags(metadata: tuple[Any, ...]) -> None:
-    """Flags that change the values: a tensor that is the conjugate or the negative of what is stored."""
+    """Refuses flags that change the values: the conjugate and the negative bit."""
     for flags in metadata:
         if flags is not None and (type(flags) is not Pairs or any(value is not False for value in flags[1::2])):
             raise UnsupportedError(
-                "a tensor with a conjugate or negative bit: resolve it first", rule="pt.tensor.flags"
+                "conjugate and negative bits are not supported; save tensor.resolve_conj().resolve_neg()",
+                rule="pt.tensor.flags",
             )
 
 
-def _view(held: Storage, dtype: Kind, offset: Any, shape: Any, strides: Any) -> View:
-    if not _natural(offset) or len(_sizes(shape)) != len(_sizes(strides)):
-        raise _fault("invalid arguments of a tensor", "tensor.arguments")
+def _view(held: Storage, dtype: ElementType, offset: Any, shape: Any, strides: Any) -> View:
+    valid = _natural(offset) and len(_sizes(shape)) == len(_sizes(strides))
+    _require_arguments(valid, "a tensor", "tensor")
     return View(held, dtype, offset, shape, strides)
 
 
 def _rebuild_parameter(arguments: tuple[Any, ...]) -> View:
-    if not arguments or not isinstance(arguments[0], View):
-        raise _fault("a parameter that is no tensor", "tensor.arguments")
-    return arguments[0]
+    _require_arguments(bool(arguments) and isinstance(arguments[0], View), "a parameter", "tensor")
+    view: View = arguments[0]
+    return view
 
 
 def _rebuild_from_type(arguments: tuple[Any, ...]) -> View:
-    """A tensor with attributes of its own, which are left aside: (function, class, its arguments, state)."""
-    if len(arguments) != 4 or arguments[1] not in _CLASSES or type(arguments[2]) is not tuple:
-        raise _fault("invalid arguments of a tensor", "tensor.arguments")
-    if arguments[0] not in (_rebuild_tensor_v2, _rebuild_tensor_v3, _rebuild_parameter):
-        raise _fault("unknown function to rebuild a tensor", "tensor.arguments")
-    result: View = arguments[0](arguments[2])
-    return result
+    """Rebuilds a tensor with Python attributes, which are ignored: (function, class, arguments, state)."""
+    valid = len(arguments) == 4 and arguments[1] in _CLASSES and type(arguments[2]) is tuple
+    _require_arguments(valid, "a tensor", "tensor")
+    known = arguments[0] in (_rebuild_tensor_v2, _rebuild_tensor_v3, _rebuild_parameter)
+    _require(known, "unknown function to rebuild a tensor", "tensor.arguments")
+    view: View = arguments[0](arguments[2])
+    return view
 
 
 def _ordered_dict(arguments: tuple[Any, ...]) -> Pairs:
-    if not arguments:
-        return Pairs()
-    if len(arguments) != 1 or type(arguments[0]) is not list:
-        raise _fault("invalid arguments of OrderedDict", "dict.arguments")
-    pairs = Pairs()
-    for item in arguments[0]:
-        if type(item) not in (list, tuple) or len(item) != 2:
-            raise _fault("invalid arguments of OrderedDict", "dict.arguments")
-        pairs.extend(item)
-    return pairs
+    items = arguments[0] if arguments else []
+    valid = len(arguments) <= 1 and type(items) is list
+    valid = valid and all(type(item) in (list, tuple) and len(item) == 2 for item in items)
+    _require_arguments(valid, "OrderedDict", "dict")
+    return Pairs(value for item in items for value in item)
 
 
 def _size(arguments: tuple[Any, ...]) -> tuple[int, ...]:
-    if len(arguments) != 1:
-        raise _fault("invalid arguments of torch.Size", "size.arguments")
+    _require_arguments(len(arguments) == 1, "torch.Size", "size")
     return _sizes(arguments[0])
 
 
 def _device(arguments: tuple[Any, ...]) -> str:
-    if not 1 <= len(arguments) <= 2 or type(arguments[0]) is not str or not all(map(_natural, arguments[1:])):
-        raise _fault("invalid arguments of torch.device", "device.arguments")
+    valid = 1 <= len(arguments) <= 2 and type(arguments[0]) is str and all(map(_natural, arguments[1:]))
+    _require_arguments(valid, "torch.device", "device")
     return ":".join(map(str, arguments))
 
 
 def _encode(arguments: tuple[Any, ...]) -> bytes:
-    """How protocol 2 writes bytes: as text, with the name of an encoding that keeps every byte."""
-    if len(arguments) == 2 and type(arguments[0]) is str and arguments[1] == "latin1":
-        try:
-            return arguments[0].encode("latin-1")
-        except UnicodeEncodeError:
-            pass
-    raise _fault("invalid arguments of _codecs.encode", "bytes.arguments")
+    """Protocol 2 writes bytes as text in Latin-1."""
+    valid = len(arguments) == 2 and type(arguments[0]) is str and arguments[1] == "latin1"
+    _require_arguments(valid and max(arguments[0], default="") <= "\xff", "_codecs.encode", "bytes")
+    encoded: bytes = arguments[0].encode("latin-1")
+    return encoded
 
 
 @dataclass(frozen=True, slots=True)
 class _Class:
-    """A class that is only named."""
+    """A class of tensors, which is never instantiated."""
 
     name: str
 
@@ -201,7 +213,7 @@ _CLASSES = (_Class("torch.Tensor"), _Class("torch.nn.parameter.Parameter"))
 
 
 def build_state(target: Any, state: Any) -> None:
-    """State of a dict (torch keeps the versions of modules there) is left aside; nothing else has any."""
+    """Ignores the state of a dict, where torch keeps module versions; refuses that of any other object."""
     if type(target) is not Pairs:
         raise UnsupportedError("objects with state are not supported", rule="pt.pickle.build")
 
@@ -221,8 +233,8 @@ _FUNCTIONS: dict[str, Callable[[tuple[Any, ...]], Any]] = {
 
 NAMES: dict[str, Any] = {
     **_FUNCTIONS,
-    **{name: Kind(name) for name in (*DTYPES, *ITEMSIZES)},
-    **{f"torch.{name}": StorageKind(Kind(dtype)) for name, dtype in _STORAGES.items()},
-    "torch.storage.UntypedStorage": StorageKind(None),
+    **{name: ElementType(name) for name in (*DTYPES, *_ITEMSIZES)},
+    **{f"torch.{name}": StorageClass(ElementType(dtype)) for name, dtype in _STORAGES.items()},
+    "torch.storage.UntypedStorage": StorageClass(None),
     **{held.name: held for held in _CLASSES},
 }

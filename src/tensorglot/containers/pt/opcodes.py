@@ -1,101 +1,125 @@
-"""The opcodes of a pickle that tensors need, and what each does to the machine. There are no others."""
+"""Interprets a pickle with a table of the opcodes that tensors need: how to read the argument, what to do with it.
+
+Other opcodes, and globals that are not in `names`, are refused by name: nothing is
+imported, called or looked up.
+"""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
-from tensorglot.containers.pt.machine import Input, Machine, Number, Pairs
-from tensorglot.errors import LimitError, TensorglotError, UnsupportedError, escape
+from tensorglot.containers.pt.machine import Machine
+from tensorglot.containers.pt.names import Pairs, Storage, build_state, storage
+from tensorglot.errors import FormatError, LimitError, TensorglotError, UnsupportedError, escape
+from tensorglot.wire.fetch import Fetched
 
-__all__ = ["OPCODES"]
+__all__ = ["OPCODES", "load"]
 
+PROTOCOLS = (2, 3, 4, 5)
 LONG_NBYTES = 16
 NAME_NBYTES = 256
+_STOP = 0x2E
+
+Reader: TypeAlias = "Callable[[Fetched], Any]"
+"""Reads the argument of an opcode."""
 
 
-def _number(code: str) -> Number:
-    """Reads a number of a fixed width."""
+class Opcode(NamedTuple):
+    action: Callable[..., None]
+    """Called with the machine, and with the argument if there is one."""
+    read: Reader | None = None
+
+
+def load(data: Fetched, names: Mapping[str, Any], storages: dict[str, Storage]) -> Any:
+    """Interprets one pickle.
+
+    `names` has the value of each global that is allowed; those that can be called are
+    functions. The storages that the pickle refers to are added to `storages`.
+    """
+    machine = Machine(data, names, storages)
+    if data.byte() != 0x80 or data.byte() not in PROTOCOLS:
+        raise UnsupportedError("not a pickle of protocol 2 to 5", rule="pt.pickle.protocol", offset=machine.begin)
+    while (code := data.byte()) != _STOP:
+        opcode = OPCODES.get(code)
+        if opcode is None:
+            raise UnsupportedError(
+                f"pickle opcode {_opcode_name(code)} is not allowed; nothing was executed",
+                rule="pt.pickle.opcode",
+                offset=data.position - 1,
+            )
+        action, read = opcode
+        if read is None:
+            action(machine)
+        else:
+            action(machine, read(data))
+    value = machine.pop()
+    if machine.stack or machine.marks:
+        raise machine.fault("values left on the pickle stack", "stack")
+    return value
+
+
+def _opcode_name(code: int) -> str:
+    from pickletools import opcodes
+
+    return next((known.name for known in opcodes if known.code == chr(code)), f"0x{code:02X}")
+
+
+def _number(code: str) -> Reader:
     layout = struct.Struct(code)
+    return lambda data: layout.unpack(data.take(layout.size))[0]
 
-    def read(data: Input) -> Any:
-        return layout.unpack(data.take(layout.size))[0]
+
+_BYTE = Fetched.byte
+_U16, _I32, _U32, _U64, _F64 = map(_number, ("<H", "<i", "<I", "<Q", ">d"))
+
+
+def _sized(number: Reader) -> Reader:
+    """Reads a length, and as many bytes."""
+
+    def read(data: Fetched) -> bytes:
+        nbytes = number(data)
+        if nbytes > data.left:
+            message = f"string of {nbytes} bytes extends past the end of the file"
+            raise FormatError(message, rule="pt.pickle.length", offset=data.position)
+        return data.take(nbytes)
 
     return read
 
 
-def _byte(data: Input) -> int:
-    return data.byte()
+def _long(machine: Machine, nbytes: int) -> None:
+    if not 0 <= nbytes <= LONG_NBYTES:
+        raise LimitError(
+            f"integer of {nbytes} bytes exceeds the limit of {LONG_NBYTES}",
+            rule="pt.pickle.long",
+            offset=machine.data.position,
+        )
+    machine.push(int.from_bytes(machine.data.take(nbytes), "little", signed=True))
 
 
-_U16, _I32, _U32, _U64, _F64 = (_number(code) for code in ("<H", "<i", "<I", "<Q", ">d"))
+def _text(machine: Machine, raw: bytes) -> None:
+    try:
+        machine.push(raw.decode())
+    except UnicodeDecodeError:
+        raise machine.fault("invalid UTF-8 in a string", "utf8") from None
 
 
-def _constant(value: Any) -> Callable[[Machine], None]:
-    return lambda machine: machine.push(value)
-
-
-def _value(number: Number) -> Callable[[Machine], None]:
-    return lambda machine: machine.push(number(machine.data))
-
-
-def _long(number: Number) -> Callable[[Machine], None]:
-    def action(machine: Machine) -> None:
-        nbytes = number(machine.data)
-        if not 0 <= nbytes <= LONG_NBYTES:
-            raise LimitError(
-                f"integer of {nbytes} bytes exceeds the limit of {LONG_NBYTES}",
-                rule="pt.pickle.long",
-                offset=machine.data.position,
-            )
-        machine.push(int.from_bytes(machine.data.take(nbytes), "little", signed=True))
-
-    return action
-
-
-def _text(number: Number) -> Callable[[Machine], None]:
-    def action(machine: Machine) -> None:
-        raw = machine.sized(number)
-        try:
-            machine.push(raw.decode())
-        except UnicodeDecodeError:
-            raise machine.fault("invalid UTF-8 in a string", "utf8") from None
-
-    return action
-
-
-def _old_text(number: Number) -> Callable[[Machine], None]:
-    """A string of Python 2: text if it can be."""
-
-    def action(machine: Machine) -> None:
-        raw = machine.sized(number)
-        try:
-            machine.push(raw.decode())
-        except UnicodeDecodeError:
-            machine.push(raw)
-
-    return action
-
-
-def _bytes(number: Number) -> Callable[[Machine], None]:
-    return lambda machine: machine.push(machine.sized(number))
-
-
-def _new(kind: type) -> Callable[[Machine], None]:
-    return lambda machine: machine.push_container(kind())
+def _old_text(machine: Machine, raw: bytes) -> None:
+    """A string of Python 2: text if it is UTF-8, else bytes."""
+    try:
+        machine.push(raw.decode())
+    except UnicodeDecodeError:
+        machine.push(raw)
 
 
 def _tuple(machine: Machine) -> None:
     machine.push_container(tuple(machine.items()))
 
 
-def _tuple_of(count: int) -> Callable[[Machine], None]:
-    def action(machine: Machine) -> None:
-        values = [machine.pop() for _ in range(count)]
-        machine.push_container(tuple(reversed(values)))
-
-    return action
+def _tuple_of(machine: Machine, count: int) -> None:
+    values = [machine.pop() for _ in range(count)]
+    machine.push_container(tuple(reversed(values)))
 
 
 def _list(machine: Machine) -> None:
@@ -103,7 +127,7 @@ def _list(machine: Machine) -> None:
 
 
 def _dict(machine: Machine) -> None:
-    machine.push_container(Pairs(_even(machine, machine.items())))
+    machine.push_container(Pairs(_pairs(machine)))
 
 
 def _append(machine: Machine) -> None:
@@ -122,28 +146,22 @@ def _setitem(machine: Machine) -> None:
 
 
 def _setitems(machine: Machine) -> None:
-    values = _even(machine, machine.items())
-    machine.top(Pairs).extend(values)
+    pairs = _pairs(machine)
+    machine.top(Pairs).extend(pairs)
 
 
-def _even(machine: Machine, values: list[Any]) -> list[Any]:
+def _pairs(machine: Machine) -> list[Any]:
+    values = machine.items()
     if len(values) % 2:
         raise machine.fault("dict key without a value", "stack")
     return values
 
 
-def _put(number: Number) -> Callable[[Machine], None]:
-    def action(machine: Machine) -> None:
-        _remember(machine, number(machine.data))
-
-    return action
-
-
 def _memoize(machine: Machine) -> None:
-    _remember(machine, len(machine.memo))
+    _put(machine, len(machine.memo))
 
 
-def _remember(machine: Machine, index: int) -> None:
+def _put(machine: Machine, index: int) -> None:
     if len(machine.stack) <= machine.floor:
         raise machine.fault("pickle stack is empty, nothing to memoize", "stack")
     if index > len(machine.memo):
@@ -151,14 +169,10 @@ def _remember(machine: Machine, index: int) -> None:
     machine.memo[index : index + 1] = [machine.stack[-1]]
 
 
-def _get(number: Number) -> Callable[[Machine], None]:
-    def action(machine: Machine) -> None:
-        index = number(machine.data)
-        if index >= len(machine.memo):
-            raise machine.fault(f"memo has no entry {index}", "memo")
-        machine.push(machine.memo[index])
-
-    return action
+def _get(machine: Machine, index: int) -> None:
+    if index >= len(machine.memo):
+        raise machine.fault(f"memo has no entry {index}", "memo")
+    machine.push(machine.memo[index])
 
 
 def _global(machine: Machine) -> None:
@@ -194,12 +208,17 @@ def _reduce(machine: Machine) -> None:
 def _build(machine: Machine) -> None:
     state = machine.pop()
     target = machine.pop()
-    _call(machine, machine.build_state, target, state)
+    _call(machine, build_state, target, state)
     machine.push(target)
 
 
 def _persistent(machine: Machine) -> None:
-    machine.push(_call(machine, machine.persistent, machine.pop()))
+    found = _call(machine, storage, machine.pop())
+    before = machine.storages.setdefault(found.key, found)
+    if (before.dtype, before.count) != (found.dtype, found.count):
+        message = f"storage '{escape(found.key)}' is referred to with two dtypes or sizes"
+        raise FormatError(message, rule="pt.storage.size", offset=machine.data.position)
+    machine.push(found)
 
 
 def _call(machine: Machine, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -211,52 +230,52 @@ def _call(machine: Machine, function: Callable[..., Any], *arguments: Any) -> An
         raise
 
 
-def _frame(machine: Machine) -> None:
-    if _U64(machine.data) > machine.data.left:
+def _frame(machine: Machine, nbytes: int) -> None:
+    if nbytes > machine.data.left:
         raise machine.fault("pickle frame extends past the end of the file", "length")
 
 
-OPCODES: dict[int, Callable[[Machine], None]] = {
-    0x28: Machine.mark,  # MARK
-    0x29: _constant(()),  # EMPTY_TUPLE
-    0x42: _bytes(_U32),  # BINBYTES
-    0x43: _bytes(_byte),  # SHORT_BINBYTES
-    0x47: _value(_F64),  # BINFLOAT
-    0x4A: _value(_I32),  # BININT
-    0x4B: _value(_byte),  # BININT1
-    0x4D: _value(_U16),  # BININT2
-    0x4E: _constant(None),  # NONE
-    0x51: _persistent,  # BINPERSID
-    0x52: _reduce,  # REDUCE
-    0x54: _old_text(_U32),  # BINSTRING
-    0x55: _old_text(_byte),  # SHORT_BINSTRING
-    0x58: _text(_U32),  # BINUNICODE
-    0x5D: _new(list),  # EMPTY_LIST
-    0x61: _append,  # APPEND
-    0x62: _build,  # BUILD
-    0x63: _global,  # GLOBAL
-    0x64: _dict,  # DICT
-    0x65: _appends,  # APPENDS
-    0x68: _get(_byte),  # BINGET
-    0x6A: _get(_U32),  # LONG_BINGET
-    0x6C: _list,  # LIST
-    0x71: _put(_byte),  # BINPUT
-    0x72: _put(_U32),  # LONG_BINPUT
-    0x73: _setitem,  # SETITEM
-    0x74: _tuple,  # TUPLE
-    0x75: _setitems,  # SETITEMS
-    0x7D: _new(Pairs),  # EMPTY_DICT
-    0x85: _tuple_of(1),  # TUPLE1
-    0x86: _tuple_of(2),  # TUPLE2
-    0x87: _tuple_of(3),  # TUPLE3
-    0x88: _constant(True),  # NEWTRUE
-    0x89: _constant(False),  # NEWFALSE
-    0x8A: _long(_byte),  # LONG1
-    0x8B: _long(_I32),  # LONG4
-    0x8C: _text(_byte),  # SHORT_BINUNICODE
-    0x8D: _text(_U64),  # BINUNICODE8
-    0x8E: _bytes(_U64),  # BINBYTES8
-    0x93: _stack_global,  # STACK_GLOBAL
-    0x94: _memoize,  # MEMOIZE
-    0x95: _frame,  # FRAME
+OPCODES: dict[int, Opcode] = {
+    0x28: Opcode(Machine.mark),  # MARK
+    0x29: Opcode(Machine.push, lambda _: ()),  # EMPTY_TUPLE
+    0x42: Opcode(Machine.push, _sized(_U32)),  # BINBYTES
+    0x43: Opcode(Machine.push, _sized(_BYTE)),  # SHORT_BINBYTES
+    0x47: Opcode(Machine.push, _F64),  # BINFLOAT
+    0x4A: Opcode(Machine.push, _I32),  # BININT
+    0x4B: Opcode(Machine.push, _BYTE),  # BININT1
+    0x4D: Opcode(Machine.push, _U16),  # BININT2
+    0x4E: Opcode(Machine.push, lambda _: None),  # NONE
+    0x51: Opcode(_persistent),  # BINPERSID
+    0x52: Opcode(_reduce),  # REDUCE
+    0x54: Opcode(_old_text, _sized(_U32)),  # BINSTRING
+    0x55: Opcode(_old_text, _sized(_BYTE)),  # SHORT_BINSTRING
+    0x58: Opcode(_text, _sized(_U32)),  # BINUNICODE
+    0x5D: Opcode(Machine.push_container, lambda _: []),  # EMPTY_LIST
+    0x61: Opcode(_append),  # APPEND
+    0x62: Opcode(_build),  # BUILD
+    0x63: Opcode(_global),  # GLOBAL
+    0x64: Opcode(_dict),  # DICT
+    0x65: Opcode(_appends),  # APPENDS
+    0x68: Opcode(_get, _BYTE),  # BINGET
+    0x6A: Opcode(_get, _U32),  # LONG_BINGET
+    0x6C: Opcode(_list),  # LIST
+    0x71: Opcode(_put, _BYTE),  # BINPUT
+    0x72: Opcode(_put, _U32),  # LONG_BINPUT
+    0x73: Opcode(_setitem),  # SETITEM
+    0x74: Opcode(_tuple),  # TUPLE
+    0x75: Opcode(_setitems),  # SETITEMS
+    0x7D: Opcode(Machine.push_container, lambda _: Pairs()),  # EMPTY_DICT
+    0x85: Opcode(_tuple_of, lambda _: 1),  # TUPLE1
+    0x86: Opcode(_tuple_of, lambda _: 2),  # TUPLE2
+    0x87: Opcode(_tuple_of, lambda _: 3),  # TUPLE3
+    0x88: Opcode(Machine.push, lambda _: True),  # NEWTRUE
+    0x89: Opcode(Machine.push, lambda _: False),  # NEWFALSE
+    0x8A: Opcode(_long, _BYTE),  # LONG1
+    0x8B: Opcode(_long, _I32),  # LONG4
+    0x8C: Opcode(_text, _sized(_BYTE)),  # SHORT_BINUNICODE
+    0x8D: Opcode(_text, _sized(_U64)),  # BINUNICODE8
+    0x8E: Opcode(Machine.push, _sized(_U64)),  # BINBYTES8
+    0x93: Opcode(_stack_global),  # STACK_GLOBAL
+    0x94: Opcode(_memoize),  # MEMOIZE
+    0x95: Opcode(_frame, _U64),  # FRAME
 }

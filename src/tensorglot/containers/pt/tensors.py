@@ -1,10 +1,10 @@
-"""A view of a storage as a row of the index: a span where it is in C order, else strided."""
+"""Adds a view of a storage to the index: as a span if it is in C order, else strided."""
 
 from __future__ import annotations
 
 import math
 
-from tensorglot.containers.pt.files import Saved, itemsize
+from tensorglot.containers.pt.files import Saved
 from tensorglot.containers.pt.names import DTYPES, View
 from tensorglot.errors import FormatError, LimitError
 from tensorglot.model.builder import IndexBuilder, Row
@@ -16,7 +16,7 @@ __all__ = ["add_tensor"]
 
 def add_tensor(builder: IndexBuilder, name: str, view: View, saved: Saved, max_rank: int) -> None:
     storage = saved.storages[view.storage.key]
-    width = itemsize(view.dtype)
+    width = view.dtype.itemsize
     if len(view.shape) > max_rank:
         raise LimitError(
             f"{len(view.shape)} dimensions exceed Limits.rank ({max_rank})", rule="pt.limit.rank", tensor=name
@@ -24,7 +24,7 @@ def add_tensor(builder: IndexBuilder, name: str, view: View, saved: Saved, max_r
     if math.prod(size for size in view.shape if size) * width >= 1 << 63:
         raise FormatError("the tensor would have 2**63 bytes or more", rule="pt.shape.product", tensor=name)
     strides = tuple(stride * width for stride in view.strides)
-    begin = storage.begin + view.storage.first * itemsize(view.storage.dtype) + view.offset * width
+    begin = storage.begin + view.storage.first * view.storage.itemsize + view.offset * width
     codec = Strided(view.shape, strides, width)
     extent = codec.extent(view.shape, strides, width)
     if extent and begin + extent > storage.end:
@@ -48,7 +48,7 @@ def add_tensor(builder: IndexBuilder, name: str, view: View, saved: Saved, max_r
 
 
 def _element(view: View, *, in_order: bool) -> tuple[DType | str, tuple[int, ...]]:
-    """Our type of the elements, or text where we have none, and the shape in such elements."""
+    """The element type, or its name in torch if we have none, and the shape in such elements."""
     name = view.dtype.name
     if name == "torch.float4_e2m1fn_x2" and in_order and view.shape:
         return BY_NAME["float4_e2m1fn"], (*view.shape[:-1], 2 * view.shape[-1])
