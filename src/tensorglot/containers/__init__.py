@@ -1,6 +1,7 @@
 """One module or folder for each format, and the table of their specs with detection.
 
-    table           the specs, and which format a file is
+    table           the specs, and the detection of formats
+    canonical       the check of strict readers
     bintensors      .bt, layouts 0 and 1
     ztensor         .zt, versions 0.1, 1.x and 2
     dynd            .dynd, values of any type

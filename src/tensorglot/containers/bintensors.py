@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.containers.table import Container, ReadOptions, WriteOptions, check_header
+from tensorglot.containers.canonical import first_difference
+from tensorglot.containers.table import Container, ReadOptions, WriteOptions, check_header, unsupported_dtype
 from tensorglot.errors import AmbiguousFormat, FormatError, LimitError, TruncatedError, UnsupportedError
 from tensorglot.kernels import bintensors as kernel
 from tensorglot.limits import DEFAULT, Limits
@@ -52,11 +53,7 @@ _THEIR_CODE[_OUR_CODE] = range(len(DTYPES))
 
 _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
     kernel.HEADER_END: (TruncatedError, "header.end", "the header ends inside a value"),
-    kernel.VARINT_TAG: (
-        FormatError,
-        "varint.tag",
-        "varint of more than 64 bits (tag 254 or 255)",
-    ),
+    kernel.VARINT_TAG: (FormatError, "varint.tag", "varint of more than 64 bits (tag 254 or 255)"),
     kernel.VARINT_LONG: (FormatError, "varint.minimal", "varint is not in its shortest form"),
     kernel.OPTION_TAG: (FormatError, "metadata.tag", "the metadata tag is neither 0 nor 1"),
     kernel.METADATA_DUPLICATE: (FormatError, "metadata.duplicate", "duplicate metadata key"),
@@ -70,11 +67,7 @@ _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
     kernel.SIZE: (FormatError, "offsets.size", "the offsets do not match the size that dtype and shape give"),
     kernel.OFFSETS: (FormatError, "offsets.contiguous", "the tensor does not begin where the one before it ends"),
     kernel.PADDING_BYTE: (FormatError, "padding.byte", "a padding byte is not a space"),
-    kernel.PADDING_LENGTH: (
-        FormatError,
-        "padding.length",
-        "more than 7 bytes of padding at the end of the header",
-    ),
+    kernel.PADDING_LENGTH: (FormatError, "padding.length", "more than 7 bytes of padding at the end of the header"),
     kernel.MAP_COUNT: (FormatError, "map.count", "the index map does not have one entry for each tensor"),
     kernel.MAP_RANGE: (FormatError, "map.range", "the index map refers to a tensor that does not exist"),
     kernel.MAP_ALIAS: (FormatError, "map.alias", "the index map has two names for one tensor"),
@@ -209,8 +202,8 @@ def _check_order(codes: NDArray[np.uint8], names: Names) -> None:
 def _check_sorted(header: bytes, ours: bytearray) -> None:
     """Checks the canonical header: with equal contents, only the order of keys can differ."""
     if header != ours:
-        differs = next(i for i, (one, two) in enumerate(zip(header, ours, strict=True)) if one != two)
-        raise FormatError("metadata keys or names are not sorted", rule="bintensors.strict.sorted", offset=8 + differs)
+        offset = 8 + first_difference(header, ours)
+        raise FormatError("metadata keys or names are not sorted", rule="bintensors.strict.sorted", offset=offset)
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
@@ -261,14 +254,8 @@ def _encode(
 def _codes(index: Index) -> NDArray[np.int16]:
     """Returns the format's dtype code of every row, or raises UnsupportedError."""
     codes = _THEIR_CODE[index.dtypes]
-    missing = np.flatnonzero(codes < 0)
-    if missing.size:
-        row = int(missing[0])
-        raise UnsupportedError(
-            f"BinTensors does not support {index.dtype_name(row)} (supported: {', '.join(DTYPES.values())})",
-            rule="bintensors.write.dtype",
-            tensor=index.names[row],
-        )
+    if (codes < 0).any():
+        raise unsupported_dtype("bintensors", index, int((codes < 0).argmax()))
     return codes
 
 

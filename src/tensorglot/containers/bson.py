@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.containers.table import Container, ReadOptions, WriteOptions
-from tensorglot.errors import FormatError, LimitError, UnsupportedError
+from tensorglot.containers.canonical import check_canonical
+from tensorglot.containers.table import Container, ReadOptions, WriteOptions, unsupported_dtype
+from tensorglot.errors import LimitError, UnsupportedError
 from tensorglot.memory import cut
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
@@ -138,7 +139,7 @@ def read(source: Source, options: ReadOptions) -> Index:
         )
     index = _index(found, None if inflated is None else memoryview(inflated))
     if options.strict:
-        _check_canonical(index, source)
+        check_canonical(source, write(Archive(index, source), WriteOptions("1.1")), "bson.strict")
     return index
 
 
@@ -205,27 +206,7 @@ def _index(found: Fields, inflated: memoryview | None) -> Index:
     )
 
 
-def _check_canonical(index: Index, source: Source) -> None:
-    """Checks that the file is byte for byte what would be written."""
-    at = 0
-    try:
-        for ours in _encode(Archive(index, source)):
-            if at + len(ours) > source.size or source.read(at, len(ours)) != ours:
-                raise FormatError("not the canonical bytes", rule="bson.strict", offset=at)
-            at += len(ours)
-    except UnsupportedError as error:
-        raise FormatError(
-            f"not the canonical form: {error.message}", rule="bson.strict", tensor=error.tensor
-        ) from error
-    if at != source.size:
-        raise FormatError("not the canonical bytes", rule="bson.strict", offset=at)
-
-
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
-    return _encode(archive)
-
-
-def _encode(archive: Archive) -> Iterator[bytes]:
     index = archive.index
     rows = {name: _row(index, i) for i, name in enumerate(index.names)}
     if not rows:
@@ -252,12 +233,7 @@ def _row(index: Index, i: int) -> Row:
     dtype, shape, name = index.dtype(i), index.shape(i), index.names[i]
     kind = None if dtype is None else _KIND_OF.get(dtype.name)
     if kind is None:
-        found = index.unknown_dtypes.get(i) if dtype is None else dtype.name
-        raise UnsupportedError(
-            f"BSON vectors do not support {found} (supported: int8, float32, bool)",
-            rule="bson.write.dtype",
-            tensor=name,
-        )
+        raise unsupported_dtype("bson", index, i)
     if len(shape) != 2 or shape[0] == 0:
         raise UnsupportedError(
             f"BSON needs a matrix with at least one row, found shape {list(shape)}",

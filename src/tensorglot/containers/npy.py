@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tensorglot.containers.table import UNNAMED, Container, ReadOptions, WriteOptions
+from tensorglot.containers.table import UNNAMED, Container, ReadOptions, WriteOptions, unsupported_dtype
 from tensorglot.errors import FormatError, TruncatedError, UnsupportedError
 from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder
@@ -71,9 +71,7 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     index = archive.index
     dtype, shape = index.dtype(0), index.shape(0)
     if dtype is None or dtype.name not in DTYPES.values():
-        raise UnsupportedError(
-            f".npy does not support {index.dtype_name(0)}", rule="npy.write.dtype", tensor=index.names[0]
-        )
+        raise unsupported_dtype("npy", index, 0)
     yield npy.build(dtype.name, shape)
     if dtype.packed:
         yield from widened(archive.payload(0, index.names[0]), dtype, int(np.prod(shape, dtype=np.int64)))

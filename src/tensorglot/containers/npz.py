@@ -12,13 +12,14 @@ import math
 import threading
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, cast
 
 import numpy as np
 
-from tensorglot.containers.table import Container, ReadOptions, WriteOptions
+from tensorglot.containers.canonical import check_canonical
+from tensorglot.containers.table import Container, ReadOptions, WriteOptions, unsupported_dtype
 from tensorglot.errors import FormatError, InputError, TensorglotError, TruncatedError, UnsupportedError, escape
 from tensorglot.memory import cut
 from tensorglot.model.archive import Archive
@@ -32,7 +33,6 @@ from tensorglot.model.payload import (
     Encoded,
     Source,
     Span,
-    as_bytes,
     buffers,
     inner_payload,
 )
@@ -110,14 +110,10 @@ def _inflater(source: Source, begin: int, end: int, nbytes: int, tensor: str) ->
 
 def read(source: Source, options: ReadOptions) -> Index:
     limits = options.limits
-
-    def fetch(offset: int, nbytes: int) -> bytes:
-        return source.read_bytes(offset, nbytes)
-
     members = ziparchive.scan(
-        fetch, source.size, rule="npz", max_members=limits.tensors_or(), max_directory=limits.header_or()
+        source.read_bytes, source.size, rule="npz", max_members=limits.tensors_or(), max_directory=limits.header_or()
     )
-    window = ziparchive.Window(fetch, source.size)
+    window = ziparchive.Window(source.read_bytes, source.size)
     builder = IndexBuilder(limits, "npz")
     notes: list[Note] = []
     for member in members:
@@ -132,7 +128,7 @@ def read(source: Source, options: ReadOptions) -> Index:
             raise
     index = builder.index("npz@1", notes=notes)
     if options.strict:
-        _check_canonical(source, index)
+        check_canonical(source, write(Archive(index, source), WriteOptions("1")), "npz.strict")
     return index
 
 
@@ -166,19 +162,8 @@ def _read_member(
     nbytes = member.nbytes - header_nbytes
     checksum = f"crc32:0x{crc32_of_rest(member.crc32, raw, nbytes):08X}"
     if header.objects:
-        pickled = Pickled(codec, nbytes)
-        builder.add(
-            name,
-            Row(
-                dtype=OBJECTS,
-                shape=header.shape,
-                begin=span[0],
-                end=span[1],
-                codec=pickled,
-                nbytes=nbytes,
-                checksum=checksum,
-            ),
-        )
+        row = Row(dtype=OBJECTS, shape=header.shape, begin=span[0], end=span[1], codec=Pickled(codec, nbytes))
+        builder.add(name, replace(row, nbytes=nbytes, checksum=checksum))
         return True
     if header.nbytes != nbytes:
         raise FormatError(f"dtype and shape need {header.nbytes} bytes, the member has {nbytes}", rule="npz.data.size")
@@ -202,23 +187,6 @@ def _read(inflater: Inflater, nbytes: int) -> bytes:
     return bytes(out)
 
 
-def _check_canonical(source: Source, index: Index) -> None:
-    """Checks that the file is byte for byte what would be written, stored."""
-    position = 0
-    if index.unknown_dtypes:
-        raise FormatError("a dtype that .npz cannot be written with", rule="npz.strict", offset=0)
-    for chunk in write(Archive(index, source), WriteOptions("1")):
-        if isinstance(chunk, Span) and chunk.source is source and chunk.begin == position:
-            position = chunk.end
-            continue
-        ours = bytes(chunk.read(0, chunk.nbytes) if isinstance(chunk, Span) else as_bytes(chunk))
-        if position + len(ours) > source.size or source.read_bytes(position, len(ours)) != ours:
-            raise FormatError("not the canonical bytes", rule="npz.strict", offset=position)
-        position += len(ours)
-    if position != source.size:
-        raise FormatError("not the canonical bytes", rule="npz.strict", offset=position)
-
-
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     index = archive.index
     level = LEVEL if options.level is None else options.level
@@ -229,8 +197,7 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
         _check_writable(index, row)
     writer = ziparchive.Writer()
     for row in order:
-        dtype = cast("DType", index.dtype(row))
-        header = npy.build(dtype.name, index.shape(row))
+        header = npy.build(index.dtype_name(row), index.shape(row))
         name = index.names[row] + SUFFIX
         if options.compression.of(index.names[row]) is None:
             yield from _store(archive, row, name, header, writer)
@@ -242,7 +209,7 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
 def _check_writable(index: Index, row: int) -> None:
     dtype, name = index.dtype(row), index.names[row]
     if dtype is None or dtype.name not in DTYPES.values():
-        raise UnsupportedError(f".npz does not support {index.dtype_name(row)}", rule="npz.write.dtype", tensor=name)
+        raise unsupported_dtype("npz", index, row)
     if not ziparchive.is_safe(name + SUFFIX) or len(name.encode()) > 60_000:
         raise UnsupportedError("unsafe path, or name too long for ZIP", rule="npz.write.name", tensor=name)
 

@@ -19,7 +19,8 @@ from json.encoder import encode_basestring
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.containers.table import Container, ReadOptions, WriteOptions, check_header
+from tensorglot.containers.canonical import first_difference
+from tensorglot.containers.table import Container, ReadOptions, WriteOptions, check_header, unsupported_dtype
 from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
 from tensorglot.kernels import safetensors as kernel
 from tensorglot.model.archive import Archive
@@ -64,7 +65,6 @@ _BITS = bytes(BY_NAME[name].bits for name in DTYPES.values())
 _OUR_CODE = np.array([BY_NAME[name].code for name in DTYPES.values()], np.uint8)
 _THEIR_CODE = np.full(256, -1, np.int16)
 _THEIR_CODE[_OUR_CODE] = range(len(DTYPES))
-_THEIR_NAME: tuple[str, ...] = tuple(DTYPES)
 
 _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
     kernel.HEADER_END: (TruncatedError, "header.end", "the header ends inside a value"),
@@ -156,12 +156,10 @@ def _check_canonical(header: bytes, index: Index) -> None:
     order, codes = _order(index)
     ours = _encode(index, order, codes)
     if header != ours:
-        both = zip(header, ours, strict=False)
-        differs = next((i for i, (one, two) in enumerate(both) if one != two), min(len(header), len(ours)))
         raise FormatError(
             "the header is not canonical (order of tensors, keys or spacing)",
             rule="safetensors.strict.header",
-            offset=8 + differs,
+            offset=8 + first_difference(header, ours),
         )
 
 
@@ -183,14 +181,8 @@ def _order(index: Index) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
 
 
 def _check_writable(index: Index, codes: NDArray[np.int16]) -> None:
-    missing = np.flatnonzero(codes < 0)
-    if missing.size:
-        row = int(missing[0])
-        raise UnsupportedError(
-            f"safetensors does not support {index.dtype_name(row)} (supported: {', '.join(DTYPES.values())})",
-            rule="safetensors.write.dtype",
-            tensor=index.names[row],
-        )
+    if (codes < 0).any():
+        raise unsupported_dtype("safetensors", index, int((codes < 0).argmax()))
     if METADATA in index.names:
         raise UnsupportedError(
             "safetensors reserves this name for metadata", rule="safetensors.write.name", tensor=METADATA
@@ -198,9 +190,8 @@ def _check_writable(index: Index, codes: NDArray[np.int16]) -> None:
     bits = np.frombuffer(_BITS, np.uint8)[codes]
     for row in np.flatnonzero(bits % 8).tolist():
         if math.prod(index.shape(row)) * int(bits[row]) % 8:
-            kind = DTYPES[_THEIR_NAME[codes[row]]]
             raise UnsupportedError(
-                f"safetensors needs whole bytes: the elements of {kind} do not fill the last byte",
+                f"safetensors needs whole bytes: the elements of {index.dtype_name(row)} do not fill the last byte",
                 rule="safetensors.write.packed",
                 tensor=index.names[row],
             )

@@ -1,8 +1,8 @@
-"""The table of formats: the spec of each, and which of them a file is.
+"""The table of formats: the spec of each, and the detection of the format of a file.
 
-A format is a module with a `CONTAINER` (its codes, `read(source, options) -> Index`,
-`write(archive, options) -> iterator of chunks`, and what else it can do), and its spec
-here. The module is imported when it is used. Nothing outside it knows the format.
+A format is a module with a `CONTAINER` (its dtype codes, `read(source, options) -> Index`,
+`write(archive, options) -> iterator of chunks`, and optional operations), and its spec
+here. The module is imported on first use. Nothing outside it knows the format.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ __all__ = [
     "for_target",
     "formats",
     "named",
+    "unsupported_dtype",
 ]
 
 
@@ -46,9 +47,9 @@ class ReadOptions:
     strict: bool = False
     limits: Limits = DEFAULT
     path: str | None = None
-    """Where the source is, for formats of several files."""
+    """Path of the source, for formats of several files."""
     open_file: Callable[[str], Source] | None = None
-    """Opens another of them."""
+    """Opens another file of the same archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +58,13 @@ class PerTensor:
 
     default: str | None = None
     exceptions: Mapping[str, str | None] = field(default_factory=dict)
-    """By name."""
 
     def of(self, name: str) -> str | None:
         return self.exceptions.get(name, self.default)
 
     @property
     def choices(self) -> frozenset[str]:
-        """What is chosen for any tensor."""
+        """All choices other than None."""
         return frozenset(choice for choice in (self.default, *self.exceptions.values()) if choice is not None)
 
 
@@ -80,22 +80,22 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What the module of a format provides: its codes, its two functions, and what else it can do."""
+    """What the module of a format provides: its dtype codes, its two functions, and optional operations."""
 
     dtypes: Mapping[Any, str]
-    """The format's code of each element type that it can hold, to our name of it."""
+    """Our dtype name by the format's code."""
     read: Callable[[Source, ReadOptions], Index]
     write: Callable[[Archive, WriteOptions], Iterator[Chunk]] | None = None
     edit: Callable[[Archive, Mapping[str, Any] | None], Iterator[Chunk]] | None = None
-    """The file of an archive with other metadata and all else as it is, without writing the tensors again."""
+    """Replaces the metadata without rewriting the tensors."""
     inspect: Callable[[Archive], Iterable[FormatError]] | None = None
-    """Problems that only a look at whole files can find."""
+    """Finds errors that opening the file does not find."""
     content_digest: Callable[[Archive], str | None] | None = None
-    """The format's own identity of all tensors together."""
+    """The format's digest of all tensors."""
     dtypes_in: Callable[[str], Collection[str]] | None = None
-    """Names of the element types that a version can hold, where versions differ."""
+    """Supported dtypes by version, where versions differ."""
     keeps: Callable[[str, str], bool] | None = None
-    """Whether a version can hold elements of a type that we do not know, under the name that a file gives it."""
+    """Whether a version can store elements of an unknown dtype under its name in the file."""
     tensors_max: int = TENSORS_MAX
     header_nbytes_max: int = HEADER_NBYTES_MAX
     """Default limits for reading."""
@@ -103,37 +103,37 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The spec of one format: what is known of it without loading its module."""
+    """The spec of one format, available without importing its module."""
 
     name: str
     versions: tuple[str, ...]
-    """Those that can be read."""
+    """Versions that can be read."""
     writes: tuple[str, ...]
-    """Those that can be written, the default first."""
+    """Versions that can be written, the default first."""
     suffixes: tuple[str, ...]
     magic: tuple[bytes, ...] = ()
     pattern: bytes = b""
-    """A regular expression that the first HEAD_NBYTES match, where the format has no magic of its own."""
+    """A regular expression for the first HEAD_NBYTES, if the format has no unique magic."""
     names: bool = True
-    """Tensors keep their names. Where they do not, there is one, and it is called UNNAMED when it is read."""
+    """Tensors have names. A format without names holds one tensor, which is read as UNNAMED."""
     metadata: Literal["none", "text", "any"] = "none"
     attributes: bool = False
     ties: bool = False
-    """Two tensors may have their bytes in one place."""
+    """Two tensors may share their bytes."""
     compression: tuple[str, ...] = ()
     checksums: tuple[str, ...] = ()
     fast_checksums: Mapping[str, str] = field(default_factory=dict)
-    """The checksum that is written unless a caller says otherwise, by version."""
+    """Default checksum by version."""
     version_checksums: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Per-version override of `checksums`."""
     layouts: tuple[str, ...] = ("dense",)
-    """What it can hold; * is any."""
+    """Supported layouts; * is any."""
     notes: Mapping[str, str] = field(default_factory=dict)
-    """Which packages read a version, by version."""
+    """Packages that read or write it, by version."""
 
     @property
     def container(self) -> Container:
-        """What its module provides; imported when it is first used."""
+        """The `CONTAINER` of its module, which is imported on first use."""
         found = _LOADED.get(self.name)
         if found is None:
             found = _LOADED[self.name] = import_module(f"tensorglot.containers.{self.name}").CONTAINER
@@ -141,16 +141,16 @@ class Format:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Names of the element types that it can hold."""
+        """Names of the supported dtypes, sorted."""
         return tuple(sorted(set(self.container.dtypes.values())))
 
     def dtypes_in(self, version: str) -> frozenset[str]:
-        """Names of the element types that a version can hold."""
+        """Names of the dtypes that a version supports."""
         by_version = self.container.dtypes_in
         return frozenset(self.container.dtypes.values() if by_version is None else by_version(version))
 
     def keeps(self, version: str, unknown: str) -> bool:
-        """Whether a version can hold elements that only it, or a version beside it, has a name for."""
+        """Whether a version can store elements of an unknown dtype under its name in the file."""
         by_version = self.container.keeps
         return by_version is not None and by_version(version, unknown)
 
@@ -166,23 +166,17 @@ class Format:
         return self.container.write(archive, options)
 
     def checksums_in(self, version: str) -> tuple[str, ...]:
-        """Checksums that a version can have."""
+        """Checksums that a version supports."""
         return self.version_checksums.get(version, self.checksums)
 
     def to_dict(self) -> dict[str, Any]:
+        listed = ("suffixes", "dtypes", "compression", "checksums", "layouts")
         return {
             "name": self.name,
             "reads": list(self.versions),
             "writes": list(self.writes),
-            "suffixes": list(self.suffixes),
-            "dtypes": list(self.dtypes),
-            "names": self.names,
-            "metadata": self.metadata,
-            "attributes": self.attributes,
-            "ties": self.ties,
-            "compression": list(self.compression),
-            "checksums": list(self.checksums),
-            "layouts": list(self.layouts),
+            **{key: list(getattr(self, key)) for key in listed},
+            **{key: getattr(self, key) for key in ("names", "metadata", "attributes", "ties")},
             "notes": dict(self.notes),
         }
 
@@ -204,7 +198,7 @@ TABLE: tuple[Format, ...] = (
         versions=("0.1", "1.0", "1.1", "1.2", "2"),
         writes=("0.1", "2"),
         suffixes=(".zt",),
-        magic=(b"ZTEN", b"\x89ZT"),  # of every version, also of those to come
+        magic=(b"ZTEN", b"\x89ZT"),  # common to all versions, future ones included
         metadata="any",
         attributes=True,
         ties=True,
@@ -289,16 +283,13 @@ TABLE: tuple[Format, ...] = (
     ),
 )
 UNNAMED = "data"
-"""The name of a tensor that has none in its file."""
+"""Name of the tensor of a file without names."""
 _LOADED: dict[str, Container] = {}
 HEAD_NBYTES = 512
-"""What is looked at to tell formats apart."""
+"""Bytes read to detect the format."""
 _BY_NAME = {spec.name: spec for spec in TABLE}
-_PATTERNS = [
-    (spec, re.compile(spec.pattern, re.S).match if spec.pattern else None)
-    for spec in TABLE
-    if spec.magic or spec.pattern
-]
+_PATTERNS = [(spec, re.compile(spec.pattern or b"(?!)", re.S)) for spec in TABLE]
+"""An empty pattern never matches."""
 
 
 def formats() -> tuple[Format, ...]:
@@ -342,6 +333,16 @@ def for_target(target: object, format: str | None) -> tuple[Format, str]:
     return spec, chosen
 
 
+def unsupported_dtype(format: str, index: Index, row: int) -> UnsupportedError:
+    """The error for a tensor of one row whose dtype a format does not support."""
+    supported = ", ".join(_BY_NAME[format].dtypes)
+    return UnsupportedError(
+        f"{format} does not support {index.dtype_name(row)} (supported: {supported})",
+        rule=f"{format}.write.dtype",
+        tensor=index.names[row],
+    )
+
+
 def check_header(nbytes: int, format: str) -> None:
     """Refuses to write a header, index or manifest that a reader would refuse by default."""
     most = DEFAULT.header_or(_BY_NAME[format].container.header_nbytes_max)
@@ -352,10 +353,10 @@ def check_header(nbytes: int, format: str) -> None:
 
 
 def detect(source: Source, path: str | None) -> Format:
-    """By magic or pattern; else by suffix; else one of the two without either, if its length field is plausible."""
+    """By magic or pattern, else by suffix, else by a plausible length field: BinTensors and BSON have no magic."""
     head = source.read_bytes(0, min(source.size, HEAD_NBYTES))
-    for spec, matches in _PATTERNS:
-        if head.startswith(spec.magic) or (matches is not None and matches(head)):
+    for spec, pattern in _PATTERNS:
+        if head.startswith(spec.magic) or pattern.match(head):
             return spec
     suffix = "" if path is None else os.path.splitext(path)[1].lower()  # noqa: PTH122
     for spec in TABLE:
