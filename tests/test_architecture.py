@@ -105,11 +105,15 @@ def wrong_imports(module: str, tree: ast.AST) -> set[str]:
     return wrong
 
 
+SHARED = {"table", "canonical"}
+"""Modules of `containers` that are no format. They import none either."""
+
+
 def foreign_formats(module: str, tree: ast.AST) -> set[str]:
     """Which formats other than itself the module of a format imports."""
     mine = module.split(".")[2]
     names = (name.split(".") for name, _ in imports(tree) if name.startswith("tensorglot.containers."))
-    return {parts[2] for parts in names} - {mine, "table"}
+    return {parts[2] for parts in names} - {mine, *SHARED}
 
 
 def parsed(path: Path) -> ast.AST:
@@ -123,6 +127,10 @@ def test_imports_go_one_way(module: str, path: Path) -> None:
 
 
 FORMAT_MODULES = [m for m in modules() if m[0].startswith("tensorglot.containers.") and not m[0].endswith(".table")]
+
+
+def test_what_formats_share_is_no_format() -> None:
+    assert not SHARED & {spec.name for spec in FORMATS}
 
 
 @pytest.mark.parametrize(("module", "path"), FORMAT_MODULES)

@@ -1,7 +1,7 @@
-"""The rules that an index obeys, each at one place, for all tensors or rows at once.
+"""The rules of an index, each checked in one place for all tensors or rows at once: names, shapes, sizes, offsets.
 
-Names, shapes, sizes and places; which of them a version has, it says when it calls.
-The first tensor or row that breaks a rule is named, with the byte that describes it.
+The reader of a version calls those that the version has. The error names the first
+tensor that breaks a rule, and the byte that describes it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tensorglot.errors import FormatError, LimitError, TruncatedError
 from tensorglot.limits import Limits
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import UNKNOWN, first_overlap
+from tensorglot.model.payload import Source
 
 __all__ = [
     "SIZE_END",
@@ -25,18 +26,18 @@ __all__ = [
     "check_count",
     "check_dense",
     "check_index_nbytes",
-    "check_names",
+    "check_limits",
     "check_places",
-    "check_products",
-    "check_ranks",
     "check_sizes",
     "check_unique",
+    "read_index",
     "refuse_row",
+    "refuse_tensor",
 ]
 
 SIZE_END = 1 << 63
 EXPANSION = 1 << 15
-"""No byte of zstd becomes more than this many: a run of 128 KiB takes four."""
+"""The largest compression ratio of zstd: a run of 128 KiB takes four bytes."""
 
 _BITS = np.ones(256, np.int64)
 _BITS[: len(TABLE)] = [dtype.bits for dtype in TABLE]
@@ -44,70 +45,66 @@ _BITS[: len(TABLE)] = [dtype.bits for dtype in TABLE]
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The bytes of a file that blobs may take."""
+    """The span of a file that blobs may use."""
 
     alignment: int
     first: int
-    """Where the first blob can begin. Empty ones may begin before, …"""
+    """Lowest offset of a blob that is not empty."""
     end: int
-    """Where the index begins, or the footer."""
+    """Offset of the index, or of the footer."""
     size: int
-    """Of the file."""
+    """Size of the file."""
     least: int = 0
-    """… but not before this."""
+    """Lowest offset of an empty blob."""
 
 
 def check_index_nbytes(nbytes: int, offset: int, limits: Limits) -> None:
-    """`offset` is where the file says the size of its index."""
-    if nbytes > limits.header_or(INDEX_NBYTES):
+    """`offset` is that of the size of the index."""
+    most = limits.header_or(INDEX_NBYTES)
+    if nbytes > most:
         raise LimitError(
-            f"an index of {nbytes} bytes is beyond Limits.header_nbytes", rule="ztensor.limit.index", offset=offset
+            f"index of {nbytes} bytes exceeds Limits.header_nbytes ({most})", rule="ztensor.limit.index", offset=offset
         )
+
+
+def read_index(source: Source, end: int, limits: Limits) -> tuple[bytes, int]:
+    """Reads the index of 0.1 and 1.x, which ends at `end`, before its size as a u64; returns also its offset."""
+    if source.size < 16:
+        raise TruncatedError(f"file truncated: needs 16 bytes, has {source.size}", rule="ztensor.size", offset=0)
+    nbytes = int.from_bytes(source.read_bytes(end, 8), "little")
+    if nbytes > end - 8 or (nbytes == 0 and end > 8):
+        raise TruncatedError(
+            f"index of {nbytes} bytes does not fit a file of {source.size}", rule="ztensor.index.size", offset=end
+        )
+    check_index_nbytes(nbytes, end, limits)
+    return source.read_bytes(end - nbytes, nbytes), end - nbytes
 
 
 def check_count(count: int, offset: int, limits: Limits) -> None:
-    if count > limits.tensors_or():
-        raise LimitError(
-            f"{count} tensors, more than Limits.tensors allows", rule="ztensor.limit.tensors", offset=offset
-        )
-
-
-def check_names(catalogue: Catalogue, limits: Limits) -> None:
-    nbytes = catalogue.name_ends - catalogue.name_begins
-    _refuse_tensor(
-        catalogue,
-        nbytes > limits.name_nbytes,
-        "ztensor.limit.name",
-        "a name longer than Limits.name_nbytes allows",
-        LimitError,
-    )
+    most = limits.tensors_or()
+    if count > most:
+        raise LimitError(f"{count} tensors exceed Limits.tensors ({most})", rule="ztensor.limit.tensors", offset=offset)
 
 
 def check_unique(catalogue: Catalogue) -> None:
-    """No name stands twice. Where names are keys of a map, CBOR says so already."""
+    """Checks for duplicate names. Where names are keys of a map, the check of the CBOR finds them."""
     twice = catalogue.names.first_duplicate()
     if twice is not None:
-        raise _refusal(catalogue, "ztensor.name.duplicate", "two tensors of one name", catalogue.places[twice], twice)
+        raise _refusal(catalogue, "ztensor.name.duplicate", "duplicate tensor name", catalogue.places[twice], twice)
 
 
-def check_ranks(catalogue: Catalogue, limits: Limits, rank: int | None = None) -> None:
-    """`rank` is the most that the version allows."""
-    ranks = np.diff(catalogue.dim_offsets)
-    if rank is not None:
-        _refuse_tensor(catalogue, ranks > rank, "ztensor.shape.rank", f"more than {rank} dimensions")
-    _refuse_tensor(
-        catalogue, ranks > limits.rank, "ztensor.limit.rank", "more dimensions than Limits.rank allows", LimitError
-    )
-
-
-def check_products(catalogue: Catalogue) -> None:
-    _refuse_tensor(
-        catalogue, catalogue.counts < 0, "ztensor.shape.product", "the product of the dimensions passes 2**63"
-    )
+def check_limits(catalogue: Catalogue, limits: Limits) -> None:
+    """Checks the lengths of names and the ranks of shapes."""
+    long = catalogue.name_ends - catalogue.name_begins > limits.name_nbytes
+    message = f"name longer than Limits.name_nbytes ({limits.name_nbytes})"
+    refuse_tensor(catalogue, long, "ztensor.limit.name", message, LimitError)
+    deep = np.diff(catalogue.dim_offsets) > limits.rank
+    message = f"more dimensions than Limits.rank ({limits.rank})"
+    refuse_tensor(catalogue, deep, "ztensor.limit.rank", message, LimitError)
 
 
 def check_dense(catalogue: Catalogue) -> None:
-    """A dense tensor is one part, data."""
+    """Checks that every dense tensor has one part, `data`."""
     broken = np.zeros(len(catalogue.dtypes), np.bool_)
     broken[list(catalogue.parts)] = True
     if catalogue.first_rows is not None:
@@ -115,14 +112,16 @@ def check_dense(catalogue: Catalogue) -> None:
         dense = np.ones(len(counts), np.bool_)
         dense[list(catalogue.layouts)] = False
         broken = (broken | np.repeat(counts > 1, counts)) & np.repeat(dense, counts)
-    refuse_row(catalogue, broken, "layout.parts", "a dense tensor has one part, data")
+    refuse_row(catalogue, broken, "layout.parts", "a dense tensor must have one part, 'data'")
 
 
 def check_sizes(catalogue: Catalogue) -> None:
-    """Every dense tensor has as many bytes as its dtype and shape ask for. Says how many, where the index does not."""
+    """Checks that dtype and shape of every dense tensor match its size; fills in sizes that the index does not have."""
+    overflow = "the tensor would have 2**63 bytes or more"
+    refuse_tensor(catalogue, catalogue.counts < 0, "ztensor.shape.product", overflow)
     sizes, nbytes = catalogue.sizes, catalogue.nbytes
     outside = (sizes >= SIZE_END - 1 - catalogue.begins) | (nbytes == SIZE_END - 1)
-    refuse_row(catalogue, outside, "ztensor.blob.bounds", "a blob beyond 2**63")
+    refuse_row(catalogue, outside, "ztensor.blob.bounds", "the blob ends at byte 2**63 or later")
     counts, dense = catalogue.counts, catalogue.dtypes != UNKNOWN
     if catalogue.first_rows is not None:
         tensors = np.setdiff1d(np.arange(len(counts)), list(catalogue.layouts))
@@ -131,24 +130,21 @@ def check_sizes(catalogue: Catalogue) -> None:
         is_dense[catalogue.first_rows[tensors]] = True
         dense &= is_dense
     bits = _BITS[catalogue.dtypes]
-    refuse_row(catalogue, dense & (counts > (SIZE_END - 8) // bits), "ztensor.shape.product", "more bytes than 2**63")
+    refuse_row(catalogue, dense & (counts > (SIZE_END - 8) // bits), "ztensor.shape.product", overflow)
     expected = (counts * bits + 7) >> 3
     stored = catalogue.encodings == RAW
     if stored.all():
         nbytes = sizes
     else:
         nbytes = np.where(stored, sizes, np.where(nbytes >= 0, nbytes, np.where(dense, expected, sizes)))
-    refuse_row(
-        catalogue,
-        dense & (nbytes != expected),
-        "ztensor.blob.size",
-        "the blob has not the size that dtype and shape ask for",
-    )
+    wrong = dense & (nbytes != expected)
+    if wrong.any():
+        row = int(wrong.argmax())
+        message = f"dtype and shape need {expected[row]} bytes, the blob has {nbytes[row]}"
+        refuse_row(catalogue, wrong, "ztensor.blob.size", message)
     if nbytes is not sizes:
         small = (catalogue.encodings == ZSTD) & (nbytes // EXPANSION > sizes)
-        refuse_row(
-            catalogue, small, "ztensor.blob.expansion", "a blob that cannot hold as much as dtype and shape ask for"
-        )
+        refuse_row(catalogue, small, "ztensor.blob.expansion", "the blob is too small to decode to the declared size")
     catalogue.nbytes = nbytes
 
 
@@ -158,9 +154,9 @@ def check_places(
     rows: NDArray[np.int64] | None = None,
     others: Sequence[tuple[int, int]] = (),
 ) -> None:
-    """Blobs are aligned, inside their region, and each apart from the others or exactly another one.
+    """Checks that blobs are aligned, inside their region, and disjoint or equal.
 
-    Of all rows, or of those given; the spans of `others` are blobs, too.
+    Checks all rows, or those given; the spans of `others` are blobs, too.
     """
     begins, sizes = catalogue.begins, catalogue.sizes
     if rows is not None:
@@ -180,31 +176,31 @@ def check_places(
     refuse(
         (begins % region.alignment != 0) | (begins < region.least),
         "ztensor.blob.alignment",
-        f"a blob that begins at no multiple of {region.alignment} from {region.least} on",
+        f"the blob must begin at a multiple of {region.alignment}, at {region.least} or later",
     )
-    refuse((begins < region.first) & (ends > begins), "ztensor.blob.magic", "a blob that begins in the magic number")
+    refuse((begins < region.first) & (ends > begins), "ztensor.blob.magic", "the blob overlaps the magic number")
     refuse(
         ends > region.size,
         "ztensor.blob.end",
         f"file truncated: needs {int(ends.max(initial=0))} bytes, has {region.size}",
         TruncatedError,
     )
-    refuse(ends > region.end, "ztensor.blob.index", "a blob that runs into the index")
+    refuse(ends > region.end, "ztensor.blob.index", "the blob overlaps the index")
     overlap = first_overlap(begins, ends)
     if overlap is not None:
-        refuse(np.arange(len(begins)) == overlap[1], "ztensor.blob.overlap", "a blob that overlaps another")
+        refuse(np.arange(len(begins)) == overlap[1], "ztensor.blob.overlap", "the blob overlaps another")
 
 
 def refuse_row(
     catalogue: Catalogue, broken: NDArray[np.bool_], rule: str, message: str, kind: type[FormatError] = FormatError
 ) -> None:
-    """Refuses the file for the first row that breaks a rule."""
+    """Raises an error for the first row that breaks a rule."""
     if broken.any():
         row = int(broken.argmax())
         raise _refusal(catalogue, rule, message, catalogue.row_places[row], catalogue.tensor_of(row), kind)
 
 
-def _refuse_tensor(
+def refuse_tensor(
     catalogue: Catalogue, broken: NDArray[np.bool_], rule: str, message: str, kind: type[FormatError] = FormatError
 ) -> None:
     if broken.any():

@@ -2,10 +2,10 @@
 
     file = "ZTEN1000", blobs at multiples of 64, manifest, u64 size of the manifest [, "ZTEN1000"]
 
-1.0 ends with the size, the later ones repeat the magic number behind it. The manifest
-is a CBOR map of named objects, each of components. 1.0 calls the objects tensors and
-gives each one dtype, by its long name; later each component has its own, by a short
-one. Digests cover the stored bytes.
+1.0 ends with the size; later versions repeat the magic number after it. The manifest is
+a CBOR map of named objects, each with components. 1.0 calls the objects tensors and gives
+each one dtype, by its long name; later each component has a dtype, by its short name.
+Digests cover the stored bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tensorglot.containers.ztensor.codecs import Zstd
 from tensorglot.containers.ztensor.constants import ALIGNMENT_01, MAGIC_1, NAMES_1
 from tensorglot.containers.ztensor.lazy import metadata_at
 from tensorglot.containers.ztensor.scan import Field, Record, Scanned, pass_attributes, positions, scan
-from tensorglot.errors import FormatError, TruncatedError
+from tensorglot.errors import FormatError, escape
 from tensorglot.limits import Limits
 from tensorglot.model.index import UNKNOWN, Index
 from tensorglot.model.layouts import COO, CSR
@@ -41,7 +41,7 @@ _OBJECT = Record(
     text_keys=True,
 )
 _INDICES = ("indices", "indptr", "coords")
-"""Components that are uint64 where 1.0 gives no dtype of their own."""
+"""Components that are uint64 if they have no dtype, as in 1.0."""
 _COMPONENT = Record(
     "component",
     Field("role", "word", ("data", "values", *_INDICES)),
@@ -64,7 +64,8 @@ _CODES[1 : 1 + len(_DTYPES)] = [dtype.code for dtype in NAMES_1.values()]
 
 def read(source: Source, options: ReadOptions) -> Index:
     limits = options.limits
-    data, begin, footer = _manifest(source, limits)
+    footer = source.size >= 24 and source.read_bytes(source.size - 8, 8) == MAGIC_1
+    data, begin = rules.read_index(source, source.size - (16 if footer else 8), limits)
     cbor.check(data, cbor.with_depth(cbor.LENIENT, limits.cbor_depth), base=begin)
     cursor = cbor.Cursor(data, base=begin, rule="ztensor.index.root")
     fields = cursor.fields("manifest")
@@ -74,29 +75,10 @@ def read(source: Source, options: ReadOptions) -> Index:
         cursor.pos = attributes
         pass_attributes(cursor)
     catalogue = _catalogue(_scan(cursor, fields, limits))
-    rules.check_names(catalogue, limits)
-    rules.check_ranks(catalogue, limits)
-    rules.check_products(catalogue)
+    rules.check_limits(catalogue, limits)
     rules.check_sizes(catalogue)
     rules.check_places(catalogue, rules.Region(ALIGNMENT_01, ALIGNMENT_01, begin, source.size))
     return catalogue.to_index(f"ztensor@{version}", Zstd(), metadata_at(data, attributes))
-
-
-def _manifest(source: Source, limits: Limits) -> tuple[bytes, int, bool]:
-    """The bytes of the manifest, where they stand, and whether the magic number ends the file."""
-    if source.size < 16:
-        raise TruncatedError("too short for a magic number and a size", rule="ztensor.size", offset=0)
-    room = 16 if source.size >= 24 else 8
-    tail = source.read_bytes(source.size - room, room)
-    footer = len(tail) == 16 and tail[8:] == MAGIC_1
-    end = source.size - (16 if footer else 8)
-    nbytes = int.from_bytes(tail[:8] if footer else tail[-8:], "little")
-    if nbytes > end - len(MAGIC_1) or nbytes == 0:
-        raise TruncatedError(
-            f"a manifest of {nbytes} bytes in a file of {source.size}", rule="ztensor.index.size", offset=end
-        )
-    rules.check_index_nbytes(nbytes, end, limits)
-    return source.read_bytes(end - nbytes, nbytes), end - nbytes, footer
 
 
 def _version(cursor: cbor.Cursor, fields: dict[str, int], footer: bool) -> str:
@@ -106,14 +88,16 @@ def _version(cursor: cbor.Cursor, fields: dict[str, int], footer: bool) -> str:
     cursor.pos = fields["version"]
     written = ".".join(cursor.text("version").split(".")[:2])
     if not written.startswith("1."):
-        raise FormatError("a version that is not 1", rule="ztensor.version", offset=cursor.base + fields["version"])
+        raise FormatError(
+            f"version {escape(written)} is not 1.x", rule="ztensor.version", offset=cursor.base + fields["version"]
+        )
     return written if written in ("1.0", "1.1", "1.2") else guess
 
 
 def _scan(cursor: cbor.Cursor, fields: dict[str, int], limits: Limits) -> Scanned:
     begin = fields.get("objects", fields.get("tensors"))
     if begin is None:
-        raise FormatError("a manifest without objects", rule="ztensor.index.root", offset=cursor.base)
+        raise FormatError("the manifest has no objects", rule="ztensor.index.root", offset=cursor.base)
     cursor.pos, cursor.rule = begin, "ztensor.entry.kind"
     count = cursor.count("objects", cbor.MAP)
     rules.check_count(count, cursor.base, limits)
@@ -129,7 +113,7 @@ def _catalogue(found: Scanned) -> Catalogue:
     own, inherited = parts.code("dtype"), objects.code("dtype")[owners]
     words = np.where(own > 0, own, np.where(indices, 1 + _DTYPES.index("uint64"), inherited))
     encodings, stated = _ENCODINGS[parts.code("encoding")], parts.number("uncompressed_length")
-    # Of encoded elements nobody says how many there are, unless the shape or a length does: they stay unknown.
+    # The count of encoded elements is known only from the shape or a length; else their type stays unknown.
     dtypes = np.where((encodings == RAW) | dense | (stated >= 0), _CODES[words], UNKNOWN).astype(np.uint8)
     encodings[(encodings == ZSTD) & (dtypes == UNKNOWN)] = OPAQUE
     catalogue = Catalogue.of(
@@ -145,7 +129,7 @@ def _catalogue(found: Scanned) -> Catalogue:
         parts=found.names(parts, parts.code("role") != _DATA),
         unknown_encodings=found.texts(parts, encodings == OPAQUE, "encoding"),
     )
-    rules.refuse_row(catalogue, words == 0, "ztensor.entry.missing", "a component without 'dtype'")
+    rules.refuse_row(catalogue, words == 0, "ztensor.entry.missing", "'dtype' is missing")
     unknown = dtypes == UNKNOWN
     inherited_names = found.texts(objects, objects.code("dtype") > 0, "dtype") if unknown.any() else {}
     own_names = found.texts(parts, unknown & (own > 0), "dtype")

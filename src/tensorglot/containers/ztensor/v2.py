@@ -3,10 +3,9 @@
     file   = magic, blobs at multiples of 4096, the manifest among them, footer
     footer = u64 offset, u64 length, u64 XXH3-64 of the manifest, u32 version, u32 reserved, magic
 
-The manifest is deterministic CBOR, and a file in any other form is refused. Digests
-cover the decoded bytes. A footer without a manifest is a shard of another file, and
-holds no tensors of its own. What stood in the file before something was appended is
-not referred to, and so not seen (§2.5).
+The manifest must be deterministic CBOR. Digests cover the decoded bytes. A file with a
+footer and no manifest is a shard of another file, and lists no tensors. Older manifests
+of a file that was appended to are ignored (§2.5).
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ _STORAGE[1 : 1 + len(STORAGE_2)] = [dtype.code for dtype in STORAGE_2.values()]
 _LOGICAL[1 : 1 + len(LOGICAL_2)] = [dtype.code for dtype, _ in LOGICAL_2.values()]
 _STORED_AS = np.zeros(256, np.uint8)
 _STORED_AS[1 : 1 + len(LOGICAL_2)] = [1 + _DTYPES.index(storage) for _, storage in LOGICAL_2.values()]
-"""The dtype that a type needs."""
+"""The dtype code that a logical type needs."""
 _ENCODINGS = np.full(256, OPAQUE, np.uint8)
 _ENCODINGS[:2] = RAW, ZSTD
 
@@ -89,7 +88,9 @@ def read(source: Source, options: ReadOptions) -> Index:
     manifest = manifest_bytes(source, limits)
     if manifest is None:
         if options.strict:
-            raise FormatError("a shard of another file", rule="ztensor.strict.shard", offset=source.size - FOOTER_2)
+            raise FormatError(
+                "the file is a shard of another one", rule="ztensor.strict.shard", offset=source.size - FOOTER_2
+            )
         return Index.concat([], format="ztensor@2")
     data, begin = manifest
     cbor.check(data, cbor.with_depth(cbor.DETERMINISTIC, min(32, limits.cbor_depth)), base=begin)
@@ -98,9 +99,8 @@ def read(source: Source, options: ReadOptions) -> Index:
     _find_shards(
         catalogue, found, {name: ShardSource(shard, options.path, options.open_file) for name, shard in shards.items()}
     )
-    rules.check_names(catalogue, limits)
-    rules.check_ranks(catalogue, limits, RANK)
-    _count_exactly(catalogue)
+    _check_shapes(catalogue)
+    rules.check_limits(catalogue, limits)
     rules.check_sizes(catalogue)
     _check_places(catalogue, source.size, (begin, begin + len(data)))
     index = catalogue.to_index("ztensor@2", SeekableZstd(), metadata_at(data, attributes), checksums_decoded=True)
@@ -110,35 +110,44 @@ def read(source: Source, options: ReadOptions) -> Index:
 
 
 def manifest_bytes(source: Source, limits: Limits) -> tuple[bytes, int] | None:
-    """The bytes of the manifest, which match their hash, and where they stand; None in a data shard."""
-    if source.size < len(MAGIC_2) + FOOTER_2:
-        raise TruncatedError("too short for a magic number and a footer", rule="ztensor.size", offset=0)
+    """Reads the manifest and compares its hash; returns also its offset. None for a shard."""
+    least = len(MAGIC_2) + FOOTER_2
+    if source.size < least:
+        raise TruncatedError(f"file truncated: needs {least} bytes, has {source.size}", rule="ztensor.size", offset=0)
     at = source.size - FOOTER_2
     offset, length, digest, version, _, magic = FOOTER_FORM.unpack(source.read_bytes(at, FOOTER_2))
     if magic != MAGIC_2:
-        raise FormatError("no magic number at the end", rule="ztensor.footer.magic", offset=source.size - 8)
+        raise FormatError(
+            "wrong magic number at the end of the file", rule="ztensor.footer.magic", offset=source.size - 8
+        )
     if version != 2:
-        newer = f"zTensor {version} is newer than this package" if version > 2 else f"version {version}, not 2"
-        raise FormatError(newer, rule="ztensor.footer.version", offset=at + 24)
+        message = f"unsupported version {version} in the footer (supported: 2)"
+        raise FormatError(message, rule="ztensor.footer.version", offset=at + 24)
     if length == 0:
         if offset or digest:
-            raise FormatError("a footer of no manifest", rule="ztensor.manifest.bounds", offset=at)
+            raise FormatError(
+                "offset or hash of an empty manifest is not zero", rule="ztensor.manifest.bounds", offset=at
+            )
         return None
     if length > INDEX_NBYTES:
-        raise LimitError(f"a manifest of {length} bytes", rule="ztensor.manifest.large", offset=at + 8)
+        message = f"manifest of {length} bytes exceeds the limit of the format ({INDEX_NBYTES})"
+        raise LimitError(message, rule="ztensor.manifest.large", offset=at + 8)
     rules.check_index_nbytes(length, at + 8, limits)
     if offset % ALIGNMENT_2 or offset < ALIGNMENT_2:
-        raise FormatError("a manifest that is not aligned", rule="ztensor.blob.alignment", offset=at)
+        raise FormatError(
+            f"the manifest must begin at a multiple of {ALIGNMENT_2}", rule="ztensor.blob.alignment", offset=at
+        )
     if offset + length > at:
-        raise TruncatedError("a manifest beyond its file", rule="ztensor.manifest.bounds", offset=at)
+        message = f"file truncated: the manifest needs {offset + length} bytes before the footer, has {at}"
+        raise TruncatedError(message, rule="ztensor.manifest.bounds", offset=at)
     data = source.read_bytes(offset, length)
     if xxhash.xxh3_64_intdigest(data) != digest:
-        raise IntegrityError("the manifest has another hash", rule="ztensor.manifest.hash", offset=offset)
+        raise IntegrityError("the hash of the manifest does not match", rule="ztensor.manifest.hash", offset=offset)
     return data, offset
 
 
 def _root(cursor: cbor.Cursor, limits: Limits) -> tuple[Scanned, dict[str, Shard], int | None]:
-    """The objects, the shard table, and where the attributes of the file begin (§3.1)."""
+    """Reads the objects, the shard table, and the position of the attributes of the file (§3.1)."""
     shards: dict[str, Shard] = {}
     objects = attributes = None
     for key in cursor.text_keys("manifest"):
@@ -158,7 +167,7 @@ def _root(cursor: cbor.Cursor, limits: Limits) -> tuple[Scanned, dict[str, Shard
 
 
 def _catalogue(found: Scanned) -> Catalogue:
-    """The objects in our terms, each part with a dtype and a type that go together (§4)."""
+    """Translates the objects; checks that dtype and logical type of each part go together (§4)."""
     objects, parts = found.records, found.parts
     storage, logical = parts.code("dtype"), parts.code("type")
     typed = (logical > 0) & (logical != kernel.UNKNOWN)
@@ -180,7 +189,9 @@ def _catalogue(found: Scanned) -> Catalogue:
         parts=found.names(parts, parts.code("name") != _DATA),
         unknown_encodings=found.texts(parts, encodings == OPAQUE, "encoding"),
     )
-    rules.refuse_row(catalogue, storage == kernel.UNKNOWN, "ztensor.entry.dtype", "no such dtype")
+    rules.refuse_row(
+        catalogue, storage == kernel.UNKNOWN, "ztensor.entry.dtype", f"unknown dtype (known: {', '.join(_DTYPES)})"
+    )
     wrong = typed & (_STORED_AS[logical] != storage)
     if wrong.any():
         row = int(wrong.argmax())
@@ -191,7 +202,7 @@ def _catalogue(found: Scanned) -> Catalogue:
         catalogue,
         (encodings == RAW) != (catalogue.nbytes < 0),
         "ztensor.entry.decoded",
-        "'decoded_length' is there exactly where 'encoding' is",
+        "'encoding' and 'decoded_length' must be given together",
     )
     unknown = found.texts(parts, logical == kernel.UNKNOWN, "type")
     catalogue.unknown_dtypes |= {row: f"{name}{OVER}{_DTYPES[storage[row] - 1]}" for row, name in unknown.items()}
@@ -201,12 +212,14 @@ def _catalogue(found: Scanned) -> Catalogue:
         for row in catalogue.rows(tensor) if layout in (CSR, COO) else ():
             if catalogue.parts.get(row) != "values":
                 wrong_index[row] = _DTYPES[storage[row] - 1] not in ("u32", "u64") or logical[row] > 0
-    rules.refuse_row(catalogue, wrong_index, "layout.index", "the indices of a sparse tensor are u32 or u64")
+    rules.refuse_row(catalogue, wrong_index, "layout.index", "the indices of a sparse tensor must be u32 or u64")
     return catalogue
 
 
-def _count_exactly(catalogue: Catalogue) -> None:
-    """§3.2: a product is below 2**64, and what has no elements may have dimensions of any size before it."""
+def _check_shapes(catalogue: Catalogue) -> None:
+    """§3.2: at most 64 dimensions, a product below 2**64; dimensions after a zero may be of any size."""
+    ranks = np.diff(catalogue.dim_offsets)
+    rules.refuse_tensor(catalogue, ranks > RANK, "ztensor.shape.rank", f"more than {RANK} dimensions")
     for tensor in np.flatnonzero(catalogue.counts < 0).tolist():
         cursor = cbor.Cursor(catalogue.data, base=catalogue.base, pos=int(catalogue.places[tensor]))
         cursor.skip()
@@ -216,37 +229,28 @@ def _count_exactly(catalogue: Catalogue) -> None:
             size = cursor.uint("shape")
             product *= size
             if product >= 1 << 64:
-                raise FormatError(
-                    "the product of the dimensions passes 2**64",
-                    rule="ztensor.shape.product",
-                    offset=offset,
-                    tensor=name,
-                )
+                message = "the product of the dimensions is 2**64 or more"
+                raise FormatError(message, rule="ztensor.shape.product", offset=offset, tensor=name)
             if size >= rules.SIZE_END:
-                raise LimitError(
-                    "a dimension of 2**63 or more", rule="ztensor.limit.dimension", offset=offset, tensor=name
-                )
+                message = "dimensions of 2**63 or more are not supported"
+                raise LimitError(message, rule="ztensor.limit.dimension", offset=offset, tensor=name)
         catalogue.counts[tensor] = min(product, rules.SIZE_END - 1)
 
 
 def _find_shards(catalogue: Catalogue, found: Scanned, sources: Mapping[str, ShardSource]) -> None:
-    """Rows that lie in another file (§7)."""
+    """Fills in the sources of rows that are in another file (§7)."""
     named = found.parts.number("shard") > 0
     for row, name in found.texts(found.parts, named, "shard").items():
         if name in sources:
             catalogue.sources[row] = sources[name]
             continue
         check_shard_name(name, catalogue.base + int(catalogue.row_places[row]))
-        rules.refuse_row(
-            catalogue,
-            named & (np.arange(len(named)) == row),
-            "ztensor.shard.unknown",
-            "a shard that is not in the table",
-        )
+        this = np.arange(len(named)) == row
+        rules.refuse_row(catalogue, this, "ztensor.shard.unknown", f"shard '{name}' is not in the shard table")
 
 
 def _check_places(catalogue: Catalogue, size: int, manifest: tuple[int, int]) -> None:
-    """§2.4, for the blobs of this file, the manifest among them, and those of each shard."""
+    """§2.4, for the blobs of this file, including the manifest, and for those of each shard."""
     if not catalogue.sources:
         rules.check_places(catalogue, _region(size), others=[manifest])
         return
