@@ -176,9 +176,9 @@ MAGICS = {
     b"ZTEN0002": "zTensor 0002 is newer than this package",
     b"ZTEN2000": "zTensor 2000 is newer than this package",
     b"\x89ZT3\r\n\x1a\n": "zTensor 3 is newer than this package",
-    b"ZTEN0000": "no magic number of zTensor",
-    b"ZTENSORS": "no magic number of zTensor",
-    b"\x89ZT2\n\n\x1a\n": "no magic number of zTensor",
+    b"ZTEN0000": "not a zTensor file: wrong magic number",
+    b"ZTENSORS": "not a zTensor file: wrong magic number",
+    b"\x89ZT2\n\n\x1a\n": "not a zTensor file: wrong magic number",
 }
 
 

@@ -1,8 +1,8 @@
-"""zTensor: every version that exists.
+"""zTensor, all versions; the magic number of a file tells which.
 
-A file says by its magic number which version it is. Reading goes through the same
-steps in all of them: the CBOR of the index is checked (`wire.cbor`), scanned to columns
-(`scan`), brought into our terms (`catalogue`), and obeys rules (`rules`).
+All versions are read in the same steps: the CBOR of the index is checked (`wire.cbor`),
+scanned to columns (`scan`), translated to our dtypes and layouts (`catalogue`), and
+checked against the rules of the version (`rules`).
 
     0.1              the document                       v01, entries, parts; writing: write01
     1.0, 1.1, 1.2    objects with components            v1
@@ -10,9 +10,9 @@ steps in all of them: the CBOR of the index is checked (`wire.cbor`), scanned to
 
     constants        magic numbers, and the names of element types and encodings
     codecs           the encodings, as codecs of the model
-    lazy             what stays CBOR until somebody asks for it
-    stored, hashing  what both writers share: bytes of parts, compressed, hashed on their way
-    strict, edit     one byte string for a value; other metadata in the same file
+    lazy             CBOR that is decoded on demand
+    stored, hashing  what both writers share: blobs, compressed and hashed on other threads
+    strict, edit     the check of canonical form; new metadata for an existing file
 """
 
 from __future__ import annotations
@@ -50,32 +50,32 @@ DTYPES: dict[str, str] = {
 
 _READERS = {MAGIC_01: v01.read, MAGIC_1: v1.read, MAGIC_2: v2.read}
 _NEWER = re.compile(rb"ZTEN(?!0000)([0-9]{4})|\x89ZT([3-9])\r\n\x1a\n")
-"""The magic number of a version that this package does not know."""
+"""The magic number of a future version."""
 _EDITORS = {"ztensor@0.1": edit.edit_01, "ztensor@2": edit.edit_2}
 _WRITERS = {"0.1": write01.write, "2": write2.write}
 
 
 def dtypes_in(version: str) -> Collection[str]:
-    """0.1 holds elements that it has no name for, too: as bytes that say what they are."""
+    """Version 0.1 supports all dtypes: those without a name there are stored as bytes with a `logical_type`."""
     if version == "0.1":
         return BY_NAME
     return [dtype.name for dtype in (*STORAGE_2.values(), *(dtype for dtype, _ in LOGICAL_2.values()))]
 
 
 def keeps(version: str, unknown: str) -> bool:
-    """Whether elements that we do not know can be copied to a version: to 0.1 under any name."""
+    """Whether elements of an unknown dtype can be copied to a version; 0.1 allows any name."""
     return version == "0.1" or manifest.keeps(unknown)
 
 
 def read(source: Source, options: ReadOptions) -> Index:
     if source.size < 8:
-        raise TruncatedError("shorter than a magic number", rule="ztensor.magic", offset=0)
+        raise TruncatedError(f"file truncated: needs 8 bytes, has {source.size}", rule="ztensor.magic", offset=0)
     magic = source.read_bytes(0, 8)
     reader = _READERS.get(magic)
     if reader is None:
         newer = _NEWER.fullmatch(magic)
         if newer is None:
-            raise FormatError("no magic number of zTensor", rule="ztensor.magic", offset=0)
+            raise FormatError("not a zTensor file: wrong magic number", rule="ztensor.magic", offset=0)
         version = (newer[1] or newer[2]).decode()
         raise FormatError(f"zTensor {version} is newer than this package", rule="ztensor.version", offset=0)
     index = reader(source, options)
@@ -89,26 +89,27 @@ def read(source: Source, options: ReadOptions) -> Index:
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     for name in archive.index.names if "frame" in options.checksum.choices else ():
         if options.checksum.of(name) == "frame" and options.compression.of(name) is None:
-            raise InputError("the checksum of a frame goes with compression", rule="save.checksum", tensor=name)
+            message = "checksum 'frame' goes with compression; pass compression='zstd' or another checksum"
+            raise InputError(message, rule="save.checksum", tensor=name)
     level = options.level
     if level is not None and (not isinstance(level, int) or not zstd.LEVELS[0] <= level <= zstd.LEVELS[1]):
-        raise InputError("a level of zstd is {} to {}, not {!r}".format(*zstd.LEVELS, level), rule="save.level")
+        raise InputError("zstd level must be {} to {}, not {!r}".format(*zstd.LEVELS, level), rule="save.level")
     return _WRITERS[options.version](archive, options)
 
 
 def edit_metadata(archive: Archive, metadata: Mapping[str, Any] | None) -> Iterator[Chunk]:
-    """The file of an archive with other metadata, all else as it is."""
+    """The file of an archive with other metadata."""
     assert archive.source is not None  # noqa: S101
     return _EDITORS[archive.format](archive.source, metadata, archive.limits)
 
 
 def content_digest(archive: Archive) -> str | None:
-    """The identity of the tensors of a version 2 file, from its digests alone (§6.4)."""
+    """The content digest of a version 2 file, from the digests of its parts (§6.4)."""
     return manifest.content_digest(archive) if archive.format == "ztensor@2" else None
 
 
 def inspect(archive: Archive) -> Iterator[FormatError]:
-    """What only a look at whole files can find: shards whose bytes are not those that the root names."""
+    """Yields an error for each shard that does not match its digest in the root."""
     for source in set(archive.index.sources.values()):
         if isinstance(source, ShardSource):
             try:

@@ -1,8 +1,8 @@
-"""What an index says, in our terms and whatever its version: rows that are blobs, and the tensors that they make up.
+"""The tensors of an index of any version, and their rows, each a blob; in our dtypes and layouts.
 
-A reader fills it from the columns of a scan; the rules are checked on it, once (see
-`rules`); then it becomes the index of an archive. Columns stay columns: Python looks
-only at tensors that are not dense, and at rows with words that we do not know.
+A reader fills the catalogue from the columns of a scan; `rules` are checked on it, once;
+then it becomes the index of an archive. Only tensors that are not dense, and rows of
+unknown dtypes and encodings, are handled one by one in Python.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tensorglot.wire.cbor import Cursor
 __all__ = ["OPAQUE", "RAW", "ZSTD", "Catalogue", "splice_dims"]
 
 RAW, ZSTD, OPAQUE = range(3)
-"""How a blob is encoded: not at all, in a way that we can decode, in another way."""
+"""How a blob is encoded. OPAQUE: in a way that we cannot decode."""
 
 ATTRIBUTES_NBYTES = 64 << 10
-"""Of a quantized or nested tensor, whose attributes must be understood before it is listed."""
+"""Limit for quantized and nested tensors, whose attributes are decoded when the file is opened."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,44 +42,44 @@ class Catalogue:
     """Tensors, dense unless they are in `layouts`, and the rows of each."""
 
     data: bytes
-    """The CBOR of the index. Names and texts are spans and positions of it."""
+    """The CBOR of the index, which names are spans of and texts positions in."""
     base: int
-    """Where it stands in the file."""
+    """Its offset in the file."""
 
     name_begins: NDArray[np.int64]
     name_ends: NDArray[np.int64]
     places: NDArray[np.int64]
-    """Where each tensor is described."""
+    """Position of the description of each tensor."""
     counts: NDArray[np.int64]
-    """Elements; -1 is 2**63 or more, zeros among the dims left out."""
+    """Number of elements; -1 if the product of the dimensions other than 0 is 2**63 or more."""
     dims: NDArray[np.int64]
     dim_offsets: NDArray[np.int64]
     first_rows: NDArray[np.int64] | None = None
-    """Tensor i has the rows first_rows[i] up to first_rows[i + 1]. None: it has row i."""
+    """Tensor i has the rows first_rows[i] to first_rows[i + 1]. None: tensor i has row i."""
     layouts: dict[int, str] = field(default_factory=dict)
     attributes: dict[int, int] = field(default_factory=dict)
-    """Where the attributes of a tensor begin."""
+    """Position of the attributes by tensor."""
 
     row_places: NDArray[np.int64]
     dtypes: NDArray[np.uint8]
     begins: NDArray[np.int64]
     sizes: NDArray[np.int64]
-    """Stored bytes."""
+    """Sizes as stored."""
     encodings: NDArray[np.uint8]
     nbytes: NDArray[np.int64]
-    """Decoded bytes, where the index says them, else -1."""
+    """Decoded sizes, -1 if the index does not have them."""
     checksums: NDArray[np.int64]
-    """Positions of texts, 0 where there is none."""
+    """Positions of texts, 0 if absent."""
     big_endian: NDArray[np.bool_] | None = None
     parts: dict[int, str] = field(default_factory=dict)
-    """What a row is called, if not data."""
+    """Names of parts other than `data`, by row."""
     unknown_dtypes: dict[int, str] = field(default_factory=dict)
     unknown_encodings: dict[int, str] = field(default_factory=dict)
     sources: dict[int, Source] = field(default_factory=dict)
 
     @classmethod
     def of(cls, found: Scanned, **columns: Any) -> Catalogue:
-        """The tensors that were scanned; `columns` are those of the rows, in our terms, and what else there is."""
+        """The tensors of a scan; `columns` are the other fields."""
         tensors, rows = found.records, found.records if found.parts.record is NOTHING else found.parts
         return cls(
             data=found.data,
@@ -128,8 +128,8 @@ class Catalogue:
     ) -> Index:
         """The index of an archive.
 
-        `codec` decodes what is encoded, `hidden` are fields that are no attributes, and with
-        `any_nonzero` every byte but zero is true.
+        `codec` decodes ZSTD blobs, `hidden` are fields that are not attributes, and with
+        `any_nonzero` every bool byte other than 0 is true.
         """
         layouts, shapes = self._arrange()
         dims, dim_offsets, part_names = self.dims, self.dim_offsets, None
@@ -168,7 +168,7 @@ class Catalogue:
         )
 
     def _arrange(self) -> tuple[dict[int, Layout], dict[int, tuple[int, ...]]]:
-        """What the tensors that are not dense are, and the shapes of their rows."""
+        """Returns the layouts of tensors that are not dense, and the shapes of their rows."""
         layouts: dict[int, Layout] = {}
         shapes: dict[int, tuple[int, ...]] = {}
         for tensor, layout in self.layouts.items():
@@ -189,7 +189,7 @@ class Catalogue:
         return layouts, shapes
 
     def _forget_fractions(self, rows: range) -> None:
-        """A part of a layout that we do not know: elements if it is a whole number of them, else bytes."""
+        """Lists parts of an unknown layout as bytes if they are not a whole number of elements."""
         for row in rows:
             dtype = self.dtype(row)
             if dtype is not None and int(self.nbytes[row]) * 8 % dtype.bits:
@@ -197,17 +197,13 @@ class Catalogue:
                 self.unknown_dtypes[row] = f"{dtype.name}{IN_PART}"
 
     def _layout_attributes(self, tensor: int, layout: str, name: str) -> dict[str, Any]:
-        """The attributes that decide how parts are arranged; those of other layouts stay unread until wanted."""
+        """Decodes the attributes that describe the parts; those of other layouts stay undecoded."""
         begin = self.attributes.get(tensor)
         if begin is None or layout not in (QUANT_GROUP, MX, NESTED):
             return {}
         if Cursor(self.data, pos=begin).skip()[1] - begin > ATTRIBUTES_NBYTES:
-            raise LimitError(
-                f"more than {ATTRIBUTES_NBYTES} bytes of attributes",
-                rule="ztensor.limit.attributes",
-                tensor=name,
-                offset=self.base + begin,
-            )
+            message = f"attributes of a {layout} tensor exceed {ATTRIBUTES_NBYTES} bytes"
+            raise LimitError(message, rule="ztensor.limit.attributes", tensor=name, offset=self.base + begin)
         attributes: dict[str, Any] = Cursor(self.data, pos=begin).value()
         return attributes
 
@@ -218,7 +214,7 @@ def splice_dims(
     taken: NDArray[np.int64],
     given: Mapping[int, tuple[int, ...]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Columns of shapes: at each position that of the position `taken` says, or where it says -1 the one given."""
+    """Columns of shapes: position i has the old shape at `taken[i]`, or where that is -1 the new one in `given`."""
     old = taken >= 0
     ranks = np.zeros(len(taken), np.int64)
     ranks[old] = np.diff(dim_offsets)[taken[old]]

@@ -1,10 +1,10 @@
-"""The encodings of zTensor as codecs of the model: zstd frames, seekable zstd, and those that we cannot read."""
+"""The encodings of zTensor as codecs of the model: zstd frames, seekable zstd, and unknown ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from typing import Any
 
@@ -17,27 +17,27 @@ from tensorglot.wire.zstd import Frame
 
 __all__ = ["Opaque", "SeekableZstd", "Zstd"]
 
-_REMEMBERED = 64
+_CACHED = 64
 _OVERHEAD_NBYTES = 64 << 10
-"""More than zstd adds to what it cannot compress, in a blob that is read at once."""
+"""Upper bound on what zstd adds to incompressible data, for blobs that are read at once."""
 
 
 def _reader(payload: Encoded) -> zstd.Read:
-    """The encoded bytes, read as they are asked for."""
+    """A reader of the encoded bytes, on demand."""
     held = payload.held
     if held is not None:
         return lambda at, nbytes: held[at : at + nbytes]
 
     def read(at: int, nbytes: int) -> memoryview:
-        with _from_its_begin(payload):
+        with _relative_offsets(payload):
             return payload.source.read(payload.begin + at, nbytes)
 
     return read
 
 
 @contextmanager
-def _from_its_begin(payload: Encoded) -> Iterator[None]:
-    """Errors of a source say the byte of the file; those of zstd, the byte of the payload."""
+def _relative_offsets(payload: Encoded) -> Iterator[None]:
+    """Makes the offsets of a source's errors relative to the payload, as those of zstd are."""
     try:
         yield
     except TruncatedError as error:
@@ -47,9 +47,9 @@ def _from_its_begin(payload: Encoded) -> Iterator[None]:
 
 @contextmanager
 def _at_once(payload: Encoded) -> Iterator[zstd.Read]:
-    """The same, but few bytes are read before, into memory that this thread uses again.
+    """A reader of the encoded bytes; a small payload is read ahead, into scratch memory of the thread.
 
-    Not where much more is stored than is declared: that is no more than passed over.
+    Not if it is much larger than its decoded size: then most of it is only skipped.
     """
     size = payload.end - payload.begin
     if payload.held is not None or size > min(SCRATCH_NBYTES, payload.nbytes + _OVERHEAD_NBYTES):
@@ -57,14 +57,14 @@ def _at_once(payload: Encoded) -> Iterator[zstd.Read]:
         return
     with scratch() as memory:
         held = memory.room(size, payload.begin)
-        with _from_its_begin(payload):
+        with _relative_offsets(payload):
             payload.source.read_into(payload.begin, held)
         yield lambda at, nbytes: held[at : at + nbytes]
 
 
 @contextmanager
 def _named(payload: Encoded) -> Iterator[None]:
-    """Errors of zstd say which tensor and which byte of the file they are about."""
+    """Adds the tensor to errors, and makes their offsets those of the file."""
     try:
         yield
     except FormatError as error:
@@ -74,8 +74,8 @@ def _named(payload: Encoded) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """Frames one after the other, and the decoded bytes that they hold."""
+class _Frames:
+    """Consecutive frames, and the range of decoded bytes that they contain."""
 
     frames: list[Frame]
     begin: int
@@ -83,7 +83,7 @@ class _Held:
 
 
 class Zstd:
-    """Frames of zstd, one after the other. Belongs to one index, and remembers where frames are."""
+    """Concatenated zstd frames. Belongs to one index, and caches the offsets of frames."""
 
     name = "zstd"
 
@@ -102,19 +102,19 @@ class Zstd:
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
         whole = len(out) == payload.nbytes
         with _named(payload), _at_once(payload) if whole else nullcontext(_reader(payload)) as read:
-            held = self._held(payload, read, offset, offset + len(out))
+            held = self._find(payload, read, offset, offset + len(out))
             zstd.decode_into(read, held.frames, held.end - held.begin, offset - held.begin, out)
 
     def threaded(self, payload: Encoded) -> bool:
-        """Whether several threads decode it: it has several frames."""
+        """Whether several threads decode it, because it has several frames."""
         with _named(payload):
-            return len(self._remembered(payload, _reader(payload))) > 1
+            return len(self._all_frames(payload, _reader(payload))) > 1
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
-        """Frame by frame where their sizes are known, else as one stream: nothing is decoded twice."""
+        """Frame by frame if their sizes are known, else as one stream: nothing is decoded twice."""
         read = _reader(payload)
         with _named(payload):
-            held = self._held(payload, read, 0, payload.nbytes)
+            held = self._find(payload, read, 0, payload.nbytes)
         chunks = zstd.decoded_chunks(read, held.frames, payload.nbytes)
         while True:
             with _named(payload):
@@ -123,47 +123,47 @@ class Zstd:
                 return
             yield chunk
 
-    def _held(self, payload: Encoded, read: zstd.Read, begin: int, end: int) -> _Held:
-        """Frames that hold at least the decoded bytes from `begin` to `end`."""
-        return _Held(self._remembered(payload, read), 0, payload.nbytes)
+    def _find(self, payload: Encoded, read: zstd.Read, begin: int, end: int) -> _Frames:
+        """Finds frames that contain at least the decoded bytes from `begin` to `end`."""
+        return _Frames(self._all_frames(payload, read), 0, payload.nbytes)
 
-    def _remembered(self, payload: Encoded, read: zstd.Read) -> list[Frame]:
+    def _all_frames(self, payload: Encoded, read: zstd.Read) -> list[Frame]:
         key = (id(payload.source), payload.begin, payload.end)
         frames = self._frames.get(key)
         if frames is None:
             frames = self._scan(payload, read)
             if len(frames) > 1:
-                for old in list(islice(self._frames, max(0, len(self._frames) + 1 - _REMEMBERED))):
+                for old in list(islice(self._frames, max(0, len(self._frames) + 1 - _CACHED))):
                     self._frames.pop(old, None)
                 self._frames[key] = frames
         return frames
 
     def _scan(self, payload: Encoded, read: zstd.Read) -> list[Frame]:
-        """Where the frames are, found by walking over them."""
+        """Finds the frames by their headers."""
         size = payload.end - payload.begin
         return zstd.scan(read, size, payload.nbytes, max_window=payload.limits.zstd_window)
 
 
 class SeekableZstd(Zstd):
-    """`zt.zstd-seekable/1`: frames of one size and a table of them."""
+    """`zt.zstd-seekable/1`: frames of equal size, and a seek table."""
 
     name = "zt.zstd-seekable/1"
     frames_checked = True
 
-    def _held(self, payload: Encoded, read: zstd.Read, begin: int, end: int) -> _Held:
-        """The frames that the table names; each is found to be what the table says, the others are not looked at."""
-        table = self._remembered(payload, read)
+    def _find(self, payload: Encoded, read: zstd.Read, begin: int, end: int) -> _Frames:
+        """Finds the frames by the seek table, and checks that each is as the table says; the others are not read."""
+        table = self._all_frames(payload, read)
         if end - begin < payload.nbytes:
             each = table[0].nbytes or 1
             first, last = begin // each, -(-end // each)
             wanted, start = table[first:last], first * each
         else:
             wanted, start = table, 0
-        frames = [self._checked(frame, payload, read) for frame in wanted]
-        return _Held(frames, start, start + sum(frame.nbytes or 0 for frame in frames))
+        frames = [self._check(frame, payload, read) for frame in wanted]
+        return _Frames(frames, start, start + sum(frame.nbytes or 0 for frame in frames))
 
     def _scan(self, payload: Encoded, read: zstd.Read) -> list[Frame]:
-        """Where the frames are, by the table alone."""
+        """Finds the frames by the seek table alone."""
         sizes = read_seek_table(read, payload.end - payload.begin)
         self._check_sizes([decoded for _, decoded in sizes], payload.nbytes)
         ends = accumulate(encoded for encoded, _ in sizes)
@@ -173,35 +173,37 @@ class SeekableZstd(Zstd):
         ]
 
     @staticmethod
-    def _checked(said: Frame, payload: Encoded, read: zstd.Read) -> Frame:
-        nbytes = said.nbytes or 0
-        found = zstd.scan(read, said.end, nbytes, max_window=payload.limits.zstd_window, begin=said.begin)
-        if len(found) != 1 or found[0].end != said.end or found[0].nbytes not in (None, nbytes):
-            raise FormatError("a frame is not what the seek table says", rule="zstd.seek", offset=said.begin)
+    def _check(listed: Frame, payload: Encoded, read: zstd.Read) -> Frame:
+        """Returns the frame that the table lists, with the window that its header declares."""
+        nbytes, begin = listed.nbytes or 0, listed.begin
+        found = zstd.scan(read, listed.end, nbytes, max_window=payload.limits.zstd_window, begin=begin)
+        if len(found) != 1 or found[0].end != listed.end or found[0].nbytes not in (None, nbytes):
+            raise FormatError("a frame does not match the seek table", rule="zstd.seek", offset=begin)
         if not found[0].checksum:
-            raise FormatError("a frame without a checksum", rule="zstd.seek.checksum", offset=said.begin)
-        frame = found[0]
-        return Frame(frame.begin, frame.end, nbytes, frame.window, frame.window_at, frame.checksum)
+            raise FormatError("a frame has no checksum", rule="zstd.seek.checksum", offset=begin)
+        return replace(found[0], nbytes=nbytes)
 
     @staticmethod
     def _check_sizes(sizes: list[int], nbytes: int) -> None:
         if sum(sizes) != nbytes:
-            raise TruncatedError(f"frames of {sum(sizes)} bytes for {nbytes}", rule="zstd.size", offset=0)
+            raise TruncatedError(
+                f"zstd frames decode to {sum(sizes)} bytes, {nbytes} were declared", rule="zstd.size", offset=0
+            )
         if any(size != sizes[0] for size in sizes[:-1]) or (sizes and sizes[-1] > sizes[0]):
-            raise FormatError("frames of different sizes", rule="zstd.seek.equal", offset=0)
+            raise FormatError("the frames have different sizes", rule="zstd.seek.equal", offset=0)
         if sizes and sizes[0] > 16 << 20:
-            raise FormatError("a frame of more than 16 MiB", rule="zstd.seek.large", offset=0)
+            raise FormatError("a frame has more than 16 MiB", rule="zstd.seek.large", offset=0)
 
 
 class Opaque:
-    """An encoding that we do not know, or of elements that we do not know: its bytes can only be copied."""
+    """An unknown encoding, or one of unknown elements: its bytes can only be copied."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
         raise UnsupportedError(
-            f"encoding '{escape(self.name)}' cannot be decoded here", rule="encoding.known", tensor=payload.tensor
+            f"unsupported encoding '{escape(self.name)}'", rule="encoding.known", tensor=payload.tensor
         )
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:

@@ -30,10 +30,10 @@ MAGIC_1 = b"ZTEN1000"
 MAGIC_2 = b"\x89ZT2\r\n\x1a\n"
 
 INDEX_NBYTES = 1 << 30
-"""The largest manifest of version 2, and so the largest index that we read and write by default in all of them."""
+"""The largest manifest of version 2, and the default limit on the index of every version."""
 
 ALIGNMENT_01 = 64
-"""Also of 1.x."""
+"""For 0.1 and 1.x."""
 ALIGNMENT_2 = 4096
 CANONICAL_ALIGNMENT = 65536
 FOOTER_FORM = struct.Struct("<QQQII8s")
@@ -44,7 +44,7 @@ NAMES_01: tuple[str, ...] = (
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
     "uint64", "uint32", "uint16", "uint8", "bool",
 )  # fmt: skip
-"""§5.1 of the document. Its names are ours."""
+"""§5.1 of the document. The names are the same as ours."""
 
 STORAGE_2: dict[str, DType] = {
     code: BY_NAME[name]
@@ -54,7 +54,7 @@ STORAGE_2: dict[str, DType] = {
         ("u64", "uint64"), ("u32", "uint32"), ("u16", "uint16"), ("u8", "uint8"),
     )
 }  # fmt: skip
-"""§4.1 of version 2: how wide an element is."""
+"""§4.1 of version 2: dtypes, which give the width of an element."""
 
 LOGICAL_2: dict[str, tuple[DType, str]] = {
     code: (BY_NAME[name], storage)
@@ -70,7 +70,7 @@ LOGICAL_2: dict[str, tuple[DType, str]] = {
         ("complex128", "complex128", "f64"),
     )
 }
-"""Appendix A of version 2: what an element means, and the storage type that it must have."""
+"""Appendix A of version 2: logical types, and the dtype that each needs."""
 
 NAMES_1: dict[str, DType] = {
     **{name: BY_NAME[name] for name in NAMES_01},
@@ -84,8 +84,8 @@ NAMES_1: dict[str, DType] = {
 """Long names in 1.0, short ones in 1.1 and 1.2."""
 
 OVER = " over "
-"""A type of version 2 that we do not know is listed as `type over dtype`."""
+"""An unknown logical type of version 2 is listed as `type over dtype`."""
 IN_PART = " in part"
-"""Behind the type of elements that do not fill their blob, in a layout that we do not know."""
+"""Suffix of the dtype name of a blob in an unknown layout that is not a whole number of elements."""
 
 SEEKABLE = "zt.zstd-seekable/1"

@@ -1,6 +1,7 @@
-"""The entries of a 0.1 index (§4 of the document) as rows, each a dense tensor for now.
+"""Reads the entries of a 0.1 index (§4 of the document) as rows, each a dense tensor; `parts` groups them.
 
-Unknown words are no error (§8): such a tensor is listed, and its bytes can be copied.
+Unknown dtypes and encodings are no error (§8): such a tensor is listed, and its bytes
+can be copied.
 """
 
 from __future__ import annotations
@@ -40,15 +41,13 @@ _DTYPES = np.full(256, UNKNOWN, np.uint8)
 _DTYPES[1 : 1 + len(NAMES_01)] = [BY_NAME[name].code for name in NAMES_01]
 
 KNOWN = frozenset(field.key for field in _ENTRY.fields if field.kind not in ("silent", "mark"))
-"""Fields of the document. `layout` is one of somebody's own."""
-
-
+"""Fields of the document, which has no `layout`."""
 _WIDE = np.array([dtype.bits > 8 for dtype in TABLE] + [True] * (256 - len(TABLE)))
-"""Elements that have a byte order, by our code; of those that we do not know the bytes are copied with it."""
+"""Whether elements have a byte order, by dtype code; those of an unknown type may, and keep it when copied."""
 
 
 def read_entries(cursor: Cursor, count: int) -> tuple[Catalogue, list[int]]:
-    """`count` entries from the cursor on, and the rows that say that they are parts of a tensor."""
+    """Reads `count` entries; returns also the rows with a field `part_of`."""
     found = scan(cursor, count, _ENTRY)
     columns = found.records
     dtypes, encodings = _DTYPES[columns.code("dtype")], _ENCODINGS[columns.code("encoding")]
@@ -71,6 +70,6 @@ def read_entries(cursor: Cursor, count: int) -> tuple[Catalogue, list[int]]:
         catalogue,
         byte_orders == kernel.UNKNOWN,
         "ztensor.entry.endianness",
-        "data_endianness is neither little nor big",
+        "data_endianness must be little or big",
     )
     return catalogue, np.flatnonzero(columns.flags & kernel.MARKED).tolist()

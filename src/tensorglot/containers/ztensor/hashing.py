@@ -1,7 +1,7 @@
-"""Checksums of bytes on their way into a file, computed by another thread while they are written.
+"""Computes checksums on another thread while the bytes are written.
 
-The index stands last in every version, so a checksum may be known late. What is to be
-copied by the operating system is read a second time, in pieces, by that thread.
+The index is last in every version, so checksums are needed only at the end. Spans that
+are copied by the OS (copy_file_range) are read a second time, in pieces, by that thread.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ from tensorglot.wire import checksums
 __all__ = ["HashingThread", "RowHasher", "hash_chunk"]
 
 _THREAD_NBYTES = 1 << 20
-"""Files with less to hash need no other thread."""
+"""Less than this is hashed on the calling thread."""
 _BATCH_NBYTES = 4 << 20
-"""What is handed over at a time."""
+"""Size of the batches for the thread."""
 _AHEAD = 2
-"""Batches that may wait; they keep the memory of their chunks."""
+"""Batches in the queue at most; they keep their chunks in memory."""
 _READ_NBYTES = 1 << 20
-"""Few enough to stay in the processor's cache between being read and being hashed."""
+"""Small enough to stay in the processor's cache between reading and hashing."""
 
 
-class Takes(Protocol):
-    """A hasher, or what passes bytes on to several."""
+class Updatable(Protocol):
+    """A hasher, or a RowHasher."""
 
     def update(self, data: memoryview, /) -> None: ...
 
 
 class HashingThread:
-    """Hashes chunks in the order in which they come. They must not change until it is finished."""
+    """Hashes chunks in order. Their memory must not change before `finish`."""
 
     def __init__(self, nbytes: int) -> None:
-        """`nbytes` is about what there is to hash in all."""
+        """`nbytes` is the approximate total size."""
         threaded = nbytes >= _THREAD_NBYTES and default_threads() > 1
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tensorglot-hash") if threaded else None
-        self._batch: list[tuple[Takes, Chunk]] = []
+        self._batch: list[tuple[Updatable, Chunk]] = []
         self._batch_nbytes = 0
         self._waiting: deque[Future[None]] = deque()
 
-    def update(self, hasher: Takes, chunk: Chunk) -> None:
+    def update(self, hasher: Updatable, chunk: Chunk) -> None:
         if self._pool is None:
             hash_chunk(hasher, chunk)
             return
         self._batch.append((hasher, chunk))
         self._batch_nbytes += chunk.nbytes if isinstance(chunk, Span) else len(chunk)
         if self._batch_nbytes >= _BATCH_NBYTES:
-            self._hand_over()
+            self._submit()
 
-    def _hand_over(self) -> None:
+    def _submit(self) -> None:
         if self._pool is not None:
             self._waiting.append(self._pool.submit(_hash_batch, self._batch))
         self._batch, self._batch_nbytes = [], 0
@@ -66,8 +66,8 @@ class HashingThread:
             self._waiting.popleft().result()
 
     def finish(self) -> None:
-        """When it returns, everything is hashed."""
-        self._hand_over()
+        """Waits until everything is hashed."""
+        self._submit()
         while self._waiting:
             self._waiting.popleft().result()
 
@@ -81,12 +81,12 @@ class HashingThread:
             self._pool.shutdown(cancel_futures=True)
 
 
-def _hash_batch(batch: list[tuple[Takes, Chunk]]) -> None:
+def _hash_batch(batch: list[tuple[Updatable, Chunk]]) -> None:
     for hasher, chunk in batch:
         hash_chunk(hasher, chunk)
 
 
-def hash_chunk(hasher: Takes, chunk: Chunk) -> None:
+def hash_chunk(hasher: Updatable, chunk: Chunk) -> None:
     """Hashes a chunk; one that is a span is read piece by piece."""
     if not isinstance(chunk, Span):
         hasher.update(as_bytes(chunk))
@@ -103,7 +103,7 @@ def hash_chunk(hasher: Takes, chunk: Chunk) -> None:
 
 
 class RowHasher:
-    """Checksums of rows that lie one behind the other in what it takes; what is between them is passed over."""
+    """The checksum of each row in a stream of bytes; bytes between rows are skipped."""
 
     def __init__(self, algorithm: str, begins: NDArray[np.int64], ends: NDArray[np.int64], position: int) -> None:
         self._algorithm = algorithm
@@ -111,7 +111,7 @@ class RowHasher:
         self._ends: list[int] = ends.tolist()
         self._position = position
         self._running: checksums.Hasher | None = None
-        """Of the row at hand, if some of it was taken before."""
+        """Hasher of the current row, if it began in an earlier chunk."""
         self._digests: list[bytes] = []
 
     def update(self, data: memoryview, /) -> None:
@@ -136,6 +136,6 @@ class RowHasher:
 
     @property
     def digests(self) -> list[bytes]:
-        """Of all rows, now that everything was taken."""
-        nothing = checksums.one_shot(self._algorithm)(memoryview(b""))  # rows without bytes behind the last byte
-        return self._digests + [nothing] * (len(self._begins) - len(self._digests))
+        """The digests of all rows, once all bytes were hashed."""
+        empty = checksums.one_shot(self._algorithm)(memoryview(b""))  # empty rows after the last byte
+        return self._digests + [empty] * (len(self._begins) - len(self._digests))

@@ -1,8 +1,7 @@
-"""Columns that stay bytes until somebody asks: checksums, and the attributes of tensors.
+"""Columns that are decoded on demand: checksums, and the attributes of tensors.
 
-An index of a hundred thousand tensors has as many digests, and attributes of any
-depth. All of it has been checked when the file was opened; making Python objects of
-it is put off until one is wanted.
+An index of a hundred thousand tensors has as many digests, and attributes of any depth.
+Their CBOR is checked when the file is opened; Python objects are made when needed.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from tensorglot.wire.cbor import Cursor
 __all__ = ["Attributes", "LazyMap", "Texts", "metadata_at"]
 
 EAGER_NBYTES = 1 << 10
-"""Metadata up to this size is made a dict at once."""
+"""Metadata up to this size is decoded at once."""
 
 
 class Texts(Sequence[str | None]):
-    """Texts at positions of checked CBOR; 0 stands for None."""
+    """Texts at positions of checked CBOR; 0 is None."""
 
     def __init__(self, data: bytes, positions: NDArray[np.int64]) -> None:
         self._data = data
@@ -47,7 +46,7 @@ class Attributes(Mapping[int, Mapping[str, Any]]):
     """Maps of checked CBOR, by tensor."""
 
     def __init__(self, data: bytes, begins: Mapping[int, int], hidden: Mapping[str, str | None]) -> None:
-        """`hidden` are keys that are no attributes; those with a value only where it is that value."""
+        """`hidden` are keys that are not attributes, or, with a value, are not if they have that value."""
         self._data = data
         self._begins = begins
         self._hidden = hidden
@@ -68,7 +67,7 @@ class Attributes(Mapping[int, Mapping[str, Any]]):
 
 
 class LazyMap(Mapping[str, Any]):
-    """A map of checked CBOR that is read when it is first looked into."""
+    """A map of checked CBOR that is decoded on first use."""
 
     def __init__(self, data: bytes, begin: int) -> None:
         self._data = data
@@ -93,7 +92,7 @@ class LazyMap(Mapping[str, Any]):
 
 
 def metadata_at(data: bytes, begin: int | None) -> Mapping[str, Any] | None:
-    """The metadata of a file, a map with text keys; None where there is none."""
+    """The metadata of a file, a map with text keys, or None."""
     if begin is None:
         return None
     lazy = LazyMap(data, begin)

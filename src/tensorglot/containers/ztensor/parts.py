@@ -1,17 +1,16 @@
-"""Tensors of several parts in version 0.1, which has no place for them.
+"""Tensors of several parts in version 0.1, an extension that other readers see as ordinary dense tensors.
 
-Each part is an ordinary entry named `<tensor>#<part>` with the fields `part_of` and
-`part`; the first one has the layout, shape and attributes of the tensor. A reader
-that knows nothing of it sees ordinary dense tensors. So does this one where the
-fields are somebody else's and do not fit together.
+Each part is an entry named `<tensor>#<part>` with the fields `part_of` and `part`; the
+first one has the layout, shape and attributes of the tensor. Entries whose fields are
+inconsistent are read as ordinary tensors.
 
     part_of, part                    on every part
-    logical_type                     on a part whose elements 0.1 has no name for: it is stored as bytes
+    logical_type                     on a part whose dtype 0.1 does not have: it is stored as bytes
     logical_layout, logical_shape    on the first part
     attributes                       on the first part, if there are any
 
-The field `layout` stays "dense": the packages 0.1.0 to 0.1.4 refuse a file that has
-another word there. A layout found there is understood.
+The field `layout` is "dense", because the packages 0.1.0 to 0.1.4 refuse any other
+value. A layout in that field is understood, too.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ METADATA = "__metadata__"
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """A tensor that rows say that they are the parts of."""
+    """A tensor that several rows are parts of."""
 
     name: str
     rows: list[int]
@@ -51,11 +50,11 @@ class _Whole:
     shape: tuple[int, ...]
     layout: str
     attributes: int | None
-    """Where they begin."""
+    """Position of the attributes."""
 
 
 def gather_parts(catalogue: Catalogue, marked: list[int], hidden: list[int]) -> Catalogue:
-    """The tensors that rows make up, each at the place of its first part; without the hidden rows."""
+    """Groups rows to tensors, each at the position of its first part; leaves out the hidden rows."""
     wholes = _find_wholes(catalogue, marked)
     if not wholes and not hidden:
         return catalogue
@@ -86,7 +85,7 @@ def gather_parts(catalogue: Catalogue, marked: list[int], hidden: list[int]) -> 
 
 
 def rows_read_as_parts(index: bytes) -> set[int]:
-    """Rows of an index that are read as parts; all that say so, where they would be parts that break a rule."""
+    """Rows of an index that are read as parts of a tensor; if such a tensor breaks a rule, all with `part_of`."""
     cursor = Cursor(index)
     catalogue, marked = read_entries(cursor, cursor.count("index"))
     check_sizes(catalogue)
@@ -98,7 +97,7 @@ def rows_read_as_parts(index: bytes) -> set[int]:
 
 
 def metadata_field(catalogue: Catalogue) -> tuple[int, int] | None:
-    """The row that is no tensor but has the metadata of the file, and where they begin."""
+    """The row with the metadata of the file, and the position of the metadata."""
     row = catalogue.names.find(METADATA) if catalogue.attributes else None
     if row not in catalogue.attributes or catalogue.encodings[row] != RAW:
         return None
@@ -120,7 +119,7 @@ def _find_wholes(catalogue: Catalogue, marked: list[int]) -> list[_Whole]:
 
 
 def _whole(catalogue: Catalogue, name: str, rows: list[tuple[int, str]]) -> _Whole | None:
-    """What the first part says; None where it does not fit together, and the entries are somebody else's."""
+    """The tensor that the first part describes; None if its fields are missing or inconsistent."""
     fields = _fields(catalogue, rows[0][0])
     shape, attributes = _shape(catalogue, fields), fields.get("attributes")
     layout = _text(catalogue, fields, "logical_layout") or _text(catalogue, fields, "layout")
@@ -133,13 +132,13 @@ def _whole(catalogue: Catalogue, name: str, rows: list[tuple[int, str]]) -> _Who
 
 
 def _take(catalogue: Catalogue, order: NDArray[np.int64], tensors: NDArray[np.int64]) -> Catalogue:
-    """The rows in an order, and of what is known by tensor that of some of them."""
+    """Takes rows in an order, and some of the tensors."""
     count = len(catalogue.places)
     new_row, new_tensor = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
     new_row[order], new_tensor[tensors] = np.arange(len(order)), np.arange(len(tensors))
     dims, dim_offsets = permuted(catalogue.dims, catalogue.dim_offsets, tensors)
 
-    def moved(values: Mapping[int, V], to: NDArray[np.int64]) -> dict[int, V]:
+    def renumber(values: Mapping[int, V], to: NDArray[np.int64]) -> dict[int, V]:
         return {int(to[old]): value for old, value in values.items() if to[old] >= 0}
 
     by_row = ("row_places", "dtypes", "begins", "sizes", "encodings", "nbytes", "checksums", "big_endian")
@@ -151,14 +150,14 @@ def _take(catalogue: Catalogue, order: NDArray[np.int64], tensors: NDArray[np.in
         **columns,
         dims=dims,
         dim_offsets=dim_offsets,
-        attributes=moved(catalogue.attributes, new_tensor),
-        unknown_dtypes=moved(catalogue.unknown_dtypes, new_row),
-        unknown_encodings=moved(catalogue.unknown_encodings, new_row),
+        attributes=renumber(catalogue.attributes, new_tensor),
+        unknown_dtypes=renumber(catalogue.unknown_dtypes, new_row),
+        unknown_encodings=renumber(catalogue.unknown_encodings, new_row),
     )
 
 
 def _describe(gathered: Catalogue, tensor: int, whole: _Whole) -> None:
-    """What a tensor is, instead of its first part."""
+    """Replaces the description of the first part by that of the tensor."""
     gathered.counts[tensor] = min(math.prod(whole.shape), SIZE_END - 1)
     gathered.attributes.pop(tensor, None)
     if whole.attributes is not None:
@@ -178,19 +177,19 @@ def _describe(gathered: Catalogue, tensor: int, whole: _Whole) -> None:
 
 
 def _fields(catalogue: Catalogue, row: int) -> dict[str, int]:
-    """Where the value of each field of an entry begins."""
+    """Position of the value of each field of an entry."""
     return Cursor(catalogue.data, pos=int(catalogue.row_places[row])).fields("entry")
 
 
 def _text(catalogue: Catalogue, fields: Mapping[str, int], key: str) -> str | None:
-    """A field, if it is there and is text."""
+    """The value of a field if it is text, else None."""
     begin = fields.get(key)
     cursor = Cursor(catalogue.data, pos=begin or 0)
     return cursor.text(key) if begin and cursor.major() == TEXT else None
 
 
 def _shape(catalogue: Catalogue, fields: Mapping[str, int]) -> tuple[int, ...] | None:
-    """The logical shape, if it is there and is one."""
+    """The logical shape if it is an array of sizes, else None."""
     begin = fields.get("logical_shape")
     cursor = Cursor(catalogue.data, pos=begin or 0)
     if begin is None or cursor.major() != ARRAY:

@@ -1,9 +1,8 @@
-"""From the CBOR of an index to columns. What the maps of a version hold is a table of fields.
+"""Scans the CBOR of an index to columns, by a table of the fields that the maps of a version have.
 
 A kernel reads the maps in every form that CBOR allows: any order of keys, any width of
-integers, chunks. So there is one reader, and what it refuses is the kind of a value, a
-field that is missing, the form of a name or a digest. All other rules are checked on
-the columns (see `rules`).
+integers, chunked strings. It checks the type of each value, required fields, and the
+syntax of names and digests. All other rules are checked on the columns (see `rules`).
 """
 
 from __future__ import annotations
@@ -27,35 +26,35 @@ NAME_NBYTES = 1024
 Kind: TypeAlias = Literal[
     "name", "uint", "text", "digest", "word", "shape", "pair", "attributes", "parts", "silent", "mark"
 ]
-"""What a field is, and which columns it fills: see `kernel.KINDS`."""
+"""The type of a field, which decides the columns that it fills: see `kernel.KINDS`."""
 _NUMBERS: Mapping[Kind, int] = {"name": 2, "shape": 2, "pair": 2, "word": 0, "silent": 0, "mark": 0}
-"""Columns of numbers, where it is not one."""
+"""How many columns of numbers a kind fills, if not one."""
 
 
 class Field(NamedTuple):
-    """A field that a map may have."""
+    """A field of a map."""
 
     key: str
     kind: Kind
     words: tuple[str, ...] = ()
     required: bool = False
     absent: int = 0
-    """The number that stands for none."""
+    """The number for a field that is absent."""
 
 
 class Record:
-    """What is known of the maps to be scanned."""
+    """The fields of the maps to be scanned."""
 
     def __init__(self, title: str, *fields: Field, named: bool, text_keys: bool, name_nbytes: int = 0) -> None:
-        """Records that are `named` stand behind a name, their first field. `name_nbytes` bounds all names, and forbids
-        NUL in them."""
+        """A `named` record follows its name, which is its first field. `name_nbytes` bounds the length of names, and
+        forbids NUL in them."""
         self.title = title
         self.fields = fields
         self.named = named
         self.text_keys = text_keys
         self.name_nbytes = name_nbytes
         self.least_nbytes = 1 + sum(len(field.key) + 2 for field in fields if field.required)
-        """No map that has what it must have is shorter."""
+        """Size of the shortest map with all required fields."""
         self.number_columns, self.code_columns = [0], [0]
         for field in fields:
             self.number_columns.append(self.number_columns[-1] + _NUMBERS.get(field.kind, 1))
@@ -66,7 +65,7 @@ NOTHING = Record("nothing", named=False, text_keys=False)
 
 
 class Columns:
-    """What a scan fills: a row for each record, and one to spare for those that have no room."""
+    """The result of a scan: a row for each record, and a spare one for records beyond the capacity."""
 
     def __init__(self, record: Record, rows: int) -> None:
         self.record = record
@@ -80,7 +79,7 @@ class Columns:
 
     @property
     def places(self) -> NDArray[np.int64]:
-        """Where each record begins."""
+        """Position of each record."""
         return self.numbers[0, : self.rows]
 
     @property
@@ -88,11 +87,11 @@ class Columns:
         return self.codes[0, : self.rows]
 
     def number(self, key: str, which: int = 0) -> NDArray[np.int64]:
-        """A column of numbers of a field."""
+        """One of the columns of numbers of a field."""
         return self.numbers[1 + self.record.number_columns[self._positions[key]] + which, : self.rows]
 
     def code(self, key: str) -> NDArray[np.uint8]:
-        """The words of a field: one more than their place in its table, 0 where there is none."""
+        """The values of a field: one more than their position in `words`, 0 if absent."""
         return self.codes[1 + self.record.code_columns[self._positions[key]], : self.rows]
 
 
@@ -101,15 +100,15 @@ class Scanned:
     """The records of an index, the parts inside them, and their shapes."""
 
     data: bytes
-    """The CBOR, and behind it the texts that lie in chunks."""
+    """The CBOR, followed by the texts that were chunked."""
     base: int
-    """Where the CBOR stands in the file."""
+    """Offset of the CBOR in the file."""
     records: Columns
     parts: Columns
     dims: NDArray[np.int64]
 
     def texts(self, columns: Columns, rows: NDArray[np.bool_], key: str) -> dict[int, str]:
-        """A field that is text, of some rows: words that are in no table."""
+        """Decodes a text field of some rows: values that are not in `words`."""
         found = {}
         for row in np.flatnonzero(rows).tolist():
             cursor = Cursor(self.data, pos=int(columns.places[row]))
@@ -119,14 +118,14 @@ class Scanned:
         return found
 
     def names(self, columns: Columns, rows: NDArray[np.bool_]) -> dict[int, str]:
-        """The names in front of some records."""
+        """Decodes the names of some records."""
         return {
             row: Cursor(self.data, pos=int(columns.places[row])).text("name") for row in np.flatnonzero(rows).tolist()
         }
 
 
 def positions(column: NDArray[np.int64]) -> dict[int, int]:
-    """A column of which most is absent, by row."""
+    """The entries of a sparse column that are not 0, by row."""
     return {row: int(column[row]) for row in np.flatnonzero(column).tolist()}
 
 
@@ -135,15 +134,15 @@ _FAULTS: dict[str, tuple[str, str]] = {
     "not text": ("ztensor.entry.kind", "'{}' is not text"),
     "not array": ("ztensor.entry.kind", "'{}' is not an array"),
     "not map": ("ztensor.entry.kind", "'{}' is not a map"),
-    "not pair": ("ztensor.entry.blob", "'{}' is an offset and a length"),
-    "name": ("ztensor.name.form", f"a name has 1 to {NAME_NBYTES} bytes and no NUL"),
-    "digest": ("ztensor.entry.digest", "'{}' is an algorithm, a colon and lower-case hex"),
+    "not pair": ("ztensor.entry.blob", "'{}' must be an offset and a length"),
+    "name": ("ztensor.name.form", f"a name must have 1 to {NAME_NBYTES} bytes and no NUL"),
+    "digest": ("ztensor.entry.digest", "'{}' must be an algorithm, a colon and lower-case hex"),
     "missing": ("ztensor.entry.missing", "'{}' is missing"),
 }
 
 
 def scan(cursor: Cursor, count: int, record: Record, parts: Record = NOTHING) -> Scanned:
-    """Scans `count` records from the cursor on, and those of `parts` inside them. Passes over them."""
+    """Scans `count` records at the cursor, and the `parts` inside them; moves the cursor past them."""
     data = cursor.data
     rows = min(count, len(data) // record.least_nbytes + 1)
     room, dims = (rows if parts is not NOTHING else 0), 2 * rows
@@ -164,7 +163,7 @@ def scan(cursor: Cursor, count: int, record: Record, parts: Record = NOTHING) ->
 
 
 def pass_attributes(cursor: Cursor, name_nbytes: int = 0) -> int:
-    """Passes over a map whose keys are names, and returns where it begins."""
+    """Skips a map whose keys must be names; returns its position."""
     begin = cursor.pos
     fault, position = kernel.scan_attributes(cursor.data, begin, name_nbytes)
     if fault:
@@ -175,7 +174,7 @@ def pass_attributes(cursor: Cursor, name_nbytes: int = 0) -> int:
 
 
 def _name(data: bytes, columns: Columns, row: int) -> str | None:
-    """The name of a record, as far as it was read."""
+    """The name of a record, if it was read."""
     if row >= columns.rows or columns.record.fields[0].kind != "name":
         return None
     begin, end = columns.number("name")[row], columns.number("name", 1)[row]

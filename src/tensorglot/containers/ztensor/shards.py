@@ -1,7 +1,7 @@
-"""Shards of version 2: other files beside this one, known by name, size and digest (§7).
+"""Shards of version 2: files in the same directory, described by name, size and digest (§7).
 
-A shard is opened when something in it is first read, so a root can be listed without
-them. A shard that has not the size that the root says is not the shard.
+A shard is opened when something in it is first read, so the tensors of a root can be
+listed without its shards. A shard of another size than the root says is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SHARD = Record(
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What the root says of a shard."""
+    """A shard as the root describes it."""
 
     name: str
     size: int
@@ -45,17 +45,17 @@ class Shard:
 
 
 def check_shard_name(name: str, offset: int) -> None:
-    """§7.1: a name that is safe as part of a file name."""
+    """§7.1: the name must be safe as part of a file name."""
     if _NAME.fullmatch(name) is None:
         raise FormatError(
-            "a shard's name is 1 to 64 of A-Z a-z 0-9 . _ - and begins with no dot",
+            "a shard name must be 1 to 64 characters of A-Z a-z 0-9 . _ - and not begin with a dot",
             rule="ztensor.shard.name",
             offset=offset,
         )
 
 
 def read_shards(cursor: Cursor) -> dict[str, Shard]:
-    """The shard table at the cursor."""
+    """Reads the shard table at the cursor."""
     found = scan(cursor, cursor.count("shards", MAP), _SHARD)
     names = Names(found.data, found.records.number("name"), found.records.number("name", 1))
     digests = Texts(found.data, found.records.number("digest"))
@@ -64,7 +64,7 @@ def read_shards(cursor: Cursor) -> dict[str, Shard]:
         offset = found.base + int(found.records.places[row])
         check_shard_name(names[row], offset)
         if not len(MAGIC_2) + FOOTER_2 <= size < SIZE_END - 1:
-            raise FormatError(f"a shard of {size} bytes", rule="ztensor.shard.size", offset=offset)
+            raise FormatError(f"invalid shard size {size}", rule="ztensor.shard.size", offset=offset)
         shards[names[row]] = Shard(names[row], size, digests[row] or "")
     return shards
 
@@ -81,13 +81,13 @@ class ShardSource:
         self._closed = False
 
     def open(self) -> Source:
-        """The file; refused where it is not the shard that the root describes."""
+        """Opens the file; refuses it if size or magic numbers are wrong."""
         if self._closed:
             raise InputError("the archive is closed", rule="archive.closed")
         if self._source is None:
             if self._root is None or self._open_file is None:
                 raise UnsupportedError(
-                    f"shard '{self.shard.name}' is in another file: open the root by its path",
+                    f"shard '{self.shard.name}' is in another file; open the root by its path",
                     rule="ztensor.shard.path",
                 )
             root = Path(self._root)
@@ -95,22 +95,18 @@ class ShardSource:
             try:
                 source = self._open_file(str(path))
             except FileNotFoundError as error:
-                raise FormatError(
-                    f"the shard {path.name} is missing", rule="ztensor.shard.missing", path=str(path)
-                ) from error
+                message = f"shard {path.name} is missing"
+                raise FormatError(message, rule="ztensor.shard.missing", path=str(path)) from error
             magics = {source.read_bytes(at, 8) for at in (0, self.size - 8)} if source.size == self.size else set()
             if magics != {MAGIC_2}:
                 getattr(source, "close", bool)()
-                raise IntegrityError(
-                    f"{path.name} is not the shard of {self.size} bytes that the root names",
-                    rule="ztensor.shard.size",
-                    path=str(path),
-                )
+                message = f"{path.name} is not the shard of {self.size} bytes that the root names"
+                raise IntegrityError(message, rule="ztensor.shard.size", path=str(path))
             self._source = source
         return self._source
 
     def check_digest(self) -> None:
-        """Reads the whole shard and compares it with the digest that the root has of it (§7.3)."""
+        """Reads the whole shard and compares its digest with that in the root (§7.3)."""
         expected = checksums.parse(self.shard.digest)
         if expected.digest is None:
             return
@@ -118,7 +114,7 @@ class ShardSource:
         for offset, nbytes in cut(self.size, PIECE_NBYTES):
             hasher.update(self.read(offset, nbytes))
         if hasher.digest() != expected.digest:
-            raise IntegrityError(f"shard '{self.shard.name}' has another digest", rule="ztensor.shard.digest")
+            raise IntegrityError(f"the digest of shard '{self.shard.name}' does not match", rule="ztensor.shard.digest")
 
     def read(self, offset: int, nbytes: int) -> memoryview:
         return self.open().read(offset, nbytes)

@@ -1,10 +1,9 @@
 """Version 0.1, the document: writing, byte for byte as the packages 0.1.0 to 0.1.4 write it.
 
-Blobs in the order of the tensors, each at the next multiple of 64, then the index
-directly behind the last one. What the document has no place for becomes ordinary
-entries that say what they are (see `parts`): metadata, tensors of several parts,
-elements that 0.1 has no name for. Elements and encodings that we do not know are
-copied as they are.
+Blobs are in the order of the tensors, each at the next multiple of 64; the index follows
+the last one. Metadata, tensors of several parts and dtypes that the document lacks become
+ordinary entries with more fields (see `parts`). Elements of unknown dtypes and encodings
+are copied as they are.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _THEIR_CODE[[BY_NAME[name].code for name in NAMES_01]] = range(len(NAMES_01))
 def _encode_fields(
     encoding: str, endianness: str | None, checksum: str | None = None, custom: Mapping[str, Any] | None = None
 ) -> bytes:
-    """The pairs of an entry from the key `encoding` on; custom ones stand last, in the order of their bytes."""
+    """Encodes the pairs of an entry from the key `encoding` on; custom ones are last, sorted by their UTF-8 bytes."""
     pairs: list[tuple[str, str | None]] = [
         ("encoding", encoding),
         ("data_endianness", endianness),
@@ -110,7 +109,7 @@ def _write_plain(archive: Archive, codes: NDArray[np.int16], algorithm: str | No
 
 
 def _checksum_pairs(algorithm: str, digests: list[bytes]) -> list[bytes]:
-    """The key `checksum` and its text, which but for the digits is always the same."""
+    """Encodes the key `checksum` and its text, of which only the digits differ."""
     if not digests:
         return []
     sample = str(checksums.Checksum(algorithm, digests[0]))
@@ -197,24 +196,26 @@ def _entries_of_tensor(tensor: Tensor, compression: str | None) -> Iterator[Entr
     empty = part.shape == (0,) and part.dtype is BY_NAME["uint8"]
     if tensor.name == METADATA and empty and isinstance(custom.get("metadata"), Mapping):
         raise UnsupportedError(
-            "it would be read as the metadata of the file", rule="ztensor.write.name", tensor=tensor.name
+            "the tensor would be read as the metadata of the file; rename it",
+            rule="ztensor.write.name",
+            tensor=tensor.name,
         )
     yield _entry(tensor.name, part, compression, custom)
 
 
 def _check_custom(custom: Mapping[str, Any], tensor: str) -> None:
-    """Attributes are fields of the entry, beside those that the document has, and one that the packages have."""
+    """Attributes are fields of the entry: they must not have the name of a field of the document or the packages."""
     for key in custom:
         if not isinstance(key, str):
-            raise InputError("the key of an attribute is text", rule="ztensor.write.attribute", tensor=tensor)
+            raise InputError("attribute keys must be text", rule="ztensor.write.attribute", tensor=tensor)
         if key in KNOWN:
             raise InputError(
-                f"'{key}' is a field of zTensor, not an attribute", rule="ztensor.write.attribute", tensor=tensor
+                f"'{key}' is a field of zTensor; rename the attribute", rule="ztensor.write.attribute", tensor=tensor
             )
         if key == "layout":
             raise UnsupportedError(
-                "an attribute cannot be called 'layout': to ztensor 0.1.0 to 0.1.4 that is a field of the format; "
-                "give it another name, or write ztensor@2",
+                "the attribute 'layout' is a field of the format to ztensor 0.1.0 to 0.1.4; "
+                "rename it, or write ztensor@2",
                 rule="ztensor.write.layout",
                 tensor=tensor,
             )

@@ -1,10 +1,10 @@
-"""Version 2: writing, in canonical form wherever that is possible (§6.3).
+"""Version 2: writing, in canonical form if possible (§6.3).
 
-Canonical is what is raw, has xxh3 digests and names in NFC: blobs at successive
-multiples of 65536 in the plain order of object and part names, equal contents once,
-then the manifest, then the footer. Such a file is byte for byte that of the package.
-With compression, another digest or none, names that are not in NFC, or parts that can
-only be copied, blobs are packed at multiples of 4096.
+Canonical form is raw, with xxh3 digests and names in NFC: blobs at successive multiples
+of 65536 in the byte order of object and part names, equal contents once, then the
+manifest, then the footer. Such a file is byte for byte that of the package. With
+compression, another digest or none, names not in NFC, or opaque parts, blobs are at
+multiples of 4096.
 """
 
 from __future__ import annotations
