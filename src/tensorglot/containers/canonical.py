@@ -1,13 +1,15 @@
-"""What strict readers share: the comparison of a file with the bytes that its writer would make of its contents."""
+"""What strict readers share: comparing a file with the bytes that its writer would make of its contents."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from tensorglot.errors import FormatError, UnsupportedError
-from tensorglot.model.payload import Chunk, Source, Span, as_bytes
+from tensorglot.memory import cut
+from tensorglot.model.payload import PIECE_NBYTES, Chunk, Source, Span, as_bytes
 
-__all__ = ["check_canonical", "first_difference"]
+__all__ = ["check_canonical", "check_padding", "first_difference"]
 
 
 def first_difference(one: bytes | bytearray, other: bytes | bytearray) -> int:
@@ -31,3 +33,11 @@ def check_canonical(source: Source, chunks: Iterable[Chunk], rule: str) -> None:
         raise FormatError(f"not canonical: {error.message}", rule=rule, tensor=error.tensor) from error
     if position != source.size:
         raise FormatError("not the canonical bytes", rule=rule, offset=position)
+
+
+def check_padding(source: Source, spans: Iterable[tuple[int, int]], rule: str) -> None:
+    """Checks that the bytes between consecutive spans are zero."""
+    for (_, end), (begin, _) in pairwise(spans):
+        for offset, nbytes in cut(begin - end, PIECE_NBYTES):
+            if any(source.read(end + offset, nbytes)):
+                raise FormatError("padding is not zero", rule=rule, offset=end + offset)

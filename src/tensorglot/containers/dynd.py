@@ -1,23 +1,21 @@
-"""A file of DyND: one `array[Any]`, that is, a type and then a value of it.
+"""DyND files: one `array[Any]`, which is a type followed by a value of it.
 
     file = varint, that many bytes of type text | the serialized value
 
-Tensors are written in the first of three forms that can hold them:
+Tensors are written in the first of three forms that fits:
 
 1. One tensor called `data` that is not a struct: its value.
-2. As many as one type has room for (64 KiB of text): a struct with a field for each.
+2. Tensors whose type fits 64 KiB of text: a struct with a field for each.
 3. Any number: a value of `{tensors: var * {name: string, type: type, nbytes: int64},
-   values: bytes}`. `values` has the serialized value of each tensor, one after the
-   other and each of `nbytes`. A struct of tensors that had this very type is written
-   in this form, too.
+   values: bytes}`. `values` has the serialized values of all tensors, concatenated.
+   Tensors that form 2 would give this very type are written in this form, too.
 
-All are read, whatever form another would be; any other value is an archive of one
-tensor, `data`. `strict` accepts the form in which the tensors would be written.
+All three are read, also where another one would fit; any other value is an archive of one
+tensor, `data`. `strict` accepts only the form in which the tensors would be written.
 
-A field that is a block of elements is a dense tensor in place; every other is kept as its
-bytes until it is read. Elements of less than a byte take one each. In
-the first two forms fields of a fixed size are found without reading them, and one of
-another size is passed over to find the next; in the third the index says it all.
+A field that is a block of elements is a dense tensor, read in place; other fields are
+decoded when they are read. Sub-byte elements take a byte each. In the first two forms
+fields of variable size are skipped to find the next; the third has an index.
 """
 
 from __future__ import annotations
@@ -52,12 +50,12 @@ from tensorglot.model.types.text import parse, parse_canonical, text_of
 __all__ = ["CONTAINER"]
 
 DTYPES: dict[str, str] = {row.name: row.name for row in TABLE}
-"""DyND's names are ours."""
+"""DyND's names are the same as ours."""
 
 _BYTES = BY_NAME["uint8"].code
 _TABLE = parse("{tensors: var * {name: string, type: type, nbytes: int64}, values: bytes}")
 _ROWS = parse("var * {name: string, type: string, nbytes: int64}")
-"""The rows of that, with texts that are parsed here, once for each type."""
+"""The index of `_TABLE`, with types as text: each distinct text is parsed once."""
 _LENGTH_NBYTES = 9
 """Bytes of the longest varint."""
 _SLOW_PATH = {row.code for row in TABLE if row.packed or row.name == "bool" or row.numpy is None}
@@ -75,28 +73,26 @@ def read(source: Source, options: ReadOptions) -> Index:
         fields = list(type.fields) if isinstance(type, Struct) else [(UNNAMED, type)]
         spans = _spans(source, [field for _, field in fields], begin, options)
     if options.strict and type != _whole_type(fields):
-        raise FormatError("not canonical: these tensors are written in another form", rule="dynd.strict", offset=0)
+        raise FormatError("not canonical: the tensors would be written in another form", rule="dynd.strict", offset=0)
     return _index(fields, spans)
 
 
 def _index(fields: Sequence[Field], spans: Spans) -> Index:
-    known: dict[Type, tuple[int, tuple[int, ...]] | None] = {field: None for _, field in fields}
-    for field in known:
-        known[field] = _block(field)
+    known = {field: dense_parts(field) for field in dict.fromkeys(field for _, field in fields)}
     blocks = [known[field] for _, field in fields]
     dims, dim_offsets = shape_columns(
         [(end - start,) if block is None else block[1] for block, (start, end) in zip(blocks, spans, strict=True)]
     )
     nested = {i: field for i, ((_, field), block) in enumerate(zip(fields, blocks, strict=True)) if block is None}
     narrow = {
-        i: UnpackedSubByte(TABLE[block[0]], math.prod(block[1]))
+        i: UnpackedSubByte(block[0], math.prod(block[1]))
         for i, block in enumerate(blocks)
-        if block is not None and TABLE[block[0]].packed
+        if block is not None and block[0].packed
     }
     return Index(
         format="dynd@1",
         names=[name for name, _ in fields],
-        dtypes=np.array([_BYTES if block is None else block[0] for block in blocks], np.uint8),
+        dtypes=np.array([_BYTES if block is None else block[0].code for block in blocks], np.uint8),
         dims=dims,
         dim_offsets=dim_offsets,
         begins=np.array([start for start, _ in spans], np.int64),
@@ -109,14 +105,9 @@ def _index(fields: Sequence[Field], spans: Spans) -> Index:
     )
 
 
-def _is_single(fields: Sequence[Field]) -> bool:
-    """Whether the tensors are written as one value without a name."""
-    return len(fields) == 1 and fields[0][0] == UNNAMED and not isinstance(fields[0][1], Struct)
-
-
 def _whole_type(fields: Sequence[Field]) -> Type:
     """Returns the type of a file with these tensors."""
-    if _is_single(fields):
+    if len(fields) == 1 and fields[0][0] == UNNAMED and not isinstance(fields[0][1], Struct):
         return fields[0][1]
     nbytes = 0
     for name, field in fields:
@@ -128,12 +119,6 @@ def _whole_type(fields: Sequence[Field]) -> Type:
     except InputError:
         return _TABLE
     return type
-
-
-def _block(type: Type) -> tuple[int, tuple[int, ...]] | None:
-    """Returns the element type and shape of a dense tensor, else None."""
-    block = dense_parts(type)
-    return None if block is None else (block[0].code, block[1])
 
 
 def _header(source: Source, options: ReadOptions) -> tuple[Type, int]:

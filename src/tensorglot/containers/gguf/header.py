@@ -7,7 +7,6 @@ before anything is allocated.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +53,7 @@ class Header:
     tensors: list[Description]
     alignment: int
     data: int
-    """Where the data begins."""
+    """Offset of the data."""
 
 
 class _Cursor(Fetched):
@@ -102,11 +101,15 @@ def read_header(source: Source, limits: Limits) -> Header:
     if tensors > limits.tensors_or():
         raise LimitError(f"{tensors} tensors exceed Limits.tensors", rule="gguf.limit.tensors", offset=8)
     metadata = _metadata(cursor, pairs)
-    descriptions = [_description(cursor, limits.rank) for _ in range(tensors)]
-    _check_names(descriptions)
+    descriptions: dict[str, Description] = {}
+    for _ in range(tensors):
+        tensor = _description(cursor, limits.rank)
+        if descriptions.setdefault(tensor.name, tensor) is not tensor:
+            message = "duplicate tensor name"
+            raise FormatError(message, rule="gguf.name.duplicate", offset=tensor.at, tensor=tensor.name)
     alignment = _alignment(metadata)
     data = -(-cursor.position // alignment) * alignment
-    return Header(version, cursor.order == ">", metadata, descriptions, alignment, data)
+    return Header(version, cursor.order == ">", metadata, list(descriptions.values()), alignment, data)
 
 
 def _version(cursor: _Cursor) -> int:
@@ -142,10 +145,7 @@ def _value(cursor: _Cursor, kind: int, depth: int) -> Any:
     if kind in _SCALARS:
         width = np.dtype(_SCALARS[kind]).itemsize
         return _numbers(cursor, kind, cursor.count(width, "metadata.length"))
-    item: Callable[[], Any] = (
-        (lambda: _string(cursor)) if kind == _STRING else (lambda: _value(cursor, kind, depth - 1))
-    )
-    return [item() for _ in range(cursor.count(8, "metadata.length"))]
+    return [_value(cursor, kind, depth - 1) for _ in range(cursor.count(8, "metadata.length"))]
 
 
 def _string(cursor: _Cursor) -> str | bytes:
@@ -177,16 +177,6 @@ def _description(cursor: _Cursor, max_rank: int) -> Description:
         raise LimitError(f"{rank} dimensions exceed Limits.rank", rule="gguf.limit.rank", offset=start, tensor=name)
     sizes = struct.unpack(f"{cursor.order}{rank}Q", cursor.take(8 * rank))
     return Description(name, cursor.number("I"), sizes[::-1], cursor.number("Q"), start)
-
-
-def _check_names(descriptions: list[Description]) -> None:
-    seen: set[str] = set()
-    for description in descriptions:
-        if description.name in seen:
-            raise FormatError(
-                "duplicate tensor name", rule="gguf.name.duplicate", offset=description.at, tensor=description.name
-            )
-        seen.add(description.name)
 
 
 def _alignment(metadata: dict[str, Any]) -> int:

@@ -7,16 +7,15 @@ type extends to the next one.
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
+from tensorglot.containers.canonical import check_padding
 from tensorglot.containers.gguf.blocks import BLOCKS
 from tensorglot.containers.gguf.header import Description, Header
 from tensorglot.errors import FormatError, TruncatedError
-from tensorglot.memory import cut
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Layout
-from tensorglot.model.payload import PIECE_NBYTES, Source
+from tensorglot.model.payload import Source
 from tensorglot.model.types.algebra import dense
 
 __all__ = ["DTYPES", "add_tensors"]
@@ -33,7 +32,8 @@ def add_tensors(builder: IndexBuilder, source: Source, header: Header, *, strict
         begin = header.data + description.offset
         _add(builder, description, begin, ends[description.name], header)
     if strict:
-        _check_padding(source, header, ends)
+        spans = sorted((header.data + tensor.offset, ends[tensor.name]) for tensor in header.tensors)
+        check_padding(source, [*spans, (source.size, source.size)], "gguf.strict.padding")
 
 
 def _add(builder: IndexBuilder, tensor: Description, begin: int, end: int, header: Header) -> None:
@@ -110,13 +110,3 @@ def _find_ends(header: Header, size: int) -> dict[str, int]:
             "trailing bytes after the last tensor", rule="gguf.data.trailing", offset=header.data + expected
         )
     return ends
-
-
-def _check_padding(source: Source, header: Header, ends: dict[str, int]) -> None:
-    """Checks that the padding between tensors is zero."""
-    borders = sorted((header.data + tensor.offset, ends[tensor.name]) for tensor in header.tensors)
-    for (_, end), (begin, _) in pairwise([*borders, (source.size, source.size)]):
-        for offset, nbytes in cut(begin - end, PIECE_NBYTES):
-            if any(source.read(end + offset, nbytes)):
-                at = end + offset
-                raise FormatError("padding between tensors is not zero", rule="gguf.strict.padding", offset=at)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import pairwise
+from functools import partial
 
-from tensorglot.containers.canonical import first_difference
+from tensorglot.containers.canonical import check_padding, first_difference
 from tensorglot.containers.table import WriteOptions
 from tensorglot.containers.ztensor.constants import ALIGNMENT_01, CANONICAL_ALIGNMENT, FOOTER_2, MAGIC_01, MAGIC_2
 from tensorglot.containers.ztensor.manifest import TensorSpec, encode_manifest
@@ -27,6 +27,9 @@ from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import checksums
 
 __all__ = ["check_01", "check_2"]
+
+
+_check_padding = partial(check_padding, rule="ztensor.strict.padding")
 
 
 def _refuse(rule: str, message: str, offset: int | None = None, tensor: str | None = None) -> FormatError:
@@ -47,7 +50,7 @@ def check_01(source: Source, index: Index, data: bytes, begin: int) -> None:
         raise _refuse("place", f"the index must follow the last blob, at byte {position}", begin)
     if ours != data or begin + len(ours) + 8 != source.size:
         raise _refuse("index", "the index is not in the writer's form", begin + first_difference(ours, data))
-    _check_zero(source, [(0, len(MAGIC_01)), *(_span(entry.blob) for entry in entries), (begin, begin)])
+    _check_padding(source, [(0, len(MAGIC_01)), *(_span(entry.blob) for entry in entries), (begin, begin)])
 
 
 def _check_raw(part: Part, name: str) -> None:
@@ -85,7 +88,7 @@ def check_2(source: Source, index: Index, data: bytes, begin: int) -> None:
         raise _refuse("place", f"the manifest must follow the blobs, at byte {expected} (rule 3)", begin)
     if source.read_bytes(source.size - FOOTER_2, FOOTER_2) != footer(begin, data):
         raise _refuse("footer", "the footer is not canonical", source.size - FOOTER_2)
-    _check_zero(source, [(0, len(MAGIC_2)), *sorted(set(map(_span, blobs))), (begin, begin)])
+    _check_padding(source, [(0, len(MAGIC_2)), *sorted(set(map(_span, blobs))), (begin, begin)])
 
 
 def _spec(tensor: Tensor, index: Index) -> TensorSpec:
@@ -102,9 +105,3 @@ def _spec(tensor: Tensor, index: Index) -> TensorSpec:
 
 def _span(blob: Blob) -> tuple[int, int]:
     return blob.offset, blob.offset + blob.size
-
-
-def _check_zero(source: Source, spans: Iterable[tuple[int, int]]) -> None:
-    for (_, end), (begin, _) in pairwise(spans):
-        if begin > end and any(source.read(end, begin - end)):
-            raise _refuse("padding", "padding is not zero", end)
