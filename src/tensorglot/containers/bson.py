@@ -24,7 +24,7 @@ from tensorglot.memory import cut
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import UNKNOWN, Index
-from tensorglot.model.payload import PIECE_NBYTES, Buffer, Chunk, Codec, Encoded, Source, as_bytes
+from tensorglot.model.payload import PIECE_NBYTES, Buffer, Chunk, Codec, Encoded, Source, as_bytes, read_pieces
 from tensorglot.wire.bson import pieces
 from tensorglot.wire.bson_fields import Fields, scan
 from tensorglot.wire.bson_template import Tree, add_vector, stride, template, weave
@@ -80,8 +80,7 @@ class _Scattered:
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
         step = max(1, PIECE_NBYTES // max(1, self.width)) * self.width
-        for offset, nbytes in cut(payload.nbytes, max(1, step)):
-            yield payload.read(offset, nbytes)
+        return read_pieces(payload, max(1, step))
 
     def _decoded(self, source: Source, first: int, last: int) -> memoryview:
         stored = np.empty((last - first, self.row.nbytes), np.uint8)

@@ -21,13 +21,11 @@ import numpy as np
 from tensorglot.containers.canonical import check_canonical
 from tensorglot.containers.table import Container, ReadOptions, WriteOptions, unsupported_dtype
 from tensorglot.errors import FormatError, InputError, TensorglotError, TruncatedError, UnsupportedError, escape
-from tensorglot.memory import cut
 from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import Index, Note
 from tensorglot.model.payload import (
-    PIECE_NBYTES,
     Buffer,
     Chunk,
     Encoded,
@@ -35,6 +33,7 @@ from tensorglot.model.payload import (
     Span,
     buffers,
     inner_payload,
+    read_pieces,
 )
 from tensorglot.model.subbyte import widened
 from tensorglot.wire import npy, ziparchive
@@ -74,8 +73,7 @@ class Deflated:
                 self._at = inflater
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
-        for offset, nbytes in cut(payload.nbytes, PIECE_NBYTES):
-            yield payload.read(offset, nbytes)
+        return read_pieces(payload)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Deflated, (self._header_nbytes, self._nbytes)
