@@ -1,6 +1,8 @@
-"""What every type has: its parts, and from them its canonical text.
+"""What every type has: a template of its canonical text, and from that its text and the types inside it.
 
-Knows how text is put together and how names are quoted; knows no kind of type.
+A subclass of `Type` is a frozen dataclass. It declares its fields and its template;
+one whose text depends on more than its fields overrides `pieces`. Knows how text is put
+together and how names are quoted; knows no kind of type.
 """
 
 from __future__ import annotations
@@ -9,13 +11,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, TypeVar, dataclass_transform
+from string import Formatter
+from typing import ClassVar, dataclass_transform
 
 from tensorglot.errors import InputError
 
 __all__ = [
     "SIZE_END",
-    "Leaf",
     "Type",
     "check_names",
     "check_size",
@@ -25,10 +27,8 @@ __all__ = [
     "quote",
     "quoted",
     "refuse",
-    "value",
 ]
 
-K = TypeVar("K")
 SIZE_END = 1 << 63
 
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -36,27 +36,38 @@ _SYMBOL = re.compile(r"[A-Z][A-Za-z0-9_]*", re.ASCII)
 _ESCAPES = {"\\": r"\\", "'": r"\'", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
-@dataclass_transform(frozen_default=True, eq_default=False)
-def value(kind: type[K]) -> type[K]:
-    """Frozen, compared and shown by its text."""
-    return dataclass(frozen=True, eq=False, repr=False)(kind)
-
-
 def refuse(message: str, rule: str) -> InputError:
     return InputError(message, rule=f"dynd.type.{rule}")
 
 
-@value
+@dataclass_transform(frozen_default=True, eq_default=False)
 class Type:
-    """A DyND type. `str` is canonical."""
+    """A DyND type. `str` is canonical, and two types are equal when it is the same."""
+
+    template: ClassVar[str] = ""
+    """The canonical text, with the names of fields in braces."""
+    _split: ClassVar[list[tuple[str, str | None]]]
+    """The texts of the template, each with the name of the field behind it."""
+    _inside: ClassVar[list[str]]
+    """The fields that are a type."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, eq=False, repr=False)(cls)
+        cls._split = [(text, name) for text, name, _, _ in Formatter().parse(cls.template)]
+        cls._inside = [name for name, kind in cls.__annotations__.items() if kind == "Type"]
 
     def pieces(self) -> Iterator[str | Type]:
         """The canonical text, with the types inside left as they are."""
-        raise NotImplementedError
+        for text, name in self._split:
+            yield text
+            if name is not None:
+                part = getattr(self, name)
+                yield part if isinstance(part, Type) else str(part)
 
     @property
     def children(self) -> tuple[Type, ...]:
-        return ()
+        """The types inside, in the order of the text."""
+        return tuple([getattr(self, name) for name in self._inside])
 
     @cached_property
     def _text(self) -> str:
@@ -81,16 +92,6 @@ class Type:
 
     def __hash__(self) -> int:
         return hash(self._text)
-
-
-@value
-class Leaf(Type):
-    """Nothing but a name."""
-
-    text: ClassVar[str] = ""
-
-    def pieces(self) -> Iterator[str | Type]:
-        yield self.text
 
 
 def quote(name: str) -> str:
@@ -132,9 +133,9 @@ def check_symbol(name: str) -> None:
         raise refuse(f"type variable {name!r} must start with a capital letter, then letters, digits and _", "symbol")
 
 
-def check_names(fields: tuple[tuple[str, Type], ...]) -> None:
-    names = {name for name, _ in fields}
-    if len(names) != len(fields):
+def check_names(named: tuple[tuple[str, Type], ...]) -> None:
+    names = {name for name, _ in named}
+    if len(names) != len(named):
         raise refuse("duplicate field name", "field")
     if any(has_surrogate(name) for name in names):
         raise refuse("a field name has a lone surrogate", "field")
