@@ -235,6 +235,14 @@ def test_how_much_is_read(index: Any, count: int, nbytes: int) -> None:
     assert sum(end - begin for begin, end in source.reads) == nbytes
 
 
+@pytest.mark.parametrize("index", [slice(1, 3), (slice(None), slice(None, None, -2)), ..., (0, slice(0, 0))], ids=repr)
+def test_a_slice_can_be_written_to_and_is_nobody_elses_memory(index: Any) -> None:
+    array = an_array(np.dtype("<f4"), (4, 6))
+    with tg.open(tg.dumps({"x": array}, format="bintensors")) as archive:
+        archive["x"][index][...] = 99
+        assert_same(archive["x"].numpy(), array)
+
+
 def test_as_many_dimensions_as_numpy_has() -> None:
     shape = (1,) * 62 + (4, 3)
     array = an_array(np.dtype("<i2"), shape)

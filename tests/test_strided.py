@@ -55,11 +55,12 @@ def test_the_array_and_its_bytes_are_in_c_order(case: str, share: bool) -> None:
     assert b"".join(held.payload.chunks()) == array.tobytes()
 
 
+@pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_a_slice_is_what_numpy_gives(case: str) -> None:
+def test_a_slice_is_what_numpy_gives(case: str, share: bool) -> None:
     rng = random.Random(1)
     array = CASES[case]
-    tensor = Tensor("x", {"data": part(array)})
+    tensor = Tensor("x", {"data": part(array, share)})
     for _ in range(50):
         index = tuple(
             rng.choice([slice(rng.randrange(-9, 9), rng.randrange(-9, 9), rng.choice([-2, -1, 1, 2, 3])), ..., None, 0])

@@ -129,7 +129,7 @@ class IndexBuilder:
         outer = codec
         if fortran_order:
             strides = tuple(accumulate(shape[:-1], lambda a, b: a * b, initial=itemsize)) if shape else ()
-            strided = Strided(shape, strides, itemsize, codec, count * itemsize)
+            strided = Strided(shape, strides, itemsize, codec)
             outer = codec if strided.in_order else strided
         if dtype.packed:
             outer = UnpackedSubByte(dtype, count, outer)

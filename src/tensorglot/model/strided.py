@@ -9,7 +9,7 @@ element.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.model.payload import Buffer, Codec, Encoded, Payload, Span, inner_payload, read_pieces
-from tensorglot.model.slicing import Selection, read_block
+from tensorglot.model.slicing import read_block
 
 __all__ = ["Strided"]
 
@@ -42,9 +42,7 @@ class Strided:
     strides: tuple[int, ...]
     itemsize: int
     inner: Codec | None = None
-    """What the span is encoded with besides, …"""
-    inner_nbytes: int = 0
-    """… and how many bytes that decodes to."""
+    """The codec of the stored bytes, which decodes to all elements and nothing else."""
 
     @property
     def name(self) -> str:
@@ -68,8 +66,8 @@ class Strided:
         return True
 
     def below(self, payload: Encoded) -> Span | Encoded:
-        """The bytes as they lie, without what they are encoded with besides."""
-        return inner_payload(payload, self.inner, self.inner_nbytes)
+        """The elements in the order of the file, as the inner codec decodes them."""
+        return inner_payload(payload, self.inner, math.prod(self.shape) * self.itemsize)
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
         first, rest = divmod(offset, self.itemsize)
@@ -109,26 +107,11 @@ class Strided:
         )
         return turned.in_order
 
-    def select(self, payload: Encoded, selection: Selection, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Reads a selection of the array."""
-        block = _block(self.below(payload), *selection.strided(self.strides), dtype)
-        return block[(*selection.finish, ...)]
-
     def _box(
         self, below: Payload, starts: tuple[int, ...], counts: tuple[int, ...], dtype: np.dtype[Any]
     ) -> NDArray[Any]:
         begin = sum(start * stride for start, stride in zip(starts, self.strides, strict=True))
-        return _block(below, begin, counts, self.strides, dtype)
-
-
-def _block(
-    below: Payload, begin: int, counts: tuple[int, ...], steps: Sequence[int], dtype: np.dtype[Any]
-) -> NDArray[Any]:
-    """Elements some bytes apart, in any order of steps; a broadcast axis is read once."""
-    axes = sorted(range(len(counts)), key=lambda axis: -steps[axis])
-    once = tuple(min(counts[axis], 1) if steps[axis] == 0 else counts[axis] for axis in axes)
-    block = read_block(below, begin, once, [steps[axis] for axis in axes], dtype)
-    return np.broadcast_to(block.transpose(np.argsort(axes)), counts)
+        return read_block(below, begin, counts, self.strides, dtype)
 
 
 def _boxes(shape: tuple[int, ...], first: int, last: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:

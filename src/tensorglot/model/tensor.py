@@ -8,7 +8,7 @@ several, which upper layers interpret: they provide the methods that export them
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ from tensorglot.errors import FormatError, InputError, TruncatedError, Unsupport
 from tensorglot.model.dtypes import DType, pack, unpack
 from tensorglot.model.payload import Chunk, Encoded, Memory, Payload, as_bytes, read_pieces
 from tensorglot.model.slicing import Index as BasicIndex
-from tensorglot.model.slicing import gather, select
+from tensorglot.model.slicing import read_block, select
 from tensorglot.model.strided import Strided
 from tensorglot.model.types.algebra import FixedBytes, Type, dense, leading
 from tensorglot.providers import provided
@@ -97,18 +97,26 @@ class Part:
         selection = select(index, self.shape, tensor)
         if isinstance(self.payload, Memory) or (self.dtype is not None and self.dtype.packed):
             return self.array(tensor)[index]
-        shared = self.payload.view(whole=selection.covers(self.shape))
+        stored = self._stored(dtype)
+        payload, strides = self._elements(stored.itemsize)
+        shared = payload.view(whole=selection.covers(self.shape))
+        begin, counts, steps = selection.strided(strides)
         values: NDArray[Any]
-        if isinstance(self.payload, Encoded) and isinstance(self.payload.codec, Strided):
-            values = self.payload.codec.select(self.payload, selection, self._stored(dtype))
-        elif shared is not None:
-            values = np.ndarray(self.shape, self._stored(dtype), shared)[(*selection.basic, ...)]
+        if shared is None or 0 in counts:
+            values = read_block(payload, begin, counts, steps, stored)
         else:
-            values = gather(self.payload, selection, self.shape, self._stored(dtype))
+            values = np.ndarray(counts, stored, shared, begin, steps)
+        values = values[(*selection.finish, ...)]
         if self.big_endian:
             values = values.astype(dtype)
         check_bool(values, tensor, self.offset)
         return values[()] if selection.scalar else values
+
+    def _elements(self, itemsize: int) -> tuple[Payload, Sequence[int]]:
+        """The bytes that have the elements, and how many bytes these are apart along each axis."""
+        if isinstance(self.payload, Encoded) and isinstance(self.payload.codec, Strided):
+            return self.payload.codec.below(self.payload), self.payload.codec.strides
+        return self.payload, [math.prod(self.shape[axis + 1 :]) * itemsize for axis in range(len(self.shape))]
 
     def swapped_chunks(self) -> Iterator[Chunk]:
         """The bytes of a big-endian part as little-endian ones."""
