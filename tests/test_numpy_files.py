@@ -81,9 +81,9 @@ class TestNpy:
         assert caught.value.rule == "values.packed"
 
     def test_more_packed_elements_than_a_piece(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from tensorglot.model import subbyte as widened
+        from tensorglot.model import subbyte
 
-        monkeypatch.setattr(widened, "PIECE_NBYTES", 8 * 7)
+        monkeypatch.setattr(subbyte, "PIECE_NBYTES", 8 * 7)
         for dtype in ("int4", "float6_e2m3fn", "uint1"):
             array = random_array(random.Random(1), dtype, (101,))
             ours = tg.dumps({"data": array}, format="npy")

@@ -32,10 +32,9 @@ __all__ = [
     "Note",
     "Placement",
     "first_overlap",
-    "grouped",
-    "permuted",
-    "placed",
+    "place_rows",
     "shape_columns",
+    "take_shapes",
 ]
 
 ALIGNMENT = 64
@@ -177,8 +176,8 @@ class Index:
         """The index of some of the tensors, in the order given."""
         rows, first_rows = tensors, None
         if self.first_rows is not None:
-            rows, first_rows = permuted(np.arange(len(self.dtypes)), self.first_rows, tensors)
-        dims, dim_offsets = permuted(self.dims, self.dim_offsets, rows)
+            rows, first_rows = take_shapes(np.arange(len(self.dtypes)), self.first_rows, tensors)
+        dims, dim_offsets = take_shapes(self.dims, self.dim_offsets, rows)
         chosen: dict[str, list[int]] = {"row": rows.tolist(), "tensor": tensors.tolist()}
         columns = {
             column.name: _take(getattr(self, column.name), chosen[column.metadata["per"]])
@@ -282,25 +281,13 @@ def shape_columns(shapes: Sequence[tuple[int, ...]]) -> tuple[NDArray[np.int64],
     return np.fromiter(chain.from_iterable(shapes), np.int64, int(offsets[-1])), offsets
 
 
-def permuted(
+def take_shapes(
     dims: NDArray[np.int64], dim_offsets: NDArray[np.int64], order: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The columns of the same shapes in another order."""
     ranks = np.diff(dim_offsets)[order]
     offsets = _offsets(ranks)
     return dims[np.repeat(dim_offsets[order] - offsets[:-1], ranks) + np.arange(offsets[-1])], offsets
-
-
-def grouped(begins: NDArray[np.int64], ends: NDArray[np.int64], large: int, slab: int) -> list[int]:
-    """Where groups of neighbours start, and the end: small rows go together up to about a slab, large ones alone."""
-    count = len(begins)
-    if count == 0:
-        return [0]
-    alone = ends - begins >= large
-    slabs = begins // slab
-    new = np.ones(count, np.bool_)
-    new[1:] = alone[1:] | alone[:-1] | (begins[1:] != ends[:-1]) | (slabs[1:] != slabs[:-1])
-    return [*np.flatnonzero(new).tolist(), count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +302,7 @@ class Placement:
     """Where runs start, and the end. A run is one read: its rows are as far apart in memory as in the file."""
 
 
-def placed(begins: NDArray[np.int64], ends: NDArray[np.int64], large: int, slab: int) -> Placement:
+def place_rows(begins: NDArray[np.int64], ends: NDArray[np.int64], large: int, slab: int) -> Placement:
     """Small rows go together up to about a slab, large ones alone; what lies between rows is left out.
 
     Up to 63 bytes between two rows are kept, and of longer holes the residue: so every

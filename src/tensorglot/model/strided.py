@@ -16,22 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.model.payload import Buffer, Codec, Encoded, Payload, Span, inner_payload, read_pieces
+from tensorglot.model.payload import Buffer, Codec, Encoded, Span, inner_payload, read_pieces
 from tensorglot.model.slicing import read_block
 
 __all__ = ["Strided"]
 
 CHUNK_NBYTES = 16 << 20
 """The wider a chunk, the longer the runs that it is read in."""
-
-_CARRIERS: dict[int, np.dtype[Any]] = {
-    1: np.dtype("u1"),
-    2: np.dtype("u2"),
-    4: np.dtype("u4"),
-    8: np.dtype("u8"),
-    16: np.dtype("c16"),
-}
-"""A type that copies elements of a width, whatever they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +63,15 @@ class Strided:
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
         first, rest = divmod(offset, self.itemsize)
         last = -(-(offset + len(out)) // self.itemsize)
-        carrier = _CARRIERS[self.itemsize]
+        carrier = np.dtype(f"V{self.itemsize}")
         exact = rest == 0 and len(out) == (last - first) * self.itemsize
         values = np.frombuffer(out, carrier) if exact else np.empty(last - first, carrier)
         done = 0
         for starts, counts in _boxes(self.shape, first, last):
             count = math.prod(counts)
-            values[done : done + count].reshape(counts)[...] = self._box(self.below(payload), starts, counts, carrier)
+            begin = sum(start * stride for start, stride in zip(starts, self.strides, strict=True))
+            box = read_block(self.below(payload), begin, counts, self.strides, carrier)
+            values[done : done + count].reshape(counts)[...] = box
             done += count
         if not exact:
             out[:] = values.view(np.uint8).data[rest : rest + len(out)]
@@ -95,8 +88,7 @@ class Strided:
         if self._permuted:
             return np.ndarray(self.shape, dtype, below.read(0, below.nbytes), 0, self.strides)
         below.verify()
-        whole = self._box(below, (0,) * len(self.shape), self.shape, _CARRIERS[self.itemsize])
-        return np.ascontiguousarray(whole).view(dtype).reshape(self.shape)
+        return np.ascontiguousarray(read_block(below, 0, self.shape, self.strides, dtype)).reshape(self.shape)
 
     @property
     def _permuted(self) -> bool:
@@ -106,12 +98,6 @@ class Strided:
             tuple(self.shape[axis] for axis in axes), tuple(self.strides[axis] for axis in axes), self.itemsize
         )
         return turned.in_order
-
-    def _box(
-        self, below: Payload, starts: tuple[int, ...], counts: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> NDArray[Any]:
-        begin = sum(start * stride for start, stride in zip(starts, self.strides, strict=True))
-        return read_block(below, begin, counts, self.strides, dtype)
 
 
 def _boxes(shape: tuple[int, ...], first: int, last: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:

@@ -16,7 +16,7 @@ from tensorglot.errors import FormatError
 from tensorglot.model.dtypes import DType, pack, unpack
 from tensorglot.model.payload import PIECE_NBYTES, Buffer, Codec, Encoded, Payload, Span, inner_payload, read_pieces
 
-__all__ = ["UnpackedSubByte", "widened"]
+__all__ = ["UnpackedSubByte", "unpack_pieces"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class UnpackedSubByte:
         return read_pieces(payload, _step(self.dtype))
 
 
-def widened(payload: Payload, dtype: DType, count: int) -> Iterator[Buffer]:
+def unpack_pieces(payload: Payload, dtype: DType, count: int) -> Iterator[Buffer]:
     """The other way: packed elements as a byte each, in pieces."""
     left = count
     for piece in read_pieces(payload, _step(dtype)):

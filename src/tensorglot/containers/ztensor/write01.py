@@ -28,7 +28,7 @@ from tensorglot.kernels import ztensor_index
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index, shape_columns
-from tensorglot.model.payload import Chunk, Encoded, Memory, Span, place
+from tensorglot.model.payload import Chunk, Encoded, Memory, Span, location
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import cbor, checksums
 
@@ -228,7 +228,7 @@ def _share(blobs: Sequence[Blob]) -> None:
     for position, blob in enumerate(blobs):
         if not blob.part.nbytes:
             continue
-        key = (*place(blob.part.payload), blob.part.big_endian, blob.dtype, blob.encoding, blob.wanted)
+        key = (*location(blob.part.payload), blob.part.big_endian, blob.dtype, blob.encoding, blob.wanted)
         if first.setdefault(key, position) != position:
             blob.shared = first[key]
 

@@ -36,7 +36,7 @@ from tensorglot.containers.ztensor.stored import (
 )
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.model.archive import Archive
-from tensorglot.model.payload import Chunk, Encoded, Span, buffers, place
+from tensorglot.model.payload import Chunk, Encoded, Span, buffers, location
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.threads import ordered_map
 from tensorglot.wire import checksums, zstd
@@ -225,11 +225,11 @@ def _is_same(one: Part, other: Part) -> bool:
 
 
 def _find_tied(items: Iterable[_Item]) -> None:
-    """Parts that lie at one place, to be stored alike, are stored once."""
+    """Parts that lie at one location, to be stored alike, are stored once."""
     first: dict[tuple[object, ...], _Item] = {}
     for item in items:
         if item.part.nbytes and not is_opaque(item.part):
-            key = (*place(item.part.payload), item.part.big_endian, item.compressed, item.algorithm)
+            key = (*location(item.part.payload), item.part.big_endian, item.compressed, item.algorithm)
             tied = first.setdefault(key, item)
             item.twin = None if tied is item else tied
 
