@@ -93,13 +93,13 @@ def test_pieces_are_small_and_join_to_the_whole(monkeypatch: pytest.MonkeyPatch)
         assert b"".join(chunks) == array.tobytes()
 
 
-def test_a_turned_array_is_not_copied() -> None:
+def test_a_transposed_array_is_not_copied() -> None:
     values = part(np.asfortranarray(CASES["Fortran"])).array()
     assert values.flags.f_contiguous
     assert not values.flags.c_contiguous
 
 
-def test_strides_of_the_c_order_are_known() -> None:
+def test_strides_of_the_c_order_are_recognized() -> None:
     assert Strided((2, 3), (6, 2), 2).in_order
     assert Strided((2, 1, 3), (6, 99, 2), 2).in_order
     assert Strided((0, 3), (1, 1), 2).in_order
