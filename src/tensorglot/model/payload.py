@@ -307,9 +307,6 @@ class Memory:
         return out
 
     def read_into(self, offset: int, out: memoryview) -> None:
-        if _plain(self.array):
-            out[:] = as_bytes(self.array)[offset : offset + len(out)]
-            return
         copy_range(_plain_pieces(self.array), offset, out)
 
     def view(self, *, whole: bool = True) -> memoryview | None:
@@ -319,10 +316,7 @@ class Memory:
         """Memory has no checksum."""
 
     def chunks(self) -> Iterator[Chunk]:
-        if _plain(self.array):
-            yield as_bytes(self.array)
-        else:
-            yield from _plain_pieces(self.array)
+        return _plain_pieces(self.array)
 
 
 Payload: TypeAlias = Span | Encoded | Memory
@@ -407,7 +401,10 @@ def _plain(array: NDArray[Any]) -> bool:
 
 
 def _plain_pieces(array: NDArray[Any]) -> Iterator[memoryview]:
-    """The little-endian C-order bytes of any array, in pieces, in bounded memory."""
+    """The little-endian C-order bytes of any array: where they are, or copied in pieces of bounded size."""
+    if _plain(array):
+        yield as_bytes(array)
+        return
     if array.nbytes <= PIECE_NBYTES or array.ndim == 0:
         piece = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         if array.size:

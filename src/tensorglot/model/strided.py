@@ -27,7 +27,7 @@ CHUNK_NBYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """A codec: an array of `shape` whose elements lie `strides` bytes apart, from the begin of the span."""
+    """A codec: an array of `shape` whose elements are `strides` bytes apart, from the begin of the span."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -48,7 +48,7 @@ class Strided:
 
     @property
     def in_order(self) -> bool:
-        """The elements lie in C order after all."""
+        """Whether the elements are in C order."""
         expected = self.itemsize
         for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if size > 1 and stride != expected:
@@ -80,7 +80,7 @@ class Strided:
         return read_pieces(payload, CHUNK_NBYTES)
 
     def array(self, payload: Encoded, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """The whole array: as it lies where that wastes and repeats nothing, else in C order."""
+        """The whole array: with its strides where they cover the span exactly, else in C order."""
         below = self.below(payload)
         shared = below.view()
         if shared is not None:
@@ -92,37 +92,28 @@ class Strided:
 
     @property
     def _permuted(self) -> bool:
-        """C order but for the order of the axes."""
+        """Whether the elements are in C order after a transpose."""
         axes = sorted(range(len(self.shape)), key=lambda axis: -self.strides[axis])
-        turned = Strided(
+        transposed = Strided(
             tuple(self.shape[axis] for axis in axes), tuple(self.strides[axis] for axis in axes), self.itemsize
         )
-        return turned.in_order
+        return transposed.in_order
 
 
 def _boxes(shape: tuple[int, ...], first: int, last: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """The elements from `first` to `last` of the C order, as boxes: where each starts and how wide it is."""
-    if first >= last:
-        return
-    if not shape:
+    if not shape and first < last:
         yield (), ()
         return
     row = math.prod(shape[1:])
-    begin, end = -(-first // row), last // row
-    if begin > end:  # within one row
-        yield from _within(shape, end, first, last)
-        return
-    if first < begin * row:
-        yield from _within(shape, begin - 1, first, begin * row)
-    if begin < end:
-        yield (begin, *(0 for _ in shape[1:])), (end - begin, *shape[1:])
-    if end * row < last:
-        yield from _within(shape, end, end * row, last)
-
-
-def _within(
-    shape: tuple[int, ...], index: int, first: int, last: int
-) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    row = math.prod(shape[1:])
-    for starts, counts in _boxes(shape[1:], first - index * row, last - index * row):
-        yield (index, *starts), (1, *counts)
+    while first < last:
+        index, skipped = divmod(first, row)
+        whole = 0 if skipped else (last - first) // row
+        if whole:
+            yield (index, *(0 for _ in shape[1:])), (whole, *shape[1:])
+            first += whole * row
+        else:
+            end = min(last, (index + 1) * row)
+            for starts, counts in _boxes(shape[1:], skipped, end - index * row):
+                yield (index, *starts), (1, *counts)
+            first = end

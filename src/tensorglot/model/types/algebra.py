@@ -21,7 +21,7 @@ from operator import attrgetter
 from typing import Literal, TypeVar
 
 from tensorglot.model.dtypes import BY_NAME, DType
-from tensorglot.model.types.base import Type, check_names, check_size, check_symbol, listed, refuse
+from tensorglot.model.types.base import Type, check_names, check_size, check_symbol, list_items, refuse
 
 __all__ = [
     "ANY",
@@ -184,7 +184,7 @@ class Tuple(Type):
 
     def pieces(self) -> Iterator[str | Type]:
         yield "("
-        yield from listed(list(self.elements), (), self.open)
+        yield from list_items(((None, element) for element in self.elements), self.open)
         yield ")"
 
 
@@ -203,7 +203,7 @@ class Struct(Type):
 
     def pieces(self) -> Iterator[str | Type]:
         yield "{"
-        yield from listed([], self.fields, self.open)
+        yield from list_items(self.fields, self.open)
         yield "}"
 
 
@@ -350,7 +350,7 @@ class Function(Type):
 
     def pieces(self) -> Iterator[str | Type]:
         yield "("
-        yield from listed(list(self.positional), self.keywords, self.open)
+        yield from list_items((*((None, element) for element in self.positional), *self.keywords), self.open)
         yield ") -> "
         yield self.result
 

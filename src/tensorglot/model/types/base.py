@@ -8,7 +8,7 @@ together and how names are quoted; knows no kind of type.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from string import Formatter
@@ -23,9 +23,9 @@ __all__ = [
     "check_size",
     "check_symbol",
     "has_surrogate",
-    "listed",
+    "list_items",
     "quote",
-    "quoted",
+    "quote_text",
     "refuse",
 ]
 
@@ -96,15 +96,15 @@ class Type:
 
 def quote(name: str) -> str:
     """A field's name as the canonical text has it: bare where that is possible, else quoted."""
-    return name if _BARE.fullmatch(name) else quoted(name)
+    return name if _BARE.fullmatch(name) else quote_text(name)
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """Text in quotes, pure ASCII."""
-    return f"'{''.join(_escaped(c) for c in text)}'"
+    return f"'{''.join(_escape(c) for c in text)}'"
 
 
-def _escaped(c: str) -> str:
+def _escape(c: str) -> str:
     if c in _ESCAPES:
         return _ESCAPES[c]
     if " " <= c <= "~":
@@ -112,15 +112,15 @@ def _escaped(c: str) -> str:
     return f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}"
 
 
-def listed(positional: list[Type], keywords: tuple[tuple[str, Type], ...], open: bool) -> Iterator[str | Type]:
-    entries: list[tuple[str, Type | None]] = [("", element) for element in positional]
-    entries += [(f"{quote(name)}: ", element) for name, element in keywords]
+def list_items(items: Iterable[tuple[str | None, Type]], open: bool) -> Iterator[str | Type]:
+    """The items of a tuple, a struct or a function, with the names of those that have one."""
+    separator = ""
+    for name, element in items:
+        yield separator if name is None else f"{separator}{quote(name)}: "
+        yield element
+        separator = ", "
     if open:
-        entries.append(("...", None))
-    for i, (before, element) in enumerate(entries):
-        yield f", {before}" if i else before
-        if element is not None:
-            yield element
+        yield f"{separator}..."
 
 
 def check_size(size: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensorglot.model.types.base import Type, has_surrogate, quoted, refuse
+from tensorglot.model.types.base import Type, has_surrogate, quote_text, refuse
 
 __all__ = ["DIGITS_MAX", "PER_SECOND", "Date", "DateTime", "Decimal", "Time", "TimeDelta", "Unit"]
 
@@ -62,7 +62,7 @@ class DateTime(Unit):
             raise refuse("a time zone must be a name without lone surrogates", "tz")
 
     def pieces(self) -> Iterator[str | Type]:
-        yield f"datetime['{self.unit}'" + ("]" if self.tz is None else f", tz={quoted(self.tz)}]")
+        yield f"datetime['{self.unit}'" + ("]" if self.tz is None else f", tz={quote_text(self.tz)}]")
 
 
 class Decimal(Type):
