@@ -1,11 +1,10 @@
-"""What the parts of a sparse or quantized tensor mean together, and the rules that they obey.
+"""Layouts: the parts of sparse and quantized tensors, and the rules that they obey.
 
 The layouts are zTensor 2's profiles, and their names are its names; a container that
 has no layouts of its own borrows them. `arrange` checks what can be checked without
 reading a value (which parts, of which types, of which sizes) and says what the tensor
 is; `check_values` reads the parts of a sparse tensor and checks what they point at.
-A layout that is not in the table is carried as it is: parts of so many elements, or the
-blocks of GGML.
+An unknown layout is kept: its parts are flat blocks of elements, or the blocks of GGML.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ COO = "zt.sparse_coo/1"
 QUANT_GROUP = "zt.quant_group/1"
 MX = "zt.mx/1"
 GGML = "gguf."
-"""Begins the layouts of GGML's block types; what a block is, is known to the reader of GGUF."""
+"""Prefix of the layouts of GGML's block types; only the reader of GGUF knows what a block is."""
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is known of a part before it is read."""
+    """A part before it is read: its element type and size."""
 
     dtype: DType | None
     nbytes: int
@@ -47,7 +46,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """What a tensor of several parts is: its type, and the shape of each part."""
+    """The type of a tensor of several parts, and the shape of each part."""
 
     type: Type
     shapes: Mapping[str, Shape]
@@ -72,7 +71,7 @@ def arrange(
 def assemble(
     name: str, layout: str, shape: Shape, arrays: Mapping[str, NDArray[Any]], attributes: Mapping[str, Any]
 ) -> Tensor:
-    """A tensor in memory of the parts that its layout asks for, each in any shape of as many elements."""
+    """A tensor in memory from the parts of its layout; each part may have any shape of the right size."""
     dims = tuple(operator.index(size) for size in shape)
     given = {part: np.asarray(array) for part, array in arrays.items()}
     dtypes = {part: dtype_of(array.dtype, name) for part, array in given.items()}
@@ -118,7 +117,7 @@ def _index_dtype(piece: Piece, name: str) -> DType:
 
 
 def _elements(piece: Piece, name: str) -> int:
-    """How many elements a part of a known type has."""
+    """The number of elements of a part; of bytes, if the type is unknown."""
     if piece.dtype is None:
         return piece.nbytes
     count, rest = divmod(piece.nbytes * 8, piece.dtype.bits)
@@ -136,7 +135,7 @@ def _require_count(piece: Piece, count: int, name: str) -> None:
 
 
 def _block_type(dtype: DType | None, shape: Shape) -> Type:
-    """The type of a block of elements; of unknown elements, only its dims."""
+    """The type of a block of elements; dims of `void` if the element type is unknown."""
     if dtype is not None:
         return dense(dtype, shape)
     type: Type = Void()
@@ -314,7 +313,7 @@ LAYOUTS: dict[str, Callable[[Shape, Mapping[str, Piece], Mapping[str, Any]], Arr
 
 
 def check_values(tensor: Tensor) -> None:
-    """The rules of a sparse tensor that only its values can break; others have none."""
+    """Checks the values of a sparse tensor; other layouts have no rules for values."""
     if tensor.layout == CSR:
         _check_csr(tensor)
     elif tensor.layout == COO:

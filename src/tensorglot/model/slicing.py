@@ -25,7 +25,7 @@ __all__ = ["GAP_NBYTES", "Index", "Selection", "read_block", "select"]
 GAP_NBYTES = 4096
 """A gap of up to a page is read over: a second read would cost more."""
 DECODED_GAP_NBYTES = 8 << 20
-"""Where bytes must be decoded to be passed over, what lies between two runs is decoded with them up to here."""
+"""In encoded data a gap is decoded anyway, so runs are joined over gaps of up to this size."""
 SCRATCH_NBYTES = 8 << 20
 """A run with gaps is read into scratch memory of at most this size."""
 
@@ -48,9 +48,9 @@ class Selection:
 
     axes: tuple[Axis, ...]
     finish: tuple[int | slice | None, ...]
-    """Applied to the gathered block: drops integer axes, turns reversed ones, adds new ones."""
+    """Applied to the block that was read: drops integer axes, reverses axes, adds new ones."""
     scalar: bool
-    """NumPy would give a scalar, not an array without dimensions."""
+    """NumPy would return a scalar, not an array without dimensions."""
 
     def covers(self, shape: tuple[int, ...]) -> bool:
         """Every element of an array of that shape is selected."""

@@ -41,7 +41,7 @@ class Part:
     """One flat block of one element type."""
 
     dtype: DType | None
-    """None for an element type that is unknown to us."""
+    """None for an unknown element type."""
     shape: tuple[int, ...]
     payload: Payload
     big_endian: bool = False
@@ -145,7 +145,7 @@ class Part:
         dtype = self.dtype.require_numpy(tensor)
         if 0 in self.shape and math.prod(size for size in self.shape if size) * dtype.itemsize >= 1 << 63:
             raise UnsupportedError(
-                f"NumPy cannot have shape {list(self.shape)}: the other dimensions are beyond 2^63",
+                f"NumPy does not support shape {list(self.shape)}: its other dimensions exceed 2^63 bytes",
                 rule="tensor.shape",
                 tensor=tensor,
             )
@@ -162,14 +162,14 @@ def check_bool(values: NDArray[Any], tensor: str | None, offset: int | None) -> 
 
 
 def has_bad_bool(values: NDArray[Any]) -> bool:
-    """A byte other than 0 and 1 would be a NumPy bool that is equal to neither."""
+    """Whether a bool has a byte other than 0 and 1: NumPy would compare it as equal to neither."""
     return values.dtype == np.bool_ and values.size > 0 and bool(values.view(np.uint8).max() > 1)
 
 
 def check_spare_bits(
     last: NDArray[np.uint8], shape: tuple[int, ...], dtype: DType, tensor: str | None, offset: int | None
 ) -> None:
-    """The bits behind the last element of a packed type are zero."""
+    """The unused bits after the last element of a packed type are zero."""
     used = math.prod(shape) * dtype.bits % 8
     if used and last.size and int(last[-1]) >> used:
         raise FormatError(
@@ -185,7 +185,7 @@ def check_out(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], t
         raise InputError("out is read-only", rule="out.writable", tensor=tensor)
     if out.shape != shape or out.dtype != dtype:
         raise InputError(
-            f"out is {out.dtype}{list(out.shape)}, the tensor {dtype}{list(shape)}", rule="out.shape", tensor=tensor
+            f"out must be {dtype}{list(shape)}, not {out.dtype}{list(out.shape)}", rule="out.shape", tensor=tensor
         )
 
 
@@ -265,7 +265,7 @@ class Tensor:
 
     @property
     def stored_nbytes(self) -> int:
-        """Bytes that the parts take where they are."""
+        """Encoded bytes of all parts."""
         return sum(
             part.payload.end - part.payload.begin if isinstance(part.payload, Encoded) else part.nbytes
             for part in self.parts.values()
@@ -311,8 +311,7 @@ class Tensor:
         values: NDArray[Any] = self._export("numpy")
         if out is None:
             return values
-        if (out.shape, out.dtype) != (values.shape, values.dtype):
-            raise InputError(f"out is {out.dtype}{list(out.shape)}, the tensor {self.type}", rule="out.shape")
+        check_out(out, values.shape, values.dtype, self.name)
         out[...] = values
         return out
 

@@ -70,7 +70,7 @@ class Scalar(Type):
 
     def __post_init__(self) -> None:
         if self.dtype.name in _COMPLEX_ROWS:
-            raise refuse(f"{self.dtype.name} is spelled complex[T]", "complex")
+            raise refuse(f"the type of {self.dtype.name} is complex[{_COMPLEX_ROWS[self.dtype.name]}]", "complex")
 
     def pieces(self) -> Iterator[str | Type]:
         yield self.dtype.name
@@ -122,7 +122,7 @@ class FixedString(Type):
         if self.size == 0:
             raise refuse("a fixed_string cannot have size 0", "fixed_string")
         if self.encoding not in UNITS:
-            raise refuse(f"no encoding {self.encoding!r} (supported: {', '.join(UNITS)})", "encoding")
+            raise refuse(f"unknown encoding {self.encoding!r} (supported: {', '.join(UNITS)})", "encoding")
 
     @property
     def nbytes(self) -> int:

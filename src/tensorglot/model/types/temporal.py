@@ -32,7 +32,7 @@ class Unit(Type):
 
     def __post_init__(self) -> None:
         if self.unit not in PER_SECOND:
-            raise refuse(f"no unit {self.unit!r:.20} (supported: {', '.join(map(repr, PER_SECOND))})", "unit")
+            raise refuse(f"unknown unit {self.unit!r:.20} (supported: {', '.join(map(repr, PER_SECOND))})", "unit")
 
     @property
     def per_second(self) -> int:

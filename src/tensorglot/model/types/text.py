@@ -195,7 +195,7 @@ class _Parser(Scanner):
             return self.bracketed(name, at)
         if name not in _NAMED:
             hint = f"; did you mean {_WITH_BRACKETS[name]}?" if name in _WITH_BRACKETS else ""
-            self.refuse(f"no type is called {escape(name, longest=60)}{hint}", "name", at)
+            self.refuse(f"unknown type {escape(name, longest=60)}{hint}", "name", at)
         return _NAMED[name]
 
     def bracketed(self, name: str, at: int) -> Type | None:
@@ -230,7 +230,7 @@ class _Parser(Scanner):
                 self.expect(",")
                 type = self.build(partial(Decimal, precision), self.integer(signed=True), at)
             case _:
-                self.refuse(f"no type is called {escape(name, longest=60)}[…]", "name", at)
+                self.refuse(f"unknown type {escape(name, longest=60)}[…]", "name", at)
         self.expect("]")
         return type
 
