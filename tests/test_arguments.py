@@ -233,7 +233,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(("verb", "argument"), CASES)
 @pytest.mark.filterwarnings("ignore::tensorglot.LossWarning", "ignore::ResourceWarning")
-def test_only_our_errors_leave(verb: str, argument: str, folder: Path) -> None:
+def test_wrong_arguments_raise_only_errors_of_the_library(verb: str, argument: str, folder: Path) -> None:
     call, right, _ = VERBS[verb]
     leaked = {}
     for kind, make in WRONG.items():
@@ -287,7 +287,7 @@ def test_the_way_out_is_in_the_message() -> None:
         tg.loads("model.zt")  # type: ignore[arg-type]
 
 
-def test_a_name_of_another_type_is_not_there() -> None:
+def test_a_name_that_is_not_a_str_is_not_found() -> None:
     with tg.open(DATA) as archive:
         assert archive.get(3) is None  # type: ignore[call-overload]
         assert 3 not in archive

@@ -316,7 +316,7 @@ def test_an_attack_is_refused_by_its_rule(attack: Attack) -> None:
     )
 
 
-def test_an_unknown_dtype_is_what_the_error_says_when_no_layout_is_named() -> None:
+def test_without_a_layout_the_error_still_names_an_unknown_dtype() -> None:
     """A layout whose fields end where the header does is the file's own, however far the other one gets."""
     for layout in LAYOUTS:
         for dtype in (15, 16, 100, 250, 251, 1 << 16, (1 << 64) - 1):
@@ -329,7 +329,7 @@ def test_an_unknown_dtype_is_what_the_error_says_when_no_layout_is_named() -> No
 
 
 @pytest.mark.parametrize("attack", [*tags(), *shapes(), *offsets(), *texts(), *maps()], ids=str)
-def test_a_value_that_breaks_a_rule_is_named_when_no_layout_is(attack: Attack) -> None:
+def test_without_a_layout_the_error_still_names_the_broken_rule(attack: Attack) -> None:
     error = refuse(attack.data)
     assert (error.rule, error.offset, error.tensor) == (attack.rule, attack.offset, attack.tensor)
 

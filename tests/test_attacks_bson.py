@@ -137,7 +137,7 @@ def test_an_attack_is_refused_by_its_rule(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", READ)
-def test_what_is_odd_and_lawful_is_read(name: str) -> None:
+def test_unusual_but_valid_documents_are_read(name: str) -> None:
     expected = {
         "nesting as deep as it may be": 1, "3,000 vectors as deep as they may be": 3_000,
         "2,000 documents in a document, a vector in each": 2_000, "8,000 empty documents": 0,

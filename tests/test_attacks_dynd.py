@@ -185,7 +185,7 @@ def test_an_attack_in_a_file_is_found_by_verify_and_by_reading(attack, tmp_path)
     "text",
     [f"0 * {1 << 62} * 2 * int8", f"storage[0 * {1 << 62} * 2 * string, axis=[2, 1, 0]]", f"{1 << 60} * 0 * 8 * int8"],
 )
-def test_shapes_that_no_array_has(text):
+def test_shapes_that_numpy_cannot_represent(text):
     """Without elements, and so without bytes; NumPy counts the other dims."""
     for call in (lambda: dynd.deserialize(b"", text), lambda: dynd.unpack(sized(text.encode()))):
         with pytest.raises(tg.UnsupportedError) as caught:
@@ -206,7 +206,7 @@ def test_valid_data_near_the_bounds():
     assert dynd.deserialize(bytes(64), record).serialize() == bytes(64)
 
 
-def test_missing_values_take_no_room():
+def test_missing_values_take_no_memory():
     """A flag byte does not bring the dims with it that are not there."""
     data = varint(50_000) + bytes(50_000)
     text = "var * ?1000000 * int64"

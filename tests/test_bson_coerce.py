@@ -86,7 +86,7 @@ VECTORS: dict[str, Callable[[list[Any]], Any]] = {
 @pytest.mark.filterwarnings("ignore:.*converting a masked element")
 @pytest.mark.parametrize("call", ONE)
 @pytest.mark.parametrize("kind", VECTORS)
-def test_one_vector_whatever_holds_it(kind: str, call: str) -> None:
+def test_a_vector_is_the_same_from_every_kind_of_value(kind: str, call: str) -> None:
     assert ONE[call](VECTORS[kind]([0.5, -2.0, 3.0])) == b"\x27\0" + ROWS[0].tobytes()
     with pytest.raises(InputError) as caught:
         ONE[call](VECTORS[kind]([0.5, None, 3.0]))
@@ -119,7 +119,7 @@ MATRICES: dict[str, Callable[[list[list[Any]]], Any]] = {
 
 
 @pytest.mark.parametrize("kind", MATRICES)
-def test_a_matrix_whatever_holds_it(kind: str) -> None:
+def test_a_matrix_is_the_same_from_every_kind_of_value(kind: str) -> None:
     value = MATRICES[kind](ROWS.tolist())
     assert encode_matrix(value, "float32") == [encode(row) for row in ROWS]
     assert encode_documents(value, "v", dtype="float32") == encode_documents(ROWS, "v")
@@ -153,7 +153,7 @@ def test_the_missing_one_is_named() -> None:
         vectors.from_signed_bits(masked([1, 2], 0))
 
 
-def test_what_is_filled_is_taken() -> None:
+def test_filled_missing_values_are_accepted() -> None:
     hidden = masked(ROWS, (0, 1))
     assert decode(encode_matrix(hidden.filled(np.nan))[0]).tolist()[0] == 0.5
     assert encode_matrix(hidden.filled(9)) == [encode([0.5, 9, 3], "float32"), encode(ROWS[1])]
@@ -161,7 +161,7 @@ def test_what_is_filled_is_taken() -> None:
     assert np.isnan(decode(encode([float("nan"), 1.0])).numpy()[0])
 
 
-def test_ids_behind_a_mask() -> None:
+def test_masked_ids_and_ids_without_a_length_are_refused() -> None:
     with pytest.raises(InputError):
         encode_documents(ROWS, "v", np.ma.masked_array([1, 2], mask=[False, True]))
     for ids in (iter([1, 2]), 5):
@@ -213,7 +213,7 @@ def test_a_vector_is_the_vector_that_it_is(name: str) -> None:
 
 
 @pytest.mark.mongo
-def test_a_binary_that_is_no_vector() -> None:
+def test_a_binary_that_is_not_a_vector() -> None:
     bson = needs("bson.binary")
     for other in (bson.Binary(b"\3\0a", 4), bson.Binary(b"\3\0a", 128), vectors.Binary(4, b"\3\0a")):
         for call in (encode, Vector, lambda value: encode_matrix([value]), vectors.to_extjson):
@@ -371,13 +371,13 @@ class TestBits:
         [[1.0]], {"v": 3}, [{}, 3],
     ],
 )  # fmt: skip
-def test_what_holds_no_documents(source: Any) -> None:
+def test_values_that_are_not_documents(source: Any) -> None:
     with pytest.raises(TensorglotError):
         decode_matrix(source, "v", on_missing="error")
 
 
 @pytest.mark.parametrize("key", [3, b"v", ["v"], "", "a..b", "9" * 5000 + "."])
-def test_keys_that_are_no_path(key: Any) -> None:
+def test_keys_that_are_not_a_path(key: Any) -> None:
     for source in (document(), [document()], [{"v": 1}]):
         with pytest.raises(InputError):
             decode_matrix(source, key)

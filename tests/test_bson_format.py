@@ -199,7 +199,7 @@ class TestWrite:
             tg.dumps(tensors, format="bson")
 
     @pytest.mark.parametrize("name", ["", "a..b", ".", "a\0b"])
-    def test_names_that_are_no_path(self, name: str) -> None:
+    def test_names_that_are_not_a_path(self, name: str) -> None:
         with pytest.raises(tg.InputError):
             tg.dumps({name: np.zeros((1, 1), np.float32)}, format="bson")
 

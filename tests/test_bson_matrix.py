@@ -252,7 +252,7 @@ class TestDisagreement:
     )
 
     @pytest.mark.parametrize("other", PAYLOADS[1:])
-    def test_rows_must_be_alike(self, other: bytes) -> None:
+    def test_rows_must_have_one_dtype_and_length(self, other: bytes) -> None:
         good = self.PAYLOADS[0]
         for source in ([good, good, other], [document(vector("v", p)) for p in (good, good, other)]):
             key = None if source[0] is good else "v"
@@ -534,5 +534,5 @@ class TestQuantize:
                 call(bad)
 
 
-def test_a_quantized_matrix_is_a_value_of_its_own() -> None:
+def test_quantize_returns_a_quantized_matrix() -> None:
     assert isinstance(vectors.quantize([[1.0], [2.0]]), Quantized)

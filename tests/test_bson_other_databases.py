@@ -74,7 +74,7 @@ def test_what_a_neighbour_does_not_have(vector: Vector, database: Any) -> None:
         (b"abcde", "redis", "float32"),
     ],
 )
-def test_bytes_that_are_none(raw: bytes, database: Any, dtype: Any) -> None:
+def test_bytes_that_are_not_a_vector(raw: bytes, database: Any, dtype: Any) -> None:
     with pytest.raises(FormatError):
         from_database(raw, database, dtype)
 

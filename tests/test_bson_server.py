@@ -133,7 +133,7 @@ class TestWriteAndRead:
         assert write_matrix(collection, self.MATRIX[:0], "v") == []
         assert read_matrix(collection, "v").shape == (0, 0)
 
-    def test_the_driver_raises_its_own(self, collection: Any) -> None:
+    def test_errors_of_the_driver_pass_through(self, collection: Any) -> None:
         with pytest.raises(needs("pymongo").errors.BulkWriteError):
             write_matrix(collection, self.MATRIX, "v", [1] * 30)
 
@@ -200,7 +200,7 @@ class TestMigrate:
         assert (again.found, again.migrated) == (0, 0)
         assert done.to_dict()["saved_nbytes"] == done.saved_nbytes
 
-    def test_what_is_no_vector_stays(self, collection: Any) -> None:
+    def test_values_that_are_not_vectors_stay(self, collection: Any) -> None:
         odd: dict[str, Any] = {
             "text": [1.0, "x"], "nested": [[1.0]], "empty": [], "large": [1e39], "null": [None],
         }  # fmt: skip
@@ -274,7 +274,7 @@ class TestMigrate:
     @pytest.mark.parametrize(
         "array", [[1.0, 2.0], [1, 2], [1, 2.0, -0.0, 0.0, 0], [float("nan"), 1.0], [-0.0], [float("inf")], [2**40, 1]]
     )
-    def test_what_nobody_changed_is_migrated(self, collection: Any, array: list[Any]) -> None:
+    def test_unchanged_documents_are_migrated(self, collection: Any, array: list[Any]) -> None:
         wide = needs("bson.int64").Int64
         collection.insert_many([{"v": array}, {"v": [wide(1), 1, 1.0]}, {"v": [wide(3)]}])
         assert migrate(collection, "v").migrated == 3

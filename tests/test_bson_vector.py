@@ -284,7 +284,7 @@ def test_repr() -> None:
     assert repr(Vector([True, False])) == "Vector(packed_bit[2]: 1, 0)"
 
 
-def test_immutable_and_of_its_own_memory() -> None:
+def test_a_vector_is_immutable_and_owns_its_memory() -> None:
     given = np.array([1.0, 2.0], np.float32)
     vector = Vector(given)
     given[0] = 9

@@ -78,7 +78,7 @@ class TestFind:
                 find(data, path)
             assert caught.value.rule == "bson.key.duplicate"
 
-    def test_the_place_of_a_fault_is_named(self) -> None:
+    def test_an_error_has_the_offset_of_the_fault(self) -> None:
         good, bad = document(element(8, "a", b"\0")), document(element(8, "a", b"\2"))
         with pytest.raises(FormatError) as caught:
             find(good * 5 + bad, "a")
@@ -358,7 +358,7 @@ def test_documents_round_trip(fields: dict[str, Any]) -> None:
 
 @settings(max_examples=300)
 @given(st.lists(DOCUMENTS, min_size=1, max_size=3), st.data())
-def test_only_our_errors_leave(documents: list[dict[str, Any]], data: st.DataObject) -> None:
+def test_any_bytes_raise_only_errors_of_the_library(documents: list[dict[str, Any]], data: st.DataObject) -> None:
     raw = bytearray(b"".join(map(encode_document, documents)))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(raw) - 1))

@@ -48,7 +48,7 @@ def test_piece_by_piece(data: bytes, cut: int) -> None:
     ["", "crc32c", "crc32c:", "crc32c:0x", "crc32c:NOTHEX00", "crc32c:0xNOTHEX00", "crc32c:0x123456789", "sha256:00",
      "sha256:" + "g" * 64, "xxh3:123", "xxh3:" + "١" * 16, "xxh3:0123456789abcdef\n"],
 )  # fmt: skip
-def test_text_that_is_no_checksum_is_refused(text: str) -> None:
+def test_text_that_is_not_a_checksum_is_refused(text: str) -> None:
     with pytest.raises(FormatError) as caught:
         parse(text, "w")
     assert caught.value.rule == "checksum.form"

@@ -143,13 +143,13 @@ def test_dag_cbor_agrees(value):
     ["", "b", "bafk", "z" + VECTORS["leaf_cid_blake3"][1:], VECTORS["leaf_cid_blake3"].upper(), "b!!!!", "b" + "a" * 58,
      VECTORS["leaf_cid_blake3"] + "a", VECTORS["leaf_cid_blake3"][:-1] + "n", "é"],
 )  # fmt: skip
-def test_texts_that_are_no_cid(text):
+def test_texts_that_are_not_a_cid(text):
     with pytest.raises(InputError):
         CID.parse(text)
 
 
 @pytest.mark.parametrize("mutate", [0, 1, 2, 3])
-def test_bytes_that_are_no_cid(mutate):
+def test_bytes_that_are_not_a_cid(mutate):
     raw = bytearray(bytes(block_cid(b"")))
     raw[mutate] ^= 0x40
     with pytest.raises(FormatError):
@@ -251,7 +251,7 @@ def test_a_chain_of_nodes_ends():
         "9fff",
     ],
 )
-def test_nodes_that_are_none(block):
+def test_invalid_nodes_are_refused(block):
     with pytest.raises(FormatError):
         decode_node(bytes.fromhex(block))
 
@@ -261,7 +261,7 @@ ODD = [None, 5, -1, 2**70, 5.5, True, "x", "é", "b\udc80", "b" * 10**6, b"x", b
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: f"{type(odd).__name__} {str(odd)[:10]!a}")
-def test_of_anything_only_our_errors_leave(odd):
+def test_any_bytes_raise_only_errors_of_the_library(odd):
     """A function may take it, if it makes sense there."""
     for call in (
         CID.parse,

@@ -146,7 +146,7 @@ def test_cat_writes_nothing_when_it_fails(model: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.bt", "out"]
 
 
-def test_names_are_no_paths(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_never_used_as_paths(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inside = tmp_path / "in" / "side"
     inside.mkdir(parents=True)
     monkeypatch.chdir(inside)
@@ -270,7 +270,7 @@ def test_an_error_has_the_path_of_the_file(model: Path, cut: Path) -> None:
             assert error["path"] == str(path), (verb, error)
 
 
-def test_a_defect_has_its_own_code(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_has_its_own_exit_code(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensorglot.operations.listing.entries", lambda *args: 1 // 0)
     result = run("ls", model, code=70)
     assert "ZeroDivisionError" in result.stderr
@@ -293,7 +293,7 @@ def test_help_of_each_command(row: Any) -> None:
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_no_command_is_a_call_for_help() -> None:
+def test_without_a_command_help_is_printed() -> None:
     result = run(code=2)
     assert result.stdout == ""
     assert result.stderr == run("--help").stdout

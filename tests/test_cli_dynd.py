@@ -51,7 +51,7 @@ def test_types():
     done = subprocess.run(command, capture_output=True, text=True, env=environment())
     assert done.returncode == 2
     first, second, third, *_ = done.stderr.splitlines()
-    assert first.startswith("error: no type is called foo, at line 2, column 5")
+    assert first.startswith("error: unknown type foo, at line 2, column 5")
     assert second[third.index("^") :] == "foo}"
 
 

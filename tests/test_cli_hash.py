@@ -89,7 +89,7 @@ def broken(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", ["hash", "stats"])
-def test_what_fails_to_verify_is_named_and_the_others_are_shown(broken: Path, command: str) -> None:
+def test_a_tensor_that_fails_to_verify_is_named_and_the_others_are_printed(broken: Path, command: str) -> None:
     result = CliRunner().invoke(commands, [command, str(broken)])
     assert result.exit_code == 1
     assert result.stderr.count("checksum.mismatch") == 1
@@ -109,7 +109,7 @@ def test_what_fails_to_verify_is_named_and_the_others_are_shown(broken: Path, co
         assert found["tensors"][1]["problem"]["rule"] == "checksum.mismatch"
 
 
-def test_what_has_no_identity_is_named(tmp_path: Path) -> None:
+def test_tensors_without_an_identity_are_named(tmp_path: Path) -> None:
     (tmp_path / "x.bson").write_bytes(document(vector("v", b"\x03\0a"), vector("w", b"\x99\0")))
     result = CliRunner().invoke(commands, ["hash", str(tmp_path / "x.bson")])
     assert result.exit_code == 4

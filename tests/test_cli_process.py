@@ -91,7 +91,7 @@ def test_json_on_a_terminal_is_for_people(folder: Path) -> None:
     assert json.loads(seen)["count"] == 6
 
 
-def test_no_binary_on_a_terminal(folder: Path) -> None:
+def test_binary_data_is_not_printed_on_a_terminal(folder: Path) -> None:
     code, seen = on_terminal("cat", folder / "model.bt", "x" * 300, "--npy", env={"NO_COLOR": "1"})
     assert code == 2
     assert seen.startswith("error: stdout is a terminal: redirect the .npy file")
@@ -181,7 +181,7 @@ def test_an_encoding_that_lacks_a_character(folder: Path) -> None:
     assert rb"\u91cd\u307f" in done.stdout
 
 
-def test_what_is_no_file(folder: Path, tmp_path: Path) -> None:
+def test_paths_that_are_not_files(folder: Path, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     for name in ("a.bt", "b.bt"):
@@ -196,7 +196,7 @@ def test_what_is_no_file(folder: Path, tmp_path: Path) -> None:
         assert kind in done.stderr
 
 
-def test_a_file_name_that_is_no_text(folder: Path) -> None:
+def test_a_file_name_that_is_not_utf8(folder: Path) -> None:
     path = os.fsencode(folder) + b"/\xff\x1b[2J.bt"
     done = subprocess.run([*COMMAND, "ls", path], capture_output=True, env=environment())
     assert done.returncode == 5

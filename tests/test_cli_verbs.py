@@ -39,7 +39,7 @@ def model(tmp_path: Path) -> Path:
 
 
 class TestConvert:
-    def test_it_converts_and_says_so_on_stderr(self, model: Path) -> None:
+    def test_convert_reports_on_stderr(self, model: Path) -> None:
         target = model.with_name("b.bt")
         result = run("convert", model, target, "--to", "bintensors@1")
         assert result.stdout == ""
@@ -196,14 +196,14 @@ class TestTerminals:
             ["stats", "no"],
         ],
     )
-    def test_what_fails_at_once_shows_its_error_and_no_bar(self, layers: Path, command: list[str]) -> None:
+    def test_an_immediate_error_is_printed_without_a_progress_bar(self, layers: Path, command: list[str]) -> None:
         tg.edit(layers, {"a": "b"}, durable=False)
         code, seen = on_terminal(*(word.format(one=layers) for word in command), env={"NO_COLOR": "1"})
         assert code in (2, 4, 5)
         assert seen.startswith("error: ")
         assert "\x1b" not in seen
 
-    def test_many_casts_are_told_together(self, layers: Path) -> None:
+    def test_many_casts_are_summarized(self, layers: Path) -> None:
         result = run("convert", layers, layers.with_name("x.bt"), "--dtype", "float16")
         assert "12 tensors cast: 40,960 rounded of 49,152 values; --json has each" in result.stderr.splitlines()
         assert "q_proj" not in result.stderr
@@ -248,12 +248,12 @@ class TestStreams:
         assert not any(source.read((40 << 20) - 3, 3))
         source.close()
 
-    def test_what_makes_no_sense(self, model: Path) -> None:
+    def test_contradictory_options_are_usage_errors(self, model: Path) -> None:
         assert "pass --to FORMAT" in run("convert", model, "-", code=2).stderr
         assert "--json cannot be used" in run("convert", model, "-", "--to", "bintensors", "--json", code=2).stderr
         assert "--sums needs a file" in run("convert", model, "-", "--to", "bintensors", "--sums", code=2).stderr
 
-    def test_terminals_are_no_files(self, model: Path) -> None:
+    def test_a_terminal_is_refused_as_a_file(self, model: Path) -> None:
         code, seen = on_terminal("ls", "-")
         assert (code, "stdin, which is a terminal" in seen) == (2, True)
         code, seen = on_terminal("convert", model, "-", "--to", "bintensors")
@@ -266,7 +266,7 @@ class TestCompletion:
         assert "_TENSORGLOT_COMPLETE" in run("completion", shell).stdout
 
     @pytest.mark.parametrize(("words", "expected"), COMPLETED)
-    def test_words_are_completed(self, words: list[str], expected: str) -> None:
+    def test_names_and_options_are_completed(self, words: list[str], expected: str) -> None:
         text = " ".join(["tensorglot", *words])
         done = piped(_TENSORGLOT_COMPLETE="bash_complete", COMP_WORDS=text, COMP_CWORD=str(len(words)))
         assert f"plain,{expected}" in done.stdout.decode().splitlines()

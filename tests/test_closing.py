@@ -119,7 +119,7 @@ def test_many_threads_that_read_open_and_close(files: tuple[Path, Path]) -> None
     assert wrong == []
 
 
-def test_closes_at_once_close_no_descriptor_of_a_stranger(files: tuple[Path, Path]) -> None:
+def test_concurrent_closes_never_close_a_reused_descriptor(files: tuple[Path, Path]) -> None:
     mine, other = files
     before = descriptors()
     start, lost = threading.Barrier(6, timeout=10), []
@@ -245,7 +245,7 @@ def test_arrays_over_shared_memory_outlive_the_archive(files: tuple[Path, Path])
     assert (array == MINE["t5"]).all()
 
 
-def test_an_archive_that_nobody_closes_is_closed_when_it_goes(files: tuple[Path, Path]) -> None:
+def test_an_archive_is_closed_when_it_is_collected(files: tuple[Path, Path]) -> None:
     before = descriptors()
     tensor = tg.open(files[0])["t5"]
     assert descriptors() > before, "a tensor keeps its file"

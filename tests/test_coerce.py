@@ -202,7 +202,7 @@ def test_every_verb_refuses_the_same(kind: str, way: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["masked", "Arrow, nulls", "ragged list", "text", "records"])
-def test_what_a_container_has_no_place_for_is_refused_by_name(kind: str) -> None:
+def test_a_value_that_a_container_cannot_store_is_refused_by_name(kind: str) -> None:
     value = VALUES[kind][0]()
     with pytest.raises(tg.UnsupportedError, match="safetensors cannot store") as caught:
         tg.dumps({"x": value}, format="safetensors")
@@ -235,7 +235,7 @@ SHARED = np.zeros(5000, "float32")
     ],
     ids=["one object", "two views", "one small object", "a tensor and a view"],
 )
-def test_arrays_that_share_memory_are_stored_once_or_with_a_word(tensors: dict[str, Any]) -> None:
+def test_arrays_that_share_memory_are_stored_once_or_with_a_warning(tensors: dict[str, Any]) -> None:
     for format in ("ztensor@0.1", "ztensor@2"):
         a, b = (tensor.offset for tensor in tg.open(tg.dumps(tensors, format=format)).values())
         assert a == b

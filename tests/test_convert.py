@@ -236,7 +236,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("dry_run", [False, True])
 @pytest.mark.parametrize("case", REFUSED)
-def test_arguments_that_make_no_sense(case: str, dry_run: bool, source: Path, target: Path) -> None:
+def test_invalid_arguments_are_refused(case: str, dry_run: bool, source: Path, target: Path) -> None:
     options, rule = REFUSED[case]
     if rule == "convert.dtype" and dry_run:
         assert not tg.convert(source, target, dry_run=True, **options).ok
@@ -247,12 +247,12 @@ def test_arguments_that_make_no_sense(case: str, dry_run: bool, source: Path, ta
     assert not target.exists()
 
 
-def test_complex_has_no_real_form(target: Path) -> None:
+def test_complex_is_not_cast_to_real(target: Path) -> None:
     with pytest.raises(tg.InputError, match="imaginary"):
         tg.convert({"w": np.array([1j])}, target, dtype={"w": "float64"})
 
 
-def test_tied_tensors_are_known(target: Path) -> None:
+def test_tied_tensors_are_found(target: Path) -> None:
     shared = np.arange(4, dtype=np.float32)
     report = tg.convert({"a": shared, "b": shared, "c": shared[1:], "d": shared.copy()}, target, dtype="bfloat16")
     plan = report.plan
@@ -277,7 +277,7 @@ def test_tied_tensors_are_stored_once_where_the_target_can(format: str, options:
             assert archive["c"].numpy().tobytes() == (shared + 1).astype(kind).tobytes()
 
 
-def test_casts_of_arrays_in_memory_are_not_taken_for_one(tmp_path: Path) -> None:
+def test_casts_of_different_arrays_in_memory_stay_different(tmp_path: Path) -> None:
     tensors = {f"t{i}": np.full(3000, i, np.float32) for i in range(5)}
     tg.convert(tensors, tmp_path / "a.zt", dtype="float16")
     assert {name: array[0] for name, array in tg.load(tmp_path / "a.zt").items()} == {f"t{i}": i for i in range(5)}
@@ -364,7 +364,7 @@ def test_ties_that_the_target_lacks_are_listed_and_not_refused(format: str, tmp_
 
 
 @pytest.mark.parametrize(("count", "said"), [(1, "1 tensor"), (2, "2 tensors")])
-def test_a_conversion_says_what_it_is_and_counts(count: int, said: str) -> None:
+def test_the_repr_of_a_conversion_has_its_name_and_counts(count: int, said: str) -> None:
     report = tg.convert({f"t{i}": np.zeros(2) for i in range(count)}, io.BytesIO(), format="npz")
     assert repr(report) == f"Conversion(npz@1, {said}, {16 * count} B converted)"
 

@@ -43,7 +43,7 @@ def test_real_values(type: int, dtype: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("type", BLOCKS, ids=str)
-def test_blocks_are_carried_where_there_is_a_place(type: int, tmp_path: Path) -> None:
+def test_blocks_are_copied_where_the_target_can_store_them(type: int, tmp_path: Path) -> None:
     data = quantized(type)
     tg.convert(data, tmp_path / "a.zt", on_loss="drop")
     with tg.open(data) as one, tg.open(tmp_path / "a.zt") as two:

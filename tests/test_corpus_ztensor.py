@@ -259,7 +259,7 @@ def test_suite_of_version_2(case: dict[str, Any]) -> None:
         assert tg.verify(SUITE / case["file"], deep=True).ok == (outcome == "valid")
 
 
-def test_bits_behind_the_last_element_are_found_when_they_are_read() -> None:
+def test_set_bits_after_the_last_element_are_found_on_reading() -> None:
     """The suite only opens this file; its last nibble is not zero."""
     if not CASES:
         missing(f"no suite at {SUITE}")

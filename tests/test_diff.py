@@ -109,7 +109,7 @@ def test_counts_and_distances(array: Any, data: Any) -> None:
     assert 0 <= found.largest_relative <= 2
 
 
-def test_opaque_elements_are_only_told_apart() -> None:
+def test_elements_that_numpy_lacks_are_compared_as_bytes() -> None:
     one, same, other = (
         tg.Tensor("x", {"data": Part(BY_NAME["int128"], (3,), Memory(np.frombuffer(data, np.uint8)))})
         for data in (bytes(48), bytes(48), bytes(47) + b"x")
@@ -118,7 +118,7 @@ def test_opaque_elements_are_only_told_apart() -> None:
     assert compared(one, same) == Comparison(3)
 
 
-def test_what_is_gone_new_or_of_another_type_or_shape() -> None:
+def test_removed_added_and_changed_types_and_shapes() -> None:
     one = {"same": np.arange(3), "gone": np.zeros(2), "type": np.float32([1, 2]), "shape": np.zeros((2, 3))}
     two = {"same": np.arange(3), "new": np.zeros(2), "type": np.float64([1, 2]), "shape": np.zeros((3, 2))}
     found = tg.diff(one, two)
@@ -165,7 +165,7 @@ def test_names_are_escaped() -> None:
 
 
 @pytest.mark.parametrize("order", ["F", "strided", "big-endian", "transposed"])
-def test_memory_order_is_no_difference(order: str) -> None:
+def test_memory_order_does_not_matter(order: str) -> None:
     array = random_array(random.Random(2), "float32", (300, 40, 50))
     other = random_array(random.Random(2), "float32", (300, 40, 50), order)
     assert tg.diff({"w": array}, {"w": other}).same

@@ -22,12 +22,11 @@ BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.M | re.S)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page share one folder and one namespace, as a reader would run them."""
-    for library in ("safetensors", "awkward", "pyarrow"):
-        if re.search(rf"^(import|from) {library}\b", page.read_text(), re.M):
-            needs(library)
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     for kind, text in BLOCK.findall(page.read_text()):
+        for library in re.findall(r"^(?:import|from) (safetensors|awkward|pyarrow|scipy|torch)\b", text, re.M):
+            needs(library)  # the blocks before this one have run
         if kind == "python":
             exec(compile(text, str(page), "exec"), namespace)
             continue
@@ -46,6 +45,28 @@ def test_links(page: Path) -> None:
     """What a page points at in this repository is there."""
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name
+)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    folders = [ROOT, ROOT / "src" / "tensorglot", ROOT / "src" / "tensorglot" / "kernels", ROOT / "tests"]
+    for name in re.findall(r"`([\w./*]+\.(?:py|pxd|md))`", page.read_text()):
+        pattern = name.replace("NAME", "*")
+        assert any(list(folder.glob(pattern)) for folder in folders), name
+
+
+def test_the_table_of_formats_is_what_formats_returns() -> None:
+    rows = re.findall(r"^\|[^|]+\|([^|]*`\.[^|]*)\|([^|]*)\|([^|]*)\|", (ROOT / "README.md").read_text(), re.M)
+    listed = {suffix: (read, written) for cell, read, written in rows for suffix in re.findall(r"`(\.\w+)`", cell)}
+    assert set(listed) == {suffix for spec in tg.formats() for suffix in spec.suffixes}
+    for spec in tg.formats():
+        for read, written in (listed[suffix] for suffix in spec.suffixes):
+            assert bool(spec.writes) == (written.strip() != "no"), spec.name
+            for cell, versions in ((read, spec.versions), (written, spec.writes)):
+                numbers = re.findall(r"\d(?:\.\d)?", cell)
+                assert not numbers or sorted(numbers) == sorted(versions), spec.name
 
 
 def test_the_page_on_trust_has_every_limit() -> None:

@@ -49,7 +49,7 @@ def test_bytes_to_value_to_bytes(seed):
 
 @many
 @given(seeds)
-def test_python_values_serialize_alike(seed):
+def test_python_values_serialize_to_the_same_bytes(seed):
     _, t, data = case(seed)
     value = dynd.deserialize(data, t).tolist()
     # Python's floats do not keep every NaN's payload.

@@ -182,7 +182,7 @@ ODD = [None, 5, 5.5, "x", True, [1], {}, object(), memoryview(b"abc")[::2], np.a
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: f"{type(odd).__name__} {str(odd)[:10]!a}")
-def test_of_anything_only_our_errors_leave(odd):
+def test_any_bytes_raise_only_errors_of_the_library(odd):
     for profile in ("exchange", "dag"):
         with pytest.raises(TensorglotError):
             dynd.from_cbor(odd, profile=profile)

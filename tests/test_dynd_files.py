@@ -145,7 +145,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("attack", SHARED)
-def test_lists_that_share_their_elements_are_no_bomb(tmp_path, attack):
+def test_lists_that_share_their_elements_do_not_multiply_memory(tmp_path, attack):
     """A small file whose value would be vast."""
     path = tmp_path / "x.zt"
     tg.save(path, {"t": hostile(*SHARED[attack])})
@@ -310,7 +310,7 @@ def test_tables_have_limits(limit, rule):
     assert caught.value.rule == rule
 
 
-def test_a_type_that_is_none_is_refused_at_the_door(tmp_path):
+def test_an_invalid_type_attribute_is_refused_on_reading(tmp_path):
     for text in ("3*int8", "Any", 7):
         parts, _ = HOSTILE["text that is none"]
         tensor = hostile(parts, "string")

@@ -80,7 +80,7 @@ def test_spellings(spelling, canonical):
 
 
 @pytest.mark.parametrize("text", [row.values[0] for row in rows("dynd-not-types")])
-def test_what_is_no_type(text):
+def test_invalid_types_are_refused(text):
     with pytest.raises(InputError):
         dynd.parse(text)
     with pytest.raises(minimal.Refused):

@@ -272,3 +272,16 @@ def test_the_identity_survives_compression_and_packing(tmp_path):
     assert dynd.serialize(tensors["q"]).hex() == "00010203040506"
     assert dynd.serialize(np.array([-1, -8], ml_dtypes.int4)).hex() == "0f08"
     assert dynd.deserialize(b"\x0f\x08", "2 * int4").tolist() == [-1, -8]
+
+
+def test_out_of_a_record_must_be_a_writable_array_of_its_type():
+    tensor = dynd.array([{"a": 1, "b": 2.0}])
+    out = np.zeros_like(tensor.numpy())
+    assert tensor.numpy(out) is out
+    assert out.tolist() == [(1, 2.0)]
+    frozen = out.copy()
+    frozen.flags.writeable = False
+    for wrong, rule in (([], "out.array"), (np.zeros(1), "out.shape"), (frozen, "out.writable")):
+        with pytest.raises(InputError) as caught:
+            tensor.numpy(wrong)
+        assert caught.value.rule == rule

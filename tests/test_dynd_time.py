@@ -176,7 +176,7 @@ def test_types_are_inferred(value, text):
     [[dt.date(2020, 1, 1), dt.datetime(2020, 1, 1)], [dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 1, tzinfo=UTC)],
      [Decimal("1e30"), Decimal("1e-30")], [Decimal("NaN")], [dt.date(2020, 1, 1), 5]],
 )  # fmt: skip
-def test_what_has_no_one_type(value):
+def test_values_without_one_common_type_are_refused(value):
     with pytest.raises(InputError):
         dynd.typeof(value)
 
@@ -215,7 +215,7 @@ def test_other_units_are_refused_with_the_way_out(kind):
         dynd.typeof(np.zeros(1, kind))
 
 
-def test_what_numpy_has_no_type_for():
+def test_values_that_numpy_cannot_represent():
     for text, value in (("time['us']", dt.time(1)), ("decimal[5, 2]", Decimal(1)), ("map[int8, int8]", {}),
                         ("datetime['us', tz='UTC']", dt.datetime(2020, 1, 1, tzinfo=UTC)),
                         ("datetime['us']", -(2**63))):  # fmt: skip
@@ -305,7 +305,7 @@ JSON = {
 
 
 @pytest.mark.parametrize(("text", "value"), [(text, value) for text, values in JSON.items() for value in values])
-def test_json_that_is_no_such_value(text, value):
+def test_json_of_another_form_is_refused(text, value):
     with pytest.raises(InputError):
         from_json(json.dumps(value), dynd.parse(text))
 

@@ -196,7 +196,7 @@ def test_any_text_is_parsed_or_refused(text):
 
 
 @pytest.mark.parametrize("text", [None, 3, b"int8", ["int8"], dynd.parse("int8")])
-def test_what_is_no_text_is_no_type(text):
+def test_a_type_must_be_parsed_from_a_str(text):
     with pytest.raises(InputError):
         dynd.parse(text)
 

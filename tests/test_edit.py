@@ -200,7 +200,7 @@ class TestCommandLine:
         run("edit", path, "--remove", "nothing", code=2)
 
 
-def test_a_manifest_that_does_not_stand_last_is_left_alone(tmp_path: Path) -> None:
+def test_a_manifest_that_is_not_last_is_not_edited(tmp_path: Path) -> None:
     path = made(tmp_path, "ztensor@2")
     data = path.read_bytes()
     path.write_bytes(data[:-FOOTER_2] + bytes(8) + data[-FOOTER_2:])

@@ -119,7 +119,7 @@ def test_text_is_exact(array: np.ndarray[Any, Any]) -> None:
     np.testing.assert_array_equal(again, array)
 
 
-def test_json_has_no_number_that_json_lacks() -> None:
+def test_nan_and_infinity_are_text_in_json() -> None:
     tensor = Tensor.of_array("z", np.array([[1 + 2j, complex(np.nan, -np.inf)]]), BY_NAME["complex128"])
     document = json.loads(b"".join(json_document(tensor, (...,))), parse_constant=pytest.fail)
     assert document["values"] == [[[1.0, 2.0], ["NaN", "-Infinity"]]]

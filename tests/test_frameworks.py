@@ -273,7 +273,7 @@ class TestTorch:
         tensor[0] = 1
         assert tg.load(tmp_path / "m.bt")["w"][0] == 0
 
-    def test_what_has_no_values_is_refused(self, torch: Any) -> None:
+    def test_tensors_that_cannot_be_converted_are_refused(self, torch: Any) -> None:
         cases = {
             "torch.meta": torch.zeros(3, device="meta"),
             "torch.layout": torch.eye(3).to_sparse(),
@@ -461,7 +461,7 @@ class TestModules:
         with pytest.raises(RuntimeError):
             theirs.save_model(model, str(tmp_path / "m.safetensors"))
 
-    def test_neighbours_in_one_storage_are_no_views(self, torch: Any, tmp_path: Path) -> None:
+    def test_adjacent_tensors_of_one_storage_are_not_views(self, torch: Any, tmp_path: Path) -> None:
         from tensorglot.bridges.torch import load_model, save_model
 
         one, two = (_with_buffers(torch, "head", "tail", "even", "odd") for _ in range(2))

@@ -119,7 +119,7 @@ class TestTensors:
         data = build(tensors, pairs, number("f", 1.0).ljust(128, b"\0") + number("f", 2.0), alignment=128)
         assert {name: array.tolist() for name, array in tg.loads(data).items()} == {"x": [1.0], "empty": [], "y": [2.0]}
 
-    def test_padding_behind_the_last(self) -> None:
+    def test_padding_after_the_last_tensor(self) -> None:
         for padding in (0, 28):
             assert tg.loads(build([tensor("x", (1,), 0, 0)], data=bytes(4 + padding)), strict=True)["x"].tolist() == [0]
 

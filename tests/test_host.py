@@ -163,7 +163,7 @@ def test_a_file_emptied_before_it_is_mapped(target: Path, monkeypatch: pytest.Mo
         tg.open(target, backend="mmap")
 
 
-def test_a_tensor_beyond_the_end_is_told_in_bytes(target: Path) -> None:
+def test_the_error_for_a_truncated_tensor_has_the_sizes_in_bytes(target: Path) -> None:
     with tg.open(target) as archive:
         size = target.stat().st_size
         os.truncate(target, size - 10)

@@ -100,7 +100,7 @@ def described(index: Index) -> dict[str, Any]:
 
 
 @given(indexes(), st.randoms())
-def test_take_keeps_what_is_said_of_each_tensor(index: Index, random: Any) -> None:
+def test_take_keeps_every_column(index: Index, random: Any) -> None:
     order = list(range(len(index.names)))
     random.shuffle(order)
     order = order[: random.randint(0, len(order))]
@@ -112,7 +112,7 @@ def test_take_keeps_what_is_said_of_each_tensor(index: Index, random: Any) -> No
 
 
 @given(indexes("a"), indexes("b"), indexes("c"))
-def test_concat_keeps_what_is_said_of_each_tensor(one: Index, two: Index, three: Index) -> None:
+def test_concat_keeps_every_column(one: Index, two: Index, three: Index) -> None:
     whole = Index.concat([one, two, three], format="whole", metadata=None)
     assert described(whole) == {**described(one), **described(two), **described(three)}
     assert list(whole.names) == [*one.names, *two.names, *three.names]

@@ -251,7 +251,7 @@ def test_what_a_scatter_writes_is_the_same_compiled_and_interpreted() -> None:
         assert results[0] == results[1]
 
 
-def test_headers_are_encoded_alike_compiled_and_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_and_interpreted_kernels_encode_the_same_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     files = [path for path in sorted(CORPUS.glob("bintensors-[01]/*.bt")) if path.name != "ndim_251.bt"]
     values = [(tg.load(path), tg.open(path).metadata) for path in files]
 

@@ -181,7 +181,7 @@ def test_rows_may_be_empty() -> None:
     assert empty.scipy().nnz == 0
 
 
-def test_entries_of_0_1_are_what_the_convention_says() -> None:
+def test_entries_of_0_1_follow_the_convention() -> None:
     rows = index_of(tg.dumps({"m": csr()}, format="ztensor"))
     assert [row["name"] for row in rows] == ["m#values", "m#indices", "m#indptr"]
     assert {row["layout"] for row in rows} == {"dense"}
@@ -304,7 +304,7 @@ def test_quant_group(case: Any, version: str) -> None:
 GROUP = QUANTIZED[0]
 
 
-def test_scales_of_any_value_are_no_warning() -> None:
+def test_scales_of_any_value_raise_no_warning() -> None:
     made, _ = quantized(*GROUP)
     arrays = {name: one.array() for name, one in made.parts.items()}
     scales = arrays["scales"].reshape(-1).copy()

@@ -460,7 +460,7 @@ def test_links_of_a_kind(pattern, tmp_path):
         ("merkle[3 * int64]", CID(bytes(32), RAW, 0x12)),
     ],
 )
-def test_what_is_no_link_of_a_type(type, value):
+def test_values_that_are_not_a_link_of_the_type(type, value):
     with pytest.raises(InputError):
         dynd.serialize(value, type)
     with pytest.raises(InputError):
@@ -495,7 +495,7 @@ HOSTILE_BYTES = {
 
 
 @pytest.mark.parametrize("case", HOSTILE_BYTES)
-def test_bytes_that_are_no_link(case):
+def test_bytes_that_are_not_a_link(case):
     data, rule = HOSTILE_BYTES[case]
     with pytest.raises(tg.TensorglotError) as caught:
         dynd.deserialize(data, "merkle[Any]")
@@ -638,7 +638,7 @@ LYING_STORES = {
 
 @pytest.mark.parametrize("case", LYING_STORES)
 @pytest.mark.parametrize("type", ["var * uint8", "1048577 * uint8"])
-def test_stores_that_lie(case, type):
+def test_stores_that_return_wrong_blocks(case, type):
     cid, store, error = LYING_STORES[case]
     link = dynd.Link(type, cid)
     in_time = contextlib.nullcontext if INTERPRETED else at_once
@@ -650,7 +650,7 @@ def test_stores_that_lie(case, type):
 
 
 @pytest.mark.parametrize("case", ["8 GiB of one chunk", "64 TiB of one chunk", "a size of 2^62", "a vast block"])
-def test_stores_that_lie_cost_little(case):
+def test_stores_that_return_wrong_blocks_cost_little(case):
     cid, store, _ = LYING_STORES[case]
 
     def load():
@@ -681,7 +681,7 @@ def test_much_data_made_of_few_chunks_is_still_data():
 
 
 @pytest.mark.parametrize("store", [None, 5, "store", [1], np.arange(3), object()])
-def test_what_is_no_store(store):
+def test_values_that_are_not_a_store(store):
     link = dynd.Link.to(1)
     cid = link.freeze()
     with pytest.raises(InputError):
@@ -693,7 +693,7 @@ def test_what_is_no_store(store):
             dynd.to_cbor(1, profile="dag", store=store)
 
 
-def test_blocks_that_are_no_value_of_the_type():
+def test_blocks_that_are_not_a_value_of_the_type():
     rng = Random(5)
     for _ in range(300):
         type = random_type(rng, 2)

@@ -41,7 +41,7 @@ def name_with(hash: int, second: int) -> bytes:
 
 
 @given(st.lists(st.text(max_size=12), max_size=20), st.text(max_size=12))
-def test_a_name_is_found_where_it_first_stands(texts: list[str], wanted: str) -> None:
+def test_find_returns_the_first_position_of_a_name(texts: list[str], wanted: str) -> None:
     names = names_of(texts)
     for text in [*texts, wanted]:
         assert names.find(text) == (texts.index(text) if text in texts else None)
@@ -55,7 +55,7 @@ def test_what_cannot_be_a_name_is_not_found() -> None:
 
 
 @given(st.lists(st.text("ab", max_size=3), max_size=20))
-def test_the_first_name_that_stands_twice(texts: list[str]) -> None:
+def test_the_first_duplicate_is_found(texts: list[str]) -> None:
     expected = next((i for i, text in enumerate(texts) if text in texts[:i]), None)
     assert names_of(texts).first_duplicate() == expected
 
@@ -76,7 +76,7 @@ def test_equal_hashes_are_noticed(hashes: list[int], expected: bool) -> None:
     assert kernel.may_repeat(*spans([name_with(hash, i) for i, hash in enumerate(hashes)])) is expected
 
 
-def test_equal_hashes_alone_are_no_duplicate() -> None:
+def test_equal_hashes_of_different_names_are_not_duplicates() -> None:
     found = (name_with(5, second) for second in range(100_000))
     one, two = islice((name.decode() for name in found if name.isascii()), 2)
     assert kernel.may_repeat(*spans([one.encode(), two.encode()]))
@@ -91,7 +91,7 @@ def test_every_byte_of_a_name_counts(nbytes: int) -> None:
     assert not kernel.may_repeat(*spans([name, *others, name + b"\0"]))
 
 
-def test_hashes_that_somebody_chose_cost_no_time() -> None:
+def test_adversarial_hash_collisions_cost_no_time() -> None:
     """All in one slot of any table: the names decide, and there are no long walks through the table."""
     names = [name_with(i * BACK & WORDS, i) for i in range(50_000)]
     assert kernel.may_repeat(*spans(names)) is True

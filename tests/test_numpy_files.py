@@ -81,9 +81,9 @@ class TestNpy:
         assert caught.value.rule == "values.packed"
 
     def test_more_packed_elements_than_a_piece(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from tensorglot.model import subbyte as widened
+        from tensorglot.model import subbyte
 
-        monkeypatch.setattr(widened, "PIECE_NBYTES", 8 * 7)
+        monkeypatch.setattr(subbyte, "PIECE_NBYTES", 8 * 7)
         for dtype in ("int4", "float6_e2m3fn", "uint1"):
             array = random_array(random.Random(1), dtype, (101,))
             ours = tg.dumps({"data": array}, format="npy")
@@ -110,7 +110,7 @@ class TestNpy:
                 tg.dumps(tensors, format="npy")
             assert caught.value.rule == "save.names"
 
-    def test_a_lost_name_is_named(self, tmp_path: Path) -> None:
+    def test_a_name_that_npy_cannot_store_is_an_error(self, tmp_path: Path) -> None:
         tg.save(tmp_path / "x.bt", {"a": np.arange(3), "b": np.zeros(1)})
         with pytest.raises(tg.UnsupportedError) as caught:
             tg.convert(tmp_path / "x.bt", tmp_path / "x.npy")
@@ -301,7 +301,7 @@ class TestNpz:
             assert all(tensor.offset is not None and tensor.offset % 64 == 0 for tensor in archive.values())
             assert archive["bb"].numpy().flags.aligned
 
-    def test_no_dates(self) -> None:
+    def test_members_of_an_npz_have_no_dates(self) -> None:
         ours = tg.dumps({"a": np.zeros(1)}, format="npz")
         assert zipfile.ZipFile(io.BytesIO(ours)).infolist()[0].date_time == (1980, 1, 1, 0, 0, 0)
 
@@ -496,7 +496,7 @@ class TestObjects:
                 assert caught.value.tensor == "evil"
 
     @pytest.mark.parametrize("verify", ["auto", "never", "require"])
-    def test_load_gives_the_others(self, data: bytes, verify: Any) -> None:
+    def test_load_returns_the_readable_members(self, data: bytes, verify: Any) -> None:
         loaded = tg.loads(data, verify=verify)
         assert list(loaded) == list(self.ARRAYS)
         assert all(same(loaded[name], self.ARRAYS[name]) for name in "az")
@@ -555,7 +555,7 @@ class TestBombs:
             archive["a"].numpy()
         assert caught.value.rule == "npz.deflate.end"
 
-    def test_bytes_behind_the_stream(self) -> None:
+    def test_bytes_after_the_deflate_stream(self) -> None:
         small = npy(np.zeros(1000, np.uint8))
         stream = zlib.compressobj(9, zlib.DEFLATED, -15)
         stored = stream.compress(small) + stream.flush() + b"hidden"

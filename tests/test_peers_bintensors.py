@@ -199,7 +199,7 @@ def test_what_the_package_accepts_and_we_refuse(format: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("format", PEERS)
-def test_mutants_are_read_alike_or_the_difference_is_on_the_list(format: str, tmp_path: Path) -> None:
+def test_mutants_are_read_the_same_or_the_difference_is_listed(format: str, tmp_path: Path) -> None:
     listed = {rule for rule, _ in differences(format)}
     files = list(fuzz.mutants(8000, seed=3))
     accepted, differing = 0, 0

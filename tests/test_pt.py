@@ -86,11 +86,11 @@ class TestCorpus:
             assert archive.format == "pt@zip"
         assert tg.open(CORPUS / "module.legacy.pt").format == "pt@legacy"
 
-    def test_tied_tensors_lie_in_one_place(self) -> None:
+    def test_tied_tensors_share_their_bytes(self) -> None:
         with tg.open(CORPUS / "tied.pt") as archive:
             assert archive["a"].offset == archive["b"].offset != archive["c"].offset
 
-    def test_known_without_a_suffix(self) -> None:
+    def test_detected_without_a_suffix(self) -> None:
         for file in ("dtypes.pt", "dtypes.legacy.pt"):
             assert len(tg.loads((CORPUS / file).read_bytes())) == 24
 
@@ -206,7 +206,7 @@ class TestHandmade:
         body = view(old, shape=integers(4), strides=integers(1))
         assert tg.loads(legacy(held(body)))["w"].tolist() == [2, 3, 4, 5]
 
-    def test_a_storage_nobody_refers_to_is_noted(self) -> None:
+    def test_an_unused_storage_is_noted(self) -> None:
         data = zipped(held(view()), {**DATA, "7": b"hidden"})
         assert [note.rule for note in tg.open(data).notes] == ["pt.storage.unused"]
         with pytest.raises(tg.FormatError):
@@ -291,7 +291,7 @@ class TestNothingIsExecuted:
                 tg.open(zipped(b"\x80\x02" + known.code.encode("latin-1") + bytes(20)), format="pt")
             assert caught.value.rule == "pt.pickle.opcode"
 
-    def test_bytes_that_are_no_opcode(self) -> None:
+    def test_bytes_that_are_not_an_opcode(self) -> None:
         for code in set(range(256)) - {ord(known.code) for known in pickletools.opcodes}:
             with pytest.raises(tg.UnsupportedError, match=f"0x{code:02X}"):
                 tg.open(zipped(b"\x80\x02" + bytes([code])), format="pt")

@@ -26,7 +26,7 @@ def test_names() -> None:
     assert not hasattr(tensorglot, "nonsense")
 
 
-def test_what_type_checkers_are_told_is_what_there_is() -> None:
+def test_the_names_for_type_checkers_are_the_names_at_run_time() -> None:
     tree = ast.parse(Path(tensorglot.__file__).read_text())
     told = {
         alias.asname: f"{node.module}.{alias.name}"

@@ -250,7 +250,7 @@ def test_shared_bytes_are_not_copied_and_others_are() -> None:
     assert copied[-1] == 9
 
 
-def test_a_closed_archive_says_so(folder: Path) -> None:
+def test_reading_a_closed_archive_is_an_error(folder: Path) -> None:
     tg.save(folder / "x.bt", {"x": np.arange(10.0)})
     archive = tg.open(folder / "x.bt")
     tensor = archive["x"]
@@ -345,7 +345,7 @@ def test_loads_takes_what_load_takes() -> None:
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, "2"])
-def test_a_number_of_threads_that_is_none_is_refused(threads: Any) -> None:
+def test_an_invalid_number_of_threads_is_refused(threads: Any) -> None:
     with pytest.raises(tg.InputError) as caught:
         tg.loads(tg.dumps({}, format="bintensors"), threads=threads)
     assert caught.value.rule == "load.threads"
@@ -367,7 +367,7 @@ def _others() -> dict[str, Any]:
 
 @pytest.mark.parametrize("backend", ["pread", "mmap"])
 @pytest.mark.parametrize("compression", [None, "zstd"])
-def test_what_is_no_array_comes_as_a_tensor_that_outlives_the_file(
+def test_tensors_that_are_not_arrays_are_loaded_as_tensors_that_outlive_the_file(
     tmp_path: Path, backend: Any, compression: str | None
 ) -> None:
     others = _others()
@@ -392,7 +392,7 @@ def test_records_are_arrays_still(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])
-def test_a_library_without_a_place_for_it_names_it_and_the_way_out(framework: Any) -> None:
+def test_a_library_that_cannot_represent_a_tensor_names_it_and_the_way_out(framework: Any) -> None:
     pytest.importorskip(framework)
     data = tg.dumps({"w": np.ones(3, np.float32), **_others()}, format="ztensor")
     with pytest.raises(tg.UnsupportedError, match="names=") as caught:

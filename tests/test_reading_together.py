@@ -78,7 +78,7 @@ def test_a_file_cut_short_names_the_first_tensor_that_is_not_there(
     assert caught.value.tensor == first
 
 
-def test_tied_tensors_are_arrays_of_their_own(tmp_path: Path) -> None:
+def test_tied_tensors_are_loaded_as_separate_arrays(tmp_path: Path) -> None:
     rows = [entry(f"t{i}", offset=1024 * (1 + i // 2)) for i in range(40)]
     blobs = b"".join(bytes(range(i, i + 4)).ljust(1024, b"\0") for i in range(20))
     (tmp_path / "tied.zt").write_bytes(file01(rows, bytes(1024 - 64) + blobs))

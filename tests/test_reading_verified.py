@@ -236,7 +236,7 @@ def test_a_slice_is_compared_only_where_that_is_required(file: str, backend: Any
 
 
 @pytest.mark.parametrize("read", READS)
-def test_what_has_no_checksum_is_an_error_where_one_is_required(read: str, tmp_path: Path) -> None:
+def test_a_missing_checksum_is_an_error_where_one_is_required(read: str, tmp_path: Path) -> None:
     tg.save(tmp_path / "a.bt", {"w": values(SMALL)})
     READS[read](tmp_path / "a.bt", "auto")
     with pytest.raises(tg.IntegrityError) as caught:
@@ -260,7 +260,7 @@ def test_a_slice_of_frames_that_have_checksums_needs_no_more(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("file", FILES)
-def test_no_verb_takes_damage_for_data(file: str, verb: str, tmp_path: Path) -> None:
+def test_every_verb_detects_a_damaged_tensor(file: str, verb: str, tmp_path: Path) -> None:
     path = written(tmp_path, file, SMALL)
     VERBS[verb](path)
     flipped(path, 0.5)
@@ -356,7 +356,7 @@ def test_every_part_of_a_tensor_is_compared(kind: str, version: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.zt", "b.zt"])
-def test_nobody_has_to_ask_for_it(name: str, tmp_path: Path) -> None:
+def test_checksums_are_verified_by_default(name: str, tmp_path: Path) -> None:
     """A file saved and read with no word about checksums."""
     path = tmp_path / name
     tg.save(path, {"v": values(SMALL) + 1, "w": values(SMALL)}, format="ztensor@2" if name == "b.zt" else None)

@@ -98,7 +98,7 @@ def test_what_cannot_be_saved_is_refused_by_name(what: str) -> None:
         assert (caught.value.rule, caught.value.tensor) == (rule, "x")
 
 
-def test_the_gallery_is_what_it_says() -> None:
+def test_the_gallery_has_the_cases_that_its_names_say() -> None:
     array = random_array(RANDOM, np.dtype("<i4"), (3, 4))
     assert len({math.prod(form.strides) for form in forms(array)}) > 2
     assert all(bits(form) == bits(array) for form in forms(array))

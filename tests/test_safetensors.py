@@ -88,7 +88,7 @@ class TestRoundTrip:
                 assert same({name: tensor.numpy() for name, tensor in archive.items()}, tensors)
                 assert archive["a"][10:20:3].tolist() == [10, 13, 16, 19]
 
-    def test_known_without_a_suffix(self, tmp_path: Path) -> None:
+    def test_detected_without_a_suffix(self, tmp_path: Path) -> None:
         path = tmp_path / "model.bt"
         path.write_bytes(tg.dumps({"a": np.zeros(1)}, format="safetensors"))
         with tg.open(path) as archive:
@@ -418,7 +418,7 @@ class TestPackage:
                 copy = tg.dumps(archive, format="safetensors")
             assert copy == path.read_bytes()
 
-    def test_what_the_package_accepts_and_we_refuse_is_known(self, tmp_path: Path) -> None:
+    def test_files_that_only_the_package_accepts_are_listed(self, tmp_path: Path) -> None:
         for number, (data, _) in enumerate(REFUSED.values()):
             if len(data) < 1_000_000:
                 (tmp_path / f"{number}.safetensors").write_bytes(data)

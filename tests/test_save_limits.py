@@ -76,7 +76,7 @@ def test_a_name_that_only_a_raised_limit_lets_in_is_not_written(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["\ud800", 5])
-def test_new_names_are_looked_at_like_any_others(tmp_path: Path, name: Any) -> None:
+def test_new_names_are_checked_like_all_names(tmp_path: Path, name: Any) -> None:
     with pytest.raises(tg.InputError) as caught:
         tg.convert({"a": MATRIX}, tmp_path / "x.zt", rename=lambda _: name)
     assert caught.value.rule in ("name.utf8", "name.text")

@@ -262,7 +262,7 @@ class TestSplit:
         assert again.read_bytes() == one.read_bytes()
         assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 
-    def test_names_are_what_others_expect(self, tmp_path: Path) -> None:
+    def test_shard_names_follow_the_convention(self, tmp_path: Path) -> None:
         tg.save(tmp_path / "one.safetensors", TENSORS)
         files = tg.split(tmp_path / "one.safetensors", tmp_path / "many", shard_nbytes=100)
         assert [f.name for f in files[:2]] == [f"model-0000{i}-of-0000{len(files) - 1}.safetensors" for i in (1, 2)]
@@ -307,7 +307,7 @@ class TestSplit:
         tg.split(tmp_path / "one.safetensors", tmp_path / "many")
         assert tg.load(tmp_path / "many") == {}
 
-    def test_a_shard_of_no_size(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_shard_size_of_zero_is_refused(self, folder: Path, tmp_path: Path) -> None:
         with pytest.raises(tg.InputError):
             tg.split(folder, tmp_path / "new", shard_nbytes=0)
 

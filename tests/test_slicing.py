@@ -87,7 +87,7 @@ def test_a_basic_index_gives_what_numpy_gives_on_every_source(
 
 @settings(max_examples=800, deadline=None)
 @given(index=ANY_INDEX, shape=SHAPES)
-def test_an_index_that_numpy_refuses_is_refused_alike(index: Any, shape: tuple[int, ...]) -> None:
+def test_an_index_that_numpy_refuses_is_refused(index: Any, shape: tuple[int, ...]) -> None:
     array = an_array(np.dtype("<i2"), shape)
     tensor = tg.open(tg.dumps({"x": array}, format="bintensors"))["x"]
     try:
@@ -175,7 +175,7 @@ def check_reads(reads: list[tuple[int, int]], needed: NDArray[np.bool_], gap: in
     gap=st.sampled_from([0, 1, 3, 16, 60, 4096]),
     scratch=st.sampled_from([0, 64, 1 << 20]),
 )
-def test_no_byte_is_read_without_need(
+def test_only_needed_bytes_are_read(
     data: st.DataObject, dtype: np.dtype[Any], shape: tuple[int, ...], gap: int, scratch: int
 ) -> None:
     array = an_array(dtype, shape)
@@ -233,6 +233,14 @@ def test_how_much_is_read(index: Any, count: int, nbytes: int) -> None:
     assert_same(tensor[index], array[index])
     assert len(source.reads) == count
     assert sum(end - begin for begin, end in source.reads) == nbytes
+
+
+@pytest.mark.parametrize("index", [slice(1, 3), (slice(None), slice(None, None, -2)), ..., (0, slice(0, 0))], ids=repr)
+def test_a_slice_is_writable_and_owns_its_memory(index: Any) -> None:
+    array = an_array(np.dtype("<f4"), (4, 6))
+    with tg.open(tg.dumps({"x": array}, format="bintensors")) as archive:
+        archive["x"][index][...] = 99
+        assert_same(archive["x"].numpy(), array)
 
 
 def test_as_many_dimensions_as_numpy_has() -> None:

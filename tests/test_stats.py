@@ -142,7 +142,7 @@ def test_bfloat16_in_a_file(tmp_path: Path) -> None:
     assert seen == sorted(seen)
 
 
-def test_what_cannot_be_read_is_said_and_the_rest_goes_on() -> None:
+def test_unreadable_tensors_are_listed_beside_the_others() -> None:
     builder = IndexBuilder(tg.Limits(), "test")
     builder.add("odd", Row(dtype="float3", shape=(2,), payload=Memory(np.zeros(2, np.uint8))))
     builder.add("plain", Row(dtype=BY_NAME["bool"], shape=(2,), payload=Memory(np.array([True, False]))))
@@ -152,7 +152,7 @@ def test_what_cannot_be_read_is_said_and_the_rest_goes_on() -> None:
     assert (plain.mean, plain.unsupported) == (0.5, None)
 
 
-def test_what_is_wrong_with_a_tensor_stands_in_its_row() -> None:
+def test_an_error_is_in_the_row_of_its_tensor() -> None:
     data = bytearray(tg.dumps({"a": np.arange(3.0), "flags": np.array([True, False])}, format="bintensors"))
     data[-1] = 7
     with tg.open(bytes(data)) as archive:

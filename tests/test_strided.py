@@ -55,11 +55,12 @@ def test_the_array_and_its_bytes_are_in_c_order(case: str, share: bool) -> None:
     assert b"".join(held.payload.chunks()) == array.tobytes()
 
 
+@pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_a_slice_is_what_numpy_gives(case: str) -> None:
+def test_a_slice_is_what_numpy_gives(case: str, share: bool) -> None:
     rng = random.Random(1)
     array = CASES[case]
-    tensor = Tensor("x", {"data": part(array)})
+    tensor = Tensor("x", {"data": part(array, share)})
     for _ in range(50):
         index = tuple(
             rng.choice([slice(rng.randrange(-9, 9), rng.randrange(-9, 9), rng.choice([-2, -1, 1, 2, 3])), ..., None, 0])
@@ -92,13 +93,13 @@ def test_pieces_are_small_and_join_to_the_whole(monkeypatch: pytest.MonkeyPatch)
         assert b"".join(chunks) == array.tobytes()
 
 
-def test_a_turned_array_is_not_copied() -> None:
+def test_a_transposed_array_is_not_copied() -> None:
     values = part(np.asfortranarray(CASES["Fortran"])).array()
     assert values.flags.f_contiguous
     assert not values.flags.c_contiguous
 
 
-def test_strides_of_the_c_order_are_known() -> None:
+def test_strides_of_the_c_order_are_recognized() -> None:
     assert Strided((2, 3), (6, 2), 2).in_order
     assert Strided((2, 1, 3), (6, 99, 2), 2).in_order
     assert Strided((0, 3), (1, 1), 2).in_order

@@ -157,7 +157,7 @@ def test_every_algorithm_of_a_sidecar_is_verified(path: Path, algorithm: str) ->
     assert [problem.rule for problem in tg.verify(path).problems] == ["checksum.mismatch"]
 
 
-def test_convert_keeps_checksums_beside(tmp_path: Path) -> None:
+def test_convert_writes_checksums_to_a_sidecar(tmp_path: Path) -> None:
     tg.save(tmp_path / "a.zt", TENSORS, checksum="crc32c")
     report = tg.convert(tmp_path / "a.zt", tmp_path / "b.bt")
     assert [loss.kind for loss in report.losses] == ["checksum"]
@@ -172,7 +172,7 @@ def test_convert_keeps_checksums_beside(tmp_path: Path) -> None:
         assert archive["w"].checksum.startswith("xxh3:")
 
 
-def test_what_has_no_one_file_has_no_sidecar(path: Path) -> None:
+def test_sources_of_several_files_have_no_sidecar(path: Path) -> None:
     with pytest.raises(tg.InputError):
         tg.verify(path.read_bytes(), sums="write")
     with pytest.raises(tg.InputError):
@@ -239,7 +239,7 @@ def one_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(data=st.binary(max_size=200) | st.text(max_size=100).map(lambda text: GOOD[:21] + text.encode()))
-def test_only_our_errors_leave(one_file: Path, data: bytes) -> None:
+def test_any_sidecar_raises_only_errors_of_the_library(one_file: Path, data: bytes) -> None:
     sidecar_path(one_file).write_bytes(data)
     assert not tg.verify(one_file).ok
     with pytest.raises(tg.FormatError):

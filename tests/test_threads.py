@@ -24,7 +24,7 @@ def test_each_within_each() -> None:
     subprocess.run([sys.executable, "-c", NESTED], check=True, timeout=30)
 
 
-def test_no_work_is_under_way_when_an_error_leaves() -> None:
+def test_all_work_has_ended_when_an_error_is_raised() -> None:
     began, ended = [], []
     both = threading.Barrier(2, timeout=10)
 
@@ -43,7 +43,7 @@ def test_no_work_is_under_way_when_an_error_leaves() -> None:
     assert len(began) < 49
 
 
-def test_results_come_in_order_and_no_work_begins_when_nobody_asks_for_more() -> None:
+def test_results_are_ordered_and_no_work_begins_after_the_last_request() -> None:
     assert list(ordered_map(lambda x: x * x, range(100))) == [x * x for x in range(100)]
     with pytest.raises(ZeroDivisionError):
         list(ordered_map(lambda x: 1 // x, [3, 2, 1, 0]))

@@ -81,7 +81,7 @@ def test_every_edit_that_is_reported_as_done_is_in_the_file(how: str, path: Path
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_a_file_that_somebody_else_is_editing(in_place: bool, path: Path) -> None:
+def test_a_file_that_another_process_is_editing_is_locked(in_place: bool, path: Path) -> None:
     before = path.read_bytes()
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -137,7 +137,7 @@ def test_a_file_that_changes_under_an_edit_is_left_as_it_is_now(
             assert archive.metadata == {"step": "1"}
 
 
-def test_an_edit_in_place_of_a_file_that_is_replaced_meanwhile_is_no_success(
+def test_an_edit_in_place_of_a_file_that_is_replaced_meanwhile_is_an_error(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faulty = FaultyOs()
@@ -174,7 +174,7 @@ def test_a_save_beside_an_edit_is_never_lost(path: Path) -> None:
     assert lost == []
 
 
-def test_a_lock_on_the_directory_that_is_never_given_back_stops_no_save(path: Path) -> None:
+def test_a_lock_on_the_directory_does_not_block_a_save(path: Path) -> None:
     fd = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -240,7 +240,7 @@ def test_checksums_of_a_file_that_changes_meanwhile_are_not_written(
     assert names(path.parent) == [path.name]
 
 
-def test_the_sidecar_of_the_only_file_of_a_directory_lies_beside_the_file(path: Path) -> None:
+def test_the_sidecar_of_the_only_file_of_a_directory_is_beside_the_file(path: Path) -> None:
     assert tg.verify(path.parent, sums="write").ok
     assert names(path.parent) == ["model.zt", "model.zt.sums"]
     own, beside = len(TENSORS), len(TENSORS) + 1

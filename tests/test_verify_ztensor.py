@@ -56,7 +56,7 @@ def test_frames_have_checksums_of_their_own(version: str) -> None:
     assert missed == 0
 
 
-def test_a_report_says_what_has_no_checksum() -> None:
+def test_a_report_lists_tensors_without_a_checksum() -> None:
     rows = [
         entry("with", checksum="crc32c:0x92C80A31"),
         entry("without", offset=128),
@@ -107,7 +107,7 @@ def test_all_problems_are_in_one_report() -> None:
     assert tg.verify(tg.dumps(TENSORS, format="ztensor")).canonical is None
 
 
-def test_a_part_that_cannot_be_read_hides_nothing_of_the_others() -> None:
+def test_an_unreadable_part_does_not_hide_problems_of_others() -> None:
     """The values are in an encoding that nobody knows; that the indices are wrong is seen all the same."""
     shared = {"part_of": "w", "size": 12, "shape": [3]}
     first = {"logical_layout": "zt.sparse_csr/1", "logical_shape": [2, 3]}

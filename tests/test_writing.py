@@ -86,7 +86,7 @@ def test_all_ways_to_write_give_the_same_bytes(
     assert {how for how, data in results.items() if data != results["dumps"]} == set()
 
 
-def test_large_tensors_of_every_form_are_written_right_by_every_way(folder: Path) -> None:
+def test_large_tensors_of_every_form_are_written_correctly_by_every_verb(folder: Path) -> None:
     """Past every size at which the code takes another path: reservations, pieces, copies."""
     base = np.arange(3 * 800 * 1024, dtype=np.float32).reshape(3, 800, 1024)
     values = {name: form(base) for name, form in FORMS.items() if name in ("C order", "transposed", "big-endian")}

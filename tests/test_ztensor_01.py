@@ -183,7 +183,7 @@ def test_a_tensor_may_be_called_as_the_metadata_is() -> None:
         tg.dumps(tensors, format="ztensor", metadata={"a": "b"})
 
 
-def test_what_is_not_known_is_listed_and_copied() -> None:
+def test_unknown_dtypes_and_encodings_are_listed_and_copied() -> None:
     compressed = zstandard.compress(b"abcd")
     rows = [
         entry("raw", dtype="float8_x", data_endianness="big", shape=[2, 2], checksum="crc32c:0x92C80A31", mine=1),
@@ -237,7 +237,7 @@ def test_elements_without_a_name_are_kept_as_bytes(name: str, compression: str |
     assert (row["name"], row["dtype"], row["layout"], row["part_of"]) == ("w#data", "uint8", "dense", "w")
 
 
-def test_parts_of_somebody_else_are_ordinary_tensors() -> None:
+def test_incomplete_parts_are_ordinary_tensors() -> None:
     rows = [
         entry("w#values", part_of="w", part="values"),
         entry("x", part_of="w", part="values"),
@@ -425,7 +425,7 @@ def test_a_file_that_decodes_another_while_it_is_read(version: str) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 8])
-def test_what_is_stored_beside_the_frames_is_passed_over(threads: int, tmp_path: Path) -> None:
+def test_skippable_frames_are_skipped(threads: int, tmp_path: Path) -> None:
     beside = struct.pack("<II", 0x184D2A50, 3 << 20) + bytes(3 << 20)
     blob = beside + zstd.compress(b"abcd", level=1, checksum=False)
     step = -(-len(blob) // 64) * 64

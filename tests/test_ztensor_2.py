@@ -301,7 +301,7 @@ def test_strict_accepts_one_byte_string() -> None:
         assert not (same and said and checksum), position
 
 
-def test_structure_is_kept_where_the_meaning_is_not_known() -> None:
+def test_unknown_layouts_keep_their_structure() -> None:
     data = file2(
         {
             "objects": {

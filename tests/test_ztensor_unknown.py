@@ -69,7 +69,7 @@ def test_a_digest_of_bytes_that_cannot_be_decoded_is_unverified(unknown: Path) -
             archive["encoding"].numpy()
 
 
-def test_a_digest_of_decoded_bytes_is_no_checksum_of_stored_ones(unknown: Path) -> None:
+def test_a_digest_of_decoded_bytes_is_not_copied_as_one_of_stored_bytes(unknown: Path) -> None:
     with tg.open(unknown) as archive:
         rows = {row["name"]: row for row in index_of(tg.dumps(archive, format="ztensor@0.1", checksum=None))}
         objects = manifest_of(tg.dumps(archive, format="ztensor@2", checksum="xxh3"))["objects"]
@@ -101,7 +101,7 @@ def test_raw_parts_of_unknown_types_have_a_canonical_form() -> None:
     ],
     ids=["0.1", "big-endian", "1"],
 )  # fmt: skip
-def test_what_version_2_has_no_word_for_is_named_and_can_be_left_out(data: bytes, tmp_path: Path) -> None:
+def test_what_version_2_cannot_store_is_named_and_can_be_left_out(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.zt").write_bytes(data)
     with tg.open(data) as archive, pytest.raises(tg.UnsupportedError, match="does not support") as caught:
         tg.dumps(archive, format="ztensor@2", checksum="xxh3")
@@ -159,7 +159,7 @@ def test_a_component_of_1_that_cannot_be_decoded() -> None:
                 tg.dumps(archive, format="ztensor@2", checksum="xxh3")
 
 
-def test_a_format_of_1_that_nobody_knows() -> None:
+def test_an_unknown_format_of_version_1() -> None:
     data = sparse_1(dtype="f64", length=12, format="q")
     with tg.open(data) as archive:
         assert (archive["m"].layout, archive["m"].parts["indptr"].array().tolist()) == ("q", [0, 2, 3])

@@ -159,7 +159,7 @@ def test_raw_tensors_are_still_copied_by_the_system(version: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_hashing_takes_no_memory_to_speak_of(version: str, tmp_path: Path) -> None:
+def test_hashing_needs_bounded_memory(version: str, tmp_path: Path) -> None:
     tg.save(tmp_path / "a.bt", {f"t{i}": MIXED["large"].copy() for i in range(16)}, durable=False)
     convert = partial(tg.convert, checksum=VERSIONS[version][0], format=f"ztensor@{version}", durable=False)
     assert resident_nbytes(partial(convert, tmp_path / "a.bt", tmp_path / "b.zt")) < 40 * MB
@@ -227,7 +227,7 @@ def test_an_index_may_have_a_gigabyte(version: str, count: int, nbytes: int) -> 
     assert caught.value.rule == "ztensor.limit.index"
 
 
-def test_what_the_index_says_is_in_the_form_of_the_packages() -> None:
+def test_the_index_has_the_form_of_the_packages() -> None:
     tensors = {"a": np.arange(3, dtype=np.float32), "b": np.zeros(2, np.uint8)}
     plain = written(tensors, WriteOptions("0.1", checksum=PerTensor("crc32c")))
     general = written(tensors, WriteOptions("0.1", checksum=PerTensor("crc32c", {"b": "crc32c"})))

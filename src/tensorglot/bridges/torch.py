@@ -27,7 +27,7 @@ from tensorglot.io.local import Readable
 from tensorglot.io.sink import Writable
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, dtype_of, pack, unpack
-from tensorglot.model.payload import place
+from tensorglot.model.payload import location
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.base import Type
 from tensorglot.operations._outputs import shares_memory
@@ -216,7 +216,7 @@ def _others(state: Mapping[str, torch.Tensor], archive: Archive) -> dict[str, Li
 
 
 def _place(tensor: Tensor) -> list[tuple[object, ...]]:
-    return [place(part.payload) for part in tensor.parts.values()]
+    return [location(part.payload) for part in tensor.parts.values()]
 
 
 def _tied(one: torch.Tensor, two: torch.Tensor) -> bool:

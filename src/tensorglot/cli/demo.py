@@ -1,6 +1,6 @@
 """`tensorglot demo`: what is shown is what is run, and the output is the real one.
 
-A step is a line for the shell or for Python, with a word on why. New verbs get a row.
+A step is a line for the shell or for Python, with a comment. A new verb gets a step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A step with what came of it."""
+    """A step with its output and exit code."""
 
     run: str
     about: str
@@ -66,13 +66,13 @@ STEPS: tuple[Step, ...] = (
     Step("tensorglot stats model.bt '*.layers.3.*'", "Is the training healthy?"),
     _python(
         'tensors["model.layers.3.mlp.up_proj.weight"][7] = float("nan"); tg.save("broken.bt", tensors)',
-        "Look for what went wrong.",
+        "NaN in one row of a weight:",
     ),
     Step("tensorglot stats broken.bt '*.mlp.up_proj.*'"),
-    Step("tensorglot verify model.bt --deep", "Is the file sound?"),
+    Step("tensorglot verify model.bt --deep", "Is the file valid?"),
     _python(
         '_ = shutil.copy("model.bt", "cut.bt"); os.truncate("cut.bt", 2_000_000)',
-        "A download that ended early is found out, and the tensor is named.",
+        "A truncated download is an error, which names the tensor.",
     ),
     Step("tensorglot verify cut.bt"),
     Step("tensorglot diff model.bt broken.bt", "What changed between two checkpoints?"),
@@ -82,16 +82,16 @@ STEPS: tuple[Step, ...] = (
     ),
     Step("tensorglot ls --long model.zt '*.layers.0.mlp.*'"),
     Step("tensorglot diff model.bt model.zt"),
-    Step("tensorglot hash model.bt 'model.norm.*'", "A tensor has one identity, wherever it lives."),
+    Step("tensorglot hash model.bt 'model.norm.*'", "A tensor has one identity, in every container."),
     Step("tensorglot hash model.zt 'model.norm.*'"),
-    Step("tensorglot convert model.zt model.safetensors --dtype float16", "A cast counts what it rounds."),
-    Step("tensorglot convert model.bt model.npz", "What a target cannot hold is named, and refused."),
+    Step("tensorglot convert model.zt model.safetensors --dtype float16", "A cast reports how many values it rounds."),
+    Step("tensorglot convert model.bt model.npz", "A conversion that would lose something stops and says what."),
     _python(
         'tg.dynd.serialize([[1.5, 2.0], [], [3.0]], "var * var * float32").hex()',
-        "Values that are no blocks have one byte string, too.",
+        "Ragged values have canonical bytes, too.",
     ),
-    _python('tg.bson.decode(tg.bson.encode([0.5, -2.0], "float32"))', "And a vector is what MongoDB holds."),
-    Step("tensorglot formats", "Where can tensors live?"),
+    _python('tg.bson.decode(tg.bson.encode([0.5, -2.0], "float32"))', "A BSON vector, as MongoDB stores it."),
+    Step("tensorglot formats", "Which formats are supported?"),
 )
 
 
@@ -128,8 +128,8 @@ def _show(step: Done) -> None:
         print(f"(exit code {step.exit})")
 
 
-class _Screen(io.TextIOWrapper):
-    """Takes down what a step prints, as it would look on the real screen."""
+class _Capture(io.TextIOWrapper):
+    """Captures what a step prints, in color where stdout is a terminal."""
 
     def __init__(self, buffer: io.BytesIO, terminal: bool) -> None:
         super().__init__(buffer, "utf-8", write_through=True)
@@ -140,15 +140,15 @@ class _Screen(io.TextIOWrapper):
 
 
 def _play(terminal: bool) -> Iterator[Done]:
-    """Runs the steps in a folder of their own."""
+    """Runs the steps in a temporary folder."""
     python = InteractiveInterpreter({"tensors": _checkpoint()})
     with tempfile.TemporaryDirectory(prefix="tensorglot-demo-") as folder, contextlib.chdir(folder):
         for step in STEPS:
-            paper = io.BytesIO()
-            out, err = _Screen(paper, terminal), _Screen(paper, False)
+            printed = io.BytesIO()
+            out, err = _Capture(printed, terminal), _Capture(printed, False)
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 code = _run_shell(step.run) if step.kind == "shell" else _run_python(python, step.run)
-            yield Done(*step, paper.getvalue().decode(), code)
+            yield Done(*step, printed.getvalue().decode(), code)
 
 
 def _run_python(python: InteractiveInterpreter, line: str) -> int:
@@ -171,7 +171,7 @@ def _checkpoint() -> dict[str, NDArray[Any]]:
     import numpy as np
 
     random = np.random.default_rng(0)
-    words, width, hidden = 4096, 128, 352
+    vocabulary, width, hidden = 4096, 128, 352
 
     def weight(rows: int, columns: int) -> NDArray[Any]:
         return random.normal(0, columns**-0.5, (rows, columns)).astype(ml_dtypes.bfloat16)
@@ -179,7 +179,7 @@ def _checkpoint() -> dict[str, NDArray[Any]]:
     def norm() -> NDArray[Any]:
         return (1 + random.normal(0, 0.02, width)).astype(np.float32)
 
-    tensors = {"model.embed_tokens.weight": weight(words, width), "lm_head.weight": weight(words, width)}
+    tensors = {"model.embed_tokens.weight": weight(vocabulary, width), "lm_head.weight": weight(vocabulary, width)}
     for i in range(4):
         for name in ("q", "k", "v", "o"):
             tensors[f"model.layers.{i}.self_attn.{name}_proj.weight"] = weight(width, width)

@@ -26,7 +26,7 @@ from tensorglot.kernels import bintensors as kernel
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.index import Index, permuted
+from tensorglot.model.index import Index, take_shapes
 from tensorglot.model.names import Names
 from tensorglot.model.payload import Chunk, Source
 from tensorglot.wire.prefixed import check_data_end, join_texts, read_header, writer_order
@@ -211,7 +211,7 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     codes = _codes(index)
     order = writer_order(codes, index.names)
     names = [index.names[row] for row in order.tolist()]
-    dims, dim_offsets = permuted(index.dims, index.dim_offsets, order)
+    dims, dim_offsets = take_shapes(index.dims, index.dim_offsets, order)
     ends = np.cumsum(index.nbytes[order])
     header = _encode(options.version, index.metadata, names, codes[order], dims, dim_offsets, ends)
     check_header(len(header), "bintensors")

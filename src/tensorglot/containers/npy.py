@@ -17,7 +17,7 @@ from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
-from tensorglot.model.subbyte import widened
+from tensorglot.model.subbyte import unpack_pieces
 from tensorglot.wire import npy
 
 __all__ = ["CONTAINER"]
@@ -74,7 +74,7 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
         raise unsupported_dtype("npy", index, 0)
     yield npy.build(dtype.name, shape)
     if dtype.packed:
-        yield from widened(archive.payload(0, index.names[0]), dtype, int(np.prod(shape, dtype=np.int64)))
+        yield from unpack_pieces(archive.payload(0, index.names[0]), dtype, int(np.prod(shape, dtype=np.int64)))
     else:
         yield from archive.chunks(np.zeros(1, np.int64))
 

@@ -35,7 +35,7 @@ from tensorglot.model.payload import (
     inner_payload,
     read_pieces,
 )
-from tensorglot.model.subbyte import widened
+from tensorglot.model.subbyte import unpack_pieces
 from tensorglot.wire import npy, ziparchive
 from tensorglot.wire.crc import crc32_of_rest
 from tensorglot.wire.inflate import Inflater, deflate
@@ -218,7 +218,7 @@ def _data(archive: Archive, row: int) -> Iterator[Chunk]:
     dtype = cast("DType", index.dtype(row))
     payload = archive.payload(row, index.names[row])
     if dtype.packed:
-        return iter(widened(payload, dtype, math.prod(index.shape(row))))
+        return iter(unpack_pieces(payload, dtype, math.prod(index.shape(row))))
     return archive.chunks(np.array([row])) if row in index.big_endian else payload.chunks()
 
 

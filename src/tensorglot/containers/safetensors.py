@@ -25,7 +25,7 @@ from tensorglot.errors import FormatError, LimitError, TruncatedError, Unsupport
 from tensorglot.kernels import safetensors as kernel
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.index import Index, permuted
+from tensorglot.model.index import Index, take_shapes
 from tensorglot.model.names import Names
 from tensorglot.model.payload import Chunk, Source
 from tensorglot.wire.prefixed import check_data_end, join_texts, read_header, writer_order
@@ -206,7 +206,7 @@ def _encode(index: Index, order: NDArray[np.int64], codes: NDArray[np.int16]) ->
         metadata = f'"{METADATA}":{{{pairs}}}'.encode()
     joined, offsets = join_texts([quote(index.names[row]) for row in order.tolist()])
     dtypes, dtype_offsets = join_texts(list(DTYPES))
-    dims, dim_offsets = permuted(index.dims, index.dim_offsets, order)
+    dims, dim_offsets = take_shapes(index.dims, index.dim_offsets, order)
     return kernel.encode(
         metadata,
         joined,

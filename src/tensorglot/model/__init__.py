@@ -3,12 +3,12 @@
 dtypes      the table of element types
 types       the DyND types: algebra and text
 payload     where bytes are: a span of a source, encoded at one, in memory
-strided     a codec for elements that do not lie in C order
-subbyte     a codec for elements of less than a byte that take one each
-truth       a codec for bools of which every byte but zero is true
-slicing     a basic index as few runs of bytes
+strided     a codec for elements in another order than C order
+subbyte     a codec for sub-byte elements stored one per byte
+truth       a codec for bools in which every non-zero byte is true
+slicing     a basic index as a few runs of bytes
 tensor      a type plus named flat parts
-layouts     what the parts of sparse and quantized tensors mean together
+layouts     the parts of sparse and quantized tensors, and their rules
 index       all tensors of a file as columns, with `take` and `concat`
 builder     an index made one tensor at a time
 names       the names of an index, as spans of its text

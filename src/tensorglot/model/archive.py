@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from types import TracebackType
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, TensorNotFound
 from tensorglot.limits import DEFAULT, Limits
-from tensorglot.model.index import Index, Note, grouped
+from tensorglot.model.index import Index, Note, place_rows
 from tensorglot.model.names import Names
 from tensorglot.model.payload import (
     PIECE_NBYTES,
@@ -31,8 +30,8 @@ from tensorglot.model.payload import (
     Payload,
     Source,
     Span,
-    joined,
-    place,
+    join_arrays,
+    location,
 )
 from tensorglot.model.tensor import Part, Tensor
 
@@ -96,7 +95,7 @@ class Archive(Mapping[str, Tensor]):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Oddities of the file that are no reason to refuse it."""
+        """What is unusual about the file, though valid."""
         return tuple(self.index.notes)
 
     @property
@@ -133,15 +132,15 @@ class Archive(Mapping[str, Tensor]):
         }
 
     def __getitem__(self, name: str) -> Tensor:
-        position = self._position(name) if isinstance(name, str) else None
+        if not isinstance(name, str):
+            raise TensorNotFound(f"a tensor name must be a str, not {type(name).__name__}", rule="tensor.name")
+        position = self._position(name)
         if position is None:
-            if not isinstance(name, str):
-                raise TensorNotFound(f"a tensor name must be a str, not {type(name).__name__}", rule="tensor.name")
             raise TensorNotFound.among(name, self.index.names)
         return self.tensor_at(position)
 
     def _position(self, name: str) -> int | None:
-        """The first lookup scans the names, which is faster than building a dictionary of them."""
+        """The first lookup scans the names: faster than building a dictionary of them."""
         names, again = self.index.names, self._asked
         self._asked = True
         if again or not isinstance(names, Names):
@@ -153,7 +152,10 @@ class Archive(Mapping[str, Tensor]):
         index = self.index
         layout = index.layouts.get(position)
         name = index.names[position]
-        parts = {self._part_name(row): self.part(row, name) for row in index.rows(position)}
+        part_names = index.part_names
+        parts = {
+            "data" if part_names is None else part_names[row]: self.part(row, name) for row in index.rows(position)
+        }
         return Tensor(
             name,
             parts,
@@ -161,9 +163,6 @@ class Archive(Mapping[str, Tensor]):
             None if layout is None else layout.type,
             index.attributes.get(position, {}),
         )
-
-    def _part_name(self, row: int) -> str:
-        return "data" if self.index.part_names is None else self.index.part_names[row]
 
     def part(self, row: int, name: str) -> Part:
         """One row, which belongs to the tensor of that name."""
@@ -197,17 +196,17 @@ class Archive(Mapping[str, Tensor]):
     def chunks(self, rows: NDArray[np.int64], pads: Sequence[bytes] | None = None) -> Iterator[Chunk]:
         """The decoded, little-endian bytes of rows one after the other: in bounded memory, or as spans to copy.
 
-        Each row stands behind its pad, if there are any.
+        `pads` are bytes before each row.
         """
         listed, payloads = rows.tolist(), self.index.payloads
         ends = np.cumsum(self.index.nbytes[rows])
         at_once = PIECE_NBYTES if payloads is None else TOGETHER_NBYTES
-        groups = grouped(ends - self.index.nbytes[rows], ends, SMALL_NBYTES, at_once)
+        groups = place_rows(ends - self.index.nbytes[rows], ends, SMALL_NBYTES, at_once).groups
         for a, b in pairwise(groups):
             if payloads is not None and b - a > 1:
                 held = [payloads[row] for row in listed[a:b]]
                 if set(map(type, held)) == {np.ndarray}:
-                    yield joined(cast("list[NDArray[Any]]", held), None if pads is None else pads[a:b])
+                    yield join_arrays(cast("list[NDArray[Any]]", held), None if pads is None else pads[a:b])
                     continue
             close = self._read_together(rows[a:b]) if payloads is None and b - a > 1 else None
             for i, row in enumerate(listed[a:b], a):
@@ -219,7 +218,7 @@ class Archive(Mapping[str, Tensor]):
                     yield close[i - a]
 
     def _read_together(self, rows: NDArray[np.int64]) -> list[memoryview] | None:
-        """The bytes of small raw rows of the source that lie close to each other, in one read."""
+        """The bytes of small raw rows that are close together in the source, in one read."""
         index, source = self.index, self.source  # which may be closed meanwhile
         if source is None or any(
             not column.isdisjoint(rows.tolist())
@@ -263,7 +262,7 @@ class Archive(Mapping[str, Tensor]):
         for row in candidates.tolist():
             tensor = int(np.searchsorted(firsts, row, side="right")) - 1
             if index.nbytes[row] and firsts[tensor + 1] - firsts[tensor] == 1:
-                key = (place(self.payload(row, index.names[tensor])), int(index.dtypes[row]), index.shape(row))
+                key = (location(self.payload(row, index.names[tensor])), int(index.dtypes[row]), index.shape(row))
                 first = seen.setdefault(key, tensor)
                 if first != tensor:
                     ties[tensor] = first
@@ -289,15 +288,13 @@ class Archive(Mapping[str, Tensor]):
     def __enter__(self) -> Archive:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._reopen is None:
             raise InputError("only an archive opened from a path or bytes can be pickled", rule="archive.pickle")
-        return _open_again, (self._reopen,)
+        return self._reopen, ()
 
     def __repr__(self) -> str:
         return f"Archive({self.format}, {len(self)} tensor{'' if len(self) == 1 else 's'})"
@@ -312,7 +309,3 @@ def _maybe_shared(payloads: Sequence[Payload | NDArray[Any] | None], nbytes: NDA
         counts = Counter(map(id, payloads))
         worth |= np.array([counts[id(payload)] > 1 for payload in payloads], np.bool_)
     return np.flatnonzero(worth)
-
-
-def _open_again(reopen: Callable[[], Archive]) -> Archive:
-    return reopen()

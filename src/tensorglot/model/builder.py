@@ -8,6 +8,7 @@ for each sub-byte element) is an encoded row: see `add_array`.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -30,10 +31,10 @@ __all__ = ["IndexBuilder", "Row"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One part of a tensor, at a span of the source or where its payload is."""
+    """One part of a tensor: at a span of the source, or with a payload."""
 
     dtype: DType | str
-    """Text is the name of an element type that we do not know."""
+    """A str is the name of an unknown element type."""
     shape: tuple[int, ...]
     begin: int = 0
     end: int = 0
@@ -41,7 +42,7 @@ class Row:
     payload: Payload | NDArray[Any] | None = None
     codec: Codec | None = None
     nbytes: int = 0
-    """What the codec decodes to."""
+    """Decoded bytes, if there is a codec."""
     big_endian: bool = False
     checksum: str | None = None
     checksum_decoded: bool = True
@@ -62,10 +63,10 @@ class Row:
 
 
 class IndexBuilder:
-    """Tensors as they come in."""
+    """Collects tensors in the order that they are added."""
 
     def __init__(self, limits: Limits, rule: str) -> None:
-        """`rule` begins the names of the rules: that of the format."""
+        """`rule` is the first part of rule names: the format."""
         self._limits = limits
         self._rule = rule
         self.names: list[str] = []
@@ -87,7 +88,7 @@ class IndexBuilder:
             )
         if len(name.encode()) > self._limits.name_nbytes:
             raise LimitError(
-                f"a name has more than {self._limits.name_nbytes} bytes (Limits.name_nbytes)",
+                f"a tensor name has more than {self._limits.name_nbytes} bytes (Limits.name_nbytes)",
                 rule=f"{self._rule}.limit.name",
                 offset=offset,
             )
@@ -118,37 +119,29 @@ class IndexBuilder:
         codec: Codec | None = None,
         checksum: str | None = None,
     ) -> None:
-        """An array as NumPy has it: `codec` has compressed its bytes, `checksum` is of the bytes before that."""
+        """An array in a file as NumPy has it in memory; `checksum` is of the bytes that `codec` decodes."""
         count = math.prod(shape)
-        begin, end = span
-        if isinstance(dtype, str):
-            # The bytes of unknown elements are carried as they are, whatever their order.
-            row = Row(dtype=dtype, shape=shape, begin=begin, end=end, codec=codec, nbytes=count * itemsize)
-            self.add(name, replace(row, checksum=checksum))
-            return
-        outer = codec
-        if fortran_order:
-            strides = tuple(accumulate(shape[:-1], lambda a, b: a * b, initial=itemsize)) if shape else ()
-            strided = Strided(shape, strides, itemsize, codec, count * itemsize)
-            outer = codec if strided.in_order else strided
-        if dtype.packed:
-            outer = UnpackedSubByte(dtype, count, outer)
-        self.add(
-            name,
-            Row(
-                dtype=dtype,
-                shape=shape,
-                begin=begin,
-                end=end,
-                codec=outer,
-                nbytes=dtype.nbytes(count),
-                big_endian=big_endian,
-                checksum=checksum,
-            ),
+        row = Row(
+            dtype=dtype,
+            shape=shape,
+            begin=span[0],
+            end=span[1],
+            codec=codec,
+            nbytes=count * itemsize,
+            checksum=checksum,
         )
+        if isinstance(dtype, DType):  # unknown elements are carried as they are, in any order
+            if fortran_order:
+                strides = tuple(accumulate(shape[:-1], operator.mul, initial=itemsize)) if shape else ()
+                strided = Strided(shape, strides, itemsize, codec)
+                codec = codec if strided.in_order else strided
+            if dtype.packed:
+                codec = UnpackedSubByte(dtype, count, codec)
+            row = replace(row, codec=codec, nbytes=dtype.nbytes(count), big_endian=big_endian)
+        self.add(name, row)
 
     def index(self, format: str, metadata: Mapping[str, Any] | None = None, notes: Sequence[Note] = ()) -> Index:
-        """All of it as columns."""
+        """The tensors so far, as columns."""
         rows = self._rows
         dims, dim_offsets = shape_columns([row.shape for row in rows])
         several = len(rows) != len(self.names) or bool(self._layouts)

@@ -42,7 +42,7 @@ class DType:
     def require_numpy(self, tensor: str | None = None) -> np.dtype[Any]:
         """NumPy's type in the machine's byte order; UnsupportedError where there is none."""
         if self.numpy is None:
-            raise UnsupportedError(f"NumPy has no {self.name}", rule="dtype.numpy", tensor=tensor)
+            raise UnsupportedError(f"NumPy does not support {self.name}", rule="dtype.numpy", tensor=tensor)
         return self.numpy
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -103,7 +103,7 @@ def dtype_of(kind: DType | DTypeLike, tensor: str | None = None) -> DType:
     try:
         numpy = np.dtype(kind)
     except (TypeError, ValueError) as error:
-        raise InputError(f"no element type is called {kind!r}", rule="dtype.name", tensor=tensor) from error
+        raise InputError(f"unknown element type {kind!r}", rule="dtype.name", tensor=tensor) from error
     row = _BY_NUMPY.get(numpy) or _BY_NUMPY.get(numpy.newbyteorder("="))
     if row is None:
         raise UnsupportedError(f"NumPy's {numpy} is not supported as an element type", rule="dtype.name", tensor=tensor)

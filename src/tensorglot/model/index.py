@@ -1,9 +1,9 @@
-"""What a file says it holds, as columns.
+"""The index of a file, as columns.
 
 A row is a part: one flat block of one element type. A tensor is one row, or the
 several that belong to its name. A reader fills the columns; checks over all rows
-(bounds, overlaps, alignment) are vector operations; a Tensor is made only when
-somebody asks for it. Columns that most files do not need are absent by default.
+(bounds, overlaps, alignment) are vector operations; a Tensor is made only when it
+is looked up. Columns that most files do not need are absent by default.
 
 Each column declares what it has an entry for: a row, a tensor, or the whole. That is
 all that `take` and `concat` need to know, and a new column is added in one place.
@@ -32,10 +32,9 @@ __all__ = [
     "Note",
     "Placement",
     "first_overlap",
-    "grouped",
-    "permuted",
-    "placed",
+    "place_rows",
     "shape_columns",
+    "take_shapes",
 ]
 
 ALIGNMENT = 64
@@ -46,7 +45,7 @@ UNKNOWN = 255
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the several parts of a tensor mean together."""
+    """The layout and type of a tensor of several parts."""
 
     name: str
     type: Type
@@ -54,7 +53,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """An oddity of a file that is no reason to refuse it."""
+    """Something unusual about a file that is valid."""
 
     rule: str
     message: str
@@ -86,8 +85,8 @@ class Index:
     metadata: Mapping[str, Any] | None = _per("whole", default=None)
 
     payloads: Sequence[Payload | NDArray[Any] | None] | None = _per("row", default=None)
-    """Where rows are instead, if not at their spans of the source.
-    An array stands for its own memory: it is C-contiguous and little-endian."""
+    """The payloads of rows that are not at a span of the source.
+    An array is C-contiguous and little-endian."""
     first_rows: NDArray[np.int64] | None = _per("structure", default=None)
     """Tensor i has the rows first_rows[i] up to first_rows[i + 1]. None: it has row i."""
     part_names: Sequence[str] | None = _per("row", fill="data", default=None)
@@ -105,7 +104,7 @@ class Index:
     unknown_dtypes: Mapping[int, str] = _per("row", default_factory=dict)
     """What the file calls the element type."""
     sources: Mapping[int, Source] = _per("row", default_factory=dict)
-    """Of rows that lie in another file than the index."""
+    """Of rows in another file than the index."""
     notes: Sequence[Note] = _per("whole", default=())
 
     @cached_property
@@ -130,7 +129,7 @@ class Index:
 
     @cached_property
     def shapes(self) -> list[tuple[int, ...]]:
-        """All shapes at once, for those who need them all."""
+        """The shapes of all rows."""
         dims, offsets = self.dims.tolist(), self.dim_offsets.tolist()
         return [tuple(dims[a:b]) for a, b in pairwise(offsets)]
 
@@ -154,7 +153,7 @@ class Index:
     def find_shared_rows(self) -> NDArray[np.int64]:
         """Rows that have the same span as another one, perhaps of another source."""
         if (self.begins[1:] >= self.ends[:-1]).all():
-            return np.empty(0, np.int64)  # as most files have them: one behind the other
+            return np.empty(0, np.int64)  # the common case: rows in order, without overlap
         filled = np.flatnonzero(self.ends > self.begins)
         order = filled[np.lexsort((self.ends[filled], self.begins[filled]))]
         begins, ends = self.begins[order], self.ends[order]
@@ -177,8 +176,8 @@ class Index:
         """The index of some of the tensors, in the order given."""
         rows, first_rows = tensors, None
         if self.first_rows is not None:
-            rows, first_rows = permuted(np.arange(len(self.dtypes)), self.first_rows, tensors)
-        dims, dim_offsets = permuted(self.dims, self.dim_offsets, rows)
+            rows, first_rows = take_shapes(np.arange(len(self.dtypes)), self.first_rows, tensors)
+        dims, dim_offsets = take_shapes(self.dims, self.dim_offsets, rows)
         chosen: dict[str, list[int]] = {"row": rows.tolist(), "tensor": tensors.tolist()}
         columns = {
             column.name: _take(getattr(self, column.name), chosen[column.metadata["per"]])
@@ -188,14 +187,14 @@ class Index:
         return replace(self, **columns, dims=dims, dim_offsets=dim_offsets, first_rows=first_rows)
 
     def in_source(self, source: Source | None) -> Index:
-        """The same rows, each with the source that it lies in: for an index that is to have several."""
+        """The same rows, each with its source: for an index of several sources."""
         if source is None:
             return self
         return replace(self, sources={row: self.sources.get(row, source) for row in range(len(self.dtypes))})
 
     @staticmethod
     def concat(indexes: Sequence[Index], **whole: Any) -> Index:
-        """The tensors of several indexes one behind the other; `whole` has format, metadata, notes."""
+        """The tensors of several indexes, in order; `whole` has format, metadata, notes."""
         indexes = indexes or [_NO_TENSORS]
         counts = {
             "row": [len(index.dtypes) for index in indexes],
@@ -250,7 +249,7 @@ def _take(column: Any, chosen: list[int]) -> Any:
 
 
 def _concat(columns: list[Any], counts: list[int], declared: Field[Any]) -> Any:
-    """Columns of one name behind one another; one that is absent has the fill value of its declaration."""
+    """The concatenation of columns; one that is absent has the fill value of its declaration."""
     first = next((column for column in columns if column is not None), None)
     if first is None:
         return None
@@ -282,7 +281,7 @@ def shape_columns(shapes: Sequence[tuple[int, ...]]) -> tuple[NDArray[np.int64],
     return np.fromiter(chain.from_iterable(shapes), np.int64, int(offsets[-1])), offsets
 
 
-def permuted(
+def take_shapes(
     dims: NDArray[np.int64], dim_offsets: NDArray[np.int64], order: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The columns of the same shapes in another order."""
@@ -291,21 +290,9 @@ def permuted(
     return dims[np.repeat(dim_offsets[order] - offsets[:-1], ranks) + np.arange(offsets[-1])], offsets
 
 
-def grouped(begins: NDArray[np.int64], ends: NDArray[np.int64], large: int, slab: int) -> list[int]:
-    """Where groups of neighbours start, and the end: small rows go together up to about a slab, large ones alone."""
-    count = len(begins)
-    if count == 0:
-        return [0]
-    alone = ends - begins >= large
-    slabs = begins // slab
-    new = np.ones(count, np.bool_)
-    new[1:] = alone[1:] | alone[:-1] | (begins[1:] != ends[:-1]) | (slabs[1:] != slabs[:-1])
-    return [*np.flatnonzero(new).tolist(), count]
-
-
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where rows that lie in a file, in the order of their begins, go in memory."""
+    """Where rows of a file, in the order of their begins, go in memory."""
 
     groups: list[int]
     """Where groups start, and the end. A group is one piece of memory."""
@@ -315,8 +302,8 @@ class Placement:
     """Where runs start, and the end. A run is one read: its rows are as far apart in memory as in the file."""
 
 
-def placed(begins: NDArray[np.int64], ends: NDArray[np.int64], large: int, slab: int) -> Placement:
-    """Small rows go together up to about a slab, large ones alone; what lies between rows is left out.
+def place_rows(begins: NDArray[np.int64], ends: NDArray[np.int64], large: int, slab: int) -> Placement:
+    """Small rows go together up to about a slab, large ones alone; holes between rows are left out.
 
     Up to 63 bytes between two rows are kept, and of longer holes the residue: so every
     row is aligned as in the file, and the padding of a file does not cut its reads.
@@ -343,7 +330,7 @@ def placed(begins: NDArray[np.int64], ends: NDArray[np.int64], large: int, slab:
 def first_overlap(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[int, int] | None:
     """Two rows whose bytes overlap without being the same span, or None. Empty rows overlap nothing."""
     if (begins[1:] >= ends[:-1]).all() and (ends >= begins).all():
-        return None  # as most files have them: one behind the other
+        return None  # the common case: rows in order, without overlap
     rows = np.flatnonzero(ends > begins)
     order = rows[np.argsort(begins[rows], kind="stable")]
     b, e = begins[order], ends[order]

@@ -1,11 +1,10 @@
-"""What the parts of a sparse or quantized tensor mean together, and the rules that they obey.
+"""Layouts: the parts of sparse and quantized tensors, and the rules that they obey.
 
 The layouts are zTensor 2's profiles, and their names are its names; a container that
 has no layouts of its own borrows them. `arrange` checks what can be checked without
 reading a value (which parts, of which types, of which sizes) and says what the tensor
 is; `check_values` reads the parts of a sparse tensor and checks what they point at.
-A layout that is not in the table is carried as it is: parts of so many elements, or the
-blocks of GGML.
+An unknown layout is kept: its parts are flat blocks of elements, or the blocks of GGML.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ COO = "zt.sparse_coo/1"
 QUANT_GROUP = "zt.quant_group/1"
 MX = "zt.mx/1"
 GGML = "gguf."
-"""Begins the layouts of GGML's block types; what a block is, is known to the reader of GGUF."""
+"""Prefix of the layouts of GGML's block types; only the reader of GGUF knows what a block is."""
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is known of a part before it is read."""
+    """A part before it is read: its element type and size."""
 
     dtype: DType | None
     nbytes: int
@@ -47,7 +46,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """What a tensor of several parts is: its type, and the shape of each part."""
+    """The type of a tensor of several parts, and the shape of each part."""
 
     type: Type
     shapes: Mapping[str, Shape]
@@ -65,16 +64,14 @@ def arrange(
     rules = LAYOUTS.get(layout) or (_ggml_blocks if layout.startswith(GGML) else _unknown)
     try:
         return rules(shape, pieces, attributes)
-    except _Refusal as refusal:
-        raise FormatError(
-            f"{escape(layout)}: {refusal.message}", rule=f"layout.{refusal.rule}", tensor=tensor, offset=offset
-        ) from None
+    except FormatError as error:
+        raise FormatError(f"{escape(layout)}: {error.message}", rule=error.rule, tensor=tensor, offset=offset) from None
 
 
 def assemble(
     name: str, layout: str, shape: Shape, arrays: Mapping[str, NDArray[Any]], attributes: Mapping[str, Any]
 ) -> Tensor:
-    """A tensor in memory of the parts that its layout asks for, each in any shape of as many elements."""
+    """A tensor in memory from the parts of its layout; each part may have any shape of the right size."""
     dims = tuple(operator.index(size) for size in shape)
     given = {part: np.asarray(array) for part, array in arrays.items()}
     dtypes = {part: dtype_of(array.dtype, name) for part, array in given.items()}
@@ -90,18 +87,9 @@ def assemble(
     return Tensor(name, parts, layout, arranged.type, attributes)
 
 
-class _Refusal(Exception):
-    """A broken rule, on its way to `arrange`, which knows the tensor."""
-
-    def __init__(self, rule: str, message: str) -> None:
-        super().__init__(message)
-        self.rule = rule
-        self.message = message
-
-
 def _require(condition: bool, rule: str, message: str) -> None:
     if not condition:
-        raise _Refusal(rule, message)
+        raise FormatError(message, rule=f"layout.{rule}")
 
 
 def _require_one_of(found: object, choices: Iterable[str], rule: str, what: str) -> None:
@@ -124,12 +112,12 @@ def _require_parts(pieces: Mapping[str, Piece], *names: str) -> None:
 
 def _index_dtype(piece: Piece, name: str) -> DType:
     if piece.dtype is None or piece.dtype.numpy is None or piece.dtype.numpy.kind not in "iu":
-        raise _Refusal("index", f"{name} must be integers")
+        raise FormatError(f"{name} must be integers", rule="layout.index")
     return piece.dtype
 
 
 def _elements(piece: Piece, name: str) -> int:
-    """How many elements a part of a known type has."""
+    """The number of elements of a part; of bytes, if the type is unknown."""
     if piece.dtype is None:
         return piece.nbytes
     count, rest = divmod(piece.nbytes * 8, piece.dtype.bits)
@@ -146,8 +134,8 @@ def _require_count(piece: Piece, count: int, name: str) -> None:
         )
 
 
-def _typed(dtype: DType | None, shape: Shape) -> Type:
-    """The type of a block of elements; of unknown elements, only its dims."""
+def _block_type(dtype: DType | None, shape: Shape) -> Type:
+    """The type of a block of elements; dims of `void` if the element type is unknown."""
     if dtype is not None:
         return dense(dtype, shape)
     type: Type = Void()
@@ -165,7 +153,7 @@ def _csr(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any
     _require_count(pieces["indptr"], shape[0] + 1, "indptr")
     _require_count(pieces["values"], nnz, "values")
     shapes = {"values": (nnz,), "indices": (nnz,), "indptr": (shape[0] + 1,)}
-    return Arrangement(_typed(pieces["values"].dtype, shape), shapes)
+    return Arrangement(_block_type(pieces["values"].dtype, shape), shapes)
 
 
 def _coo(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
@@ -175,7 +163,7 @@ def _coo(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any
     nnz, rest = divmod(_elements(pieces["coords"], "coords"), len(shape))
     _require(rest == 0, "size", f"coords must have {len(shape)} indices for each value")
     _require_count(pieces["values"], nnz, "values")
-    return Arrangement(_typed(pieces["values"].dtype, shape), {"values": (nnz,), "coords": (len(shape), nnz)})
+    return Arrangement(_block_type(pieces["values"].dtype, shape), {"values": (nnz,), "coords": (len(shape), nnz)})
 
 
 MX_ELEMENTS = ("float4_e2m1fn", "float8_e4m3fn", "float8_e5m2", "int8")
@@ -193,7 +181,7 @@ def _mx(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]
         _require_dtype(data, MX_ELEMENTS, "data")
     _require_dtype(scales, ["float8_e8m0fnu"], "scales")
     _require_count(data, math.prod(shape), "data")
-    blocks = _divided(shape, axis, shape[axis] // block)
+    blocks = _replace_size(shape, axis, shape[axis] // block)
     _require_count(scales, math.prod(blocks), "scales")
     return Arrangement(dense(BY_NAME["float32"], shape), {"data": shape, "scales": blocks})
 
@@ -258,7 +246,7 @@ def _packing(data: Piece, attributes: Mapping[str, Any]) -> tuple[int, str]:
 def _group_shape(shape: Shape, axis: int, group: int, scales: int) -> Shape:
     """One scale for each group; ungrouped, one for each position of the axis, or for each element."""
     if group:
-        return _divided(shape, axis, shape[axis] // group)
+        return _replace_size(shape, axis, shape[axis] // group)
     if scales == shape[axis]:
         return tuple(shape[axis] if i == axis else 1 for i in range(len(shape)))
     return shape
@@ -281,11 +269,11 @@ def _natural(attributes: Mapping[str, Any], key: str) -> int:
 def _map(attributes: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = attributes.get(key)
     if not isinstance(value, Mapping):
-        raise _Refusal(key, f"{key} must be a map")
+        raise FormatError(f"{key} must be a map", rule=f"layout.{key}")
     return value
 
 
-def _divided(shape: Shape, axis: int, size: int) -> Shape:
+def _replace_size(shape: Shape, axis: int, size: int) -> Shape:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
@@ -295,8 +283,9 @@ def _nested(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, 
     try:
         type = parse_canonical(text if isinstance(text, str) else "")
     except FormatError as error:
-        raise _Refusal(
-            "dynd", f"the attribute '{TYPE_ATTRIBUTE}' must be the canonical text of a type: {error.message}"
+        raise FormatError(
+            f"the attribute '{TYPE_ATTRIBUTE}' must be the canonical text of a type: {error.message}",
+            rule="layout.dynd",
         ) from error
     return Arrangement(type, {name: (_elements(piece, name),) for name, piece in pieces.items()})
 
@@ -311,7 +300,7 @@ def _ggml_blocks(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[
 
 
 def _unknown(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
-    return Arrangement(_typed(None, shape), {name: (_elements(piece, name),) for name, piece in pieces.items()})
+    return Arrangement(_block_type(None, shape), {name: (_elements(piece, name),) for name, piece in pieces.items()})
 
 
 LAYOUTS: dict[str, Callable[[Shape, Mapping[str, Piece], Mapping[str, Any]], Arrangement]] = {
@@ -324,14 +313,14 @@ LAYOUTS: dict[str, Callable[[Shape, Mapping[str, Piece], Mapping[str, Any]], Arr
 
 
 def check_values(tensor: Tensor) -> None:
-    """The rules of a sparse tensor that only its values can break; others have none."""
+    """Checks the values of a sparse tensor; other layouts have no rules for values."""
     if tensor.layout == CSR:
         _check_csr(tensor)
     elif tensor.layout == COO:
         _check_coo(tensor)
 
 
-def _broken(tensor: Tensor, part: str, rule: str, message: str) -> FormatError:
+def _fault(tensor: Tensor, part: str, rule: str, message: str) -> FormatError:
     return FormatError(
         f"{part}: {message}", rule=f"layout.values.{rule}", tensor=tensor.name, offset=tensor.parts[part].offset
     )
@@ -341,23 +330,23 @@ def _check_csr(tensor: Tensor) -> None:
     columns = tensor.shape[1]
     indices, indptr = (tensor.parts[name].array(tensor.name) for name in ("indices", "indptr"))
     if indptr[0] != 0 or indptr[-1] != indices.size or (indptr[1:] < indptr[:-1]).any():
-        raise _broken(tensor, "indptr", "indptr", f"must not decrease, from 0 to {indices.size}")
+        raise _fault(tensor, "indptr", "indptr", f"must not decrease, from 0 to {indices.size}")
     if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < columns:
-        raise _broken(tensor, "indices", "bounds", f"an index is out of bounds for {columns} columns")
+        raise _fault(tensor, "indices", "bounds", f"an index is out of bounds for {columns} columns")
     falls = indices[1:] <= indices[:-1]
     starts = indptr[(indptr > 0) & (indptr < indices.size)].astype(np.int64)
     falls[starts - 1] = False
     if falls.any():
-        raise _broken(tensor, "indices", "order", "the indices of a row must increase")
+        raise _fault(tensor, "indices", "order", "the indices of a row must increase")
 
 
 def _check_coo(tensor: Tensor) -> None:
     coords = tensor.parts["coords"].array(tensor.name)
     for axis, size in enumerate(tensor.shape):
         if coords.shape[1] and not 0 <= int(coords[axis].min()) <= int(coords[axis].max()) < size:
-            raise _broken(tensor, "coords", "bounds", f"an index is out of bounds for dimension {axis} of size {size}")
+            raise _fault(tensor, "coords", "bounds", f"an index is out of bounds for dimension {axis} of size {size}")
     if _repeats(coords, tensor.shape):
-        raise _broken(tensor, "coords", "unique", "two values have the same coordinates")
+        raise _fault(tensor, "coords", "unique", "two values have the same coordinates")
 
 
 def _repeats(coords: NDArray[Any], shape: Shape) -> bool:

@@ -1,7 +1,7 @@
 """The names of an index without an object for each: spans of the header's text.
 
 A file of 100,000 tensors opens without making 100,000 strings; they are made, all at
-once, when somebody lists them.
+once, when they are listed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Names", "check_name"]
 
 
 class Names(Sequence[str]):
-    """Names that lie in `text` at `begins` to `ends`, known to be UTF-8."""
+    """Names at `begins` to `ends` of `text`, which is valid UTF-8."""
 
     def __init__(self, text: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         self._text = text
@@ -44,7 +44,7 @@ class Names(Sequence[str]):
         return None
 
     def find(self, name: str) -> int | None:
-        """The position of one name, by looking through them all."""
+        """The position of one name, by a scan of all."""
         try:
             position = kernel.find(self._text, self._begins, self._ends, name.encode())
         except UnicodeEncodeError:

@@ -27,7 +27,6 @@ from tensorglot.model.dtypes import TABLE
 
 __all__ = [
     "PIECE_NBYTES",
-    "Arrangement",
     "Buffer",
     "Check",
     "Chunk",
@@ -36,6 +35,7 @@ __all__ = [
     "FrameChecked",
     "Memory",
     "Payload",
+    "Rearranged",
     "Source",
     "Span",
     "Threaded",
@@ -43,8 +43,8 @@ __all__ = [
     "buffers",
     "copy_range",
     "inner_payload",
-    "joined",
-    "place",
+    "join_arrays",
+    "location",
     "read_pieces",
 ]
 
@@ -75,7 +75,7 @@ class Source(Protocol):
         ...
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
-        """The bytes as an object of their own: headers and the like, not tensors."""
+        """The bytes as one `bytes` object: for headers, not for tensors."""
         ...
 
     def view(self, offset: int, nbytes: int) -> memoryview | None:
@@ -103,13 +103,13 @@ class Threaded(Codec, Protocol):
     """A codec that may use several threads for one payload."""
 
     def threaded(self, payload: Encoded) -> bool:
-        """Whether it does so for this one."""
+        """Whether it uses several for this one."""
         ...
 
 
 @runtime_checkable
-class Arrangement(Codec, Protocol):
-    """A codec that changes the order or the width of elements, over what compresses them, if anything does."""
+class Rearranged(Codec, Protocol):
+    """A codec that changes the order or the width of elements, over the codec that compresses them, if any."""
 
     def below(self, payload: Encoded) -> Span | Encoded:
         """The bytes before they are rearranged: those that a checksum of decoded bytes covers."""
@@ -133,11 +133,11 @@ class Check(Protocol):
 
     @property
     def strict(self) -> bool:
-        """Also what is read in part must have been compared before."""
+        """A partial read needs a comparison of the whole before it."""
         ...
 
     def pending(self) -> bool:
-        """There is something to compare. An error, where that failed before, or must be possible and is not."""
+        """Whether a comparison is due. Raises where it failed before, or is required and impossible."""
         ...
 
     def read(self, source: Source, begin: int, nbytes: int) -> memoryview:
@@ -145,11 +145,11 @@ class Check(Protocol):
         ...
 
     def read_into(self, source: Source, begin: int, out: memoryview) -> None:
-        """The same, into memory of the caller."""
+        """The same, into the memory of the caller."""
         ...
 
     def follow(self, chunks: Iterable[Buffer]) -> Iterator[Buffer]:
-        """Passes on what is covered, and compares at the end."""
+        """Passes on the bytes that are covered, and compares at the end."""
         ...
 
     def stored(self, source: Source, begin: int, end: int) -> AbstractContextManager[memoryview | None]:
@@ -159,7 +159,7 @@ class Check(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Bytes at `begin` to `end` of a source, as they are."""
+    """Raw bytes at `begin` to `end` of a source."""
 
     source: Source
     begin: int
@@ -214,7 +214,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Bytes that a codec turns into `nbytes` decoded ones."""
+    """Bytes that a codec decodes to `nbytes`."""
 
     source: Source
     begin: int
@@ -233,9 +233,12 @@ class Encoded:
         try:
             out = np.empty(nbytes, np.uint8).data
         except MemoryError as error:
-            self.codec.decode_into(self, offset, memoryview(bytearray()))  # invalid bytes are the better error
+            self.codec.decode_into(self, offset, memoryview(bytearray()))  # an error in the data has precedence
             raise LimitError(
-                f"out of memory: {nbytes} bytes are needed", rule="memory.size", offset=self.begin, tensor=self.tensor
+                f"out of memory: {nbytes} bytes needed",
+                rule="memory.size",
+                offset=self.begin,
+                tensor=self.tensor,
             ) from error
         self.read_into(offset, out)
         return out
@@ -251,7 +254,7 @@ class Encoded:
         elif not check.decoded:
             with check.stored(self.source, self.begin, self.end) as held:
                 self.codec.decode_into(replace(self, check=None, held=held), offset, out)
-        elif isinstance(self.codec, Arrangement):
+        elif isinstance(self.codec, Rearranged):
             self.verify()
             self.codec.decode_into(self._bare, offset, out)
         else:
@@ -264,14 +267,12 @@ class Encoded:
     def chunks(self) -> Iterator[Chunk]:
         check = self.check
         if check is None or not check.pending():
-            return iter(self.codec.chunks(self))
-        if check.decoded and not isinstance(self.codec, Arrangement):
-            return check.follow(self.codec.chunks(self._bare))
-        return self._chunks_once_verified()
-
-    def _chunks_once_verified(self) -> Iterator[Chunk]:
-        self.verify()
-        yield from self.codec.chunks(self._bare)
+            yield from self.codec.chunks(self)
+        elif check.decoded and not isinstance(self.codec, Rearranged):
+            yield from check.follow(self.codec.chunks(self._bare))
+        else:
+            self.verify()
+            yield from self.codec.chunks(self._bare)
 
     def verify(self) -> None:
         """Compares the checksum, if there is one that has not been compared yet."""
@@ -280,7 +281,7 @@ class Encoded:
             return
         if not check.decoded:
             Span(self.source, self.begin, self.end, check).verify()
-        elif isinstance(self.codec, Arrangement):
+        elif isinstance(self.codec, Rearranged):
             self.codec.below(self).verify()
         else:
             _exhaust(check.follow(self.codec.chunks(self._bare)))
@@ -306,9 +307,6 @@ class Memory:
         return out
 
     def read_into(self, offset: int, out: memoryview) -> None:
-        if _plain(self.array):
-            out[:] = as_bytes(self.array)[offset : offset + len(out)]
-            return
         copy_range(_plain_pieces(self.array), offset, out)
 
     def view(self, *, whole: bool = True) -> memoryview | None:
@@ -318,10 +316,7 @@ class Memory:
         """Memory has no checksum."""
 
     def chunks(self) -> Iterator[Chunk]:
-        if _plain(self.array):
-            yield as_bytes(self.array)
-        else:
-            yield from _plain_pieces(self.array)
+        return _plain_pieces(self.array)
 
 
 Payload: TypeAlias = Span | Encoded | Memory
@@ -358,7 +353,7 @@ def _exhaust(chunks: Iterator[Any]) -> None:
     deque(chunks, 0)
 
 
-def joined(arrays: list[NDArray[Any]], pads: Sequence[bytes] | None = None) -> bytes:
+def join_arrays(arrays: list[NDArray[Any]], pads: Sequence[bytes] | None = None) -> bytes:
     """The bytes of C-contiguous arrays one after the other, each behind its pad."""
     if any(dtype in _CARRIERS for dtype in {array.dtype for array in arrays}):
         arrays = [array.view(_CARRIERS.get(array.dtype, array.dtype)) for array in arrays]
@@ -368,14 +363,14 @@ def joined(arrays: list[NDArray[Any]], pads: Sequence[bytes] | None = None) -> b
 
 
 def inner_payload(payload: Encoded, inner: Codec | None, nbytes: int) -> Span | Encoded:
-    """What a codec over another codec decodes: the span as it is, or what the inner one makes of it."""
+    """The payload that a codec over another codec decodes: the span, or the bytes that the inner codec decodes."""
     if inner is None:
         return Span(payload.source, payload.begin, payload.end, payload.check)
     return replace(payload, nbytes=nbytes, codec=inner)
 
 
-def place(payload: Payload | NDArray[Any]) -> tuple[object, ...]:
-    """Payloads at one place have the same bytes: their tensors are tied. A place means nothing once they are gone.
+def location(payload: Payload | NDArray[Any]) -> tuple[object, ...]:
+    """Payloads at one location have the same bytes: their tensors are tied. Valid while the payloads exist.
 
     Codecs that decode alike are equal.
     """
@@ -406,7 +401,10 @@ def _plain(array: NDArray[Any]) -> bool:
 
 
 def _plain_pieces(array: NDArray[Any]) -> Iterator[memoryview]:
-    """The little-endian C-order bytes of any array, in pieces, in bounded memory."""
+    """The little-endian C-order bytes of any array: where they are, or copied in pieces of bounded size."""
+    if _plain(array):
+        yield as_bytes(array)
+        return
     if array.nbytes <= PIECE_NBYTES or array.ndim == 0:
         piece = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         if array.size:

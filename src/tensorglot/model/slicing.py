@@ -9,7 +9,6 @@ selection itself plus gaps of at most GAP_NBYTES.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,12 +20,12 @@ from numpy.typing import NDArray
 from tensorglot.errors import OutOfRange
 from tensorglot.model.payload import Encoded, Payload
 
-__all__ = ["GAP_NBYTES", "Index", "Selection", "gather", "read_block", "select"]
+__all__ = ["GAP_NBYTES", "Index", "Selection", "read_block", "select"]
 
 GAP_NBYTES = 4096
 """A gap of up to a page is read over: a second read would cost more."""
 DECODED_GAP_NBYTES = 8 << 20
-"""Where bytes must be decoded to be passed over, what lies between two runs is decoded with them up to here."""
+"""In encoded data a gap is decoded anyway, so runs are joined over gaps of up to this size."""
 SCRATCH_NBYTES = 8 << 20
 """A run with gaps is read into scratch memory of at most this size."""
 
@@ -49,9 +48,9 @@ class Selection:
 
     axes: tuple[Axis, ...]
     finish: tuple[int | slice | None, ...]
-    """Applied to the gathered block: drops integer axes, turns reversed ones, adds new ones."""
+    """Applied to the block that was read: drops integer axes, reverses axes, adds new ones."""
     scalar: bool
-    """NumPy would give a scalar, not an array without dimensions."""
+    """NumPy would return a scalar, not an array without dimensions."""
 
     def covers(self, shape: tuple[int, ...]) -> bool:
         """Every element of an array of that shape is selected."""
@@ -64,10 +63,15 @@ class Selection:
         return begin, tuple(axis.count for axis in self.axes), [axis.step * stride for axis, stride in pairs]
 
     @property
-    def basic(self) -> tuple[int | slice | None, ...]:
-        """The same selection as an index into the whole array."""
+    def positions(self) -> list[int | range | None]:
+        """What the index selects of each axis: one position, or several in its order; None for a new axis."""
         axes = iter(self.axes)
-        return tuple(None if end is None else _index_of(next(axes), end) for end in self.finish)
+        return [None if end is None else _positions(next(axes), end) for end in self.finish]
+
+
+def _positions(axis: Axis, finish: int | slice) -> int | range:
+    positions = range(axis.start, axis.start + axis.step * axis.count, axis.step)
+    return axis.start if isinstance(finish, int) else positions[finish]
 
 
 def select(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> Selection:
@@ -99,15 +103,6 @@ def select(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> S
             finish.append(0)
     scalar = all(end == 0 for end in finish) and not any(item is Ellipsis for item in given)
     return Selection(tuple(axes), tuple(finish), scalar)
-
-
-def _index_of(axis: Axis, finish: int | slice) -> int | slice:
-    if isinstance(finish, int):
-        return axis.start
-    stop = axis.start + axis.step * axis.count
-    if finish.step is None:
-        return slice(axis.start, stop, axis.step)
-    return slice(stop - axis.step, axis.start - 1 if axis.start else None, -axis.step)
 
 
 def _slice_axis(item: slice, size: int, tensor: str | None) -> tuple[Axis, slice]:
@@ -142,17 +137,21 @@ def _integer_axis(item: object, size: int, axis: int, tensor: str | None) -> Axi
     return Axis(position % size, 1, 1)
 
 
-def gather(payload: Payload, selection: Selection, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Reads a selection of the C-ordered array of `shape` that the payload holds."""
-    strides = [math.prod(shape[i + 1 :]) * dtype.itemsize for i in range(len(shape))]
-    block = read_block(payload, *selection.strided(strides), dtype)
-    return block[(*selection.finish, ...)]
-
-
 def read_block(
     payload: Payload, start: int, counts: tuple[int, ...], steps: Sequence[int], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """A C-ordered array of elements that lie `steps` bytes apart, the widest steps first."""
+    """An array of elements `steps` bytes apart, in any order of steps. An axis of step 0 is read once and broadcast."""
+    axes = sorted(range(len(counts)), key=lambda axis: -steps[axis])
+    once = [counts[axis] if steps[axis] else min(counts[axis], 1) for axis in axes]
+    block = _read_descending(payload, start, once, [steps[axis] for axis in axes], dtype)
+    block = block.transpose(sorted(range(len(axes)), key=axes.__getitem__))
+    return block if block.shape == counts else np.broadcast_to(block, counts)
+
+
+def _read_descending(
+    payload: Payload, start: int, counts: Sequence[int], steps: Sequence[int], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """A C-ordered array of elements `steps` bytes apart, the widest steps first."""
     if 0 in counts:
         return np.empty(counts, dtype)
     inner, extent, dense = _inner_run(counts, steps, dtype.itemsize, decoding=isinstance(payload, Encoded))
@@ -175,9 +174,7 @@ def read_block(
     return block
 
 
-def _inner_run(
-    counts: tuple[int, ...], steps: Sequence[int], itemsize: int, *, decoding: bool
-) -> tuple[int, int, bool]:
+def _inner_run(counts: Sequence[int], steps: Sequence[int], itemsize: int, *, decoding: bool) -> tuple[int, int, bool]:
     """The outermost axis that still belongs to one run of bytes, that run's length, and whether it has no gaps."""
     widest_gap, widest = (DECODED_GAP_NBYTES, 1 << 63) if decoding else (GAP_NBYTES, SCRATCH_NBYTES)
     extent = itemsize

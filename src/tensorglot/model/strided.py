@@ -9,42 +9,31 @@ element.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.model.payload import Buffer, Codec, Encoded, Payload, Span, inner_payload, read_pieces
-from tensorglot.model.slicing import Selection, read_block
+from tensorglot.model.payload import Buffer, Codec, Encoded, Span, inner_payload, read_pieces
+from tensorglot.model.slicing import read_block
 
 __all__ = ["Strided"]
 
 CHUNK_NBYTES = 16 << 20
 """The wider a chunk, the longer the runs that it is read in."""
 
-_CARRIERS: dict[int, np.dtype[Any]] = {
-    1: np.dtype("u1"),
-    2: np.dtype("u2"),
-    4: np.dtype("u4"),
-    8: np.dtype("u8"),
-    16: np.dtype("c16"),
-}
-"""A type that copies elements of a width, whatever they are."""
-
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """A codec: an array of `shape` whose elements lie `strides` bytes apart, from the begin of the span."""
+    """A codec: an array of `shape` whose elements are `strides` bytes apart, from the begin of the span."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     itemsize: int
     inner: Codec | None = None
-    """What the span is encoded with besides, …"""
-    inner_nbytes: int = 0
-    """… and how many bytes that decodes to."""
+    """The codec of the stored bytes, which decodes to all elements and nothing else."""
 
     @property
     def name(self) -> str:
@@ -59,7 +48,7 @@ class Strided:
 
     @property
     def in_order(self) -> bool:
-        """The elements lie in C order after all."""
+        """Whether the elements are in C order."""
         expected = self.itemsize
         for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if size > 1 and stride != expected:
@@ -68,19 +57,21 @@ class Strided:
         return True
 
     def below(self, payload: Encoded) -> Span | Encoded:
-        """The bytes as they lie, without what they are encoded with besides."""
-        return inner_payload(payload, self.inner, self.inner_nbytes)
+        """The elements in the order of the file, as the inner codec decodes them."""
+        return inner_payload(payload, self.inner, math.prod(self.shape) * self.itemsize)
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
         first, rest = divmod(offset, self.itemsize)
         last = -(-(offset + len(out)) // self.itemsize)
-        carrier = _CARRIERS[self.itemsize]
+        carrier = np.dtype(f"V{self.itemsize}")
         exact = rest == 0 and len(out) == (last - first) * self.itemsize
         values = np.frombuffer(out, carrier) if exact else np.empty(last - first, carrier)
         done = 0
         for starts, counts in _boxes(self.shape, first, last):
             count = math.prod(counts)
-            values[done : done + count].reshape(counts)[...] = self._box(self.below(payload), starts, counts, carrier)
+            begin = sum(start * stride for start, stride in zip(starts, self.strides, strict=True))
+            box = read_block(self.below(payload), begin, counts, self.strides, carrier)
+            values[done : done + count].reshape(counts)[...] = box
             done += count
         if not exact:
             out[:] = values.view(np.uint8).data[rest : rest + len(out)]
@@ -89,7 +80,7 @@ class Strided:
         return read_pieces(payload, CHUNK_NBYTES)
 
     def array(self, payload: Encoded, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """The whole array: as it lies where that wastes and repeats nothing, else in C order."""
+        """The whole array: with its strides where they cover the span exactly, else in C order."""
         below = self.below(payload)
         shared = below.view()
         if shared is not None:
@@ -97,63 +88,32 @@ class Strided:
         if self._permuted:
             return np.ndarray(self.shape, dtype, below.read(0, below.nbytes), 0, self.strides)
         below.verify()
-        whole = self._box(below, (0,) * len(self.shape), self.shape, _CARRIERS[self.itemsize])
-        return np.ascontiguousarray(whole).view(dtype).reshape(self.shape)
+        return np.ascontiguousarray(read_block(below, 0, self.shape, self.strides, dtype)).reshape(self.shape)
 
     @property
     def _permuted(self) -> bool:
-        """C order but for the order of the axes."""
+        """Whether the elements are in C order after a transpose."""
         axes = sorted(range(len(self.shape)), key=lambda axis: -self.strides[axis])
-        turned = Strided(
+        transposed = Strided(
             tuple(self.shape[axis] for axis in axes), tuple(self.strides[axis] for axis in axes), self.itemsize
         )
-        return turned.in_order
-
-    def select(self, payload: Encoded, selection: Selection, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Reads a selection of the array."""
-        block = _block(self.below(payload), *selection.strided(self.strides), dtype)
-        return block[(*selection.finish, ...)]
-
-    def _box(
-        self, below: Payload, starts: tuple[int, ...], counts: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> NDArray[Any]:
-        begin = sum(start * stride for start, stride in zip(starts, self.strides, strict=True))
-        return _block(below, begin, counts, self.strides, dtype)
-
-
-def _block(
-    below: Payload, begin: int, counts: tuple[int, ...], steps: Sequence[int], dtype: np.dtype[Any]
-) -> NDArray[Any]:
-    """Elements some bytes apart, in any order of steps; a broadcast axis is read once."""
-    axes = sorted(range(len(counts)), key=lambda axis: -steps[axis])
-    once = tuple(min(counts[axis], 1) if steps[axis] == 0 else counts[axis] for axis in axes)
-    block = read_block(below, begin, once, [steps[axis] for axis in axes], dtype)
-    return np.broadcast_to(block.transpose(np.argsort(axes)), counts)
+        return transposed.in_order
 
 
 def _boxes(shape: tuple[int, ...], first: int, last: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """The elements from `first` to `last` of the C order, as boxes: where each starts and how wide it is."""
-    if first >= last:
-        return
-    if not shape:
+    if not shape and first < last:
         yield (), ()
         return
     row = math.prod(shape[1:])
-    begin, end = -(-first // row), last // row
-    if begin > end:  # within one row
-        yield from _within(shape, end, first, last)
-        return
-    if first < begin * row:
-        yield from _within(shape, begin - 1, first, begin * row)
-    if begin < end:
-        yield (begin, *(0 for _ in shape[1:])), (end - begin, *shape[1:])
-    if end * row < last:
-        yield from _within(shape, end, end * row, last)
-
-
-def _within(
-    shape: tuple[int, ...], index: int, first: int, last: int
-) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    row = math.prod(shape[1:])
-    for starts, counts in _boxes(shape[1:], first - index * row, last - index * row):
-        yield (index, *starts), (1, *counts)
+    while first < last:
+        index, skipped = divmod(first, row)
+        whole = 0 if skipped else (last - first) // row
+        if whole:
+            yield (index, *(0 for _ in shape[1:])), (whole, *shape[1:])
+            first += whole * row
+        else:
+            end = min(last, (index + 1) * row)
+            for starts, counts in _boxes(shape[1:], skipped, end - index * row):
+                yield (index, *starts), (1, *counts)
+            first = end

@@ -16,24 +16,24 @@ from tensorglot.errors import FormatError
 from tensorglot.model.dtypes import DType, pack, unpack
 from tensorglot.model.payload import PIECE_NBYTES, Buffer, Codec, Encoded, Payload, Span, inner_payload, read_pieces
 
-__all__ = ["UnpackedSubByte", "widened"]
+__all__ = ["UnpackedSubByte", "unpack_pieces"]
 
 
 @dataclass(frozen=True, slots=True)
 class UnpackedSubByte:
-    """A codec: `count` elements of a packed type, one a byte."""
+    """A codec: `count` elements of a packed type, one per byte."""
 
     dtype: DType
     count: int
     inner: Codec | None = None
-    """What the bytes are encoded with besides."""
+    """The codec of the stored bytes, if they are encoded."""
 
     @property
     def name(self) -> str:
         return "widened" if self.inner is None else f"widened {self.inner.name}"
 
     def below(self, payload: Encoded) -> Span | Encoded:
-        """The bytes as they lie, without what they are encoded with besides."""
+        """The stored bytes, as the inner codec decodes them."""
         return inner_payload(payload, self.inner, self.count)
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
@@ -55,8 +55,8 @@ class UnpackedSubByte:
         return read_pieces(payload, _step(self.dtype))
 
 
-def widened(payload: Payload, dtype: DType, count: int) -> Iterator[Buffer]:
-    """The other way: packed elements as a byte each, in pieces."""
+def unpack_pieces(payload: Payload, dtype: DType, count: int) -> Iterator[Buffer]:
+    """The inverse: packed elements as one byte each, in pieces."""
     left = count
     for piece in read_pieces(payload, _step(dtype)):
         here = min(left, len(piece) * 8 // dtype.bits)
@@ -65,7 +65,7 @@ def widened(payload: Payload, dtype: DType, count: int) -> Iterator[Buffer]:
 
 
 def _group(dtype: DType) -> tuple[int, int]:
-    """How many elements fill a whole number of bytes, and how many."""
+    """The smallest number of elements that fills whole bytes, and the number of those bytes."""
     elements = 8 // math.gcd(8, dtype.bits)
     return elements, elements * dtype.bits // 8
 

@@ -8,7 +8,7 @@ several, which upper layers interpret: they provide the methods that export them
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ from tensorglot.errors import FormatError, InputError, TruncatedError, Unsupport
 from tensorglot.model.dtypes import DType, pack, unpack
 from tensorglot.model.payload import Chunk, Encoded, Memory, Payload, as_bytes, read_pieces
 from tensorglot.model.slicing import Index as BasicIndex
-from tensorglot.model.slicing import gather, select
+from tensorglot.model.slicing import read_block, select
 from tensorglot.model.strided import Strided
 from tensorglot.model.types.algebra import FixedBytes, Type, dense, leading
 from tensorglot.providers import provided
@@ -41,7 +41,7 @@ class Part:
     """One flat block of one element type."""
 
     dtype: DType | None
-    """None for an element type that is unknown to us."""
+    """None for an unknown element type."""
     shape: tuple[int, ...]
     payload: Payload
     big_endian: bool = False
@@ -97,18 +97,26 @@ class Part:
         selection = select(index, self.shape, tensor)
         if isinstance(self.payload, Memory) or (self.dtype is not None and self.dtype.packed):
             return self.array(tensor)[index]
-        shared = self.payload.view(whole=selection.covers(self.shape))
+        stored = self._stored(dtype)
+        payload, strides = self._elements(stored.itemsize)
+        shared = payload.view(whole=selection.covers(self.shape))
+        begin, counts, steps = selection.strided(strides)
         values: NDArray[Any]
-        if isinstance(self.payload, Encoded) and isinstance(self.payload.codec, Strided):
-            values = self.payload.codec.select(self.payload, selection, self._stored(dtype))
-        elif shared is not None:
-            values = np.ndarray(self.shape, self._stored(dtype), shared)[(*selection.basic, ...)]
+        if shared is None or 0 in counts:
+            values = read_block(payload, begin, counts, steps, stored)
         else:
-            values = gather(self.payload, selection, self.shape, self._stored(dtype))
+            values = np.ndarray(counts, stored, shared, begin, steps)
+        values = values[(*selection.finish, ...)]
         if self.big_endian:
             values = values.astype(dtype)
         check_bool(values, tensor, self.offset)
         return values[()] if selection.scalar else values
+
+    def _elements(self, itemsize: int) -> tuple[Payload, Sequence[int]]:
+        """The bytes that have the elements, and how many bytes these are apart along each axis."""
+        if isinstance(self.payload, Encoded) and isinstance(self.payload.codec, Strided):
+            return self.payload.codec.below(self.payload), self.payload.codec.strides
+        return self.payload, [math.prod(self.shape[axis + 1 :]) * itemsize for axis in range(len(self.shape))]
 
     def swapped_chunks(self) -> Iterator[Chunk]:
         """The bytes of a big-endian part as little-endian ones."""
@@ -137,7 +145,7 @@ class Part:
         dtype = self.dtype.require_numpy(tensor)
         if 0 in self.shape and math.prod(size for size in self.shape if size) * dtype.itemsize >= 1 << 63:
             raise UnsupportedError(
-                f"NumPy cannot have shape {list(self.shape)}: the other dimensions are beyond 2^63",
+                f"NumPy does not support shape {list(self.shape)}: its other dimensions exceed 2^63 bytes",
                 rule="tensor.shape",
                 tensor=tensor,
             )
@@ -154,14 +162,14 @@ def check_bool(values: NDArray[Any], tensor: str | None, offset: int | None) -> 
 
 
 def has_bad_bool(values: NDArray[Any]) -> bool:
-    """A byte other than 0 and 1 would be a NumPy bool that is equal to neither."""
+    """Whether a bool has a byte other than 0 and 1: NumPy would compare it as equal to neither."""
     return values.dtype == np.bool_ and values.size > 0 and bool(values.view(np.uint8).max() > 1)
 
 
 def check_spare_bits(
     last: NDArray[np.uint8], shape: tuple[int, ...], dtype: DType, tensor: str | None, offset: int | None
 ) -> None:
-    """The bits behind the last element of a packed type are zero."""
+    """The unused bits after the last element of a packed type are zero."""
     used = math.prod(shape) * dtype.bits % 8
     if used and last.size and int(last[-1]) >> used:
         raise FormatError(
@@ -177,7 +185,7 @@ def check_out(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], t
         raise InputError("out is read-only", rule="out.writable", tensor=tensor)
     if out.shape != shape or out.dtype != dtype:
         raise InputError(
-            f"out is {out.dtype}{list(out.shape)}, the tensor {dtype}{list(shape)}", rule="out.shape", tensor=tensor
+            f"out must be {dtype}{list(shape)}, not {out.dtype}{list(out.shape)}", rule="out.shape", tensor=tensor
         )
 
 
@@ -257,7 +265,7 @@ class Tensor:
 
     @property
     def stored_nbytes(self) -> int:
-        """Bytes that the parts take where they are."""
+        """Encoded bytes of all parts."""
         return sum(
             part.payload.end - part.payload.begin if isinstance(part.payload, Encoded) else part.nbytes
             for part in self.parts.values()
@@ -303,8 +311,7 @@ class Tensor:
         values: NDArray[Any] = self._export("numpy")
         if out is None:
             return values
-        if (out.shape, out.dtype) != (values.shape, values.dtype):
-            raise InputError(f"out is {out.dtype}{list(out.shape)}, the tensor {self.type}", rule="out.shape")
+        check_out(out, values.shape, values.dtype, self.name)
         out[...] = values
         return out
 

@@ -19,10 +19,10 @@ __all__ = ["AnyNonZero", "stored_payload"]
 
 @dataclass(frozen=True, slots=True)
 class AnyNonZero:
-    """A codec: a byte for each bool."""
+    """A codec: one byte per bool, true unless zero."""
 
     inner: Codec | None = None
-    """What the bytes are encoded with besides."""
+    """The codec of the stored bytes, if they are encoded."""
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class AnyNonZero:
 
 
 def stored_payload(payload: Payload) -> Payload:
-    """The bytes of a part before any byte that is not zero became 1."""
+    """The bytes of the file, before non-zero bytes become 1."""
     if isinstance(payload, Encoded) and isinstance(payload.codec, AnyNonZero):
         return payload.codec.stored(payload)
     return payload

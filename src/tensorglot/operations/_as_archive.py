@@ -23,7 +23,7 @@ from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.dtypes import TABLE
-from tensorglot.model.index import Index, permuted, shape_columns
+from tensorglot.model.index import Index, shape_columns, take_shapes
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import Tensor
@@ -146,7 +146,7 @@ def _index_of_arrays(tensors: Mapping[str, Any]) -> Index | None:
     if 4 * max(map(len, names)) > DEFAULT.name_nbytes:  # no character takes more than 4 bytes
         for name in names:
             check_name(name)
-    dims, dim_offsets = permuted(*shape_columns([shape for _, shape in kinds]), kind_of)
+    dims, dim_offsets = take_shapes(*shape_columns([shape for _, shape in kinds]), kind_of)
     sizes = np.array([dtype.itemsize * math.prod(shape) for dtype, shape in kinds], np.int64)
     return Index(
         format=MEMORY,

@@ -71,10 +71,7 @@ class _Region:
 
     @classmethod
     def of(cls, tensor: Tensor, index: IndexText) -> _Region:
-        sizes = iter(tensor.shape)
-        basic = select(index, tensor.shape, tensor.name).basic
-        items = [(item, 0 if item is None else next(sizes)) for item in basic]
-        return cls([range(size)[item] if isinstance(item, slice) else item for item, size in items])
+        return cls(select(index, tensor.shape, tensor.name).positions)
 
     @property
     def shape(self) -> tuple[int, ...]:

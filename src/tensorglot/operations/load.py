@@ -28,7 +28,7 @@ from tensorglot.limits import Limits
 from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE, dtype_of
-from tensorglot.model.index import Index, Placement, permuted, placed
+from tensorglot.model.index import Index, Placement, place_rows, take_shapes
 from tensorglot.model.payload import Encoded, Memory, Source, Threaded, as_bytes
 from tensorglot.model.strided import Strided
 from tensorglot.model.tensor import NESTED, NUMPY_RANK, Part, Tensor, check_bool, check_out
@@ -314,7 +314,7 @@ def _load_plain(
     fresh = rows[~np.isin(rows, list(given))] if given else rows
     order = fresh[np.argsort(index.begins[fresh], kind="stable")]
     begins, ends = index.begins[order], index.ends[order]
-    places = placed(begins, ends, ALONE_NBYTES, SLAB_NBYTES)
+    places = place_rows(begins, ends, ALONE_NBYTES, SLAB_NBYTES)
     tails = places.offsets + ends - begins
     buffers = [allocate(int(tails[b - 1]), int(begins[a])) for a, b in pairwise(places.groups)]
     group_of = np.repeat(np.arange(len(buffers)), np.diff(places.groups)).tolist()
@@ -404,7 +404,7 @@ def _runs(index: Index, order: NDArray[np.int64], groups: list[int], steps: NDAr
     count = len(order)
     if count == 0:
         return [0]
-    dims, offsets = permuted(index.dims, index.dim_offsets, order)
+    dims, offsets = take_shapes(index.dims, index.dim_offsets, order)
     ranks, dtypes = np.diff(offsets), index.dtypes[order]
     same = np.zeros(count, np.bool_)
     same[1:] = (ranks[1:] == ranks[:-1]) & (dtypes[1:] == dtypes[:-1])

@@ -20,7 +20,7 @@ from tensorglot.containers.ztensor.lazy import Attributes, Texts
 from tensorglot.containers.ztensor.scan import NOTHING, Scanned
 from tensorglot.errors import LimitError
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
-from tensorglot.model.index import UNKNOWN, Index, Layout, permuted
+from tensorglot.model.index import UNKNOWN, Index, Layout, take_shapes
 from tensorglot.model.layouts import LAYOUTS, MX, QUANT_GROUP, Piece, arrange
 from tensorglot.model.names import Names
 from tensorglot.model.payload import Codec, Source
@@ -222,7 +222,7 @@ def splice_dims(
         ranks[position] = len(shape)
     offsets = np.append(0, np.cumsum(ranks))
     out = np.zeros(int(offsets[-1]), np.int64)
-    out[np.repeat(old, ranks)] = permuted(dims, dim_offsets, taken[old])[0]
+    out[np.repeat(old, ranks)] = take_shapes(dims, dim_offsets, taken[old])[0]
     for position, shape in given.items():
         out[offsets[position] : offsets[position + 1]] = shape
     return out, offsets

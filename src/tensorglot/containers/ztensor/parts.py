@@ -29,7 +29,7 @@ from tensorglot.containers.ztensor.entries import read_entries
 from tensorglot.containers.ztensor.rules import SIZE_END, check_sizes, check_unique
 from tensorglot.errors import FormatError
 from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.index import UNKNOWN, permuted
+from tensorglot.model.index import UNKNOWN, take_shapes
 from tensorglot.wire.cbor import ARRAY, TEXT, UINT, Cursor
 
 __all__ = ["METADATA", "gather_parts", "metadata_field", "rows_read_as_parts"]
@@ -136,7 +136,7 @@ def _take(catalogue: Catalogue, order: NDArray[np.int64], tensors: NDArray[np.in
     count = len(catalogue.places)
     new_row, new_tensor = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
     new_row[order], new_tensor[tensors] = np.arange(len(order)), np.arange(len(tensors))
-    dims, dim_offsets = permuted(catalogue.dims, catalogue.dim_offsets, tensors)
+    dims, dim_offsets = take_shapes(catalogue.dims, catalogue.dim_offsets, tensors)
 
     def renumber(values: Mapping[int, V], to: NDArray[np.int64]) -> dict[int, V]:
         return {int(to[old]): value for old, value in values.items() if to[old] >= 0}

@@ -15,7 +15,7 @@ from tensorglot.containers.ztensor.codecs import Opaque
 from tensorglot.containers.ztensor.hashing import HashingThread
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.layouts import COO, CSR, check_values
-from tensorglot.model.payload import Buffer, Chunk, Encoded, Memory, Span, buffers, place
+from tensorglot.model.payload import Buffer, Chunk, Encoded, Memory, Span, buffers, location
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.threads import ordered_map
 from tensorglot.wire import checksums, zstd
@@ -80,7 +80,7 @@ def prepare(blobs: Iterable[Blob], *, checksums_decoded: bool) -> None:
         if part.nbytes and not opaque:
             # Bytes are swapped by the width of an element, and those of an unknown type not at all.
             order = (part.dtype is None, part.dtype if part.big_endian else None)
-            twin = first.setdefault((*place(part.payload), order, blob.compressed, blob.algorithm), blob)
+            twin = first.setdefault((*location(part.payload), order, blob.compressed, blob.algorithm), blob)
             blob.twin = None if twin is blob else twin
         if blob.twin is None and blob.algorithm in checksums.ALGORITHMS and not (opaque and checksums_decoded):
             blob.hasher = checksums.hasher(blob.algorithm)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tensorglot.dynd.schema import Kind, Node, check_shape
 from tensorglot.dynd.value import Column, Value
-from tensorglot.model.payload import place
+from tensorglot.model.payload import location
 
 __all__ = ["address", "is_missing", "packed_bytes", "unpacked_columns"]
 
@@ -100,7 +100,7 @@ def _memory_around(value: Value, root: Node, count: int) -> Raw | None:
 def _same_memory(mine: Column, other: Column) -> bool:
     if not isinstance(mine, np.ndarray) or not isinstance(other, np.ndarray):
         return mine is other
-    return place(mine) == place(other)
+    return location(mine) == location(other)
 
 
 def address(array: NDArray[Any]) -> int:

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import ClassVar, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from tensorglot.model.dtypes import BY_NAME, DType
-from tensorglot.model.types.base import Leaf, Type, check_names, check_size, check_symbol, listed, refuse, value
+from tensorglot.model.types.base import Type, check_names, check_size, check_symbol, list_items, refuse
 
 __all__ = [
     "ANY",
@@ -63,7 +63,6 @@ COMPLEX_PARTS = {"float16", "float32", "float64", "float128"}
 UNITS = {"utf8": 1, "ascii": 1, "utf16": 2, "utf32": 4}
 
 
-@value
 class Scalar(Type):
     """An element type of the table, except the complex ones."""
 
@@ -71,13 +70,12 @@ class Scalar(Type):
 
     def __post_init__(self) -> None:
         if self.dtype.name in _COMPLEX_ROWS:
-            raise refuse(f"{self.dtype.name} is spelled complex[T]", "complex")
+            raise refuse(f"the type of {self.dtype.name} is complex[{_COMPLEX_ROWS[self.dtype.name]}]", "complex")
 
     def pieces(self) -> Iterator[str | Type]:
         yield self.dtype.name
 
 
-@value
 class Complex(Type):
     """`complex[T]`: two of T, a DyND float."""
 
@@ -88,37 +86,31 @@ class Complex(Type):
             raise refuse(f"complex[{self.part}] needs float16, float32, float64 or float128", "complex")
 
     def pieces(self) -> Iterator[str | Type]:
-        yield f"complex[{self.part.dtype.name}]"
+        yield f"complex[{self.part}]"
 
 
-@value
 class FixedBytes(Type):
     """`bytes[N]`."""
 
     size: int
+    template = "bytes[{size}]"
 
     def __post_init__(self) -> None:
         check_size(self.size)
 
-    def pieces(self) -> Iterator[str | Type]:
-        yield f"bytes[{self.size}]"
 
-
-@value
-class Bytes(Leaf):
+class Bytes(Type):
     """`bytes`, of any length."""
 
-    text = "bytes"
+    template = "bytes"
 
 
-@value
-class String(Leaf):
+class String(Type):
     """`string`, UTF-8."""
 
-    text = "string"
+    template = "string"
 
 
-@value
 class FixedString(Type):
     """`fixed_string[N, 'encoding']`: N code units, filled up with NUL."""
 
@@ -130,7 +122,7 @@ class FixedString(Type):
         if self.size == 0:
             raise refuse("a fixed_string cannot have size 0", "fixed_string")
         if self.encoding not in UNITS:
-            raise refuse(f"no encoding {self.encoding!r} (supported: {', '.join(UNITS)})", "encoding")
+            raise refuse(f"unknown encoding {self.encoding!r} (supported: {', '.join(UNITS)})", "encoding")
 
     @property
     def nbytes(self) -> int:
@@ -141,46 +133,24 @@ class FixedString(Type):
         yield f"fixed_string[{self.size}{encoding}]"
 
 
-@value
-class Char(Leaf):
+class Char(Type):
     """`char`: one code point."""
 
-    text = "char"
+    template = "char"
 
 
-@value
-class TypeType(Leaf):
+class TypeType(Type):
     """`type`: the value is a type."""
 
-    text = "type"
+    template = "type"
 
 
-@value
-class Void(Leaf):
+class Void(Type):
     """`void`: no bytes."""
 
-    text = "void"
+    template = "void"
 
 
-@value
-class _Around(Type):
-    """One type inside another."""
-
-    element: Type
-    before: ClassVar[str] = ""
-    after: ClassVar[str] = ""
-
-    @property
-    def children(self) -> tuple[Type, ...]:
-        return (self.element,)
-
-    def pieces(self) -> Iterator[str | Type]:
-        yield self.before
-        yield self.element
-        yield self.after
-
-
-@value
 class Fixed(Type):
     """`N * T`."""
 
@@ -190,23 +160,18 @@ class Fixed(Type):
     def __post_init__(self) -> None:
         check_size(self.size)
 
-    @property
-    def children(self) -> tuple[Type, ...]:
-        return (self.element,)
-
     def pieces(self) -> Iterator[str | Type]:
         yield f"{self.size} * "
         yield self.element
 
 
-@value
-class Var(_Around):
+class Var(Type):
     """`var * T`: as many as there are."""
 
-    before = "var * "
+    element: Type
+    template = "var * {element}"
 
 
-@value
 class Tuple(Type):
     """`(T0, T1)`. Open, `(T0, ...)`, it is symbolic."""
 
@@ -219,11 +184,10 @@ class Tuple(Type):
 
     def pieces(self) -> Iterator[str | Type]:
         yield "("
-        yield from listed(list(self.elements), (), self.open)
+        yield from list_items(((None, element) for element in self.elements), self.open)
         yield ")"
 
 
-@value
 class Struct(Type):
     """`{a: T0, b: T1}`. Open, `{a: T0, ...}`, it is symbolic."""
 
@@ -239,15 +203,15 @@ class Struct(Type):
 
     def pieces(self) -> Iterator[str | Type]:
         yield "{"
-        yield from listed([], self.fields, self.open)
+        yield from list_items(self.fields, self.open)
         yield "}"
 
 
-@value
-class Option(_Around):
+class Option(Type):
     """`?T`: T, or missing."""
 
-    before = "?"
+    element: Type
+    template = "?{element}"
 
     def __post_init__(self) -> None:
         inner = self.element
@@ -257,54 +221,43 @@ class Option(_Around):
             raise refuse("an option cannot contain an option", "option")
 
 
-@value
-class Pointer(_Around):
+class Pointer(Type):
     """`pointer[T]`: T itself, when serialized."""
 
-    before, after = "pointer[", "]"
+    element: Type
+    template = "pointer[{element}]"
 
 
-@value
-class Array(_Around):
+class Array(Type):
     """`array[T]`: a type that T describes, and a value of it."""
 
-    before, after = "array[", "]"
+    element: Type
+    template = "array[{element}]"
 
 
-@value
-class Merkle(_Around):
+class Merkle(Type):
     """`merkle[T]`: the CID of a value of T."""
 
-    before, after = "merkle[", "]"
+    element: Type
+    template = "merkle[{element}]"
 
 
-@value
 class Map(Type):
     """`map[K, V]`: pairs with unique keys, in the order of the serialized keys."""
 
     key: Type
     item: Type
-
-    @property
-    def children(self) -> tuple[Type, ...]:
-        return (self.key, self.item)
-
-    def pieces(self) -> Iterator[str | Type]:
-        yield "map["
-        yield self.key
-        yield ", "
-        yield self.item
-        yield "]"
+    template = "map[{key}, {item}]"
 
 
-@value
-class Storage(_Around):
+class Storage(Type):
     """`storage[dims * T, axis=[…]]`: the leading fixed dims, stored in another order; axis[0] varies slowest.
 
     Trailing axes that stay in place are dropped; `Storage.of` gives the plain type where
     none is left.
     """
 
+    element: Type
     axis: tuple[int, ...]
 
     def __post_init__(self) -> None:
@@ -343,20 +296,16 @@ class Storage(_Around):
         yield f", axis=[{', '.join(map(str, self.axis))}]]"
 
 
-@value
 class Symbol(Type):
     """`Any`, or a type variable. Symbolic: it has no data."""
 
     name: str
+    template = "{name}"
 
     def __post_init__(self) -> None:
         check_symbol(self.name)
 
-    def pieces(self) -> Iterator[str | Type]:
-        yield self.name
 
-
-@value
 class SymbolicDim(Type):
     """`N * T` with a variable for the dimension, or `Fixed * T`. With dots, `N... * T` or `... * T`, for any number."""
 
@@ -368,30 +317,22 @@ class SymbolicDim(Type):
         if self.name or not self.dots:
             check_symbol(self.name)
 
-    @property
-    def children(self) -> tuple[Type, ...]:
-        return (self.element,)
-
     def pieces(self) -> Iterator[str | Type]:
         yield f"{self.name}... * " if self.dots else f"{self.name} * "
         yield self.element
 
 
-@value
 class SymbolicSized(Type):
     """`bytes[N]` or `complex[T]` with a variable or a kind for N or T. Symbolic: it has no data."""
 
     outer: Literal["bytes", "complex"]
     name: str
+    template = "{outer}[{name}]"
 
     def __post_init__(self) -> None:
         check_symbol(self.name)
 
-    def pieces(self) -> Iterator[str | Type]:
-        yield f"{self.outer}[{self.name}]"
 
-
-@value
 class Function(Type):
     """`(T0, name: T1) -> R`."""
 
@@ -409,7 +350,7 @@ class Function(Type):
 
     def pieces(self) -> Iterator[str | Type]:
         yield "("
-        yield from listed(list(self.positional), self.keywords, self.open)
+        yield from list_items((*((None, element) for element in self.positional), *self.keywords), self.open)
         yield ") -> "
         yield self.result
 
@@ -420,7 +361,7 @@ _SYMBOLIC = (Symbol, SymbolicDim, SymbolicSized, Function)
 
 
 def walk(type: Type) -> Iterator[Type]:
-    """A type and all inside it, parents first."""
+    """A type and all types inside it, parents first."""
     stack = [type]
     while stack:
         inner = stack.pop()
@@ -435,17 +376,17 @@ def fold(
 ) -> R:
     """Combines a type with the results for the types inside it, from the inside out."""
     results: list[R] = []
-    stack: list[tuple[Type, bool]] = [(type, False)]
+    stack: list[tuple[Type, int | None]] = [(type, None)]
     while stack:
-        inner, ready = stack.pop()
-        arity = len(inside(inner))
-        if ready:
+        inner, arity = stack.pop()
+        if arity is None:
+            children = inside(inner)
+            stack.append((inner, len(children)))
+            stack.extend((child, None) for child in reversed(children))
+        else:
             arguments = results[len(results) - arity :]
             del results[len(results) - arity :]
             results.append(combine(inner, arguments))
-        else:
-            stack.append((inner, True))
-            stack.extend((child, False) for child in reversed(inside(inner)))
     return results[0]
 
 
@@ -462,7 +403,7 @@ def symbolic(type: Type) -> bool:
 
 
 def leading(type: Type) -> tuple[tuple[int, ...], Type]:
-    """The leading fixed dims, and what they are dims of."""
+    """The leading fixed dims, and the type of their elements."""
     shape = []
     while isinstance(type, Fixed):
         shape.append(type.size)
@@ -480,7 +421,7 @@ def dense(dtype: DType, shape: tuple[int, ...]) -> Type:
 
 
 def dense_parts(type: Type) -> tuple[DType, tuple[int, ...]] | None:
-    """The inverse of `dense`, None for what is not a block of elements of the table."""
+    """The inverse of `dense`; None for any other type."""
     shape, element = leading(type)
     if isinstance(element, Scalar):
         return element.dtype, shape

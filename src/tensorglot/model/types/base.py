@@ -1,34 +1,34 @@
-"""What every type has: its parts, and from them its canonical text.
+"""What every type has: a template of its canonical text, and from that its text and the types inside it.
 
-Knows how text is put together and how names are quoted; knows no kind of type.
+A subclass of `Type` is a frozen dataclass. It declares its fields and its template;
+one whose text depends on more than its fields overrides `pieces`. Knows how text is put
+together and how names are quoted; knows no kind of type.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, TypeVar, dataclass_transform
+from string import Formatter
+from typing import ClassVar, dataclass_transform
 
 from tensorglot.errors import InputError
 
 __all__ = [
     "SIZE_END",
-    "Leaf",
     "Type",
     "check_names",
     "check_size",
     "check_symbol",
     "has_surrogate",
-    "listed",
+    "list_items",
     "quote",
-    "quoted",
+    "quote_text",
     "refuse",
-    "value",
 ]
 
-K = TypeVar("K")
 SIZE_END = 1 << 63
 
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -36,27 +36,38 @@ _SYMBOL = re.compile(r"[A-Z][A-Za-z0-9_]*", re.ASCII)
 _ESCAPES = {"\\": r"\\", "'": r"\'", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
-@dataclass_transform(frozen_default=True, eq_default=False)
-def value(kind: type[K]) -> type[K]:
-    """Frozen, compared and shown by its text."""
-    return dataclass(frozen=True, eq=False, repr=False)(kind)
-
-
 def refuse(message: str, rule: str) -> InputError:
     return InputError(message, rule=f"dynd.type.{rule}")
 
 
-@value
+@dataclass_transform(frozen_default=True, eq_default=False)
 class Type:
-    """A DyND type. `str` is canonical."""
+    """A DyND type. `str` is canonical, and two types are equal when it is the same."""
+
+    template: ClassVar[str] = ""
+    """The canonical text, with the names of fields in braces."""
+    _split: ClassVar[list[tuple[str, str | None]]]
+    """The texts of the template, each with the name of the field behind it."""
+    _inside: ClassVar[list[str]]
+    """The fields that are a type."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, eq=False, repr=False)(cls)
+        cls._split = [(text, name) for text, name, _, _ in Formatter().parse(cls.template)]
+        cls._inside = [name for name, kind in cls.__annotations__.items() if kind == "Type"]
 
     def pieces(self) -> Iterator[str | Type]:
         """The canonical text, with the types inside left as they are."""
-        raise NotImplementedError
+        for text, name in self._split:
+            yield text
+            if name is not None:
+                part = getattr(self, name)
+                yield part if isinstance(part, Type) else str(part)
 
     @property
     def children(self) -> tuple[Type, ...]:
-        return ()
+        """The types inside, in the order of the text."""
+        return tuple([getattr(self, name) for name in self._inside])
 
     @cached_property
     def _text(self) -> str:
@@ -83,27 +94,17 @@ class Type:
         return hash(self._text)
 
 
-@value
-class Leaf(Type):
-    """Nothing but a name."""
-
-    text: ClassVar[str] = ""
-
-    def pieces(self) -> Iterator[str | Type]:
-        yield self.text
-
-
 def quote(name: str) -> str:
     """A field's name as the canonical text has it: bare where that is possible, else quoted."""
-    return name if _BARE.fullmatch(name) else quoted(name)
+    return name if _BARE.fullmatch(name) else quote_text(name)
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """Text in quotes, pure ASCII."""
-    return f"'{''.join(_escaped(c) for c in text)}'"
+    return f"'{''.join(_escape(c) for c in text)}'"
 
 
-def _escaped(c: str) -> str:
+def _escape(c: str) -> str:
     if c in _ESCAPES:
         return _ESCAPES[c]
     if " " <= c <= "~":
@@ -111,15 +112,15 @@ def _escaped(c: str) -> str:
     return f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}"
 
 
-def listed(positional: list[Type], keywords: tuple[tuple[str, Type], ...], open: bool) -> Iterator[str | Type]:
-    entries: list[tuple[str, Type | None]] = [("", element) for element in positional]
-    entries += [(f"{quote(name)}: ", element) for name, element in keywords]
+def list_items(items: Iterable[tuple[str | None, Type]], open: bool) -> Iterator[str | Type]:
+    """The items of a tuple, a struct or a function, with the names of those that have one."""
+    separator = ""
+    for name, element in items:
+        yield separator if name is None else f"{separator}{quote(name)}: "
+        yield element
+        separator = ", "
     if open:
-        entries.append(("...", None))
-    for i, (before, element) in enumerate(entries):
-        yield f", {before}" if i else before
-        if element is not None:
-            yield element
+        yield f"{separator}..."
 
 
 def check_size(size: int) -> None:
@@ -132,9 +133,9 @@ def check_symbol(name: str) -> None:
         raise refuse(f"type variable {name!r} must start with a capital letter, then letters, digits and _", "symbol")
 
 
-def check_names(fields: tuple[tuple[str, Type], ...]) -> None:
-    names = {name for name, _ in fields}
-    if len(names) != len(fields):
+def check_names(named: tuple[tuple[str, Type], ...]) -> None:
+    names = {name for name, _ in named}
+    if len(names) != len(named):
         raise refuse("duplicate field name", "field")
     if any(has_surrogate(name) for name in names):
         raise refuse("a field name has a lone surrogate", "field")

@@ -14,7 +14,7 @@ from tensorglot.errors import TensorglotError
 __all__ = ["Scanner"]
 
 _BLANK = r"(?:[ \t\r\n]++|\#[^\n]*+)*+"  # possessive: a comment is never backtracked into
-_WORD = re.compile(
+_TOKEN = re.compile(
     rf"""{_BLANK}(?:
         (?P<int>(?:0|-?[1-9][0-9]*)(?![0-9]))
       | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
@@ -31,12 +31,12 @@ _BEFORE_CARET, _AFTER_CARET = 60, 20
 
 
 class Scanner:
-    """Reads a text from left to right. The current token is `word`, of a `kind`, at offset `at`."""
+    """Reads a text from left to right. The current token is `lexeme`, of a `kind`, at offset `at`."""
 
     def __init__(self, text: str, nbytes_max: int, fault: type[TensorglotError], beyond: type[TensorglotError]) -> None:
         self.text, self.nbytes_max, self.fault, self.beyond = text, nbytes_max, fault, beyond
         self.at = self.next = 0
-        self.kind = self.word = ""
+        self.kind = self.lexeme = ""
         self.check_length(text)
         self.advance()
 
@@ -49,42 +49,42 @@ class Scanner:
 
     def advance(self) -> str:
         """Moves to the next token and returns the current one."""
-        previous = self.word
-        match = _WORD.match(self.text, self.next)
+        previous = self.lexeme
+        match = _TOKEN.match(self.text, self.next)
         if match is None:
             blank = _BLANKS.match(self.text, self.next)
             self.at = blank.end() if blank else self.next
             self.refuse("unexpected character", "token")
         kind = match.lastgroup or ""
-        self.kind, self.word, self.at, self.next = kind, match[kind], match.start(kind), match.end()
+        self.kind, self.lexeme, self.at, self.next = kind, match[kind], match.start(kind), match.end()
         return previous
 
     def peek(self) -> str | None:
         """The token after the current one, if it is a sign."""
-        match = _WORD.match(self.text, self.next)
+        match = _TOKEN.match(self.text, self.next)
         return match["sign"] if match else None
 
-    def accept(self, word: str) -> bool:
-        if self.word != word or self.kind not in ("sign", "name"):
+    def accept(self, token: str) -> bool:
+        if self.lexeme != token or self.kind not in ("sign", "name"):
             return False
         self.advance()
         return True
 
-    def expect(self, word: str) -> None:
-        if not self.accept(word):
-            self.refuse(f"expected '{word}'", "syntax")
+    def expect(self, token: str) -> None:
+        if not self.accept(token):
+            self.refuse(f"expected '{token}'", "syntax")
 
     def integer(self, *, signed: bool = False) -> int:
         if self.kind != "int":
             self.refuse("expected a number", "syntax")
-        if len(self.word) > 19 or int(self.word) >= 1 << 63 or (self.word[0] == "-" and not signed):
+        if len(self.lexeme) > 19 or int(self.lexeme) >= 1 << 63 or (self.lexeme[0] == "-" and not signed):
             self.refuse("a number must be between 0 and 2**63 - 1", "size")
         return int(self.advance())
 
     def quoted(self) -> str:
         if self.kind != "text":
             self.refuse("expected a quoted string", "syntax")
-        text = _ESCAPE.sub(self._unescape, self.word[1:-1])
+        text = _ESCAPE.sub(self._unescape, self.lexeme[1:-1])
         self.advance()
         return text
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensorglot.model.types.base import Leaf, Type, has_surrogate, quoted, refuse, value
+from tensorglot.model.types.base import Type, has_surrogate, quote_text, refuse
 
 __all__ = ["DIGITS_MAX", "PER_SECOND", "Date", "DateTime", "Decimal", "Time", "TimeDelta", "Unit"]
 
@@ -19,14 +19,12 @@ DIGITS_MAX = 38
 """The digits that 16 bytes hold."""
 
 
-@value
-class Date(Leaf):
+class Date(Type):
     """`date`: days since 1970-01-01, an int32."""
 
-    text = "date"
+    template = "date"
 
 
-@value
 class Unit(Type):
     """What is counted in a unit of time, as an int64."""
 
@@ -34,27 +32,25 @@ class Unit(Type):
 
     def __post_init__(self) -> None:
         if self.unit not in PER_SECOND:
-            raise refuse(f"no unit {self.unit!r:.20} (supported: {', '.join(map(repr, PER_SECOND))})", "unit")
+            raise refuse(f"unknown unit {self.unit!r:.20} (supported: {', '.join(map(repr, PER_SECOND))})", "unit")
 
     @property
     def per_second(self) -> int:
         return PER_SECOND[self.unit]
 
-    def pieces(self) -> Iterator[str | Type]:
-        yield f"{type(self).__name__.lower()}['{self.unit}']"
 
-
-@value
 class Time(Unit):
     """`time['us']`: since midnight, less than a day."""
 
+    template = "time['{unit}']"
 
-@value
+
 class TimeDelta(Unit):
     """`timedelta['us']`: a duration."""
 
+    template = "timedelta['{unit}']"
 
-@value
+
 class DateTime(Unit):
     """`datetime['us']`: since 1970-01-01T00:00 of a local clock; with a time zone, an instant, since then in UTC."""
 
@@ -66,21 +62,18 @@ class DateTime(Unit):
             raise refuse("a time zone must be a name without lone surrogates", "tz")
 
     def pieces(self) -> Iterator[str | Type]:
-        yield f"datetime['{self.unit}'" + ("]" if self.tz is None else f", tz={quoted(self.tz)}]")
+        yield f"datetime['{self.unit}'" + ("]" if self.tz is None else f", tz={quote_text(self.tz)}]")
 
 
-@value
 class Decimal(Type):
     """`decimal[P, S]`: P decimal digits, of which S stand behind the point; 16 bytes."""
 
     precision: int
     scale: int
+    template = "decimal[{precision}, {scale}]"
 
     def __post_init__(self) -> None:
         if not 1 <= self.precision <= DIGITS_MAX:
             raise refuse(f"decimal[{self.precision}, …] must have 1 to {DIGITS_MAX} digits", "decimal")
         if not -DIGITS_MAX <= self.scale <= DIGITS_MAX:
             raise refuse(f"the scale of a decimal must be between -{DIGITS_MAX} and {DIGITS_MAX}", "decimal")
-
-    def pieces(self) -> Iterator[str | Type]:
-        yield f"decimal[{self.precision}, {self.scale}]"

@@ -1,7 +1,7 @@
-"""Text to types. The way back is `str`.
+"""Parses text to types; `str` is the inverse.
 
-One loop over a stack of what is open: depth costs memory, not recursion. Text longer
-than `Limits.type_nbytes` is refused before it is looked at; brackets and options may nest
+One loop over a stack of open types: depth costs memory, not recursion. Text longer
+than `Limits.type_nbytes` is refused before it is parsed; brackets and options may nest
 `Limits.type_depth` deep, and `Limits.rank` dimensions may follow one another.
 
 Knows the grammar (docs/dynd-format.md, which only ever grows); knows no data. The rules
@@ -32,7 +32,6 @@ from tensorglot.model.types.algebra import (
     Merkle,
     Option,
     Pointer,
-    Scalar,
     Storage,
     String,
     Struct,
@@ -60,13 +59,8 @@ _NAMED: dict[str, Type] = {
     "intptr": _ROWS["int64"],
     "uintptr": _ROWS["uint64"],
     "size": _ROWS["uint64"],
-    "bytes": Bytes(),
-    "string": String(),
-    "char": Char(),
-    "type": TypeType(),
-    "void": Void(),
-    "date": Date(),
     "array": Array(ANY),
+    **{leaf.template: leaf() for leaf in (Bytes, String, Char, TypeType, Void, Date)},
 }
 _AROUND: dict[str, Callable[[Type], Type]] = {"option": Option, "pointer": Pointer, "array": Array, "merkle": Merkle}
 _WITH_BRACKETS = {
@@ -133,7 +127,7 @@ Wrap: TypeAlias = Callable[[Type], "Type | None"]
 
 @dataclass(slots=True)
 class _Around:
-    """Something open that takes one type: `?`, a dimension, `pointer[`, the `->` of a function."""
+    """An open type with one child: `?`, a dimension, `pointer[`, the `->` of a function."""
 
     wrap: Wrap
     at: int
@@ -143,13 +137,14 @@ class _Around:
 
 @dataclass(slots=True)
 class _List:
-    """An open `(` or `{`: what it has so far."""
+    """An open `(` or `{`, and the items read so far."""
 
     closing: str
     at: int
     positional: list[Type] = field(default_factory=list)
     keywords: list[tuple[str, Type]] = field(default_factory=list)
     name: str | None = None
+    """Of the item that is being read."""
     open: bool = False
     nests: bool = True
 
@@ -189,7 +184,7 @@ class _Parser(Scanner):
         return self.list(_List("}", at))
 
     def named(self, name: str, at: int) -> Type | None:
-        dimension = self.word in ("*", "**")
+        dimension = self.lexeme in ("*", "**")
         if name == "var" and dimension:
             return self.dim(Var, at)
         if name[0].isupper():
@@ -200,11 +195,10 @@ class _Parser(Scanner):
             return self.bracketed(name, at)
         if name not in _NAMED:
             hint = f"; did you mean {_WITH_BRACKETS[name]}?" if name in _WITH_BRACKETS else ""
-            self.refuse(f"no type is called {escape(name, longest=60)}{hint}", "name", at)
+            self.refuse(f"unknown type {escape(name, longest=60)}{hint}", "name", at)
         return _NAMED[name]
 
     def bracketed(self, name: str, at: int) -> Type | None:
-        wrap: Wrap
         match name:
             case "option" | "pointer" | "array" | "merkle":
                 return self.push(_Around(_AROUND[name], at, bracket=True))
@@ -213,55 +207,53 @@ class _Parser(Scanner):
             case "map":
                 return self.push(_Around(self.map, at))
             case "fixed":
-                wrap = partial(Fixed, self.integer())
+                size = self.integer()
                 self.expect("]")
-                return self.dim(wrap, at)
+                return self.dim(partial(Fixed, size), at)
             case "string" | "char":
                 self.encoding()
-                made = _NAMED[name]
+                type = _NAMED[name]
             case "complex":
-                made = self.complex(at)
+                type = self.complex(at)
             case "bytes" | "fixed_bytes":
-                made = self.bytes(name == "fixed_bytes")
+                type = self.bytes(name == "fixed_bytes")
             case "fixed_string":
                 size = self.integer()
                 encoding = self.encoding() if self.accept(",") else "utf8"
-                made = self.made(partial(FixedString, size), encoding, at)
+                type = self.build(partial(FixedString, size), encoding, at)
             case "time" | "timedelta":
-                made = self.made(Time if name == "time" else TimeDelta, self.unit(), at)
+                type = self.build(Time if name == "time" else TimeDelta, self.unit(), at)
             case "datetime":
-                made = self.made(partial(DateTime, self.unit()), self.time_zone(), at)
+                type = self.build(partial(DateTime, self.unit()), self.time_zone(), at)
             case "decimal":
                 precision = self.integer()
                 self.expect(",")
-                made = self.made(partial(Decimal, precision), self.integer(signed=True), at)
+                type = self.build(partial(Decimal, precision), self.integer(signed=True), at)
             case _:
-                self.refuse(f"no type is called {escape(name, longest=60)}[…]", "name", at)
+                self.refuse(f"unknown type {escape(name, longest=60)}[…]", "name", at)
         self.expect("]")
-        return made
+        return type
 
     def complex(self, at: int) -> Type:
         if self.at_variable():
             return SymbolicSized("complex", self.advance())
-        part = _ROWS.get(self.advance())
-        if not isinstance(part, Scalar):
-            self.refuse("complex[T] needs T to be float16, float32, float64 or float128", "complex", at)
-        return self.made(Complex, part, at)
+        name = self.advance()
+        return self.build(Complex, _ROWS.get(name, escape(name, longest=60)), at)
 
     def bytes(self, sized: bool) -> Type:
-        made: Type
+        type: Type
         if self.at_variable():
-            made = SymbolicSized("bytes", self.advance())
+            type = SymbolicSized("bytes", self.advance())
         else:
-            made = FixedBytes(self.integer()) if sized or self.kind == "int" else Bytes()
-        if isinstance(made, Bytes) or self.accept(","):
+            type = FixedBytes(self.integer()) if sized or self.kind == "int" else Bytes()
+        if isinstance(type, Bytes) or self.accept(","):
             self.expect("align")
             self.expect("=")
             self.integer()
-        return made
+        return type
 
     def at_variable(self) -> bool:
-        return self.kind == "name" and self.word[0].isupper()
+        return self.kind == "name" and self.lexeme[0].isupper()
 
     def encoding(self) -> str:
         at = self.at
@@ -319,8 +311,8 @@ class _Parser(Scanner):
             else:
                 if top.bracket:
                     self.expect("]")
-                direct = top.wrap in (self.storage, self.map)  # these read on themselves
-                closed = top.wrap(closed) if direct else self.made(top.wrap, closed, top.at)
+                direct = top.wrap in (self.storage, self.map)  # these read the rest of their brackets
+                closed = top.wrap(closed) if direct else self.build(top.wrap, closed, top.at)
         return closed
 
     def list(self, items: _List) -> Type | None:
@@ -328,7 +320,7 @@ class _Parser(Scanner):
         if not self.accept(items.closing):
             if items.positional or items.keywords:
                 self.expect(",")
-            if self.word == "..." and self.peek() not in ("*", "**"):
+            if self.lexeme == "..." and self.peek() not in ("*", "**"):
                 self.advance()
                 self.accept(",")
                 items.open = True
@@ -338,7 +330,7 @@ class _Parser(Scanner):
                 items.name = self.item_name(items)
                 return self.push(items)
         if items.closing == "}":
-            return self.made(partial(Struct, tuple(items.keywords)), items.open, items.at)
+            return self.build(partial(Struct, tuple(items.keywords)), items.open, items.at)
         positional, keywords = tuple(items.positional), tuple(items.keywords)
         if self.accept("->"):
             return self.push(_Around(lambda result: Function(positional, keywords, result, items.open), items.at))
@@ -373,13 +365,13 @@ class _Parser(Scanner):
             order = self.quoted()
             if order not in ("C", "F"):
                 self.refuse("order must be 'C' or 'F'", "axis", at)
-            made = self.made(partial(Storage.ordered, element), order, at)
+            type = self.build(partial(Storage.ordered, element), order, at)
         else:
             self.expect("axis")
             self.expect("=")
-            made = self.made(partial(Storage.of, element), self.axis(), at)
+            type = self.build(partial(Storage.of, element), self.axis(), at)
         self.expect("]")
-        return made
+        return type
 
     def axis(self) -> tuple[int, ...]:
         self.expect("[")
@@ -390,7 +382,7 @@ class _Parser(Scanner):
             axis.append(self.integer())
         return tuple(axis)
 
-    def made(self, make: Callable[..., R], part: object, at: int) -> R:
+    def build(self, make: Callable[..., R], part: object, at: int) -> R:
         """Calls a constructor, and adds the position in the text to its errors."""
         try:
             return make(part)
