@@ -32,18 +32,7 @@ from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.extras import library
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.types.algebra import (
-    Bytes,
-    Fixed,
-    FixedBytes,
-    Map,
-    Option,
-    Scalar,
-    String,
-    Struct,
-    Var,
-    Void,
-)
+from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.temporal import DIGITS_MAX, Date, DateTime, Decimal, Time, TimeDelta, Unit
 
@@ -87,45 +76,45 @@ def type_of(value: Any) -> Type:
     if isinstance(value, pa.Scalar):
         return _type(pa.repeat(value, 1))
     array = _array(value)
-    return Fixed(len(array), _type(array))
+    return ty.Fixed(len(array), _type(array))
 
 
 def _type(array: Any) -> Type:
     """The type of one element of an array."""
     array = _plain(array)
     inner = _present_type(array)
-    return Option(inner) if array.null_count and not isinstance(inner, Void) else inner
+    return ty.Option(inner) if array.null_count and not isinstance(inner, ty.Void) else inner
 
 
 def _present_type(array: Any) -> Type:
     is_ = _arrow().types
     kind = array.type
     if is_.is_null(kind):
-        return Void()
+        return ty.Void()
     if is_.is_large_string(kind):
-        return String()
+        return ty.String()
     if is_.is_large_binary(kind):
-        return Bytes()
+        return ty.Bytes()
     if is_.is_fixed_size_binary(kind):
-        return FixedBytes(kind.byte_width)
+        return ty.FixedBytes(kind.byte_width)
     if is_.is_large_list(kind):
-        return Var(_type(array.flatten()))
+        return ty.Var(_type(array.flatten()))
     if is_.is_fixed_size_list(kind):
-        return Fixed(kind.list_size, _type(array.flatten()))
+        return ty.Fixed(kind.list_size, _type(array.flatten()))
     if is_.is_struct(kind):
         present = array.drop_null() if array.null_count else array
-        return Struct(tuple((field.name, _type(present.field(i))) for i, field in enumerate(kind)))
+        return ty.Struct(tuple((field.name, _type(present.field(i))) for i, field in enumerate(kind)))
     if is_.is_map(kind):
         edges = np.asarray(array.offsets)
         begin, end = int(edges[0]), int(edges[-1])
-        return Map(_type(array.keys[begin:end]), _type(array.items[begin:end]))
+        return ty.Map(_type(array.keys[begin:end]), _type(array.items[begin:end]))
     temporal = _temporal(kind)
     if temporal is not None:
         return temporal
     row = BY_NAME.get(_NAMES.get(str(kind), str(kind)))
     if row is None:
         raise UnsupportedError(f"Arrow's {kind} is not supported", rule="dynd.arrow")
-    return Scalar(row)
+    return ty.Scalar(row)
 
 
 def _temporal(kind: Any) -> Date | Unit | Decimal | None:
@@ -202,7 +191,7 @@ def to_value(value: Any, plan: Plan) -> Value:
             columns[node.id] = _block(node, array, live)
         elif node.is_text:
             columns[node.id], columns[node.child.id] = _texts(node, array)
-        elif isinstance(node.type, Map):
+        elif isinstance(node.type, ty.Map):
             lists, contents = _pairs(node, array)
             columns[node.id] = lists
             for child, content in zip(node.child.children, contents, strict=True):
@@ -251,7 +240,7 @@ def _referred(lists: Lists, live: Live, count: int) -> NDArray[np.bool_]:
 
 
 def _check_present(node: Node, array: Any, live: Live) -> None:
-    void = node.atom is not None and isinstance(node.atom.type, Void)
+    void = node.atom is not None and isinstance(node.atom.type, ty.Void)
     if isinstance(array, _Whole) or not array.null_count or void:
         return
     missing = ~_valid(array)
@@ -278,7 +267,7 @@ def _pairs(node: Node, array: Any) -> tuple[Lists, list[Any]]:
 def _texts(node: Node, array: Any) -> tuple[Lists, NDArray[np.uint8]]:
     is_ = _arrow().types
     fits = not isinstance(array, _Whole) and (
-        is_.is_large_binary(array.type) if isinstance(node.type, Bytes) else is_.is_large_string(array.type)
+        is_.is_large_binary(array.type) if isinstance(node.type, ty.Bytes) else is_.is_large_string(array.type)
     )
     if not fits:
         raise _refuse(node, array)
@@ -325,7 +314,7 @@ def _block(node: Node, array: Any, live: Live) -> NDArray[Any]:
         live = _repeated(live, size)
         _check_present(node, array, live)
     shape = (count, *node.shape, *atom.tail)
-    if isinstance(atom.type, Void):
+    if isinstance(atom.type, ty.Void):
         return np.empty(shape, np.uint8)
     if isinstance(array, _Whole):
         raise _refuse(node, array)
@@ -342,7 +331,7 @@ def _leaf(node: Node, array: Any) -> NDArray[Any]:
     if is_.is_large_string(array.type) or is_.is_large_binary(array.type):
         return atoms_to_array(atom, array.fill_null(b"" if is_.is_large_binary(array.type) else "").to_pylist())
     if is_.is_fixed_size_binary(array.type):
-        if array.type.byte_width != atom.nbytes or not isinstance(atom.type, FixedBytes):
+        if array.type.byte_width != atom.nbytes or not isinstance(atom.type, ty.FixedBytes):
             raise _refuse(node, array)
         raw = np.frombuffer(array.buffers()[1] or b"", np.uint8)
         return raw[array.offset * atom.nbytes : (array.offset + len(array)) * atom.nbytes]

@@ -26,19 +26,7 @@ from tensorglot.dynd.value import Column, Lists, Value, lists_of
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.extras import library
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.types.algebra import (
-    Bytes,
-    Fixed,
-    FixedBytes,
-    FixedString,
-    Map,
-    Option,
-    String,
-    Struct,
-    Tuple,
-    Var,
-    Void,
-)
+from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type
 
 __all__ = ["BRIDGE", "from_tensor", "to_tensor"]
@@ -53,7 +41,7 @@ def type_of(value: Any) -> Type:
     ak = _awkward()
     if isinstance(value, ak.Record):
         return _type(value.layout.array)
-    return Fixed(len(value), _type(value.layout))
+    return ty.Fixed(len(value), _type(value.layout))
 
 
 def _text_kind(layout: Any) -> str | None:
@@ -65,23 +53,25 @@ def _type(layout: Any) -> Type:
     """The type of one element of a layout."""
     if layout.is_option:
         inner = _type(layout.content)
-        return inner if isinstance(inner, Option | Void) else Option(inner)
+        return inner if isinstance(inner, ty.Option | ty.Void) else ty.Option(inner)
     if layout.is_indexed:
         return _type(layout.content)
     if layout.is_unknown:
-        return Void()
+        return ty.Void()
     if layout.is_numpy:
         whole = numpy_type(np.asarray(layout.data)[:0])
-        return whole.element if isinstance(whole, Fixed) else whole
+        return whole.element if isinstance(whole, ty.Fixed) else whole
     if layout.is_record:
         inner_types = tuple(_type(content) for content in layout.contents)
-        return Tuple(inner_types) if layout.is_tuple else Struct(tuple(zip(layout.fields, inner_types, strict=True)))
+        return (
+            ty.Tuple(inner_types) if layout.is_tuple else ty.Struct(tuple(zip(layout.fields, inner_types, strict=True)))
+        )
     if layout.is_list:
         kind = _text_kind(layout)
         if kind is not None:
             sized = layout.is_regular and kind == "bytestring"
-            return FixedBytes(layout.size) if sized else String() if kind == "string" else Bytes()
-        return Fixed(layout.size, _type(layout.content)) if layout.is_regular else Var(_type(layout.content))
+            return ty.FixedBytes(layout.size) if sized else ty.String() if kind == "string" else ty.Bytes()
+        return ty.Fixed(layout.size, _type(layout.content)) if layout.is_regular else ty.Var(_type(layout.content))
     raise UnsupportedError(f"awkward's {type(layout).__name__} is not supported", rule="dynd.awkward")
 
 
@@ -143,7 +133,7 @@ def _refuse(node: Node, layout: Any) -> InputError:
 
 
 def _all_present(layout: Any, node: Node) -> Any:
-    if isinstance(node.type, Void | Option):
+    if isinstance(node.type, ty.Void | ty.Option):
         return layout
     indexed = layout.to_IndexedOptionArray64()
     if (indexed.index.data < 0).any():
@@ -193,7 +183,7 @@ def _regular(node: Node, layout: Any, size: int) -> Any:
 
 def _block(node: Node, layout: Any) -> NDArray[Any]:
     atom, count = node.block, len(layout)
-    if isinstance(atom.type, Void):
+    if isinstance(atom.type, ty.Void):
         return np.empty((count, *node.shape, 0), np.uint8)
     for size in node.shape:
         if layout.is_numpy and layout.purelist_depth > 1:
@@ -202,7 +192,7 @@ def _block(node: Node, layout: Any) -> NDArray[Any]:
         while layout.is_indexed or layout.is_option:
             layout = _all_present(layout, node) if layout.is_option else layout.project()
     shape = (count, *node.shape)
-    if isinstance(atom.type, FixedBytes) and layout.is_list and layout.is_regular and layout.size == atom.nbytes:
+    if isinstance(atom.type, ty.FixedBytes) and layout.is_list and layout.is_regular and layout.size == atom.nbytes:
         return np.asarray(layout.content.data)[: len(layout) * atom.nbytes].reshape((*shape, atom.nbytes))
     if layout.is_unknown and count * int(np.prod(node.shape, dtype=np.int64)) == 0:
         return np.empty((*shape, *atom.tail), atom.base)
@@ -237,7 +227,7 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
     if node.kind is Kind.BLOCK:
         return _block_layout(node, value.array(node)[:count])
     if node.kind is Kind.LIST:
-        if isinstance(node.type, Map):
+        if isinstance(node.type, ty.Map):
             raise UnsupportedError(
                 f"awkward has no type for {node.type}: use .tolist() or .arrow()", rule="dynd.awkward"
             )
@@ -245,7 +235,7 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
         starts, stops = (index.Index64(np.ascontiguousarray(column[:count])) for column in lists)
         if not node.is_text:
             return contents.ListArray(starts, stops, children[0])
-        return _texts(starts, stops, children[0].data, bytestring=isinstance(node.type, Bytes))
+        return _texts(starts, stops, children[0].data, bytestring=isinstance(node.type, ty.Bytes))
     if node.kind is Kind.OPTION:
         positions = value.index(node)
         if positions is None:
@@ -253,7 +243,7 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
             return contents.ByteMaskedArray(index.Index8(missing.view(np.int8)), children[0], valid_when=False)
         return contents.IndexedOptionArray.simplified(index.Index64(positions[:count]), children[0])
     if node.kind is Kind.SEQUENCE:
-        names = node.names if isinstance(node.type, Struct) else None
+        names = node.names if isinstance(node.type, ty.Struct) else None
         return contents.RecordArray([child[:count] for child in children], names, count)
     if node.kind is Kind.REPEAT:
         inner = children[0]
@@ -283,10 +273,10 @@ def _reordered(node: Node, layout: Any, count: int, order: NDArray[np.int64]) ->
 def _block_layout(node: Node, values: NDArray[Any]) -> Any:
     ak, atom = _awkward(), node.block
     elements = int(np.prod(values.shape[: values.ndim - len(atom.tail)], dtype=np.int64))
-    if isinstance(atom.type, Void):
+    if isinstance(atom.type, ty.Void):
         missing = ak.index.Index64(np.full(elements, -1))
         return _dims_layout(node.shape, ak.contents.IndexedOptionArray(missing, ak.contents.EmptyArray()), len(values))
-    if isinstance(atom.type, FixedBytes | FixedString):
+    if isinstance(atom.type, ty.FixedBytes | ty.FixedString):
         raw = np.ascontiguousarray(values).reshape(elements, atom.nbytes)
         return _dims_layout(node.shape, _fixed_layout(atom.type, raw), len(values))
     if node.temporal is not None:
@@ -297,9 +287,9 @@ def _block_layout(node: Node, values: NDArray[Any]) -> Any:
     return ak.contents.NumpyArray(plain)
 
 
-def _fixed_layout(type: FixedBytes | FixedString, raw: NDArray[np.uint8]) -> Any:
+def _fixed_layout(type: ty.FixedBytes | ty.FixedString, raw: NDArray[np.uint8]) -> Any:
     ak = _awkward()
-    if isinstance(type, FixedBytes):
+    if isinstance(type, ty.FixedBytes):
         content = ak.contents.NumpyArray(raw.reshape(-1), parameters={"__array__": "byte"})
         return ak.contents.RegularArray(content, type.size, len(raw), parameters={"__array__": "bytestring"})
     if type.encoding not in ("utf8", "ascii"):

@@ -54,8 +54,7 @@ from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.limits import DEFAULT, Limits, as_limits
 from tensorglot.model.tensor import NESTED, Tensor
-from tensorglot.model.types.algebra import ANY, Array
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import ANY, Array, Type
 from tensorglot.model.types.text import parse, text_of
 from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, data_cid
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from tensorglot.errors import InputError
 from tensorglot.model.dtypes import BY_NAME, DType
-from tensorglot.model.types.algebra import Complex, FixedBytes, FixedString, Merkle, Scalar, Void
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import Complex, FixedBytes, FixedString, Merkle, Scalar, Type, Void
 from tensorglot.model.types.temporal import Date, Decimal, Time, Unit
 
 __all__ = ["ATOM_TYPES", "BYTE", "CID_NBYTES", "Atom", "atom_of"]

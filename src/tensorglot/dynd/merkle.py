@@ -36,8 +36,7 @@ from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Column, Lists, Value
 from tensorglot.errors import FormatError, InputError, IntegrityError, TensorNotFound, escape
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.types.algebra import Array, Merkle, symbolic, walk
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import Array, Merkle, Type, symbolic, walk
 from tensorglot.wire.cid import CID, data_bytes, data_cid
 
 __all__ = ["Link", "LinkArray", "found_in", "load_links", "save_links"]

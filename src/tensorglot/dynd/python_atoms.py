@@ -18,8 +18,7 @@ from tensorglot.dynd.atoms import Atom
 from tensorglot.dynd.merkle import Link, LinkArray
 from tensorglot.dynd.temporal import count_of, counts_of_array, decimal_of_unscaled, python_objects, unscaled_of
 from tensorglot.errors import InputError
-from tensorglot.model.types.algebra import Complex, FixedBytes, FixedString, Merkle, Scalar, Void
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import Complex, FixedBytes, FixedString, Merkle, Scalar, Type, Void
 from tensorglot.model.types.temporal import Date, Decimal, Unit
 from tensorglot.wire.cid import BLAKE3, CID
 

@@ -28,8 +28,7 @@ from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.kernels import varint_decode
 from tensorglot.kernels import varints as kernel
 from tensorglot.limits import DEFAULT, Limits
-from tensorglot.model.types.algebra import Merkle, TypeType
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import Merkle, Type, TypeType
 from tensorglot.model.types.text import parse_canonical
 
 __all__ = ["decode", "decode_all", "skip"]

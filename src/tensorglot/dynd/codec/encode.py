@@ -19,8 +19,7 @@ from tensorglot.dynd.value import Lists, Value
 from tensorglot.errors import InputError
 from tensorglot.kernels import varints as kernel
 from tensorglot.kernels.varint_encode import Encoder, Given
-from tensorglot.model.types.algebra import Merkle
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import Merkle, Type
 from tensorglot.model.types.text import text_of
 
 __all__ = ["encoded", "measured", "pieces", "type_header", "varint"]

@@ -31,8 +31,7 @@ from tensorglot.errors import InputError, TensorglotError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.tensor import Tensor, has_bad_bool
-from tensorglot.model.types.algebra import Array, dense, dense_parts, symbolic
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import Array, Type, dense, dense_parts, symbolic
 from tensorglot.model.types.text import parse
 from tensorglot.providers import provided
 

@@ -19,8 +19,7 @@ from tensorglot.dynd.temporal import counts_of_array, numpy_unit_type
 from tensorglot.dynd.value import Column, Lists, Value
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.model.dtypes import dtype_of
-from tensorglot.model.types.algebra import Fixed, FixedBytes, FixedString, Option, Struct, dense
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import Fixed, FixedBytes, FixedString, Option, Struct, Type, dense
 from tensorglot.model.types.temporal import Date, Unit
 
 __all__ = ["element_type", "from_numpy", "numpy_type"]

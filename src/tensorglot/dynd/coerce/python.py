@@ -25,8 +25,7 @@ from tensorglot.dynd.value import Column, Lists, Value, lists_of_sizes
 from tensorglot.errors import InputError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.types.algebra import Array, Bytes, Map, Merkle, Struct, TypeType
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import Array, Bytes, Map, Merkle, Struct, Type, TypeType
 from tensorglot.model.types.text import parse, text_of
 
 __all__ = ["chars_to_array", "from_python", "stored_order"]

@@ -30,8 +30,7 @@ from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Column, Lists, Positions, Value, lists_of_sizes
 from tensorglot.errors import InputError, OutOfRange
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.types.algebra import Complex, Fixed, Map, Option, Scalar, Storage, Struct, Tuple, Var, Void
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import Complex, Fixed, Map, Option, Scalar, Storage, Struct, Tuple, Type, Var, Void
 
 __all__ = ["length", "rows", "select"]
 
