@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from tensorglot.bridges.arrow_export import arrow_array
 from tensorglot.bridges.table import Bridge
 from tensorglot.dynd.atoms import Atom
-from tensorglot.dynd.coerce.anything import checked
+from tensorglot.dynd.coerce.anything import as_tensor
 from tensorglot.dynd.coerce.python import chars_to_array, stored_order
 from tensorglot.dynd.maps import sort_maps
 from tensorglot.dynd.python_atoms import atoms_to_array
 from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.temporal import counts_of_array, numpy_name
 from tensorglot.dynd.tensors import from_tensor as value_of
-from tensorglot.dynd.tensors import to_tensor as tensor_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.extras import library
@@ -169,7 +168,7 @@ Live: TypeAlias = "Callable[[], NDArray[np.bool_]] | None"
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
     """A tensor of the type given, or of the value's own."""
-    return tensor_of(checked(to_value(value, plan_of(type_of(value) if type is None else type))))
+    return as_tensor(to_value(value, plan_of(type_of(value) if type is None else type)))
 
 
 def to_value(value: Any, plan: Plan) -> Value:
@@ -286,7 +285,7 @@ def _dims(node: Node, array: Any, live: Live) -> tuple[Any, Live]:
     if node.axis:
         order = (np.arange(count)[:, None] * node.size + np.array(stored_order(node), np.int64)).reshape(-1)
         array = array.take(_arrow().array(order))
-    return array, _repeated(live, node.size)
+    return array, _repeat(live, node.size)
 
 
 def _regular(node: Node, array: Any, size: int) -> Any:
@@ -311,7 +310,7 @@ def _block(node: Node, array: Any, live: Live) -> NDArray[Any]:
     atom, count = node.block, len(array)
     for size in node.shape:
         array = _regular(node, array, size)
-        live = _repeated(live, size)
+        live = _repeat(live, size)
         _check_present(node, array, live)
     shape = (count, *node.shape, *atom.tail)
     if isinstance(atom.type, ty.Void):
@@ -321,7 +320,7 @@ def _block(node: Node, array: Any, live: Live) -> NDArray[Any]:
     return _leaf(node, _plain(array)).reshape(shape)
 
 
-def _repeated(live: Live, size: int) -> Live:
+def _repeat(live: Live, size: int) -> Live:
     return None if live is None else (lambda: np.repeat(live(), size))
 
 

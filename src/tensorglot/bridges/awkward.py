@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from tensorglot.bridges.table import Bridge
 from tensorglot.dynd.codec.packing import is_missing
-from tensorglot.dynd.coerce.anything import checked
+from tensorglot.dynd.coerce.anything import as_tensor
 from tensorglot.dynd.coerce.numpy import numpy_type
 from tensorglot.dynd.coerce.python import chars_to_array, stored_order
 from tensorglot.dynd.export.numpy import block_rows
 from tensorglot.dynd.python_atoms import atoms_to_array
 from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.tensors import from_tensor as value_of
-from tensorglot.dynd.tensors import to_tensor as tensor_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.extras import library
@@ -77,7 +76,7 @@ def _type(layout: Any) -> Type:
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
     """A tensor of the type given, or of the value's own."""
-    return tensor_of(checked(to_value(value, plan_of(type_of(value) if type is None else type))))
+    return as_tensor(to_value(value, plan_of(type_of(value) if type is None else type)))
 
 
 def to_value(value: Any, plan: Plan) -> Value:
@@ -111,7 +110,7 @@ def to_value(value: Any, plan: Plan) -> Value:
             else:
                 stack.append((node.child, content))
         elif node.kind is Kind.REPEAT:
-            stack.append((node.child, _repeated(node, layout)))
+            stack.append((node.child, _repeat(node, layout)))
         elif node.kind is Kind.CHAR:
             columns[node.id] = chars_to_array(layout.to_list())
         elif node.kind is Kind.SEQUENCE and layout.is_record and set(layout.fields) == set(node.names):
@@ -153,12 +152,12 @@ def _lists(node: Node, layout: Any) -> tuple[Lists, Any]:
     return Lists(starts.astype(np.int64), stops.astype(np.int64)), layout.content
 
 
-def _repeated(node: Node, layout: Any) -> Any:
+def _repeat(node: Node, layout: Any) -> Any:
     """The elements of lists that all have the sizes of the dims."""
     count = len(layout)
     for size in node.shape:
         layout = _regular(node, layout, size)
-    return _reordered(node, layout, count, np.array(stored_order(node), np.int64)) if node.axis else layout
+    return _reorder(node, layout, count, np.array(stored_order(node), np.int64)) if node.axis else layout
 
 
 def _regular(node: Node, layout: Any, size: int) -> Any:
@@ -248,7 +247,7 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
     if node.kind is Kind.REPEAT:
         inner = children[0]
         if node.axis:
-            inner = _reordered(node, inner, count, np.argsort(stored_order(node)))
+            inner = _reorder(node, inner, count, np.argsort(stored_order(node)))
         return _dims_layout(node.shape, inner, count)
     if node.kind is Kind.CHAR:
         return _char_layout(value.array(node)[:count])
@@ -264,7 +263,7 @@ def _dims_layout(shape: tuple[int, ...], layout: Any, count: int) -> Any:
     return layout
 
 
-def _reordered(node: Node, layout: Any, count: int, order: NDArray[np.int64]) -> Any:
+def _reorder(node: Node, layout: Any, count: int, order: NDArray[np.int64]) -> Any:
     """The elements of `count` values of a REPEAT, those of each value in another order."""
     carry = (np.arange(count)[:, None] * node.size + order).reshape(-1)
     return layout._carry(_awkward().index.Index64(carry), False)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arguments import check_choice
 from tensorglot.bson.coerce import NUMPY, apply_ignored_bits, unpack_bits
 from tensorglot.bson.sources import Batch
 from tensorglot.errors import FormatError, InputError
@@ -42,10 +43,7 @@ class MatrixOptions:
     """Estimated number of rows, allocated in advance."""
 
     def __post_init__(self) -> None:
-        if self.on_missing not in ("error", "skip", "nan"):
-            raise InputError(
-                f"on_missing must be 'error', 'skip' or 'nan', not {self.on_missing!r}", rule="bson.on_missing"
-            )
+        check_choice(self.on_missing, get_args(OnMissing), "on_missing", "bson.on_missing")
         if self.out is not None and type(self.out) is not np.ndarray:
             raise InputError(f"out must be a NumPy array, not {type(self.out).__name__}", rule="out.memory")
 

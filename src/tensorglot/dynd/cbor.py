@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorglot.dynd.codec.encode import encoded, varint
+from tensorglot.dynd.codec.encode import encode, varint
 from tensorglot.dynd.codec.packing import packed_bytes
 from tensorglot.dynd.python_atoms import array_to_atoms
 from tensorglot.dynd.schema import Kind, Node
@@ -93,7 +93,7 @@ def to_exchange(value: Value, limits: Limits) -> bytes:
     """A value as CBOR for exchange."""
     text = text_of(value.plan.type)
     native = is_native(value.plan.type)
-    item = _native(value, value.plan.root) if native else cbor.Tag(TAG, [text, encoded(value).tobytes()])
+    item = _native(value, value.plan.root) if native else cbor.Tag(TAG, [text, encode(value).tobytes()])
     return cbor.encode(item, _profile(limits))
 
 

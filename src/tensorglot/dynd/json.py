@@ -81,7 +81,7 @@ def from_json(text: str | bytes, type: Type | None = None) -> Tensor:
         document = json.loads(
             text, parse_constant=_NUMBERS.__getitem__, parse_float=_finite, object_pairs_hook=_refuse_duplicates
         )
-        value = _unquoted(document) if type is None else _typed(document, type)
+        value = _decode(document) if type is None else _typed(document, type)
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
@@ -89,13 +89,13 @@ def from_json(text: str | bytes, type: Type | None = None) -> Tensor:
     return coerce(value, typeof(value) if type is None else type)
 
 
-def _unquoted(value: Any) -> Any:
+def _decode(value: Any) -> Any:
     """JSON without a type: objects with $ are decoded, everything else stays."""
     if isinstance(value, list):
-        return [_unquoted(item) for item in value]
+        return [_decode(item) for item in value]
     if isinstance(value, dict):
         special = _special(value)
-        return {name: _unquoted(item) for name, item in value.items()} if special is None else special
+        return {name: _decode(item) for name, item in value.items()} if special is None else special
     return value
 
 

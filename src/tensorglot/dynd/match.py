@@ -33,16 +33,16 @@ def _is_scalar(type: Type) -> bool:
     return not isinstance(type, ty.Fixed | ty.Var | ty.Storage | ty.Map)
 
 
-def _named(*beginnings: str) -> Callable[[Type], bool]:
+def _is_number(*beginnings: str) -> Callable[[Type], bool]:
     return lambda given: isinstance(given, ty.Scalar) and given.dtype.name.startswith(beginnings)
 
 
 _KINDS: dict[str, Callable[[Type], bool]] = {
     "Any": lambda _: True,
-    "Bool": _named("bool"),
-    "Int": _named("int"),
-    "UInt": _named("uint"),
-    "Float": _named("float", "bfloat"),
+    "Bool": _is_number("bool"),
+    "Int": _is_number("int"),
+    "UInt": _is_number("uint"),
+    "Float": _is_number("float", "bfloat"),
     "Complex": lambda given: isinstance(given, ty.Complex),
     "String": lambda given: isinstance(given, ty.String | ty.FixedString | ty.Char),
     "Bytes": lambda given: isinstance(given, ty.Bytes | ty.FixedBytes),

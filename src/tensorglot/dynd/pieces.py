@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tensorglot.dynd.codec.encode import pieces
-from tensorglot.dynd.export.dense import densified
+from tensorglot.dynd.export.dense import densify
 from tensorglot.dynd.tensors import from_tensor
 from tensorglot.memory import cut
 from tensorglot.model.dtypes import DType, unpack
@@ -27,11 +27,11 @@ def tensor_pieces(tensor: Tensor) -> Iterator[memoryview]:
         yield from (array.data for array in pieces(from_tensor(tensor)))
         return
     if tensor.layout != "dense":
-        tensor = densified(tensor)
+        tensor = densify(tensor)
     part = tensor.parts["data"]
     if part.dtype is not None and part.dtype.packed:
         tensor.verify()
-        yield from _unpacked_pieces(part, part.dtype)
+        yield from _unpack_pieces(part, part.dtype)
     elif part.big_endian:
         yield from map(as_bytes, part.swapped_chunks())
     else:
@@ -47,7 +47,7 @@ def _plain_pieces(part: Part) -> Iterator[memoryview]:
         yield from map(as_bytes, buffers([chunk] if shared is None else [shared]))
 
 
-def _unpacked_pieces(part: Part, row: DType) -> Iterator[memoryview]:
+def _unpack_pieces(part: Part, row: DType) -> Iterator[memoryview]:
     for at, here in cut(math.prod(part.shape), PIECE_NBYTES):
         packed = part.payload.read(at * row.bits // 8, row.nbytes(here))
         yield as_bytes(unpack(np.frombuffer(packed, np.uint8), here, row))

@@ -35,10 +35,10 @@ def atoms_to_array(atom: Atom, items: Items) -> NDArray[Any]:
     if isinstance(type, Scalar) and type.dtype.numpy is not None:
         return _numbers(type, items)
     if isinstance(type, Complex) and not atom.tail:
-        return _converted(type, _given(type, items), "biufc", atom.base)
+        return _convert(type, _to_array(type, items), "biufc", atom.base)
     if isinstance(type, Complex) and type.part.dtype.numpy is not None:
-        parts = _converted(type, _given(type, items), "biufc", np.dtype(np.complex128))
-        return _narrowed(type, parts.view(np.float64).reshape(-1, 2), atom.base)
+        parts = _convert(type, _to_array(type, items), "biufc", np.dtype(np.complex128))
+        return _narrow(type, parts.view(np.float64).reshape(-1, 2), atom.base)
     if isinstance(type, Date | Unit):
         return _counts(type, items, atom)
     raw = b"".join([_raw(type, atom.nbytes, item) for item in items])
@@ -58,16 +58,16 @@ def _numbers(type: Scalar, items: Items) -> NDArray[Any]:
     base = row.require_numpy().newbyteorder("<")
     if len(items) == 0:
         return np.empty(0, base)
-    given = _given(type, items)
+    given = _to_array(type, items)
     if given.dtype == base:
         return given
     if row.name == "bool":
-        return _converted(type, given, "b", base)
+        return _convert(type, given, "b", base)
     if row.name.removeprefix("u").startswith("int"):
         if given.dtype.kind == "f" and not isinstance(items, np.ndarray):  # NumPy's mean of int64 and uint64
             given = np.array(items, object)
         return _integers(type, given, base)
-    return _narrowed(type, _converted(type, given, "biufVO", np.dtype(np.float64)), base)
+    return _narrow(type, _convert(type, given, "biufVO", np.dtype(np.float64)), base)
 
 
 def _counts(type: Date | Unit, items: Items, atom: Atom) -> NDArray[Any]:
@@ -76,7 +76,7 @@ def _counts(type: Date | Unit, items: Items, atom: Atom) -> NDArray[Any]:
     return np.fromiter((count_of(type, item) for item in items), atom.base, len(items))
 
 
-def _given(type: Type, items: Items) -> NDArray[Any]:
+def _to_array(type: Type, items: Items) -> NDArray[Any]:
     """The items as NumPy sees them."""
     try:
         given = np.array(items)
@@ -87,7 +87,7 @@ def _given(type: Type, items: Items) -> NDArray[Any]:
     return given
 
 
-def _converted(type: Type, given: NDArray[Any], kinds: str, to: np.dtype[Any]) -> NDArray[Any]:
+def _convert(type: Type, given: NDArray[Any], kinds: str, to: np.dtype[Any]) -> NDArray[Any]:
     if given.dtype.kind not in kinds or (given.dtype.kind == "O" and not all(isinstance(i, int) for i in given)):
         raise refuse(type, given.tolist())
     try:
@@ -99,7 +99,7 @@ def _converted(type: Type, given: NDArray[Any], kinds: str, to: np.dtype[Any]) -
 
 def _integers(type: Scalar, given: NDArray[Any], base: np.dtype[Any]) -> NDArray[Any]:
     if given.dtype.kind == "V":
-        given = _converted(type, given, "V", np.dtype(np.int64))
+        given = _convert(type, given, "V", np.dtype(np.int64))
     if given.dtype.kind not in "biuO" or (given.dtype.kind == "O" and not all(isinstance(i, int) for i in given)):
         raise refuse(type, given.tolist()[0])
     signed = not type.dtype.name.startswith("u")
@@ -111,7 +111,7 @@ def _integers(type: Scalar, given: NDArray[Any], base: np.dtype[Any]) -> NDArray
     return given.astype(base)
 
 
-def _narrowed(type: Type, wide: NDArray[Any], base: np.dtype[Any]) -> NDArray[Any]:
+def _narrow(type: Type, wide: NDArray[Any], base: np.dtype[Any]) -> NDArray[Any]:
     """Floats as narrower ones: rounded, but neither made infinite nor NaN."""
     with np.errstate(over="ignore", invalid="ignore"):
         narrow = wide.astype(base)

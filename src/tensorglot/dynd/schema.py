@@ -18,14 +18,14 @@ from enum import IntEnum
 from functools import lru_cache
 
 from tensorglot.dynd.atoms import ATOM_TYPES, BYTE, Atom, atom_of
-from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.errors import InputError, LimitError, UnsupportedError
 from tensorglot.kernels import varints as kernel
-from tensorglot.limits import DEFAULT
+from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type, quote
 from tensorglot.model.types.temporal import Date, Unit
 
-__all__ = ["HUGE", "Kind", "Node", "Plan", "check_readable", "check_shape", "plan_of"]
+__all__ = ["HUGE", "Kind", "Node", "Plan", "check_readable", "check_shape", "plan_of", "void_error"]
 
 HUGE = 1 << 62
 """Sizes saturate here, to stay within 64 bits."""
@@ -142,14 +142,14 @@ def plan_of(type: Type) -> Plan:
     """The plan of a type. Symbolic types are refused."""
     if ty.symbolic(type):
         raise InputError(f"{type} is symbolic: no value has this type", rule="dynd.symbolic")
-    return _numbered(type, ty.fold(type, _node, _inside))
+    return _number_nodes(type, ty.fold(type, _node, _inside))
 
 
 def _inside(type: Type) -> tuple[Type, ...]:
     return () if isinstance(type, ty.Array | ty.Merkle | ty.Complex) else type.children
 
 
-def _numbered(type: Type, root: Node) -> Plan:
+def _number_nodes(type: Type, root: Node) -> Plan:
     nodes: list[Node] = []
     stack = [(root, 0)]
     deepest = 0
@@ -208,6 +208,12 @@ def check_shape(shape: tuple[int, ...], itemsize: int) -> None:
             f"NumPy has no shape {list(shape)}: it is empty, but the other dimensions are beyond 2^63",
             rule="dynd.shape",
         )
+
+
+def void_error(limits: Limits, offset: int | None = None) -> LimitError:
+    """The error for bytes that stand for too many values without bytes."""
+    message = f"more than {limits.void_count} values without bytes (Limits.void_count)"
+    return LimitError(message, rule="dynd.void", offset=offset)
 
 
 def check_readable(type: Type) -> None:

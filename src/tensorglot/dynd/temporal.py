@@ -72,7 +72,7 @@ def _refuse(type: Type, item: Any, why: str = "") -> InputError:
     return InputError(f"{item!r:.80} is not a valid {type}{why}", rule="dynd.value")
 
 
-def _checked(type: Type, count: int, item: Any) -> int:
+def _check_bounds(type: Type, count: int, item: Any) -> int:
     low, end = bounds_of(type)
     if not low <= count < end:
         raise InputError(f"{item!r:.80} is out of range for {type}", rule="dynd.range")
@@ -82,7 +82,7 @@ def _checked(type: Type, count: int, item: Any) -> int:
 def count_of(type: Temporal, item: Any) -> int:
     """The integer of a date, time or duration, given as any of the objects above."""
     if isinstance(item, int | np.integer) and not isinstance(item, bool | np.timedelta64):
-        return _checked(type, int(item), item)
+        return _check_bounds(type, int(item), item)
     if isinstance(item, np.datetime64 | np.timedelta64):
         return int(counts_of_array(type, np.array([item]))[0])
     try:
@@ -96,7 +96,7 @@ def count_of(type: Temporal, item: Any) -> int:
     fraction, rest = divmod(nanoseconds * type.per_second, 10**9)
     if rest:
         raise _refuse(type, item, ": not a whole number of units")
-    return _checked(type, seconds * type.per_second + fraction, item)
+    return _check_bounds(type, seconds * type.per_second + fraction, item)
 
 
 def _since(type: Temporal, item: Any) -> tuple[int, int]:
@@ -253,7 +253,7 @@ def unscaled_of(type: Decimal, item: Any) -> int:
             raise _refuse(type, item, f": more than {type.scale} digits after the decimal point")
     elif number:
         number *= 10**shift
-    return _checked(type, -number if sign else number, item)
+    return _check_bounds(type, -number if sign else number, item)
 
 
 def decimal_of_unscaled(type: Decimal, unscaled: int) -> PythonDecimal:
@@ -307,7 +307,7 @@ def from_iso(type: Temporal, text: str) -> int:
         except ValueError as error:
             raise _refuse(type, text) from error
     if isinstance(type, Date):
-        return _checked(type, days, text)
+        return _check_bounds(type, days, text)
     assert isinstance(type, Unit)  # noqa: S101
     day, hour, minute, second = (int(found.get(part) or 0) for part in ("day", "hour", "minute", "second"))
     if match.re is not _ISO[TimeDelta] and not (hour < 24 and minute < 60 and second < 60):
@@ -317,7 +317,7 @@ def from_iso(type: Temporal, text: str) -> int:
     if rest:
         raise _refuse(type, text, ": not a whole number of units")
     count = seconds * type.per_second + fraction
-    return _checked(type, -count if found.get("sign") else count, text)
+    return _check_bounds(type, -count if found.get("sign") else count, text)
 
 
 def _offset(zone: str | None) -> int:

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from tensorglot.dynd.codec.boxes import boxes_payload
 from tensorglot.dynd.codec.decode import decode_all
-from tensorglot.dynd.codec.encode import encoded
+from tensorglot.dynd.codec.encode import encode
 from tensorglot.dynd.codec.packing import address
 from tensorglot.dynd.columns import from_parts
-from tensorglot.dynd.export.dense import densified
+from tensorglot.dynd.export.dense import densify
 from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.value import Column, Lists, Value
 from tensorglot.errors import FormatError
@@ -52,7 +52,7 @@ def to_tensor(value: Value, name: str = "") -> Tensor:
             parts[node.column("offsets")] = Part(_POSITIONS, offsets.shape, Memory(offsets))
             parts[node.column("data")] = Part(_BYTES, (boxes.nbytes,), boxes)
     if not parts:
-        data = encoded(value)
+        data = encode(value)
         parts[SERIALIZED] = Part(_BYTES, data.shape, Memory(data))
     return Tensor(name, parts, NESTED, value.plan.type, {TYPE_ATTRIBUTE: str(value.plan.type)})
 
@@ -98,22 +98,23 @@ def _as_offsets(lists: Lists) -> NDArray[np.int64] | None:
 def from_tensor(tensor: Tensor) -> Value:
     """The value of a tensor in memory or in a file."""
     if tensor.layout not in ("dense", NESTED):
-        tensor = densified(tensor)
+        tensor = densify(tensor)
     plan = plan_of(tensor.type)
-    if SERIALIZED in tensor.parts:
-        return _deserialized(tensor)
-    if tensor.layout == "dense":
+    if tensor.layout == "dense" and SERIALIZED not in tensor.parts:
         return _dense_value(tensor, plan)
-    return from_parts(tensor)
+    try:
+        return _deserialize(tensor) if SERIALIZED in tensor.parts else from_parts(tensor)
+    except FormatError as error:
+        error.tensor = tensor.name
+        raise
 
 
-def _deserialized(tensor: Tensor) -> Value:
+def _deserialize(tensor: Tensor) -> Value:
     part = tensor.parts[SERIALIZED]
     shared = part.payload.view()
     try:
         return decode_all(part.payload.read(0, part.nbytes) if shared is None else shared, tensor.type)
     except FormatError as error:
-        error.tensor = tensor.name
         if error.offset is not None and part.offset is not None:
             error.offset += part.offset
         raise

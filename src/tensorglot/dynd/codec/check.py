@@ -41,6 +41,9 @@ class Fault:
     limit: bool = False
     """Whether a limit of the reader is exceeded, not a rule of the format broken."""
 
+    def error(self, offset: int | None = None) -> FormatError:
+        return (LimitError if self.limit else FormatError)(self.message, rule=self.rule, offset=offset)
+
 
 def first_fault(value: Value, limits: Limits) -> Fault | None:
     """The first broken rule of a value, or None."""

@@ -19,10 +19,10 @@ import numpy as np
 from tensorglot.dynd.codec.check import Fault, first_fault
 from tensorglot.dynd.codec.growable import GrowableBuffer
 from tensorglot.dynd.codec.inputs import Input, Memory
-from tensorglot.dynd.codec.packing import unpacked_columns
+from tensorglot.dynd.codec.packing import unpack_columns
 from tensorglot.dynd.codec.program import decoding
 from tensorglot.dynd.match import check_holds
-from tensorglot.dynd.schema import Kind, Plan, plan_of
+from tensorglot.dynd.schema import Kind, Plan, plan_of, void_error
 from tensorglot.dynd.value import Column, Value, lists_of
 from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.kernels import varint_decode
@@ -53,24 +53,16 @@ _DTYPES = {kernel.BLOCK: np.uint8, kernel.LIST: np.int64, kernel.OPTION: np.int6
 def decode(source: Input, type: Type, limits: Limits, depth: int = 0) -> Value:
     """Decodes the value at the input's position, and moves the position behind it."""
     plan = plan_of(type)
-    if depth > min(limits.type_depth, BOX_DEPTH):
-        raise LimitError(
-            f"array[T] nested more than {min(limits.type_depth, BOX_DEPTH)} deep (Limits.type_depth)",
-            rule="dynd.depth",
-            offset=source.base + source.at,
-        )
+    start, most = source.base + source.at, min(limits.type_depth, BOX_DEPTH)
+    if depth > most:
+        message = f"array[T] nested more than {most} deep (Limits.type_depth)"
+        raise LimitError(message, rule="dynd.depth", offset=start)
     if plan.root.charge > limits.void_count:
-        raise LimitError(
-            f"more than {limits.void_count} values without bytes (Limits.void_count)",
-            rule="dynd.void",
-            offset=source.base + source.at,
-        )
-    start = source.base + source.at
+        raise void_error(limits, start)
     value = _whole(source, plan) or _Reader(source, plan, limits, depth).value()
     fault = first_fault(value, limits)
     if fault is not None:
-        place = _place(fault, source, start, plan, limits, depth)
-        raise (LimitError if fault.limit else FormatError)(fault.message, rule=fault.rule, offset=place)
+        raise fault.error(_place(fault, source, start, plan, limits, depth))
     return value
 
 
@@ -90,7 +82,7 @@ def _whole(source: Input, plan: Plan) -> Value | None:
     if nbytes > len(source.window) - source.at:
         source.more(nbytes)
     columns: list[Column] = [None] * len(plan.nodes)
-    unpacked_columns(plan.root, source.window[source.at : source.at + nbytes], 1, columns)
+    unpack_columns(plan.root, source.window[source.at : source.at + nbytes], 1, columns)
     source.at += nbytes
     return Value(plan, tuple(columns))
 
@@ -119,7 +111,7 @@ def skip(source: Input, type: Type, limits: Limits) -> None:
     """Skips a value, in bounded memory and without checking its bytes."""
     plan = plan_of(type)
     if plan.root.charge > limits.void_count:
-        raise LimitError(f"more than {limits.void_count} values without bytes (Limits.void_count)", rule="dynd.void")
+        raise void_error(limits)
     _Skipper(source, plan, limits, 0).run()
 
 
@@ -200,11 +192,7 @@ class _Reader:
     def refuse(self, answer: int) -> None:
         at = self.source.base + self.source.at
         if answer == kernel.EMPTY:
-            raise LimitError(
-                f"more than {self.limits.void_count} values without bytes (Limits.void_count)",
-                rule="dynd.void",
-                offset=at,
-            )
+            raise void_error(self.limits, at)
         rule, message = _REFUSALS[answer]
         raise FormatError(message, rule=rule, offset=at)
 
@@ -214,16 +202,16 @@ class _Reader:
         for i, op in enumerate(self.program.ops):
             count = counts[i]
             if op.code == kernel.BLOCK:
-                unpacked_columns(op.node, self.rooms[op.column].taken(), count, columns)
+                unpack_columns(op.node, self.rooms[op.column].array(), count, columns)
             elif op.code == kernel.LIST:
-                offsets = self.rooms[op.column].taken()
+                offsets = self.rooms[op.column].array()
                 columns[op.node.id] = lists_of(offsets)
                 count = int(offsets[-1])
             elif op.code == kernel.OPTION:
-                index = columns[op.node.id] = self.rooms[op.column].taken()
+                index = columns[op.node.id] = self.rooms[op.column].array()
                 count = int(index.max(initial=-1)) + 1
             elif op.code == kernel.CHAR:
-                columns[op.node.id] = self.rooms[op.column].taken()
+                columns[op.node.id] = self.rooms[op.column].array()
             elif op.code == kernel.BOX:
                 columns[op.node.id] = self.boxes[op.column]
             elif op.code == kernel.REPEAT:

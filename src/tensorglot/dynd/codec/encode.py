@@ -22,7 +22,7 @@ from tensorglot.kernels.varint_encode import Encoder, Given
 from tensorglot.model.types.algebra import Merkle, Type
 from tensorglot.model.types.text import text_of
 
-__all__ = ["encoded", "measured", "pieces", "type_header", "varint"]
+__all__ = ["encode", "measure", "pieces", "type_header", "varint"]
 
 PIECE_NBYTES = 4 << 20
 
@@ -34,13 +34,13 @@ _REFUSALS = {
 }
 
 
-def measured(value: Value) -> int:
+def measure(value: Value) -> int:
     """The number of bytes of a value."""
     flat = _flat(value)
     return _Writer(value).measure() if flat is None else len(flat)
 
 
-def encoded(value: Value) -> NDArray[np.uint8]:
+def encode(value: Value) -> NDArray[np.uint8]:
     """All bytes of a value, in new memory."""
     flat = _flat(value)
     if flat is not None:
@@ -125,7 +125,7 @@ class _Writer:
             if answer == kernel.DONE:
                 return total
             head, box = self.box(answer)
-            total += len(head) + measured(box)
+            total += len(head) + measure(box)
 
     def write(self, out: NDArray[np.uint8]) -> int:
         """Fills memory of the measured size."""

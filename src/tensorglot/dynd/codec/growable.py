@@ -71,6 +71,6 @@ class GrowableBuffer:
             self.mapping = mmap.mmap(-1, nbytes)
             self.mapping[: len(mapping)] = mapping[:]
 
-    def taken(self) -> NDArray[Any]:
-        """What was filled in."""
+    def array(self) -> NDArray[Any]:
+        """The elements filled in so far."""
         return self.memory[: self.column.filled()]

@@ -17,12 +17,12 @@ from tensorglot.dynd.schema import Kind, Node, check_shape
 from tensorglot.dynd.value import Column, Value
 from tensorglot.model.payload import place
 
-__all__ = ["address", "is_missing", "packed_bytes", "unpacked_columns"]
+__all__ = ["address", "is_missing", "packed_bytes", "unpack_columns"]
 
 Raw = NDArray[np.uint8]
 
 
-def unpacked_columns(root: Node, raw: Raw, count: int, columns: list[Column]) -> None:
+def unpack_columns(root: Node, raw: Raw, count: int, columns: list[Column]) -> None:
     """Fills in the columns of a node of a fixed size, and of all inside it, from `count` values in `raw`."""
     stack: list[tuple[Node, int, tuple[int, ...], tuple[int, ...]]] = [(root, 0, (count,), (root.nbytes or 0,))]
     while stack:
@@ -70,7 +70,7 @@ def packed_bytes(value: Value, root: Node, count: int) -> Raw | None:
     raw = _memory_around(value, root, count)
     if raw is None:
         return None
-    unpacked_columns(root, raw, count, columns)
+    unpack_columns(root, raw, count, columns)
     same = all(_same_memory(mine, value.columns[i]) for i, mine in enumerate(columns) if mine is not None)
     return raw if same else None
 

@@ -78,7 +78,7 @@ def program_for(plan: Plan, whole: frozenset[int], indexed: frozenset[int]) -> P
         rows.append((code, node, []))
         if code != kernel.BLOCK:
             stack.extend((child, row, level + 1) for child in reversed(node.children))
-    return _assembled([Op(code, node, 2 * i, tuple(kids)) for i, (code, node, kids) in enumerate(rows)], depth)
+    return _assemble([Op(code, node, 2 * i, tuple(kids)) for i, (code, node, kids) in enumerate(rows)], depth)
 
 
 def _code(node: Node, whole: frozenset[int], indexed: frozenset[int]) -> int:
@@ -91,7 +91,7 @@ def _code(node: Node, whole: frozenset[int], indexed: frozenset[int]) -> int:
     return int(node.kind)
 
 
-def _assembled(ops: list[Op], depth: int) -> Program:
+def _assemble(ops: list[Op], depth: int) -> Program:
     children: list[int] = []
     child_of = []
     for op in ops:

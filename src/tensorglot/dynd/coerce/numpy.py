@@ -71,7 +71,7 @@ def from_numpy(array: NDArray[Any], plan: Plan) -> Value | None:
             columns[node.id] = Lists(edges[:-1], edges[1:])
             stack.append((node.child, values.reshape((count * size, *values.shape[2:]))))
         elif node.kind is Kind.REPEAT and values.dtype.kind not in "OSU":
-            stack.append((node.child, _repeated(node, values)))
+            stack.append((node.child, _repeat(node, values)))
         elif node.kind is Kind.SEQUENCE and isinstance(node.type, Struct) and values.dtype.names is not None:
             names = node.names
             if tuple(names) != values.dtype.names or values.ndim != 1:
@@ -89,7 +89,7 @@ def _check_shape(node: Node, values: NDArray[Any], shape: tuple[int, ...]) -> No
         raise InputError(f"an array of shape {list(values.shape[1:])} cannot become {node.type}", rule="dynd.length")
 
 
-def _repeated(node: Node, values: NDArray[Any]) -> NDArray[Any]:
+def _repeat(node: Node, values: NDArray[Any]) -> NDArray[Any]:
     _check_shape(node, values, node.shape)
     rank = 1 + len(node.shape)
     if node.axis:

@@ -47,7 +47,7 @@ def from_python(value: Any, plan: Plan, boxed: Boxed) -> Value:
         elif node.kind is Kind.BOX and isinstance(node.type, Array):
             columns[node.id] = _boxes([boxed(item, node.type.element) for item in values])
         elif node.kind is Kind.BOX and isinstance(node.type, Merkle):
-            columns[node.id] = [_linked(node.type, item, boxed) for item in values]
+            columns[node.id] = [_link(node.type, item, boxed) for item in values]
         elif node.kind is Kind.OPTION:
             if node.temporal is not None:
                 values = [None if is_nat(item) else item for item in values]
@@ -61,7 +61,7 @@ def from_python(value: Any, plan: Plan, boxed: Boxed) -> Value:
             columns[node.id] = _lists(node, values)
             stack.append((node.child, list(chain.from_iterable(values))))
         elif node.kind is Kind.REPEAT:
-            stack.append((node.child, _repeated(node, values)))
+            stack.append((node.child, _repeat(node, values)))
         else:
             stack.extend(zip(node.children, _fields(node, values), strict=True))
     return sort_maps(Value(plan, tuple(columns)))
@@ -95,7 +95,7 @@ def _lists(node: Node, values: Values) -> Lists:
     return lists_of_sizes(map(len, values), len(values))
 
 
-def _flattened(node: Node, values: Values, sizes: tuple[int, ...]) -> Values:
+def _flatten(node: Node, values: Values, sizes: tuple[int, ...]) -> Values:
     """The elements of nested sequences of the sizes given."""
     for size in sizes:
         for item in values:
@@ -107,8 +107,8 @@ def _flattened(node: Node, values: Values, sizes: tuple[int, ...]) -> Values:
     return values
 
 
-def _repeated(node: Node, values: Values) -> Values:
-    flat = _flattened(node, values, node.shape)
+def _repeat(node: Node, values: Values) -> Values:
+    flat = _flatten(node, values, node.shape)
     if not node.axis:
         return flat
     order = stored_order(node)
@@ -125,11 +125,11 @@ def _block(node: Node, values: Values) -> NDArray[Any]:
     if values and all(isinstance(item, np.ndarray) and item.shape == node.shape for item in values):
         flat: Any = np.stack(values).reshape(-1)
     else:
-        flat = _flattened(node, values, node.shape)
+        flat = _flatten(node, values, node.shape)
     return atoms_to_array(node.block, flat).reshape((len(values), *node.shape, *node.block.tail))
 
 
-def _linked(type: Merkle, item: Any, boxed: Boxed) -> Value:
+def _link(type: Merkle, item: Any, boxed: Boxed) -> Value:
     """A link, whose type travels with it."""
     if isinstance(item, Tensor) and isinstance(item.type, Merkle):
         item = item.tolist()

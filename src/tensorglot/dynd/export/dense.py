@@ -17,19 +17,19 @@ from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.layouts import COO, CSR, check_values
 from tensorglot.model.tensor import Tensor
 
-__all__ = ["densified"]
+__all__ = ["densify"]
 
 _MOST_NBYTES = 1 << 30
 _MOST_PER_STORED = 1024
 
 
-def densified(tensor: Tensor) -> Tensor:
+def densify(tensor: Tensor) -> Tensor:
     """A dense tensor of the same value."""
-    array = _scattered(tensor) if tensor.layout in (CSR, COO) else np.asarray(tensor.dequantize())
+    array = _scatter(tensor) if tensor.layout in (CSR, COO) else np.asarray(tensor.dequantize())
     return Tensor.of_array(tensor.name, array, dtype_of(array.dtype))
 
 
-def _scattered(tensor: Tensor) -> NDArray[Any]:
+def _scatter(tensor: Tensor) -> NDArray[Any]:
     check_values(tensor)
     values = tensor.parts["values"].array(tensor.name)
     nbytes = math.prod(tensor.shape) * values.itemsize

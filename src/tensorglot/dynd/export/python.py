@@ -16,9 +16,8 @@ import numpy as np
 from tensorglot.dynd.codec.packing import is_missing
 from tensorglot.dynd.coerce.python import stored_order
 from tensorglot.dynd.python_atoms import array_to_atoms
-from tensorglot.dynd.schema import Kind, Node
+from tensorglot.dynd.schema import Kind, Node, void_error
 from tensorglot.dynd.value import Value
-from tensorglot.errors import LimitError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.types.algebra import Bytes, Merkle, String, Struct, TypeType
 from tensorglot.model.types.text import parse_canonical
@@ -29,7 +28,7 @@ __all__ = ["to_python"]
 def to_python(value: Value, unboxed: Callable[[Value], Any], linked: Callable[[Value], Any] | None = None) -> Any:
     """The value. `unboxed` converts a value in an `array[T]`, `linked` a link of a symbolic `merkle[T]`."""
     if value.plan.root.charge > DEFAULT.void_count:
-        raise LimitError(f"more than {DEFAULT.void_count} elements without bytes (Limits.void_count)", rule="dynd.void")
+        raise void_error(DEFAULT)
     needs = value.needs()
     lists: dict[int, list[Any]] = {}
     for node in value.plan.inside_out():
