@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tensorglot.dynd.atoms import integers
 from tensorglot.dynd.coerce.numpy import element_type
 from tensorglot.dynd.merkle import Link
 from tensorglot.dynd.temporal import zone_name
@@ -199,8 +200,6 @@ _LEAVES: dict[Any, Type] = {
 
 def _integer(low: int, high: int) -> Type:
     for name in _INTEGERS:
-        bits = BY_NAME[name].bits
-        signed = not name.startswith("u")
-        if low >= (-(1 << (bits - 1)) if signed else 0) and high < 1 << (bits - signed):
+        if low in integers(BY_NAME[name]) and high in integers(BY_NAME[name]):
             return ty.Scalar(BY_NAME[name])
     raise InputError(f"no integer type holds both {low} and {high}", rule="dynd.range")

@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.dynd.atoms import refuse
 from tensorglot.dynd.maps import sort_maps
 from tensorglot.dynd.match import matches
 from tensorglot.dynd.merkle import Link
-from tensorglot.dynd.python_atoms import atoms_to_array, refuse
+from tensorglot.dynd.python_atoms import atoms_to_array
 from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.temporal import is_nat
 from tensorglot.dynd.value import Column, Lists, Value, lists_of_sizes
