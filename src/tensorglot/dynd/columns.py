@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.dynd.codec.boxes import Boxes
-from tensorglot.dynd.codec.check import first_fault
+from tensorglot.dynd.codec.check import first_fault, repetitions
 from tensorglot.dynd.codec.decode import decode_all
 from tensorglot.dynd.codec.encode import measure
 from tensorglot.dynd.match import check_holds
@@ -32,8 +32,6 @@ __all__ = ["from_parts"]
 
 _MOST_NBYTES, _MOST_PER_STORED = 64 << 20, 256
 """Bound on the size of lists that share elements, once each is written out."""
-
-Weights: TypeAlias = "NDArray[np.float64] | float"
 
 
 def from_parts(tensor: Tensor) -> Value:
@@ -140,8 +138,8 @@ def _check(value: Value, needs: list[int], tensor: Tensor) -> None:
             )
         if not inside:
             raise FormatError(f"{node.path or 'the root'} refers to elements that do not exist", rule="dynd.range")
-    if _may_share(value, tensor) and _weight(value, needs) > max(_MOST_NBYTES, _MOST_PER_STORED * tensor.nbytes):
-        raise LimitError("lists share elements, and written out they are too large", rule="dynd.shared")
+    if _may_share(value, tensor):
+        _check_size(value, max(_MOST_NBYTES, _MOST_PER_STORED * tensor.nbytes))
     fault = first_fault(value, DEFAULT)
     if fault is not None:
         raise fault.error()
@@ -155,44 +153,19 @@ def _may_share(value: Value, tensor: Tensor) -> bool:
     )
 
 
-def _weight(value: Value, needs: list[int]) -> float:
-    """An upper bound of the bytes and Python objects of a value, without making them."""
-    weights: list[Weights] = [0.0] * len(needs)
-    for node in value.plan.inside_out():
-        inner = [weights[child.id] for child in node.children]
-        weights[node.id] = _weights(value, node, inner, needs[node.id])
-    root = weights[0]
-    return root if isinstance(root, float) else float(root[0])
-
-
-def _weights(value: Value, node: Node, inner: list[Weights], count: int) -> Weights:
-    """The weights of the first `count` values of a node, or one number where all have the same."""
-    if node.kind is Kind.BOX:
-        return np.array([measure(box) for box in value.boxes(node)[:count]], np.float64)
-    if node.kind is Kind.LIST:
-        starts, stops = (edge[:count] for edge in value.lists(node))
-        if isinstance(inner[0], float):
-            return 9.0 + (stops - starts).astype(np.float64) * inner[0]
-        sums = np.concatenate([[0.0], np.cumsum(inner[0])])
-        return 9.0 + np.where(starts == stops, 0.0, sums.take(stops, mode="clip") - sums.take(starts, mode="clip"))
-    if node.kind is Kind.OPTION:
-        index = value.index(node)
-        return 1.0 + (inner[0] if index is None or isinstance(inner[0], float) else _take(inner[0], index[:count]))
-    if node.kind is Kind.REPEAT:
-        return 1.0 + _sum_groups(inner[0], count, node.size)
-    if node.kind is Kind.SEQUENCE:
-        total: Weights = 1.0
-        for each in inner:
-            total = total + each
-        return total
-    return float(node.least + node.objects) if node.kind is Kind.BLOCK else 4.0
-
-
-def _sum_groups(weights: Weights, count: int, size: int) -> Weights:
-    if isinstance(weights, float) or size == 0:
-        return weights * size if isinstance(weights, float) else 0.0
-    return weights.reshape(count, size) @ np.ones(size)
-
-
-def _take(weights: NDArray[np.float64], index: Positions) -> NDArray[np.float64]:
-    return np.append(weights, 0.0)[np.where(index < 0, len(weights), index)]
+def _check_size(value: Value, most: int) -> None:
+    """Refuses lists that share elements and, each written out, would be more bytes and Python objects than `most`."""
+    total = 0.0
+    for node, times in repetitions(value):
+        if node.kind is Kind.BOX:
+            costs: NDArray[Any] | int = np.array([measure(box) for box in value.boxes(node)[: len(times)]])
+        elif node.kind is Kind.LIST:
+            starts, stops = value.lists(node)
+            costs = 9 + (stops - starts)[: len(times)]
+        elif node.kind is Kind.REPEAT:
+            costs = 1 + node.size
+        else:
+            costs = node.least + node.objects if node.kind is Kind.BLOCK else 4
+        total += float((times.astype(np.float64) * costs).sum())  # integers might overflow
+        if total > most:  # before the next node, whose counts would be as large
+            raise LimitError("lists share elements, and written out they are too large", rule="dynd.shared")

@@ -255,7 +255,7 @@ def decimal_of_unscaled(type: Decimal, unscaled: int) -> PythonDecimal:
 
 _DATE = r"(?P<date>[+-]?\d{4,9}-\d\d-\d\d)"
 _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:\.(?P<fraction>\d{1,9}))?)?"
-_AFTER = r"(?P<zone>Z|[+-]\d\d:\d\d(?::\d\d)?)?"
+_AFTER = r"(?P<zone>Z|[+-]\d\d:[0-5]\d(?::[0-5]\d)?)?"
 _ISO = {
     Date: re.compile(_DATE, re.ASCII),
     Time: re.compile(_CLOCK, re.ASCII),

@@ -2,7 +2,7 @@
 
 One run of the kernel measures, another writes; both walk the same program. So a value
 is written into memory of exactly its size, or passes through a small buffer piece by
-piece. What lies in memory as it is serialized is handed on without a copy.
+piece. Memory that is already in serialized form is passed on without a copy.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REFUSALS = {
 def measure(value: Value) -> int:
     """The number of bytes of a value."""
     flat = _flat(value)
-    return _Writer(value).measure() if flat is None else len(flat)
+    return _Writer(value).run(None) if flat is None else len(flat)
 
 
 def encode(value: Value) -> NDArray[np.uint8]:
@@ -46,8 +46,8 @@ def encode(value: Value) -> NDArray[np.uint8]:
     if flat is not None:
         return flat.copy()
     writer = _Writer(value)
-    out = np.empty(writer.measure(), np.uint8)
-    writer.write(out)
+    out = np.empty(writer.run(None), np.uint8)
+    writer.run(out)
     return out
 
 
@@ -116,34 +116,25 @@ class _Writer:
         limits = np.array([counts[op.node.id] for op in self.program.ops], np.int64)
         self.kernel = Encoder(self.program.to_encode, columns, limits, self.program.depth)
 
-    def measure(self) -> int:
-        total = 0
-        self.kernel.start()
-        while True:
-            answer, nbytes = self.kernel.run(_EMPTY, True)
-            total += nbytes
-            if answer == kernel.DONE:
-                return total
-            head, box = self.box(answer)
-            total += len(head) + measure(box)
-
-    def write(self, out: NDArray[np.uint8]) -> int:
-        """Fills memory of the measured size."""
+    def run(self, out: NDArray[np.uint8] | None) -> int:
+        """Writes the value to `out`, memory of exactly its size; without it, only counts the bytes."""
         at = 0
         self.kernel.start()
         while True:
-            answer, nbytes = self.kernel.run(out[at:], False)
+            answer, nbytes = self.kernel.run(_EMPTY if out is None else out[at:], out is None)
             at += nbytes
             if answer == kernel.DONE:
                 return at
             head, box = self.box(answer)
             flat = _flat(box)
-            out[at : at + len(head)] = np.frombuffer(head, np.uint8)
+            if out is not None:
+                out[at : at + len(head)] = np.frombuffer(head, np.uint8)
             at += len(head)
             if flat is None:
-                at += _Writer(box).write(out[at:])
+                at += _Writer(box).run(None if out is None else out[at:])
             else:
-                out[at : at + len(flat)] = flat
+                if out is not None:
+                    out[at : at + len(flat)] = flat
                 at += len(flat)
 
     def pieces(self) -> Iterator[NDArray[np.uint8]]:
