@@ -38,6 +38,7 @@ from tensorglot.model.types.temporal import DIGITS_MAX, Date, DateTime, Decimal,
 __all__ = ["BRIDGE", "from_tensor", "to_tensor"]
 
 _NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
+_PLAIN: dict[str, Type] = {"null": ty.Void(), "large_string": ty.String(), "large_binary": ty.Bytes()}
 
 
 def _arrow() -> Any:
@@ -88,12 +89,8 @@ def _type(array: Any) -> Type:
 def _present_type(array: Any) -> Type:
     is_ = _arrow().types
     kind = array.type
-    if is_.is_null(kind):
-        return ty.Void()
-    if is_.is_large_string(kind):
-        return ty.String()
-    if is_.is_large_binary(kind):
-        return ty.Bytes()
+    if str(kind) in _PLAIN:
+        return _PLAIN[str(kind)]
     if is_.is_fixed_size_binary(kind):
         return ty.FixedBytes(kind.byte_width)
     if is_.is_large_list(kind):
@@ -190,15 +187,12 @@ def to_value(value: Any, plan: Plan) -> Value:
             columns[node.id] = _block(node, array, live)
         elif node.is_text:
             columns[node.id], columns[node.child.id] = _texts(node, array)
-        elif isinstance(node.type, ty.Map):
-            lists, contents = _pairs(node, array)
-            columns[node.id] = lists
-            for child, content in zip(node.child.children, contents, strict=True):
-                stack.append((child, content, partial(_referred, lists, live, len(content))))
         elif node.kind is Kind.LIST:
-            lists, content = _lists(node, array)
+            lists, contents = _lists(node, array)
             columns[node.id] = lists
-            stack.append((node.child, content, partial(_referred, lists, live, len(content))))
+            children = node.child.children if isinstance(node.type, ty.Map) else node.children
+            for child, content in zip(children, contents, strict=True):
+                stack.append((child, content, partial(_referred, lists, live, len(content))))
         elif node.kind is Kind.REPEAT:
             stack.append((node.child, *_dims(node, array, live)))
         elif node.kind is Kind.CHAR:
@@ -247,20 +241,15 @@ def _check_present(node: Node, array: Any, live: Live) -> None:
         raise InputError(f"{node.type} cannot hold nulls: use ?{node.type}", rule="dynd.value")
 
 
-def _lists(node: Node, array: Any) -> tuple[Lists, Any]:
-    if isinstance(array, _Whole):
-        return Lists(np.array([0]), np.array([len(array.array)])), array.array
-    if not _arrow().types.is_large_list(array.type):
+def _lists(node: Node, array: Any) -> tuple[Lists, list[Any]]:
+    """Where each list or map begins and ends; the elements, or the keys and the values."""
+    is_, mapped = _arrow().types, isinstance(node.type, ty.Map)
+    if isinstance(array, _Whole) and not mapped:
+        return Lists(np.array([0]), np.array([len(array.array)])), [array.array]
+    if isinstance(array, _Whole) or not (is_.is_map if mapped else is_.is_large_list)(array.type):
         raise _refuse(node, array)
-    offsets = np.asarray(array.offsets)
-    return lists_of(offsets), array.values
-
-
-def _pairs(node: Node, array: Any) -> tuple[Lists, list[Any]]:
-    """Where the pairs of each map are; keys and values."""
-    if isinstance(array, _Whole) or not _arrow().types.is_map(array.type):
-        raise _refuse(node, array)
-    return lists_of(np.asarray(array.offsets).astype(np.int64)), [array.keys, array.items]
+    offsets = np.asarray(array.offsets).astype(np.int64, copy=False)
+    return lists_of(offsets), [array.keys, array.items] if mapped else [array.values]
 
 
 def _texts(node: Node, array: Any) -> tuple[Lists, NDArray[np.uint8]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,10 @@ from tensorglot.errors import FormatError, InputError
 from tensorglot.model.payload import as_bytes
 from tensorglot.wire.bson_vector import IgnoredBits, Row
 
-__all__ = ["Assembled", "MatrixOptions", "OnMissing", "PackedBits", "assemble"]
+__all__ = ["Assembled", "MatrixOptions", "OnMissing", "Out", "PackedBits", "ReadOptions", "assemble"]
 
 OnMissing: TypeAlias = Literal["error", "skip", "nan"]
+Out: TypeAlias = NDArray[Any] | None
 
 _EXPECTED_NBYTES = 4 << 30
 """Upper bound on memory allocated from an estimated row count."""
@@ -31,11 +32,19 @@ _UNPACKED_ROWS = 4096
 """Rows unpacked at a time into the caller's array."""
 
 
+class ReadOptions(TypedDict, total=False):
+    """Keywords of `decode_matrix`, which documents them, and `read_matrix`."""
+
+    out: Out
+    on_missing: OnMissing
+    ignored_bits: IgnoredBits
+
+
 @dataclass(frozen=True, slots=True)
 class MatrixOptions:
-    """Options of `decode_matrix`, which documents them, and `read_matrix`."""
+    """The keywords with their defaults, checked."""
 
-    out: NDArray[Any] | None = None
+    out: Out = None
     on_missing: OnMissing = "error"
     ignored_bits: IgnoredBits = "error"
     packed: bool = False
