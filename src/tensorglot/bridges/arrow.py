@@ -9,7 +9,6 @@ missing values). Types that Arrow does not have are refused by name.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -149,18 +148,8 @@ def _plain(array: Any) -> Any:
     return array
 
 
-@dataclass(frozen=True, slots=True)
-class _Whole:
-    """An array as the only element of another."""
-
-    array: Any
-
-    def __len__(self) -> int:
-        return 1
-
-
 Live: TypeAlias = "Callable[[], NDArray[np.bool_]] | None"
-"""Which elements are referred to; None is all of them. Computed only where there are nulls."""
+"""Which elements are referred to; None for all of them. Computed only if there are nulls."""
 
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
@@ -171,12 +160,16 @@ def to_tensor(value: Any, type: Type | None) -> Tensor:
 def to_value(value: Any, plan: Plan) -> Value:
     """The columns of an Arrow array, as a value of the plan's type."""
     pa = _arrow()
-    root = pa.repeat(value, 1) if isinstance(value, pa.Scalar) else _Whole(_array(value))
+    if isinstance(value, pa.Scalar):
+        root = pa.repeat(value, 1)
+    else:  # the array as the only element of another
+        array = _array(value)
+        root = pa.LargeListArray.from_arrays(np.array([0, len(array)]), array)
     columns: list[Column] = [None] * len(plan.nodes)
     stack: list[tuple[Node, Any, Live]] = [(plan.root, root, None)]
     while stack:
         node, array, live = stack.pop()
-        array = array if isinstance(array, _Whole) else _plain(array)
+        array = _plain(array)
         if node.kind is Kind.OPTION:
             valid = _valid(array)
             columns[node.id] = np.where(valid, np.arange(len(array)), -1)
@@ -195,9 +188,9 @@ def to_value(value: Any, plan: Plan) -> Value:
                 stack.append((child, content, partial(_referred, lists, live, len(content))))
         elif node.kind is Kind.REPEAT:
             stack.append((node.child, *_dims(node, array, live)))
-        elif node.kind is Kind.CHAR:
-            columns[node.id] = chars_to_array([] if isinstance(array, _Whole) else array.fill_null("?").to_pylist())
-        elif node.kind is Kind.SEQUENCE and not isinstance(array, _Whole) and pa.types.is_struct(array.type):
+        elif node.kind is Kind.CHAR and pa.types.is_large_string(array.type):
+            columns[node.id] = chars_to_array(array.fill_null("?").to_pylist())
+        elif node.kind is Kind.SEQUENCE and pa.types.is_struct(array.type):
             if {field.name for field in array.type} != set(node.names):
                 raise _refuse(node, array)
             stack.extend(
@@ -209,12 +202,11 @@ def to_value(value: Any, plan: Plan) -> Value:
 
 
 def _refuse(node: Node, array: Any) -> InputError:
-    kind = "an array" if isinstance(array, _Whole) else array.type
-    return InputError(f"cannot convert Arrow's {kind} to {node.type}", rule="dynd.value")
+    return InputError(f"cannot convert Arrow's {array.type} to {node.type}", rule="dynd.value")
 
 
 def _valid(array: Any) -> NDArray[np.bool_]:
-    if isinstance(array, _Whole) or not array.null_count:
+    if not array.null_count:
         return np.ones(len(array), np.bool_)
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
 
@@ -234,7 +226,7 @@ def _referred(lists: Lists, live: Live, count: int) -> NDArray[np.bool_]:
 
 def _check_present(node: Node, array: Any, live: Live) -> None:
     void = node.atom is not None and isinstance(node.atom.type, ty.Void)
-    if isinstance(array, _Whole) or not array.null_count or void:
+    if not array.null_count or void:
         return
     missing = ~_valid(array)
     if missing.any() if live is None else (missing & live()).any():
@@ -244,9 +236,7 @@ def _check_present(node: Node, array: Any, live: Live) -> None:
 def _lists(node: Node, array: Any) -> tuple[Lists, list[Any]]:
     """Where each list or map begins and ends; the elements, or the keys and the values."""
     is_, mapped = _arrow().types, isinstance(node.type, ty.Map)
-    if isinstance(array, _Whole) and not mapped:
-        return Lists(np.array([0]), np.array([len(array.array)])), [array.array]
-    if isinstance(array, _Whole) or not (is_.is_map if mapped else is_.is_large_list)(array.type):
+    if not (is_.is_map if mapped else is_.is_large_list)(array.type):
         raise _refuse(node, array)
     offsets = np.asarray(array.offsets).astype(np.int64, copy=False)
     return lists_of(offsets), [array.keys, array.items] if mapped else [array.values]
@@ -254,10 +244,7 @@ def _lists(node: Node, array: Any) -> tuple[Lists, list[Any]]:
 
 def _texts(node: Node, array: Any) -> tuple[Lists, NDArray[np.uint8]]:
     is_ = _arrow().types
-    fits = not isinstance(array, _Whole) and (
-        is_.is_large_binary(array.type) if isinstance(node.type, ty.Bytes) else is_.is_large_string(array.type)
-    )
-    if not fits:
+    if not (is_.is_large_binary if isinstance(node.type, ty.Bytes) else is_.is_large_string)(array.type):
         raise _refuse(node, array)
     _, offsets, data = array.buffers()
     if len(array) == 0:
@@ -279,10 +266,7 @@ def _dims(node: Node, array: Any, live: Live) -> tuple[Any, Live]:
 
 def _regular(node: Node, array: Any, size: int) -> Any:
     """The elements of lists of one size, one after the other."""
-    if isinstance(array, _Whole):
-        sizes = {len(array.array)}
-        inner = array.array
-    elif _arrow().types.is_fixed_size_list(array.type):
+    if _arrow().types.is_fixed_size_list(array.type):
         sizes = {array.type.list_size}
         inner = array.values[array.offset * size : (array.offset + len(array)) * size]
     elif _arrow().types.is_large_list(_plain(array).type) and not array.null_count:
@@ -304,8 +288,6 @@ def _block(node: Node, array: Any, live: Live) -> NDArray[Any]:
     shape = (count, *node.shape, *atom.tail)
     if isinstance(atom.type, ty.Void):
         return np.empty(shape, np.uint8)
-    if isinstance(array, _Whole):
-        raise _refuse(node, array)
     return _leaf(node, _plain(array)).reshape(shape)
 
 
@@ -314,7 +296,7 @@ def _repeat(live: Live, size: int) -> Live:
 
 
 def _leaf(node: Node, array: Any) -> NDArray[Any]:
-    """The values of an array that has nothing inside."""
+    """The values of an array without children."""
     atom, is_ = node.block, _arrow().types
     if is_.is_large_string(array.type) or is_.is_large_binary(array.type):
         return atoms_to_array(atom, array.fill_null(b"" if is_.is_large_binary(array.type) else "").to_pylist())
@@ -339,7 +321,7 @@ def _leaf(node: Node, array: Any) -> NDArray[Any]:
 
 
 def _times(node: Node, atom: Atom, array: Any, given: Date | Unit | Decimal) -> NDArray[Any]:
-    """Dates, times, durations and decimals; zero where they are missing, whatever Arrow has there."""
+    """Dates, times, durations and decimals; zero for missing values, whose placeholders may be invalid."""
     width = array.type.bit_width // 8
     raw = np.frombuffer(array.buffers()[1] or b"", f"V{width}")[array.offset : array.offset + len(array)]
     if array.null_count:

@@ -127,6 +127,10 @@ def _without_nat(index: NDArray[np.int64], content: Any) -> NDArray[np.int64]:
     return np.where(np.append(np.isnat(np.asarray(content.data)), True)[index], -1, index)  # -1 is the last of them
 
 
+def _unsupported(type: Type, hint: str = ".tolist()") -> UnsupportedError:
+    return UnsupportedError(f"awkward has no type for {type}: use {hint}", rule="dynd.awkward")
+
+
 def _refuse(node: Node, layout: Any) -> InputError:
     return InputError(f"cannot convert awkward's {layout.form.type} to {node.type}", rule="dynd.value")
 
@@ -227,9 +231,7 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
         return _block_layout(node, value.array(node)[:count])
     if node.kind is Kind.LIST:
         if isinstance(node.type, ty.Map):
-            raise UnsupportedError(
-                f"awkward has no type for {node.type}: use .tolist() or .arrow()", rule="dynd.awkward"
-            )
+            raise _unsupported(node.type, ".tolist() or .arrow()")
         lists = value.lists(node)
         starts, stops = (index.Index64(np.ascontiguousarray(column[:count])) for column in lists)
         if not node.is_text:
@@ -251,7 +253,7 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
         return _dims_layout(node.shape, inner, count)
     if node.kind is Kind.CHAR:
         return _char_layout(value.array(node)[:count])
-    raise UnsupportedError(f"awkward has no type for {node.type}: use .tolist()", rule="dynd.awkward")
+    raise _unsupported(node.type)
 
 
 def _dims_layout(shape: tuple[int, ...], layout: Any, count: int) -> Any:
@@ -281,7 +283,7 @@ def _block_layout(node: Node, values: NDArray[Any]) -> Any:
     if node.temporal is not None:
         values = block_rows(node, values)
     if atom.tail or values.dtype.kind == "V":
-        raise UnsupportedError(f"awkward has no type for {atom.type}: use .tolist()", rule="dynd.awkward")
+        raise _unsupported(atom.type)
     plain = values if values.flags.c_contiguous and values.flags.aligned else np.array(values, order="C")
     return ak.contents.NumpyArray(plain)
 
@@ -292,7 +294,7 @@ def _fixed_layout(type: ty.FixedBytes | ty.FixedString, raw: NDArray[np.uint8]) 
         content = ak.contents.NumpyArray(raw.reshape(-1), parameters={"__array__": "byte"})
         return ak.contents.RegularArray(content, type.size, len(raw), parameters={"__array__": "bytestring"})
     if type.encoding not in ("utf8", "ascii"):
-        raise UnsupportedError(f"awkward has no type for {type}: use .tolist()", rule="dynd.awkward")
+        raise _unsupported(type)
     starts = np.arange(len(raw)) * type.nbytes
     stops = starts + np.count_nonzero(raw, axis=1)
     return _texts(ak.index.Index64(starts), ak.index.Index64(stops), raw.reshape(-1))

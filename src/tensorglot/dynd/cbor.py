@@ -1,9 +1,9 @@
 """DyND values as CBOR, in two profiles.
 
-Exchange: types that are native to CBOR (bool, null, int64, float64, texts, bytes, typed
-arrays of RFC 8746, arrays of such, maps with sorted keys) are written as that; every
-other value is tag "dynd" around its type and its bytes. The form follows from the type
-alone, and the type from the form.
+Exchange: values of types that are native to CBOR (bool, null, int64, float64, strings,
+bytes, typed arrays of RFC 8746, arrays of such, maps with sorted keys) are written
+natively; every other value is tag "dynd" around its type and its bytes. The type decides
+which, and can be told from the CBOR.
 
 DAG-CBOR: {"data": bytes or link, "dynd": 1, "size": n, "type": text}.
 
@@ -182,7 +182,7 @@ def _tagged(item: cbor.Tag, limits: Limits) -> tuple[Type, list[bytes]]:
             )
         return ty.Fixed(count, element), [item.value]
     if item.number == TAG:
-        raise _refuse("the dynd tag must not stand inside an array or a map", "native")
+        raise _refuse("the dynd tag must not be inside an array or a map", "native")
     return _several_dims(item.number, *_pair(item), limits)
 
 
@@ -221,7 +221,7 @@ def to_dag(type: Type, data: bytes | CID, size: int) -> bytes:
 
 
 def from_dag(block: bytes, fetch: Callable[[CID], Any] | None, limits: Limits) -> tuple[Type, bytes | memoryview]:
-    """The type and the serialized bytes of a value in DAG-CBOR. `fetch` gets the blocks of what is linked."""
+    """The type and the serialized bytes of a value in DAG-CBOR. `fetch` returns a linked block."""
     node = decode_node(block)
     if not isinstance(node, dict) or node.keys() != {"data", "dynd", "size", "type"}:
         raise _refuse("a node must be a map of data, dynd, size and type", "node")

@@ -1,9 +1,9 @@
 """The columns of a nested tensor, from its parts in a file or in memory.
 
 A file is not trusted: a part may be absent, of another element type, too short, or
-refer to elements that do not exist. What passes is a value that serializes, and not to
-vastly more bytes than are stored. Columns without bytes (of `void`, of dims of 0) have no
-length in a file; they are as long as needed.
+refer to elements that do not exist. A value that passes can be serialized, and not to
+vastly more bytes than are stored. Columns without bytes (of `void`, of dims of 0) are not
+in the file; they get the length needed.
 """
 
 from __future__ import annotations

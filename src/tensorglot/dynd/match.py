@@ -1,17 +1,17 @@
 """Whether a type is an instance of a symbolic one: what `array[T]` may hold.
 
-A type variable stands for one type (or size) wherever it occurs. A kind stands for any
-of its types, another one each time:
+A type variable is bound to one type (or size) wherever it occurs. A kind matches any of its
+types, each time anew:
 
     Any       every type                Bool      bool
     Int       int1 … int128             UInt      uint1 … uint128
     Float     float16 … float128, bfloat16 and the floats of 8, 6 and 4 bits
     Complex   complex[T]                String    string, fixed_string[N], char
-    Bytes     bytes, bytes[N]           Scalar    what has no dimension outside: no `N *`,
-    Fixed     any size, as a dimension            `var *`, storage or map, also behind ? and pointer
+    Bytes     bytes, bytes[N]           Scalar    types without an outer dimension: no `N *`,
+    Fixed     any size, as a dimension            `var *`, storage or map, also inside ? and pointer
 
-`?T` and `pointer[T]` are of no kind but Any and Scalar. `...` in a run of dimensions
-takes what the others leave.
+`?T` and `pointer[T]` match only Any and Scalar. `...` in a run of dimensions matches the
+dimensions that no other item matches.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def matches(pattern: Type, type: Type) -> bool:
 
 
 def _inner(wanted: Type, given: Type, bound: dict[str, object]) -> list[tuple[Type, Type]] | None:
-    """What must match inside two types, or None if they differ outside."""
+    """The pairs of inner types that must match, or None if the outer types differ."""
     if isinstance(wanted, _DIMS):
         return _dims(wanted, given, bound)
     if isinstance(wanted, ty.SymbolicSized):
@@ -111,7 +111,7 @@ def _inner(wanted: Type, given: Type, bound: dict[str, object]) -> list[tuple[Ty
 
 
 def _run(type: Type) -> tuple[list[Type], Type]:
-    """A run of dimensions, and what they are dimensions of."""
+    """The leading dimensions of a type, and the type without them."""
     dims = []
     while isinstance(type, _DIMS):
         dims.append(type)
@@ -144,5 +144,5 @@ def _same_dim(wanted: Type, given: Type, bound: dict[str, object]) -> bool:
 
 
 def _same_size(name: str, size: object, bound: dict[str, object]) -> bool:
-    """Whether a variable, or the kind Fixed, stands for a size."""
+    """Whether a variable, or the kind Fixed, matches a size."""
     return size != "var" if name == "Fixed" else bool(bound.setdefault(name, size) == size)

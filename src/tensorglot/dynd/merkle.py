@@ -14,8 +14,8 @@ first. A link that leads back to itself would need a hash that contains itself: 
 graph of links has no cycles, by construction.
 
 A store is any mapping from CIDs to blocks. It holds the plain serialized bytes; the
-type lives in the link. `LinkArray` is how columns of CIDs remember what is known of the
-values, so that freezing finds what is inside and touching an inner link loads it.
+type is in the link. A `LinkArray` is a column of CIDs that also holds the links and the
+store of their values, so that freezing finds inner links and reading one loads it.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Link:
         return _links_in(from_tensor(self.value)) if _may_link(self._type) else iter(())
 
     def _leads_beyond(self, store: Mapping[CID, Any]) -> bool:
-        """Whether the link leads to a value that a store does not have yet."""
+        """Whether the link has or can load a value that may be absent from a store."""
         if self._tensor is None and (self._store is None or self._store is store):
             return False
         return _may_link(self._type) or self.cid not in store
@@ -167,7 +167,7 @@ def _restore(type: Type, cid: CID | None, store: Mapping[CID, Any] | None, tenso
 
 
 class LinkArray(np.ndarray[Any, np.dtype[np.uint8]]):
-    """The CIDs of links, 36 bytes each along the last axis, and what is known of their values. Views know it too."""
+    """The CIDs of links, 36 bytes each along the last axis, with the links and the store; views have them, too."""
 
     known: Mapping[CID, Link]
     store: Mapping[CID, Any] | None
@@ -211,14 +211,14 @@ def _check_store(store: object, *, mutable: bool) -> None:
 
 
 def save_links(tensor: Tensor, store: MutableMapping[CID, bytes]) -> None:
-    """Puts into a store what can be reached through the links in a tensor."""
+    """Stores the values of all links that can be reached from a tensor."""
     _check_store(store, mutable=True)
     if _may_link(tensor.type):
         _save(_links_in(from_tensor(_freeze(tensor)[0])), store)
 
 
 def load_links(value: Value, store: Mapping[CID, Any]) -> Value:
-    """The same value; the links in it load theirs from a store when they are touched."""
+    """The same value; the links in it load their values from a store when these are read."""
     return _seal(value, {}, store) if _may_link(value.plan.type) else value
 
 
@@ -234,7 +234,7 @@ def _as_tensor(value: Any, pattern: Type) -> Tensor:
 
 
 def _freeze(tensor: Tensor) -> tuple[Tensor, CID]:
-    """The value in memory that nobody else has, and its CID."""
+    """A read-only copy of the value, and its CID."""
     from tensorglot.dynd import serialize
 
     known = {link.cid: link for link in _links_in(from_tensor(tensor))} if _may_link(tensor.type) else {}

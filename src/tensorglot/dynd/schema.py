@@ -1,10 +1,10 @@
-"""A type as a plan: a tree of nodes that says how its values lie in columns.
+"""A type as a plan: a tree of nodes, each with the columns that hold its values.
 
 The columns are those of awkward and Arrow. A BLOCK has an array, one row for each
 value; a LIST starts and stops, and its elements one after the other in the child; an
 OPTION the position in the child, or -1; a CHAR its code points; a BOX holds tensors.
-SEQUENCE and REPEAT have nothing of their own: value i of a SEQUENCE is value i of each
-child, value i of a REPEAT the values from i × size on of its child.
+SEQUENCE and REPEAT have no columns: value i of a SEQUENCE is value i of each child, value
+i of a REPEAT is the `size` values of its child from i × size on.
 
 A plan is made once for each type. Knows types and sizes; knows no values and no bytes.
 """
@@ -35,11 +35,11 @@ OBJECTS_PER_BYTE = 64
 PATH_DEPTH = 256
 """Nodes below this depth have no path: the total length of paths grows with the square of the depth."""
 BLOCK_RANK = 60
-"""Dims of a BLOCK. NumPy has 64 axes, of which one counts values and some are the atoms'."""
+"""Most dims of a BLOCK. NumPy allows 64 axes; one of them counts values, and some are the tail of the atom."""
 
 
 class Kind(IntEnum):
-    """What a node is, in the kernel's numbers."""
+    """The kind of a node, by the kernel's codes."""
 
     BLOCK = kernel.BLOCK
     LIST = kernel.LIST
@@ -58,17 +58,17 @@ class Node:
     type: Type
     children: tuple[Node, ...] = ()
     shape: tuple[int, ...] = ()
-    """Of a BLOCK: the dims of one value. Of a REPEAT: the dims that it stands for."""
+    """The dims of one value of a BLOCK or a REPEAT."""
     axis: tuple[int, ...] = ()
     """The order of the leading dims when stored; empty for the plain order."""
     atom: Atom | None = None
-    """Of a BLOCK: its elements. Of an OPTION: the child's, if a bit pattern stands for missing."""
+    """The elements of a BLOCK; of an OPTION those of its child, if a bit pattern marks missing values."""
     nbytes: int | None = None
-    """The size of one value, where all have the same."""
+    """The size of one value, if all have the same."""
     least: int = 0
     """Bytes of the smallest value."""
     objects: int = 0
-    """Python objects that one value stands for, those of lists and options inside apart."""
+    """Python objects in one value, without those in lists and options inside it."""
     id: int = field(default=-1)
     path: str = ""
 
@@ -211,7 +211,7 @@ def check_shape(shape: tuple[int, ...], itemsize: int) -> None:
 
 
 def void_error(limits: Limits, offset: int | None = None) -> LimitError:
-    """The error for bytes that stand for too many values without bytes."""
+    """The error for more values without bytes than a reader accepts."""
     message = f"more than {limits.void_count} values without bytes (Limits.void_count)"
     return LimitError(message, rule="dynd.void", offset=offset)
 

@@ -1,8 +1,8 @@
 """Values as tensors, and tensors as values.
 
-A block of elements of the table is a dense tensor, whatever made it. Every other value
-is a tensor of layout "nested": its parts are the columns of its plan, under their
-paths. What lies in an `array[T]` is kept as its bytes, type first.
+A value of fixed dims over an element type of the table is a dense tensor. Every other
+value is a tensor of layout "nested": its parts are the columns of its plan, named by their
+paths. The values in an `array[T]` are one part of bytes, each with its type first.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tensorglot.model.types.algebra import dense_parts
 __all__ = ["SERIALIZED", "from_tensor", "to_tensor"]
 
 SERIALIZED = "serialized"
-"""The only part of a nested tensor in a file that has it as its bytes; of one without columns, as `()` is; and of one
-that is too deep to name them."""
+"""The only part of a nested tensor that is stored as its canonical bytes, has no columns, as `()`, or is too deep to
+name them."""
 
 _POSITIONS, _BYTES, _CODES = BY_NAME["int64"], BY_NAME["uint8"], BY_NAME["uint32"]
 
@@ -68,7 +68,7 @@ def _dense(value: Value, row: DType, shape: tuple[int, ...], name: str) -> Tenso
 def _columns(value: Value, node: Node) -> Iterator[tuple[str, DType, NDArray[Any]]]:
     if node.kind is Kind.BLOCK and node.atom is not None:
         array = value.array(node)
-        spare = node.atom.row.packed or node.atom.limit > 2  # more than a bool or a packed element has
+        spare = node.atom.row.packed or node.atom.limit > 2  # a byte may hold more values than the element type has
         yield ("data", _BYTES, array.view(np.uint8)) if spare else ("data", node.atom.row, array)
     elif node.kind is Kind.CHAR:
         yield "data", _CODES, value.array(node)
@@ -85,7 +85,7 @@ def _columns(value: Value, node: Node) -> Iterator[tuple[str, DType, NDArray[Any
 
 
 def _as_offsets(lists: Lists) -> NDArray[np.int64] | None:
-    """The offsets of which starts and stops are two views, or that say the same as they do."""
+    """The offsets of which starts and stops are two views, or new ones that are equivalent; None if there are none."""
     starts, stops = lists
     plain = starts.strides == stops.strides == (8,) and len(starts) == len(stops)
     if plain and len(starts) and address(stops) - address(starts) == starts.itemsize:

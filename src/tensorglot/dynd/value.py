@@ -23,7 +23,7 @@ __all__ = ["Column", "Lists", "Positions", "Value", "child_need", "inside", "lis
 
 Positions: TypeAlias = NDArray[np.int64]
 Picked: TypeAlias = "slice | Positions"
-"""Which values: a slice with a start and a stop, or their positions."""
+"""A selection of values: a slice with a start and a stop, or positions."""
 
 
 class Lists(NamedTuple):

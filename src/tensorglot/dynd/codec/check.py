@@ -31,7 +31,7 @@ _CID_HEADS = (bytes.fromhex("01551e20"), bytes.fromhex("01711e20"))
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A broken rule: the row of a node's column, and the byte within that row."""
+    """A broken rule, at a row of a node's column and a byte within that row."""
 
     node: Node
     row: int
@@ -220,13 +220,13 @@ def _types(node: Node, value: Value, limits: Limits) -> Iterator[Fault]:
 
 
 def _sentinels(node: Node, value: Value) -> Iterator[Fault]:
-    """Where an index says which values are missing, no present value may have the sentinel's bits."""
+    """A present value must not have the sentinel's bits. Without an index, such a value is a missing one."""
     index = value.index(node)
     if index is None or node.atom is None or not node.atom.sentinel:
         return
     hits = np.flatnonzero(is_missing(node, value.array(node.child)))
     if hits.size and (taken := np.intersect1d(hits, index)).size:
-        yield Fault(node.child, int(taken[0]), 0, "dynd.sentinel", "a value has the bits that are reserved for missing")
+        yield Fault(node.child, int(taken[0]), 0, "dynd.sentinel", "a value has the bits of a missing value")
 
 
 _CHECKS: dict[str, Callable[[Node, NDArray[Any]], Iterator[Fault]]] = {

@@ -1,12 +1,12 @@
 """Bytes to values, from memory or from a stream, in one pass.
 
 The kernel fills columns and stops when it needs input, room, or the type of an
-`array[T]`. Memory grows with what has arrived, never with what is promised. A value of
-a fixed size in memory is not copied at all.
+`array[T]`. Memory is allocated in proportion to the bytes read, never to a count in them.
+A value of a fixed size in memory is not copied.
 
-The bytes of bools, texts and types are checked on the finished columns. To find the
-offset of a fault, the kernel runs again until the faulty column is as full as it was
-there.
+The bytes of bools, strings and types are checked on the finished columns. To find the
+offset of a fault, the kernel runs again until the column has as many elements as before
+the faulty one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _DTYPES = {kernel.BLOCK: np.uint8, kernel.LIST: np.int64, kernel.OPTION: np.int6
 
 
 def decode(source: Input, type: Type, limits: Limits, depth: int = 0) -> Value:
-    """Decodes the value at the input's position, and moves the position behind it."""
+    """Decodes the value at the input's position, and moves the position past it."""
     plan = plan_of(type)
     start, most = source.base + source.at, min(limits.type_depth, BOX_DEPTH)
     if depth > most:
@@ -67,7 +67,7 @@ def decode(source: Input, type: Type, limits: Limits, depth: int = 0) -> Value:
 
 
 def decode_all(data: Any, type: Type, limits: Limits = DEFAULT, depth: int = 0) -> Value:
-    """Decodes bytes that are one value and nothing else."""
+    """Decodes bytes that are exactly one value."""
     source = Memory(data)
     value = decode(source, type, limits, depth)
     source.finish()
@@ -91,7 +91,7 @@ _parsed = lru_cache(maxsize=1024)(parse_canonical)
 
 
 def _leading_type(source: Input, limits: Limits) -> Type:
-    """Reads the type in front of a value."""
+    """Reads the type before a value."""
     at, window = source.at, source.window
     size = int(window[at]) if at < len(window) else 0
     if 0 < size < 128 and at + 1 + size <= len(window):

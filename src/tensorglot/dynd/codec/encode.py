@@ -61,7 +61,7 @@ def pieces(value: Value) -> Iterator[NDArray[np.uint8]]:
 
 
 def type_header(type: Type) -> bytes:
-    """What stands before the data in an `array[T]`: the type, as a string."""
+    """The bytes before the data in an `array[T]`: the type, as a string."""
     text = text_of(type).encode("ascii")
     return varint(len(text)) + text
 

@@ -22,7 +22,7 @@ HUGE_PAGE = 2 << 20
 
 
 class GrowableBuffer:
-    """The memory of one column. The kernel borrows it, and returns it to grow."""
+    """The memory of one column. The kernel writes to it until it is full; then `grow` is called."""
 
     def __init__(self, dtype: Any, fill: int = 0) -> None:
         """Begins with `fill` zeros."""

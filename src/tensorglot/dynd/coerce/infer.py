@@ -2,10 +2,10 @@
 
 Numbers are int64 (wider where they must be), float64 and complex[float64]; a list is
 `N * T` where all lists in its place have the same length, else `var * T`; a dict is a
-struct, a tuple a tuple; Python's dates, times and decimals are what they are, in
-microseconds and with as many digits as they need. None beside other values makes them
-options. All lists of one level are examined together, so the time is linear and deep
-values need no recursion.
+struct, a tuple a tuple; Python's dates, times and decimals are `date`, `time['us']` and so
+on, a decimal with as many digits as needed. None beside other values makes them options.
+All lists of one level are examined together, so the time is linear and deep values need no
+recursion.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def python_type(value: Any) -> Type:
 
 
 def _check_finite(value: Any) -> None:
-    """Refuses containers that contain themselves, or nest deeper than any type: each is looked at once."""
+    """Refuses containers that contain themselves, or nest deeper than any type. Each is visited once."""
     around: set[int] = set()
     done: set[int] = set()
     stack = [(value, False)]
@@ -90,7 +90,7 @@ def _containers(value: Any) -> list[Any]:
 
 
 def _look(values: list[Any]) -> Look:
-    """How to make the type of the values in one place, and the values of the places inside it."""
+    """How to make the type of the values in one place, and the values in each place inside it."""
     present = [value for value in values if value is not None]
     if not present:
         return _always(ty.Void()), []

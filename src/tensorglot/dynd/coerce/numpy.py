@@ -1,8 +1,8 @@
-"""NumPy arrays to types and columns, without copying where the bytes are already right.
+"""NumPy arrays to types and columns, without a copy where the elements have the type already.
 
-An axis of the array meets a dimension of the type, fixed or not; a field of a record
-meets a field. Where the element types differ, values are converted if every one of
-them can be held exactly.
+An axis of the array corresponds to a dimension of the type, fixed or not; a field of a
+record to a field. Elements of another type are converted as plain Python values are
+(`python_atoms`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def numpy_type(array: NDArray[Any]) -> Type:
 
 
 def element_type(dtype: np.dtype[Any]) -> Type:
-    """The type of elements of a NumPy type. NaT can stand among times, so they are options."""
+    """The type of elements of a NumPy type. Times are options, since any of them may be NaT."""
     if dtype.names is not None and dtype.fields is not None:
         return Struct(tuple((name, element_type(dtype.fields[name][0])) for name in dtype.names))
     if dtype.subdtype is not None:
@@ -98,7 +98,7 @@ def _repeat(node: Node, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _option(node: Node, values: NDArray[Any]) -> tuple[NDArray[np.int64] | None, NDArray[Any]]:
-    """Where the values are, or None where a bit pattern says missing; and the values."""
+    """The position of each value, or None if missing values have a bit pattern; and the values."""
     kind = node.temporal
     if values.dtype.kind not in "mM" or kind is None or values.ndim != 1:
         return _present(values), np.asarray(values)

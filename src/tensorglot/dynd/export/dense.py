@@ -1,7 +1,7 @@
 """Sparse and quantized tensors in dense form.
 
-The identity of a tensor is that of its value: the zeros between the values of a sparse
-one, and the numbers that a quantized one stands for.
+The identity of a tensor is the identity of its value, so a sparse tensor is hashed with its
+zeros, and a quantized one dequantized.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _scatter(tensor: Tensor) -> NDArray[Any]:
     nbytes = math.prod(tensor.shape) * values.itemsize
     if nbytes > max(_MOST_NBYTES, _MOST_PER_STORED * tensor.nbytes):
         raise UnsupportedError(
-            f"the dense form has {nbytes} bytes, almost all of them zero: too many for its identity",
+            f"the dense form would have {nbytes} bytes, almost all of them zero: too many to hash or serialize",
             rule="dynd.sparse",
             tensor=tensor.name,
         )

@@ -1,7 +1,7 @@
 """Columns to plain Python values, from the inside out and whole columns at a time.
 
-A struct is a dict, a tuple a tuple, dims are lists, missing is None, and what lies in
-an `array[T]` a Tensor.
+A struct is a dict, a tuple a tuple, dims are lists, a missing value is None, and a value in
+an `array[T]` is a Tensor.
 """
 
 from __future__ import annotations
@@ -61,10 +61,6 @@ def _nested(flat: list[Any], shape: tuple[int, ...], count: int) -> list[Any]:
     return flat
 
 
-def _chars(value: Value, node: Node, _: list[list[Any]], count: int) -> list[Any]:
-    return [chr(code) for code in value.array(node)[:count].tolist()]
-
-
 def _options(value: Value, node: Node, children: list[list[Any]], count: int) -> list[Any]:
     inner, index = children[0], value.index(node)
     if index is not None:
@@ -106,7 +102,7 @@ def _rows(value: Value, node: Node, children: list[list[Any]], count: int) -> li
 
 _LISTED: dict[Kind, Callable[[Value, Node, list[list[Any]], int], Any]] = {
     Kind.BLOCK: _blocks,
-    Kind.CHAR: _chars,
+    Kind.CHAR: lambda value, node, _, count: list(map(chr, value.array(node)[:count].tolist())),
     Kind.OPTION: _options,
     Kind.LIST: _lists,
     Kind.REPEAT: _repeats,

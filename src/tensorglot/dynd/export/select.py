@@ -270,7 +270,7 @@ def _field(batch: _Batch, root: Node, columns: list[Column], item: Item) -> _Bat
 
 
 def _slice(found: _Rows, item: slice | Positions, rest: list[Item]) -> _Batch:
-    """Some rows of each value of a batch, and of each what is at the rest of the index."""
+    """Some rows of each value of a batch, each indexed by the rest of the index."""
     elements, starts, sizes, fixed = found
     count = len(starts)
     if fixed is not None:
