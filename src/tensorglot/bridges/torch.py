@@ -219,7 +219,7 @@ def _place(tensor: Tensor) -> list[tuple[object, ...]]:
 
 
 def _tied(one: torch.Tensor, two: torch.Tensor) -> bool:
-    """Two names for one tensor."""
+    """Whether two tensors are the same view of the same memory."""
     return (one.data_ptr(), one.shape, one.stride(), one.dtype) == (two.data_ptr(), two.shape, two.stride(), two.dtype)
 
 

@@ -193,8 +193,7 @@ def _stack(rows: Sequence[Any], kind: Kind | None, ignored_bits: IgnoredBits) ->
             raise type(error)(f"row {number}: {error.message}", rule=error.rule) from error
         if found[-1].row != found[0].row:
             raise InputError(
-                f"rows differ: row 0 is {found[0].row}, row {number} is {found[-1].row}",
-                rule="bson.vector.disagree",
+                f"rows differ: row 0 is {found[0].row}, row {number} is {found[-1].row}", rule="bson.vector.disagree"
             )
     return VectorData(np.stack([row.data for row in found]), found[0].kind, found[0].padding)
 

@@ -33,9 +33,8 @@ from tensorglot.containers.table import UNNAMED, Container, ReadOptions, WriteOp
 from tensorglot.dynd.codec.decode import decode, skip
 from tensorglot.dynd.codec.encode import measure, type_header, varint
 from tensorglot.dynd.codec.inputs import Stream
-from tensorglot.dynd.pieces import tensor_pieces
 from tensorglot.dynd.schema import Node, check_readable, plan_of
-from tensorglot.dynd.tensors import SERIALIZED, from_tensor
+from tensorglot.dynd.tensors import SERIALIZED, from_tensor, tensor_pieces
 from tensorglot.dynd.value import Value
 from tensorglot.errors import FormatError, InputError, LimitError, TruncatedError, UnsupportedError
 from tensorglot.limits import DEFAULT, Limits

@@ -18,12 +18,11 @@ If bytes are accepted, serializing the result gives the same bytes again.
     schema          a type as the tree of columns that its values have
     value           one value, as these columns; a selection of its rows
     columns         the same from the parts of a nested tensor in a file, which is not trusted
-    tensors         values as tensors, and tensors as values
+    tensors         values as tensors; tensors as values and as canonical bytes
     maps            the order of the pairs of a `map[K, V]`
     temporal        dates, times and decimals between integers, Python's objects and text
     atoms           values of a fixed size; python_atoms: Python's numbers as these
     match           whether a type is an instance of a symbolic one
-    pieces          the canonical bytes of a tensor, in bounded memory
     merkle          links by hash
     cbor, json      values as CBOR and as JSON
 """
@@ -47,9 +46,8 @@ from tensorglot.dynd.export.numpy import to_numpy
 from tensorglot.dynd.export.python import to_python
 from tensorglot.dynd.match import check_holds
 from tensorglot.dynd.merkle import Link, fetch_block, load_links, save_links
-from tensorglot.dynd.pieces import tensor_nbytes, tensor_pieces
 from tensorglot.dynd.schema import check_readable
-from tensorglot.dynd.tensors import from_tensor, to_tensor
+from tensorglot.dynd.tensors import from_tensor, tensor_nbytes, tensor_pieces, to_tensor
 from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.limits import DEFAULT, Limits, as_limits
 from tensorglot.model.tensor import NESTED, Tensor

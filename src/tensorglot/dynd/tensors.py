@@ -1,8 +1,11 @@
-"""Values as tensors, and tensors as values.
+"""Values as tensors, tensors as values, and tensors as canonical bytes.
 
 A value of fixed dims over an element type of the table is a dense tensor. Every other
 value is a tensor of layout "nested": its parts are the columns of its plan, named by their
 paths. The values in an `array[T]` are one part of bytes, each with its type first.
+
+Canonical bytes are made in pieces, in bounded memory. Memory and mapped files that are
+already in serialized form are passed on without a copy.
 """
 
 from __future__ import annotations
@@ -17,19 +20,20 @@ from numpy.typing import NDArray
 
 from tensorglot.dynd.codec.boxes import boxes_payload
 from tensorglot.dynd.codec.decode import decode_all
-from tensorglot.dynd.codec.encode import encode
+from tensorglot.dynd.codec.encode import encode, pieces
 from tensorglot.dynd.codec.packing import address
 from tensorglot.dynd.columns import from_parts
 from tensorglot.dynd.export.dense import densify
 from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.value import Column, Lists, Value
 from tensorglot.errors import FormatError
-from tensorglot.model.dtypes import BY_NAME, DType, pack
-from tensorglot.model.payload import Memory
-from tensorglot.model.tensor import NESTED, NUMPY_RANK, TYPE_ATTRIBUTE, Part, Tensor
+from tensorglot.memory import cut
+from tensorglot.model.dtypes import BY_NAME, DType, pack, unpack
+from tensorglot.model.payload import PIECE_NBYTES, Memory, Span, as_bytes, buffers
+from tensorglot.model.tensor import NESTED, NUMPY_RANK, TYPE_ATTRIBUTE, Part, Tensor, check_bool
 from tensorglot.model.types.algebra import dense_parts
 
-__all__ = ["SERIALIZED", "from_tensor", "to_tensor"]
+__all__ = ["SERIALIZED", "from_tensor", "tensor_nbytes", "tensor_pieces", "to_tensor"]
 
 SERIALIZED = "serialized"
 """The only part of a nested tensor that is stored as its canonical bytes, has no columns, as `()`, or is too deep to
@@ -133,3 +137,41 @@ def _dense_value(tensor: Tensor, plan: Plan) -> Value:
     count = math.prod(size for parent in plan.nodes[: node.id] for size in parent.shape)
     columns[node.id] = array.reshape((count, *node.shape, *node.block.tail))
     return Value(plan, tuple(columns))
+
+
+def tensor_pieces(tensor: Tensor) -> Iterator[memoryview]:
+    """The canonical bytes of any tensor; later pieces do not overwrite earlier ones."""
+    if tensor.layout == NESTED:
+        yield from (array.data for array in pieces(from_tensor(tensor)))
+        return
+    if tensor.layout != "dense":
+        tensor = densify(tensor)
+    part = tensor.parts["data"]
+    if part.dtype is not None and part.dtype.packed:
+        tensor.verify()
+        yield from _unpack_pieces(part, part.dtype)
+    elif part.big_endian:
+        yield from map(as_bytes, part.swapped_chunks())
+    else:
+        for piece in _plain_pieces(part):
+            if part.dtype is not None and part.dtype.name == "bool":
+                check_bool(np.frombuffer(piece, np.bool_), tensor.name, part.offset)
+            yield piece
+
+
+def _plain_pieces(part: Part) -> Iterator[memoryview]:
+    for chunk in part.payload.chunks():
+        shared = chunk.view() if isinstance(chunk, Span) else None
+        yield from map(as_bytes, buffers([chunk] if shared is None else [shared]))
+
+
+def _unpack_pieces(part: Part, row: DType) -> Iterator[memoryview]:
+    for at, here in cut(math.prod(part.shape), PIECE_NBYTES):
+        packed = part.payload.read(at * row.bits // 8, row.nbytes(here))
+        yield as_bytes(unpack(np.frombuffer(packed, np.uint8), here, row))
+
+
+def tensor_nbytes(tensor: Tensor) -> int:
+    """The number of canonical bytes of a dense tensor."""
+    part = tensor.parts["data"]
+    return math.prod(part.shape) if part.dtype is not None and part.dtype.packed else part.nbytes
