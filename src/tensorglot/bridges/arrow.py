@@ -185,7 +185,7 @@ def to_value(value: Any, plan: Plan) -> Value:
             columns[node.id] = lists
             children = node.child.children if isinstance(node.type, ty.Map) else node.children
             for child, content in zip(children, contents, strict=True):
-                stack.append((child, content, partial(_referred, lists, live, len(content))))
+                stack.append((child, content, partial(_used_elements, lists, live, len(content))))
         elif node.kind is Kind.REPEAT:
             stack.append((node.child, *_dims(node, array, live)))
         elif node.kind is Kind.CHAR and pa.types.is_large_string(array.type):
@@ -215,7 +215,7 @@ def _both(live: Live, valid: NDArray[np.bool_]) -> Live:
     return (lambda: valid) if live is None else (lambda: live() & valid)
 
 
-def _referred(lists: Lists, live: Live, count: int) -> NDArray[np.bool_]:
+def _used_elements(lists: Lists, live: Live, count: int) -> NDArray[np.bool_]:
     """The elements of the lists that are referred to."""
     rows = slice(None) if live is None else live()
     edges = np.zeros(count + 1, np.int64)
@@ -266,16 +266,19 @@ def _dims(node: Node, array: Any, live: Live) -> tuple[Any, Live]:
 
 def _regular(node: Node, array: Any, size: int) -> Any:
     """The elements of lists of one size, one after the other."""
-    if _arrow().types.is_fixed_size_list(array.type):
+    is_, array = _arrow().types, _plain(array)
+    if is_.is_fixed_size_list(array.type):
         sizes = {array.type.list_size}
         inner = array.values[array.offset * size : (array.offset + len(array)) * size]
-    elif _arrow().types.is_large_list(_plain(array).type) and not array.null_count:
-        sizes = set(np.diff(np.asarray(_plain(array).offsets)).tolist())
+    elif is_.is_large_list(array.type) and not array.null_count:
+        sizes = set(np.diff(np.asarray(array.offsets)).tolist())
         inner = array.flatten()
     else:
         raise _refuse(node, array)
     if sizes - {size}:
-        raise InputError(f"expected {size} elements, found {sizes.pop()}, in {node.type}", rule="dynd.length")
+        raise InputError(
+            f"expected {size} elements, found {(sizes - {size}).pop()}, in {node.type}", rule="dynd.length"
+        )
     return inner
 
 
@@ -309,7 +312,7 @@ def _leaf(node: Node, array: Any) -> NDArray[Any]:
     if temporal is not None:
         return _times(node, atom, array, temporal)
     row = BY_NAME.get(_NAMES.get(str(array.type), str(array.type)))
-    if row is None or row.numpy is None or (len(array) == 0 and is_.is_null(array.type)):
+    if row is None or row.numpy is None:
         raise _refuse(node, array)
     buffer = array.buffers()[1] or b""
     if row.name == "bool":

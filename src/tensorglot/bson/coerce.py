@@ -66,7 +66,7 @@ class VectorData:
     def row(self) -> Row:
         return Row(self.kind, self.padding, self.data.shape[-1] * self.data.itemsize)
 
-    def unpacked(self) -> NDArray[Any]:
+    def numbers(self) -> NDArray[Any]:
         """The numbers; one bool per bit for packed_bit."""
         return unpack_bits(self.data, self.padding) if self.kind.name == "packed_bit" else self.data
 

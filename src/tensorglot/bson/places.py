@@ -109,7 +109,7 @@ def _read_collection(
 
 def natural(matrix: Any, dtype: str | None = None) -> NDArray[Any]:
     """Converts to float32, int8 or bool, which every place supports. Packed bits need `dtype="packed_bit"`."""
-    return coerce_vector(matrix, dtype, None, 2).unpacked()
+    return coerce_vector(matrix, dtype, None, 2).numbers()
 
 
 def holds_several(place: str) -> bool:

@@ -113,10 +113,10 @@ def _native(value: Value, node: Node) -> Any:
         return raw.decode() if isinstance(node.type, ty.String) else raw
     if node.kind is Kind.BLOCK and not node.shape and node.atom is not None:
         return array_to_atoms(node.atom, value.array(node))[0]
-    return _typed(value, node)
+    return _typed_array(value, node)
 
 
-def _typed(value: Value, node: Node) -> cbor.Tag:
+def _typed_array(value: Value, node: Node) -> cbor.Tag:
     order = F_ORDER if isinstance(node.type, ty.Storage) else C_ORDER
     shape, element = ty.leading(node.type.element if isinstance(node.type, ty.Storage) else node.type)
     assert isinstance(element, ty.Scalar)  # noqa: S101
@@ -149,7 +149,7 @@ def _refuse(message: str, rule: str) -> FormatError:
 def _item(item: Any, limits: Limits) -> tuple[Type, list[bytes]]:
     """The type and the bytes of an item. Its depth is the checked depth of the CBOR."""
     if isinstance(item, cbor.Tag):
-        return _tagged(item, limits)
+        return _decode_tag(item, limits)
     if item is None or isinstance(item, bool):
         return (ty.Void(), []) if item is None else (_BOOL, [bytes([item])])
     if isinstance(item, int):
@@ -170,7 +170,7 @@ def _item(item: Any, limits: Limits) -> tuple[Type, list[bytes]]:
     return type, [piece for _, raw in inner for piece in raw]
 
 
-def _tagged(item: cbor.Tag, limits: Limits) -> tuple[Type, list[bytes]]:
+def _decode_tag(item: cbor.Tag, limits: Limits) -> tuple[Type, list[bytes]]:
     if item.number in _BY_TAG:
         if not isinstance(item.value, bytes):
             raise _refuse(f"tag {item.number} (typed array) must be around a byte string", "array")
@@ -198,7 +198,7 @@ def _several_dims(order: int, shape: Any, inner: Any, limits: Limits) -> tuple[T
         raise _refuse(f"tag {order} (multi-dimensional array) must be around its sizes and a typed array", "array")
     if not 2 <= len(shape) <= limits.rank:
         raise _refuse(f"tag {order} needs 2 to {limits.rank} dimensions, found {len(shape)}", "array")
-    flat, raw = _tagged(inner, limits)
+    flat, raw = _decode_tag(inner, limits)
     assert isinstance(flat, ty.Fixed)  # noqa: S101
     if math.prod(shape) != flat.size:
         raise _refuse(f"sizes {shape} do not multiply to the {flat.size} elements of the typed array", "array")

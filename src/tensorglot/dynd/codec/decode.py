@@ -87,7 +87,7 @@ def _whole(source: Input, plan: Plan) -> Value | None:
     return Value(plan, tuple(columns))
 
 
-_parsed = lru_cache(maxsize=1024)(parse_canonical)
+_parse = lru_cache(maxsize=1024)(parse_canonical)
 
 
 def _leading_type(source: Input, limits: Limits) -> Type:
@@ -97,14 +97,14 @@ def _leading_type(source: Input, limits: Limits) -> Type:
     if 0 < size < 128 and at + 1 + size <= len(window):
         text = window[at + 1 : at + 1 + size].tobytes().decode("ascii", "replace")
         try:
-            type = _parsed(text, limits)
+            type = _parse(text, limits)
         except FormatError as error:
             error.offset = source.base + at + 1
             raise
         source.at += 1 + size
         return type
     value = decode(source, TypeType(), limits)
-    return _parsed(value.array(value.plan.nodes[1]).tobytes().decode("ascii"), limits)
+    return _parse(value.array(value.plan.nodes[1]).tobytes().decode("ascii"), limits)
 
 
 def skip(source: Input, type: Type, limits: Limits) -> None:

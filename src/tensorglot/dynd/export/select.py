@@ -55,13 +55,6 @@ class _Batch:
         """The only value."""
         return Value(plan_of(self.type), tuple(self.spread()[1]))
 
-    def take(self, positions: Positions) -> _Batch:
-        """The values at some positions; those that follow one another are not copied."""
-        root, columns = self.spread()
-        if len(positions) == 0 or (np.diff(positions) != 1).any():
-            return _batch(root, columns, positions)
-        return _batch(root, columns, slice(int(positions[0]), int(positions[-1]) + 1))
-
 
 def _batch(node: Node, columns: Sequence[Column], picked: slice | Positions) -> _Batch:
     """Some of the values of a node."""
@@ -77,9 +70,10 @@ def _whole(tensor: Tensor) -> _Batch:
 
 
 class _Rows(NamedTuple):
-    """The rows of the values of a batch: all of them, where those of each value begin, and how many it has."""
+    """The rows of the values of a batch: the node of them all, where those of each value begin, and how many it has."""
 
-    elements: _Batch
+    node: Node
+    columns: Sequence[Column]
     starts: Positions
     sizes: Positions
     fixed: int | None
@@ -90,7 +84,13 @@ class _Rows(NamedTuple):
         shortest = int(self.sizes.min(initial=HUGE)) if self.fixed is None else self.fixed
         if not -shortest <= item < shortest:
             raise OutOfRange(f"index {item} is out of range for {shortest} rows", rule="index.range")
-        return self.elements.take(self.starts + item + (self.sizes if item < 0 else 0))
+        return self.take(self.starts + item + (self.sizes if item < 0 else 0))
+
+    def take(self, positions: Positions) -> _Batch:
+        """The rows at some positions; those that follow one another are not copied."""
+        if len(positions) == 0 or (len(positions) > 1 and (np.diff(positions) != 1).any()):
+            return _batch(self.node, self.columns, positions)
+        return _batch(self.node, self.columns, slice(int(positions[0]), int(positions[-1]) + 1))
 
 
 def _rows(batch: _Batch) -> _Rows | None:
@@ -99,8 +99,7 @@ def _rows(batch: _Batch) -> _Rows | None:
     count, column = batch.count, columns[root.id]
     if isinstance(root.type, Var | Map) and isinstance(column, Lists):
         starts, stops = column.starts[:count], column.stops[:count]
-        elements = _batch(root.child, columns, slice(0, int(stops.max(initial=0))))
-        return _Rows(elements, starts, stops - starts, None)
+        return _Rows(root.child, columns, starts, stops - starts, None)
     type = root.type.element if isinstance(root.type, Storage) else root.type
     if not isinstance(type, Fixed):
         return None
@@ -112,7 +111,8 @@ def _rows(batch: _Batch) -> _Rows | None:
         held = _batch(root.child, columns, stored.reshape(-1)).columns
     else:
         held = _batch(root.child, columns, slice(0, count * root.size)).columns
-    return _Rows(_Batch(type.element, count * size, held), np.arange(count) * size, np.full(count, size), size)
+    elements = _Batch(type.element, count * size, held)
+    return _Rows(*elements.spread(), np.arange(count) * size, np.full(count, size), size)
 
 
 def select(tensor: Tensor, index: Any) -> Any:
@@ -132,7 +132,9 @@ def length(tensor: Tensor) -> int:
 def rows(tensor: Tensor) -> Iterator[Any]:
     """The rows in order; the value is decoded once."""
     found = _only(tensor)
-    return (_result(found.at(i), tensor.name) for i in range(int(found.sizes[0])))
+    begin = int(found.starts[0])
+    positions = range(begin, begin + int(found.sizes[0]))
+    return (_result(_batch(found.node, found.columns, slice(i, i + 1)), tensor.name) for i in positions)
 
 
 def _only(tensor: Tensor) -> _Rows:
@@ -271,11 +273,11 @@ def _field(batch: _Batch, root: Node, columns: list[Column], item: Item) -> _Bat
 
 def _slice(found: _Rows, item: slice | Positions, rest: list[Item]) -> _Batch:
     """Some rows of each value of a batch, each indexed by the rest of the index."""
-    elements, starts, sizes, fixed = found
+    starts, sizes = found.starts, found.sizes
     count = len(starts)
-    if fixed is not None:
-        picked = _positions(item, fixed)
-        inner = _select(elements.take((starts[:, np.newaxis] + picked).reshape(-1)), rest)
+    if found.fixed is not None:
+        picked = _positions(item, found.fixed)
+        inner = _select(found.take((starts[:, np.newaxis] + picked).reshape(-1)), rest)
         whole = _Batch(Fixed(len(picked), inner.type), count, inner.columns)
         root, columns = whole.spread()
         column = columns[root.id]
@@ -286,9 +288,10 @@ def _slice(found: _Rows, item: slice | Positions, rest: list[Item]) -> _Batch:
         ranges = [_range(item, size) for size in sizes.tolist()]
         begins, lengths = np.array([(each.start, len(each)) for each in ranges], np.int64).reshape(-1, 2).T
         lists = Lists(starts + begins, starts + begins + lengths)
+        elements = _batch(found.node, found.columns, slice(0, int(lists.stops.max(initial=0))))
         return _Batch(Var(elements.type), count, (lists, *elements.columns))
     places = [start + _positions(item, size) for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
-    inner = _select(elements.take(np.concatenate([np.empty(0, np.int64), *places])), rest)
+    inner = _select(found.take(np.concatenate([np.empty(0, np.int64), *places])), rest)
     return _Batch(Var(inner.type), count, (lists_of_sizes(map(len, places), count), *inner.columns))
 
 
