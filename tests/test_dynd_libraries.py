@@ -233,3 +233,8 @@ def test_values_of_both_libraries_are_saved(tmp_path, suffix):
         assert archive["flat"].numpy().dtype == np.int16
     with pytest.raises(UnsupportedError):
         tg.save(tmp_path / "x.bt", {"ragged": ragged})
+
+
+def test_the_error_for_lists_of_several_lengths_names_a_wrong_one() -> None:
+    with pytest.raises(InputError, match="expected 2 elements, found 3"):
+        dynd.array(pa.array([[1, 2], [3, 4, 5]]), "2 * 2 * int64")

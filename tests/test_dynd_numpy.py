@@ -10,7 +10,7 @@ import pytest
 
 import tensorglot as tg
 from tensorglot import dynd
-from tensorglot.dynd.pieces import tensor_pieces
+from tensorglot.dynd.tensors import tensor_pieces
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.model.dtypes import TABLE
 

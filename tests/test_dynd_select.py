@@ -84,7 +84,7 @@ def test_elements_are_those_of_numpy():
 @pytest.mark.parametrize(
     "index",
     [3, -4, "b", 1.5, None, True, (0, 0), (0, "a", 9), (slice(None), "a", 0), slice("a"), slice(None, None, 0), [9],
-     [1.5], [True], [[0]], object(), (0, "a", 0, 0), ("s", 0, 0), (..., ...)],
+     [1.5], [True], [[0]], [[0], [0, 1]], object(), (0, "a", 0, 0), ("s", 0, 0), (..., ...)],
 )  # fmt: skip
 def test_bad_indices(index):
     with pytest.raises(OutOfRange) as caught:

@@ -15,8 +15,8 @@ from bounds import INTERPRETED, MB, resident_nbytes
 from tensorglot import dynd
 from tensorglot.dynd.codec.encode import type_header
 from tensorglot.dynd.codec.growable import GrowableBuffer
-from tensorglot.dynd.pieces import tensor_pieces
 from tensorglot.dynd.schema import plan_of
+from tensorglot.dynd.tensors import tensor_pieces
 from tensorglot.errors import FormatError, InputError, TruncatedError
 from tensorglot.wire.cid import data_cid
 

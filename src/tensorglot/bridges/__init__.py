@@ -3,12 +3,12 @@
     table       the bridge for the library of a value
     torch       tensors, whole modules (`save_model`, `load_model`)
     jax         arrays
-    dlpack      whatever exports DLPack, the small floats included
+    dlpack      any exporter of DLPack, small floats included
     awkward     ragged arrays, by their layouts
     arrow       arrays and tables, by their buffers; arrow_export is the way out
     pandas      columns and tables; polars the same
     scipy       sparse matrices
-    pymongo     vectors as the driver has them
+    pymongo     BSON vectors, ours and the driver's
 
 A library is imported with the first value of it, never before.
 """

@@ -9,7 +9,6 @@ missing values). Types that Arrow does not have are refused by name.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -19,37 +18,26 @@ from numpy.typing import NDArray
 from tensorglot.bridges.arrow_export import arrow_array
 from tensorglot.bridges.table import Bridge
 from tensorglot.dynd.atoms import Atom
-from tensorglot.dynd.coerce.anything import checked
+from tensorglot.dynd.coerce.anything import as_tensor
 from tensorglot.dynd.coerce.python import chars_to_array, stored_order
 from tensorglot.dynd.maps import sort_maps
 from tensorglot.dynd.python_atoms import atoms_to_array
 from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.temporal import counts_of_array, numpy_name
 from tensorglot.dynd.tensors import from_tensor as value_of
-from tensorglot.dynd.tensors import to_tensor as tensor_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.extras import library
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.types.algebra import (
-    Bytes,
-    Fixed,
-    FixedBytes,
-    Map,
-    Option,
-    Scalar,
-    String,
-    Struct,
-    Var,
-    Void,
-)
+from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.temporal import DIGITS_MAX, Date, DateTime, Decimal, Time, TimeDelta, Unit
 
 __all__ = ["BRIDGE", "from_tensor", "to_tensor"]
 
 _NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
+_PLAIN: dict[str, Type] = {"null": ty.Void(), "large_string": ty.String(), "large_binary": ty.Bytes()}
 
 
 def _arrow() -> Any:
@@ -87,45 +75,41 @@ def type_of(value: Any) -> Type:
     if isinstance(value, pa.Scalar):
         return _type(pa.repeat(value, 1))
     array = _array(value)
-    return Fixed(len(array), _type(array))
+    return ty.Fixed(len(array), _type(array))
 
 
 def _type(array: Any) -> Type:
     """The type of one element of an array."""
     array = _plain(array)
     inner = _present_type(array)
-    return Option(inner) if array.null_count and not isinstance(inner, Void) else inner
+    return ty.Option(inner) if array.null_count and not isinstance(inner, ty.Void) else inner
 
 
 def _present_type(array: Any) -> Type:
     is_ = _arrow().types
     kind = array.type
-    if is_.is_null(kind):
-        return Void()
-    if is_.is_large_string(kind):
-        return String()
-    if is_.is_large_binary(kind):
-        return Bytes()
+    if str(kind) in _PLAIN:
+        return _PLAIN[str(kind)]
     if is_.is_fixed_size_binary(kind):
-        return FixedBytes(kind.byte_width)
+        return ty.FixedBytes(kind.byte_width)
     if is_.is_large_list(kind):
-        return Var(_type(array.flatten()))
+        return ty.Var(_type(array.flatten()))
     if is_.is_fixed_size_list(kind):
-        return Fixed(kind.list_size, _type(array.flatten()))
+        return ty.Fixed(kind.list_size, _type(array.flatten()))
     if is_.is_struct(kind):
         present = array.drop_null() if array.null_count else array
-        return Struct(tuple((field.name, _type(present.field(i))) for i, field in enumerate(kind)))
+        return ty.Struct(tuple((field.name, _type(present.field(i))) for i, field in enumerate(kind)))
     if is_.is_map(kind):
         edges = np.asarray(array.offsets)
         begin, end = int(edges[0]), int(edges[-1])
-        return Map(_type(array.keys[begin:end]), _type(array.items[begin:end]))
+        return ty.Map(_type(array.keys[begin:end]), _type(array.items[begin:end]))
     temporal = _temporal(kind)
     if temporal is not None:
         return temporal
     row = BY_NAME.get(_NAMES.get(str(kind), str(kind)))
     if row is None:
         raise UnsupportedError(f"Arrow's {kind} is not supported", rule="dynd.arrow")
-    return Scalar(row)
+    return ty.Scalar(row)
 
 
 def _temporal(kind: Any) -> Date | Unit | Decimal | None:
@@ -164,34 +148,28 @@ def _plain(array: Any) -> Any:
     return array
 
 
-@dataclass(frozen=True, slots=True)
-class _Whole:
-    """An array as the only element of another."""
-
-    array: Any
-
-    def __len__(self) -> int:
-        return 1
-
-
 Live: TypeAlias = "Callable[[], NDArray[np.bool_]] | None"
-"""Which elements are referred to; None is all of them. Computed only where there are nulls."""
+"""Which elements are referred to; None for all of them. Computed only if there are nulls."""
 
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
     """A tensor of the type given, or of the value's own."""
-    return tensor_of(checked(to_value(value, plan_of(type_of(value) if type is None else type))))
+    return as_tensor(to_value(value, plan_of(type_of(value) if type is None else type)))
 
 
 def to_value(value: Any, plan: Plan) -> Value:
     """The columns of an Arrow array, as a value of the plan's type."""
     pa = _arrow()
-    root = pa.repeat(value, 1) if isinstance(value, pa.Scalar) else _Whole(_array(value))
+    if isinstance(value, pa.Scalar):
+        root = pa.repeat(value, 1)
+    else:  # the array as the only element of another
+        array = _array(value)
+        root = pa.LargeListArray.from_arrays(np.array([0, len(array)]), array)
     columns: list[Column] = [None] * len(plan.nodes)
     stack: list[tuple[Node, Any, Live]] = [(plan.root, root, None)]
     while stack:
         node, array, live = stack.pop()
-        array = array if isinstance(array, _Whole) else _plain(array)
+        array = _plain(array)
         if node.kind is Kind.OPTION:
             valid = _valid(array)
             columns[node.id] = np.where(valid, np.arange(len(array)), -1)
@@ -202,20 +180,17 @@ def to_value(value: Any, plan: Plan) -> Value:
             columns[node.id] = _block(node, array, live)
         elif node.is_text:
             columns[node.id], columns[node.child.id] = _texts(node, array)
-        elif isinstance(node.type, Map):
-            lists, contents = _pairs(node, array)
-            columns[node.id] = lists
-            for child, content in zip(node.child.children, contents, strict=True):
-                stack.append((child, content, partial(_referred, lists, live, len(content))))
         elif node.kind is Kind.LIST:
-            lists, content = _lists(node, array)
+            lists, contents = _lists(node, array)
             columns[node.id] = lists
-            stack.append((node.child, content, partial(_referred, lists, live, len(content))))
+            children = node.child.children if isinstance(node.type, ty.Map) else node.children
+            for child, content in zip(children, contents, strict=True):
+                stack.append((child, content, partial(_used_elements, lists, live, len(content))))
         elif node.kind is Kind.REPEAT:
             stack.append((node.child, *_dims(node, array, live)))
-        elif node.kind is Kind.CHAR:
-            columns[node.id] = chars_to_array([] if isinstance(array, _Whole) else array.fill_null("?").to_pylist())
-        elif node.kind is Kind.SEQUENCE and not isinstance(array, _Whole) and pa.types.is_struct(array.type):
+        elif node.kind is Kind.CHAR and pa.types.is_large_string(array.type):
+            columns[node.id] = chars_to_array(array.fill_null("?").to_pylist())
+        elif node.kind is Kind.SEQUENCE and pa.types.is_struct(array.type):
             if {field.name for field in array.type} != set(node.names):
                 raise _refuse(node, array)
             stack.extend(
@@ -227,12 +202,11 @@ def to_value(value: Any, plan: Plan) -> Value:
 
 
 def _refuse(node: Node, array: Any) -> InputError:
-    kind = "an array" if isinstance(array, _Whole) else array.type
-    return InputError(f"cannot convert Arrow's {kind} to {node.type}", rule="dynd.value")
+    return InputError(f"cannot convert Arrow's {array.type} to {node.type}", rule="dynd.value")
 
 
 def _valid(array: Any) -> NDArray[np.bool_]:
-    if isinstance(array, _Whole) or not array.null_count:
+    if not array.null_count:
         return np.ones(len(array), np.bool_)
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
 
@@ -241,7 +215,7 @@ def _both(live: Live, valid: NDArray[np.bool_]) -> Live:
     return (lambda: valid) if live is None else (lambda: live() & valid)
 
 
-def _referred(lists: Lists, live: Live, count: int) -> NDArray[np.bool_]:
+def _used_elements(lists: Lists, live: Live, count: int) -> NDArray[np.bool_]:
     """The elements of the lists that are referred to."""
     rows = slice(None) if live is None else live()
     edges = np.zeros(count + 1, np.int64)
@@ -251,36 +225,26 @@ def _referred(lists: Lists, live: Live, count: int) -> NDArray[np.bool_]:
 
 
 def _check_present(node: Node, array: Any, live: Live) -> None:
-    void = node.atom is not None and isinstance(node.atom.type, Void)
-    if isinstance(array, _Whole) or not array.null_count or void:
+    void = node.atom is not None and isinstance(node.atom.type, ty.Void)
+    if not array.null_count or void:
         return
     missing = ~_valid(array)
     if missing.any() if live is None else (missing & live()).any():
         raise InputError(f"{node.type} cannot hold nulls: use ?{node.type}", rule="dynd.value")
 
 
-def _lists(node: Node, array: Any) -> tuple[Lists, Any]:
-    if isinstance(array, _Whole):
-        return Lists(np.array([0]), np.array([len(array.array)])), array.array
-    if not _arrow().types.is_large_list(array.type):
+def _lists(node: Node, array: Any) -> tuple[Lists, list[Any]]:
+    """Where each list or map begins and ends; the elements, or the keys and the values."""
+    is_, mapped = _arrow().types, isinstance(node.type, ty.Map)
+    if not (is_.is_map if mapped else is_.is_large_list)(array.type):
         raise _refuse(node, array)
-    offsets = np.asarray(array.offsets)
-    return lists_of(offsets), array.values
-
-
-def _pairs(node: Node, array: Any) -> tuple[Lists, list[Any]]:
-    """Where the pairs of each map are; keys and values."""
-    if isinstance(array, _Whole) or not _arrow().types.is_map(array.type):
-        raise _refuse(node, array)
-    return lists_of(np.asarray(array.offsets).astype(np.int64)), [array.keys, array.items]
+    offsets = np.asarray(array.offsets).astype(np.int64, copy=False)
+    return lists_of(offsets), [array.keys, array.items] if mapped else [array.values]
 
 
 def _texts(node: Node, array: Any) -> tuple[Lists, NDArray[np.uint8]]:
     is_ = _arrow().types
-    fits = not isinstance(array, _Whole) and (
-        is_.is_large_binary(array.type) if isinstance(node.type, Bytes) else is_.is_large_string(array.type)
-    )
-    if not fits:
+    if not (is_.is_large_binary if isinstance(node.type, ty.Bytes) else is_.is_large_string)(array.type):
         raise _refuse(node, array)
     _, offsets, data = array.buffers()
     if len(array) == 0:
@@ -297,24 +261,24 @@ def _dims(node: Node, array: Any, live: Live) -> tuple[Any, Live]:
     if node.axis:
         order = (np.arange(count)[:, None] * node.size + np.array(stored_order(node), np.int64)).reshape(-1)
         array = array.take(_arrow().array(order))
-    return array, _repeated(live, node.size)
+    return array, _repeat(live, node.size)
 
 
 def _regular(node: Node, array: Any, size: int) -> Any:
     """The elements of lists of one size, one after the other."""
-    if isinstance(array, _Whole):
-        sizes = {len(array.array)}
-        inner = array.array
-    elif _arrow().types.is_fixed_size_list(array.type):
+    is_, array = _arrow().types, _plain(array)
+    if is_.is_fixed_size_list(array.type):
         sizes = {array.type.list_size}
         inner = array.values[array.offset * size : (array.offset + len(array)) * size]
-    elif _arrow().types.is_large_list(_plain(array).type) and not array.null_count:
-        sizes = set(np.diff(np.asarray(_plain(array).offsets)).tolist())
+    elif is_.is_large_list(array.type) and not array.null_count:
+        sizes = set(np.diff(np.asarray(array.offsets)).tolist())
         inner = array.flatten()
     else:
         raise _refuse(node, array)
     if sizes - {size}:
-        raise InputError(f"expected {size} elements, found {sizes.pop()}, in {node.type}", rule="dynd.length")
+        raise InputError(
+            f"expected {size} elements, found {(sizes - {size}).pop()}, in {node.type}", rule="dynd.length"
+        )
     return inner
 
 
@@ -322,27 +286,25 @@ def _block(node: Node, array: Any, live: Live) -> NDArray[Any]:
     atom, count = node.block, len(array)
     for size in node.shape:
         array = _regular(node, array, size)
-        live = _repeated(live, size)
+        live = _repeat(live, size)
         _check_present(node, array, live)
     shape = (count, *node.shape, *atom.tail)
-    if isinstance(atom.type, Void):
+    if isinstance(atom.type, ty.Void):
         return np.empty(shape, np.uint8)
-    if isinstance(array, _Whole):
-        raise _refuse(node, array)
     return _leaf(node, _plain(array)).reshape(shape)
 
 
-def _repeated(live: Live, size: int) -> Live:
+def _repeat(live: Live, size: int) -> Live:
     return None if live is None else (lambda: np.repeat(live(), size))
 
 
 def _leaf(node: Node, array: Any) -> NDArray[Any]:
-    """The values of an array that has nothing inside."""
+    """The values of an array without children."""
     atom, is_ = node.block, _arrow().types
     if is_.is_large_string(array.type) or is_.is_large_binary(array.type):
         return atoms_to_array(atom, array.fill_null(b"" if is_.is_large_binary(array.type) else "").to_pylist())
     if is_.is_fixed_size_binary(array.type):
-        if array.type.byte_width != atom.nbytes or not isinstance(atom.type, FixedBytes):
+        if array.type.byte_width != atom.nbytes or not isinstance(atom.type, ty.FixedBytes):
             raise _refuse(node, array)
         raw = np.frombuffer(array.buffers()[1] or b"", np.uint8)
         return raw[array.offset * atom.nbytes : (array.offset + len(array)) * atom.nbytes]
@@ -350,7 +312,7 @@ def _leaf(node: Node, array: Any) -> NDArray[Any]:
     if temporal is not None:
         return _times(node, atom, array, temporal)
     row = BY_NAME.get(_NAMES.get(str(array.type), str(array.type)))
-    if row is None or row.numpy is None or (len(array) == 0 and is_.is_null(array.type)):
+    if row is None or row.numpy is None:
         raise _refuse(node, array)
     buffer = array.buffers()[1] or b""
     if row.name == "bool":
@@ -362,7 +324,7 @@ def _leaf(node: Node, array: Any) -> NDArray[Any]:
 
 
 def _times(node: Node, atom: Atom, array: Any, given: Date | Unit | Decimal) -> NDArray[Any]:
-    """Dates, times, durations and decimals; zero where they are missing, whatever Arrow has there."""
+    """Dates, times, durations and decimals; zero for missing values, whose placeholders may be invalid."""
     width = array.type.bit_width // 8
     raw = np.frombuffer(array.buffers()[1] or b"", f"V{width}")[array.offset : array.offset + len(array)]
     if array.null_count:

@@ -1,8 +1,8 @@
 """Columns to Arrow arrays, by their buffers.
 
-First from the outside in: which values of each node Arrow wants, since Arrow keeps a
-place for what is missing and the columns may not. Then from the inside out: the
-arrays. Contents and offsets are shared unless such places must be made.
+First from the outside in: which values of each node are needed, since Arrow stores a
+placeholder for a missing value and the columns may not. Then from the inside out: the
+arrays. Contents and offsets are shared unless placeholders must be added.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PLACES_PER_VALUE, _PLACES_NBYTES = 64, 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The values of a node that its parent wants: the first `count`, or those at `rows`, where -1 is any value."""
+    """The values of a node that its parent needs: the first `count`, or those at `rows`; any value will do for -1."""
 
     count: int
     rows: Positions | None = None
@@ -69,7 +69,7 @@ def arrow_array(value: Value) -> Any:
 def _inside(
     value: Value, node: Node, want: _Wanted, counts: list[int], offsets: dict[int, Positions]
 ) -> list[tuple[Node, _Wanted]]:
-    """What a node wants of its children. The offsets of lists are made on the way."""
+    """The values of its children that a node needs. The offsets of lists are collected in `offsets`."""
     if node.kind is Kind.LIST:
         lists = value.lists(node)
         edges, rows = _edges(want.of(lists.starts), want.of(lists.stops), want)
@@ -83,7 +83,7 @@ def _inside(
 
 
 def _edges(starts: Positions, stops: Positions, want: _Wanted) -> tuple[Positions, Positions | None]:
-    """Offsets for lists; and the elements they have, if those do not lie one after the other from the first on."""
+    """Offsets for lists; and the positions of their elements, if these are not contiguous from the first on."""
     dead = np.zeros(want.count, np.bool_) if want.rows is None else want.rows < 0
     if want.valid is not None:
         dead = dead | ~want.valid
@@ -216,7 +216,7 @@ def _temporal(type: Date | Unit | Decimal) -> Any:
 
 
 def _leaf(node: Node, values: NDArray[Any], count: int, valid: Any) -> Any:
-    """An array of elements that have nothing inside."""
+    """An array without children."""
     pa, atom = import_module("pyarrow"), node.block
     if isinstance(node.type, String | Bytes | TypeType):
         return pa.Array.from_buffers(pa.uint8(), count, [None, _buffer(values)])

@@ -14,31 +14,18 @@ from numpy.typing import NDArray
 
 from tensorglot.bridges.table import Bridge
 from tensorglot.dynd.codec.packing import is_missing
-from tensorglot.dynd.coerce.anything import checked
+from tensorglot.dynd.coerce.anything import as_tensor
 from tensorglot.dynd.coerce.numpy import numpy_type
 from tensorglot.dynd.coerce.python import chars_to_array, stored_order
 from tensorglot.dynd.export.numpy import block_rows
 from tensorglot.dynd.python_atoms import atoms_to_array
 from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.tensors import from_tensor as value_of
-from tensorglot.dynd.tensors import to_tensor as tensor_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.extras import library
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.types.algebra import (
-    Bytes,
-    Fixed,
-    FixedBytes,
-    FixedString,
-    Map,
-    Option,
-    String,
-    Struct,
-    Tuple,
-    Var,
-    Void,
-)
+from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type
 
 __all__ = ["BRIDGE", "from_tensor", "to_tensor"]
@@ -53,7 +40,7 @@ def type_of(value: Any) -> Type:
     ak = _awkward()
     if isinstance(value, ak.Record):
         return _type(value.layout.array)
-    return Fixed(len(value), _type(value.layout))
+    return ty.Fixed(len(value), _type(value.layout))
 
 
 def _text_kind(layout: Any) -> str | None:
@@ -65,29 +52,31 @@ def _type(layout: Any) -> Type:
     """The type of one element of a layout."""
     if layout.is_option:
         inner = _type(layout.content)
-        return inner if isinstance(inner, Option | Void) else Option(inner)
+        return inner if isinstance(inner, ty.Option | ty.Void) else ty.Option(inner)
     if layout.is_indexed:
         return _type(layout.content)
     if layout.is_unknown:
-        return Void()
+        return ty.Void()
     if layout.is_numpy:
         whole = numpy_type(np.asarray(layout.data)[:0])
-        return whole.element if isinstance(whole, Fixed) else whole
+        return whole.element if isinstance(whole, ty.Fixed) else whole
     if layout.is_record:
         inner_types = tuple(_type(content) for content in layout.contents)
-        return Tuple(inner_types) if layout.is_tuple else Struct(tuple(zip(layout.fields, inner_types, strict=True)))
+        return (
+            ty.Tuple(inner_types) if layout.is_tuple else ty.Struct(tuple(zip(layout.fields, inner_types, strict=True)))
+        )
     if layout.is_list:
         kind = _text_kind(layout)
         if kind is not None:
             sized = layout.is_regular and kind == "bytestring"
-            return FixedBytes(layout.size) if sized else String() if kind == "string" else Bytes()
-        return Fixed(layout.size, _type(layout.content)) if layout.is_regular else Var(_type(layout.content))
+            return ty.FixedBytes(layout.size) if sized else ty.String() if kind == "string" else ty.Bytes()
+        return ty.Fixed(layout.size, _type(layout.content)) if layout.is_regular else ty.Var(_type(layout.content))
     raise UnsupportedError(f"awkward's {type(layout).__name__} is not supported", rule="dynd.awkward")
 
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
     """A tensor of the type given, or of the value's own."""
-    return tensor_of(checked(to_value(value, plan_of(type_of(value) if type is None else type))))
+    return as_tensor(to_value(value, plan_of(type_of(value) if type is None else type)))
 
 
 def to_value(value: Any, plan: Plan) -> Value:
@@ -121,7 +110,7 @@ def to_value(value: Any, plan: Plan) -> Value:
             else:
                 stack.append((node.child, content))
         elif node.kind is Kind.REPEAT:
-            stack.append((node.child, _repeated(node, layout)))
+            stack.append((node.child, _repeat(node, layout)))
         elif node.kind is Kind.CHAR:
             columns[node.id] = chars_to_array(layout.to_list())
         elif node.kind is Kind.SEQUENCE and layout.is_record and set(layout.fields) == set(node.names):
@@ -138,12 +127,16 @@ def _without_nat(index: NDArray[np.int64], content: Any) -> NDArray[np.int64]:
     return np.where(np.append(np.isnat(np.asarray(content.data)), True)[index], -1, index)  # -1 is the last of them
 
 
+def _unsupported(type: Type, hint: str = ".tolist()") -> UnsupportedError:
+    return UnsupportedError(f"awkward has no type for {type}: use {hint}", rule="dynd.awkward")
+
+
 def _refuse(node: Node, layout: Any) -> InputError:
     return InputError(f"cannot convert awkward's {layout.form.type} to {node.type}", rule="dynd.value")
 
 
 def _all_present(layout: Any, node: Node) -> Any:
-    if isinstance(node.type, Void | Option):
+    if isinstance(node.type, ty.Void | ty.Option):
         return layout
     indexed = layout.to_IndexedOptionArray64()
     if (indexed.index.data < 0).any():
@@ -163,12 +156,12 @@ def _lists(node: Node, layout: Any) -> tuple[Lists, Any]:
     return Lists(starts.astype(np.int64), stops.astype(np.int64)), layout.content
 
 
-def _repeated(node: Node, layout: Any) -> Any:
+def _repeat(node: Node, layout: Any) -> Any:
     """The elements of lists that all have the sizes of the dims."""
     count = len(layout)
     for size in node.shape:
         layout = _regular(node, layout, size)
-    return _reordered(node, layout, count, np.array(stored_order(node), np.int64)) if node.axis else layout
+    return _reorder(node, layout, count, np.array(stored_order(node), np.int64)) if node.axis else layout
 
 
 def _regular(node: Node, layout: Any, size: int) -> Any:
@@ -193,7 +186,7 @@ def _regular(node: Node, layout: Any, size: int) -> Any:
 
 def _block(node: Node, layout: Any) -> NDArray[Any]:
     atom, count = node.block, len(layout)
-    if isinstance(atom.type, Void):
+    if isinstance(atom.type, ty.Void):
         return np.empty((count, *node.shape, 0), np.uint8)
     for size in node.shape:
         if layout.is_numpy and layout.purelist_depth > 1:
@@ -202,7 +195,7 @@ def _block(node: Node, layout: Any) -> NDArray[Any]:
         while layout.is_indexed or layout.is_option:
             layout = _all_present(layout, node) if layout.is_option else layout.project()
     shape = (count, *node.shape)
-    if isinstance(atom.type, FixedBytes) and layout.is_list and layout.is_regular and layout.size == atom.nbytes:
+    if isinstance(atom.type, ty.FixedBytes) and layout.is_list and layout.is_regular and layout.size == atom.nbytes:
         return np.asarray(layout.content.data)[: len(layout) * atom.nbytes].reshape((*shape, atom.nbytes))
     if layout.is_unknown and count * int(np.prod(node.shape, dtype=np.int64)) == 0:
         return np.empty((*shape, *atom.tail), atom.base)
@@ -237,15 +230,13 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
     if node.kind is Kind.BLOCK:
         return _block_layout(node, value.array(node)[:count])
     if node.kind is Kind.LIST:
-        if isinstance(node.type, Map):
-            raise UnsupportedError(
-                f"awkward has no type for {node.type}: use .tolist() or .arrow()", rule="dynd.awkward"
-            )
+        if isinstance(node.type, ty.Map):
+            raise _unsupported(node.type, ".tolist() or .arrow()")
         lists = value.lists(node)
         starts, stops = (index.Index64(np.ascontiguousarray(column[:count])) for column in lists)
         if not node.is_text:
             return contents.ListArray(starts, stops, children[0])
-        return _texts(starts, stops, children[0].data, bytestring=isinstance(node.type, Bytes))
+        return _texts(starts, stops, children[0].data, bytestring=isinstance(node.type, ty.Bytes))
     if node.kind is Kind.OPTION:
         positions = value.index(node)
         if positions is None:
@@ -253,16 +244,16 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
             return contents.ByteMaskedArray(index.Index8(missing.view(np.int8)), children[0], valid_when=False)
         return contents.IndexedOptionArray.simplified(index.Index64(positions[:count]), children[0])
     if node.kind is Kind.SEQUENCE:
-        names = node.names if isinstance(node.type, Struct) else None
+        names = node.names if isinstance(node.type, ty.Struct) else None
         return contents.RecordArray([child[:count] for child in children], names, count)
     if node.kind is Kind.REPEAT:
         inner = children[0]
         if node.axis:
-            inner = _reordered(node, inner, count, np.argsort(stored_order(node)))
+            inner = _reorder(node, inner, count, np.argsort(stored_order(node)))
         return _dims_layout(node.shape, inner, count)
     if node.kind is Kind.CHAR:
         return _char_layout(value.array(node)[:count])
-    raise UnsupportedError(f"awkward has no type for {node.type}: use .tolist()", rule="dynd.awkward")
+    raise _unsupported(node.type)
 
 
 def _dims_layout(shape: tuple[int, ...], layout: Any, count: int) -> Any:
@@ -274,7 +265,7 @@ def _dims_layout(shape: tuple[int, ...], layout: Any, count: int) -> Any:
     return layout
 
 
-def _reordered(node: Node, layout: Any, count: int, order: NDArray[np.int64]) -> Any:
+def _reorder(node: Node, layout: Any, count: int, order: NDArray[np.int64]) -> Any:
     """The elements of `count` values of a REPEAT, those of each value in another order."""
     carry = (np.arange(count)[:, None] * node.size + order).reshape(-1)
     return layout._carry(_awkward().index.Index64(carry), False)
@@ -283,27 +274,27 @@ def _reordered(node: Node, layout: Any, count: int, order: NDArray[np.int64]) ->
 def _block_layout(node: Node, values: NDArray[Any]) -> Any:
     ak, atom = _awkward(), node.block
     elements = int(np.prod(values.shape[: values.ndim - len(atom.tail)], dtype=np.int64))
-    if isinstance(atom.type, Void):
+    if isinstance(atom.type, ty.Void):
         missing = ak.index.Index64(np.full(elements, -1))
         return _dims_layout(node.shape, ak.contents.IndexedOptionArray(missing, ak.contents.EmptyArray()), len(values))
-    if isinstance(atom.type, FixedBytes | FixedString):
+    if isinstance(atom.type, ty.FixedBytes | ty.FixedString):
         raw = np.ascontiguousarray(values).reshape(elements, atom.nbytes)
         return _dims_layout(node.shape, _fixed_layout(atom.type, raw), len(values))
     if node.temporal is not None:
         values = block_rows(node, values)
     if atom.tail or values.dtype.kind == "V":
-        raise UnsupportedError(f"awkward has no type for {atom.type}: use .tolist()", rule="dynd.awkward")
+        raise _unsupported(atom.type)
     plain = values if values.flags.c_contiguous and values.flags.aligned else np.array(values, order="C")
     return ak.contents.NumpyArray(plain)
 
 
-def _fixed_layout(type: FixedBytes | FixedString, raw: NDArray[np.uint8]) -> Any:
+def _fixed_layout(type: ty.FixedBytes | ty.FixedString, raw: NDArray[np.uint8]) -> Any:
     ak = _awkward()
-    if isinstance(type, FixedBytes):
+    if isinstance(type, ty.FixedBytes):
         content = ak.contents.NumpyArray(raw.reshape(-1), parameters={"__array__": "byte"})
         return ak.contents.RegularArray(content, type.size, len(raw), parameters={"__array__": "bytestring"})
     if type.encoding not in ("utf8", "ascii"):
-        raise UnsupportedError(f"awkward has no type for {type}: use .tolist()", rule="dynd.awkward")
+        raise _unsupported(type)
     starts = np.arange(len(raw)) * type.nbytes
     stops = starts + np.count_nonzero(raw, axis=1)
     return _texts(ak.index.Index64(starts), ak.index.Index64(stops), raw.reshape(-1))

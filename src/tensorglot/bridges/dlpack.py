@@ -37,15 +37,15 @@ _CODES = {
 _NAMES = {code: name for name, code in _CODES.items()}
 
 _CODE_OFFSET = {b"dltensor": 20, b"dltensor_versioned": 52}
-"""Where the type code is in each form of the structure: data, device and rank stand before it, and in the
-versioned form the version, the manager's two pointers and the flags before those."""
+"""Offset of the type code in each form of the structure: data, device and rank precede it, and in the versioned
+form the version, the manager's two pointers and the flags before those."""
 _CPU = (1, 0)
 _HOST_DEVICES = (1, 3, 11)
 """CPU, and memory of CUDA and ROCm that the CPU can reach."""
 
 
 class Exporter(Protocol):
-    """Whatever has DLPack's two methods."""
+    """An object with DLPack's two methods."""
 
     def __dlpack__(self, **options: Any) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...

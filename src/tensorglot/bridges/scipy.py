@@ -51,7 +51,7 @@ def _signed(indices: NDArray[Any]) -> NDArray[Any]:
 
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
-    """A tensor of a scipy.sparse matrix or array: COO stays COO, all else becomes CSR. Duplicates are summed."""
+    """A tensor of a scipy.sparse matrix or array: COO stays COO, other formats become CSR. Duplicates are summed."""
     sparse = library("scipy.sparse", "scipy")
     if not sparse.issparse(value):
         raise InputError(f"scipy's {value.__class__.__name__} is not a sparse array", rule="coerce.value")
@@ -59,20 +59,12 @@ def to_tensor(value: Any, type: Type | None) -> Tensor:
     if not whole.has_canonical_format:
         whole = whole.copy()
         whole.sum_duplicates()
-    kind = _index_type(value.shape, whole.nnz)
+    kind = np.uint32 if max(*value.shape, whole.nnz, 1) < 1 << 32 else np.uint64
     if value.format == "coo":
-        coords = np.array([np.asarray(axis) for axis in _coords(whole)], kind)
+        coords = np.array(whole.coords if hasattr(whole, "coords") else (whole.row, whole.col), kind)
         return Tensor.of_parts("", COO, value.shape, {"values": whole.data, "coords": coords})
     parts = {"values": whole.data, "indices": whole.indices.astype(kind), "indptr": whole.indptr.astype(kind)}
     return Tensor.of_parts("", CSR, whole.shape, parts)
-
-
-def _coords(value: Any) -> Any:
-    return value.coords if hasattr(value, "coords") else (value.row, value.col)
-
-
-def _index_type(shape: tuple[int, ...], count: int) -> type[np.unsignedinteger[Any]]:
-    return np.uint32 if max(*shape, count, 1) < 1 << 32 else np.uint64
 
 
 BRIDGE = Bridge(to_tensor)

@@ -26,7 +26,7 @@ class Bridge:
     """The conversions of one library."""
 
     to_tensor: Callable[[Any, Type | None], Tensor]
-    """A value as a tensor of the type given if the library can make that, else of its own."""
+    """A value as a tensor of the type given if the library can make that, else of the value's type."""
     type_of: Callable[[Any], Type] | None = None
     """The type of a value, where that is known without making the tensor."""
     from_numpy: Callable[[str, NDArray[Any]], Any] | None = None

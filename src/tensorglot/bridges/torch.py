@@ -29,7 +29,6 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, dtype_of, pack, unpack
 from tensorglot.model.payload import location
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.types.base import Type
 from tensorglot.operations._outputs import shares_memory
 from tensorglot.operations.load import load
 from tensorglot.operations.open import open
@@ -61,7 +60,7 @@ def from_numpy(name: str, array: NDArray[Any]) -> torch.Tensor:
 
 
 def from_tensor(tensor: Tensor, device: Any = None) -> torch.Tensor:
-    """What `Tensor.torch` gives."""
+    """The result of `Tensor.torch`."""
     found = from_numpy(tensor.name, tensor.numpy())
     return found if device is None else found.to(device)
 
@@ -189,7 +188,7 @@ def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _wrong_names(model: str, missing: list[str], unexpected: list[str]) -> InputError:
-    """In the words of PyTorch."""
+    """The message of PyTorch's own load_state_dict."""
     lines = [f"Error(s) in loading state_dict for {model}:"]
     for what, names in (("Missing", missing), ("Unexpected", unexpected)):
         if names:
@@ -220,12 +219,12 @@ def _place(tensor: Tensor) -> list[tuple[object, ...]]:
 
 
 def _tied(one: torch.Tensor, two: torch.Tensor) -> bool:
-    """Two names for one tensor."""
+    """Whether two tensors are the same view of the same memory."""
     return (one.data_ptr(), one.shape, one.stride(), one.dtype) == (two.data_ptr(), two.shape, two.stride(), two.dtype)
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """The addresses of the first byte and of the one behind the last."""
+    """The address of the first byte, and the one after the last."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
@@ -252,14 +251,14 @@ def _sharing(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
 
 
 def _overlap(one: torch.Tensor, two: torch.Tensor) -> bool:
-    """Of tensors whose extents overlap. Those of another device are taken to, if they are strided."""
+    """Whether tensors share memory, given that their extents overlap; on another device, assumed."""
     if one.device.type != "cpu":
         return True
     return shares_memory(to_numpy("", one), to_numpy("", two))
 
 
 def _covering(state: Mapping[str, torch.Tensor], group: list[str]) -> list[str]:
-    """Those of the group that have all the memory of the group."""
+    """The names of tensors that cover all memory of the group."""
     if all(_tied(state[name], state[group[0]]) for name in group):
         return group
     extents = {name: _extent(state[name]) for name in group}
@@ -283,8 +282,4 @@ def _in_place(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
-def _to_tensor(value: torch.Tensor, type: Type | None) -> Tensor:
-    return coerce(to_numpy("", value), type)
-
-
-BRIDGE = Bridge(_to_tensor, from_numpy=from_numpy)
+BRIDGE = Bridge(lambda value, wanted: coerce(to_numpy("", value), wanted), from_numpy=from_numpy)

@@ -10,8 +10,7 @@ A map of the folder. Bytes and their rules are in `tensorglot.wire.bson*`.
     coerce           converts any value to vector data and checks dtype, range and padding
     arrays           converts a value of any library to a NumPy array, refusing missing elements
     vector           Vector, encode, decode
-    documents        encodes and decodes one document with vectors
-    extjson          vectors in extended JSON
+    documents        vectors in a BSON document and in extended JSON
     matrix           encode_matrix, encode_documents, decode_matrix
     sources          where vectors come from: raw BSON, dumps, cursors, documents, payloads
     assemble         collects batches of vectors in one matrix
@@ -24,8 +23,7 @@ A map of the folder. Bytes and their rules are in `tensorglot.wire.bson*`.
 """
 
 from tensorglot.bson.assemble import PackedBits
-from tensorglot.bson.documents import decode_document, encode_document
-from tensorglot.bson.extjson import from_extjson, to_extjson
+from tensorglot.bson.documents import decode_document, encode_document, from_extjson, to_extjson
 from tensorglot.bson.inspect import FieldReport, inspect
 from tensorglot.bson.matrix import decode_matrix, encode_documents, encode_matrix
 from tensorglot.bson.other_databases import from_database, to_database

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arguments import check_choice
 from tensorglot.bson.coerce import NUMPY, apply_ignored_bits, unpack_bits
 from tensorglot.bson.sources import Batch
 from tensorglot.errors import FormatError, InputError
 from tensorglot.model.payload import as_bytes
 from tensorglot.wire.bson_vector import IgnoredBits, Row
 
-__all__ = ["Assembled", "MatrixOptions", "OnMissing", "PackedBits", "assemble"]
+__all__ = ["Assembled", "MatrixOptions", "OnMissing", "Out", "PackedBits", "ReadOptions", "assemble"]
 
 OnMissing: TypeAlias = Literal["error", "skip", "nan"]
+Out: TypeAlias = NDArray[Any] | None
 
 _EXPECTED_NBYTES = 4 << 30
 """Upper bound on memory allocated from an estimated row count."""
@@ -30,11 +32,19 @@ _UNPACKED_ROWS = 4096
 """Rows unpacked at a time into the caller's array."""
 
 
+class ReadOptions(TypedDict, total=False):
+    """Keywords of `decode_matrix`, which documents them, and `read_matrix`."""
+
+    out: Out
+    on_missing: OnMissing
+    ignored_bits: IgnoredBits
+
+
 @dataclass(frozen=True, slots=True)
 class MatrixOptions:
-    """Options of `decode_matrix`, which documents them, and `read_matrix`."""
+    """The keywords with their defaults, checked."""
 
-    out: NDArray[Any] | None = None
+    out: Out = None
     on_missing: OnMissing = "error"
     ignored_bits: IgnoredBits = "error"
     packed: bool = False
@@ -42,10 +52,7 @@ class MatrixOptions:
     """Estimated number of rows, allocated in advance."""
 
     def __post_init__(self) -> None:
-        if self.on_missing not in ("error", "skip", "nan"):
-            raise InputError(
-                f"on_missing must be 'error', 'skip' or 'nan', not {self.on_missing!r}", rule="bson.on_missing"
-            )
+        check_choice(self.on_missing, get_args(OnMissing), "on_missing", "bson.on_missing")
         if self.out is not None and type(self.out) is not np.ndarray:
             raise InputError(f"out must be a NumPy array, not {type(self.out).__name__}", rule="out.memory")
 

@@ -66,7 +66,7 @@ class VectorData:
     def row(self) -> Row:
         return Row(self.kind, self.padding, self.data.shape[-1] * self.data.itemsize)
 
-    def unpacked(self) -> NDArray[Any]:
+    def numbers(self) -> NDArray[Any]:
         """The numbers; one bool per bit for packed_bit."""
         return unpack_bits(self.data, self.padding) if self.kind.name == "packed_bit" else self.data
 
@@ -193,8 +193,7 @@ def _stack(rows: Sequence[Any], kind: Kind | None, ignored_bits: IgnoredBits) ->
             raise type(error)(f"row {number}: {error.message}", rule=error.rule) from error
         if found[-1].row != found[0].row:
             raise InputError(
-                f"rows differ: row 0 is {found[0].row}, row {number} is {found[-1].row}",
-                rule="bson.vector.disagree",
+                f"rows differ: row 0 is {found[0].row}, row {number} is {found[-1].row}", rule="bson.vector.disagree"
             )
     return VectorData(np.stack([row.data for row in found]), found[0].kind, found[0].padding)
 

@@ -7,12 +7,12 @@ takes batches from `sources`, and `assemble` collects them in one matrix.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, Literal, TypeAlias, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.bson.assemble import MatrixOptions, OnMissing, assemble
+from tensorglot.bson.assemble import MatrixOptions, OnMissing, Out, PackedBits, ReadOptions, assemble
 from tensorglot.bson.coerce import DType, coerce_vector
 from tensorglot.bson.sources import batches, read_ids
 from tensorglot.errors import InputError
@@ -88,30 +88,34 @@ def _documents(data: memoryview, count: int, row: Row, key: str, id_kind: int | 
     return weave(count, template(tree), {"_id": ids, key: data})
 
 
+Key: TypeAlias = str | None
+Ids: TypeAlias = list[Any]
+
+
 @overload
 def decode_matrix(
-    source: Any,
-    key: str | None = None,
-    out: NDArray[Any] | None = None,
-    on_missing: OnMissing = "error",
-    *,
-    ignored_bits: IgnoredBits = "error",
+    source: Any, key: Key = ..., out: Out = ..., on_missing: OnMissing = ..., *, ignored_bits: IgnoredBits = ...
 ) -> NDArray[Any]: ...
 @overload
 def decode_matrix(
-    source: Any,
-    key: str | None = None,
-    out: NDArray[Any] | None = None,
-    on_missing: OnMissing = "error",
-    *,
-    packed: bool = False,
-    ids: bool = False,
-    ignored_bits: IgnoredBits = "error",
-) -> Any: ...
+    source: Any, key: Key = ..., *, packed: Literal[True], ids: Literal[True], **options: Unpack[ReadOptions]
+) -> tuple[PackedBits, Ids]: ...
+@overload
+def decode_matrix(
+    source: Any, key: Key = ..., *, packed: Literal[True], **options: Unpack[ReadOptions]
+) -> PackedBits: ...
+@overload
+def decode_matrix(
+    source: Any, key: Key = ..., *, ids: Literal[True], **options: Unpack[ReadOptions]
+) -> tuple[NDArray[Any], Ids]: ...
+@overload
+def decode_matrix(
+    source: Any, key: Key = ..., *, packed: bool = ..., ids: bool = ..., **options: Unpack[ReadOptions]
+) -> NDArray[Any] | PackedBits | tuple[NDArray[Any] | PackedBits, Ids]: ...
 def decode_matrix(
     source: Any,
-    key: str | None = None,
-    out: NDArray[Any] | None = None,
+    key: Key = None,
+    out: Out = None,
     on_missing: OnMissing = "error",
     *,
     packed: bool = False,

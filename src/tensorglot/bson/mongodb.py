@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.bson.assemble import MatrixOptions, OnMissing, assemble
+from tensorglot.bson.assemble import MatrixOptions, PackedBits, ReadOptions, assemble
 from tensorglot.bson.coerce import DType, VectorData, coerce_vector
 from tensorglot.bson.matrix import check_count, encode_documents, encode_matrix
 from tensorglot.bson.sources import Batch, batches
@@ -21,15 +21,15 @@ from tensorglot.errors import InputError, escape
 from tensorglot.extras import library
 from tensorglot.wire.bson import NULL, VECTOR_SUBTYPE, Column, path_bytes
 from tensorglot.wire.bson_value import Raw
-from tensorglot.wire.bson_vector import IgnoredBits
 
 if TYPE_CHECKING:
     from pymongo.collection import Collection
 
-__all__ = ["Progress", "Query", "ReadOptions", "pymongo_ids", "read_matrix", "require", "write_matrix"]
+__all__ = ["Progress", "Query", "QueryOptions", "pymongo_ids", "read_matrix", "require", "write_matrix"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of documents done and the total."""
+Filter: TypeAlias = Mapping[str, Any] | None
 
 _WRITE_NBYTES = 16 << 20
 _READ_NBYTES = 2 << 20
@@ -136,12 +136,10 @@ def _set_field(document: dict[str, Any], names: list[str], value: Any, number: i
     document[last] = value
 
 
-class ReadOptions(TypedDict, total=False):
-    """Options that `read_matrix` shares with `decode_matrix`."""
+class QueryOptions(ReadOptions, total=False):
+    """Keywords of `read_matrix` beside `ids` and `packed`, which decide the type of the result."""
 
-    out: NDArray[Any] | None
-    on_missing: OnMissing
-    ignored_bits: IgnoredBits
+    progress: Progress | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +148,7 @@ class Query:
 
     collection: Collection[Any]
     key: str
-    filter: Mapping[str, Any] | None = None
+    filter: Filter = None
     ids: bool = False
     progress: Progress | None = None
 
@@ -182,28 +180,45 @@ def _report(found: Iterator[Batch], total: int, progress: Progress) -> Iterator[
 
 @overload
 def read_matrix(
-    collection: Collection[Any],
-    key: str,
-    filter: Mapping[str, Any] | None = None,
-    *,
-    progress: Progress | None = None,
-    **options: Unpack[ReadOptions],
+    collection: Collection[Any], key: str, filter: Filter = ..., **options: Unpack[QueryOptions]
 ) -> NDArray[Any]: ...
 @overload
 def read_matrix(
     collection: Collection[Any],
     key: str,
-    filter: Mapping[str, Any] | None = None,
+    filter: Filter = ...,
     *,
-    ids: bool = False,
-    packed: bool = False,
-    progress: Progress | None = None,
-    **options: Unpack[ReadOptions],
-) -> Any: ...
+    ids: Literal[True],
+    packed: Literal[True],
+    **options: Unpack[QueryOptions],
+) -> tuple[PackedBits, list[Any]]: ...
+@overload
 def read_matrix(
     collection: Collection[Any],
     key: str,
-    filter: Mapping[str, Any] | None = None,
+    filter: Filter = ...,
+    *,
+    packed: Literal[True],
+    **options: Unpack[QueryOptions],
+) -> PackedBits: ...
+@overload
+def read_matrix(
+    collection: Collection[Any], key: str, filter: Filter = ..., *, ids: Literal[True], **options: Unpack[QueryOptions]
+) -> tuple[NDArray[Any], list[Any]]: ...
+@overload
+def read_matrix(
+    collection: Collection[Any],
+    key: str,
+    filter: Filter = ...,
+    *,
+    ids: bool = ...,
+    packed: bool = ...,
+    **options: Unpack[QueryOptions],
+) -> NDArray[Any] | PackedBits | tuple[NDArray[Any] | PackedBits, list[Any]]: ...
+def read_matrix(
+    collection: Collection[Any],
+    key: str,
+    filter: Filter = None,
     *,
     ids: bool = False,
     packed: bool = False,

@@ -52,7 +52,7 @@ def _form(database: str, dtype: str) -> _Form:
     form = _FORMS.get((database, dtype))
     if form is None:
         known = ", ".join(f"{name} {kind}" for name, kind in _FORMS)
-        raise UnsupportedError(f"{database} does not support {dtype} (supported: {known})", rule="neighbour.form")
+        raise UnsupportedError(f"{database} does not support {dtype} (supported: {known})", rule="database.form")
     return form
 
 
@@ -62,11 +62,11 @@ def to_database(vector: Any, database: Database) -> bytes:
     form = _form(database, vector.dtype)
     if form.whole_bytes and vector.padding:
         raise UnsupportedError(
-            f"{database} needs a multiple of 8 bits, the vector has {vector.count}", rule="neighbour.padding"
+            f"{database} needs a multiple of 8 bits, the vector has {vector.count}", rule="database.padding"
         )
     if form.max_count is not None and vector.count > form.max_count:
         raise UnsupportedError(
-            f"{database} allows {form.max_count} elements, the vector has {vector.count}", rule="neighbour.size"
+            f"{database} allows {form.max_count} elements, the vector has {vector.count}", rule="database.size"
         )
     data = _reverse_bits(vector.data).tobytes() if form.lowest_first else vector.data.astype(form.numpy).tobytes()
     return data if form.header is None else form.header.pack(vector.count) + data
@@ -81,7 +81,7 @@ def from_database(data: Any, database: Database, dtype: DType = "float32") -> Ve
     itemsize = np.dtype(form.numpy).itemsize
     if len(raw) % itemsize:
         raise FormatError(
-            f"{len(raw)} bytes are not a multiple of {itemsize}, the size of {kind.name}", rule="neighbour.size"
+            f"{len(raw)} bytes are not a multiple of {itemsize}, the size of {kind.name}", rule="database.size"
         )
     values = np.frombuffer(raw, form.numpy)
     padding = 0 if count is None else _check_count(count, kind, len(raw))
@@ -95,11 +95,11 @@ def _split_header(raw: memoryview, header: struct.Struct) -> tuple[int, memoryvi
     """Returns the number of elements that the header declares, and the data after it."""
     if len(raw) < header.size:
         raise FormatError(
-            f"truncated header: needs {header.size} bytes, has {len(raw)}", rule="neighbour.header", offset=0
+            f"truncated header: needs {header.size} bytes, has {len(raw)}", rule="database.header", offset=0
         )
     count: int = header.unpack_from(raw)[0]
     if header.pack(count) != raw[: header.size]:
-        raise FormatError("the second field of the header is not zero", rule="neighbour.header", offset=2)
+        raise FormatError("the second field of the header is not zero", rule="database.header", offset=2)
     return count, raw[header.size :]
 
 
@@ -107,7 +107,7 @@ def _check_count(count: int, kind: Kind, nbytes: int) -> int:
     """Returns the padding of `count` elements in `nbytes`."""
     padding = 8 * nbytes - count if kind.name == "packed_bit" else 0
     if count < 0 or not 0 <= padding <= 7 or kind.count(nbytes, padding) != count:
-        raise FormatError(f"the header declares {count} elements, {nbytes} bytes follow", rule="neighbour.size")
+        raise FormatError(f"the header declares {count} elements, {nbytes} bytes follow", rule="database.size")
     return padding
 
 

@@ -28,16 +28,7 @@ from tensorglot.operations.save import save
 if TYPE_CHECKING:
     from pymongo.collection import Collection
 
-__all__ = [
-    "Named",
-    "collection_at",
-    "holds_several",
-    "inspect_place",
-    "is_url",
-    "natural",
-    "read_place",
-    "write_place",
-]
+__all__ = ["Named", "collection_at", "holds_several", "inspect_place", "is_url", "natural", "read_place", "write_place"]
 
 _URLS = ("mongodb://", "mongodb+srv://")
 _NAMELESS = "data"
@@ -118,7 +109,7 @@ def _read_collection(
 
 def natural(matrix: Any, dtype: str | None = None) -> NDArray[Any]:
     """Converts to float32, int8 or bool, which every place supports. Packed bits need `dtype="packed_bit"`."""
-    return coerce_vector(matrix, dtype, None, 2).unpacked()
+    return coerce_vector(matrix, dtype, None, 2).numbers()
 
 
 def holds_several(place: str) -> bool:
@@ -127,12 +118,7 @@ def holds_several(place: str) -> bool:
 
 
 def write_place(
-    place: str,
-    name: str,
-    matrix: NDArray[Any],
-    *,
-    others: Mapping[str, NDArray[Any]],
-    progress: Progress | None,
+    place: str, name: str, matrix: NDArray[Any], *, others: Mapping[str, NDArray[Any]], progress: Progress | None
 ) -> None:
     """Writes a matrix under a name, and `others` beside it if the place holds several tensors."""
     if is_url(place):

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arguments import check_choice
 from tensorglot.bson.coerce import DTypeName, coerce_integers, coerce_vector
 from tensorglot.errors import InputError
 
@@ -62,8 +63,7 @@ def quantize(
     `ranges` are the lowest and highest value of each dimension, by default those of the
     matrix; pass `(corpus.low, corpus.high)` for a query. Values outside are clipped.
     """
-    if to not in ("int8", "packed_bit"):
-        raise InputError(f"to must be 'int8' or 'packed_bit', not {to!r}", rule="quantize.to")
+    check_choice(to, ("int8", "packed_bit"), "to", "quantize.to")
     values = coerce_vector(matrix, "float32", None, 2).data
     if not np.isfinite(values).all():
         raise InputError("NaN and infinity cannot be quantized", rule="quantize.finite")

@@ -23,19 +23,8 @@ from tensorglot.errors import FormatError, InputError, escape
 from tensorglot.io.local import FileSource
 from tensorglot.limits import DEFAULT
 from tensorglot.threads import for_each
-from tensorglot.wire.bson import (
-    BINARY,
-    NULL,
-    VECTOR_SUBTYPE,
-    Column,
-    find,
-    find_vectors,
-    kind_name,
-    path_bytes,
-    path_texts,
-    pieces,
-    view,
-)
+from tensorglot.wire import bson as wire
+from tensorglot.wire.bson import VECTOR_SUBTYPE
 from tensorglot.wire.bson_value import decode_value
 from tensorglot.wire.bson_vector import Row, disagreement, first_unlike, gather, gather_payloads, row_of
 from tensorglot.wire.gzipped import reader
@@ -48,7 +37,7 @@ _POSITION = re.compile("0|[1-9][0-9]{0,8}")
 _GATHER_NBYTES = 4 << 20
 """Bytes that one thread copies at a time."""
 
-IdReader: TypeAlias = Callable[[memoryview, Column], list[Any]]
+IdReader: TypeAlias = Callable[[memoryview, wire.Column], list[Any]]
 """Decodes the ids of a run of documents."""
 
 
@@ -143,7 +132,7 @@ def _raw_runs(source: Any) -> Iterator[tuple[int, memoryview]] | None:
     if isinstance(source, (str, os.PathLike)):
         return _file_pieces(source)
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return iter([(0, view(source))])
+        return iter([(0, wire.view(source))])
     if type(source).__name__.startswith("RawBatch"):
         return _cursor_batches(source)
     return None
@@ -152,7 +141,7 @@ def _raw_runs(source: Any) -> Iterator[tuple[int, memoryview]] | None:
 def _file_pieces(path: str | os.PathLike[str]) -> Iterator[tuple[int, memoryview]]:
     file = FileSource(path)
     try:
-        yield from pieces(reader(file.size, file.read_into, DEFAULT.gzip_ratio))
+        yield from wire.pieces(reader(file.size, file.read_into, DEFAULT.gzip_ratio))
     finally:
         file.close()
 
@@ -160,12 +149,12 @@ def _file_pieces(path: str | os.PathLike[str]) -> Iterator[tuple[int, memoryview
 def _cursor_batches(cursor: Iterable[bytes]) -> Iterator[tuple[int, memoryview]]:
     start = 0
     for batch in cursor:
-        yield start, view(batch)
+        yield start, wire.view(batch)
         start += len(batch)
 
 
 def _from_runs(raw: Iterator[tuple[int, memoryview]], key: str | None, ids: IdReader | None) -> Iterator[Batch]:
-    names = None if key is None else path_bytes(key)
+    names = None if key is None else wire.path_bytes(key)
     first = 0
     for start, data in raw:
         names = names or _find_only_field(data)
@@ -176,38 +165,38 @@ def _from_runs(raw: Iterator[tuple[int, memoryview]], key: str | None, ids: IdRe
 
 def _find_only_field(data: memoryview) -> list[bytes]:
     """Returns the keys of the only vector field."""
-    paths = find_vectors(data).paths
+    paths = wire.find_vectors(data).paths
     if len(paths) != 1:
-        found = ", ".join(f"'{escape(path)}'" for path in path_texts(paths[:10])) or "none"
+        found = ", ".join(f"'{escape(path)}'" for path in wire.path_texts(paths[:10])) or "none"
         raise InputError(f"pass key= to name the vector field (fields found: {found})", rule="bson.key")
     return [name + b"\0" for name in paths[0].split(b"\0")[:-1]]
 
 
 def _find_in_run(data: memoryview, names: Sequence[bytes], ids: IdReader | None, start: int, first: int) -> Run:
-    column = find(data, names, start)
-    missing = (column.kinds == 0) | (column.kinds == NULL)
+    column = wire.find(data, names, start)
+    missing = (column.kinds == 0) | (column.kinds == wire.NULL)
     there = ~missing
-    binary = column.kinds == BINARY
+    binary = column.kinds == wire.BINARY
     if binary.any():
         binary[binary] = np.frombuffer(data, np.uint8)[column.begins[binary] + 4] == VECTOR_SUBTYPE
     wrong = np.flatnonzero(there & ~binary)
     if wrong.size:
         number = int(wrong[0])
-        found = kind_name(int(column.kinds[number]))
+        found = wire.kind_name(int(column.kinds[number]))
         raise _not_a_vector(found, names, first + number, start + int(column.begins[number]))
-    own_ids = None if ids is None else ids(data, find(data, [b"_id\0"], start))
+    own_ids = None if ids is None else ids(data, wire.find(data, [b"_id\0"], start))
     return Run(start, first, data, column.begins[there] + 5, column.ends[there], missing, own_ids)
 
 
 def _not_a_vector(found: str, names: Sequence[bytes], document: int, offset: int | None) -> FormatError:
-    path = escape(path_texts([b"".join(names)])[0])
+    path = escape(wire.path_texts([b"".join(names)])[0])
     hint = "; tensorglot.bson.migrate converts arrays to vectors" if found == "array" else ""
     return FormatError(
         f"'{path}' of document {document} is {found}, not a vector{hint}", rule="bson.field.kind", offset=offset
     )
 
 
-def read_ids(data: memoryview, column: Column) -> list[Any]:
+def read_ids(data: memoryview, column: wire.Column) -> list[Any]:
     """Decodes ids to Python values, an ObjectId to `Raw`; None if a document has no `_id`."""
     rows = zip(column.kinds.tolist(), column.begins.tolist(), column.ends.tolist(), strict=True)
     return [decode_value(data, kind, begin, end) if kind else None for kind, begin, end in rows]
@@ -226,7 +215,7 @@ def _payload_batches(source: Iterable[Any], ids: IdReader | None) -> Iterator[Ba
 
 def _document_batches(source: Iterable[Any], key: str, ids: IdReader | None) -> Iterator[Batch]:
     """Reads raw documents or mappings, depending on the first document of each batch."""
-    names, keys = path_bytes(key), key.split(".")
+    names, keys = wire.path_bytes(key), key.split(".")
     items = iter(source)
     start = first = 0
     while batch := list(islice(items, _BATCH)):
@@ -236,7 +225,7 @@ def _document_batches(source: Iterable[Any], key: str, ids: IdReader | None) -> 
             own_ids = None if ids is None else [document.get("_id") for document in batch]
             yield _collect_payloads([_lookup(document, keys) for document in batch], key, own_ids, first)
         else:
-            joined = view(b"".join(map(_raw_document, batch)))
+            joined = wire.view(b"".join(map(_raw_document, batch)))
             yield _find_in_run(joined, names, ids, start, first)
             start += len(joined)
         first += len(batch)

@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.bson.coerce import (
-    NUMPY,
-    DType,
-    DTypeName,
-    apply_ignored_bits,
-    coerce_vector,
-    is_vector,
-    unpack_bits,
-)
+from tensorglot.bson.coerce import NUMPY, DType, DTypeName, apply_ignored_bits, coerce_vector, is_vector, unpack_bits
 from tensorglot.errors import InputError, OutOfRange
 from tensorglot.extras import library
 from tensorglot.wire.bson import VECTOR_SUBTYPE, view

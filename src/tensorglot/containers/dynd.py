@@ -29,11 +29,10 @@ from numpy.typing import NDArray
 
 from tensorglot.containers.table import UNNAMED, Container, ReadOptions, WriteOptions, check_header
 from tensorglot.dynd.codec.decode import decode, skip
-from tensorglot.dynd.codec.encode import measured, type_header, varint
+from tensorglot.dynd.codec.encode import measure, type_header, varint
 from tensorglot.dynd.codec.inputs import Stream
-from tensorglot.dynd.pieces import tensor_pieces
 from tensorglot.dynd.schema import Node, check_readable, plan_of
-from tensorglot.dynd.tensors import SERIALIZED, from_tensor
+from tensorglot.dynd.tensors import SERIALIZED, from_tensor, tensor_pieces
 from tensorglot.dynd.value import Value
 from tensorglot.errors import FormatError, InputError, LimitError, TruncatedError, UnsupportedError
 from tensorglot.limits import DEFAULT, Limits
@@ -380,7 +379,7 @@ def _value_nbytes(tensor: Tensor) -> int:
     nbytes = _fixed_nbytes(tensor.type)
     if nbytes is not None:
         return nbytes
-    return tensor.parts[SERIALIZED].nbytes if SERIALIZED in tensor.parts else measured(from_tensor(tensor))
+    return tensor.parts[SERIALIZED].nbytes if SERIALIZED in tensor.parts else measure(from_tensor(tensor))
 
 
 CONTAINER = Container(DTYPES, read, write, inspect=inspect)

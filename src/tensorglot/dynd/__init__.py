@@ -16,22 +16,19 @@ If bytes are accepted, serializing the result gives the same bytes again.
     export          a Tensor to NumPy, plain Python, a dense Tensor
     codec           columns to canonical bytes, and back
     schema          a type as the tree of columns that its values have
-    value           one value, as these columns
+    value           one value, as these columns; a selection of its rows
     columns         the same from the parts of a nested tensor in a file, which is not trusted
-    tensors         values as tensors, and tensors as values
-    rows            a selection of the values of a node, as columns
+    tensors         values as tensors; tensors as values and as canonical bytes
     maps            the order of the pairs of a `map[K, V]`
     temporal        dates, times and decimals between integers, Python's objects and text
     atoms           values of a fixed size; python_atoms: Python's numbers as these
     match           whether a type is an instance of a symbolic one
-    pieces          the canonical bytes of a tensor, in bounded memory
     merkle          links by hash
     cbor, json      values as CBOR and as JSON
 """
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterator, Mapping, MutableMapping
 from functools import partial
 from typing import Any, Literal, Protocol, get_args
@@ -39,23 +36,22 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arguments import check_choice
 from tensorglot.dynd import cbor
 from tensorglot.dynd.codec import inputs
 from tensorglot.dynd.codec.decode import decode, decode_all
-from tensorglot.dynd.codec.encode import encoded, type_header
+from tensorglot.dynd.codec.encode import encode, type_header
 from tensorglot.dynd.coerce.anything import as_type, coerce, typeof
 from tensorglot.dynd.export.numpy import to_numpy
 from tensorglot.dynd.export.python import to_python
 from tensorglot.dynd.match import check_holds
-from tensorglot.dynd.merkle import Link, found_in, load_links, save_links
-from tensorglot.dynd.pieces import tensor_nbytes, tensor_pieces
+from tensorglot.dynd.merkle import Link, fetch_block, load_links, save_links
 from tensorglot.dynd.schema import check_readable
-from tensorglot.dynd.tensors import from_tensor, to_tensor
+from tensorglot.dynd.tensors import from_tensor, tensor_nbytes, tensor_pieces, to_tensor
 from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.limits import DEFAULT, Limits, as_limits
 from tensorglot.model.tensor import NESTED, Tensor
-from tensorglot.model.types.algebra import ANY, Array
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import ANY, Array, Type
 from tensorglot.model.types.text import parse, text_of
 from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, data_cid
 
@@ -104,7 +100,7 @@ def _bytes(tensor: Tensor, before: bytes) -> memoryview:
     """The bytes given, then the canonical bytes of a tensor, in new memory."""
     _check_readable(tensor)
     if tensor.layout != "dense":
-        data = encoded(from_tensor(tensor))
+        data = encode(from_tensor(tensor))
         return np.concatenate([np.frombuffer(before, np.uint8), data]).data if before else data.data
     out = np.empty(len(before) + tensor_nbytes(tensor), np.uint8).data
     out[: len(before)] = before
@@ -195,7 +191,7 @@ def to_cbor(
     limits: Limits = DEFAULT,
 ) -> bytes:
     """A value as CBOR: for exchange, or as a DAG-CBOR node, with its bytes in it or in a store."""
-    _check_profile(profile)
+    check_choice(profile, get_args(Profile), "profile", "dynd.cbor.profile")
     tensor = array(value, type)
     text_of(tensor.type)  # refuses a type beyond the limits of a reader
     _check_readable(tensor)
@@ -218,7 +214,7 @@ def from_cbor(
     limits: Limits = DEFAULT,
 ) -> Tensor:
     """Decodes a value from CBOR, which states its type; `type`, where given, must be the same."""
-    _check_profile(profile)
+    check_choice(profile, get_args(Profile), "profile", "dynd.cbor.profile")
     wanted = None if type is None else as_type(type)
     limits = as_limits(limits)
     raw = inputs.Memory(data).window.tobytes()
@@ -226,18 +222,11 @@ def from_cbor(
     if profile == "exchange":
         found, content = cbor.from_exchange(raw, limits)
     else:
-        found, content = cbor.from_dag(raw, None if store is None else partial(found_in, store), limits)
+        found, content = cbor.from_dag(raw, None if store is None else partial(fetch_block, store), limits)
     if wanted not in (None, found):
         raise FormatError(f"the CBOR has a value of type {found}, expected {wanted}", rule="dynd.cbor.type")
     value = decode_all(content, found, limits)
     return to_tensor(value if store is None else load_links(value, store))
-
-
-def _check_profile(profile: str) -> None:
-    if not isinstance(profile, str) or profile not in get_args(Profile):
-        raise InputError(
-            f"no profile {reprlib.repr(profile)} (supported: {', '.join(get_args(Profile))})", rule="dynd.cbor.profile"
-        )
 
 
 def tolist(tensor: Tensor) -> Any:

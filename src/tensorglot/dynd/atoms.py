@@ -1,13 +1,13 @@
 """Values of a fixed size that contain no others: their NumPy representation, and the rules for their bytes.
 
-A value that NumPy has no type for (128 bits, `bytes[N]`, `fixed_string`, a CID) is an
-array of its own along a last axis, the tail. Knows one value at a time; dims, lists
-and options are the plan's.
+A value that NumPy has no type for (128 bits, `bytes[N]`, `fixed_string`, a CID) is a row
+of bytes along a last axis, the tail. Dims, lists and options are in `schema`.
 """
 
 from __future__ import annotations
 
 import math
+import reprlib
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -16,14 +16,15 @@ import numpy as np
 
 from tensorglot.errors import InputError
 from tensorglot.model.dtypes import BY_NAME, DType
-from tensorglot.model.types.algebra import Complex, FixedBytes, FixedString, Merkle, Scalar, Void
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import Complex, FixedBytes, FixedString, Merkle, Scalar, Type, Void
 from tensorglot.model.types.temporal import Date, Decimal, Time, Unit
 
-__all__ = ["ATOM_TYPES", "BYTE", "CID_NBYTES", "Atom", "atom_of"]
+__all__ = ["ATOM_TYPES", "BYTE", "CID_NBYTES", "Atom", "atom_of", "integers", "refuse"]
 
 CID_NBYTES = 36
 """CIDv1 of a BLAKE3-256 hash: version, codec, hash and its length, 32 bytes."""
+_REPR = reprlib.Repr()
+_REPR.maxother = 80
 
 ATOM_TYPES = (Scalar, Complex, FixedBytes, FixedString, Merkle, Void, Date, Unit, Decimal)
 
@@ -32,7 +33,7 @@ Check = Literal["any", "limit", "text", "cid", "time", "decimal"]
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """How one value lies in NumPy: one of `base`, or a tail of them."""
+    """The NumPy representation of one value: an element of type `base`, or a tail of them."""
 
     type: Type
     row: DType
@@ -40,11 +41,11 @@ class Atom:
     tail: tuple[int, ...] = ()
     check: Check = "any"
     limit: int = 0
-    """Of the check "limit": the first byte value that is not allowed."""
+    """For the check "limit": the first byte value that is not allowed."""
     optional: bool = False
-    """Whether values stand in an option, where the sentinel passes the check."""
+    """Whether the values are those of an option, where the sentinel passes the check."""
     sentinel: bytes | None = None
-    """The bytes that stand for missing, in an option."""
+    """The bytes of a missing value, in an option."""
 
     @property
     def base(self) -> np.dtype[Any]:
@@ -69,9 +70,20 @@ _SENTINELS: dict[str, bytes] = {
 }
 
 
+def refuse(type: Type, item: Any, why: str = "") -> InputError:
+    """The error for a value of the wrong kind; reprlib shows a few of its elements and levels."""
+    return InputError(f"{_REPR.repr(item)} is not a valid {type}{why}", rule="dynd.value")
+
+
+def integers(row: DType) -> range:
+    """The values of an integer type."""
+    signed = not row.name.startswith("u")
+    return range(-(1 << (row.bits - 1)) if signed else 0, 1 << (row.bits - signed))
+
+
 @lru_cache(maxsize=1024)
 def atom_of(type: Type) -> Atom:
-    """How a value of a type in ATOM_TYPES lies in NumPy."""
+    """The NumPy representation of a value of a type in ATOM_TYPES."""
     if isinstance(type, Scalar):
         return _scalar(type)
     if isinstance(type, Complex):

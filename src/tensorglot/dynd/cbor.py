@@ -1,9 +1,9 @@
 """DyND values as CBOR, in two profiles.
 
-Exchange: types that are native to CBOR (bool, null, int64, float64, texts, bytes, typed
-arrays of RFC 8746, arrays of such, maps with sorted keys) are written as that; every
-other value is tag "dynd" around its type and its bytes. The form follows from the type
-alone, and the type from the form.
+Exchange: values of types that are native to CBOR (bool, null, int64, float64, strings,
+bytes, typed arrays of RFC 8746, arrays of such, maps with sorted keys) are written
+natively; every other value is tag "dynd" around its type and its bytes. The type decides
+which, and can be told from the CBOR.
 
 DAG-CBOR: {"data": bytes or link, "dynd": 1, "size": n, "type": text}.
 
@@ -12,12 +12,13 @@ Both decoders accept exactly what the encoders write.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from tensorglot.dynd.codec.encode import encoded, varint
+from tensorglot.dynd.codec.encode import encode, varint
 from tensorglot.dynd.codec.packing import packed_bytes
 from tensorglot.dynd.python_atoms import array_to_atoms
 from tensorglot.dynd.schema import Kind, Node
@@ -25,7 +26,7 @@ from tensorglot.dynd.value import Value
 from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.limits import Limits
 from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.types.algebra import Bytes, Fixed, Scalar, Storage, String, Struct, Tuple, Void, leading, symbolic
+from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse_canonical, text_of
 from tensorglot.wire import cbor
@@ -42,8 +43,8 @@ TYPED = {
     "int8": 72, "int16": 77, "int32": 78, "int64": 79,
     "float16": 84, "float32": 85, "float64": 86, "float128": 87,
 }  # fmt: skip
-_BY_TAG = {tag: Scalar(BY_NAME[name]) for name, tag in TYPED.items()}
-_INT64, _FLOAT64, _BOOL = Scalar(BY_NAME["int64"]), Scalar(BY_NAME["float64"]), Scalar(BY_NAME["bool"])
+_BY_TAG = {tag: ty.Scalar(BY_NAME[name]) for name, tag in TYPED.items()}
+_INT64, _FLOAT64, _BOOL = ty.Scalar(BY_NAME["int64"]), ty.Scalar(BY_NAME["float64"]), ty.Scalar(BY_NAME["bool"])
 
 _PROFILE = cbor.Profile(
     indefinite=False,
@@ -65,35 +66,35 @@ def is_native(type: Type) -> bool:
     stack = [type]
     while stack:
         inner = stack.pop()
-        if isinstance(inner, Tuple):
+        if isinstance(inner, ty.Tuple):
             stack.extend(inner.elements)
-        elif isinstance(inner, Struct):
+        elif isinstance(inner, ty.Struct):
             keys = [cbor.text(name) for name, _ in inner.fields]
             if keys != sorted(keys):
                 return False
             stack.extend(inner.children)
-        elif isinstance(inner, Fixed | Storage):
+        elif isinstance(inner, ty.Fixed | ty.Storage):
             if not _is_typed_array(inner):
                 return False
-        elif not (isinstance(inner, Bytes | String | Void) or inner in (_INT64, _FLOAT64, _BOOL)):
+        elif not (isinstance(inner, ty.Bytes | ty.String | ty.Void) or inner in (_INT64, _FLOAT64, _BOOL)):
             return False
     return True
 
 
-def _is_typed_array(type: Fixed | Storage) -> bool:
-    inner = type.element if isinstance(type, Storage) else type
-    shape, element = leading(inner)
+def _is_typed_array(type: ty.Fixed | ty.Storage) -> bool:
+    inner = type.element if isinstance(type, ty.Storage) else type
+    shape, element = ty.leading(inner)
     reversed_axes = tuple(range(len(shape)))[::-1]
-    if isinstance(type, Storage) and type.axis != reversed_axes:
+    if isinstance(type, ty.Storage) and type.axis != reversed_axes:
         return False
-    return isinstance(element, Scalar) and element.dtype.name in TYPED
+    return isinstance(element, ty.Scalar) and element.dtype.name in TYPED
 
 
 def to_exchange(value: Value, limits: Limits) -> bytes:
     """A value as CBOR for exchange."""
     text = text_of(value.plan.type)
     native = is_native(value.plan.type)
-    item = _native(value, value.plan.root) if native else cbor.Tag(TAG, [text, encoded(value).tobytes()])
+    item = _native(value, value.plan.root) if native else cbor.Tag(TAG, [text, encode(value).tobytes()])
     return cbor.encode(item, _profile(limits))
 
 
@@ -105,20 +106,20 @@ def _native(value: Value, node: Node) -> Any:
     """A value of a native type as an item. Every node has one value."""
     if node.kind is Kind.SEQUENCE:
         items = [_native(value, child) for child in node.children]
-        return dict(zip(node.names, items, strict=True)) if isinstance(node.type, Struct) else items
+        return dict(zip(node.names, items, strict=True)) if isinstance(node.type, ty.Struct) else items
     if node.kind is Kind.LIST:
         lists = value.lists(node)
         raw = value.array(node.child)[int(lists.starts[0]) : int(lists.stops[0])].tobytes()
-        return raw.decode() if isinstance(node.type, String) else raw
+        return raw.decode() if isinstance(node.type, ty.String) else raw
     if node.kind is Kind.BLOCK and not node.shape and node.atom is not None:
         return array_to_atoms(node.atom, value.array(node))[0]
-    return _typed(value, node)
+    return _typed_array(value, node)
 
 
-def _typed(value: Value, node: Node) -> cbor.Tag:
-    order = F_ORDER if isinstance(node.type, Storage) else C_ORDER
-    shape, element = leading(node.type.element if isinstance(node.type, Storage) else node.type)
-    assert isinstance(element, Scalar)  # noqa: S101
+def _typed_array(value: Value, node: Node) -> cbor.Tag:
+    order = F_ORDER if isinstance(node.type, ty.Storage) else C_ORDER
+    shape, element = ty.leading(node.type.element if isinstance(node.type, ty.Storage) else node.type)
+    assert isinstance(element, ty.Scalar)  # noqa: S101
     leaf = node
     while leaf.kind is Kind.REPEAT:
         leaf = leaf.child
@@ -148,9 +149,9 @@ def _refuse(message: str, rule: str) -> FormatError:
 def _item(item: Any, limits: Limits) -> tuple[Type, list[bytes]]:
     """The type and the bytes of an item. Its depth is the checked depth of the CBOR."""
     if isinstance(item, cbor.Tag):
-        return _tagged(item, limits)
+        return _decode_tag(item, limits)
     if item is None or isinstance(item, bool):
-        return (Void(), []) if item is None else (_BOOL, [bytes([item])])
+        return (ty.Void(), []) if item is None else (_BOOL, [bytes([item])])
     if isinstance(item, int):
         if not -(1 << 63) <= item < 1 << 63:
             raise _refuse(f"integer {item} does not fit in int64", "integer")
@@ -159,17 +160,17 @@ def _item(item: Any, limits: Limits) -> tuple[Type, list[bytes]]:
         return _FLOAT64, [np.float64(item).tobytes()]
     if isinstance(item, str | bytes):
         raw = item.encode() if isinstance(item, str) else item
-        return String() if isinstance(item, str) else Bytes(), [varint(len(raw)), raw]
+        return ty.String() if isinstance(item, str) else ty.Bytes(), [varint(len(raw)), raw]
     if isinstance(item, dict):
         inner = [_item(each, limits) for each in item.values()]
-        type: Type = Struct(tuple(zip(item, (t for t, _ in inner), strict=True)))
+        type: Type = ty.Struct(tuple(zip(item, (t for t, _ in inner), strict=True)))
     else:
         inner = [_item(each, limits) for each in item]
-        type = Tuple(tuple(t for t, _ in inner))
+        type = ty.Tuple(tuple(t for t, _ in inner))
     return type, [piece for _, raw in inner for piece in raw]
 
 
-def _tagged(item: cbor.Tag, limits: Limits) -> tuple[Type, list[bytes]]:
+def _decode_tag(item: cbor.Tag, limits: Limits) -> tuple[Type, list[bytes]]:
     if item.number in _BY_TAG:
         if not isinstance(item.value, bytes):
             raise _refuse(f"tag {item.number} (typed array) must be around a byte string", "array")
@@ -179,9 +180,9 @@ def _tagged(item: cbor.Tag, limits: Limits) -> tuple[Type, list[bytes]]:
             raise _refuse(
                 f"tag {item.number} (typed array): {len(item.value)} bytes are not a whole number of elements", "array"
             )
-        return Fixed(count, element), [item.value]
+        return ty.Fixed(count, element), [item.value]
     if item.number == TAG:
-        raise _refuse("the dynd tag must not stand inside an array or a map", "native")
+        raise _refuse("the dynd tag must not be inside an array or a map", "native")
     return _several_dims(item.number, *_pair(item), limits)
 
 
@@ -197,16 +198,12 @@ def _several_dims(order: int, shape: Any, inner: Any, limits: Limits) -> tuple[T
         raise _refuse(f"tag {order} (multi-dimensional array) must be around its sizes and a typed array", "array")
     if not 2 <= len(shape) <= limits.rank:
         raise _refuse(f"tag {order} needs 2 to {limits.rank} dimensions, found {len(shape)}", "array")
-    flat, raw = _tagged(inner, limits)
-    assert isinstance(flat, Fixed)  # noqa: S101
-    whole: Type = flat.element
-    product = 1
-    for size in reversed(shape):
-        whole = Fixed(size, whole)
-        product *= size
-    if product != flat.size:
+    flat, raw = _decode_tag(inner, limits)
+    assert isinstance(flat, ty.Fixed)  # noqa: S101
+    if math.prod(shape) != flat.size:
         raise _refuse(f"sizes {shape} do not multiply to the {flat.size} elements of the typed array", "array")
-    return (Storage.of(whole, tuple(range(len(shape)))[::-1]) if order == F_ORDER else whole), raw
+    whole = ty.dense(_BY_TAG[inner.number].dtype, tuple(shape))
+    return (ty.Storage.of(whole, tuple(range(len(shape)))[::-1]) if order == F_ORDER else whole), raw
 
 
 def _dynd(text: Any, raw: Any, limits: Limits) -> tuple[Type, list[bytes]]:
@@ -224,7 +221,7 @@ def to_dag(type: Type, data: bytes | CID, size: int) -> bytes:
 
 
 def from_dag(block: bytes, fetch: Callable[[CID], Any] | None, limits: Limits) -> tuple[Type, bytes | memoryview]:
-    """The type and the serialized bytes of a value in DAG-CBOR. `fetch` gets the blocks of what is linked."""
+    """The type and the serialized bytes of a value in DAG-CBOR. `fetch` returns a linked block."""
     node = decode_node(block)
     if not isinstance(node, dict) or node.keys() != {"data", "dynd", "size", "type"}:
         raise _refuse("a node must be a map of data, dynd, size and type", "node")
@@ -244,6 +241,6 @@ def from_dag(block: bytes, fetch: Callable[[CID], Any] | None, limits: Limits) -
 def _data_type(text: str, limits: Limits) -> Type:
     """The type of a canonical text that can have data."""
     type = parse_canonical(text, limits)
-    if symbolic(type):
+    if ty.symbolic(type):
         raise FormatError(f"{text:.60} is symbolic: no value has this type", rule="dynd.symbolic")
     return type

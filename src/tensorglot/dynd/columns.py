@@ -1,26 +1,26 @@
 """The columns of a nested tensor, from its parts in a file or in memory.
 
 A file is not trusted: a part may be absent, of another element type, too short, or
-refer to elements that do not exist. What passes is a value that serializes, and not to
-vastly more bytes than are stored. Columns without bytes (of `void`, of dims of 0) have no
-length in a file; they are as long as needed.
+refer to elements that do not exist. A value that passes can be serialized, and not to
+vastly more bytes than are stored. Columns without bytes (of `void`, of dims of 0) are not
+in the file; they get the length needed.
 """
 
 from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.dynd.codec.boxes import Boxes
-from tensorglot.dynd.codec.check import first_fault
+from tensorglot.dynd.codec.check import first_fault, repetitions
 from tensorglot.dynd.codec.decode import decode_all
-from tensorglot.dynd.codec.encode import measured
+from tensorglot.dynd.codec.encode import measure
 from tensorglot.dynd.match import check_holds
-from tensorglot.dynd.schema import Kind, Node, check_shape, plan_of
+from tensorglot.dynd.schema import Kind, Node, check_shape, plan_of, void_error
 from tensorglot.dynd.value import Column, Lists, Positions, Value, child_need, lists_of
 from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.limits import DEFAULT
@@ -33,8 +33,6 @@ __all__ = ["from_parts"]
 _MOST_NBYTES, _MOST_PER_STORED = 64 << 20, 256
 """Bound on the size of lists that share elements, once each is written out."""
 
-Weights: TypeAlias = "NDArray[np.float64] | float"
-
 
 def from_parts(tensor: Tensor) -> Value:
     """The value of a nested tensor, checked unless `to_tensor` made all of its parts."""
@@ -43,11 +41,7 @@ def from_parts(tensor: Tensor) -> Value:
     needs = [1] * len(plan.nodes)
     for node in plan.nodes:
         if needs[node.id] * node.charge > DEFAULT.void_count:
-            raise LimitError(
-                f"more than {DEFAULT.void_count} values without bytes (Limits.void_count)",
-                rule="dynd.void",
-                tensor=tensor.name,
-            )
+            raise void_error(DEFAULT)
         column = columns[node.id] = _column(tensor, node, needs[node.id])
         for child in node.children:
             needs[child.id] = child_need(node, column, needs[node.id])
@@ -80,29 +74,21 @@ def _column(tensor: Tensor, node: Node, need: int) -> Column:
 def _part(tensor: Tensor, node: Node, role: str) -> NDArray[Any]:
     part = tensor.parts.get(node.column(role))
     if part is None:
-        raise FormatError(
-            f"the part {node.column(role)} of {tensor.type} is missing", rule="dynd.parts", tensor=tensor.name
-        )
+        raise FormatError(f"part {node.column(role)} of {tensor.type} is missing", rule="dynd.parts")
     return part.array(tensor.name)
 
 
 def _integers(tensor: Tensor, node: Node, role: str) -> NDArray[Any]:
     array = _part(tensor, node, role)
     if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise FormatError(
-            f"part {node.column(role)} must be a one-dimensional array of integers",
-            rule="dynd.parts",
-            tensor=tensor.name,
-        )
+        raise FormatError(f"part {node.column(role)} must be a one-dimensional array of integers", rule="dynd.parts")
     return array
 
 
 def _positions(tensor: Tensor, node: Node, role: str) -> Positions:
     array = _integers(tensor, node, role)
     if array.dtype == np.uint64 and array.max(initial=0) >= 1 << 63:
-        raise FormatError(
-            f"part {node.column(role)} has numbers of 2^63 or more", rule="dynd.range", tensor=tensor.name
-        )
+        raise FormatError(f"part {node.column(role)} has numbers of 2^63 or more", rule="dynd.range")
     return array.astype(np.int64, copy=False)
 
 
@@ -117,11 +103,8 @@ def _block(tensor: Tensor, node: Node, need: int) -> NDArray[Any]:
     if array.shape[1:] != expected and array.ndim == 1:
         array = array[: len(array) // size * size].reshape((-1, *expected))
     if array.itemsize != atom.base.itemsize or array.shape[1:] != expected:
-        raise FormatError(
-            f"{node.type} cannot have a data part of {array.dtype}{list(array.shape)}",
-            rule="dynd.parts",
-            tensor=tensor.name,
-        )
+        found = f"{array.dtype}{list(array.shape)}"
+        raise FormatError(f"{node.type} cannot have a data part of {found}", rule="dynd.parts")
     return array.view(atom.base)
 
 
@@ -132,21 +115,15 @@ def _boxes(tensor: Tensor, node: Node) -> list[Value]:
     offsets, data = _positions(tensor, node, "offsets"), np.ascontiguousarray(_part(tensor, node, "data"))
     raw = data.reshape(-1).view(np.uint8)
     if len(offsets) == 0 or offsets[0] < 0 or offsets[-1] > len(raw) or (np.diff(offsets) < 0).any():
-        raise FormatError(
-            f"the offsets of {node.path or 'the root'} are out of bounds", rule="dynd.range", tensor=tensor.name
-        )
-    boxes = [_unboxed(raw[start:stop]) for start, stop in pairwise(offsets.tolist())]
+        raise FormatError(f"part {node.column('offsets')} is out of bounds", rule="dynd.range")
+    packed = [decode_all(raw[start:stop], Array(ANY)) for start, stop in pairwise(offsets.tolist())]
+    boxes = [value.boxes(value.plan.root)[0] for value in packed]
     for box in boxes:
         try:
             check_holds(node.type, box.plan.type)
         except InputError as error:
-            raise FormatError(error.message, rule=error.rule, tensor=tensor.name) from None
+            raise FormatError(error.message, rule=error.rule) from None
     return boxes
-
-
-def _unboxed(data: NDArray[np.uint8]) -> Value:
-    value = decode_all(data, Array(ANY))
-    return value.boxes(value.plan.root)[0]
 
 
 def _check(value: Value, needs: list[int], tensor: Tensor) -> None:
@@ -157,19 +134,15 @@ def _check(value: Value, needs: list[int], tensor: Tensor) -> None:
         if node.kind is Kind.LIST:
             starts, stops = value.lists(node)
             inside = (
-                inside and len(starts) == len(stops) and bool((stops >= starts).all() and starts.min(initial=0) >= 0)
+                inside and len(starts) == len(stops) and bool((starts <= stops).all() and starts.min(initial=0) >= 0)
             )
         if not inside:
-            raise FormatError(
-                f"{node.path or 'the root'} refers to elements that do not exist", rule="dynd.range", tensor=tensor.name
-            )
-    if _may_share(value, tensor) and _weight(value, needs) > max(_MOST_NBYTES, _MOST_PER_STORED * tensor.nbytes):
-        raise LimitError(
-            "lists share elements, and written out they are too large", rule="dynd.shared", tensor=tensor.name
-        )
+            raise FormatError(f"{node.path or 'the root'} refers to elements that do not exist", rule="dynd.range")
+    if _may_share(value, tensor):
+        _check_size(value, max(_MOST_NBYTES, _MOST_PER_STORED * tensor.nbytes))
     fault = first_fault(value, DEFAULT)
     if fault is not None:
-        raise (LimitError if fault.limit else FormatError)(fault.message, rule=fault.rule, tensor=tensor.name)
+        raise fault.error()
 
 
 def _may_share(value: Value, tensor: Tensor) -> bool:
@@ -180,44 +153,19 @@ def _may_share(value: Value, tensor: Tensor) -> bool:
     )
 
 
-def _weight(value: Value, needs: list[int]) -> float:
-    """An upper bound of the bytes and Python objects of a value, without making them."""
-    weights: list[Weights] = [0.0] * len(needs)
-    for node in value.plan.inside_out():
-        inner = [weights[child.id] for child in node.children]
-        weights[node.id] = _weights(value, node, inner, needs[node.id])
-    root = weights[0]
-    return root if isinstance(root, float) else float(root[0])
-
-
-def _weights(value: Value, node: Node, inner: list[Weights], count: int) -> Weights:
-    """The weights of the first `count` values of a node, or one number where all have the same."""
-    if node.kind is Kind.BOX:
-        return np.array([measured(box) for box in value.boxes(node)[:count]], np.float64)
-    if node.kind is Kind.LIST:
-        starts, stops = (edge[:count] for edge in value.lists(node))
-        if isinstance(inner[0], float):
-            return 9.0 + (stops - starts).astype(np.float64) * inner[0]
-        sums = np.concatenate([[0.0], np.cumsum(inner[0])])
-        return 9.0 + np.where(starts == stops, 0.0, sums.take(stops, mode="clip") - sums.take(starts, mode="clip"))
-    if node.kind is Kind.OPTION:
-        index = value.index(node)
-        return 1.0 + (inner[0] if index is None or isinstance(inner[0], float) else _picked(inner[0], index[:count]))
-    if node.kind is Kind.REPEAT:
-        return 1.0 + _summed(inner[0], count, node.size)
-    if node.kind is Kind.SEQUENCE:
-        total: Weights = 1.0
-        for each in inner:
-            total = total + each
-        return total
-    return float(node.least + node.objects) if node.kind is Kind.BLOCK else 4.0
-
-
-def _summed(weights: Weights, count: int, size: int) -> Weights:
-    if isinstance(weights, float) or size == 0:
-        return weights * size if isinstance(weights, float) else 0.0
-    return weights.reshape(count, size) @ np.ones(size)
-
-
-def _picked(weights: NDArray[np.float64], index: Positions) -> NDArray[np.float64]:
-    return np.append(weights, 0.0)[np.where(index < 0, len(weights), index)]
+def _check_size(value: Value, most: int) -> None:
+    """Refuses lists that share elements and, each written out, would be more bytes and Python objects than `most`."""
+    total = 0.0
+    for node, times in repetitions(value):
+        if node.kind is Kind.BOX:
+            costs: NDArray[Any] | int = np.array([measure(box) for box in value.boxes(node)[: len(times)]])
+        elif node.kind is Kind.LIST:
+            starts, stops = value.lists(node)
+            costs = 9 + (stops - starts)[: len(times)]
+        elif node.kind is Kind.REPEAT:
+            costs = 1 + node.size
+        else:
+            costs = node.least + node.objects if node.kind is Kind.BLOCK else 4
+        total += float((times.astype(np.float64) * costs).sum())  # integers might overflow
+        if total > most:  # before the next node, whose counts would be as large
+            raise LimitError("lists share elements, and written out they are too large", rule="dynd.shared")

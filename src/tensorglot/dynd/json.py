@@ -81,7 +81,7 @@ def from_json(text: str | bytes, type: Type | None = None) -> Tensor:
         document = json.loads(
             text, parse_constant=_NUMBERS.__getitem__, parse_float=_finite, object_pairs_hook=_refuse_duplicates
         )
-        value = _unquoted(document) if type is None else _typed(document, type)
+        value = _decode(document) if type is None else _decode_typed(document, type)
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
@@ -89,13 +89,13 @@ def from_json(text: str | bytes, type: Type | None = None) -> Tensor:
     return coerce(value, typeof(value) if type is None else type)
 
 
-def _unquoted(value: Any) -> Any:
+def _decode(value: Any) -> Any:
     """JSON without a type: objects with $ are decoded, everything else stays."""
     if isinstance(value, list):
-        return [_unquoted(item) for item in value]
+        return [_decode(item) for item in value]
     if isinstance(value, dict):
         special = _special(value)
-        return {name: _unquoted(item) for name, item in value.items()} if special is None else special
+        return {name: _decode(item) for name, item in value.items()} if special is None else special
     return value
 
 
@@ -109,29 +109,29 @@ def _special(value: dict[str, Any]) -> Any | None:
             ) from error
     if value.keys() == {"$type", "$value"}:
         type = parse(str(value["$type"]))
-        return coerce(_typed(value["$value"], type), type)
+        return coerce(_decode_typed(value["$value"], type), type)
     return None
 
 
-def _typed(value: Any, type: Type) -> Any:
+def _decode_typed(value: Any, type: Type) -> Any:
     """A JSON value converted to what `coerce` takes for a type."""
     while isinstance(type, Pointer | Option | Storage):
         type = type.element
     if isinstance(value, list):
         if isinstance(type, Complex) and len(value) == 2:
-            real, imaginary = (_typed(part, type.part) for part in value)
+            real, imaginary = (_decode_typed(part, type.part) for part in value)
             return complex(real, imaginary)
         if isinstance(type, Fixed | Var):
-            return [_typed(item, type.element) for item in value]
+            return [_decode_typed(item, type.element) for item in value]
         if isinstance(type, Map):
-            return [_typed(item, Tuple(type.children)) for item in value]
+            return [_decode_typed(item, Tuple(type.children)) for item in value]
         if isinstance(type, Tuple) and len(value) == len(type.elements):
-            return tuple(map(_typed, value, type.elements))
+            return tuple(map(_decode_typed, value, type.elements))
         return value
     if isinstance(value, dict):
         if isinstance(type, Struct):
             fields = dict(type.fields)
-            return {name: _typed(item, fields[name]) if name in fields else item for name, item in value.items()}
+            return {name: _decode_typed(item, fields[name]) if name in fields else item for name, item in value.items()}
         special = _special(value)
         return value if special is None else special
     return _read(value, type) if isinstance(value, str) else value

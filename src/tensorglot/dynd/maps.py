@@ -12,11 +12,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.dynd.codec.encode import encoded, varint
+from tensorglot.dynd.codec.encode import encode, varint
 from tensorglot.dynd.codec.packing import packed_bytes
-from tensorglot.dynd.rows import inside, take
 from tensorglot.dynd.schema import Kind, Node, plan_of
-from tensorglot.dynd.value import Lists, Value, lists_of_sizes
+from tensorglot.dynd.value import Lists, Value, inside, lists_of_sizes, take
 from tensorglot.model.types.algebra import Bytes, Map, String
 
 __all__ = ["first_disorder", "sort_maps"]
@@ -32,7 +31,7 @@ def sort_maps(value: Value) -> Value:
     """The value with the pairs of all its maps sorted."""
     for node in value.plan.inside_out():  # a map in a key is sorted before that key is compared
         if _is_map(node):
-            value = _sorted(value, node)
+            value = _sort(value, node)
     return value
 
 
@@ -57,7 +56,7 @@ def _spans(lists: Lists) -> Iterator[tuple[int, int]]:
     return zip(lists.starts.tolist(), lists.stops.tolist(), strict=True)
 
 
-def _sorted(value: Value, node: Node) -> Value:
+def _sort(value: Value, node: Node) -> Value:
     if first_disorder(value, node) is None:
         return value
     keys = _keys(value, node)
@@ -90,4 +89,4 @@ def _keys(value: Value, node: Node) -> Keys:
         return [varint(stop - start) + data[start:stop] for start, stop in list(_spans(lists))[:count]]
     plan = plan_of(key.type)
     rows = (take(key, value.columns, slice(row, row + 1)) for row in range(count))
-    return [encoded(Value(plan, tuple(columns))).tobytes() for columns in rows]
+    return [encode(Value(plan, tuple(columns))).tobytes() for columns in rows]

@@ -1,17 +1,17 @@
 """Whether a type is an instance of a symbolic one: what `array[T]` may hold.
 
-A type variable stands for one type (or size) wherever it occurs. A kind stands for any
-of its types, another one each time:
+A type variable is bound to one type (or size) wherever it occurs. A kind matches any of its
+types, each time anew:
 
     Any       every type                Bool      bool
     Int       int1 … int128             UInt      uint1 … uint128
     Float     float16 … float128, bfloat16 and the floats of 8, 6 and 4 bits
     Complex   complex[T]                String    string, fixed_string[N], char
-    Bytes     bytes, bytes[N]           Scalar    what has no dimension outside: no `N *`,
-    Fixed     any size, as a dimension            `var *`, storage or map, also behind ? and pointer
+    Bytes     bytes, bytes[N]           Scalar    types without an outer dimension: no `N *`,
+    Fixed     any size, as a dimension            `var *`, storage or map, also inside ? and pointer
 
-`?T` and `pointer[T]` are of no kind but Any and Scalar. `...` in a run of dimensions
-takes what the others leave.
+`?T` and `pointer[T]` match only Any and Scalar. `...` in a run of dimensions matches the
+dimensions that no other item matches.
 """
 
 from __future__ import annotations
@@ -19,65 +19,42 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensorglot.errors import InputError
-from tensorglot.model.types.algebra import (
-    Array,
-    Bytes,
-    Char,
-    Complex,
-    Fixed,
-    FixedBytes,
-    FixedString,
-    Function,
-    Map,
-    Merkle,
-    Option,
-    Pointer,
-    Scalar,
-    Storage,
-    String,
-    Struct,
-    Symbol,
-    SymbolicDim,
-    SymbolicSized,
-    Tuple,
-    Var,
-    symbolic,
-)
+from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type
 
 __all__ = ["check_holds", "holds", "matches"]
 
-_DIMS = (Fixed, Var, SymbolicDim)
+_DIMS = (ty.Fixed, ty.Var, ty.SymbolicDim)
 
 
 def _is_scalar(type: Type) -> bool:
-    while isinstance(type, Option | Pointer):
+    while isinstance(type, ty.Option | ty.Pointer):
         type = type.element
-    return not isinstance(type, Fixed | Var | Storage | Map)
+    return not isinstance(type, ty.Fixed | ty.Var | ty.Storage | ty.Map)
 
 
-def _named(*beginnings: str) -> Callable[[Type], bool]:
-    return lambda given: isinstance(given, Scalar) and given.dtype.name.startswith(beginnings)
+def _is_number(*beginnings: str) -> Callable[[Type], bool]:
+    return lambda given: isinstance(given, ty.Scalar) and given.dtype.name.startswith(beginnings)
 
 
 _KINDS: dict[str, Callable[[Type], bool]] = {
     "Any": lambda _: True,
-    "Bool": _named("bool"),
-    "Int": _named("int"),
-    "UInt": _named("uint"),
-    "Float": _named("float", "bfloat"),
-    "Complex": lambda given: isinstance(given, Complex),
-    "String": lambda given: isinstance(given, String | FixedString | Char),
-    "Bytes": lambda given: isinstance(given, Bytes | FixedBytes),
+    "Bool": _is_number("bool"),
+    "Int": _is_number("int"),
+    "UInt": _is_number("uint"),
+    "Float": _is_number("float", "bfloat"),
+    "Complex": lambda given: isinstance(given, ty.Complex),
+    "String": lambda given: isinstance(given, ty.String | ty.FixedString | ty.Char),
+    "Bytes": lambda given: isinstance(given, ty.Bytes | ty.FixedBytes),
     "Scalar": _is_scalar,
 }
 
 
 def holds(holder: Type, type: Type) -> bool:
     """Whether an `array[T]` may hold values of a type, or a symbolic `merkle[T]` the links of a `merkle` type."""
-    if isinstance(holder, Merkle):
-        return isinstance(type, Merkle) and not symbolic(type.element) and matches(holder.element, type.element)
-    return isinstance(holder, Array) and matches(holder.element, type)
+    if isinstance(holder, ty.Merkle):
+        return isinstance(type, ty.Merkle) and not ty.symbolic(type.element) and matches(holder.element, type.element)
+    return isinstance(holder, ty.Array) and matches(holder.element, type)
 
 
 def check_holds(holder: Type, type: Type) -> None:
@@ -91,11 +68,11 @@ def matches(pattern: Type, type: Type) -> bool:
     stack = [(pattern, type)]
     while stack:
         wanted, given = stack.pop()
-        if isinstance(wanted, Symbol):
+        if isinstance(wanted, ty.Symbol):
             kind = _KINDS.get(wanted.name)
             if not (bound.setdefault(wanted.name, given) == given if kind is None else kind(given)):
                 return False
-        elif not symbolic(wanted):
+        elif not ty.symbolic(wanted):
             if wanted != given:
                 return False
         else:
@@ -107,34 +84,34 @@ def matches(pattern: Type, type: Type) -> bool:
 
 
 def _inner(wanted: Type, given: Type, bound: dict[str, object]) -> list[tuple[Type, Type]] | None:
-    """What must match inside two types, or None if they differ outside."""
+    """The pairs of inner types that must match, or None if the outer types differ."""
     if isinstance(wanted, _DIMS):
         return _dims(wanted, given, bound)
-    if isinstance(wanted, SymbolicSized):
+    if isinstance(wanted, ty.SymbolicSized):
         if wanted.outer == "complex":
-            return [(Symbol(wanted.name), given.part)] if isinstance(given, Complex) else None
-        return [] if isinstance(given, FixedBytes) and _same_size(wanted.name, given.size, bound) else None
-    if isinstance(wanted, Tuple) and isinstance(given, Tuple):
+            return [(ty.Symbol(wanted.name), given.part)] if isinstance(given, ty.Complex) else None
+        return [] if isinstance(given, ty.FixedBytes) and _same_size(wanted.name, given.size, bound) else None
+    if isinstance(wanted, ty.Tuple) and isinstance(given, ty.Tuple):
         fits = (
             len(given.elements) >= len(wanted.elements) if wanted.open else len(given.elements) == len(wanted.elements)
         )
         return list(zip(wanted.elements, given.elements, strict=False)) if fits else None
-    if isinstance(wanted, Struct) and isinstance(given, Struct):
+    if isinstance(wanted, ty.Struct) and isinstance(given, ty.Struct):
         names = [name for name, _ in given.fields]
         if not wanted.open:
             same = [name for name, _ in wanted.fields] == names
             return list(zip(wanted.children, given.children, strict=True)) if same else None
         fields = dict(given.fields)
         return [(t, fields[name]) for name, t in wanted.fields] if all(n in fields for n, _ in wanted.fields) else None
-    if isinstance(wanted, Storage) and isinstance(given, Storage) and wanted.axis != given.axis:
+    if isinstance(wanted, ty.Storage) and isinstance(given, ty.Storage) and wanted.axis != given.axis:
         return None
-    if isinstance(wanted, Function) or wanted.__class__ is not given.__class__:
+    if isinstance(wanted, ty.Function) or wanted.__class__ is not given.__class__:
         return None
     return list(zip(wanted.children, given.children, strict=True))
 
 
 def _run(type: Type) -> tuple[list[Type], Type]:
-    """A run of dimensions, and what they are dimensions of."""
+    """The leading dimensions of a type, and the type without them."""
     dims = []
     while isinstance(type, _DIMS):
         dims.append(type)
@@ -145,9 +122,9 @@ def _run(type: Type) -> tuple[list[Type], Type]:
 def _dims(wanted: Type, given: Type, bound: dict[str, object]) -> list[tuple[Type, Type]] | None:
     wanted_dims, wanted_rest = _run(wanted)
     given_dims, given_rest = _run(given)
-    dots = [i for i, dim in enumerate(wanted_dims) if isinstance(dim, SymbolicDim) and dim.dots]
+    dots = [i for i, dim in enumerate(wanted_dims) if isinstance(dim, ty.SymbolicDim) and dim.dots]
     spare = len(given_dims) - len(wanted_dims) + len(dots)
-    if isinstance(wanted_rest, Symbol) and not dots and spare > 0:
+    if isinstance(wanted_rest, ty.Symbol) and not dots and spare > 0:
         given_rest = given_dims[len(wanted_dims)]
         given_dims, spare = given_dims[: len(wanted_dims)], 0
     if len(dots) > 1 or spare < 0 or (spare and not dots):
@@ -160,12 +137,12 @@ def _dims(wanted: Type, given: Type, bound: dict[str, object]) -> list[tuple[Typ
 
 
 def _same_dim(wanted: Type, given: Type, bound: dict[str, object]) -> bool:
-    size: object = given.size if isinstance(given, Fixed) else "var"
-    if isinstance(wanted, SymbolicDim):
+    size: object = given.size if isinstance(given, ty.Fixed) else "var"
+    if isinstance(wanted, ty.SymbolicDim):
         return _same_size(wanted.name, size, bound)
-    return size == (wanted.size if isinstance(wanted, Fixed) else "var")
+    return size == (wanted.size if isinstance(wanted, ty.Fixed) else "var")
 
 
 def _same_size(name: str, size: object, bound: dict[str, object]) -> bool:
-    """Whether a variable, or the kind Fixed, stands for a size."""
+    """Whether a variable, or the kind Fixed, matches a size."""
     return size != "var" if name == "Fixed" else bool(bound.setdefault(name, size) == size)

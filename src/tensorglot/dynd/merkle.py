@@ -14,8 +14,8 @@ first. A link that leads back to itself would need a hash that contains itself: 
 graph of links has no cycles, by construction.
 
 A store is any mapping from CIDs to blocks. It holds the plain serialized bytes; the
-type lives in the link. `LinkArray` is how columns of CIDs remember what is known of the
-values, so that freezing finds what is inside and touching an inner link loads it.
+type is in the link. A `LinkArray` is a column of CIDs that also holds the links and the
+store of their values, so that freezing finds inner links and reading one loads it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Column, Lists, Value
 from tensorglot.errors import FormatError, InputError, IntegrityError, TensorNotFound, escape
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.types.algebra import Array, Merkle, symbolic, walk
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import Array, Merkle, Type, symbolic, walk
 from tensorglot.wire.cid import CID, data_bytes, data_cid
 
-__all__ = ["Link", "LinkArray", "found_in", "load_links", "save_links"]
+__all__ = ["Link", "LinkArray", "fetch_block", "load_links", "save_links"]
 
 State = Literal["empty", "mutable", "lazy", "frozen"]
 
@@ -99,7 +98,7 @@ class Link:
             if self.state == "frozen":
                 raise InputError("a frozen link cannot be changed: make another with Link.to", rule="dynd.merkle.state")
             if self._cid is not None:
-                tensor, cid = _owned(tensor)
+                tensor, cid = _freeze(tensor)
                 if cid != self._cid:
                     raise IntegrityError(f"the value has CID {cid}, expected {self._cid}", rule="dynd.merkle.value")
             self._tensor, self._type = tensor, tensor.type
@@ -113,7 +112,7 @@ class Link:
             if self._cid is None:
                 if self._tensor is None:
                     raise InputError("an empty link cannot be frozen: call set() first", rule="dynd.merkle.state")
-                self._tensor, self._cid = _owned(self._tensor)
+                self._tensor, self._cid = _freeze(self._tensor)
         if store is not None:
             _save([self], store)
         return self._cid
@@ -126,7 +125,7 @@ class Link:
                 if self._cid is None or source is None:
                     hint = "call set() first" if self._cid is None else "pass a store to load()"
                     raise InputError(f"the link is {self.state} and has no value: {hint}", rule="dynd.merkle.state")
-                self._tensor, self._store = _loaded(self._type, self._cid, source), None
+                self._tensor, self._store = _load(self._type, self._cid, source), None
             return self._tensor
 
     def __bytes__(self) -> bytes:
@@ -147,20 +146,20 @@ class Link:
         return f"Link({escape(str(self._type))}, {self.state}{name})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self._type, self._cid, self._store, self._tensor)
+        return _restore, (self._type, self._cid, self._store, self._tensor)
 
     def _inner(self) -> Iterator[Link]:
         """The links in the value of a frozen link."""
         return _links_in(from_tensor(self.value)) if _may_link(self._type) else iter(())
 
     def _leads_beyond(self, store: Mapping[CID, Any]) -> bool:
-        """Whether the link leads to a value that a store does not have yet."""
+        """Whether the link has or can load a value that may be absent from a store."""
         if self._tensor is None and (self._store is None or self._store is store):
             return False
         return _may_link(self._type) or self.cid not in store
 
 
-def _restored(type: Type, cid: CID | None, store: Mapping[CID, Any] | None, tensor: Tensor | None) -> Link:
+def _restore(type: Type, cid: CID | None, store: Mapping[CID, Any] | None, tensor: Tensor | None) -> Link:
     link = Link(type, cid, store)
     if tensor is not None:
         link.set(tensor)
@@ -168,7 +167,7 @@ def _restored(type: Type, cid: CID | None, store: Mapping[CID, Any] | None, tens
 
 
 class LinkArray(np.ndarray[Any, np.dtype[np.uint8]]):
-    """The CIDs of links, 36 bytes each along the last axis, and what is known of their values. Views know it too."""
+    """The CIDs of links, 36 bytes each along the last axis, with the links and the store; views have them, too."""
 
     known: Mapping[CID, Link]
     store: Mapping[CID, Any] | None
@@ -194,7 +193,7 @@ class LinkArray(np.ndarray[Any, np.dtype[np.uint8]]):
         return [known.get(name) or Link(type, name, store) for name in names]
 
 
-def found_in(store: Mapping[CID, Any], cid: CID) -> Any:
+def fetch_block(store: Mapping[CID, Any], cid: CID) -> Any:
     """A block of a store."""
     _check_store(store, mutable=False)
     try:
@@ -212,15 +211,15 @@ def _check_store(store: object, *, mutable: bool) -> None:
 
 
 def save_links(tensor: Tensor, store: MutableMapping[CID, bytes]) -> None:
-    """Puts into a store what can be reached through the links in a tensor."""
+    """Stores the values of all links that can be reached from a tensor."""
     _check_store(store, mutable=True)
     if _may_link(tensor.type):
-        _save(_links_in(from_tensor(_owned(tensor)[0])), store)
+        _save(_links_in(from_tensor(_freeze(tensor)[0])), store)
 
 
 def load_links(value: Value, store: Mapping[CID, Any]) -> Value:
-    """The same value; the links in it load theirs from a store when they are touched."""
-    return _sealed(value, {}, store) if _may_link(value.plan.type) else value
+    """The same value; the links in it load their values from a store when these are read."""
+    return _seal(value, {}, store) if _may_link(value.plan.type) else value
 
 
 def _as_tensor(value: Any, pattern: Type) -> Tensor:
@@ -234,32 +233,32 @@ def _as_tensor(value: Any, pattern: Type) -> Tensor:
     return tensor
 
 
-def _owned(tensor: Tensor) -> tuple[Tensor, CID]:
-    """The value in memory that nobody else has, and its CID."""
+def _freeze(tensor: Tensor) -> tuple[Tensor, CID]:
+    """A read-only copy of the value, and its CID."""
     from tensorglot.dynd import serialize
 
     known = {link.cid: link for link in _links_in(from_tensor(tensor))} if _may_link(tensor.type) else {}
     data = serialize(tensor).toreadonly()
-    return to_tensor(_sealed(decode_all(data, tensor.type), known, None)), data_cid([data])[0]
+    return to_tensor(_seal(decode_all(data, tensor.type), known, None)), data_cid([data])[0]
 
 
-def _loaded(type: Type, cid: CID, store: Mapping[CID, Any]) -> Tensor:
+def _load(type: Type, cid: CID, store: Mapping[CID, Any]) -> Tensor:
     try:
-        data = data_bytes(cid, partial(found_in, store), plan_of(type).root.nbytes)
-        return to_tensor(_sealed(decode_all(data, type), {}, store))
+        data = data_bytes(cid, partial(fetch_block, store), plan_of(type).root.nbytes)
+        return to_tensor(_seal(decode_all(data, type), {}, store))
     except InputError as error:
         if error.rule == "dynd.merkle.store":
             raise
         raise FormatError(error.message, rule=error.rule) from error
 
 
-def _sealed(value: Value, known: Mapping[CID, Link], store: Mapping[CID, Any] | None) -> Value:
+def _seal(value: Value, known: Mapping[CID, Link], store: Mapping[CID, Any] | None) -> Value:
     """The same value with columns that are read-only and know their links."""
     columns: list[Column] = list(value.columns)
     for node in value.plan.nodes:
         column = columns[node.id]
         if isinstance(column, list):
-            columns[node.id] = [_sealed(box, known, store) for box in column]
+            columns[node.id] = [_seal(box, known, store) for box in column]
         for array in column if isinstance(column, Lists) else [column]:
             if isinstance(array, np.ndarray):
                 array.setflags(write=False)

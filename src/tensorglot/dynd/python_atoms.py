@@ -1,7 +1,7 @@
-"""Python's numbers, bytes and texts to values of a fixed size, and back.
+"""Python's numbers, bytes and strings to arrays of values of a fixed size, and back.
 
-What a type cannot hold exactly is refused: an integer out of range, a float for an
-integer, a finite float that would become infinite. A float rounds to a narrower one.
+A value that a type cannot hold is refused: an integer out of range, a float for an
+integer, a finite float that would become infinite. A float is rounded to a narrower one.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.dynd.atoms import Atom
+from tensorglot.dynd.atoms import Atom, integers, refuse
 from tensorglot.dynd.merkle import Link, LinkArray
 from tensorglot.dynd.temporal import count_of, counts_of_array, decimal_of_unscaled, python_objects, unscaled_of
 from tensorglot.errors import InputError
-from tensorglot.model.types.algebra import Complex, FixedBytes, FixedString, Merkle, Scalar, Void
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import Complex, FixedBytes, FixedString, Merkle, Scalar, Type, Void
 from tensorglot.model.types.temporal import Date, Decimal, Unit
 from tensorglot.wire.cid import BLAKE3, CID
 
-__all__ = ["array_to_atoms", "atoms_to_array", "refuse"]
+__all__ = ["array_to_atoms", "atoms_to_array"]
 
 Items: TypeAlias = "Sequence[Any] | NDArray[Any]"
 
@@ -36,12 +35,14 @@ def atoms_to_array(atom: Atom, items: Items) -> NDArray[Any]:
     if isinstance(type, Scalar) and type.dtype.numpy is not None:
         return _numbers(type, items)
     if isinstance(type, Complex) and not atom.tail:
-        return _converted(type, _given(type, items), "biufc", atom.base)
+        return _convert(type, _to_array(type, items), "biufc", atom.base)
     if isinstance(type, Complex) and type.part.dtype.numpy is not None:
-        parts = _converted(type, _given(type, items), "biufc", np.dtype(np.complex128))
-        return _narrowed(type, parts.view(np.float64).reshape(-1, 2), atom.base)
+        parts = _convert(type, _to_array(type, items), "biufc", np.dtype(np.complex128))
+        return _narrow(type, parts.view(np.float64).reshape(-1, 2), atom.base)
     if isinstance(type, Date | Unit):
-        return _counts(type, items, atom)
+        if isinstance(items, np.ndarray) and items.dtype.kind in "mM":
+            return counts_of_array(type, items, missing=atom.optional)
+        return np.fromiter((count_of(type, item) for item in items), atom.base, len(items))
     raw = b"".join([_raw(type, atom.nbytes, item) for item in items])
     array = np.frombuffer(raw, np.uint8).reshape(len(items), atom.nbytes)
     if isinstance(type, Merkle):
@@ -49,35 +50,24 @@ def atoms_to_array(atom: Atom, items: Items) -> NDArray[Any]:
     return array
 
 
-def refuse(type: Type, item: Any) -> InputError:
-    """The error for a value of the wrong kind; reprlib shows a few of its elements and levels."""
-    return InputError(f"{reprlib.repr(item)} is not a valid {type}", rule="dynd.value")
-
-
 def _numbers(type: Scalar, items: Items) -> NDArray[Any]:
     row = type.dtype
     base = row.require_numpy().newbyteorder("<")
     if len(items) == 0:
         return np.empty(0, base)
-    given = _given(type, items)
+    given = _to_array(type, items)
     if given.dtype == base:
         return given
     if row.name == "bool":
-        return _converted(type, given, "b", base)
+        return _convert(type, given, "b", base)
     if row.name.removeprefix("u").startswith("int"):
         if given.dtype.kind == "f" and not isinstance(items, np.ndarray):  # NumPy's mean of int64 and uint64
             given = np.array(items, object)
         return _integers(type, given, base)
-    return _narrowed(type, _converted(type, given, "biufVO", np.dtype(np.float64)), base)
+    return _narrow(type, _convert(type, given, "biufVO", np.dtype(np.float64)), base)
 
 
-def _counts(type: Date | Unit, items: Items, atom: Atom) -> NDArray[Any]:
-    if isinstance(items, np.ndarray) and items.dtype.kind in "mM":
-        return counts_of_array(type, items, missing=atom.optional)
-    return np.fromiter((count_of(type, item) for item in items), atom.base, len(items))
-
-
-def _given(type: Type, items: Items) -> NDArray[Any]:
+def _to_array(type: Type, items: Items) -> NDArray[Any]:
     """The items as NumPy sees them."""
     try:
         given = np.array(items)
@@ -88,7 +78,7 @@ def _given(type: Type, items: Items) -> NDArray[Any]:
     return given
 
 
-def _converted(type: Type, given: NDArray[Any], kinds: str, to: np.dtype[Any]) -> NDArray[Any]:
+def _convert(type: Type, given: NDArray[Any], kinds: str, to: np.dtype[Any]) -> NDArray[Any]:
     if given.dtype.kind not in kinds or (given.dtype.kind == "O" and not all(isinstance(i, int) for i in given)):
         raise refuse(type, given.tolist())
     try:
@@ -100,19 +90,20 @@ def _converted(type: Type, given: NDArray[Any], kinds: str, to: np.dtype[Any]) -
 
 def _integers(type: Scalar, given: NDArray[Any], base: np.dtype[Any]) -> NDArray[Any]:
     if given.dtype.kind == "V":
-        given = _converted(type, given, "V", np.dtype(np.int64))
+        given = _convert(type, given, "V", np.dtype(np.int64))
     if given.dtype.kind not in "biuO" or (given.dtype.kind == "O" and not all(isinstance(i, int) for i in given)):
         raise refuse(type, given.tolist()[0])
-    signed = not type.dtype.name.startswith("u")
-    least = -(1 << (type.dtype.bits - 1)) if signed else 0
-    most = (1 << (type.dtype.bits - signed)) - 1
-    low, high = int(given.min()), int(given.max())
-    if low < least or high > most:
-        raise InputError(f"{low if low < least else high} is out of range for {type}", rule="dynd.range")
+    _check_range(type, int(given.min()))
+    _check_range(type, int(given.max()))
     return given.astype(base)
 
 
-def _narrowed(type: Type, wide: NDArray[Any], base: np.dtype[Any]) -> NDArray[Any]:
+def _check_range(type: Scalar, number: int) -> None:
+    if number not in integers(type.dtype):
+        raise InputError(f"{number} is out of range for {type}", rule="dynd.range")
+
+
+def _narrow(type: Type, wide: NDArray[Any], base: np.dtype[Any]) -> NDArray[Any]:
     """Floats as narrower ones: rounded, but neither made infinite nor NaN."""
     with np.errstate(over="ignore", invalid="ignore"):
         narrow = wide.astype(base)
@@ -137,10 +128,8 @@ def _raw(type: Type, nbytes: int, item: Any) -> bytes:
     if isinstance(type, FixedString) and isinstance(item, str):
         return _fixed_text(type, item)
     if isinstance(type, Scalar) and type.dtype.name != "float128" and isinstance(item, int | np.integer):
-        try:
-            return int(item).to_bytes(nbytes, "little", signed=not type.dtype.name.startswith("u"))
-        except OverflowError as error:
-            raise InputError(f"{item} is out of range for {type}", rule="dynd.range") from error
+        _check_range(type, int(item))
+        return int(item).to_bytes(nbytes, "little", signed=not type.dtype.name.startswith("u"))
     carried = isinstance(type, FixedBytes | Complex) or (isinstance(type, Scalar) and type.dtype.name == "float128")
     if carried and isinstance(item, bytes | bytearray | memoryview | np.void):
         raw = item.tobytes() if isinstance(item, np.void) else bytes(item)
@@ -198,18 +187,11 @@ def array_to_atoms(atom: Atom, array: NDArray[Any]) -> Any:
 
 def _reader(type: Type) -> Callable[[bytes], Any]:
     if isinstance(type, FixedString):
-        unit = type.nbytes // type.size
         codec = _CODECS[type.encoding]
-        return lambda raw: _before_nul(raw, unit).decode(codec)
+        return lambda raw: raw.decode(codec).rstrip("\0")
     if isinstance(type, Decimal):
         return lambda raw: decimal_of_unscaled(type, int.from_bytes(raw, "little", signed=True))
     if isinstance(type, Scalar) and type.dtype.name != "float128":
         signed = not type.dtype.name.startswith("u")
         return lambda raw: int.from_bytes(raw, "little", signed=signed)
     return bytes
-
-
-def _before_nul(raw: bytes, unit: int) -> bytes:
-    while raw.endswith(bytes(unit)):
-        raw = raw[:-unit]
-    return raw

@@ -1,10 +1,10 @@
-"""A type as a plan: a tree of nodes that says how its values lie in columns.
+"""A type as a plan: a tree of nodes, each with the columns that hold its values.
 
 The columns are those of awkward and Arrow. A BLOCK has an array, one row for each
 value; a LIST starts and stops, and its elements one after the other in the child; an
 OPTION the position in the child, or -1; a CHAR its code points; a BOX holds tensors.
-SEQUENCE and REPEAT have nothing of their own: value i of a SEQUENCE is value i of each
-child, value i of a REPEAT the values from i × size on of its child.
+SEQUENCE and REPEAT have no columns: value i of a SEQUENCE is value i of each child, value
+i of a REPEAT is the `size` values of its child from i × size on.
 
 A plan is made once for each type. Knows types and sizes; knows no values and no bytes.
 """
@@ -18,33 +18,14 @@ from enum import IntEnum
 from functools import lru_cache
 
 from tensorglot.dynd.atoms import ATOM_TYPES, BYTE, Atom, atom_of
-from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.errors import InputError, LimitError, UnsupportedError
 from tensorglot.kernels import varints as kernel
-from tensorglot.limits import DEFAULT
-from tensorglot.model.types.algebra import (
-    Array,
-    Bytes,
-    Char,
-    Complex,
-    Fixed,
-    Map,
-    Merkle,
-    Option,
-    Pointer,
-    Storage,
-    String,
-    Struct,
-    Tuple,
-    TypeType,
-    Var,
-    Void,
-    fold,
-    symbolic,
-)
+from tensorglot.limits import DEFAULT, Limits
+from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type, quote
 from tensorglot.model.types.temporal import Date, Unit
 
-__all__ = ["HUGE", "Kind", "Node", "Plan", "check_readable", "check_shape", "plan_of"]
+__all__ = ["HUGE", "Kind", "Node", "Plan", "check_readable", "check_shape", "plan_of", "void_error"]
 
 HUGE = 1 << 62
 """Sizes saturate here, to stay within 64 bits."""
@@ -54,11 +35,11 @@ OBJECTS_PER_BYTE = 64
 PATH_DEPTH = 256
 """Nodes below this depth have no path: the total length of paths grows with the square of the depth."""
 BLOCK_RANK = 60
-"""Dims of a BLOCK. NumPy has 64 axes, of which one counts values and some are the atoms'."""
+"""Most dims of a BLOCK. NumPy allows 64 axes; one of them counts values, and some are the tail of the atom."""
 
 
 class Kind(IntEnum):
-    """What a node is, in the kernel's numbers."""
+    """The kind of a node, by the kernel's codes."""
 
     BLOCK = kernel.BLOCK
     LIST = kernel.LIST
@@ -77,17 +58,17 @@ class Node:
     type: Type
     children: tuple[Node, ...] = ()
     shape: tuple[int, ...] = ()
-    """Of a BLOCK: the dims of one value. Of a REPEAT: the dims that it stands for."""
+    """The dims of one value of a BLOCK or a REPEAT."""
     axis: tuple[int, ...] = ()
     """The order of the leading dims when stored; empty for the plain order."""
     atom: Atom | None = None
-    """Of a BLOCK: its elements. Of an OPTION: the child's, if a bit pattern stands for missing."""
+    """The elements of a BLOCK; of an OPTION those of its child, if a bit pattern marks missing values."""
     nbytes: int | None = None
-    """The size of one value, where all have the same."""
+    """The size of one value, if all have the same."""
     least: int = 0
     """Bytes of the smallest value."""
     objects: int = 0
-    """Python objects that one value stands for, those of lists and options inside apart."""
+    """Python objects in one value, without those in lists and options inside it."""
     id: int = field(default=-1)
     path: str = ""
 
@@ -109,7 +90,7 @@ class Node:
     @property
     def is_text(self) -> bool:
         """A LIST of bytes: a `string`, `bytes` or `type`."""
-        return self.kind is Kind.LIST and isinstance(self.type, String | Bytes | TypeType)
+        return self.kind is Kind.LIST and isinstance(self.type, ty.String | ty.Bytes | ty.TypeType)
 
     @property
     def temporal(self) -> Date | Unit | None:
@@ -124,7 +105,7 @@ class Node:
     @property
     def names(self) -> list[str]:
         """Of the children of a SEQUENCE; those of a tuple are numbers."""
-        if isinstance(self.type, Struct):
+        if isinstance(self.type, ty.Struct):
             return [name for name, _ in self.type.fields]
         return [str(i) for i in range(len(self.children))]
 
@@ -159,16 +140,16 @@ class Plan:
 @lru_cache(maxsize=1024)
 def plan_of(type: Type) -> Plan:
     """The plan of a type. Symbolic types are refused."""
-    if symbolic(type):
+    if ty.symbolic(type):
         raise InputError(f"{type} is symbolic: no value has this type", rule="dynd.symbolic")
-    return _numbered(type, fold(type, _node, _inside))
+    return _number_nodes(type, ty.fold(type, _node, _inside))
 
 
 def _inside(type: Type) -> tuple[Type, ...]:
-    return () if isinstance(type, Array | Merkle | Complex) else type.children
+    return () if isinstance(type, ty.Array | ty.Merkle | ty.Complex) else type.children
 
 
-def _numbered(type: Type, root: Node) -> Plan:
+def _number_nodes(type: Type, root: Node) -> Plan:
     nodes: list[Node] = []
     stack = [(root, 0)]
     deepest = 0
@@ -186,36 +167,36 @@ def _numbered(type: Type, root: Node) -> Plan:
 
 def _steps(node: Node) -> list[str]:
     if node.kind is Kind.SEQUENCE:
-        return [quote(name) if isinstance(node.type, Struct) else name for name in node.names]
+        return [quote(name) if isinstance(node.type, ty.Struct) else name for name in node.names]
     return ["" if node.kind is Kind.REPEAT else "content"] * len(node.children)
 
 
 def _node(type: Type, inner: list[Node]) -> Node:
     """The node of a type, given those of the types inside it."""
-    if isinstance(type, Merkle) and symbolic(type.element):
+    if isinstance(type, ty.Merkle) and ty.symbolic(type.element):
         return Node(Kind.BOX, type, least=39, objects=1)
     if isinstance(type, ATOM_TYPES):
         return _block(type, (), (), atom_of(type))
-    if isinstance(type, Pointer):
+    if isinstance(type, ty.Pointer):
         return inner[0]
-    if isinstance(type, Fixed):
+    if isinstance(type, ty.Fixed):
         return _dims(type, inner[0])
-    if isinstance(type, Storage):
+    if isinstance(type, ty.Storage):
         return _storage(type, inner[0])
-    if isinstance(type, Option):
+    if isinstance(type, ty.Option):
         return _option(type, inner[0])
-    if isinstance(type, Tuple | Struct):
+    if isinstance(type, ty.Tuple | ty.Struct):
         return _sequence(type, tuple(inner))
-    if isinstance(type, Var):
+    if isinstance(type, ty.Var):
         return Node(Kind.LIST, type, (inner[0],), least=1, objects=1)
-    if isinstance(type, Map):
-        pair = _sequence(Tuple(type.children), tuple(inner))
+    if isinstance(type, ty.Map):
+        pair = _sequence(ty.Tuple(type.children), tuple(inner))
         return Node(Kind.LIST, type, (pair,), least=1, objects=1)
-    if isinstance(type, Bytes | String | TypeType):
+    if isinstance(type, ty.Bytes | ty.String | ty.TypeType):
         return Node(Kind.LIST, type, (_block(type, (), (), BYTE),), least=1, objects=1)
-    if isinstance(type, Char):
+    if isinstance(type, ty.Char):
         return Node(Kind.CHAR, type, least=1, objects=1)
-    if isinstance(type, Array):
+    if isinstance(type, ty.Array):
         return Node(Kind.BOX, type, least=2, objects=1)
     raise InputError(f"{type} is symbolic: no value has this type", rule="dynd.symbolic")
 
@@ -227,6 +208,12 @@ def check_shape(shape: tuple[int, ...], itemsize: int) -> None:
             f"NumPy has no shape {list(shape)}: it is empty, but the other dimensions are beyond 2^63",
             rule="dynd.shape",
         )
+
+
+def void_error(limits: Limits, offset: int | None = None) -> LimitError:
+    """The error for more values without bytes than a reader accepts."""
+    message = f"more than {limits.void_count} values without bytes (Limits.void_count)"
+    return LimitError(message, rule="dynd.void", offset=offset)
 
 
 def check_readable(type: Type) -> None:
@@ -247,14 +234,14 @@ def _block(type: Type, shape: tuple[int, ...], axis: tuple[int, ...], atom: Atom
     return Node(Kind.BLOCK, type, (), shape, axis, atom, nbytes, nbytes, objects)
 
 
-def _dims(type: Fixed, inner: Node) -> Node:
+def _dims(type: ty.Fixed, inner: Node) -> Node:
     if inner.kind is Kind.BLOCK and inner.atom is not None and len(inner.shape) < BLOCK_RANK:
         axis = (0, *(axis + 1 for axis in inner.axis)) if inner.axis else ()
         return _block(type, (type.size, *inner.shape), axis, inner.atom)
     return _repeat(type, (type.size,), (), inner)
 
 
-def _storage(type: Storage, inner: Node) -> Node:
+def _storage(type: ty.Storage, inner: Node) -> Node:
     rank = len(type.axis)
     if inner.kind is Kind.BLOCK and inner.atom is not None:
         return _block(type, inner.shape, (*type.axis, *inner.axis[rank:]), inner.atom)
@@ -274,10 +261,10 @@ def _repeat(type: Type, shape: tuple[int, ...], axis: tuple[int, ...], inner: No
     return Node(Kind.REPEAT, type, (inner,), shape, axis, None, nbytes, _product(*shape, inner.least), objects)
 
 
-def _option(type: Option, inner: Node) -> Node:
+def _option(type: ty.Option, inner: Node) -> Node:
     sentinel = inner.kind is Kind.BLOCK and not inner.shape and inner.atom is not None and inner.atom.sentinel
     if sentinel == b"":
-        return _block(type, (), (), atom_of(Void()))
+        return _block(type, (), (), atom_of(ty.Void()))
     if sentinel and inner.atom is not None:
         more = int(inner.atom.check == "limit")  # a bool, whose sentinel is the next byte
         inner.atom = replace(inner.atom, limit=inner.atom.limit + more, optional=True)
@@ -285,7 +272,7 @@ def _option(type: Option, inner: Node) -> Node:
     return Node(Kind.OPTION, type, (inner,), least=1, objects=1)
 
 
-def _sequence(type: Tuple | Struct, inner: tuple[Node, ...]) -> Node:
+def _sequence(type: ty.Tuple | ty.Struct, inner: tuple[Node, ...]) -> Node:
     sizes = [node.nbytes for node in inner]
     nbytes = None if None in sizes else _sum(*(size or 0 for size in sizes))
     least = _sum(*(node.least for node in inner))

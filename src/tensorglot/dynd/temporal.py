@@ -17,9 +17,11 @@ these objects is accepted as input, and an integer; nothing is ever rounded.
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import re
 import zoneinfo
 from collections.abc import Callable
+from contextlib import suppress
 from decimal import Decimal as PythonDecimal
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -27,6 +29,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.dynd.atoms import refuse
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.temporal import DIGITS_MAX, PER_SECOND, Date, DateTime, Decimal, Time, TimeDelta, Unit
@@ -53,9 +56,11 @@ DAY_SECONDS = 86_400
 _EPOCH = dt.datetime(1970, 1, 1)
 _EPOCH_UTC = _EPOCH.replace(tzinfo=dt.UTC)
 _EPOCH_ORDINAL = _EPOCH.toordinal()
+_EXACT = decimal.Context(prec=DIGITS_MAX + 1, traps=[decimal.Inexact, decimal.InvalidOperation])
+"""The missing value has a digit more than any other."""
 _MICROSECOND = dt.timedelta(microseconds=1)
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*", re.ASCII)
-_OFFSET = re.compile(r"([+-])(\d\d):?(\d\d)", re.ASCII)
+_OFFSET = re.compile(r"[+-]\d\d:?\d\d", re.ASCII)
 
 
 def bounds_of(type: Type) -> tuple[int, int]:
@@ -68,11 +73,7 @@ def bounds_of(type: Type) -> tuple[int, int]:
     return -end, end
 
 
-def _refuse(type: Type, item: Any, why: str = "") -> InputError:
-    return InputError(f"{item!r:.80} is not a valid {type}{why}", rule="dynd.value")
-
-
-def _checked(type: Type, count: int, item: Any) -> int:
+def _check_bounds(type: Type, count: int, item: Any) -> int:
     low, end = bounds_of(type)
     if not low <= count < end:
         raise InputError(f"{item!r:.80} is out of range for {type}", rule="dynd.range")
@@ -82,28 +83,28 @@ def _checked(type: Type, count: int, item: Any) -> int:
 def count_of(type: Temporal, item: Any) -> int:
     """The integer of a date, time or duration, given as any of the objects above."""
     if isinstance(item, int | np.integer) and not isinstance(item, bool | np.timedelta64):
-        return _checked(type, int(item), item)
+        return _check_bounds(type, int(item), item)
     if isinstance(item, np.datetime64 | np.timedelta64):
         return int(counts_of_array(type, np.array([item]))[0])
     try:
         seconds, microseconds = _since(type, item)
     except (TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise _refuse(type, item) from error
+        raise refuse(type, item) from error
     if isinstance(type, Date):
         return seconds // DAY_SECONDS
     assert isinstance(type, Unit)  # noqa: S101
     nanoseconds = microseconds * 1000 + getattr(item, "nanosecond", 0)  # a Timestamp of pandas has them
     fraction, rest = divmod(nanoseconds * type.per_second, 10**9)
     if rest:
-        raise _refuse(type, item, ": not a whole number of units")
-    return _checked(type, seconds * type.per_second + fraction, item)
+        raise refuse(type, item, ": not a whole number of units")
+    return _check_bounds(type, seconds * type.per_second + fraction, item)
 
 
 def _since(type: Temporal, item: Any) -> tuple[int, int]:
     """Seconds and microseconds that an object of Python's is after the zero of a type."""
     if isinstance(type, DateTime) and isinstance(item, dt.datetime):
         if (item.tzinfo is None) != (type.tz is None):
-            raise _refuse(type, item, ": one has a time zone, the other does not")
+            raise refuse(type, item, ": one has a time zone, the other does not")
         delta = item - (_EPOCH if type.tz is None else _EPOCH_UTC)
         return delta.days * DAY_SECONDS + delta.seconds, delta.microseconds
     if isinstance(type, Date) and isinstance(item, dt.date) and not isinstance(item, dt.datetime):
@@ -112,7 +113,7 @@ def _since(type: Temporal, item: Any) -> tuple[int, int]:
         return item.days * DAY_SECONDS + item.seconds, item.microseconds
     if isinstance(type, Time) and isinstance(item, dt.time) and item.tzinfo is None:
         return item.hour * 3600 + item.minute * 60 + item.second, item.microsecond
-    raise _refuse(type, item)
+    raise refuse(type, item)
 
 
 def is_nat(item: Any) -> bool:
@@ -160,7 +161,7 @@ def counts_of_array(type: Temporal, array: NDArray[Any], *, missing: bool = Fals
     gone = np.isnat(native)
     lost = ~gone & ((exact != native) | np.isnat(converted))
     if lost.any():
-        raise _refuse(type, native[lost].flat[0], ": out of range, or not a whole number of units")
+        raise refuse(type, native[lost].flat[0], ": out of range, or not a whole number of units")
     if not missing and gone.any():
         raise InputError(f"{type} cannot hold NaT: use ?{type}", rule="dynd.value")
     counts = converted.view(np.int64)
@@ -175,14 +176,15 @@ def counts_of_array(type: Temporal, array: NDArray[Any], *, missing: bool = Fals
 
 def python_objects(type: Temporal, counts: list[int]) -> list[Any]:
     """The objects of integers."""
-    read, scalar, least = _reader(type), np.dtype(numpy_name(type)).type, -(1 << 63)
-    unit = type.unit if isinstance(type, Unit) else "D"
+    scalar, unit = np.dtype(numpy_name(type)).type, type.unit if isinstance(type, Unit) else "D"
+    read = None if unit == "ns" else _reader(type)
     objects: list[Any] = []
     for count in counts:
         try:
-            objects.append(read(count))
+            found = None if read is None else read(count)
         except (OverflowError, ValueError):
-            objects.append(count if count == least else scalar(count, unit))
+            found = None
+        objects.append(found if found is not None else count if count == -(1 << 63) else scalar(count, unit))
     return objects
 
 
@@ -191,8 +193,6 @@ def _reader(type: Temporal) -> Callable[[int], Any]:
     if isinstance(type, Date):
         return lambda days: dt.date.fromordinal(_EPOCH_ORDINAL + days)
     assert isinstance(type, Unit)  # noqa: S101
-    if type.unit == "ns":
-        return _no_nanoseconds
     scale = 10**6 // type.per_second
     if isinstance(type, TimeDelta):
         return lambda count: dt.timedelta(microseconds=count * scale)
@@ -204,23 +204,22 @@ def _reader(type: Temporal) -> Callable[[int], Any]:
     return lambda count: (_EPOCH_UTC + dt.timedelta(microseconds=count * scale)).astimezone(zone)
 
 
-def _no_nanoseconds(_: int) -> Any:
-    raise OverflowError
-
-
 @lru_cache(maxsize=64)
 def zone_of(name: str) -> dt.tzinfo:
     """The time zone of a name. An unknown one becomes UTC, in which the instant is the same."""
-    if match := _OFFSET.fullmatch(name):
-        offset = dt.timedelta(hours=int(match[2]), minutes=int(match[3]))
-        if offset < dt.timedelta(days=1):
-            return dt.timezone(-offset if match[1] == "-" else offset)
-    if name != "UTC" and _ZONE.fullmatch(name):
-        try:
+    with suppress(KeyError, ValueError, OSError):  # not known, or no file of a time zone
+        if _OFFSET.fullmatch(name):
+            return _fixed_zone(name)
+        if name != "UTC" and _ZONE.fullmatch(name):
             return zoneinfo.ZoneInfo(name)
-        except (KeyError, ValueError, OSError):  # not known, or no file of a time zone
-            pass
     return dt.UTC
+
+
+def _fixed_zone(offset: str) -> dt.timezone:
+    """The time zone of `Z` or an offset; ValueError where that is out of range."""
+    zone = dt.datetime.fromisoformat(f"1970-01-01T00:00{offset}").tzinfo
+    assert isinstance(zone, dt.timezone)  # noqa: S101
+    return zone
 
 
 def zone_name(zone: dt.tzinfo) -> str:
@@ -239,30 +238,24 @@ def unscaled_of(type: Decimal, item: Any) -> int:
     """The integer of a decimal.Decimal or an int, which is the value times 10^S."""
     if isinstance(item, int | np.integer) and not isinstance(item, bool):
         item = PythonDecimal(int(item))
-    if not isinstance(item, PythonDecimal):
-        raise _refuse(type, item)
-    sign, digits, exponent = item.as_tuple()
-    if not isinstance(exponent, int):
-        raise _refuse(type, item)
-    number, shift = int("".join(map(str, digits))), exponent + type.scale
-    if number and len(digits) + shift > DIGITS_MAX + len(digits) - len(str(number)):
-        raise InputError(f"{item!s:.80} is out of range for {type}", rule="dynd.range")
-    if shift < 0:
-        number, rest = divmod(number, 10 ** min(-shift, len(digits) + 1))
-        if rest:
-            raise _refuse(type, item, f": more than {type.scale} digits after the decimal point")
-    elif number:
-        number *= 10**shift
-    return _checked(type, -number if sign else number, item)
+    if not isinstance(item, PythonDecimal) or not item.is_finite():
+        raise refuse(type, item)
+    try:
+        stored = item.quantize(decimal_of_unscaled(type, 1), context=_EXACT)
+    except decimal.Inexact as error:
+        raise refuse(type, item, f": more than {type.scale} digits after the decimal point") from error
+    except decimal.InvalidOperation as error:  # more digits than the context has
+        raise InputError(f"{item!s:.80} is out of range for {type}", rule="dynd.range") from error
+    return _check_bounds(type, int(stored.scaleb(type.scale, _EXACT)), item)
 
 
 def decimal_of_unscaled(type: Decimal, unscaled: int) -> PythonDecimal:
-    return PythonDecimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -type.scale))
+    return PythonDecimal(unscaled).scaleb(-type.scale, _EXACT)
 
 
 _DATE = r"(?P<date>[+-]?\d{4,9}-\d\d-\d\d)"
 _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:\.(?P<fraction>\d{1,9}))?)?"
-_AFTER = r"(?P<zone>Z|[+-]\d\d:\d\d(?::\d\d)?)?"
+_AFTER = r"(?P<zone>Z|[+-]\d\d:[0-5]\d(?::[0-5]\d)?)?"
 _ISO = {
     Date: re.compile(_DATE, re.ASCII),
     Time: re.compile(_CLOCK, re.ASCII),
@@ -298,30 +291,22 @@ def from_iso(type: Temporal, text: str) -> int:
     if match is None and isinstance(type, Time):
         match = _ISO[TimeDelta].fullmatch(text)  # since midnight, as `to_iso` has it of nanoseconds
     if match is None or (isinstance(type, DateTime) and type.tz is None and match["zone"]):
-        raise _refuse(type, text)
+        raise refuse(type, text)
     found = match.groupdict()
-    days = 0
-    if "date" in found:
-        try:
-            days = int(np.datetime64(found["date"], "D").astype(np.int64))
-        except ValueError as error:
-            raise _refuse(type, text) from error
+    try:
+        days = int(np.datetime64(found["date"], "D").astype(np.int64)) if "date" in found else 0
+        offset = _fixed_zone(found.get("zone") or "Z").utcoffset(None) // dt.timedelta(seconds=1)
+    except ValueError as error:
+        raise refuse(type, text) from error
     if isinstance(type, Date):
-        return _checked(type, days, text)
+        return _check_bounds(type, days, text)
     assert isinstance(type, Unit)  # noqa: S101
     day, hour, minute, second = (int(found.get(part) or 0) for part in ("day", "hour", "minute", "second"))
     if match.re is not _ISO[TimeDelta] and not (hour < 24 and minute < 60 and second < 60):
-        raise _refuse(type, text)
-    seconds = (days + day) * DAY_SECONDS + hour * 3600 + minute * 60 + second - _offset(found.get("zone"))
+        raise refuse(type, text)
+    seconds = (days + day) * DAY_SECONDS + hour * 3600 + minute * 60 + second - offset
     fraction, rest = divmod(int((found.get("fraction") or "0").ljust(9, "0")) * type.per_second, 10**9)
     if rest:
-        raise _refuse(type, text, ": not a whole number of units")
+        raise refuse(type, text, ": not a whole number of units")
     count = seconds * type.per_second + fraction
-    return _checked(type, -count if found.get("sign") else count, text)
-
-
-def _offset(zone: str | None) -> int:
-    if zone is None or zone == "Z":
-        return 0
-    hours, minutes, seconds = (*map(int, zone[1:].split(":")), 0)[:3]
-    return (hours * 3600 + minutes * 60 + seconds) * (-1 if zone[0] == "-" else 1)
+    return _check_bounds(type, -count if found.get("sign") else count, text)

@@ -1,8 +1,11 @@
-"""Values as tensors, and tensors as values.
+"""Values as tensors, tensors as values, and tensors as canonical bytes.
 
-A block of elements of the table is a dense tensor, whatever made it. Every other value
-is a tensor of layout "nested": its parts are the columns of its plan, under their
-paths. What lies in an `array[T]` is kept as its bytes, type first.
+A value of fixed dims over an element type of the table is a dense tensor. Every other
+value is a tensor of layout "nested": its parts are the columns of its plan, named by their
+paths. The values in an `array[T]` are one part of bytes, each with its type first.
+
+Canonical bytes are made in pieces, in bounded memory. Memory and mapped files that are
+already in serialized form are passed on without a copy.
 """
 
 from __future__ import annotations
@@ -17,23 +20,24 @@ from numpy.typing import NDArray
 
 from tensorglot.dynd.codec.boxes import boxes_payload
 from tensorglot.dynd.codec.decode import decode_all
-from tensorglot.dynd.codec.encode import encoded
+from tensorglot.dynd.codec.encode import encode, pieces
 from tensorglot.dynd.codec.packing import address
 from tensorglot.dynd.columns import from_parts
-from tensorglot.dynd.export.dense import densified
+from tensorglot.dynd.export.dense import densify
 from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.value import Column, Lists, Value
 from tensorglot.errors import FormatError
-from tensorglot.model.dtypes import BY_NAME, DType, pack
-from tensorglot.model.payload import Memory
-from tensorglot.model.tensor import NESTED, NUMPY_RANK, TYPE_ATTRIBUTE, Part, Tensor
+from tensorglot.memory import cut
+from tensorglot.model.dtypes import BY_NAME, DType, pack, unpack
+from tensorglot.model.payload import PIECE_NBYTES, Memory, Span, as_bytes, buffers
+from tensorglot.model.tensor import NESTED, NUMPY_RANK, TYPE_ATTRIBUTE, Part, Tensor, check_bool
 from tensorglot.model.types.algebra import dense_parts
 
-__all__ = ["SERIALIZED", "from_tensor", "to_tensor"]
+__all__ = ["SERIALIZED", "from_tensor", "tensor_nbytes", "tensor_pieces", "to_tensor"]
 
 SERIALIZED = "serialized"
-"""The only part of a nested tensor in a file that has it as its bytes; of one without columns, as `()` is; and of one
-that is too deep to name them."""
+"""The only part of a nested tensor that is stored as its canonical bytes, has no columns, as `()`, or is too deep to
+name them."""
 
 _POSITIONS, _BYTES, _CODES = BY_NAME["int64"], BY_NAME["uint8"], BY_NAME["uint32"]
 
@@ -52,7 +56,7 @@ def to_tensor(value: Value, name: str = "") -> Tensor:
             parts[node.column("offsets")] = Part(_POSITIONS, offsets.shape, Memory(offsets))
             parts[node.column("data")] = Part(_BYTES, (boxes.nbytes,), boxes)
     if not parts:
-        data = encoded(value)
+        data = encode(value)
         parts[SERIALIZED] = Part(_BYTES, data.shape, Memory(data))
     return Tensor(name, parts, NESTED, value.plan.type, {TYPE_ATTRIBUTE: str(value.plan.type)})
 
@@ -68,7 +72,7 @@ def _dense(value: Value, row: DType, shape: tuple[int, ...], name: str) -> Tenso
 def _columns(value: Value, node: Node) -> Iterator[tuple[str, DType, NDArray[Any]]]:
     if node.kind is Kind.BLOCK and node.atom is not None:
         array = value.array(node)
-        spare = node.atom.row.packed or node.atom.limit > 2  # more than a bool or a packed element has
+        spare = node.atom.row.packed or node.atom.limit > 2  # a byte may hold more values than the element type has
         yield ("data", _BYTES, array.view(np.uint8)) if spare else ("data", node.atom.row, array)
     elif node.kind is Kind.CHAR:
         yield "data", _CODES, value.array(node)
@@ -85,7 +89,7 @@ def _columns(value: Value, node: Node) -> Iterator[tuple[str, DType, NDArray[Any
 
 
 def _as_offsets(lists: Lists) -> NDArray[np.int64] | None:
-    """The offsets of which starts and stops are two views, or that say the same as they do."""
+    """The offsets of which starts and stops are two views, or new ones that are equivalent; None if there are none."""
     starts, stops = lists
     plain = starts.strides == stops.strides == (8,) and len(starts) == len(stops)
     if plain and len(starts) and address(stops) - address(starts) == starts.itemsize:
@@ -98,22 +102,23 @@ def _as_offsets(lists: Lists) -> NDArray[np.int64] | None:
 def from_tensor(tensor: Tensor) -> Value:
     """The value of a tensor in memory or in a file."""
     if tensor.layout not in ("dense", NESTED):
-        tensor = densified(tensor)
+        tensor = densify(tensor)
     plan = plan_of(tensor.type)
-    if SERIALIZED in tensor.parts:
-        return _deserialized(tensor)
-    if tensor.layout == "dense":
+    if tensor.layout == "dense" and SERIALIZED not in tensor.parts:
         return _dense_value(tensor, plan)
-    return from_parts(tensor)
+    try:
+        return _deserialize(tensor) if SERIALIZED in tensor.parts else from_parts(tensor)
+    except FormatError as error:
+        error.tensor = tensor.name
+        raise
 
 
-def _deserialized(tensor: Tensor) -> Value:
+def _deserialize(tensor: Tensor) -> Value:
     part = tensor.parts[SERIALIZED]
     shared = part.payload.view()
     try:
         return decode_all(part.payload.read(0, part.nbytes) if shared is None else shared, tensor.type)
     except FormatError as error:
-        error.tensor = tensor.name
         if error.offset is not None and part.offset is not None:
             error.offset += part.offset
         raise
@@ -132,3 +137,41 @@ def _dense_value(tensor: Tensor, plan: Plan) -> Value:
     count = math.prod(size for parent in plan.nodes[: node.id] for size in parent.shape)
     columns[node.id] = array.reshape((count, *node.shape, *node.block.tail))
     return Value(plan, tuple(columns))
+
+
+def tensor_pieces(tensor: Tensor) -> Iterator[memoryview]:
+    """The canonical bytes of any tensor; later pieces do not overwrite earlier ones."""
+    if tensor.layout == NESTED:
+        yield from (array.data for array in pieces(from_tensor(tensor)))
+        return
+    if tensor.layout != "dense":
+        tensor = densify(tensor)
+    part = tensor.parts["data"]
+    if part.dtype is not None and part.dtype.packed:
+        tensor.verify()
+        yield from _unpack_pieces(part, part.dtype)
+    elif part.big_endian:
+        yield from map(as_bytes, part.swapped_chunks())
+    else:
+        for piece in _plain_pieces(part):
+            if part.dtype is not None and part.dtype.name == "bool":
+                check_bool(np.frombuffer(piece, np.bool_), tensor.name, part.offset)
+            yield piece
+
+
+def _plain_pieces(part: Part) -> Iterator[memoryview]:
+    for chunk in part.payload.chunks():
+        shared = chunk.view() if isinstance(chunk, Span) else None
+        yield from map(as_bytes, buffers([chunk] if shared is None else [shared]))
+
+
+def _unpack_pieces(part: Part, row: DType) -> Iterator[memoryview]:
+    for at, here in cut(math.prod(part.shape), PIECE_NBYTES):
+        packed = part.payload.read(at * row.bits // 8, row.nbytes(here))
+        yield as_bytes(unpack(np.frombuffer(packed, np.uint8), here, row))
+
+
+def tensor_nbytes(tensor: Tensor) -> int:
+    """The number of canonical bytes of a dense tensor."""
+    part = tensor.parts["data"]
+    return math.prod(part.shape) if part.dtype is not None and part.dtype.packed else part.nbytes

@@ -3,11 +3,14 @@
 Every way in (Python, NumPy, awkward, Arrow, a Tensor, bytes) ends in a Value, and
 every way out begins with one. Arrays are in the order and shape of the values that
 they hold, whatever their strides, and little-endian.
+
+Lists and options are positions in their child, which a selection of values leaves
+unchanged: `take` gathers only elements, fields and fixed dims, and a slice copies nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,9 +19,11 @@ from numpy.typing import NDArray
 
 from tensorglot.dynd.schema import HUGE, Kind, Node, Plan
 
-__all__ = ["Column", "Lists", "Positions", "Value", "child_need", "lists_of", "lists_of_sizes"]
+__all__ = ["Column", "Lists", "Positions", "Value", "child_need", "inside", "lists_of", "lists_of_sizes", "take"]
 
 Positions: TypeAlias = NDArray[np.int64]
+Picked: TypeAlias = "slice | Positions"
+"""A selection of values: a slice with a start and a stop, or positions."""
 
 
 class Lists(NamedTuple):
@@ -106,3 +111,45 @@ def lists_of_sizes(sizes: Iterable[int], count: int) -> Lists:
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(np.fromiter(sizes, np.int64, count), out=offsets[1:])
     return lists_of(offsets)
+
+
+def inside(root: Node) -> list[Node]:
+    """A node and all below it, parents first: the order of the nodes of a plan of its type."""
+    nodes = []
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        nodes.append(node)
+        stack.extend(reversed(node.children))
+    return nodes
+
+
+def take(root: Node, columns: Sequence[Column], picked: Picked) -> list[Column]:
+    """The columns of some of the values of a node, in the order of `inside`. `columns` are those of its plan."""
+    out: list[Column] = []
+    stack: list[tuple[Node, Picked | None]] = [(root, picked)]
+    while stack:
+        node, rows = stack.pop()
+        column = columns[node.id]
+        out.append(column if rows is None else _take_rows(column, rows))
+        apart = rows is None or node.kind is Kind.LIST or (node.kind is Kind.OPTION and column is not None)
+        inner = None if apart or rows is None else _repeat(rows, node.size) if node.kind is Kind.REPEAT else rows
+        stack.extend((child, inner) for child in reversed(node.children))
+    return out
+
+
+def _take_rows(column: Column, rows: Picked) -> Column:
+    if column is None:
+        return None
+    if isinstance(column, Lists):
+        return Lists(column.starts[rows], column.stops[rows])
+    if isinstance(column, list):
+        return column[rows] if isinstance(rows, slice) else [column[i] for i in rows.tolist()]
+    return column[rows]
+
+
+def _repeat(rows: Picked, size: int) -> Picked:
+    if isinstance(rows, slice):
+        return slice(rows.start * size, rows.stop * size)
+    spread: Positions = (rows[:, np.newaxis] * size + np.arange(size)).reshape(-1)
+    return spread

@@ -6,6 +6,6 @@ decode      bytes to columns, in one pass
 inputs      the bytes to decode: memory or a stream
 growable    memory that grows while a column is filled
 packing     values of a fixed size, between bytes and columns
-boxes       what lies in `array[T]`
+boxes       the values in `array[T]`
 check       what the bytes of values may be
 """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorglot.dynd.codec.encode import measured, pieces, type_header
+from tensorglot.dynd.codec.encode import measure, pieces, type_header
 from tensorglot.dynd.value import Value
 from tensorglot.model.payload import Encoded, copy_range
 
@@ -40,7 +40,7 @@ class Boxes:
     name: str = "dynd.boxes"
 
     def sizes(self) -> list[int]:
-        return [len(type_header(value.plan.type)) + measured(value) for value in self.values]
+        return [len(type_header(value.plan.type)) + measure(value) for value in self.values]
 
     def chunks(self, payload: Encoded) -> Iterator[memoryview]:
         for value in self.values:

@@ -24,14 +24,14 @@ from tensorglot.limits import Limits
 from tensorglot.model.types.algebra import FixedString, String, TypeType
 from tensorglot.model.types.text import parse_canonical
 
-__all__ = ["Fault", "first_fault"]
+__all__ = ["Fault", "first_fault", "repetitions"]
 
 _CID_HEADS = (bytes.fromhex("01551e20"), bytes.fromhex("01711e20"))
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A broken rule: the row of a node's column, and the byte within that row."""
+    """A broken rule, at a row of a node's column and a byte within that row."""
 
     node: Node
     row: int
@@ -41,6 +41,9 @@ class Fault:
     limit: bool = False
     """Whether a limit of the reader is exceeded, not a rule of the format broken."""
 
+    def error(self, offset: int | None = None) -> FormatError:
+        return (LimitError if self.limit else FormatError)(self.message, rule=self.rule, offset=offset)
+
 
 def first_fault(value: Value, limits: Limits) -> Fault | None:
     """The first broken rule of a value, or None."""
@@ -49,27 +52,27 @@ def first_fault(value: Value, limits: Limits) -> Fault | None:
 
 def _void(value: Value, limits: Limits) -> Fault | None:
     """More values without bytes than a reader accepts."""
-    root = value.plan.root
-    charges = root.charge + sum(int(times.sum()) * child.charge for child, times in _repetitions(value))
+    nodes = value.plan.nodes
+    charged = {
+        child.id for node in nodes if node.kind in (Kind.LIST, Kind.OPTION) for child in node.children if child.charge
+    }
+    charges = nodes[0].charge
+    if charged:
+        charges += sum(int(times.sum()) * node.charge for node, times in repetitions(value) if node.id in charged)
     if charges <= limits.void_count:
         return None
     message = f"{charges} values without bytes; Limits.void_count allows {limits.void_count}"
-    return Fault(root, 0, 0, "dynd.void", message, limit=True)
+    return Fault(nodes[0], 0, 0, "dynd.void", message, limit=True)
 
 
-def _repetitions(value: Value) -> Iterator[tuple[Node, NDArray[np.int64]]]:
-    """Nodes in lists and options whose values cost more than their bytes; how often each of these is serialized."""
-    parents = (Kind.LIST, Kind.OPTION)
-    charged = [child for node in value.plan.nodes if node.kind in parents for child in node.children if child.charge]
-    if not charged:
-        return
+def repetitions(value: Value) -> Iterator[tuple[Node, NDArray[np.int64]]]:
+    """The nodes, parents first, and how often each of their values is serialized."""
     needs = value.needs()
     times = [np.ones(1, np.int64)] * len(needs)
     for node in value.plan.nodes:
+        yield node, times[node.id]
         for child in node.children:
             times[child.id] = _child_times(node, value.columns[node.id], times[node.id], needs[child.id])
-            if child in charged:
-                yield child, times[child.id]
 
 
 def _child_times(node: Node, column: Column, times: NDArray[np.int64], need: int) -> NDArray[np.int64]:
@@ -107,9 +110,8 @@ def _faults(value: Value, limits: Limits) -> Iterator[Fault]:
 def _limit(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
     atom, raw = node.block, values.view(np.uint8)
     if raw.size and raw.max() >= atom.limit:
-        row, *where = np.argwhere(raw >= atom.limit)[0].tolist()
-        byte = int(np.ravel_multi_index(where, raw.shape[1:])) if where else 0
-        yield Fault(node, row, byte, f"dynd.{atom.row.name}", f"a byte is not a valid {atom.row.name}")
+        first = int(np.argmax(raw >= atom.limit))
+        yield _fault_in(node, first, f"dynd.{atom.row.name}", f"a byte is not a valid {atom.row.name}")
 
 
 def _range(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
@@ -125,8 +127,13 @@ def _range(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
     if atom.optional:
         bad &= ~is_missing(node, values)
     if bad.any():
-        row, element = divmod(int(np.argmax(bad)), max(1, len(bad) // max(1, len(values))))
-        yield Fault(node, row, element * atom.nbytes, f"dynd.{atom.check}", f"a number out of range for {atom.type}")
+        yield _fault_in(node, int(np.argmax(bad)), f"dynd.{atom.check}", f"a number is out of range for {atom.type}")
+
+
+def _fault_in(node: Node, number: int, rule: str, message: str) -> Fault:
+    """A fault of an element of a BLOCK, given by its number among those of all values."""
+    row, element = divmod(number, node.size)
+    return Fault(node, row, element * node.block.nbytes, rule, message)
 
 
 def _is_below(words: NDArray[np.uint64], end: int) -> Any:
@@ -141,18 +148,15 @@ def _cid(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
     for head in _CID_HEADS:
         good |= (heads == np.frombuffer(head, np.uint8)).all(axis=1)
     if not good.all():
-        row, element = divmod(int(np.argmin(good)), max(1, len(heads) // max(1, len(values))))
-        yield Fault(node, row, element * 36, "dynd.merkle", "a link is not a CIDv1 with a BLAKE3-256 hash")
+        yield _fault_in(node, int(np.argmin(good)), "dynd.merkle", "a link is not a CIDv1 with a BLAKE3-256 hash")
 
 
 def _fixed_text(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
     kind = node.block.type
     assert isinstance(kind, FixedString)  # noqa: S101
     raw = np.ascontiguousarray(values).reshape(-1, kind.nbytes)
-    per_row = max(1, len(raw) // max(1, len(values)))
     for bad, rule, message in _text_faults(kind, raw):
-        row, element = divmod(bad, per_row)
-        yield Fault(node, row, element * kind.nbytes, rule, message)
+        yield _fault_in(node, bad, rule, message)
 
 
 def _text_faults(kind: FixedString, raw: NDArray[np.uint8]) -> Iterator[tuple[int, str, str]]:
@@ -216,13 +220,13 @@ def _types(node: Node, value: Value, limits: Limits) -> Iterator[Fault]:
 
 
 def _sentinels(node: Node, value: Value) -> Iterator[Fault]:
-    """Where an index says which values are missing, no present value may have the sentinel's bits."""
+    """A present value must not have the sentinel's bits. Without an index, such a value is a missing one."""
     index = value.index(node)
     if index is None or node.atom is None or not node.atom.sentinel:
         return
     hits = np.flatnonzero(is_missing(node, value.array(node.child)))
     if hits.size and (taken := np.intersect1d(hits, index)).size:
-        yield Fault(node.child, int(taken[0]), 0, "dynd.sentinel", "a value has the bits that are reserved for missing")
+        yield Fault(node.child, int(taken[0]), 0, "dynd.sentinel", "a value has the bits of a missing value")
 
 
 _CHECKS: dict[str, Callable[[Node, NDArray[Any]], Iterator[Fault]]] = {

@@ -1,12 +1,12 @@
 """Bytes to values, from memory or from a stream, in one pass.
 
 The kernel fills columns and stops when it needs input, room, or the type of an
-`array[T]`. Memory grows with what has arrived, never with what is promised. A value of
-a fixed size in memory is not copied at all.
+`array[T]`. Memory is allocated in proportion to the bytes read, never to a count in them.
+A value of a fixed size in memory is not copied.
 
-The bytes of bools, texts and types are checked on the finished columns. To find the
-offset of a fault, the kernel runs again until the faulty column is as full as it was
-there.
+The bytes of bools, strings and types are checked on the finished columns. To find the
+offset of a fault, the kernel runs again until the column has as many elements as before
+the faulty one.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ import numpy as np
 from tensorglot.dynd.codec.check import Fault, first_fault
 from tensorglot.dynd.codec.growable import GrowableBuffer
 from tensorglot.dynd.codec.inputs import Input, Memory
-from tensorglot.dynd.codec.packing import unpacked_columns
+from tensorglot.dynd.codec.packing import unpack_columns
 from tensorglot.dynd.codec.program import decoding
 from tensorglot.dynd.match import check_holds
-from tensorglot.dynd.schema import Kind, Plan, plan_of
+from tensorglot.dynd.schema import Kind, Plan, plan_of, void_error
 from tensorglot.dynd.value import Column, Value, lists_of
 from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.kernels import varint_decode
 from tensorglot.kernels import varints as kernel
 from tensorglot.limits import DEFAULT, Limits
-from tensorglot.model.types.algebra import Merkle, TypeType
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import Merkle, Type, TypeType
 from tensorglot.model.types.text import parse_canonical
 
 __all__ = ["decode", "decode_all", "skip"]
@@ -52,31 +51,23 @@ _DTYPES = {kernel.BLOCK: np.uint8, kernel.LIST: np.int64, kernel.OPTION: np.int6
 
 
 def decode(source: Input, type: Type, limits: Limits, depth: int = 0) -> Value:
-    """Decodes the value at the input's position, and moves the position behind it."""
+    """Decodes the value at the input's position, and moves the position past it."""
     plan = plan_of(type)
-    if depth > min(limits.type_depth, BOX_DEPTH):
-        raise LimitError(
-            f"array[T] nested more than {min(limits.type_depth, BOX_DEPTH)} deep (Limits.type_depth)",
-            rule="dynd.depth",
-            offset=source.base + source.at,
-        )
+    start, most = source.base + source.at, min(limits.type_depth, BOX_DEPTH)
+    if depth > most:
+        message = f"array[T] nested more than {most} deep (Limits.type_depth)"
+        raise LimitError(message, rule="dynd.depth", offset=start)
     if plan.root.charge > limits.void_count:
-        raise LimitError(
-            f"more than {limits.void_count} values without bytes (Limits.void_count)",
-            rule="dynd.void",
-            offset=source.base + source.at,
-        )
-    start = source.base + source.at
+        raise void_error(limits, start)
     value = _whole(source, plan) or _Reader(source, plan, limits, depth).value()
     fault = first_fault(value, limits)
     if fault is not None:
-        place = _place(fault, source, start, plan, limits, depth)
-        raise (LimitError if fault.limit else FormatError)(fault.message, rule=fault.rule, offset=place)
+        raise fault.error(_place(fault, source, start, plan, limits, depth))
     return value
 
 
 def decode_all(data: Any, type: Type, limits: Limits = DEFAULT, depth: int = 0) -> Value:
-    """Decodes bytes that are one value and nothing else."""
+    """Decodes bytes that are exactly one value."""
     source = Memory(data)
     value = decode(source, type, limits, depth)
     source.finish()
@@ -91,36 +82,36 @@ def _whole(source: Input, plan: Plan) -> Value | None:
     if nbytes > len(source.window) - source.at:
         source.more(nbytes)
     columns: list[Column] = [None] * len(plan.nodes)
-    unpacked_columns(plan.root, source.window[source.at : source.at + nbytes], 1, columns)
+    unpack_columns(plan.root, source.window[source.at : source.at + nbytes], 1, columns)
     source.at += nbytes
     return Value(plan, tuple(columns))
 
 
-_parsed = lru_cache(maxsize=1024)(parse_canonical)
+_parse = lru_cache(maxsize=1024)(parse_canonical)
 
 
 def _leading_type(source: Input, limits: Limits) -> Type:
-    """Reads the type in front of a value."""
+    """Reads the type before a value."""
     at, window = source.at, source.window
     size = int(window[at]) if at < len(window) else 0
     if 0 < size < 128 and at + 1 + size <= len(window):
         text = window[at + 1 : at + 1 + size].tobytes().decode("ascii", "replace")
         try:
-            type = _parsed(text, limits)
+            type = _parse(text, limits)
         except FormatError as error:
             error.offset = source.base + at + 1
             raise
         source.at += 1 + size
         return type
     value = decode(source, TypeType(), limits)
-    return _parsed(value.array(value.plan.nodes[1]).tobytes().decode("ascii"), limits)
+    return _parse(value.array(value.plan.nodes[1]).tobytes().decode("ascii"), limits)
 
 
 def skip(source: Input, type: Type, limits: Limits) -> None:
     """Skips a value, in bounded memory and without checking its bytes."""
     plan = plan_of(type)
     if plan.root.charge > limits.void_count:
-        raise LimitError(f"more than {limits.void_count} values without bytes (Limits.void_count)", rule="dynd.void")
+        raise void_error(limits)
     _Skipper(source, plan, limits, 0).run()
 
 
@@ -201,11 +192,7 @@ class _Reader:
     def refuse(self, answer: int) -> None:
         at = self.source.base + self.source.at
         if answer == kernel.EMPTY:
-            raise LimitError(
-                f"more than {self.limits.void_count} values without bytes (Limits.void_count)",
-                rule="dynd.void",
-                offset=at,
-            )
+            raise void_error(self.limits, at)
         rule, message = _REFUSALS[answer]
         raise FormatError(message, rule=rule, offset=at)
 
@@ -215,16 +202,16 @@ class _Reader:
         for i, op in enumerate(self.program.ops):
             count = counts[i]
             if op.code == kernel.BLOCK:
-                unpacked_columns(op.node, self.rooms[op.column].taken(), count, columns)
+                unpack_columns(op.node, self.rooms[op.column].array(), count, columns)
             elif op.code == kernel.LIST:
-                offsets = self.rooms[op.column].taken()
+                offsets = self.rooms[op.column].array()
                 columns[op.node.id] = lists_of(offsets)
                 count = int(offsets[-1])
             elif op.code == kernel.OPTION:
-                index = columns[op.node.id] = self.rooms[op.column].taken()
+                index = columns[op.node.id] = self.rooms[op.column].array()
                 count = int(index.max(initial=-1)) + 1
             elif op.code == kernel.CHAR:
-                columns[op.node.id] = self.rooms[op.column].taken()
+                columns[op.node.id] = self.rooms[op.column].array()
             elif op.code == kernel.BOX:
                 columns[op.node.id] = self.boxes[op.column]
             elif op.code == kernel.REPEAT:

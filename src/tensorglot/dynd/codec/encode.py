@@ -2,7 +2,7 @@
 
 One run of the kernel measures, another writes; both walk the same program. So a value
 is written into memory of exactly its size, or passes through a small buffer piece by
-piece. What lies in memory as it is serialized is handed on without a copy.
+piece. Memory that is already in serialized form is passed on without a copy.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from tensorglot.dynd.value import Lists, Value
 from tensorglot.errors import InputError
 from tensorglot.kernels import varints as kernel
 from tensorglot.kernels.varint_encode import Encoder, Given
-from tensorglot.model.types.algebra import Merkle
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import Merkle, Type
 from tensorglot.model.types.text import text_of
 
-__all__ = ["encoded", "measured", "pieces", "type_header", "varint"]
+__all__ = ["encode", "measure", "pieces", "type_header", "varint"]
 
 PIECE_NBYTES = 4 << 20
 
@@ -35,20 +34,20 @@ _REFUSALS = {
 }
 
 
-def measured(value: Value) -> int:
+def measure(value: Value) -> int:
     """The number of bytes of a value."""
     flat = _flat(value)
-    return _Writer(value).measure() if flat is None else len(flat)
+    return _Writer(value).run(None) if flat is None else len(flat)
 
 
-def encoded(value: Value) -> NDArray[np.uint8]:
+def encode(value: Value) -> NDArray[np.uint8]:
     """All bytes of a value, in new memory."""
     flat = _flat(value)
     if flat is not None:
         return flat.copy()
     writer = _Writer(value)
-    out = np.empty(writer.measure(), np.uint8)
-    writer.write(out)
+    out = np.empty(writer.run(None), np.uint8)
+    writer.run(out)
     return out
 
 
@@ -62,7 +61,7 @@ def pieces(value: Value) -> Iterator[NDArray[np.uint8]]:
 
 
 def type_header(type: Type) -> bytes:
-    """What stands before the data in an `array[T]`: the type, as a string."""
+    """The bytes before the data in an `array[T]`: the type, as a string."""
     text = text_of(type).encode("ascii")
     return varint(len(text)) + text
 
@@ -117,34 +116,25 @@ class _Writer:
         limits = np.array([counts[op.node.id] for op in self.program.ops], np.int64)
         self.kernel = Encoder(self.program.to_encode, columns, limits, self.program.depth)
 
-    def measure(self) -> int:
-        total = 0
-        self.kernel.start()
-        while True:
-            answer, nbytes = self.kernel.run(_EMPTY, True)
-            total += nbytes
-            if answer == kernel.DONE:
-                return total
-            head, box = self.box(answer)
-            total += len(head) + measured(box)
-
-    def write(self, out: NDArray[np.uint8]) -> int:
-        """Fills memory of the measured size."""
+    def run(self, out: NDArray[np.uint8] | None) -> int:
+        """Writes the value to `out`, memory of exactly its size; without it, only counts the bytes."""
         at = 0
         self.kernel.start()
         while True:
-            answer, nbytes = self.kernel.run(out[at:], False)
+            answer, nbytes = self.kernel.run(_EMPTY if out is None else out[at:], out is None)
             at += nbytes
             if answer == kernel.DONE:
                 return at
             head, box = self.box(answer)
             flat = _flat(box)
-            out[at : at + len(head)] = np.frombuffer(head, np.uint8)
+            if out is not None:
+                out[at : at + len(head)] = np.frombuffer(head, np.uint8)
             at += len(head)
             if flat is None:
-                at += _Writer(box).write(out[at:])
+                at += _Writer(box).run(None if out is None else out[at:])
             else:
-                out[at : at + len(flat)] = flat
+                if out is not None:
+                    out[at : at + len(flat)] = flat
                 at += len(flat)
 
     def pieces(self) -> Iterator[NDArray[np.uint8]]:

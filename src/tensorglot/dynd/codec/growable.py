@@ -22,7 +22,7 @@ HUGE_PAGE = 2 << 20
 
 
 class GrowableBuffer:
-    """The memory of one column. The kernel borrows it, and returns it to grow."""
+    """The memory of one column. The kernel writes to it until it is full; then `grow` is called."""
 
     def __init__(self, dtype: Any, fill: int = 0) -> None:
         """Begins with `fill` zeros."""
@@ -71,6 +71,6 @@ class GrowableBuffer:
             self.mapping = mmap.mmap(-1, nbytes)
             self.mapping[: len(mapping)] = mapping[:]
 
-    def taken(self) -> NDArray[Any]:
-        """What was filled in."""
+    def array(self) -> NDArray[Any]:
+        """The elements filled in so far."""
         return self.memory[: self.column.filled()]

@@ -1,7 +1,7 @@
 """Values of a fixed size, between their serialized bytes and their columns.
 
 Bytes become columns without a copy: the columns of a record's fields are strided
-views. Columns become bytes without a copy where they are such views, or lie packed
+views. Columns become bytes without a copy if they are such views, or packed in memory
 otherwise.
 """
 
@@ -17,12 +17,12 @@ from tensorglot.dynd.schema import Kind, Node, check_shape
 from tensorglot.dynd.value import Column, Value
 from tensorglot.model.payload import location
 
-__all__ = ["address", "is_missing", "packed_bytes", "unpacked_columns"]
+__all__ = ["address", "is_missing", "packed_bytes", "unpack_columns"]
 
 Raw = NDArray[np.uint8]
 
 
-def unpacked_columns(root: Node, raw: Raw, count: int, columns: list[Column]) -> None:
+def unpack_columns(root: Node, raw: Raw, count: int, columns: list[Column]) -> None:
     """Fills in the columns of a node of a fixed size, and of all inside it, from `count` values in `raw`."""
     stack: list[tuple[Node, int, tuple[int, ...], tuple[int, ...]]] = [(root, 0, (count,), (root.nbytes or 0,))]
     while stack:
@@ -58,9 +58,9 @@ def _strided(node: Node, raw: Raw, offset: int, lead: tuple[int, ...], strides: 
 
 
 def packed_bytes(value: Value, root: Node, count: int) -> Raw | None:
-    """The serialized bytes of the values of a node of a fixed size, or None where they do not lie together.
+    """The serialized bytes of the values of a node of a fixed size, or None if they are not packed in memory.
 
-    A single BLOCK is always given, as a copy if need be.
+    Those of a single BLOCK are always returned, as a copy if need be.
     """
     if root.kind is Kind.BLOCK:
         values = value.array(root)[:count]
@@ -70,13 +70,13 @@ def packed_bytes(value: Value, root: Node, count: int) -> Raw | None:
     raw = _memory_around(value, root, count)
     if raw is None:
         return None
-    unpacked_columns(root, raw, count, columns)
+    unpack_columns(root, raw, count, columns)
     same = all(_same_memory(mine, value.columns[i]) for i, mine in enumerate(columns) if mine is not None)
     return raw if same else None
 
 
 def _memory_around(value: Value, root: Node, count: int) -> Raw | None:
-    """The memory in which the values would lie, judging by the first of their columns."""
+    """The memory that the values would be packed in, judging by the first of their columns."""
     nbytes = count * (root.nbytes or 0)
     node = root
     while node.kind is not Kind.BLOCK:
@@ -108,7 +108,7 @@ def address(array: NDArray[Any]) -> int:
 
 
 def is_missing(node: Node, values: NDArray[Any]) -> Any:
-    """An array of bools: which of the values of an OPTION have the bits that stand for missing."""
+    """An array of bools: which of the values of an OPTION have the bits of a missing value."""
     atom = node.block
     width = min(8, atom.nbytes)
     words = np.ascontiguousarray(values).reshape(-1).view(f"<u{width}").reshape(-1, atom.nbytes // width)

@@ -1,9 +1,8 @@
-"""A plan as rows for the kernel.
+"""A plan compiled to rows for the kernel.
 
-A node of a fixed size can be one BLOCK, with all that is inside it, where its values
-lie in memory as they are serialized; so a list of packed records is copied whole.
-Which nodes are taken whole is the caller's choice: all of them to decode, those whose
-memory allows it to encode.
+A node of a fixed size, with all nodes inside it, can be one BLOCK if its values are packed
+in memory in serialized form; so a list of packed records is copied at once. The caller
+chooses these nodes: all of a fixed size to decode, those packed in memory to encode.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """One row: what the kernel does for a node, with which columns, and on which other rows."""
+    """One row: the kernel's code for a node, its columns, and the rows of its children."""
 
     code: int
     node: Node
@@ -58,13 +57,13 @@ class Program:
 
 @lru_cache(maxsize=1024)
 def decoding(plan: Plan) -> Program:
-    """The program that takes whole whatever has a fixed size."""
+    """The program in which every node of a fixed size is one BLOCK."""
     return program_for(plan, frozenset(node.id for node in plan.nodes if node.nbytes is not None), frozenset())
 
 
 @lru_cache(maxsize=1024)
 def program_for(plan: Plan, whole: frozenset[int], indexed: frozenset[int]) -> Program:
-    """The program that takes the nodes in `whole` as blocks, and finds the options in `indexed` by their positions."""
+    """The program in which the nodes in `whole` are one BLOCK each, and the options in `indexed` have positions."""
     rows: list[tuple[int, Node, list[int]]] = []
     depth = 0
     stack: list[tuple[Node, int, int]] = [(plan.root, -1, 1)]
@@ -78,7 +77,7 @@ def program_for(plan: Plan, whole: frozenset[int], indexed: frozenset[int]) -> P
         rows.append((code, node, []))
         if code != kernel.BLOCK:
             stack.extend((child, row, level + 1) for child in reversed(node.children))
-    return _assembled([Op(code, node, 2 * i, tuple(kids)) for i, (code, node, kids) in enumerate(rows)], depth)
+    return _assemble([Op(code, node, 2 * i, tuple(kids)) for i, (code, node, kids) in enumerate(rows)], depth)
 
 
 def _code(node: Node, whole: frozenset[int], indexed: frozenset[int]) -> int:
@@ -91,7 +90,7 @@ def _code(node: Node, whole: frozenset[int], indexed: frozenset[int]) -> int:
     return int(node.kind)
 
 
-def _assembled(ops: list[Op], depth: int) -> Program:
+def _assemble(ops: list[Op], depth: int) -> Program:
     children: list[int] = []
     child_of = []
     for op in ops:

@@ -17,26 +17,24 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tensorglot.dynd.codec.check import first_fault
 from tensorglot.dynd.coerce.infer import python_type
 from tensorglot.dynd.coerce.numpy import from_numpy, numpy_type
 from tensorglot.dynd.coerce.python import from_python
 from tensorglot.dynd.match import check_holds, holds
-from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
+from tensorglot.dynd.schema import Kind, Plan, plan_of
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Value
 from tensorglot.errors import InputError, TensorglotError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.tensor import Tensor, has_bad_bool
-from tensorglot.model.types.algebra import Array, dense, dense_parts, symbolic
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import Array, Type, dense, dense_parts, symbolic
 from tensorglot.model.types.text import parse
 from tensorglot.providers import provided
 
-__all__ = ["as_type", "checked", "coerce", "typeof"]
+__all__ = ["as_tensor", "as_type", "coerce", "typeof"]
 
 _PLAIN = (str, bytes, bytearray, bool, int, float, complex, type(None), Mapping, Sequence, Type)
 """Python's own classes, which need no protocol."""
@@ -57,16 +55,17 @@ def coerce(value: Any, type: Type | None = None, name: str | None = None) -> Ten
 
 def _coerce(value: Any, type: Type | None) -> Tensor:
     if isinstance(value, Tensor):
-        return value if type is None or (type == value.type and not holds(type, type)) else _converted(value, type)
+        return value if type is None or (type == value.type and not holds(type, type)) else _convert(value, type)
     bridge = provided("bridges.find")(value)
     if bridge is not None:
         tensor: Tensor = bridge.to_tensor(value, type)
-        return tensor if type in (None, tensor.type) else _converted(tensor, type)
-    value = _own(value)
+        return tensor if type in (None, tensor.type) else _convert(tensor, type)
+    value = _as_plain(value)
     if _is_block(value, type):
-        return _block(value)
-    plan = plan_of(typeof(value) if type is None else type)
-    return to_tensor(checked(_columns(value, plan)))
+        if has_bad_bool(value):
+            raise InputError("a bool array has a byte other than 0 and 1", rule="values.bool")
+        return Tensor.of_array("", value, dtype_of(value.dtype))
+    return as_tensor(_columns(value, plan_of(typeof(value) if type is None else type)))
 
 
 def typeof(value: Any) -> Type:
@@ -77,7 +76,7 @@ def typeof(value: Any) -> Type:
     if bridge is not None:
         found: Type = bridge.type_of(value) if bridge.type_of is not None else bridge.to_tensor(value, None).type
         return found
-    value = _own(value)
+    value = _as_plain(value)
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return numpy_type(value)
     return python_type(value.tolist() if isinstance(value, np.ndarray) else value)
@@ -90,7 +89,7 @@ def as_type(given: Type | str) -> Type:
     return parse(given) if isinstance(given, str) else given
 
 
-def _own(value: Any) -> Any:
+def _as_plain(value: Any) -> Any:
     """The value as an array or as plain Python."""
     if isinstance(value, np.ndarray | np.generic):
         return value if np.ma.is_masked(value) else np.asarray(value)
@@ -129,19 +128,14 @@ def _is_block(value: Any, type: Type | None) -> bool:
     return type is None or type == dense(dtype_of(dtype), value.shape)
 
 
-def _block(array: NDArray[Any]) -> Tensor:
-    if has_bad_bool(array):
-        raise InputError("a bool array has a byte other than 0 and 1", rule="values.bool")
-    return Tensor.of_array("", array, dtype_of(array.dtype))
-
-
-def _converted(tensor: Tensor, type: Type) -> Tensor:
-    """A tensor as one of another type; into an `array[T]` it goes as it is."""
+def _convert(tensor: Tensor, type: Type) -> Tensor:
+    """A tensor as one of another type; an `array[T]` holds it as it is."""
     plan = plan_of(type)
+    root = plan.root.child if plan.root.kind is Kind.OPTION else plan.root
     value: Any = tensor
-    if not _is_boxed(plan.root):
+    if root.kind is not Kind.BOX:
         value = tensor.numpy() if dense_parts(tensor.type) else tensor.tolist()
-    return to_tensor(checked(_columns(value, plan)))
+    return as_tensor(_columns(value, plan))
 
 
 def _columns(value: Any, plan: Plan) -> Value:
@@ -152,17 +146,12 @@ def _columns(value: Any, plan: Plan) -> Value:
     return from_python(value, plan, _in_box)
 
 
-def checked(value: Value) -> Value:
-    """The value, if its columns are valid."""
+def as_tensor(value: Value) -> Tensor:
+    """A tensor of the value, whose columns are checked first."""
     fault = first_fault(value, DEFAULT)
     if fault is not None:
         raise InputError(fault.message, rule=fault.rule)
-    return value
-
-
-def _is_boxed(root: Node) -> bool:
-    """Whether values of the type are an `array[T]`, perhaps a missing one."""
-    return root.kind is Kind.BOX or (root.kind is Kind.OPTION and root.child.kind is Kind.BOX)
+    return to_tensor(value)
 
 
 def _in_box(value: Any, pattern: Type) -> Value:

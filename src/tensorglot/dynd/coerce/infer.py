@@ -2,10 +2,10 @@
 
 Numbers are int64 (wider where they must be), float64 and complex[float64]; a list is
 `N * T` where all lists in its place have the same length, else `var * T`; a dict is a
-struct, a tuple a tuple; Python's dates, times and decimals are what they are, in
-microseconds and with as many digits as they need. None beside other values makes them
-options. All lists of one level are examined together, so the time is linear and deep
-values need no recursion.
+struct, a tuple a tuple; Python's dates, times and decimals are `date`, `time['us']` and so
+on, a decimal with as many digits as needed. None beside other values makes them options.
+All lists of one level are examined together, so the time is linear and deep values need no
+recursion.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tensorglot.dynd.atoms import integers
 from tensorglot.dynd.coerce.numpy import element_type
 from tensorglot.dynd.merkle import Link
 from tensorglot.dynd.temporal import zone_name
@@ -25,22 +26,7 @@ from tensorglot.errors import InputError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.types.algebra import (
-    ANY,
-    Array,
-    Bytes,
-    Complex,
-    Fixed,
-    Merkle,
-    Option,
-    Scalar,
-    String,
-    Struct,
-    Tuple,
-    TypeType,
-    Var,
-    Void,
-)
+from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.temporal import DIGITS_MAX, Date, DateTime, Decimal, Time, TimeDelta
 
@@ -49,7 +35,7 @@ __all__ = ["python_type"]
 Make: TypeAlias = "Callable[[list[Type]], Type]"
 Look: TypeAlias = "tuple[Make, list[list[Any]]]"
 
-_FLOAT = Scalar(BY_NAME["float64"])
+_FLOAT = ty.Scalar(BY_NAME["float64"])
 _INTEGERS = ("int64", "uint64", "int128", "uint128")
 _DEPTH_MAX = DEFAULT.type_depth * (DEFAULT.rank + 1)
 """A type nests no deeper: `type_depth` brackets with `rank` dimensions in each."""
@@ -64,7 +50,7 @@ def python_type(value: Any) -> Type:
         make, inner = _look(place)
         makes.append((make, range(len(places), len(places) + len(inner))))
         places.extend(inner)
-    types: list[Type] = [Void()] * len(places)
+    types: list[Type] = [ty.Void()] * len(places)
     for i in reversed(range(len(places))):
         make, children = makes[i]
         types[i] = make([types[child] for child in children])
@@ -72,7 +58,7 @@ def python_type(value: Any) -> Type:
 
 
 def _check_finite(value: Any) -> None:
-    """Refuses containers that contain themselves, or nest deeper than any type: each is looked at once."""
+    """Refuses containers that contain themselves, or nest deeper than any type. Each is visited once."""
     around: set[int] = set()
     done: set[int] = set()
     stack = [(value, False)]
@@ -104,13 +90,13 @@ def _containers(value: Any) -> list[Any]:
 
 
 def _look(values: list[Any]) -> Look:
-    """How to make the type of the values in one place, and the values of the places inside it."""
+    """How to make the type of the values in one place, and the values in each place inside it."""
     present = [value for value in values if value is not None]
     if not present:
-        return _always(Void()), []
+        return _always(ty.Void()), []
     make, inner = _look_present(present)
     if len(present) < len(values):
-        return lambda types: Option(make(types)), inner
+        return lambda types: ty.Option(make(types)), inner
     return make, inner
 
 
@@ -123,8 +109,8 @@ def _look_present(values: list[Any]) -> Look:
         sizes = set(map(len, values))
         elements = [list(chain.from_iterable(values))]
         if len(sizes) == 1:
-            return lambda types: Fixed(len(values[0]), types[0]), elements
-        return lambda types: Var(types[0]), elements
+            return lambda types: ty.Fixed(len(values[0]), types[0]), elements
+        return lambda types: ty.Var(types[0]), elements
     return _always(_leaf(values)), []
 
 
@@ -144,13 +130,13 @@ def _structs(values: list[Any]) -> Look:
         raise InputError(
             "dicts in one list must have the same keys, all of them str; pass type= for a map", rule="dynd.infer"
         )
-    return lambda types: Struct(tuple(zip(names, types, strict=True))), [[v[name] for v in values] for name in names]
+    return lambda types: ty.Struct(tuple(zip(names, types, strict=True))), [[v[name] for v in values] for name in names]
 
 
 def _tuples(values: list[Any]) -> Look:
     if len(set(map(len, values))) != 1:
         raise InputError("tuples in one list must have the same length; lists may differ", rule="dynd.infer")
-    return lambda types: Tuple(tuple(types)), [list(column) for column in zip(*values, strict=True)]
+    return lambda types: ty.Tuple(tuple(types)), [list(column) for column in zip(*values, strict=True)]
 
 
 def _leaf(values: list[Any]) -> Type:
@@ -159,20 +145,20 @@ def _leaf(values: list[Any]) -> Type:
         if len({v.dtype for v in values}) == 1:
             return element_type(values[0].dtype)
     elif kinds == {bool}:
-        return Scalar(BY_NAME["bool"])
+        return ty.Scalar(BY_NAME["bool"])
     elif kinds <= {int}:
         return _integer(min(values), max(values))
     elif kinds <= {int, float}:
         return _FLOAT
     elif kinds <= {int, float, complex}:
-        return Complex(_FLOAT)
+        return ty.Complex(_FLOAT)
     elif all(issubclass(kind, dt.datetime) for kind in kinds):
         return DateTime("us", _zone({v.tzinfo for v in values}))
     elif all(issubclass(kind, PythonDecimal) for kind in kinds):
         return _decimal(values)
     elif kinds == {Link}:
         types = {v.type for v in values}
-        return Merkle(types.pop() if len(types) == 1 else ANY)
+        return ty.Merkle(types.pop() if len(types) == 1 else ty.ANY)
     leaves = {} if any(issubclass(kind, dt.datetime) for kind in kinds) else _LEAVES  # a datetime is a date to Python
     for kind, made in leaves.items():
         if all(isinstance(v, kind) for v in values):
@@ -205,17 +191,15 @@ _LEAVES: dict[Any, Type] = {
     dt.date: Date(),
     dt.time: Time("us"),
     dt.timedelta: TimeDelta("us"),
-    str: String(),
-    (bytes, bytearray, memoryview): Bytes(),
-    Type: TypeType(),
-    Tensor: Array(ANY),
+    str: ty.String(),
+    (bytes, bytearray, memoryview): ty.Bytes(),
+    Type: ty.TypeType(),
+    Tensor: ty.Array(ty.ANY),
 }
 
 
 def _integer(low: int, high: int) -> Type:
     for name in _INTEGERS:
-        bits = BY_NAME[name].bits
-        signed = not name.startswith("u")
-        if low >= (-(1 << (bits - 1)) if signed else 0) and high < 1 << (bits - signed):
-            return Scalar(BY_NAME[name])
+        if low in integers(BY_NAME[name]) and high in integers(BY_NAME[name]):
+            return ty.Scalar(BY_NAME[name])
     raise InputError(f"no integer type holds both {low} and {high}", rule="dynd.range")

@@ -1,8 +1,8 @@
-"""NumPy arrays to types and columns, without copying where the bytes are already right.
+"""NumPy arrays to types and columns, without a copy where the elements have the type already.
 
-An axis of the array meets a dimension of the type, fixed or not; a field of a record
-meets a field. Where the element types differ, values are converted if every one of
-them can be held exactly.
+An axis of the array corresponds to a dimension of the type, fixed or not; a field of a
+record to a field. Elements of another type are converted as plain Python values are
+(`python_atoms`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from tensorglot.dynd.temporal import counts_of_array, numpy_unit_type
 from tensorglot.dynd.value import Column, Lists, Value
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.model.dtypes import dtype_of
-from tensorglot.model.types.algebra import Fixed, FixedBytes, FixedString, Option, Struct, dense
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import Fixed, FixedBytes, FixedString, Option, Struct, Type, dense
 from tensorglot.model.types.temporal import Date, Unit
 
 __all__ = ["element_type", "from_numpy", "numpy_type"]
@@ -37,7 +36,7 @@ def numpy_type(array: NDArray[Any]) -> Type:
 
 
 def element_type(dtype: np.dtype[Any]) -> Type:
-    """The type of elements of a NumPy type. NaT can stand among times, so they are options."""
+    """The type of elements of a NumPy type. Times are options, since any of them may be NaT."""
     if dtype.names is not None and dtype.fields is not None:
         return Struct(tuple((name, element_type(dtype.fields[name][0])) for name in dtype.names))
     if dtype.subdtype is not None:
@@ -72,7 +71,7 @@ def from_numpy(array: NDArray[Any], plan: Plan) -> Value | None:
             columns[node.id] = Lists(edges[:-1], edges[1:])
             stack.append((node.child, values.reshape((count * size, *values.shape[2:]))))
         elif node.kind is Kind.REPEAT and values.dtype.kind not in "OSU":
-            stack.append((node.child, _repeated(node, values)))
+            stack.append((node.child, _repeat(node, values)))
         elif node.kind is Kind.SEQUENCE and isinstance(node.type, Struct) and values.dtype.names is not None:
             names = node.names
             if tuple(names) != values.dtype.names or values.ndim != 1:
@@ -90,7 +89,7 @@ def _check_shape(node: Node, values: NDArray[Any], shape: tuple[int, ...]) -> No
         raise InputError(f"an array of shape {list(values.shape[1:])} cannot become {node.type}", rule="dynd.length")
 
 
-def _repeated(node: Node, values: NDArray[Any]) -> NDArray[Any]:
+def _repeat(node: Node, values: NDArray[Any]) -> NDArray[Any]:
     _check_shape(node, values, node.shape)
     rank = 1 + len(node.shape)
     if node.axis:
@@ -99,7 +98,7 @@ def _repeated(node: Node, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _option(node: Node, values: NDArray[Any]) -> tuple[NDArray[np.int64] | None, NDArray[Any]]:
-    """Where the values are, or None where a bit pattern says missing; and the values."""
+    """The position of each value, or None if missing values have a bit pattern; and the values."""
     kind = node.temporal
     if values.dtype.kind not in "mM" or kind is None or values.ndim != 1:
         return _present(values), np.asarray(values)

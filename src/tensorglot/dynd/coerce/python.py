@@ -15,18 +15,18 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.dynd.atoms import refuse
 from tensorglot.dynd.maps import sort_maps
 from tensorglot.dynd.match import matches
 from tensorglot.dynd.merkle import Link
-from tensorglot.dynd.python_atoms import atoms_to_array, refuse
+from tensorglot.dynd.python_atoms import atoms_to_array
 from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.temporal import is_nat
-from tensorglot.dynd.value import Column, Lists, Value, lists_of_sizes
+from tensorglot.dynd.value import Column, Value, lists_of_sizes
 from tensorglot.errors import InputError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.types.algebra import Array, Bytes, Map, Merkle, Struct, TypeType
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import Array, Bytes, Map, Merkle, Struct, Type, TypeType
 from tensorglot.model.types.text import parse, text_of
 
 __all__ = ["chars_to_array", "from_python", "stored_order"]
@@ -48,28 +48,32 @@ def from_python(value: Any, plan: Plan, boxed: Boxed) -> Value:
         elif node.kind is Kind.BOX and isinstance(node.type, Array):
             columns[node.id] = _boxes([boxed(item, node.type.element) for item in values])
         elif node.kind is Kind.BOX and isinstance(node.type, Merkle):
-            columns[node.id] = [_linked(node.type, item, boxed) for item in values]
+            columns[node.id] = [_link(node.type, item, boxed) for item in values]
         elif node.kind is Kind.OPTION:
             if node.temporal is not None:
                 values = [None if is_nat(item) else item for item in values]
-            columns[node.id] = _index(values)
+            present = np.fromiter((item is not None for item in values), np.bool_, len(values))
+            columns[node.id] = np.where(present, np.cumsum(present) - 1, -1)
             stack.append((node.child, [item for item in values if item is not None]))
         elif node.is_text:
-            columns[node.id], columns[node.child.id] = _texts(node.type, values)
+            texts = [_text(node.type, item) for item in values]
+            columns[node.id] = lists_of_sizes(map(len, texts), len(texts))
+            columns[node.child.id] = np.frombuffer(b"".join(texts), np.uint8)
         elif node.kind is Kind.LIST:
             if isinstance(node.type, Map):
                 values = [list(item.items()) if isinstance(item, Mapping) else item for item in values]
-            columns[node.id] = _lists(node, values)
+            _check_sequences(node, values)
+            columns[node.id] = lists_of_sizes(map(len, values), len(values))
             stack.append((node.child, list(chain.from_iterable(values))))
         elif node.kind is Kind.REPEAT:
-            stack.append((node.child, _repeated(node, values)))
+            stack.append((node.child, _repeat(node, values)))
         else:
             stack.extend(zip(node.children, _fields(node, values), strict=True))
     return sort_maps(Value(plan, tuple(columns)))
 
 
 def _boxes(boxes: list[Value]) -> list[Value]:
-    """The values in an `array[T]`, which nest no deeper than a reader lets them."""
+    """The values in an `array[T]`; an error if they are nested deeper than a reader accepts."""
     level = boxes
     for _ in range(DEFAULT.type_depth):
         level = [
@@ -89,27 +93,25 @@ def _is_sequence(node: Node, item: Any) -> bool:
     return isinstance(item, Sequence) and not isinstance(item, bytes | bytearray | memoryview)
 
 
-def _lists(node: Node, values: Values) -> Lists:
+def _check_sequences(node: Node, values: Values) -> None:
     for item in values:
         if not _is_sequence(node, item):
             raise refuse(node.type, item)
-    return lists_of_sizes(map(len, values), len(values))
 
 
-def _flattened(node: Node, values: Values, sizes: tuple[int, ...]) -> Values:
+def _flatten(node: Node, values: Values, sizes: tuple[int, ...]) -> Values:
     """The elements of nested sequences of the sizes given."""
     for size in sizes:
+        _check_sequences(node, values)
         for item in values:
-            if not _is_sequence(node, item):
-                raise refuse(node.type, item)
             if len(item) != size:
                 raise InputError(f"expected {size} elements, found {len(item)}, in {node.type}", rule="dynd.length")
         values = list(chain.from_iterable(values))
     return values
 
 
-def _repeated(node: Node, values: Values) -> Values:
-    flat = _flattened(node, values, node.shape)
+def _repeat(node: Node, values: Values) -> Values:
+    flat = _flatten(node, values, node.shape)
     if not node.axis:
         return flat
     order = stored_order(node)
@@ -126,12 +128,12 @@ def _block(node: Node, values: Values) -> NDArray[Any]:
     if values and all(isinstance(item, np.ndarray) and item.shape == node.shape for item in values):
         flat: Any = np.stack(values).reshape(-1)
     else:
-        flat = _flattened(node, values, node.shape)
+        flat = _flatten(node, values, node.shape)
     return atoms_to_array(node.block, flat).reshape((len(values), *node.shape, *node.block.tail))
 
 
-def _linked(type: Merkle, item: Any, boxed: Boxed) -> Value:
-    """A link, whose type travels with it."""
+def _link(type: Merkle, item: Any, boxed: Boxed) -> Value:
+    """A link of a symbolic `merkle[T]`, which is stored with its type."""
     if isinstance(item, Tensor) and isinstance(item.type, Merkle):
         item = item.tolist()
     if not isinstance(item, Link):
@@ -141,22 +143,12 @@ def _linked(type: Merkle, item: Any, boxed: Boxed) -> Value:
     return from_python(item, plan_of(Merkle(item.type)), boxed)
 
 
-def _index(values: Values) -> NDArray[np.int64]:
-    present = np.fromiter((item is not None for item in values), np.bool_, len(values))
-    return np.where(present, np.cumsum(present) - 1, -1)
-
-
 def chars_to_array(values: Values) -> NDArray[np.uint32]:
     """The code points of texts of one character each."""
     for item in values:
         if not isinstance(item, str) or len(item) != 1 or "\ud800" <= item <= "\udfff":
             raise InputError(f"a char must be one character, not {reprlib.repr(item)}", rule="dynd.char")
     return np.fromiter(map(ord, values), np.uint32, len(values))
-
-
-def _texts(type: Type, values: Values) -> tuple[Lists, NDArray[np.uint8]]:
-    encoded = [_text(type, item) for item in values]
-    return lists_of_sizes(map(len, encoded), len(encoded)), np.frombuffer(b"".join(encoded), np.uint8)
 
 
 def _text(type: Type, item: Any) -> bytes:

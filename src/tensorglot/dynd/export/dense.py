@@ -1,7 +1,7 @@
 """Sparse and quantized tensors in dense form.
 
-The identity of a tensor is that of its value: the zeros between the values of a sparse
-one, and the numbers that a quantized one stands for.
+The identity of a tensor is the identity of its value, so a sparse tensor is hashed with its
+zeros, and a quantized one dequantized.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.layouts import COO, CSR, check_values
 from tensorglot.model.tensor import Tensor
 
-__all__ = ["densified"]
+__all__ = ["densify"]
 
 _MOST_NBYTES = 1 << 30
 _MOST_PER_STORED = 1024
 
 
-def densified(tensor: Tensor) -> Tensor:
+def densify(tensor: Tensor) -> Tensor:
     """A dense tensor of the same value."""
-    array = _scattered(tensor) if tensor.layout in (CSR, COO) else np.asarray(tensor.dequantize())
+    array = _scatter(tensor) if tensor.layout in (CSR, COO) else np.asarray(tensor.dequantize())
     return Tensor.of_array(tensor.name, array, dtype_of(array.dtype))
 
 
-def _scattered(tensor: Tensor) -> NDArray[Any]:
+def _scatter(tensor: Tensor) -> NDArray[Any]:
     check_values(tensor)
     values = tensor.parts["values"].array(tensor.name)
     nbytes = math.prod(tensor.shape) * values.itemsize
     if nbytes > max(_MOST_NBYTES, _MOST_PER_STORED * tensor.nbytes):
         raise UnsupportedError(
-            f"the dense form has {nbytes} bytes, almost all of them zero: too many for its identity",
+            f"the dense form would have {nbytes} bytes, almost all of them zero: too many to hash or serialize",
             rule="dynd.sparse",
             tensor=tensor.name,
         )

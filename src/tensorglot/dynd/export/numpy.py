@@ -1,8 +1,8 @@
 """Columns to NumPy arrays: dims and lists of one length become axes, structs become records.
 
-Nothing is copied where the values are contiguous. What NumPy cannot represent (missing values,
-lists of several lengths, texts of any length, times of the day, time zones) is refused
-by name. Missing dates, datetimes and timedeltas are NaT.
+Contiguous values are not copied. Types that NumPy does not have (missing values, lists of
+several lengths, strings of any length, times of the day, time zones) are refused with a
+hint. Missing dates, datetimes and timedeltas are NaT.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ __all__ = ["block_rows", "to_numpy"]
 def to_numpy(value: Value) -> NDArray[Any]:
     """The value as an array."""
     for node in value.plan.nodes:
-        if node.kind is Kind.BLOCK and isinstance(node.temporal, Unit):
-            _check_nat(node, value.array(node))
+        times = node.kind is Kind.BLOCK and isinstance(node.temporal, Unit) and not node.block.optional
+        if times and value.array(node).min(initial=0) == np.iinfo(np.int64).min:
+            raise _refuse(f"the smallest {node.type} would become NaT in NumPy: use .tolist()")
     node, begin, count = value.plan.root, 0, 1
     dims: tuple[int, ...] = ()
     if node.kind is Kind.LIST:
@@ -50,14 +51,7 @@ def _rows(value: Value, node: Node, count: int) -> NDArray[Any]:
         return _times(value, node, count)
     if node.kind is Kind.SEQUENCE and isinstance(node.type, Struct) and node.nbytes is not None:
         return _records(value, node, count)
-    raise UnsupportedError(
-        f"NumPy has no type for {node.type}: use .tolist(), .awkward() or .arrow()", rule="dynd.numpy"
-    )
-
-
-def _check_nat(node: Node, values: NDArray[Any]) -> None:
-    if not node.block.optional and values.size and values.min() == np.iinfo(np.int64).min:
-        raise UnsupportedError(f"the smallest {node.type} would become NaT in NumPy: use .tolist()", rule="dynd.numpy")
+    raise _refuse(f"NumPy has no type for {node.type}: use .tolist(), .awkward() or .arrow()")
 
 
 def _times(value: Value, node: Node, count: int) -> NDArray[Any]:
@@ -73,7 +67,7 @@ def _times(value: Value, node: Node, count: int) -> NDArray[Any]:
 
 
 def block_rows(node: Node, values: NDArray[Any]) -> NDArray[Any]:
-    """Values of a BLOCK as NumPy's own type of them."""
+    """Values of a BLOCK as an array of the type that NumPy has for them."""
     dtype = _dtype(node)
     if isinstance(node.temporal, Date):
         days = values.astype(np.int64)
@@ -92,18 +86,22 @@ def _dtype(node: Node) -> np.dtype[Any]:
     if isinstance(type, Date | TimeDelta) or (isinstance(type, DateTime) and type.tz is None):
         return np.dtype(numpy_name(type)).newbyteorder("<")
     if isinstance(type, Unit | Decimal):
-        raise UnsupportedError(f"NumPy has no type for {type}: use .tolist() or .arrow()", rule="dynd.numpy")
+        raise _refuse(f"NumPy has no type for {type}: use .tolist() or .arrow()")
     if not node.block.tail:
         return node.block.base
     if isinstance(type, FixedBytes) and type.size:
         return np.dtype((np.void, type.size))
     if isinstance(type, FixedString) and type.encoding in ("ascii", "utf32"):
         return np.dtype(f"<U{type.size}" if type.encoding == "utf32" else f"S{type.size}")
-    raise UnsupportedError(f"NumPy has no type for {type}: use .tolist()", rule="dynd.numpy")
+    raise _refuse(f"NumPy has no type for {type}: use .tolist()")
+
+
+def _refuse(message: str) -> UnsupportedError:
+    return UnsupportedError(message, rule="dynd.numpy")
 
 
 def _records(value: Value, root: Node, count: int) -> NDArray[Any]:
-    """A structured array: a view of the values where they lie packed, else a copy."""
+    """A structured array: a view of the values if they are packed in memory, else a copy."""
     dtype = _record_dtype(root)
     raw = packed_bytes(value, root, count) if dtype.itemsize == root.nbytes else None
     if raw is not None:
@@ -144,5 +142,5 @@ def _node_dtype(node: Node, inner: list[np.dtype[Any]]) -> np.dtype[Any]:
         if node.kind is Kind.SEQUENCE and isinstance(node.type, Struct) and all(node.names):
             return np.dtype(list(zip(node.names, inner, strict=True)))
     except (ValueError, TypeError) as error:
-        raise UnsupportedError(f"NumPy has no type for {node.type}: {error}", rule="dynd.numpy") from error
-    raise UnsupportedError(f"NumPy has no type for {node.type}: use .tolist()", rule="dynd.numpy")
+        raise _refuse(f"NumPy has no type for {node.type}: {error}") from error
+    raise _refuse(f"NumPy has no type for {node.type}: use .tolist()")

@@ -1,7 +1,7 @@
 """Columns to plain Python values, from the inside out and whole columns at a time.
 
-A struct is a dict, a tuple a tuple, dims are lists, missing is None, and what lies in
-an `array[T]` a Tensor.
+A struct is a dict, a tuple a tuple, dims are lists, a missing value is None, and a value in
+an `array[T]` is a Tensor.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import numpy as np
 from tensorglot.dynd.codec.packing import is_missing
 from tensorglot.dynd.coerce.python import stored_order
 from tensorglot.dynd.python_atoms import array_to_atoms
-from tensorglot.dynd.schema import Kind, Node
+from tensorglot.dynd.schema import Kind, Node, void_error
 from tensorglot.dynd.value import Value
-from tensorglot.errors import LimitError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.types.algebra import Bytes, Merkle, String, Struct, TypeType
 from tensorglot.model.types.text import parse_canonical
@@ -29,7 +28,7 @@ __all__ = ["to_python"]
 def to_python(value: Value, unboxed: Callable[[Value], Any], linked: Callable[[Value], Any] | None = None) -> Any:
     """The value. `unboxed` converts a value in an `array[T]`, `linked` a link of a symbolic `merkle[T]`."""
     if value.plan.root.charge > DEFAULT.void_count:
-        raise LimitError(f"more than {DEFAULT.void_count} elements without bytes (Limits.void_count)", rule="dynd.void")
+        raise void_error(DEFAULT)
     needs = value.needs()
     lists: dict[int, list[Any]] = {}
     for node in value.plan.inside_out():
@@ -60,10 +59,6 @@ def _nested(flat: list[Any], shape: tuple[int, ...], count: int) -> list[Any]:
         length = count * math.prod(shape[:i])
         flat = [flat[at * size : (at + 1) * size] for at in range(length)]
     return flat
-
-
-def _chars(value: Value, node: Node, _: list[list[Any]], count: int) -> list[Any]:
-    return [chr(code) for code in value.array(node)[:count].tolist()]
 
 
 def _options(value: Value, node: Node, children: list[list[Any]], count: int) -> list[Any]:
@@ -107,7 +102,7 @@ def _rows(value: Value, node: Node, children: list[list[Any]], count: int) -> li
 
 _LISTED: dict[Kind, Callable[[Value, Node, list[list[Any]], int], Any]] = {
     Kind.BLOCK: _blocks,
-    Kind.CHAR: _chars,
+    Kind.CHAR: lambda value, node, _, count: list(map(chr, value.array(node)[:count].tolist())),
     Kind.OPTION: _options,
     Kind.LIST: _lists,
     Kind.REPEAT: _repeats,

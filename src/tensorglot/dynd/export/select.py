@@ -1,37 +1,35 @@
 """Rows, fields and slices of nested values: `t[0]`, `t[1:3]`, `t["field"]`, `t[:, 0]`.
 
-An index is applied from the outside in, to many values at once: behind a slice the
-rest of the index applies to every element. Lists stay where they are and get other
-starts and stops; only what lies in place is picked (see `rows`). The result is a
-tensor, or where nothing is left but one element what NumPy would give: a scalar, a
-text, None for a missing value.
+An index is applied from the outside in, to a batch of values at once: after a slice, the
+rest of the index applies to every element. Lists get other starts and stops, and their
+elements are not copied; only what has a fixed place is gathered (`value.take`). The result
+is a tensor, or, where a single element is left, what NumPy would return: a scalar, a
+string, None for a missing value.
 
 A field's name applies to the records inside all dimensions and options around them.
-A missing value has no rows and no fields; among several, what would be taken of it is
-missing, too.
+Indexing a missing value is an error; in a batch, the result for it is missing, too.
 """
 
 from __future__ import annotations
 
 import operator
+import reprlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tensorglot.dynd.codec.packing import is_missing
 from tensorglot.dynd.coerce.python import stored_order
 from tensorglot.dynd.export.python import to_python
-from tensorglot.dynd.rows import inside, take
-from tensorglot.dynd.schema import Kind, Node, plan_of
+from tensorglot.dynd.schema import HUGE, Kind, Node, plan_of
 from tensorglot.dynd.tensors import from_tensor, to_tensor
-from tensorglot.dynd.value import Column, Lists, Positions, Value, lists_of_sizes
+from tensorglot.dynd.value import Column, Lists, Positions, Value, inside, lists_of_sizes, take
 from tensorglot.errors import InputError, OutOfRange
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.types.algebra import Complex, Fixed, Map, Option, Scalar, Storage, Struct, Tuple, Var, Void
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.algebra import Complex, Fixed, Map, Option, Scalar, Storage, Struct, Tuple, Type, Var, Void
 
 __all__ = ["length", "rows", "select"]
 
@@ -50,25 +48,12 @@ class _Batch:
     def spread(self) -> tuple[Node, list[Column]]:
         """The root of the plan, and a column for each of its nodes."""
         nodes = plan_of(self.type).nodes
-        columns: list[Column] = [None] * len(nodes)
         held = iter(self.columns)
-        for node in nodes:
-            columns[node.id] = next(held) if node.kind in _WITH_COLUMN else None
-        return nodes[0], columns
+        return nodes[0], [next(held) if node.kind in _WITH_COLUMN else None for node in nodes]
 
     def value(self) -> Value:
         """The only value."""
         return Value(plan_of(self.type), tuple(self.spread()[1]))
-
-
-def _dims_around(size: int, inner: _Batch, count: int) -> _Batch:
-    """`count` values of a fixed dimension over the elements of a batch. What is a block with it gets its shape."""
-    whole = _Batch(Fixed(size, inner.type), count, inner.columns)
-    root, columns = whole.spread()
-    column = columns[root.id]
-    if root.kind is not Kind.BLOCK or root.atom is None or not isinstance(column, np.ndarray):
-        return whole
-    return _Batch(whole.type, count, (column.reshape((count, *root.shape, *root.atom.tail)),))
 
 
 def _batch(node: Node, columns: Sequence[Column], picked: slice | Positions) -> _Batch:
@@ -84,43 +69,88 @@ def _whole(tensor: Tensor) -> _Batch:
     return _batch(value.plan.root, value.columns, slice(0, 1))
 
 
+class _Rows(NamedTuple):
+    """The rows of the values of a batch: the node of them all, where those of each value begin, and how many it has."""
+
+    node: Node
+    columns: Sequence[Column]
+    starts: Positions
+    sizes: Positions
+    fixed: int | None
+    """The number of rows where the type has it."""
+
+    def at(self, item: int) -> _Batch:
+        """One row of each value."""
+        shortest = int(self.sizes.min(initial=HUGE)) if self.fixed is None else self.fixed
+        if not -shortest <= item < shortest:
+            raise OutOfRange(f"index {item} is out of range for {shortest} rows", rule="index.range")
+        return self.take(self.starts + item + (self.sizes if item < 0 else 0))
+
+    def take(self, positions: Positions) -> _Batch:
+        """The rows at some positions; those that follow one another are not copied."""
+        if len(positions) == 0 or (len(positions) > 1 and (np.diff(positions) != 1).any()):
+            return _batch(self.node, self.columns, positions)
+        return _batch(self.node, self.columns, slice(int(positions[0]), int(positions[-1]) + 1))
+
+
+def _rows(batch: _Batch) -> _Rows | None:
+    """The rows of the values of a batch; None if the type has no dimension outside."""
+    root, columns = batch.spread()
+    count, column = batch.count, columns[root.id]
+    if isinstance(root.type, Var | Map) and isinstance(column, Lists):
+        starts, stops = column.starts[:count], column.stops[:count]
+        return _Rows(root.child, columns, starts, stops - starts, None)
+    type = root.type.element if isinstance(root.type, Storage) else root.type
+    if not isinstance(type, Fixed):
+        return None
+    size = type.size
+    if root.kind is Kind.BLOCK and isinstance(column, np.ndarray):
+        held: tuple[Column, ...] = (column[:count].reshape((count * size, *column.shape[2:])),)
+    elif root.axis:
+        stored = np.arange(count)[:, np.newaxis] * root.size + np.argsort(stored_order(root))
+        held = _batch(root.child, columns, stored.reshape(-1)).columns
+    else:
+        held = _batch(root.child, columns, slice(0, count * root.size)).columns
+    elements = _Batch(type.element, count * size, held)
+    return _Rows(*elements.spread(), np.arange(count) * size, np.full(count, size), size)
+
+
 def select(tensor: Tensor, index: Any) -> Any:
     """What is at an index."""
     try:
-        batch = _select(_whole(tensor), _items(index, tensor.type))
-        return _result(batch, tensor.name)
+        return _result(_select(_whole(tensor), _items(index, tensor.type)), tensor.name)
     except OutOfRange as error:
         error.tensor = tensor.name or None
         raise
 
 
 def length(tensor: Tensor) -> int:
-    """The number of rows; TypeError, as Python has it, where there are none."""
-    shape = tensor.shape
-    if shape:
-        return shape[0]
-    root, columns = _present(_whole(tensor)).spread()
-    column = columns[root.id]
-    if isinstance(root.type, Var | Map) and isinstance(column, Lists):
-        return int(column.stops[0] - column.starts[0])
-    dims = _dims(root)
-    if dims is None:
-        raise TypeError(f"a value of {root.type} has no length")
-    return dims[0]
+    """The number of rows; TypeError, as Python has it, where the type has no dimension."""
+    return tensor.shape[0] if tensor.shape else int(_only(tensor).sizes[0])
 
 
 def rows(tensor: Tensor) -> Iterator[Any]:
-    """The rows, one after the other; the value is looked at once."""
-    count, batch = length(tensor), _present(_whole(tensor))
-    return (_result(_element(batch, i), tensor.name) for i in range(count))
+    """The rows in order; the value is decoded once."""
+    found = _only(tensor)
+    begin = int(found.starts[0])
+    positions = range(begin, begin + int(found.sizes[0]))
+    return (_result(_batch(found.node, found.columns, slice(i, i + 1)), tensor.name) for i in positions)
+
+
+def _only(tensor: Tensor) -> _Rows:
+    """The rows of the value of a tensor."""
+    found = _rows(_present(_whole(tensor)))
+    if found is None:
+        raise TypeError(f"a value of {tensor.type} has no length")
+    return found
 
 
 def _result(batch: _Batch, name: str) -> Any:
-    """A batch of one value as a tensor or as the element that it is."""
+    """A batch of one value as a tensor, or as the element that it is."""
     root, columns = batch.spread()
     if root.kind is Kind.OPTION:
         return None if _index(root, columns, 1)[0] < 0 else _result(_present(batch), name)
-    if root.kind is Kind.SEQUENCE or _dims(root) is not None or isinstance(root.type, Var | Map):
+    if isinstance(root.type, Fixed | Storage | Var | Map | Struct | Tuple):
         return to_tensor(batch.value(), name)
     column = columns[root.id]
     number = isinstance(root.type, Scalar | Complex) and root.atom is not None and not root.atom.tail
@@ -128,51 +158,40 @@ def _result(batch: _Batch, name: str) -> Any:
 
 
 def _items(index: Any, type: Type) -> list[Item]:
-    """The parts of an index, as many dims as `...` stands for made explicit."""
+    """The items of an index, with `...` replaced by as many slices as there are dimensions left."""
     items = list(index) if isinstance(index, tuple) else [index]
-    given = sum(1 for item in items if item is not Ellipsis)
-    if len(items) - given > 1:
+    dots = [i for i, item in enumerate(items) if item is Ellipsis]
+    if len(dots) > 1:
         raise OutOfRange("an index can have only one Ellipsis", rule="index.ellipsis")
-    rank = _rank(type)
-    expanded: list[Item] = []
-    for item in items:
-        if item is Ellipsis:
-            expanded += [slice(None)] * max(0, rank - given)
-        else:
-            expanded.append(_item(item))
-    return expanded
+    for at in dots:
+        items[at : at + 1] = [slice(None)] * max(0, _rank(type) - len(items) + 1)
+    return [_item(item) for item in items]
 
 
 def _rank(type: Type) -> int:
     rank = 0
-    while True:
-        if isinstance(type, Fixed | Var):
-            rank, type = rank + 1, type.element
-        elif isinstance(type, Storage):
-            type = type.element
-        else:
-            return rank
+    while isinstance(type, Fixed | Var | Storage):
+        rank += not isinstance(type, Storage)
+        type = type.element
+    return rank
 
 
 def _item(item: Any) -> Item:
     if isinstance(item, slice | str):
         return item
-    if isinstance(item, list | np.ndarray) and np.ndim(item) == 1:
-        return _positions(np.asarray(item))
-    if isinstance(item, bool | np.bool_) or item is None:
-        raise OutOfRange(f"{item!r} is not a valid index of a nested value", rule="index.basic")
-    try:
-        return operator.index(item)
-    except TypeError as error:
-        raise OutOfRange(
-            f"{item.__class__.__name__} is not a valid index of a nested value", rule="index.basic"
-        ) from error
-
-
-def _positions(array: NDArray[Any]) -> Positions:
-    if array.size and array.dtype.kind not in "iub":
-        raise OutOfRange(f"an index array must be integers or bools, not {array.dtype}", rule="index.basic")
-    return array if array.dtype == np.bool_ else array.astype(np.int64)
+    with suppress(TypeError, ValueError):  # not an integer; lists of several lengths
+        if isinstance(item, list | np.ndarray) and np.ndim(item) == 1:
+            array = np.asarray(item)
+            if array.dtype == np.bool_:
+                return array
+            if array.dtype.kind in "iu" or not array.size:
+                return array.astype(np.int64)
+        elif not isinstance(item, bool):
+            return operator.index(item)
+    raise OutOfRange(
+        f"{reprlib.repr(item)} is not a valid index: pass an integer, a slice, a field, a list of integers or a mask",
+        rule="index.basic",
+    )
 
 
 def _select(batch: _Batch, items: list[Item]) -> _Batch:
@@ -181,26 +200,26 @@ def _select(batch: _Batch, items: list[Item]) -> _Batch:
         return batch
     root, columns = batch.spread()
     if root.kind is Kind.OPTION:
-        return _of_option(batch, root, columns, items)
+        return _select_present(batch, root, columns, items)
     item, rest = items[0], items[1:]
     if root.kind is Kind.SEQUENCE:
         return _select(_field(batch, root, columns, item), rest)
+    found = _rows(batch)
+    if found is None:
+        raise OutOfRange(f"a value of {root.type} has no rows and no fields", rule="index.rank")
     if isinstance(item, int):
-        return _select(_element(batch, item), rest)
+        return _select(found.at(item), rest)
     if isinstance(item, str):
-        projected = _slice(batch, slice(None), [item])
-        return _select(projected, rest)
-    return _slice(batch, item, rest)
+        return _select(_slice(found, slice(None), [item]), rest)
+    return _slice(found, item, rest)
 
 
-def _of_option(batch: _Batch, root: Node, columns: list[Column], items: list[Item]) -> _Batch:
-    """What is at an index of the values that are there; the others stay missing."""
-    index = _index(root, columns, batch.count)
-    if batch.count == 1 and index[0] < 0:
-        raise OutOfRange("a missing value has no rows and no fields", rule="index.missing")
-    inner = _select(_batch(root.child, columns, index[index >= 0]), items)
+def _select_present(batch: _Batch, root: Node, columns: list[Column], items: list[Item]) -> _Batch:
+    """What is at an index of the values that are present; the others stay missing."""
     if batch.count == 1:
-        return inner
+        return _select(_present(batch), items)
+    index = _index(root, columns, batch.count)
+    inner = _select(_batch(root.child, columns, index[index >= 0]), items)
     positions = np.where(index >= 0, np.cumsum(index >= 0) - 1, -1)
     node, held = inner.spread()
     if isinstance(node.type, Void):
@@ -211,20 +230,15 @@ def _of_option(batch: _Batch, root: Node, columns: list[Column], items: list[Ite
         node = node.child
         inner = _batch(node, held, slice(0, int(within.max(initial=-1)) + 1))
     option = _Batch(Option(node.type), batch.count, (positions, *inner.columns))
-    _check_sentinels(option)
+    root, columns = option.spread()
+    values = columns[root.child.id]
+    if root.atom is not None and isinstance(values, np.ndarray) and is_missing(root, values).any():
+        raise InputError(f"a value has the bits of a missing value in {root.type}: use .tolist()", rule="dynd.sentinel")
     return option
 
 
-def _check_sentinels(option: _Batch) -> None:
-    """Refuses to make values of an option of values that have the bits of a missing one."""
-    root, columns = option.spread()
-    inner = columns[root.child.id]
-    if root.atom is not None and isinstance(inner, np.ndarray) and is_missing(root, inner).any():
-        raise InputError(f"a value has the bits of a missing value in {root.type}: use .tolist()", rule="dynd.sentinel")
-
-
 def _index(root: Node, columns: list[Column], count: int) -> Positions:
-    """Where the values of an option are among those that are there, or -1."""
+    """The position of each value of an option among those that are present, or -1."""
     column = columns[root.id]
     if isinstance(column, np.ndarray):
         return column[:count]
@@ -257,80 +271,42 @@ def _field(batch: _Batch, root: Node, columns: list[Column], item: Item) -> _Bat
     return _batch(found[0], columns, slice(0, batch.count))
 
 
-def _dims(root: Node) -> tuple[int, ...] | None:
-    """The fixed dims of a node, if it begins with any."""
-    fixed = root.kind in (Kind.BLOCK, Kind.REPEAT) and isinstance(root.type, Fixed | Storage)
-    return root.shape if fixed and root.shape else None
+def _slice(found: _Rows, item: slice | Positions, rest: list[Item]) -> _Batch:
+    """Some rows of each value of a batch, each indexed by the rest of the index."""
+    starts, sizes = found.starts, found.sizes
+    count = len(starts)
+    if found.fixed is not None:
+        picked = _positions(item, found.fixed)
+        inner = _select(found.take((starts[:, np.newaxis] + picked).reshape(-1)), rest)
+        whole = _Batch(Fixed(len(picked), inner.type), count, inner.columns)
+        root, columns = whole.spread()
+        column = columns[root.id]
+        if root.kind is Kind.BLOCK and isinstance(column, np.ndarray):
+            return _Batch(whole.type, count, (column.reshape((count, *root.shape, *root.block.tail)),))
+        return whole
+    if isinstance(item, slice) and item.step in (None, 1) and not rest:
+        ranges = [_range(item, size) for size in sizes.tolist()]
+        begins, lengths = np.array([(each.start, len(each)) for each in ranges], np.int64).reshape(-1, 2).T
+        lists = Lists(starts + begins, starts + begins + lengths)
+        elements = _batch(found.node, found.columns, slice(0, int(lists.stops.max(initial=0))))
+        return _Batch(Var(elements.type), count, (lists, *elements.columns))
+    places = [start + _positions(item, size) for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
+    inner = _select(found.take(np.concatenate([np.empty(0, np.int64), *places])), rest)
+    return _Batch(Var(inner.type), count, (lists_of_sizes(map(len, places), count), *inner.columns))
 
 
-def _fixed_inside(root: Node, columns: list[Column], count: int) -> tuple[_Batch, NDArray[np.int64]]:
-    """All elements of the first of some fixed dims, and where they are: a row for each value."""
-    type, column = root.type, columns[root.id]
-    plain = type.element if isinstance(type, Storage) else type
-    assert isinstance(plain, Fixed)  # noqa: S101
-    size, element = plain.size, plain.element
-    if root.kind is Kind.BLOCK and isinstance(column, np.ndarray):
-        flat = column[:count].reshape((count * size, *column.shape[2:]))
-        return _Batch(element, count * size, (flat,)), np.arange(count * size).reshape(count, size)
-    stored = np.arange(root.size) if not root.axis else np.argsort(stored_order(root))
-    within = stored.reshape((size, -1)) if root.size else np.zeros((size, 0), np.int64)
-    rows = (np.arange(count)[:, None] * root.size + within.reshape(-1)).reshape(-1)
-    inner = _batch(root.child, columns, rows if root.axis else slice(0, count * root.size))
-    return _Batch(element, count * size, inner.columns), np.arange(count * size).reshape(count, size)
+def _range(item: slice, size: int) -> range:
+    try:
+        return range(size)[item]
+    except (TypeError, ValueError) as error:
+        raise OutOfRange(f"invalid slice: {error}", rule="index.slice") from error
 
 
-def _element(batch: _Batch, item: int) -> _Batch:
-    """One element of each value of a batch of dims."""
-    root, columns = batch.spread()
-    column = columns[root.id]
-    if isinstance(column, Lists) and isinstance(root.type, Var | Map):
-        starts, stops = column.starts[: batch.count], column.stops[: batch.count]
-        sizes = stops - starts
-        if batch.count and not ((sizes > item) & (sizes >= -item)).all():
-            raise OutOfRange(
-                f"index {item} is out of range for a list of length {int(sizes.min())}", rule="index.range"
-            )
-        return _batch(root.child, columns, _in_one_piece((stops if item < 0 else starts) + item))
-    dims = _dims(root)
-    if dims is None:
-        raise OutOfRange(f"a value of {root.type} has no rows and no fields", rule="index.rank")
-    if not -dims[0] <= item < dims[0]:
-        raise OutOfRange(f"index {item} is out of range for a dimension of size {dims[0]}", rule="index.range")
-    inner, places = _fixed_inside(root, columns, batch.count)
-    node, held = inner.spread()
-    return _batch(node, held, _in_one_piece(places[:, item]))
-
-
-def _in_one_piece(positions: Positions) -> slice | Positions:
-    """A slice, which copies nothing, for positions that follow one another."""
-    if len(positions) == 0 or (np.diff(positions) != 1).any():
-        return positions
-    return slice(int(positions[0]), int(positions[-1]) + 1)
-
-
-def _slice(batch: _Batch, item: slice | Positions, rest: list[Item]) -> _Batch:
-    """Some elements of each value of a batch of dims, and of each what is at the rest of the index."""
-    root, columns = batch.spread()
-    column = columns[root.id]
-    if isinstance(column, Lists) and isinstance(root.type, Var | Map):
-        return _slice_lists(batch, root, columns, column, item, rest)
-    dims = _dims(root)
-    if dims is None:
-        raise OutOfRange(f"a value of {root.type} has no rows and no fields", rule="index.rank")
-    picked = _picked(item, dims[0])
-    inner, places = _fixed_inside(root, columns, batch.count)
-    node, held = inner.spread()
-    chosen = _select(_batch(node, held, _in_one_piece(places[:, picked].reshape(-1))), rest)
-    return _dims_around(len(picked), chosen, batch.count)
-
-
-def _picked(item: slice | Positions, size: int) -> Positions:
-    """Positions in a dimension."""
+def _positions(item: slice | Positions, size: int) -> Positions:
+    """The rows that an item picks from `size` rows."""
     if isinstance(item, slice):
-        try:
-            return np.arange(size)[item]
-        except (TypeError, ValueError) as error:
-            raise OutOfRange(f"invalid slice: {error}", rule="index.slice") from error
+        picked = _range(item, size)
+        return np.arange(picked.start, picked.stop, picked.step)
     if item.dtype == np.bool_:
         if len(item) != size:
             raise OutOfRange(f"a mask of {len(item)} elements cannot index {size} rows", rule="index.range")
@@ -338,31 +314,3 @@ def _picked(item: slice | Positions, size: int) -> Positions:
     if item.size and not -size <= item.min() <= item.max() < size:
         raise OutOfRange(f"positions are out of range for {size} rows", rule="index.range")
     return np.where(item < 0, item + size, item)
-
-
-def _slice_lists(
-    batch: _Batch, root: Node, columns: list[Column], lists: Lists, item: slice | Positions, rest: list[Item]
-) -> _Batch:
-    starts, stops = lists.starts[: batch.count], lists.stops[: batch.count]
-    if isinstance(item, slice) and item.step in (None, 1) and not rest:
-        bounds = [_bounds(item, size) for size in (stops - starts).tolist()]
-        edges = np.array(bounds, np.int64).reshape(-1, 2)
-        whole = _batch(root.child, columns, slice(0, int(stops.max(initial=0))))
-        return _Batch(
-            Var(root.child.type), batch.count, (Lists(starts + edges[:, 0], starts + edges[:, 1]), *whole.columns)
-        )
-    picked = [
-        start + _picked(item, size) for start, size in zip(starts.tolist(), (stops - starts).tolist(), strict=True)
-    ]
-    lists = lists_of_sizes(map(len, picked), len(picked))
-    places = np.concatenate([np.empty(0, np.int64), *picked])
-    chosen = _select(_batch(root.child, columns, _in_one_piece(places)), rest)
-    return _Batch(Var(chosen.type), batch.count, (lists, *chosen.columns))
-
-
-def _bounds(item: slice, size: int) -> tuple[int, int]:
-    try:
-        begin, end, _ = item.indices(size)
-    except TypeError as error:
-        raise OutOfRange(f"invalid slice: {error}", rule="index.slice") from error
-    return begin, max(begin, end)
