@@ -502,6 +502,7 @@ def encode(
 
 
 @cython.cfunc
+@cython.inline
 @cython.exceptval(check=False)
 def _put(out: cython.p_uchar, position: cython.Py_ssize_t, value: cython.ulonglong) -> cython.Py_ssize_t:
     width: cython.int
@@ -521,6 +522,7 @@ def _put(out: cython.p_uchar, position: cython.Py_ssize_t, value: cython.ulonglo
 
 
 @cython.cfunc
+@cython.inline
 @cython.exceptval(check=False)
 def _put_text(
     out: cython.p_uchar,

@@ -116,9 +116,17 @@ class Cursor:
         return 0
 
     @cython.cfunc
+    @cython.inline
     @cython.exceptval(check=False)
     def peek(self) -> cython.int:
         """The next byte that is not white space; it is not consumed."""
+        if self.fault == 0 and self.position < self.size and self.data[self.position] > 0x20:
+            return self.data[self.position]
+        return self.skip_space()
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def skip_space(self) -> cython.int:
         byte: cython.int
         while self.position < self.size:
             byte = self.data[self.position]
@@ -128,6 +136,7 @@ class Cursor:
         return self.fail(HEADER_END, self.position)
 
     @cython.cfunc
+    @cython.inline
     @cython.exceptval(check=False)
     def take(self, wanted: cython.int) -> cython.int:
         """Consumes one byte, which must be this one."""
@@ -137,6 +146,7 @@ class Cursor:
         return self.fail(SYNTAX, self.position)
 
     @cython.cfunc
+    @cython.inline
     @cython.exceptval(check=False)
     def ends(self, close: cython.int) -> cython.bint:
         """Consumes the closing byte if it is next."""
@@ -677,6 +687,7 @@ def _put(out: cython.p_uchar, position: cython.Py_ssize_t, data: bytes) -> cytho
 
 
 @cython.cfunc
+@cython.inline
 @cython.exceptval(check=False)
 def _put_slice(
     out: cython.p_uchar,

@@ -31,6 +31,7 @@ from tensorglot.model.index import Index, shape_columns
 from tensorglot.model.payload import Chunk, Encoded, Memory, Span, place
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import cbor, checksums
+from tensorglot.wire.prefixed import join_texts
 
 __all__ = ["Blob", "blobs_of", "encode_blobs", "end_file", "write"]
 
@@ -57,8 +58,9 @@ class _Entries:
 def _encode_index(entries: _Entries, offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> bytearray:
     """The index, in the order and form of the packages."""
     return ztensor_index.encode_entries(
-        entries.names, entries.dtypes, entries.codes, entries.dims, entries.dim_offsets, offsets, sizes, entries.fields
-    )
+        *join_texts(entries.names), entries.dtypes, entries.codes, entries.dims, entries.dim_offsets, offsets, sizes,
+        entries.fields,
+    )  # fmt: skip
 
 
 def _fields_of(
