@@ -20,16 +20,7 @@ try:
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
-    from cython.cimports.tensorglot.kernels.primitives import (
-        copy,
-        invalid_utf8,
-        is_ascii,
-        little,
-        longlongs_in,
-        longlongs_out,
-        uchars_in,
-        uchars_out,
-    )
+    from cython.cimports.tensorglot.kernels.primitives import *  # noqa: F403
 else:
     from tensorglot.kernels.primitives import (
         copy,
@@ -217,9 +208,8 @@ class Columns:
     codes: Any
     dims: Any
     dim_offsets: Any
-    ends: Any
-    name_begins: Any
-    name_ends: Any
+    spans: Any
+    """Ends of the tensors, begins and ends of their names."""
     code: cython.p_uchar
     dim: cython.p_longlong
     dim_offset: cython.p_longlong
@@ -237,15 +227,12 @@ class Columns:
         self.codes = np.empty(rows, np.uint8)
         self.dims = np.empty(capacity, np.int64)
         self.dim_offsets = np.zeros(rows + 1, np.int64)
-        self.ends = np.empty(rows, np.int64)
-        self.name_begins = np.full(rows, -1, np.int64)
-        self.name_ends = np.empty(rows, np.int64)
+        self.spans = np.full((3, rows), -1, np.int64)
         self.code = uchars_out(self.codes)
         self.dim = longlongs_out(self.dims)
         self.dim_offset = longlongs_out(self.dim_offsets)
-        self.tensor_end = longlongs_out(self.ends)
-        self.name_begin = longlongs_out(self.name_begins)
-        self.name_end = longlongs_out(self.name_ends)
+        self.tensor_end = longlongs_out(self.spans[0])
+        self.name_begin, self.name_end = longlongs_out(self.spans[1]), longlongs_out(self.spans[2])
 
     @cython.cfunc
     def reserve(self, count: cython.Py_ssize_t) -> cython.int:
@@ -289,10 +276,10 @@ def scan(
         cursor.begin = columns.name_begin[cursor.fault_row]
         cursor.end = columns.name_end[cursor.fault_row]
         tensor = cursor.string()
+    ends, name_begins, name_ends = columns.spans
     return (
         cursor.fault, cursor.fault_position, tensor, -1 if cursor.ended else cursor.broken, metadata,
-        columns.codes, columns.dims[: columns.filled].copy(), columns.dim_offsets, columns.ends,
-        (columns.name_begins, columns.name_ends),
+        columns.codes, columns.dims[: columns.filled].copy(), columns.dim_offsets, ends, (name_begins, name_ends),
     )  # fmt: skip
 
 
@@ -480,18 +467,39 @@ def encode(
         capacity += 9 * len(metadata) + sum(map(len, metadata))
     buffer: bytearray = bytearray(capacity)
     out: cython.p_uchar = uchars_out(buffer)
+    name: cython.p_const_uchar = uchars_in(text)
+    name_offset: cython.p_const_longlong = longlongs_in(text_offsets)
+    dim: cython.p_const_longlong = longlongs_in(dims)
+    dim_offset: cython.p_const_longlong = longlongs_in(dim_offsets)
+    tensor_end: cython.p_const_longlong = longlongs_in(ends)
+    map_row: cython.p_const_longlong = longlongs_in(by_name)
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    begin: cython.longlong = 0
     position: cython.Py_ssize_t = 1
     if metadata is not None:
         out[0] = 1
         position = _put(out, position, len(metadata) // 2)
         for item in metadata:
             position = _put_text(out, position, uchars_in(item), 0, len(item))
-    position = _put_tensors(
-        out, position, layout, count, uchars_in(text), longlongs_in(text_offsets), uchars_in(codes),
-        longlongs_in(dims), longlongs_in(dim_offsets), longlongs_in(ends),
-    )  # fmt: skip
+    position = _put(out, position, count)
+    # Invariant: the tensors before `row` end at `position`, and `capacity` leaves room for all that follow.
+    for row in range(count):
+        if layout == 1:
+            position = _put_text(out, position, name, name_offset[row], name_offset[row + 1])
+        position = _put(out, position, codes[row])
+        position = _put(out, position, dim_offset[row + 1] - dim_offset[row])
+        for i in range(dim_offset[row], dim_offset[row + 1]):
+            position = _put(out, position, dim[i])
+        position = _put(out, position, begin)
+        position = _put(out, position, tensor_end[row])
+        begin = tensor_end[row]
     if layout == 0:
-        position = _put_map(out, position, count, uchars_in(text), longlongs_in(text_offsets), longlongs_in(by_name))
+        position = _put(out, position, count)
+        for i in range(count):
+            row = map_row[i]
+            position = _put_text(out, position, name, name_offset[row], name_offset[row + 1])
+            position = _put(out, position, row)
     while position % 8 != 0:
         out[position] = 0x20
         position += 1
@@ -534,54 +542,3 @@ def _put_text(
     position = _put(out, position, end - begin)
     copy(out, position, text, begin, end - begin)
     return position + end - begin
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _put_tensors(
-    out: cython.p_uchar,
-    position: cython.Py_ssize_t,
-    layout: cython.int,
-    count: cython.Py_ssize_t,
-    text: cython.p_const_uchar,
-    text_offsets: cython.p_const_longlong,
-    codes: cython.p_const_uchar,
-    dims: cython.p_const_longlong,
-    dim_offsets: cython.p_const_longlong,
-    ends: cython.p_const_longlong,
-) -> cython.Py_ssize_t:
-    row: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    begin: cython.longlong = 0
-    position = _put(out, position, count)
-    for row in range(count):
-        if layout == 1:
-            position = _put_text(out, position, text, text_offsets[row], text_offsets[row + 1])
-        position = _put(out, position, codes[row])
-        position = _put(out, position, dim_offsets[row + 1] - dim_offsets[row])
-        for i in range(dim_offsets[row], dim_offsets[row + 1]):
-            position = _put(out, position, dims[i])
-        position = _put(out, position, begin)
-        position = _put(out, position, ends[row])
-        begin = ends[row]
-    return position
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _put_map(
-    out: cython.p_uchar,
-    position: cython.Py_ssize_t,
-    count: cython.Py_ssize_t,
-    text: cython.p_const_uchar,
-    text_offsets: cython.p_const_longlong,
-    by_name: cython.p_const_longlong,
-) -> cython.Py_ssize_t:
-    row: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    position = _put(out, position, count)
-    for i in range(count):
-        row = by_name[i]
-        position = _put_text(out, position, text, text_offsets[row], text_offsets[row + 1])
-        position = _put(out, position, row)
-    return position

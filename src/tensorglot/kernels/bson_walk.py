@@ -16,16 +16,7 @@ try:
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
-    from cython.cimports.tensorglot.kernels.primitives import (
-        bytes_of,
-        copy,
-        i32,
-        longlongs_out,
-        same,
-        uchars_in,
-        uchars_out,
-        zero_byte,
-    )
+    from cython.cimports.tensorglot.kernels.primitives import *  # noqa: F403
 else:
     from tensorglot.kernels.primitives import (
         bytes_of,

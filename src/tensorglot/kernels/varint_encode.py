@@ -18,19 +18,7 @@ try:
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
-    from cython.cimports.tensorglot.kernels.primitives import (
-        code_point_nbytes,
-        copy,
-        copy_run,
-        exceeds,
-        longlongs_in,
-        longlongs_out,
-        run_stride,
-        uchars_in,
-        uchars_out,
-        uints_in,
-        varint_nbytes,
-    )
+    from cython.cimports.tensorglot.kernels.primitives import *  # noqa: F403
 else:
     from tensorglot.kernels.primitives import (
         code_point_nbytes,
