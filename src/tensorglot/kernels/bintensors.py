@@ -33,7 +33,7 @@ else:
         uchars_out,
     )
 
-# Faults. The format's module has the words for each.
+# Faults. The format's module has the message of each.
 OK = 0
 HEADER_END = 1
 VARINT_TAG = 2
@@ -260,17 +260,17 @@ def scan(
     dim offsets, ends; and a pair, the begins and ends of names.
     """
     cursor: Cursor = Cursor(header, thorough)
-    metadata: Any = _metadata(cursor)
+    metadata: Any = _scan_metadata(cursor)
     count: cython.Py_ssize_t = cursor.count(5 if layout == 1 else 4)
     if count > max_tensors:
         cursor.fail(LIMIT_TENSORS, cursor.position)
     if cursor.ended:
         count = 0
     columns: Columns = Columns(count, min(cursor.size, 4 * count + 64))
-    _tensors(cursor, layout, itemsizes, max_rank, max_name, columns)
+    _scan_tensors(cursor, layout, itemsizes, max_rank, max_name, columns)
     if layout == 0:
-        _index_map(cursor, max_name, columns)
-    _padding(cursor)
+        _scan_index_map(cursor, max_name, columns)
+    _scan_padding(cursor)
     tensor: Any = cursor.fault_name
     if tensor is None and 0 <= cursor.fault_row < count and columns.name_begin[cursor.fault_row] >= 0:
         cursor.begin = columns.name_begin[cursor.fault_row]
@@ -284,7 +284,7 @@ def scan(
 
 
 @cython.cfunc
-def _metadata(cursor: Cursor) -> object:
+def _scan_metadata(cursor: Cursor) -> object:
     tag: cython.int = cursor.byte()
     if tag > 1:
         cursor.fail(OPTION_TAG, cursor.position - 1)
@@ -305,7 +305,7 @@ def _metadata(cursor: Cursor) -> object:
 
 
 @cython.cfunc
-def _tensors(
+def _scan_tensors(
     cursor: Cursor,
     layout: cython.int,
     itemsizes: bytes,
@@ -316,7 +316,7 @@ def _tensors(
     """Every tensor: its name in layout 1, its dtype, its shape, its begin and end.
 
     Columns have `rows` rows, and dimensions are stored after room was made for them. What
-    comes after a fault is walked over, not stored.
+    comes after a fault is skipped, not stored.
     """
     itemsize: cython.p_const_uchar = uchars_in(itemsizes)
     kinds: cython.ulonglong = len(itemsizes)
@@ -331,6 +331,7 @@ def _tensors(
     begin: cython.ulonglong
     end: cython.ulonglong
     expected: cython.ulonglong = 0
+    # Invariant: the tensors before `row` are stored or at fault, and the last of them ends at `expected`.
     for row in range(columns.rows):
         cursor.row = -1
         if layout == 1 and cursor.text(max_name):
@@ -350,7 +351,7 @@ def _tensors(
             cursor.note(LIMIT_RANK, start)
         if cursor.ended:
             return 0
-        nbytes = _dims(cursor, cython.cast(cython.Py_ssize_t, rank), itemsize[code], columns)
+        nbytes = _scan_dims(cursor, cython.cast(cython.Py_ssize_t, rank), itemsize[code], columns)
         start = cursor.position
         begin = cursor.varint()
         end = cursor.varint()
@@ -370,7 +371,9 @@ def _tensors(
 
 @cython.cfunc
 @cython.inline
-def _dims(cursor: Cursor, rank: cython.Py_ssize_t, itemsize: cython.ulonglong, columns: Columns) -> cython.ulonglong:
+def _scan_dims(
+    cursor: Cursor, rank: cython.Py_ssize_t, itemsize: cython.ulonglong, columns: Columns
+) -> cython.ulonglong:
     """The dimensions of one tensor: its bytes. The product must stay below 2**63 with zeros left out, too."""
     product: cython.ulonglong = itemsize
     nbytes: cython.ulonglong = itemsize
@@ -399,7 +402,7 @@ def _dims(cursor: Cursor, rank: cython.Py_ssize_t, itemsize: cython.ulonglong, c
 
 
 @cython.cfunc
-def _index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns) -> cython.int:
+def _scan_index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns) -> cython.int:
     """Layout 0: names and the positions that they belong to, each position exactly once."""
     start: cython.Py_ssize_t = cursor.position
     count: cython.ulonglong = cursor.varint()
@@ -413,6 +416,7 @@ def _index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns) -> c
         cursor.fail(COUNT, start)
     if cursor.ended:
         return 0
+    # Invariant: a row has a name exactly if a pair before the position has its number; no other pair can take it.
     for _ in range(cython.cast(cython.Py_ssize_t, count)):
         cursor.named = False
         cursor.named = cursor.text(max_name)
@@ -434,7 +438,7 @@ def _index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns) -> c
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _padding(cursor: Cursor) -> cython.int:
+def _scan_padding(cursor: Cursor) -> cython.int:
     i: cython.Py_ssize_t
     if cursor.size - cursor.position > 7:
         return cursor.fail(PADDING_LENGTH, cursor.position)

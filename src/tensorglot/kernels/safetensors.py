@@ -34,7 +34,7 @@ else:
         uchars_out,
     )
 
-# Faults. The format's module has the words for each.
+# Faults. The format's module has the message of each.
 OK = 0
 HEADER_END = 1
 SYNTAX = 2
@@ -158,6 +158,7 @@ class Cursor:
         at: cython.Py_ssize_t = self.position
         byte: cython.int
         self.begin = at
+        # Invariant: the bytes from `begin` up to `at` are whole characters and escapes of the string.
         while at < self.size:
             byte = self.data[at]
             if byte == 0x22:
@@ -286,8 +287,8 @@ def scan(
     """
     cursor: Cursor = Cursor(header)
     columns: Columns = Columns(cursor.size)
-    metadata: Any = _entries(cursor, columns, dtypes, uchars_in(bits), max_tensors, max_rank, max_name)
-    _padding(cursor)
+    metadata: Any = _scan_entries(cursor, columns, dtypes, uchars_in(bits), max_tensors, max_rank, max_name)
+    _scan_padding(cursor)
     rows: cython.Py_ssize_t = columns.rows
     text: bytes = header + bytes(columns.behind) if columns.behind else header
     begins, ends, name_begins, name_ends = columns.spans[:, :rows].copy()
@@ -299,7 +300,7 @@ def scan(
 
 
 @cython.cfunc
-def _entries(
+def _scan_entries(
     cursor: Cursor,
     columns: Columns,
     dtypes: Any,
@@ -314,6 +315,7 @@ def _entries(
     cursor.take(0x7B)
     if cursor.ends(0x7D):
         return None
+    # Invariant: the position is behind the opening brace or a comma, and the rows before columns.rows are stored.
     while cursor.fault == 0:
         cursor.peek()
         start = cursor.position
@@ -324,23 +326,23 @@ def _entries(
             if metadata is not None:
                 cursor.fail(METADATA_TWICE, start)
             cursor.take(0x3A)
-            metadata = _metadata(cursor)
+            metadata = _scan_metadata(cursor)
         else:
             if columns.rows >= max_tensors:
                 cursor.fail(LIMIT_TENSORS, start)
-            _name(cursor, columns)
+            _keep_name(cursor, columns)
             cursor.take(0x3A)
             if cursor.fault != 0:
                 break
             columns.rows += 1
-            _tensor(cursor, columns, columns.rows - 1, dtypes, bits, max_rank)
+            _scan_tensor(cursor, columns, columns.rows - 1, dtypes, bits, max_rank)
         if cursor.more(0x7D) == 0:
             break
     return metadata
 
 
 @cython.cfunc
-def _name(cursor: Cursor, columns: Columns) -> cython.int:
+def _keep_name(cursor: Cursor, columns: Columns) -> cython.int:
     """Keeps the string just found as the name of the next row."""
     row: cython.Py_ssize_t = columns.rows
     if cursor.fault != 0:
@@ -366,7 +368,7 @@ def _is_metadata(cursor: Cursor) -> cython.bint:
 
 
 @cython.cfunc
-def _metadata(cursor: Cursor) -> object:
+def _scan_metadata(cursor: Cursor) -> object:
     pairs: dict[Any, Any] = {}
     start: cython.Py_ssize_t
     if cursor.peek() != 0x7B:
@@ -392,7 +394,7 @@ def _metadata(cursor: Cursor) -> object:
 
 
 @cython.cfunc
-def _tensor(
+def _scan_tensor(
     cursor: Cursor,
     columns: Columns,
     row: cython.Py_ssize_t,
@@ -409,17 +411,17 @@ def _tensor(
     cursor.take(0x7B)
     opening = cursor.position - 1
     while cursor.fault == 0:
-        field = _field(cursor)
+        field = _scan_field(cursor)
         if field & seen:
             cursor.fail(FIELD_TWICE, cursor.begin - 1)
         seen |= field
         cursor.take(0x3A)
         if field == _DTYPE:
-            columns.code[row] = _dtype(cursor, columns, dtypes)
+            columns.code[row] = _scan_dtype(cursor, columns, dtypes)
         elif field == _SHAPE:
-            elements = _shape(cursor, columns, row, max_rank)
+            elements = _scan_shape(cursor, columns, row, max_rank)
         else:
-            _offsets(cursor, columns, row)
+            _scan_offsets(cursor, columns, row)
         if cursor.more(0x7D) == 0:
             break
     if seen != _DTYPE | _SHAPE | _OFFSETS:
@@ -431,7 +433,7 @@ def _tensor(
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _field(cursor: Cursor) -> cython.int:
+def _scan_field(cursor: Cursor) -> cython.int:
     """Which of the three fields comes next."""
     cursor.string()
     nbytes: cython.Py_ssize_t = cursor.end - cursor.begin
@@ -447,7 +449,7 @@ def _field(cursor: Cursor) -> cython.int:
 
 
 @cython.cfunc
-def _dtype(cursor: Cursor, columns: Columns, dtypes: Any) -> cython.int:
+def _scan_dtype(cursor: Cursor, columns: Columns, dtypes: Any) -> cython.int:
     """The code of the dtype that comes next. Most tensors have that of the one before them."""
     cursor.string()
     nbytes: cython.Py_ssize_t = cursor.end - cursor.begin
@@ -463,7 +465,9 @@ def _dtype(cursor: Cursor, columns: Columns, dtypes: Any) -> cython.int:
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _shape(cursor: Cursor, columns: Columns, row: cython.Py_ssize_t, max_rank: cython.longlong) -> cython.ulonglong:
+def _scan_shape(
+    cursor: Cursor, columns: Columns, row: cython.Py_ssize_t, max_rank: cython.longlong
+) -> cython.ulonglong:
     """The dimensions: the number of elements, of which a zero makes none.
 
     The product of the others must stay below 2**63, too: nobody should have to multiply in a certain order.
@@ -477,6 +481,7 @@ def _shape(cursor: Cursor, columns: Columns, row: cython.Py_ssize_t, max_rank: c
     cursor.take(0x5B)
     if cursor.ends(0x5D):
         return 1
+    # Invariant: `product` is that of the dimensions before, zeros left out, and below 2**63.
     while cursor.fault == 0:
         cursor.peek()
         at = cursor.position
@@ -501,7 +506,7 @@ def _shape(cursor: Cursor, columns: Columns, row: cython.Py_ssize_t, max_rank: c
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _offsets(cursor: Cursor, columns: Columns, row: cython.Py_ssize_t) -> cython.int:
+def _scan_offsets(cursor: Cursor, columns: Columns, row: cython.Py_ssize_t) -> cython.int:
     cursor.take(0x5B)
     columns.tensor_begin[row] = cursor.number()
     cursor.take(0x2C)
@@ -532,7 +537,7 @@ def _check_size(
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _padding(cursor: Cursor) -> cython.int:
+def _scan_padding(cursor: Cursor) -> cython.int:
     i: cython.Py_ssize_t
     if cursor.fault == 0:
         for i in range(cursor.position, cursor.size):

@@ -423,7 +423,7 @@ class Decoder:
         self.counts[self.top] = left
         return answer
 
-    def wish(self) -> tuple[int, int]:
+    def request(self) -> tuple[int, int]:
         """The column that GROW is about and what it needs at most, or that HELP is about."""
         return self.wanted, self.need
 

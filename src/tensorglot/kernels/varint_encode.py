@@ -461,6 +461,6 @@ class Encoder:
         self.counts[self.top] = end - i
         return answer
 
-    def wish(self) -> tuple[int, int]:
+    def request(self) -> tuple[int, int]:
         """The column of boxes that HELP is about, and which of them."""
         return self.wanted, self.box

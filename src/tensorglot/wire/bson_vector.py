@@ -23,10 +23,10 @@ __all__ = [
     "Row",
     "check_padding",
     "disagreement",
+    "find_kind",
     "first_unlike",
     "gather",
     "gather_payloads",
-    "kind_called",
     "row_of",
     "row_of_head",
     "split",
@@ -55,7 +55,7 @@ _BY_CODE = {kind.code: kind for kind in KINDS}
 _BY_NAME = {kind.name: kind for kind in KINDS}
 
 
-def kind_called(dtype: object) -> Kind:
+def find_kind(dtype: object) -> Kind:
     """Finds a kind by our name, the specification's name (`FLOAT32`) or number (0x27), or pymongo's enumeration."""
     name = getattr(dtype, "name", dtype)
     kind = _BY_NAME.get(name.lower()) if isinstance(name, str) else _BY_CODE.get(name) if type(name) is int else None
