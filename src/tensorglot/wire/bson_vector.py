@@ -147,15 +147,15 @@ def disagreement(row: Row, payload: memoryview, number: int, offset: int | None 
 
 def gather(data: memoryview, begins: NDArray[np.int64], row: Row, out: memoryview) -> None:
     """Copies the data of the payloads that begin at `begins` one after the other into `out`."""
-    rule, number = bson_rows.gather(data, begins + HEAD_NBYTES, row.nbytes, out)
-    if rule:
+    fault, number = bson_rows.gather(data, begins + HEAD_NBYTES, row.nbytes, out)
+    if fault:
         raise InputError(f"vector {number} extends past the end of the data", rule="bson.vector.gather")
 
 
 def gather_payloads(payloads: list[bytes], row: Row, out: memoryview) -> int | None:
     """Copies payloads of separate bytes objects; returns the index of the first that differs from the row, or None."""
-    rule, number = bson_rows.gather_payloads(payloads, row.head, row.nbytes, out)
-    return int(number) if rule else None
+    fault, number = bson_rows.gather_payloads(payloads, row.head, row.nbytes, out)
+    return int(number) if fault else None
 
 
 def split(data: memoryview, count: int, row: Row) -> list[bytes]:
