@@ -130,6 +130,7 @@ class Cursor:
         return 0
 
     @cython.cfunc
+    @cython.inline
     @cython.exceptval(check=False)
     def byte(self) -> cython.int:
         if self.position >= self.size:
@@ -138,6 +139,7 @@ class Cursor:
         return self.data[self.position - 1]
 
     @cython.cfunc
+    @cython.inline
     @cython.exceptval(check=False)
     def varint(self) -> cython.ulonglong:
         start: cython.Py_ssize_t = self.position
