@@ -26,6 +26,7 @@ from bounds import MB, resident_nbytes
 from tensorglot.kernels.ztensor_index import encode_entries
 from tensorglot.model.dtypes import TABLE
 from tensorglot.wire import zstd
+from tensorglot.wire.prefixed import join_texts
 from ztensor_builder import Open, entry, file01
 
 DTYPES = (
@@ -490,6 +491,6 @@ def test_an_index_has_room_for_every_number(number: int, rank: int) -> None:
     dims, dim_offsets = np.full(rank, number, np.int64), np.array([0, rank], np.int64)
     one = [cbor2.dumps("raw")]
     fields = [cbor2.dumps("encoding") + one[0]]
-    index = encode_entries([name], one, b"\0", dims, dim_offsets, column, column, fields)
+    index = encode_entries(*join_texts([name]), one, b"\0", dims, dim_offsets, column, column, fields)
     entry = {"name": name, "offset": number, "size": number, "shape": [number] * rank}
     assert cbor2.loads(index) == [{**entry, "dtype": "raw", "layout": "dense", "encoding": "raw"}]

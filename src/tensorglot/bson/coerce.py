@@ -21,7 +21,7 @@ from tensorglot.errors import FormatError, InputError, TensorglotError
 from tensorglot.model.dtypes import dtype_of
 from tensorglot.wire.bson import VECTOR_SUBTYPE, view
 from tensorglot.wire.bson_value import Binary
-from tensorglot.wire.bson_vector import HEAD_NBYTES, IgnoredBits, Kind, Row, check_padding, kind_called, row_of
+from tensorglot.wire.bson_vector import HEAD_NBYTES, IgnoredBits, Kind, Row, check_padding, find_kind, row_of
 
 __all__ = [
     "NUMPY",
@@ -87,7 +87,7 @@ def coerce_vector(
     value: Any, dtype: DType | Kind, padding: int | None, ndim: int, ignored_bits: IgnoredBits = "error"
 ) -> VectorData:
     """Converts a value to vector data of `ndim` dimensions, or raises InputError with the reason."""
-    kind = None if dtype is None else kind_called(dtype)
+    kind = None if dtype is None else find_kind(dtype)
     padding = None if padding is None else _check_integer(padding)
     if is_vector(value):
         array, own_kind, own_padding = _unwrap(value)
@@ -151,7 +151,7 @@ def _unwrap(value: Any) -> tuple[NDArray[Any], Kind, int]:
         payload = view(value.data if isinstance(value, Binary) else value)
         row = row_of(payload)
         return np.frombuffer(payload[HEAD_NBYTES:], NUMPY[row.kind.name]), row.kind, row.padding
-    return _dense(value.data), kind_called(value.dtype), _check_integer(value.padding)
+    return _dense(value.data), find_kind(value.dtype), _check_integer(value.padding)
 
 
 def _dense(value: Any) -> NDArray[Any]:
@@ -206,7 +206,7 @@ def _infer(array: NDArray[Any], family: str, value: Any) -> Kind:
             f"cannot infer a vector dtype from {what}; pass dtype= int8, float32 or packed_bit",
             rule="bson.vector.dtype",
         )
-    return kind_called(_INFERRED[family])
+    return find_kind(_INFERRED[family])
 
 
 def _family(array: NDArray[Any]) -> str:

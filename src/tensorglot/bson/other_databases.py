@@ -16,7 +16,7 @@ from tensorglot.bson.coerce import DType
 from tensorglot.bson.vector import Vector
 from tensorglot.errors import FormatError, InputError, UnsupportedError
 from tensorglot.wire.bson import view
-from tensorglot.wire.bson_vector import Kind, kind_called
+from tensorglot.wire.bson_vector import Kind, find_kind
 
 __all__ = ["Database", "from_database", "to_database"]
 
@@ -74,7 +74,7 @@ def to_database(vector: Any, database: Database) -> bytes:
 
 def from_database(data: Any, database: Database, dtype: DType = "float32") -> Vector:
     """Decodes a vector from the bytes of a database. Only pgvector stores a count, and none stores the dtype."""
-    kind = kind_called(dtype)
+    kind = find_kind(dtype)
     form = _form(database, kind.name)
     raw = view(data)
     count, raw = (None, raw) if form.header is None else _split_header(raw, form.header)

@@ -18,7 +18,7 @@ from tensorglot.bson.coerce import NUMPY, DType, DTypeName, apply_ignored_bits, 
 from tensorglot.errors import InputError, OutOfRange
 from tensorglot.extras import library
 from tensorglot.wire.bson import VECTOR_SUBTYPE, view
-from tensorglot.wire.bson_vector import HEAD_NBYTES, IgnoredBits, kind_called, row_of
+from tensorglot.wire.bson_vector import HEAD_NBYTES, IgnoredBits, find_kind, row_of
 
 if TYPE_CHECKING:
     from bson.binary import Binary, BinaryVector
@@ -51,7 +51,7 @@ class Vector:
     @property
     def count(self) -> int:
         """Number of elements; for packed_bit, of bits that are not ignored."""
-        return kind_called(self.dtype).count(self.data.nbytes, self.padding)
+        return find_kind(self.dtype).count(self.data.nbytes, self.padding)
 
     def numpy(self) -> NDArray[Any]:
         """Returns a copy as an array: int8, float32, or uint8 with eight bits per byte."""
@@ -92,7 +92,7 @@ class Vector:
         return Vector(found, self.dtype) if isinstance(index, slice) else found.item()
 
     def __bytes__(self) -> bytes:
-        return bytes((kind_called(self.dtype).code, self.padding)) + self.data.tobytes()
+        return bytes((find_kind(self.dtype).code, self.padding)) + self.data.tobytes()
 
     def binary(self) -> Binary:
         """Returns pymongo's Binary, to store in a document."""

@@ -210,7 +210,7 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     index = archive.index
     codes = _codes(index)
     order = writer_order(codes, index.names)
-    names = [index.names[row] for row in order.tolist()]
+    names = list(map(index.names.__getitem__, order.tolist()))
     dims, dim_offsets = take_shapes(index.dims, index.dim_offsets, order)
     ends = np.cumsum(index.nbytes[order])
     header = _encode(options.version, index.metadata, names, codes[order], dims, dim_offsets, ends)

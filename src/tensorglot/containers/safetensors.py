@@ -204,7 +204,7 @@ def _encode(index: Index, order: NDArray[np.int64], codes: NDArray[np.int16]) ->
     if index.metadata is not None:
         pairs = ",".join(f"{quote(key)}:{quote(value)}" for key, value in sorted(index.metadata.items()))
         metadata = f'"{METADATA}":{{{pairs}}}'.encode()
-    joined, offsets = join_texts([quote(index.names[row]) for row in order.tolist()])
+    joined, offsets = join_texts(list(map(quote, map(index.names.__getitem__, order.tolist()))))
     dtypes, dtype_offsets = join_texts(list(DTYPES))
     dims, dim_offsets = take_shapes(index.dims, index.dim_offsets, order)
     return kernel.encode(

@@ -6,7 +6,7 @@ interpreted, slower and with the same results. Kernels know bytes and columns of
 numbers, nothing of tensors or files, and check every bound before they touch a byte.
 
 A kernel reports a fault as a value, never by raising: a code, 0 where all is well, and
-the position, as the first two results. The caller owns the words.
+the position, as the first two results. The caller has the messages.
 
     bintensors     the header of BinTensors, both ways
     safetensors    the JSON header of safetensors, both ways
@@ -14,7 +14,7 @@ the position, as the first two results. The caller owns the words.
     ztensor_index  the index of zTensor 0.1, from columns to CBOR
     varint_decode  varint chains of ragged data to columns
     varint_encode  and back
-    bson_walk      hops through BSON documents, to a field or to every vector
+    bson_walk      walks BSON documents, to a field or to every vector
     bson_rows      rows of equal length to and from BSON
     names          names as spans of a header
     utf8           whether bytes are UTF-8

@@ -20,16 +20,7 @@ try:
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
-    from cython.cimports.tensorglot.kernels.primitives import (
-        copy,
-        invalid_utf8,
-        is_ascii,
-        little,
-        longlongs_in,
-        longlongs_out,
-        uchars_in,
-        uchars_out,
-    )
+    from cython.cimports.tensorglot.kernels.primitives import *  # noqa: F403
 else:
     from tensorglot.kernels.primitives import (
         copy,
@@ -42,7 +33,7 @@ else:
         uchars_out,
     )
 
-# Faults. The format's module has the words for each.
+# Faults. The format's module has the message of each.
 OK = 0
 HEADER_END = 1
 VARINT_TAG = 2
@@ -139,6 +130,7 @@ class Cursor:
         return 0
 
     @cython.cfunc
+    @cython.inline
     @cython.exceptval(check=False)
     def byte(self) -> cython.int:
         if self.position >= self.size:
@@ -147,6 +139,7 @@ class Cursor:
         return self.data[self.position - 1]
 
     @cython.cfunc
+    @cython.inline
     @cython.exceptval(check=False)
     def varint(self) -> cython.ulonglong:
         start: cython.Py_ssize_t = self.position
@@ -217,9 +210,8 @@ class Columns:
     codes: Any
     dims: Any
     dim_offsets: Any
-    ends: Any
-    name_begins: Any
-    name_ends: Any
+    spans: Any
+    """Ends of the tensors, begins and ends of their names."""
     code: cython.p_uchar
     dim: cython.p_longlong
     dim_offset: cython.p_longlong
@@ -237,15 +229,12 @@ class Columns:
         self.codes = np.empty(rows, np.uint8)
         self.dims = np.empty(capacity, np.int64)
         self.dim_offsets = np.zeros(rows + 1, np.int64)
-        self.ends = np.empty(rows, np.int64)
-        self.name_begins = np.full(rows, -1, np.int64)
-        self.name_ends = np.empty(rows, np.int64)
+        self.spans = np.full((3, rows), -1, np.int64)
         self.code = uchars_out(self.codes)
         self.dim = longlongs_out(self.dims)
         self.dim_offset = longlongs_out(self.dim_offsets)
-        self.tensor_end = longlongs_out(self.ends)
-        self.name_begin = longlongs_out(self.name_begins)
-        self.name_end = longlongs_out(self.name_ends)
+        self.tensor_end = longlongs_out(self.spans[0])
+        self.name_begin, self.name_end = longlongs_out(self.spans[1]), longlongs_out(self.spans[2])
 
     @cython.cfunc
     def reserve(self, count: cython.Py_ssize_t) -> cython.int:
@@ -273,31 +262,31 @@ def scan(
     dim offsets, ends; and a pair, the begins and ends of names.
     """
     cursor: Cursor = Cursor(header, thorough)
-    metadata: Any = _metadata(cursor)
+    metadata: Any = _scan_metadata(cursor)
     count: cython.Py_ssize_t = cursor.count(5 if layout == 1 else 4)
     if count > max_tensors:
         cursor.fail(LIMIT_TENSORS, cursor.position)
     if cursor.ended:
         count = 0
     columns: Columns = Columns(count, min(cursor.size, 4 * count + 64))
-    _tensors(cursor, layout, itemsizes, max_rank, max_name, columns)
+    _scan_tensors(cursor, layout, itemsizes, max_rank, max_name, columns)
     if layout == 0:
-        _index_map(cursor, max_name, columns)
-    _padding(cursor)
+        _scan_index_map(cursor, max_name, columns)
+    _scan_padding(cursor)
     tensor: Any = cursor.fault_name
     if tensor is None and 0 <= cursor.fault_row < count and columns.name_begin[cursor.fault_row] >= 0:
         cursor.begin = columns.name_begin[cursor.fault_row]
         cursor.end = columns.name_end[cursor.fault_row]
         tensor = cursor.string()
+    ends, name_begins, name_ends = columns.spans
     return (
         cursor.fault, cursor.fault_position, tensor, -1 if cursor.ended else cursor.broken, metadata,
-        columns.codes, columns.dims[: columns.filled].copy(), columns.dim_offsets, columns.ends,
-        (columns.name_begins, columns.name_ends),
+        columns.codes, columns.dims[: columns.filled].copy(), columns.dim_offsets, ends, (name_begins, name_ends),
     )  # fmt: skip
 
 
 @cython.cfunc
-def _metadata(cursor: Cursor) -> object:
+def _scan_metadata(cursor: Cursor) -> object:
     tag: cython.int = cursor.byte()
     if tag > 1:
         cursor.fail(OPTION_TAG, cursor.position - 1)
@@ -318,7 +307,7 @@ def _metadata(cursor: Cursor) -> object:
 
 
 @cython.cfunc
-def _tensors(
+def _scan_tensors(
     cursor: Cursor,
     layout: cython.int,
     itemsizes: bytes,
@@ -329,7 +318,7 @@ def _tensors(
     """Every tensor: its name in layout 1, its dtype, its shape, its begin and end.
 
     Columns have `rows` rows, and dimensions are stored after room was made for them. What
-    comes after a fault is walked over, not stored.
+    comes after a fault is skipped, not stored.
     """
     itemsize: cython.p_const_uchar = uchars_in(itemsizes)
     kinds: cython.ulonglong = len(itemsizes)
@@ -344,6 +333,7 @@ def _tensors(
     begin: cython.ulonglong
     end: cython.ulonglong
     expected: cython.ulonglong = 0
+    # Invariant: the tensors before `row` are stored or at fault, and the last of them ends at `expected`.
     for row in range(columns.rows):
         cursor.row = -1
         if layout == 1 and cursor.text(max_name):
@@ -363,7 +353,7 @@ def _tensors(
             cursor.note(LIMIT_RANK, start)
         if cursor.ended:
             return 0
-        nbytes = _dims(cursor, cython.cast(cython.Py_ssize_t, rank), itemsize[code], columns)
+        nbytes = _scan_dims(cursor, cython.cast(cython.Py_ssize_t, rank), itemsize[code], columns)
         start = cursor.position
         begin = cursor.varint()
         end = cursor.varint()
@@ -383,7 +373,9 @@ def _tensors(
 
 @cython.cfunc
 @cython.inline
-def _dims(cursor: Cursor, rank: cython.Py_ssize_t, itemsize: cython.ulonglong, columns: Columns) -> cython.ulonglong:
+def _scan_dims(
+    cursor: Cursor, rank: cython.Py_ssize_t, itemsize: cython.ulonglong, columns: Columns
+) -> cython.ulonglong:
     """The dimensions of one tensor: its bytes. The product must stay below 2**63 with zeros left out, too."""
     product: cython.ulonglong = itemsize
     nbytes: cython.ulonglong = itemsize
@@ -412,7 +404,7 @@ def _dims(cursor: Cursor, rank: cython.Py_ssize_t, itemsize: cython.ulonglong, c
 
 
 @cython.cfunc
-def _index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns) -> cython.int:
+def _scan_index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns) -> cython.int:
     """Layout 0: names and the positions that they belong to, each position exactly once."""
     start: cython.Py_ssize_t = cursor.position
     count: cython.ulonglong = cursor.varint()
@@ -426,6 +418,7 @@ def _index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns) -> c
         cursor.fail(COUNT, start)
     if cursor.ended:
         return 0
+    # Invariant: a row has a name exactly if a pair before the position has its number; no other pair can take it.
     for _ in range(cython.cast(cython.Py_ssize_t, count)):
         cursor.named = False
         cursor.named = cursor.text(max_name)
@@ -447,7 +440,7 @@ def _index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns) -> c
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _padding(cursor: Cursor) -> cython.int:
+def _scan_padding(cursor: Cursor) -> cython.int:
     i: cython.Py_ssize_t
     if cursor.size - cursor.position > 7:
         return cursor.fail(PADDING_LENGTH, cursor.position)
@@ -480,18 +473,39 @@ def encode(
         capacity += 9 * len(metadata) + sum(map(len, metadata))
     buffer: bytearray = bytearray(capacity)
     out: cython.p_uchar = uchars_out(buffer)
+    name: cython.p_const_uchar = uchars_in(text)
+    name_offset: cython.p_const_longlong = longlongs_in(text_offsets)
+    dim: cython.p_const_longlong = longlongs_in(dims)
+    dim_offset: cython.p_const_longlong = longlongs_in(dim_offsets)
+    tensor_end: cython.p_const_longlong = longlongs_in(ends)
+    map_row: cython.p_const_longlong = longlongs_in(by_name)
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    begin: cython.longlong = 0
     position: cython.Py_ssize_t = 1
     if metadata is not None:
         out[0] = 1
         position = _put(out, position, len(metadata) // 2)
         for item in metadata:
             position = _put_text(out, position, uchars_in(item), 0, len(item))
-    position = _put_tensors(
-        out, position, layout, count, uchars_in(text), longlongs_in(text_offsets), uchars_in(codes),
-        longlongs_in(dims), longlongs_in(dim_offsets), longlongs_in(ends),
-    )  # fmt: skip
+    position = _put(out, position, count)
+    # Invariant: the tensors before `row` end at `position`, and `capacity` leaves room for all that follow.
+    for row in range(count):
+        if layout == 1:
+            position = _put_text(out, position, name, name_offset[row], name_offset[row + 1])
+        position = _put(out, position, codes[row])
+        position = _put(out, position, dim_offset[row + 1] - dim_offset[row])
+        for i in range(dim_offset[row], dim_offset[row + 1]):
+            position = _put(out, position, dim[i])
+        position = _put(out, position, begin)
+        position = _put(out, position, tensor_end[row])
+        begin = tensor_end[row]
     if layout == 0:
-        position = _put_map(out, position, count, uchars_in(text), longlongs_in(text_offsets), longlongs_in(by_name))
+        position = _put(out, position, count)
+        for i in range(count):
+            row = map_row[i]
+            position = _put_text(out, position, name, name_offset[row], name_offset[row + 1])
+            position = _put(out, position, row)
     while position % 8 != 0:
         out[position] = 0x20
         position += 1
@@ -502,6 +516,7 @@ def encode(
 
 
 @cython.cfunc
+@cython.inline
 @cython.exceptval(check=False)
 def _put(out: cython.p_uchar, position: cython.Py_ssize_t, value: cython.ulonglong) -> cython.Py_ssize_t:
     width: cython.int
@@ -521,6 +536,7 @@ def _put(out: cython.p_uchar, position: cython.Py_ssize_t, value: cython.ulonglo
 
 
 @cython.cfunc
+@cython.inline
 @cython.exceptval(check=False)
 def _put_text(
     out: cython.p_uchar,
@@ -532,54 +548,3 @@ def _put_text(
     position = _put(out, position, end - begin)
     copy(out, position, text, begin, end - begin)
     return position + end - begin
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _put_tensors(
-    out: cython.p_uchar,
-    position: cython.Py_ssize_t,
-    layout: cython.int,
-    count: cython.Py_ssize_t,
-    text: cython.p_const_uchar,
-    text_offsets: cython.p_const_longlong,
-    codes: cython.p_const_uchar,
-    dims: cython.p_const_longlong,
-    dim_offsets: cython.p_const_longlong,
-    ends: cython.p_const_longlong,
-) -> cython.Py_ssize_t:
-    row: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    begin: cython.longlong = 0
-    position = _put(out, position, count)
-    for row in range(count):
-        if layout == 1:
-            position = _put_text(out, position, text, text_offsets[row], text_offsets[row + 1])
-        position = _put(out, position, codes[row])
-        position = _put(out, position, dim_offsets[row + 1] - dim_offsets[row])
-        for i in range(dim_offsets[row], dim_offsets[row + 1]):
-            position = _put(out, position, dims[i])
-        position = _put(out, position, begin)
-        position = _put(out, position, ends[row])
-        begin = ends[row]
-    return position
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _put_map(
-    out: cython.p_uchar,
-    position: cython.Py_ssize_t,
-    count: cython.Py_ssize_t,
-    text: cython.p_const_uchar,
-    text_offsets: cython.p_const_longlong,
-    by_name: cython.p_const_longlong,
-) -> cython.Py_ssize_t:
-    row: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    position = _put(out, position, count)
-    for i in range(count):
-        row = by_name[i]
-        position = _put_text(out, position, text, text_offsets[row], text_offsets[row + 1])
-        position = _put(out, position, row)
-    return position

@@ -29,7 +29,7 @@ def gather(
     nbytes: cython.Py_ssize_t,
     out: cython.uchar[::1],
 ) -> tuple[Any, ...]:
-    """Copies the rows that begin at `begins` one after the other into `out`: (rule, row)."""
+    """Copies the rows that begin at `begins` one after the other into `out`: (fault, row)."""
     row: cython.Py_ssize_t
     rows: cython.Py_ssize_t = len(begins)
     last: cython.Py_ssize_t = len(data) - nbytes
@@ -50,7 +50,7 @@ def gather(
 def gather_payloads(
     payloads: list[Any], head: cython.const[cython.uchar][::1], nbytes: cython.Py_ssize_t, out: cython.uchar[::1]
 ) -> tuple[Any, ...]:
-    """Copies what is behind the `head` that all payloads begin with, `nbytes` of each, into `out`: (rule, row)."""
+    """Copies what is behind the `head` that all payloads begin with, `nbytes` of each, into `out`: (fault, row)."""
     row: cython.Py_ssize_t
     before: cython.Py_ssize_t = len(head)
     wanted: cython.p_const_uchar = uchars_in(head)
@@ -100,7 +100,7 @@ def scatter(
     data: cython.const[cython.uchar][::1],
     nbytes: cython.Py_ssize_t,
 ) -> Any:
-    """Writes rows `first` to `last` of `data`, of `nbytes` each, to a `blank` that has `stride` for each row: a rule.
+    """Writes rows `first` to `last` of `data`, of `nbytes` each, to a `blank` that has `stride` for each row: a fault.
 
     A row begins `at` bytes into its stride. Data of one row only is written again and again.
     """

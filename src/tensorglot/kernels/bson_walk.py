@@ -4,7 +4,7 @@ Nothing that is skipped is built or looked into: a value is stepped over by its
 length, after that length was checked against the document that holds it. Positions
 are bytes from the start of `data`. A fault is a negative code, so that a function can
 return a position or a fault; what Python calls returns the code with the position of
-the element at fault. The words are in `tensorglot.wire.bson`.
+the element at fault. The messages are in `tensorglot.wire.bson`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,7 @@ try:
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
-    from cython.cimports.tensorglot.kernels.primitives import (
-        bytes_of,
-        copy,
-        i32,
-        longlongs_out,
-        same,
-        uchars_in,
-        uchars_out,
-        zero_byte,
-    )
+    from cython.cimports.tensorglot.kernels.primitives import *  # noqa: F403
 else:
     from tensorglot.kernels.primitives import (
         bytes_of,
@@ -285,6 +276,8 @@ def find(
             return step, walk.at, row
         matched = False
         depth = 0
+        # Invariant: the open documents are those of the first `depth` names; `matched` says whether an element of the
+        # innermost one had the next name.
         while True:
             step = walk.step()
             if step < 0:

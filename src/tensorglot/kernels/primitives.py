@@ -5,7 +5,7 @@ kernel that names it; this module is the plain Python of the same functions and 
 never compiled. A kernel imports from the one or the other:
 
     if cython.compiled:
-        from cython.cimports.tensorglot.kernels.primitives import word
+        from cython.cimports.tensorglot.kernels.primitives import *
     else:
         from tensorglot.kernels.primitives import word
 

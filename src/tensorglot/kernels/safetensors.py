@@ -11,6 +11,7 @@ begins, and the tensor's row.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -20,16 +21,7 @@ try:
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
-    from cython.cimports.tensorglot.kernels.primitives import (
-        copy,
-        invalid_utf8,
-        is_ascii,
-        longlongs_in,
-        longlongs_out,
-        same,
-        uchars_in,
-        uchars_out,
-    )
+    from cython.cimports.tensorglot.kernels.primitives import *  # noqa: F403
 else:
     from tensorglot.kernels.primitives import (
         copy,
@@ -42,7 +34,7 @@ else:
         uchars_out,
     )
 
-# Faults. The format's module has the words for each.
+# Faults. The format's module has the message of each.
 OK = 0
 HEADER_END = 1
 SYNTAX = 2
@@ -73,11 +65,6 @@ _ENTRY_NBYTES = 44
 _DTYPE = cython.declare(cython.int, 1)
 _SHAPE = cython.declare(cython.int, 2)
 _OFFSETS = cython.declare(cython.int, 4)
-
-_ESCAPES = {
-    ord('"'): '"', ord("\\"): "\\", ord("/"): "/", ord("b"): "\b", ord("f"): "\f", ord("n"): "\n", ord("r"): "\r",
-    ord("t"): "\t",
-}  # fmt: skip
 
 
 @cython.final
@@ -116,9 +103,17 @@ class Cursor:
         return 0
 
     @cython.cfunc
+    @cython.inline
     @cython.exceptval(check=False)
     def peek(self) -> cython.int:
         """The next byte that is not white space; it is not consumed."""
+        if self.fault == 0 and self.position < self.size and self.data[self.position] > 0x20:
+            return self.data[self.position]
+        return self.skip_space()
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def skip_space(self) -> cython.int:
         byte: cython.int
         while self.position < self.size:
             byte = self.data[self.position]
@@ -128,6 +123,7 @@ class Cursor:
         return self.fail(HEADER_END, self.position)
 
     @cython.cfunc
+    @cython.inline
     @cython.exceptval(check=False)
     def take(self, wanted: cython.int) -> cython.int:
         """Consumes one byte, which must be this one."""
@@ -137,6 +133,7 @@ class Cursor:
         return self.fail(SYNTAX, self.position)
 
     @cython.cfunc
+    @cython.inline
     @cython.exceptval(check=False)
     def ends(self, close: cython.int) -> cython.bint:
         """Consumes the closing byte if it is next."""
@@ -161,6 +158,7 @@ class Cursor:
         at: cython.Py_ssize_t = self.position
         byte: cython.int
         self.begin = at
+        # Invariant: the bytes from `begin` up to `at` are whole characters and escapes of the string.
         while at < self.size:
             byte = self.data[at]
             if byte == 0x22:
@@ -217,51 +215,17 @@ class Cursor:
 @cython.cfunc
 def _unescape(raw: bytes) -> object:
     """The text of a string with escapes, or the code of a fault."""
-    pieces: list[Any] = []
-    position: cython.Py_ssize_t = 0
+    text: Any
     try:
-        while True:
-            escape: cython.Py_ssize_t = raw.find(b"\\", position)
-            if escape < 0:
-                pieces.append(raw[position:].decode("utf-8"))
-                return "".join(pieces)
-            pieces.append(raw[position:escape].decode("utf-8"))
-            kind: Any = raw[escape + 1]
-            position = escape + 2
-            if kind != 0x75:
-                if kind not in _ESCAPES:
-                    return ESCAPE
-                pieces.append(_ESCAPES[kind])
-                continue
-            unit: cython.longlong = _hex4(raw, position)
-            position += 4
-            if unit < 0:
-                return ESCAPE
-            if 0xD800 <= unit < 0xE000:
-                low: cython.longlong = _hex4(raw, position + 2) if raw[position : position + 2] == b"\\u" else -1
-                if unit >= 0xDC00 or low < 0xDC00 or low >= 0xE000:
-                    return SURROGATE
-                position += 6
-                unit = 0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00)
-            pieces.append(chr(unit))
+        text = json.loads(f'"{raw.decode("utf-8")}"')
+        text.encode("utf-8")  # json accepts half a surrogate pair
     except UnicodeDecodeError:
         return UTF8
-
-
-@cython.cfunc
-def _hex4(raw: bytes, position: cython.Py_ssize_t) -> cython.longlong:
-    digits: bytes = raw[position : position + 4]
-    value: cython.longlong = 0
-    if len(digits) < 4:
-        return -1
-    for digit in digits:
-        if 0x30 <= digit <= 0x39:
-            value = value * 16 + digit - 0x30
-        elif 0x41 <= digit <= 0x46 or 0x61 <= digit <= 0x66:
-            value = value * 16 + (digit & 0x0F) + 9
-        else:
-            return -1
-    return value
+    except UnicodeEncodeError:
+        return SURROGATE
+    except ValueError:
+        return ESCAPE
+    return text
 
 
 @cython.final
@@ -277,10 +241,8 @@ class Columns:
     codes: Any
     dims: Any
     dim_offsets: Any
-    begins: Any
-    ends: Any
-    name_begins: Any
-    name_ends: Any
+    spans: Any
+    """Begins and ends of the tensors, begins and ends of their names."""
     code: cython.p_uchar
     dim: cython.p_longlong
     dim_offset: cython.p_longlong
@@ -299,13 +261,12 @@ class Columns:
         self.codes = np.empty(capacity, np.uint8)
         self.dims = np.empty(nbytes // 2 + 1, np.int64)
         self.dim_offsets = np.zeros(capacity + 1, np.int64)
-        self.begins, self.ends = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
-        self.name_begins, self.name_ends = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
+        self.spans = np.empty((4, capacity), np.int64)
         self.code = uchars_out(self.codes)
         self.dim = longlongs_out(self.dims)
         self.dim_offset = longlongs_out(self.dim_offsets)
-        self.tensor_begin, self.tensor_end = longlongs_out(self.begins), longlongs_out(self.ends)
-        self.name_begin, self.name_end = longlongs_out(self.name_begins), longlongs_out(self.name_ends)
+        self.tensor_begin, self.tensor_end = longlongs_out(self.spans[0]), longlongs_out(self.spans[1])
+        self.name_begin, self.name_end = longlongs_out(self.spans[2]), longlongs_out(self.spans[3])
         self.behind = bytearray()
         self.rows = 0
         self.dtype_at = self.dtype = 0
@@ -326,26 +287,20 @@ def scan(
     """
     cursor: Cursor = Cursor(header)
     columns: Columns = Columns(cursor.size)
-    metadata: Any = _entries(cursor, columns, dtypes, uchars_in(bits), max_tensors, max_rank, max_name)
-    _padding(cursor)
+    metadata: Any = _scan_entries(cursor, columns, dtypes, uchars_in(bits), max_tensors, max_rank, max_name)
+    _scan_padding(cursor)
     rows: cython.Py_ssize_t = columns.rows
     text: bytes = header + bytes(columns.behind) if columns.behind else header
+    begins, ends, name_begins, name_ends = columns.spans[:, :rows].copy()
     return (
-        cursor.fault,
-        cursor.fault_position,
-        rows - 1,
-        metadata,
-        columns.codes[:rows].copy(),
-        columns.dims[: columns.dim_offsets[rows]].copy(),
-        columns.dim_offsets[: rows + 1].copy(),
-        columns.begins[:rows].copy(),
-        columns.ends[:rows].copy(),
-        (text, columns.name_begins[:rows].copy(), columns.name_ends[:rows].copy()),
-    )
+        cursor.fault, cursor.fault_position, rows - 1, metadata, columns.codes[:rows].copy(),
+        columns.dims[: columns.dim_offsets[rows]].copy(), columns.dim_offsets[: rows + 1].copy(), begins, ends,
+        (text, name_begins, name_ends),
+    )  # fmt: skip
 
 
 @cython.cfunc
-def _entries(
+def _scan_entries(
     cursor: Cursor,
     columns: Columns,
     dtypes: Any,
@@ -360,6 +315,7 @@ def _entries(
     cursor.take(0x7B)
     if cursor.ends(0x7D):
         return None
+    # Invariant: the position is behind the opening brace or a comma, and the rows before columns.rows are stored.
     while cursor.fault == 0:
         cursor.peek()
         start = cursor.position
@@ -370,23 +326,23 @@ def _entries(
             if metadata is not None:
                 cursor.fail(METADATA_TWICE, start)
             cursor.take(0x3A)
-            metadata = _metadata(cursor)
+            metadata = _scan_metadata(cursor)
         else:
             if columns.rows >= max_tensors:
                 cursor.fail(LIMIT_TENSORS, start)
-            _name(cursor, columns)
+            _keep_name(cursor, columns)
             cursor.take(0x3A)
             if cursor.fault != 0:
                 break
             columns.rows += 1
-            _tensor(cursor, columns, columns.rows - 1, dtypes, bits, max_rank)
+            _scan_tensor(cursor, columns, columns.rows - 1, dtypes, bits, max_rank)
         if cursor.more(0x7D) == 0:
             break
     return metadata
 
 
 @cython.cfunc
-def _name(cursor: Cursor, columns: Columns) -> cython.int:
+def _keep_name(cursor: Cursor, columns: Columns) -> cython.int:
     """Keeps the string just found as the name of the next row."""
     row: cython.Py_ssize_t = columns.rows
     if cursor.fault != 0:
@@ -412,7 +368,7 @@ def _is_metadata(cursor: Cursor) -> cython.bint:
 
 
 @cython.cfunc
-def _metadata(cursor: Cursor) -> object:
+def _scan_metadata(cursor: Cursor) -> object:
     pairs: dict[Any, Any] = {}
     start: cython.Py_ssize_t
     if cursor.peek() != 0x7B:
@@ -438,7 +394,7 @@ def _metadata(cursor: Cursor) -> object:
 
 
 @cython.cfunc
-def _tensor(
+def _scan_tensor(
     cursor: Cursor,
     columns: Columns,
     row: cython.Py_ssize_t,
@@ -455,17 +411,17 @@ def _tensor(
     cursor.take(0x7B)
     opening = cursor.position - 1
     while cursor.fault == 0:
-        field = _field(cursor)
+        field = _scan_field(cursor)
         if field & seen:
             cursor.fail(FIELD_TWICE, cursor.begin - 1)
         seen |= field
         cursor.take(0x3A)
         if field == _DTYPE:
-            columns.code[row] = _dtype(cursor, columns, dtypes)
+            columns.code[row] = _scan_dtype(cursor, columns, dtypes)
         elif field == _SHAPE:
-            elements = _shape(cursor, columns, row, max_rank)
+            elements = _scan_shape(cursor, columns, row, max_rank)
         else:
-            _offsets(cursor, columns, row)
+            _scan_offsets(cursor, columns, row)
         if cursor.more(0x7D) == 0:
             break
     if seen != _DTYPE | _SHAPE | _OFFSETS:
@@ -477,7 +433,7 @@ def _tensor(
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _field(cursor: Cursor) -> cython.int:
+def _scan_field(cursor: Cursor) -> cython.int:
     """Which of the three fields comes next."""
     cursor.string()
     nbytes: cython.Py_ssize_t = cursor.end - cursor.begin
@@ -493,7 +449,7 @@ def _field(cursor: Cursor) -> cython.int:
 
 
 @cython.cfunc
-def _dtype(cursor: Cursor, columns: Columns, dtypes: Any) -> cython.int:
+def _scan_dtype(cursor: Cursor, columns: Columns, dtypes: Any) -> cython.int:
     """The code of the dtype that comes next. Most tensors have that of the one before them."""
     cursor.string()
     nbytes: cython.Py_ssize_t = cursor.end - cursor.begin
@@ -509,7 +465,9 @@ def _dtype(cursor: Cursor, columns: Columns, dtypes: Any) -> cython.int:
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _shape(cursor: Cursor, columns: Columns, row: cython.Py_ssize_t, max_rank: cython.longlong) -> cython.ulonglong:
+def _scan_shape(
+    cursor: Cursor, columns: Columns, row: cython.Py_ssize_t, max_rank: cython.longlong
+) -> cython.ulonglong:
     """The dimensions: the number of elements, of which a zero makes none.
 
     The product of the others must stay below 2**63, too: nobody should have to multiply in a certain order.
@@ -523,6 +481,7 @@ def _shape(cursor: Cursor, columns: Columns, row: cython.Py_ssize_t, max_rank: c
     cursor.take(0x5B)
     if cursor.ends(0x5D):
         return 1
+    # Invariant: `product` is that of the dimensions before, zeros left out, and below 2**63.
     while cursor.fault == 0:
         cursor.peek()
         at = cursor.position
@@ -547,7 +506,7 @@ def _shape(cursor: Cursor, columns: Columns, row: cython.Py_ssize_t, max_rank: c
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _offsets(cursor: Cursor, columns: Columns, row: cython.Py_ssize_t) -> cython.int:
+def _scan_offsets(cursor: Cursor, columns: Columns, row: cython.Py_ssize_t) -> cython.int:
     cursor.take(0x5B)
     columns.tensor_begin[row] = cursor.number()
     cursor.take(0x2C)
@@ -578,7 +537,7 @@ def _check_size(
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _padding(cursor: Cursor) -> cython.int:
+def _scan_padding(cursor: Cursor) -> cython.int:
     i: cython.Py_ssize_t
     if cursor.fault == 0:
         for i in range(cursor.position, cursor.size):
@@ -604,17 +563,49 @@ def encode(
     quotes; the dtype of rank r is dtypes[dtype_offsets[r]:dtype_offsets[r + 1]].
     """
     # A number takes at most 19 digits and a comma; the rest of an entry 112 bytes with its two offsets and its dtype.
-    capacity: cython.Py_ssize_t = 16 + len(metadata) + len(text) + 112 * len(ranks) + 20 * len(dims)
-    buffer: bytearray = bytearray(capacity)
+    buffer: bytearray = bytearray(16 + len(metadata) + len(text) + 112 * len(ranks) + 20 * len(dims))
     out: cython.p_uchar = uchars_out(buffer)
-    position: cython.Py_ssize_t = _put(out, 0, b"{")
-    position = _put(out, position, metadata)
-    position = _put_tensors(
-        out, position, len(metadata) > 0, uchars_in(text), longlongs_in(text_offsets), len(ranks), uchars_in(ranks),
-        uchars_in(dtypes), longlongs_in(dtype_offsets), longlongs_in(dims), longlongs_in(dim_offsets),
-        longlongs_in(ends),
-    )  # fmt: skip
-    position = _put(out, position, b"}")
+    name: cython.p_const_uchar = uchars_in(text)
+    name_offset: cython.p_const_longlong = longlongs_in(text_offsets)
+    dtype: cython.p_const_uchar = uchars_in(dtypes)
+    dtype_offset: cython.p_const_longlong = longlongs_in(dtype_offsets)
+    dim: cython.p_const_longlong = longlongs_in(dims)
+    dim_offset: cython.p_const_longlong = longlongs_in(dim_offsets)
+    tensor_end: cython.p_const_longlong = longlongs_in(ends)
+    open_dtype: cython.p_const_uchar = b':{"dtype":"'
+    open_shape: cython.p_const_uchar = b'","shape":['
+    open_offsets: cython.p_const_uchar = b'],"data_offsets":['
+    rank: cython.uchar
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    begin: cython.longlong = 0
+    out[0] = 0x7B
+    position: cython.Py_ssize_t = _put(out, 1, uchars_in(metadata), 0, len(metadata))
+    # Invariant: the entries before `row` end at `position`, and the bound above leaves room for all that follow.
+    for row in range(len(ranks)):
+        if position > 1:
+            out[position] = 0x2C
+            position += 1
+        rank = ranks[row]
+        position = _put(out, position, name, name_offset[row], name_offset[row + 1])
+        position = _put(out, position, open_dtype, 0, 11)
+        position = _put(out, position, dtype, dtype_offset[rank], dtype_offset[rank + 1])
+        position = _put(out, position, open_shape, 0, 11)
+        for i in range(dim_offset[row], dim_offset[row + 1]):
+            if i > dim_offset[row]:
+                out[position] = 0x2C
+                position += 1
+            position = _put_number(out, position, dim[i])
+        position = _put(out, position, open_offsets, 0, 18)
+        position = _put_number(out, position, begin)
+        out[position] = 0x2C
+        position = _put_number(out, position + 1, tensor_end[row])
+        out[position] = 0x5D
+        out[position + 1] = 0x7D
+        position += 2
+        begin = tensor_end[row]
+    out[position] = 0x7D
+    position += 1
     while position % 8 != 0:
         out[position] = 0x20
         position += 1
@@ -625,60 +616,9 @@ def encode(
 
 
 @cython.cfunc
+@cython.inline
 @cython.exceptval(check=False)
-def _put_tensors(
-    out: cython.p_uchar,
-    position: cython.Py_ssize_t,
-    comma: cython.bint,
-    text: cython.p_const_uchar,
-    text_offsets: cython.p_const_longlong,
-    count: cython.Py_ssize_t,
-    ranks: cython.p_const_uchar,
-    dtypes: cython.p_const_uchar,
-    dtype_offsets: cython.p_const_longlong,
-    dims: cython.p_const_longlong,
-    dim_offsets: cython.p_const_longlong,
-    ends: cython.p_const_longlong,
-) -> cython.Py_ssize_t:
-    open_dtype: cython.p_const_uchar = b':{"dtype":"'
-    open_shape: cython.p_const_uchar = b'","shape":['
-    open_offsets: cython.p_const_uchar = b'],"data_offsets":['
-    row: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    begin: cython.longlong = 0
-    for row in range(count):
-        if comma:
-            out[position] = 0x2C
-            position += 1
-        comma = True
-        position = _put_slice(out, position, text, text_offsets[row], text_offsets[row + 1])
-        position = _put_slice(out, position, open_dtype, 0, 11)
-        position = _put_slice(out, position, dtypes, dtype_offsets[ranks[row]], dtype_offsets[ranks[row] + 1])
-        position = _put_slice(out, position, open_shape, 0, 11)
-        for i in range(dim_offsets[row], dim_offsets[row + 1]):
-            if i > dim_offsets[row]:
-                out[position] = 0x2C
-                position += 1
-            position = _put_number(out, position, dims[i])
-        position = _put_slice(out, position, open_offsets, 0, 18)
-        position = _put_number(out, position, begin)
-        out[position] = 0x2C
-        position = _put_number(out, position + 1, ends[row])
-        out[position] = 0x5D
-        out[position + 1] = 0x7D
-        position += 2
-        begin = ends[row]
-    return position
-
-
-@cython.cfunc
-def _put(out: cython.p_uchar, position: cython.Py_ssize_t, data: bytes) -> cython.Py_ssize_t:
-    return _put_slice(out, position, uchars_in(data), 0, len(data))
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _put_slice(
+def _put(
     out: cython.p_uchar,
     position: cython.Py_ssize_t,
     data: cython.p_const_uchar,

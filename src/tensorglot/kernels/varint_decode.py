@@ -18,21 +18,7 @@ try:
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
-    from cython.cimports.tensorglot.kernels.primitives import (
-        ENDS,
-        code_point,
-        code_point_nbytes,
-        copy,
-        copy_run,
-        exceeds,
-        longlongs_in,
-        longlongs_out,
-        run_stride,
-        uchars_in,
-        uchars_out,
-        uints_out,
-        varint_nbytes,
-    )
+    from cython.cimports.tensorglot.kernels.primitives import *  # noqa: F403
 else:
     from tensorglot.kernels.primitives import (
         ENDS,
@@ -437,7 +423,7 @@ class Decoder:
         self.counts[self.top] = left
         return answer
 
-    def wish(self) -> tuple[int, int]:
+    def request(self) -> tuple[int, int]:
         """The column that GROW is about and what it needs at most, or that HELP is about."""
         return self.wanted, self.need
 

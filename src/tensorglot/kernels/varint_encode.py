@@ -18,19 +18,7 @@ try:
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
-    from cython.cimports.tensorglot.kernels.primitives import (
-        code_point_nbytes,
-        copy,
-        copy_run,
-        exceeds,
-        longlongs_in,
-        longlongs_out,
-        run_stride,
-        uchars_in,
-        uchars_out,
-        uints_in,
-        varint_nbytes,
-    )
+    from cython.cimports.tensorglot.kernels.primitives import *  # noqa: F403
 else:
     from tensorglot.kernels.primitives import (
         code_point_nbytes,
@@ -473,6 +461,6 @@ class Encoder:
         self.counts[self.top] = end - i
         return answer
 
-    def wish(self) -> tuple[int, int]:
+    def request(self) -> tuple[int, int]:
         """The column of boxes that HELP is about, and which of them."""
         return self.wanted, self.box

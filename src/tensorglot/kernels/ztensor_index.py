@@ -1,4 +1,4 @@
-"""The index of zTensor 0.1, from columns to CBOR: the texts that repeat come encoded, and a loop puts them together.
+"""The index of zTensor 0.1, from columns to CBOR: the texts that repeat come encoded, and a loop concatenates them.
 
 The form is that of the packages 0.1.0 to 0.1.4: a map of indefinite length for each
 tensor, its keys in their order, integers in their shortest form.
@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 try:
     import cython
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
+if cython.compiled:
+    from cython.cimports.tensorglot.kernels.primitives import copy, longlongs_in, uchars_in, uchars_out
+else:
+    from tensorglot.kernels.primitives import copy, longlongs_in, uchars_in, uchars_out
 
 _UINT = cython.declare(cython.int, 0)
 _TEXT = cython.declare(cython.int, 3)
@@ -19,62 +25,68 @@ _ARRAY = cython.declare(cython.int, 4)
 
 
 def encode_entries(
-    names: Any, dtypes: Any, codes: bytes, dims: Any, dim_offsets: Any, offsets: Any, sizes: Any, fields: Any
+    names: bytes,
+    name_offsets: Any,
+    dtypes: Any,
+    codes: bytes,
+    dims: Any,
+    dim_offsets: Any,
+    offsets: Any,
+    sizes: Any,
+    fields: list[bytes],
 ) -> bytearray:
     """The index of version 0.1, from CBOR texts and columns.
 
-    `dtypes` has the element types by code, `fields` the pairs from the key `encoding` on
-    of each entry.
+    Name i is names[name_offsets[i]:name_offsets[i + 1]]. `dtypes` has the element types by
+    code, `fields` the pairs from the key `encoding` on of each entry.
     """
-    texts: list[Any] = [name.encode("utf-8") for name in names]
-    buffer: bytearray = bytearray(_bound(texts, dtypes, dims, offsets, sizes, fields))
-    out: cython.uchar[::1] = buffer
-    dim_column: cython.const[cython.longlong][::1] = memoryview(dims)
-    dim_ends: cython.const[cython.longlong][::1] = memoryview(dim_offsets)
-    offset_column: cython.const[cython.longlong][::1] = memoryview(offsets)
-    size_column: cython.const[cython.longlong][::1] = memoryview(sizes)
+    types: list[bytes] = [b"\x65dtype" + text + b"\x66layout\x65dense\x65shape" for text in dtypes]
+    buffer: bytearray = bytearray(_bound(names, name_offsets, types, dims, offsets, sizes, fields))
+    out: cython.p_uchar = uchars_out(buffer)
+    name: cython.p_const_uchar = uchars_in(names)
+    name_offset: cython.p_const_longlong = longlongs_in(name_offsets)
+    dim: cython.p_const_longlong = longlongs_in(dims)
+    dim_offset: cython.p_const_longlong = longlongs_in(dim_offsets)
+    offset: cython.p_const_longlong = longlongs_in(offsets)
+    size: cython.p_const_longlong = longlongs_in(sizes)
+    name_key: cython.p_const_uchar = b"\xbf\x64name"
+    offset_key: cython.p_const_uchar = b"\x66offset"
+    size_key: cython.p_const_uchar = b"\x64size"
+    nbytes: cython.Py_ssize_t
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
-    position: cython.Py_ssize_t = _put_head(out, 0, _ARRAY, len(texts))
-    # Invariant: what is put has room, because the bound counts every head as the longest.
-    for row in range(len(texts)):
-        position = _put(out, position, b"\xbf\x64name")
-        position = _put_head(out, position, _TEXT, len(texts[row]))
-        position = _put(out, position, texts[row])
-        position = _put(out, position, b"\x66offset")
-        position = _put_head(out, position, _UINT, offset_column[row])
-        position = _put(out, position, b"\x64size")
-        position = _put_head(out, position, _UINT, size_column[row])
-        position = _put(out, position, b"\x65dtype")
-        position = _put(out, position, dtypes[codes[row]])
-        position = _put(out, position, b"\x66layout\x65dense\x65shape")
-        position = _put_head(out, position, _ARRAY, dim_ends[row + 1] - dim_ends[row])
-        for i in range(dim_ends[row], dim_ends[row + 1]):
-            position = _put_head(out, position, _UINT, dim_column[i])
+    position: cython.Py_ssize_t = _put_head(out, 0, _ARRAY, len(codes))
+    # Invariant: every `copy` has room, because the bound counts each head as the longest one.
+    for row in range(len(codes)):
+        copy(out, position, name_key, 0, 6)
+        nbytes = name_offset[row + 1] - name_offset[row]
+        position = _put_head(out, position + 6, _TEXT, nbytes)
+        copy(out, position, name, name_offset[row], nbytes)
+        position += nbytes
+        copy(out, position, offset_key, 0, 7)
+        position = _put_head(out, position + 7, _UINT, offset[row])
+        copy(out, position, size_key, 0, 5)
+        position = _put_head(out, position + 5, _UINT, size[row])
+        position = _put(out, position, types[codes[row]])
+        position = _put_head(out, position, _ARRAY, dim_offset[row + 1] - dim_offset[row])
+        for i in range(dim_offset[row], dim_offset[row + 1]):
+            position = _put_head(out, position, _UINT, dim[i])
         position = _put(out, position, fields[row])
-        position = _put(out, position, b"\xff")
-    del out
+        out[position] = 0xFF
+        position += 1
+    if not cython.compiled:
+        out.release()
     del buffer[position:]
     return buffer
 
 
-def _bound(texts: Any, dtypes: Any, dims: Any, offsets: Any, sizes: Any, fields: Any) -> int:
-    """Bytes that an index has at most; memory that nobody fills still costs its pages."""
-    largest = [max(map(len, texts), default=0), int(offsets.max(initial=0)), int(sizes.max(initial=0)), len(dims)]
-    keys = len(b"\xbf\x64name\x66offset\x64size\x65dtype\x66layout\x65dense\x65shape\xff")
-    entry = keys + sum(map(_head_nbytes, largest)) + max(map(len, dtypes), default=0)
+def _bound(names: bytes, name_offsets: Any, types: Any, dims: Any, offsets: Any, sizes: Any, fields: Any) -> int:
+    """The most bytes that an index can have. Not far above the real size: unused memory still costs page faults."""
+    columns = (np.diff(name_offsets), offsets, sizes)
+    heads = sum(_head_nbytes(int(column.max(initial=0))) for column in columns) + _head_nbytes(len(dims))
+    entry = len(b"\xbf\x64name\x66offset\x64size\xff") + heads + max(map(len, types), default=0)
     dims_nbytes = _head_nbytes(int(dims.max(initial=0))) * len(dims)
-    return 9 + entry * len(texts) + dims_nbytes + sum(map(len, texts)) + sum(map(len, fields))
-
-
-@cython.cfunc
-def _put(out: cython.uchar[::1], position: cython.Py_ssize_t, data: bytes) -> cython.Py_ssize_t:
-    p: cython.p_const_uchar = data
-    size: cython.Py_ssize_t = len(data)
-    i: cython.Py_ssize_t
-    for i in range(size):
-        out[position + i] = p[i]
-    return position + size
+    return 9 + entry * len(fields) + dims_nbytes + len(names) + sum(map(len, fields))
 
 
 def _head_nbytes(number: int) -> int:
@@ -86,9 +98,16 @@ def _head_nbytes(number: int) -> int:
 
 
 @cython.cfunc
+def _put(out: cython.p_uchar, position: cython.Py_ssize_t, data: bytes) -> cython.Py_ssize_t:
+    p: cython.p_const_uchar = data
+    copy(out, position, p, 0, len(data))
+    return position + len(data)
+
+
+@cython.cfunc
 @cython.exceptval(check=False)
 def _put_head(
-    out: cython.uchar[::1], position: cython.Py_ssize_t, major: cython.int, value: cython.longlong
+    out: cython.p_uchar, position: cython.Py_ssize_t, major: cython.int, value: cython.longlong
 ) -> cython.Py_ssize_t:
     """The shortest head."""
     width: cython.int

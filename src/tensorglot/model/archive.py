@@ -7,7 +7,6 @@ how to reopen the file in another process is passed to it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol, cast
@@ -305,7 +304,9 @@ def _maybe_shared(payloads: Sequence[Payload | NDArray[Any] | None], nbytes: NDA
     worth = nbytes >= TIED_NBYTES
     if set(map(type, payloads)) != {np.ndarray}:
         worth |= np.array([not isinstance(payload, np.ndarray) for payload in payloads], np.bool_)
-    if len(set(map(id, payloads))) < len(payloads):
-        counts = Counter(map(id, payloads))
-        worth |= np.array([counts[id(payload)] > 1 for payload in payloads], np.bool_)
+    ids = np.fromiter(map(id, payloads), np.uintp, len(payloads))
+    ascending = np.sort(ids)
+    repeated = ascending[1:][ascending[1:] == ascending[:-1]]
+    if repeated.size:
+        worth |= np.isin(ids, repeated)
     return np.flatnonzero(worth)

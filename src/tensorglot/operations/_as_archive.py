@@ -8,9 +8,12 @@ are computed at once and no Tensor is created.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,6 +39,7 @@ Given: TypeAlias = "Readable | Archive | Mapping[str, Any]"
 
 MEMORY = "memory"
 """The format of an archive in memory."""
+_DTYPE_AND_SHAPE = attrgetter("dtype", "shape")
 _PLAIN = {
     row.numpy: row
     for row in TABLE
@@ -136,8 +140,8 @@ def _index_of_arrays(tensors: Mapping[str, Any]) -> Index | None:
     names, values = list(tensors), list(tensors.values())
     if set(map(type, values)) != {np.ndarray} or set(map(type, names)) != {str}:
         return None
-    kinds: dict[tuple[np.dtype[Any], tuple[int, ...]], int] = {}
-    kind_of = np.array([kinds.setdefault((value.dtype, value.shape), len(kinds)) for value in values])
+    kinds: defaultdict[tuple[np.dtype[Any], tuple[int, ...]], int] = defaultdict(count().__next__)
+    kind_of = np.fromiter(map(kinds.__getitem__, map(_DTYPE_AND_SHAPE, values)), np.int64, len(values))
     try:
         "".join(names).encode()
         codes = np.array([_PLAIN[dtype].code for dtype, _ in kinds], np.uint8)

@@ -64,7 +64,7 @@ _KINDS = {
     0x12: "int64", 0x13: "decimal128", 0x7F: "maxKey", 0xFF: "minKey",
 }  # fmt: skip
 
-_RULES: dict[int, tuple[type[FormatError], str, str]] = {
+_FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
     walk.PAST_END: (TruncatedError, "bson.length", "truncated: a value extends past the end of its document"),
     walk.TOO_SMALL: (FormatError, "bson.length", "the length of a value is negative or too small"),
     walk.NO_NUL: (FormatError, "bson.nul", "missing NUL terminator"),
@@ -82,9 +82,9 @@ _RULES: dict[int, tuple[type[FormatError], str, str]] = {
 }
 
 
-def refusal(rule: int, offset: int) -> FormatError:
+def refusal(fault: int, offset: int) -> FormatError:
     """Returns the error for a fault code of the kernel."""
-    error, name, message = _RULES[rule]
+    error, name, message = _FAULTS[fault]
     return error(message, rule=name, offset=offset)
 
 
@@ -165,9 +165,9 @@ def pieces(read_into: Callable[[memoryview], int], nbytes: int = PIECE_NBYTES) -
     while True:
         room[: len(rest)] = rest
         filled = len(rest) + read_into(memoryview(room)[len(rest) :])
-        rule, at, _ = walk.count(room, 0, filled)
-        if rule and (filled < len(room) or rule != walk.PAST_END):
-            raise refusal(rule, start + at)
+        fault, at, _ = walk.count(room, 0, filled)
+        if fault and (filled < len(room) or fault != walk.PAST_END):
+            raise refusal(fault, start + at)
         if at:
             yield start, memoryview(room)[:at]
         if filled < len(room):
@@ -190,14 +190,14 @@ def find(data: memoryview, names: Sequence[bytes], start: int = 0) -> Column:
     `start` is the offset of `data` in its source, for errors.
     """
     starts = np.cumsum([0, *map(len, names[:-1])], dtype=np.int64)
-    rule, at, count = walk.count(data, 0, len(data))
-    if rule:
-        raise refusal(rule, start + at)
+    fault, at, count = walk.count(data, 0, len(data))
+    if fault:
+        raise refusal(fault, start + at)
     column = Column(np.empty(count, np.uint8), np.empty(count, np.int64), np.empty(count, np.int64))
     closings = np.empty(len(starts), np.int64)
-    rule, at, _ = walk.find(data, 0, b"".join(names), starts, column.kinds, column.begins, column.ends, closings)
-    if rule:
-        raise refusal(rule, start + at)
+    fault, at, _ = walk.find(data, 0, b"".join(names), starts, column.kinds, column.begins, column.ends, closings)
+    if fault:
+        raise refusal(fault, start + at)
     return column
 
 
@@ -214,15 +214,15 @@ def find_vectors(data: memoryview, limits: Limits = DEFAULT, start: int = 0) -> 
     room = min(ROOM_ROWS, len(data) // _VECTOR_NBYTES + 1)
     while True:
         block = np.empty((4, room), np.int64)
-        rule, at, rows, done, budget = walk.vectors(
+        fault, at, rows, done, budget = walk.vectors(
             data, at, len(data), closings, names, values, paths, budget, count, *block
         )
-        if rule not in (walk.OK, walk.FULL):
-            raise refusal(rule, start + at)
+        if fault not in (walk.OK, walk.FULL):
+            raise refusal(fault, start + at)
         check_fields(len(paths), limits)
         count += done
         blocks.append(block[:, :rows])
-        if rule == walk.OK:
+        if fault == walk.OK:
             documents, fields, begins, ends = np.concatenate(blocks, axis=1)
             return Vectors(tuple(paths), documents, fields, begins, ends, count)
         room *= 2
@@ -238,9 +238,9 @@ def numbers(data: memoryview, begin: int, end: int) -> tuple[NDArray[np.float64]
     """Decodes the array of numbers at `begin` to `end`; returns the numbers and their BSON types."""
     room = max(0, end - begin - 5) // 6  # an int32 with an empty key takes six bytes
     kinds, raw = np.empty(room, np.uint8), np.empty(8 * room, np.uint8)
-    rule, at, count = walk.numbers(data, begin, end, kinds, raw)
-    if rule:
-        raise refusal(rule, at)
+    fault, at, count = walk.numbers(data, begin, end, kinds, raw)
+    if fault:
+        raise refusal(fault, at)
     doubles, integers = raw[: 8 * count].view("<f8"), raw[: 8 * count].view("<i8")
     kinds = kinds[:count]
     floating = kinds == DOUBLE

@@ -59,9 +59,9 @@ def _as_is(value: Any) -> Any:
 
 def decode_document(data: memoryview, binary: Callable[[Binary], Any] = _as_is) -> dict[str, Any]:
     """Decodes the document that fills `data`. `binary` converts binaries of any subtype but 0."""
-    rule, at, count = walk.count(data, 0, len(data))
-    if rule:
-        raise refusal(rule, at)
+    fault, at, count = walk.count(data, 0, len(data))
+    if fault:
+        raise refusal(fault, at)
     if count != 1:
         raise FormatError(f"expected one document, found {count}", rule="bson.document.one", offset=at)
     return _fields(data, 0, len(data), binary, 1)

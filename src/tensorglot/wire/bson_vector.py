@@ -23,10 +23,10 @@ __all__ = [
     "Row",
     "check_padding",
     "disagreement",
+    "find_kind",
     "first_unlike",
     "gather",
     "gather_payloads",
-    "kind_called",
     "row_of",
     "row_of_head",
     "split",
@@ -55,7 +55,7 @@ _BY_CODE = {kind.code: kind for kind in KINDS}
 _BY_NAME = {kind.name: kind for kind in KINDS}
 
 
-def kind_called(dtype: object) -> Kind:
+def find_kind(dtype: object) -> Kind:
     """Finds a kind by our name, the specification's name (`FLOAT32`) or number (0x27), or pymongo's enumeration."""
     name = getattr(dtype, "name", dtype)
     kind = _BY_NAME.get(name.lower()) if isinstance(name, str) else _BY_CODE.get(name) if type(name) is int else None
@@ -147,15 +147,15 @@ def disagreement(row: Row, payload: memoryview, number: int, offset: int | None 
 
 def gather(data: memoryview, begins: NDArray[np.int64], row: Row, out: memoryview) -> None:
     """Copies the data of the payloads that begin at `begins` one after the other into `out`."""
-    rule, number = bson_rows.gather(data, begins + HEAD_NBYTES, row.nbytes, out)
-    if rule:
+    fault, number = bson_rows.gather(data, begins + HEAD_NBYTES, row.nbytes, out)
+    if fault:
         raise InputError(f"vector {number} extends past the end of the data", rule="bson.vector.gather")
 
 
 def gather_payloads(payloads: list[bytes], row: Row, out: memoryview) -> int | None:
     """Copies payloads of separate bytes objects; returns the index of the first that differs from the row, or None."""
-    rule, number = bson_rows.gather_payloads(payloads, row.head, row.nbytes, out)
-    return int(number) if rule else None
+    fault, number = bson_rows.gather_payloads(payloads, row.head, row.nbytes, out)
+    return int(number) if fault else None
 
 
 def split(data: memoryview, count: int, row: Row) -> list[bytes]:

@@ -224,11 +224,7 @@ class Cursor:
         """Returns the offset of each key's value in a map. Keys must be text; with `others`, other keys are skipped."""
         if others:
             return {key: self.skip()[0] for key in self.text_keys(what)}
-        fields = {}
-        for _ in self.map(what):
-            key = self.text("key")
-            fields[key] = self.skip()[0]
-        return fields
+        return {self.text("key"): self.skip()[0] for _ in self.map(what)}
 
     def _steps(self, count: int | None) -> Iterator[int]:
         if count is not None:

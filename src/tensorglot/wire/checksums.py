@@ -135,8 +135,7 @@ def hasher(algorithm: str) -> Hasher:
 def one_shot(algorithm: str) -> Callable[[memoryview], bytes]:
     """The digest of bytes that are all there, for many short ones."""
     if algorithm == "crc32c":
-        from crc32c import crc32c
-
+        crc32c = _crc32c()
         return lambda data: crc32c(data).to_bytes(4, "big")
 
     def digest(data: memoryview) -> bytes:

@@ -8,6 +8,7 @@ order. The contents of the header are parsed elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,4 +72,4 @@ def join_texts(texts: Sequence[str]) -> tuple[bytes, NDArray[np.int64]]:
     """Concatenates texts in UTF-8; returns the bytes and the offset of each, plus the end of the last."""
     joined = "".join(texts)
     lengths = map(len, texts) if joined.isascii() else (len(text.encode()) for text in texts)
-    return joined.encode(), np.cumsum(np.fromiter((0, *lengths), np.int64), dtype=np.int64)
+    return joined.encode(), np.cumsum(np.fromiter(chain((0,), lengths), np.int64, len(texts) + 1), dtype=np.int64)

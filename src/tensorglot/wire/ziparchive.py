@@ -159,7 +159,9 @@ def _directory(read: Read, size: int, rule: str) -> tuple[int, int, int]:
     if locator >= _END64.size:
         sign64, disk64, at, disks = _LOCATOR.unpack(read(locator, _LOCATOR.size))
         if sign64 == b"PK\6\7":
-            return _directory64(read, locator, (disk64, at, disks), (disk, here, count, nbytes, offset), rule)
+            end = locator - _END64.size
+            plain = (disk, here, count, nbytes, offset)
+            disk, start_disk, here, count, nbytes, offset = _read_end64(read, end, (disk64, at, disks), plain, rule)
     if disk or start_disk or here != count:
         raise FormatError("multi-disk ZIP archives are not supported", rule=f"{rule}.zip.disks", offset=end)
     if offset + nbytes != end:
@@ -167,24 +169,21 @@ def _directory(read: Read, size: int, rule: str) -> tuple[int, int, int]:
     return offset, end, count
 
 
-def _directory64(
-    read: Read, locator: int, located: tuple[int, int, int], plain: tuple[int, ...], rule: str
-) -> tuple[int, int, int]:
-    end = locator - _END64.size
-    sign, own, _, _, disk, start_disk, here, count, nbytes, offset = _END64.unpack(read(end, _END64.size))
+def _read_end64(
+    read: Read, end: int, located: tuple[int, int, int], plain: tuple[int, ...], rule: str
+) -> tuple[int, ...]:
+    """Reads the ZIP64 end record: two disk numbers, two counts of entries, size and offset of the directory."""
+    sign, own, _, _, *fields = _END64.unpack(read(end, _END64.size))
     if sign != b"PK\6\6" or own != _END64.size - 12 or located != (0, end, 1):
         raise FormatError("missing or invalid ZIP64 end record", rule=f"{rule}.zip.end64", offset=end)
-    if disk or start_disk or here != count:
-        raise FormatError("multi-disk ZIP archives are not supported", rule=f"{rule}.zip.disks", offset=end)
+    _, _, _, count, nbytes, offset = fields
     full = (_FULL16, _FULL16, _FULL16, _FULL32, _FULL32)
     for said, meant, saturated in zip(plain, (0, count, count, nbytes, offset), full, strict=True):
         if said not in (meant, saturated):
             raise FormatError(
                 "the ZIP and ZIP64 end records contradict each other", rule=f"{rule}.zip.end64", offset=end
             )
-    if offset + nbytes != end:
-        raise FormatError("the ZIP directory does not end at the end record", rule=f"{rule}.zip.directory", offset=end)
-    return offset, end, count
+    return tuple(fields)
 
 
 def _entries(directory: bytes, begin: int, count: int, rule: str) -> list[_Entry]:

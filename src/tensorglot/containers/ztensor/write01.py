@@ -39,6 +39,7 @@ from tensorglot.model.index import Index, shape_columns
 from tensorglot.model.payload import Chunk, Encoded, Memory
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import cbor, checksums
+from tensorglot.wire.prefixed import join_texts
 
 __all__ = ["encode_index", "end_file", "entries_of", "metadata_entry", "write"]
 
@@ -104,7 +105,9 @@ def _write_plain(archive: Archive, codes: NDArray[np.int16], algorithm: str | No
         fields = list(map(add, fields, _checksum_pairs(algorithm, rows.digests)))
     their_codes = codes.astype(np.uint8).tobytes()
     yield from end_file(
-        encode_entries(index.names, _DTYPE_TEXTS, their_codes, index.dims, index.dim_offsets, offsets, sizes, fields)
+        encode_entries(
+            *join_texts(index.names), _DTYPE_TEXTS, their_codes, index.dims, index.dim_offsets, offsets, sizes, fields
+        )
     )
 
 
@@ -274,7 +277,7 @@ def encode_index(entries: Sequence[Entry]) -> bytearray:
         raise UnsupportedError(f"{len(dtypes)} element types exceed 256", rule="ztensor.write.dtype")
     dims, dim_offsets = shape_columns([entry.shape for entry in entries])
     index = encode_entries(
-        names,
+        *join_texts(names),
         [cbor.text(dtype) for dtype in dtypes],
         bytes(dtypes.index(entry.dtype) for entry in entries),
         dims,

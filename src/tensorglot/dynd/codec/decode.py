@@ -150,11 +150,11 @@ class _Reader:
             if answer == kernel.MORE:
                 source.more(self.kernel.remaining())
             elif answer == kernel.GROW:
-                column, need = self.kernel.wish()
+                column, need = self.kernel.request()
                 if not self.grow(column, need):
                     return
             elif answer == kernel.HELP:
-                self.box(self.kernel.wish()[0])
+                self.box(self.kernel.request()[0])
             else:
                 self.refuse(answer)
 

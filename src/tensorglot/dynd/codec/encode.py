@@ -159,7 +159,7 @@ class _Writer:
         if answer != kernel.HELP:
             rule, message = _REFUSALS[answer]
             raise InputError(message, rule=rule)
-        column, position = self.kernel.wish()
+        column, position = self.kernel.request()
         node = self.program.ops[column // 2].node
         box = self.value.boxes(node)[position]
         type = box.plan.type
