@@ -37,7 +37,8 @@ def command(file: str, name: str, index: str, npy: bool, output: str | None, for
       tensorglot cat model.bt lm_head.weight --npy -o head.npy
     """
     import tensorglot as tg
-    from tensorglot.io.sink import AtomicFile, write_stream
+    from tensorglot.io.sink import AtomicFile
+    from tensorglot.io.stream import write_stream
     from tensorglot.operations.excerpt import json_document, npy_bytes, parse_index, text_lines
 
     if npy and as_json:

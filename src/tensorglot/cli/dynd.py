@@ -174,7 +174,8 @@ def _print(tensor: Tensor, as_json: bool) -> None:
 
 
 def _write(data: memoryview, as_hex: bool, output: str | None, as_json: bool, about: dict[str, Any]) -> None:
-    from tensorglot.io.sink import AtomicFile, write_stream
+    from tensorglot.io.sink import AtomicFile
+    from tensorglot.io.stream import write_stream
 
     if as_json:
         print_json({**about, "hex": data.hex()})

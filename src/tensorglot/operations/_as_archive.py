@@ -18,7 +18,7 @@ import numpy as np
 from tensorglot.arguments import check_mapping
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError, escape
-from tensorglot.io.local import Readable
+from tensorglot.io.source import Readable
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder

@@ -21,7 +21,7 @@ import numpy as np
 
 from tensorglot.containers.table import TABLE, for_target
 from tensorglot.errors import FormatError, InputError, LimitError, escape
-from tensorglot.io.local import FileSource, Stamp, file_stamp, naming
+from tensorglot.io.local import FileSource, Stamp, add_path_to_errors, file_stamp
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index, Note
@@ -81,7 +81,7 @@ def find_file(path: str) -> Path:
 def open_shards(index_path: Path, limits: Limits, strict: bool, open_file: Callable[[Path], Archive]) -> Index:
     """All shards of an index as one index; `open_file` opens one file."""
     archives: list[Archive] = []
-    with naming(index_path):
+    with add_path_to_errors(index_path):
         shards = _read_index(index_path, limits)
         try:
             return _joined(index_path, shards, strict, open_file, archives)

@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from tensorglot.errors import FormatError, Hint, InputError, IntegrityError, LimitError, TruncatedError
-from tensorglot.io.local import FileSource, changed, file_stamp, naming, stamp_of
+from tensorglot.io.local import FileSource, add_path_to_errors, change_error, file_stamp, stamp_of
 from tensorglot.io.sink import AtomicFile
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
@@ -104,7 +104,7 @@ def _write(archive: Archive, path: str | os.PathLike[str], tensors: Mapping[Key,
         file.write([f"{line}\n".encode() for line in lines])
         stamp = file_stamp(archive.source)
         if stamp is not None and stamp != stamp_of(os.stat(path)):  # noqa: PTH116
-            raise changed(path)
+            raise change_error(path)
     return target
 
 
@@ -147,7 +147,7 @@ def read_sidecar(path: str | os.PathLike[str], limits: Limits) -> Sums | None:
         if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
             return None
         raise
-    with closing(file), naming(place):
+    with closing(file), add_path_to_errors(place):
         if file.size > limits.header_or():
             raise LimitError(f"a sidecar of {file.size} bytes exceeds Limits.header_nbytes", rule="sums.limit")
         return _parse(bytes(file.read(0, file.size)))

@@ -21,8 +21,9 @@ from typing import Any
 from tensorglot.arguments import as_names, as_path
 from tensorglot.containers.table import Format, WriteOptions, named
 from tensorglot.errors import Hint, InputError, UnsupportedError, escape
-from tensorglot.io.local import Stamp, changed, file_stamp
-from tensorglot.io.sink import AtomicFile, editing, replace_tail
+from tensorglot.io.in_place import lock_for_edit, replace_tail
+from tensorglot.io.local import Stamp, change_error, file_stamp
+from tensorglot.io.sink import AtomicFile
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
@@ -72,10 +73,10 @@ def edit(
         raise UnsupportedError(
             "a sharded checkpoint cannot be edited as a whole: edit one of its files", rule="edit.source"
         )
-    with editing(path) as stamp, open(path, format=format, verify="never", limits=limits) as archive:
+    with lock_for_edit(path) as stamp, open(path, format=format, verify="never", limits=limits) as archive:
         spec, version = _editable(archive)
         if file_stamp(archive.source) != stamp:
-            raise changed(path)
+            raise change_error(path)
         old = dict(archive.metadata or {})
         new = _changed(old, metadata, remove, spec)
         if new == old:
@@ -98,7 +99,7 @@ def edit(
         if sums is not None:
             with open(path, format=archive.format, verify="never", limits=limits) as edited:
                 if file_stamp(edited.source) != written:
-                    raise changed(path)
+                    raise change_error(path)
                 move_sidecar(edited, path, sums)
         return Edit(archive.format, new, changed=True, in_place=in_place)
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tensorglot.arguments import as_names, check_mapping
 from tensorglot.errors import InputError, TensorNotFound, TruncatedError, UnsupportedError
-from tensorglot.io.local import Backend, Readable
+from tensorglot.io.source import Backend, Readable
 from tensorglot.limits import Limits
 from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive

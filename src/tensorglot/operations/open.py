@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeAlias
 from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import ReadOptions, detect, named
 from tensorglot.errors import InputError, UnsupportedError
-from tensorglot.io.local import Backend, FileSource, Readable, absolute, naming, source_for
+from tensorglot.io.local import FileSource, absolute, add_path_to_errors
+from tensorglot.io.source import Backend, Readable, source_for
 from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
 from tensorglot.operations._checksums import Once
@@ -85,7 +86,7 @@ def _open_file(
 ) -> Archive:
     """One file, whatever it is: it stands for no others."""
     path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
-    with naming(path):
+    with add_path_to_errors(path):
         opened = source_for(source, backend)
         try:
             spec, version = named(format) if format is not None else (detect(opened, path), None)

@@ -15,7 +15,8 @@ from typing import Any
 from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_target
 from tensorglot.errors import InputError, LossWarning, UnsupportedError, escape
 from tensorglot.io.local import file_stamp
-from tensorglot.io.sink import AtomicFile, Writable, write_stream
+from tensorglot.io.sink import AtomicFile, Writable
+from tensorglot.io.stream import write_stream
 from tensorglot.limits import DEFAULT
 from tensorglot.model.archive import Archive
 from tensorglot.model.names import check_name

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from tensorglot.arguments import as_path
 from tensorglot.containers.table import for_target
 from tensorglot.errors import Hint, InputError, UnsupportedError, escape
-from tensorglot.io.local import Readable
 from tensorglot.io.sink import AtomicFile, Writable, temporary_name
+from tensorglot.io.source import Readable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index

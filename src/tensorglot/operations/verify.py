@@ -19,7 +19,7 @@ from typing import Any, Literal
 from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import ReadOptions, named
 from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError, counted
-from tensorglot.io.local import Backend, Readable
+from tensorglot.io.source import Backend, Readable
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Note

@@ -25,7 +25,8 @@ from tensorglot.containers.table import for_target
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource
-from tensorglot.io.sink import Writable, write_stream
+from tensorglot.io.sink import Writable
+from tensorglot.io.stream import write_stream
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Chunk, Memory, Span, as_bytes
