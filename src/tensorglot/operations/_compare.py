@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tensorglot.model.tensor import Part
 from tensorglot.operations._elements import BLOCK_COUNT, PIECE_COUNT, blocks, elements
-from tensorglot.operations._jsonable import field_dict
+from tensorglot.operations._jsonable import Record
 
 __all__ = ["Comparison", "compare"]
 
@@ -27,7 +27,7 @@ _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Record):
     """How far two parts differ. Differences are None where the elements are no numbers to us."""
 
     count: int
@@ -61,7 +61,7 @@ class Comparison:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return field_dict(self, share=self.share)
+        return {**Record.to_dict(self), "share": self.share}
 
 
 def _larger(one: float | None, two: float | None) -> float | None:

@@ -22,7 +22,7 @@ from tensorglot.model.index import UNKNOWN, Index, Layout
 from tensorglot.model.tensor import human_nbytes
 from tensorglot.model.types.algebra import leading
 from tensorglot.operations._dequantize import can_dequantize
-from tensorglot.operations._jsonable import field_dict
+from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import DTypes, NewDType, Rename, Select, rename_all, select_names, settle_dtypes
 
@@ -35,7 +35,7 @@ quantized ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Record):
     """One thing that the target cannot store."""
 
     kind: LossKind
@@ -51,14 +51,14 @@ class Loss:
         return self.kind not in ("checksum", "ties")
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "message": self.message, "tensor": self.tensor, "left_out": self.fatal}
+        return {**field_dict(self, "kind", "message", "tensor"), "left_out": self.fatal}
 
     def __str__(self) -> str:
         return str(TensorglotError(self.message, rule=f"convert.{self.kind}", tensor=self.tensor))
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Step(Record):
     """What will be done with one tensor."""
 
     source: str
@@ -75,12 +75,9 @@ class Step:
     tied: str | None = None
     """The tensor of the target, earlier on, that has the same bytes in the source."""
 
-    def to_dict(self) -> dict[str, Any]:
-        return field_dict(self, shape=list(self.shape))
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Plan:
+class Plan(Record):
     """Steps, losses and sizes of a conversion."""
 
     source: str
@@ -111,17 +108,9 @@ class Plan:
         return sum(step.stored_nbytes for step in self.steps if step.tied is None)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "source": self.source,
-            "target": self.target,
-            "compression": self.compression,
-            "checksum": self.checksum,
-            "nbytes": self.nbytes,
-            "stored_nbytes": self.stored_nbytes,
-            "metadata": None if self.metadata is None else sorted(self.metadata),
-            "losses": [loss.to_dict() for loss in self.losses],
-            "steps": [step.to_dict() for step in self.steps],
-        }
+        metadata = None if self.metadata is None else sorted(self.metadata)
+        sizes = field_dict(self, "source", "target", "compression", "checksum", "nbytes", "stored_nbytes")
+        return {**sizes, "metadata": metadata, **field_dict(self, "losses", "steps")}
 
     def __repr__(self) -> str:
         lost = f", {counted(len(self.losses), 'loss', 'losses')}" if self.losses else ""

@@ -19,7 +19,7 @@ from tensorglot.errors import UnsupportedError, escape
 from tensorglot.model.layouts import MX, QUANT_GROUP
 from tensorglot.model.tensor import Tensor
 
-__all__ = ["can_dequantize", "dequantize", "dequantized"]
+__all__ = ["can_dequantize", "dequantize", "real_values"]
 
 
 def can_dequantize(layout: str) -> bool:
@@ -27,7 +27,7 @@ def can_dequantize(layout: str) -> bool:
     return layout in (QUANT_GROUP, MX) or blocks.decodable(layout)
 
 
-def dequantized(tensor: Tensor) -> Iterator[NDArray[Any]]:
+def real_values(tensor: Tensor) -> Iterator[NDArray[Any]]:
     """The values in C order: a piece at a time of GGML's blocks, otherwise all at once."""
     if tensor.layout.startswith("gguf."):
         tensor.verify()

@@ -26,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tensorglot.arguments import as_path
 from tensorglot.errors import FormatError, Hint, InputError, IntegrityError, LimitError, TruncatedError
 from tensorglot.io.local import FileSource, add_path_to_errors, change_error, file_stamp, stamp_of
 from tensorglot.io.sink import AtomicFile
@@ -40,8 +41,8 @@ from tensorglot.wire.checksums import Checksum, hasher, parse
 
 __all__ = [
     "Sums",
-    "check_place",
     "check_sidecar",
+    "check_target",
     "move_sidecar",
     "read_sidecar",
     "sidecar_path",
@@ -50,6 +51,7 @@ __all__ = [
 ]
 
 SUFFIX = ".sums"
+ALGORITHM = "xxh3"
 _REWRITE = "write it again with `tensorglot verify --write-sums`, or remove it"
 _IGNORE = Hint("or pass verify='never' to ignore it", "")
 _READ_NBYTES = 1 << 20
@@ -74,38 +76,41 @@ def sidecar_path(path: str | os.PathLike[str]) -> Path:
     return Path(f"{os.fspath(path)}{SUFFIX}")
 
 
-def check_place(path: str | os.PathLike[str]) -> None:
-    """Refuses a sidecar that could not be written, before the file itself is."""
-    place = sidecar_path(path)
-    if place.is_symlink():
-        raise InputError("the target is a symbolic link", rule="sink.target", path=str(place))
+def check_target(target: object) -> str:
+    """The path of a file that is to get a sidecar. Refused, before the file is written, if it cannot have one."""
+    if not isinstance(target, (str, os.PathLike)):
+        raise InputError("sums needs a path as target", rule="sums.source")
+    path = as_path(target)
+    if sidecar_path(path).is_symlink():
+        raise InputError("the target is a symbolic link", rule="sink.target", path=str(sidecar_path(path)))
+    return path
 
 
-def write_sidecar(archive: Archive, path: str | os.PathLike[str], *, algorithm: str = "xxh3") -> Path:
-    """Writes the checksums of an archive beside its file. Returns where."""
-    found = digests([*_stretches(archive.index, _one_source(archive), algorithm)])
-    tensors = {key: str(Checksum(algorithm, digest)) for key, digest in zip(_keys(archive.index), found, strict=True)}
-    return _write(archive, path, tensors, algorithm)
+def write_sidecar(archive: Archive, path: str | os.PathLike[str]) -> None:
+    """Writes the checksums of an archive beside its file."""
+    source, index = _one_source(archive), archive.index
+    spans = zip(index.begins.tolist(), index.ends.tolist(), strict=True)
+    found = digests([Stretch(source, begin, end, ALGORITHM) for begin, end in spans])
+    tensors = {key: str(Checksum(ALGORITHM, digest)) for key, digest in zip(_keys(index), found, strict=True)}
+    _write(archive, path, tensors, ALGORITHM)
 
 
-def move_sidecar(archive: Archive, path: str | os.PathLike[str], sums: Sums) -> Path:
-    """Writes the sidecar of a file whose tensors are those of another sidecar, elsewhere in it perhaps."""
-    return _write(archive, path, sums.tensors, sums.rest.partition(":")[0])
+def move_sidecar(archive: Archive, path: str | os.PathLike[str], sums: Sums) -> None:
+    """Writes the sidecar of an edited file: the tensors have the checksums of `sums`, the other bytes new ones."""
+    _write(archive, path, sums.tensors, sums.rest.partition(":")[0])
 
 
-def _write(archive: Archive, path: str | os.PathLike[str], tensors: Mapping[Key, str], algorithm: str) -> Path:
+def _write(archive: Archive, path: str | os.PathLike[str], tensors: Mapping[Key, str], algorithm: str) -> None:
     lines = [f"tensorglot-sums 1 {_one_source(archive).size}"]
     for (tensor, part), checksum in tensors.items():
         names = json.dumps(tensor) if part == "data" else f"{json.dumps(tensor)} {json.dumps(part)}"
         lines.append(f"{checksum} {names}")
     lines.append(f"{Checksum(algorithm, _rest_digest(archive, algorithm))} -")
-    target = sidecar_path(path)
-    with AtomicFile(target, follow=False) as file:
+    with AtomicFile(sidecar_path(path), follow=False) as file:
         file.write([f"{line}\n".encode() for line in lines])
         stamp = file_stamp(archive.source)
         if stamp is not None and stamp != stamp_of(os.stat(path)):  # noqa: PTH116
             raise change_error(path)
-    return target
 
 
 def _one_source(archive: Archive) -> Source:
@@ -118,11 +123,6 @@ def _keys(index: Index) -> Iterator[Key]:
     for tensor, name in enumerate(index.names):
         for row in index.rows(tensor):
             yield name, "data" if index.part_names is None else index.part_names[row]
-
-
-def _stretches(index: Index, source: Source, algorithm: str) -> Iterator[Stretch]:
-    begins, ends = index.begins.tolist(), index.ends.tolist()
-    return (Stretch(source, begins[row], ends[row], algorithm) for row in range(len(begins)))
 
 
 def _rest_digest(archive: Archive, algorithm: str) -> bytes:

@@ -20,7 +20,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._compare import Comparison, compare
-from tensorglot.operations._jsonable import field_dict, jsonable
+from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._progress import Progress
 from tensorglot.threads import ordered_map
 
@@ -36,7 +36,7 @@ Kind: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Change(Record):
     """One difference. `old` is what the first archive has, `new` the second."""
 
     kind: Kind
@@ -46,10 +46,6 @@ class Change:
     old: Any = None
     new: Any = None
     values: Comparison | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        values = None if self.values is None else jsonable(self.values.to_dict())
-        return field_dict(self, old=jsonable(self.old), new=jsonable(self.new), values=values)
 
     def __str__(self) -> str:
         where = "#".join(escape(name, longest=60) for name in (self.tensor, self.key) if name is not None)
@@ -81,7 +77,7 @@ def _short(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Diff:
+class Diff(Record):
     """What `diff` found."""
 
     formats: tuple[str, str]
@@ -96,13 +92,7 @@ class Diff:
         return not self.changes
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "same": self.same,
-            "formats": list(self.formats),
-            "tensors": self.tensors,
-            "equal": self.equal,
-            "changes": [change.to_dict() for change in self.changes],
-        }
+        return field_dict(self, "same", "formats", "tensors", "equal", "changes")
 
     def __repr__(self) -> str:
         if self.same:

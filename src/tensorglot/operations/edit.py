@@ -27,10 +27,10 @@ from tensorglot.io.sink import AtomicFile
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
-from tensorglot.operations._jsonable import field_dict
+from tensorglot.operations._jsonable import Record
 from tensorglot.operations._progress import Progress, follow
 from tensorglot.operations._shards import stands_for_others
-from tensorglot.operations._sidecar import check_place, move_sidecar, read_sidecar
+from tensorglot.operations._sidecar import check_target, move_sidecar, read_sidecar
 from tensorglot.operations.open import open
 from tensorglot.operations.save import check_metadata
 
@@ -38,16 +38,13 @@ __all__ = ["Edit", "edit"]
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(Record):
     """What `edit` did."""
 
     format: str
     metadata: Mapping[str, Any]
     changed: bool
     in_place: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        return field_dict(self, metadata=dict(self.metadata))
 
 
 def edit(
@@ -83,7 +80,7 @@ def edit(
             return Edit(archive.format, new, changed=False, in_place=False)
         sums = read_sidecar(path, archive.limits)
         if sums is not None:
-            check_place(path)
+            check_target(path)
         chunks = _chunks(archive, new, spec, version)
         written: Stamp | None
         if in_place:

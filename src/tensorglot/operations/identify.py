@@ -14,6 +14,7 @@ from typing import Any
 from tensorglot.errors import FormatError, UnsupportedError, counted
 from tensorglot.limits import Limits
 from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._patterns import Select, select_names
 from tensorglot.operations._progress import Progress, shown
 from tensorglot.operations.verify import Problem
@@ -23,7 +24,7 @@ __all__ = ["Identity", "identify"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Identity:
+class Identity(Record):
     """What `identify` found."""
 
     cid: str | None
@@ -40,11 +41,7 @@ class Identity:
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "cid": self.cid,
-            "tensors": dict(self.tensors),
-            "problems": [problem.to_dict() for problem in self.problems],
-        }
+        return field_dict(self, "cid", "tensors", "problems")
 
     def __repr__(self) -> str:
         wrong = "" if self.ok else f", {counted(len(self.problems), 'problem')}: {self.problems[0]}"

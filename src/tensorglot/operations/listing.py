@@ -17,7 +17,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import Index
 from tensorglot.model.types.algebra import leading
-from tensorglot.operations._jsonable import field_dict
+from tensorglot.operations._jsonable import Record
 
 __all__ = ["Entry", "Summary", "entries", "summarize"]
 
@@ -41,7 +41,8 @@ class Entry(NamedTuple):
         return {**self._asdict(), "shape": list(self.shape)}
 
 
-class Use(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Use(Record):
     """How much of a file is of one element type."""
 
     tensors: int
@@ -50,7 +51,7 @@ class Use(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Record):
     """A whole file in a few numbers."""
 
     format: str
@@ -67,9 +68,6 @@ class Summary:
     """The most bytes first."""
     encodings: dict[str, int]
     layouts: dict[str, int]
-
-    def to_dict(self) -> dict[str, Any]:
-        return field_dict(self, dtypes={name: use._asdict() for name, use in self.dtypes.items()})
 
 
 def entries(archive: Archive, names: Iterable[str] | None = None) -> list[Entry]:

@@ -30,7 +30,7 @@ from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._elements import elements
-from tensorglot.operations._jsonable import field_dict
+from tensorglot.operations._jsonable import Record
 from tensorglot.operations._patterns import Select, select_names
 from tensorglot.operations._progress import Progress, shown
 from tensorglot.operations.verify import Problem
@@ -46,7 +46,7 @@ _DIGITS = decimal.Context(prec=50)
 
 
 @dataclass(frozen=True, slots=True)
-class TensorStats:
+class TensorStats(Record):
     """What one part of a tensor holds; a dense tensor has one, `data`."""
 
     name: str
@@ -67,14 +67,9 @@ class TensorStats:
     problem: Problem | None = None
     """Why there are none: the bytes are not those of the checksum, or not values of the type."""
 
-    def to_dict(self) -> dict[str, Any]:
-        mean = [self.mean.real, self.mean.imag] if isinstance(self.mean, complex) else self.mean
-        problem = None if self.problem is None else self.problem.to_dict()
-        return field_dict(self, shape=list(self.shape), mean=mean, problem=problem)
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Stats:
+class Stats(Record):
     """What `stats` found: a row for each part of each tensor."""
 
     format: str

@@ -25,7 +25,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.index import Note
 from tensorglot.model.layouts import check_values
 from tensorglot.operations._checksums import Checked, check_archive
-from tensorglot.operations._jsonable import field_dict
+from tensorglot.operations._jsonable import Record
 from tensorglot.operations._progress import Progress
 from tensorglot.operations._shards import find_file
 from tensorglot.operations._sidecar import check_sidecar, read_sidecar, write_sidecar
@@ -37,7 +37,7 @@ __all__ = ["Problem", "Report", "verify"]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Record):
     """One broken rule."""
 
     rule: str
@@ -49,15 +49,12 @@ class Problem:
     def of(cls, error: TensorglotError) -> Problem:
         return cls(error.rule, error.message, error.tensor, error.offset)
 
-    def to_dict(self) -> dict[str, Any]:
-        return field_dict(self)
-
     def __str__(self) -> str:
         return str(TensorglotError(self.message, rule=self.rule, offset=self.offset, tensor=self.tensor))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report:
+class Report(Record):
     """What `verify` found."""
 
     format: str | None
@@ -80,8 +77,7 @@ class Report:
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
-        problems, notes = [problem.to_dict() for problem in self.problems], list(map(field_dict, self.notes))
-        return {"ok": self.ok} | field_dict(self, unverified=list(self.unverified), problems=problems, notes=notes)
+        return {"ok": self.ok, **Record.to_dict(self)}
 
     def __repr__(self) -> str:
         verdict = "ok" if self.ok else counted(len(self.problems), "problem")
