@@ -39,6 +39,7 @@ __all__ = [
     "UnsupportedError",
     "counted",
     "escape",
+    "human_nbytes",
 ]
 
 
@@ -56,6 +57,17 @@ def escape(name: str, *, longest: int = 120) -> str:
 def counted(count: int, one: str, several: str = "") -> str:
     """`1 tensor`, `2,000 tensors`, `3 losses`"""
     return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
+def human_nbytes(nbytes: float) -> str:
+    """`2.0 MiB`"""
+    if nbytes < 1024:
+        return f"{int(nbytes)} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        nbytes /= 1024
+        if nbytes < 1024:
+            return f"{nbytes:.1f} {unit}"
+    return f"{nbytes / 1024:.1f} TiB"
 
 
 class Hint(NamedTuple):

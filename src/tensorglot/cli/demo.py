@@ -1,7 +1,4 @@
-"""`tensorglot demo`: what is shown is what is run, and the output is the real one.
-
-A step is a line for the shell or for Python, with a word on why. New verbs get a row.
-"""
+"""`tensorglot demo`: a table of shell and Python lines, run in a temporary folder and shown with their output."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A step with what came of it."""
+    """A step and its output."""
 
     run: str
     about: str
@@ -72,7 +69,7 @@ STEPS: tuple[Step, ...] = (
     Step("tensorglot verify model.bt --deep", "Is the file sound?"),
     _python(
         '_ = shutil.copy("model.bt", "cut.bt"); os.truncate("cut.bt", 2_000_000)',
-        "A download that ended early is found out, and the tensor is named.",
+        "A truncated download is detected, and the error names the tensor.",
     ),
     Step("tensorglot verify cut.bt"),
     Step("tensorglot diff model.bt broken.bt", "What changed between two checkpoints?"),
@@ -85,12 +82,12 @@ STEPS: tuple[Step, ...] = (
     Step("tensorglot hash model.bt 'model.norm.*'", "A tensor has one identity, wherever it lives."),
     Step("tensorglot hash model.zt 'model.norm.*'"),
     Step("tensorglot convert model.zt model.safetensors --dtype float16", "A cast counts what it rounds."),
-    Step("tensorglot convert model.bt model.npz", "What a target cannot hold is named, and refused."),
+    Step("tensorglot convert model.bt model.npz", "What a target cannot store is an error."),
     _python(
         'tg.dynd.serialize([[1.5, 2.0], [], [3.0]], "var * var * float32").hex()',
-        "Values that are no blocks have one byte string, too.",
+        "Ragged and nested values have canonical bytes, too.",
     ),
-    _python('tg.bson.decode(tg.bson.encode([0.5, -2.0], "float32"))', "And a vector is what MongoDB holds."),
+    _python('tg.bson.decode(tg.bson.encode([0.5, -2.0], "float32"))', "A vector as MongoDB stores it."),
     Step("tensorglot formats", "Where can tensors live?"),
 )
 
@@ -98,7 +95,7 @@ STEPS: tuple[Step, ...] = (
 @click.command
 @as_json
 def command(as_json: bool) -> None:
-    """Make a small checkpoint and show what can be done with it.
+    """Make a small checkpoint and run the main commands on it.
 
     Works in a temporary folder, which is removed, and takes a few seconds.
 
@@ -129,7 +126,7 @@ def _show(step: Done) -> None:
 
 
 class _Screen(io.TextIOWrapper):
-    """Takes down what a step prints, as it would look on the real screen."""
+    """Captures what a step prints; on a terminal with the same colours and widths."""
 
     def __init__(self, buffer: io.BytesIO, terminal: bool) -> None:
         super().__init__(buffer, "utf-8", write_through=True)
@@ -140,7 +137,7 @@ class _Screen(io.TextIOWrapper):
 
 
 def _play(terminal: bool) -> Iterator[Done]:
-    """Runs the steps in a folder of their own."""
+    """Runs the steps in a temporary folder."""
     python = InteractiveInterpreter({"tensors": _checkpoint()})
     with tempfile.TemporaryDirectory(prefix="tensorglot-demo-") as folder, contextlib.chdir(folder):
         for step in STEPS:

@@ -8,7 +8,7 @@ import click
 
 from tensorglot.cli.options import as_json, file_argument, reading_format, source_of
 from tensorglot.cli.terminal import message, one_line, print_json, progress_bar
-from tensorglot.errors import counted
+from tensorglot.errors import counted, human_nbytes
 
 __all__ = ["command"]
 
@@ -21,7 +21,7 @@ __all__ = ["command"]
 @reading_format
 @as_json
 def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str | None, as_json: bool) -> int:
-    """Check that a file keeps the rules of its format.
+    """Check a file against the rules of its format.
 
     Prints every problem with its rule, tensor and byte, and exits with 1 if there is
     one. Checksums are checked where the format has them, and where FILE.sums does:
@@ -34,7 +34,6 @@ def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str |
       tensorglot verify model.bt --write-sums
     """
     import tensorglot as tg
-    from tensorglot.model.tensor import human_nbytes
 
     if write_sums and file == "-":
         raise click.UsageError("--write-sums needs a file, not stdin.")

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
 
-from tensorglot.errors import InputError
+from tensorglot.errors import InputError, human_nbytes
 from tensorglot.memory import cut
 from tensorglot.model.payload import Chunk, Span, as_bytes
-from tensorglot.model.tensor import human_nbytes
 
 __all__ = ["Progress", "bar", "follow", "shown"]
 

@@ -20,14 +20,14 @@ import numpy as np
 
 from tensorglot.arguments import check_choice
 from tensorglot.containers.table import Format, for_target
-from tensorglot.errors import Hint, LossWarning, UnsupportedError, counted
+from tensorglot.errors import Hint, LossWarning, UnsupportedError, counted, human_nbytes
 from tensorglot.io.sink import Writable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index
-from tensorglot.model.tensor import Part, Tensor, human_nbytes
+from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._cast import Cast, CastCodec, cast_tensor
 from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, make_plan
