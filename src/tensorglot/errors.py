@@ -19,6 +19,7 @@ leave the library.
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 import itertools
 from collections.abc import Iterable
@@ -119,14 +120,7 @@ class TensorglotError(Exception):
         return f"{file}{self.advise(command_line=command_line)} ({', '.join(where)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = {"path": self.path, "hint": self.hint}
-        return _rebuild, (type(self), self.message, self.rule, self.offset, self.tensor), state
-
-
-def _rebuild(
-    kind: type[TensorglotError], message: str, rule: str, offset: int | None, tensor: str | None
-) -> TensorglotError:
-    return kind(message, rule=rule, offset=offset, tensor=tensor)
+        return copyreg.__newobj__, (type(self), self.message), vars(self)  # type: ignore[attr-defined]
 
 
 class FormatError(TensorglotError):
