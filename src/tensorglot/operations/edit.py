@@ -1,14 +1,13 @@
 """Editing the metadata of a file, and nothing else.
 
-A format whose index stands last can say so (`edit` in its spec): then everything before
-the index is one span, and the index alone is new. In any other format the tensors are
-saved again as spans. Either way the operating system copies, and the file is replaced
-atomically. In place, only the index is written; should the process or the machine die in
-that moment, the file is lost, and so it is done on request only.
+A format that has its index at the end of a file can implement `edit`: then everything
+before the index is one span, and only the index is new. In any other format the tensors
+are saved again as spans. Either way the OS copies them (copy_file_range), and the file is
+replaced atomically. In place, only the index is written: if the process is killed or the
+machine crashes meanwhile, the file is lost, so it is done only on request.
 
-An edit is a read and a write of the same file, and others may write meanwhile. Editors
-keep each other out with a lock on the file. Who does not know of the lock is found out:
-what is there must still be what was read, or the edit stops.
+Editors lock the file against each other. A process that ignores the lock is detected:
+the edit stops unless the file is still the one that was read.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._progress import Progress, follow
-from tensorglot.operations._shards import stands_for_others
+from tensorglot.operations._shards import is_sharded
 from tensorglot.operations._sidecar import check_target, move_sidecar, read_sidecar
 from tensorglot.operations.open import open
 from tensorglot.operations.save import check_metadata
@@ -58,15 +57,14 @@ def edit(
     progress: Progress | None = None,
     limits: Limits | None = None,
 ) -> Edit:
-    """Sets and removes keys of a file's metadata. Its tensors stay as they are, encodings and checksums included.
+    """Sets and removes keys of a file's metadata. Tensors keep their encodings and checksums.
 
-    `in_place` writes only the end of the file, where the format has its index there. It
-    is quick however large the file is, and safe from everything but a kill or a crash
-    in that moment. A file that somebody else changes meanwhile is left as they made it,
-    and that is an error.
+    `in_place` writes only the end of the file, in formats that have their index there. It
+    is fast for any size of file; a kill or a crash while it is written loses the file. If
+    another process changes the file meanwhile, that is an error and its change is kept.
     """
     path = as_path(path)
-    if stands_for_others(path):
+    if is_sharded(path):
         raise UnsupportedError(
             "a sharded checkpoint cannot be edited as a whole: edit one of its files", rule="edit.source"
         )

@@ -1,14 +1,14 @@
-"""Numbers that describe each tensor, in one pass and bounded memory, right for every element type.
+"""Statistics of each tensor, in one pass and bounded memory, accurate for every element type.
 
-A block of values is turned into float64 and gives its own sum and its own sum of
-squared deviations from its own mean (twice corrected, pairwise summed); blocks are
-merged by Chan's formula in decimals of 50 digits, which neither overflow nor cancel.
-Within a block, values too large or too small to be squared are scaled by a power of
-two, and 64-bit integers that float64 cannot hold are taken relative to the smallest.
+Each block of values is converted to float64; its sum and its sum of squared deviations
+from the block's mean are computed (twice corrected, pairwise summed). Blocks are merged
+by Chan's formula in decimals of 50 digits, which neither overflow nor cancel. Within a
+block, values too large or too small to be squared are scaled by a power of two, and
+64-bit integers beyond float64's precision are taken relative to the smallest.
 
-Minimum, maximum, mean and standard deviation are those of the finite values, None
-where there are none. Complex numbers have no order, hence no minimum. The deviation
-is that of the population, as NumPy has it.
+Minimum, maximum, mean and standard deviation are those of the finite values, None if
+there are none. Complex numbers have no order, hence no minimum. The deviation is that of
+the population, NumPy's default.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from tensorglot.operations.verify import Problem
 __all__ = ["Stats", "TensorStats", "stats"]
 
 BLOCK_COUNT = 1 << 17
-"""Values that are looked at together: 1 MiB of float64 stays in the processor's cache."""
+"""Values in a block: 1 MiB of float64 stays in the processor's cache."""
 _PLAIN_EXPONENTS = range(-400, 400)
-"""Squares of values of these powers of two, summed, stay within float64."""
+"""Exponents of values whose squares can be summed in float64."""
 _EXACT = 1 << 53
 _DIGITS = decimal.Context(prec=50)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorStats(Record):
-    """What one part of a tensor holds; a dense tensor has one, `data`."""
+    """Statistics of one part of a tensor; a dense tensor has one part, `data`."""
 
     name: str
     part: str
@@ -57,27 +57,27 @@ class TensorStats(Record):
     zeros: int = 0
     nan: int = 0
     inf: int = 0
-    """Infinite values that are not NaN in their other half."""
+    """Infinite values; a complex number that is also NaN counts as NaN."""
     min: int | float | None = None
     max: int | float | None = None
     mean: float | complex | None = None
     std: float | None = None
     unsupported: str | None = None
-    """Why there are no numbers: an element type that cannot be interpreted here."""
+    """Why there are no numbers: the element type cannot be decoded here."""
     problem: Problem | None = None
-    """Why there are none: the bytes are not those of the checksum, or not values of the type."""
+    """Why there are no numbers: a checksum mismatch, or invalid values."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Stats(Record):
-    """What `stats` found: a row for each part of each tensor."""
+    """The result of `stats`: a row for each part of each tensor."""
 
     format: str
     rows: tuple[TensorStats, ...]
 
     @property
     def ok(self) -> bool:
-        """No tensor is damaged."""
+        """No tensor has a problem."""
         return all(row.problem is None for row in self.rows)
 
     def __iter__(self) -> Iterator[TensorStats]:
@@ -105,7 +105,7 @@ def stats(
 ) -> Stats:
     """Minimum, maximum, mean, deviation, zeros, NaN and Inf of every tensor, or of those selected.
 
-    What is wrong with a tensor stands in its row, and the others have their numbers.
+    A problem of a tensor is in its row; the others have their numbers.
     """
     with as_archive(source, format=format, limits=limits) as archive, shown(progress, "reading") as told:
         names = select_names(archive.index.names, select)
@@ -124,14 +124,14 @@ def _rows(tensors: Sequence[Tensor], progress: Progress | None) -> Iterator[Tens
                         progress(done + tally.done * part.nbytes // math.prod(part.shape), total)
                 yield tally.stats(tensor, part_name, part)
             except UnsupportedError as error:
-                yield _described(tensor, part_name, part, unsupported=error.message)
+                yield _describe(tensor, part_name, part, unsupported=error.message)
             except FormatError as error:
                 error.tensor = tensor.name
-                yield _described(tensor, part_name, part, problem=Problem.of(error))
+                yield _describe(tensor, part_name, part, problem=Problem.of(error))
             done += part.nbytes
 
 
-def _described(tensor: Tensor, part_name: str, part: Part, **numbers: Any) -> TensorStats:
+def _describe(tensor: Tensor, part_name: str, part: Part, **numbers: Any) -> TensorStats:
     dtype = part.dtype.name if part.dtype is not None else str(part.unknown_dtype)
     return TensorStats(tensor.name, part_name, dtype, part.shape, math.prod(part.shape), **numbers)
 
@@ -145,7 +145,7 @@ class _Moments:
     deviations: Decimal = Decimal(0)
 
     def add(self, values: NDArray[np.float64], origin: int = 0) -> None:
-        """Takes `values + origin`; all finite, at least one."""
+        """Adds `values + origin`; all finite, at least one."""
         count = len(values)
         exponent = math.frexp(max(-float(values.min()), float(values.max())))[1]
         if exponent in _PLAIN_EXPONENTS:
@@ -180,7 +180,7 @@ class _Moments:
 
 @dataclass(slots=True)
 class _Tally:
-    """The numbers of one part as they come in."""
+    """Running statistics of one part."""
 
     done: int = 0
     zeros: int = 0
@@ -193,7 +193,7 @@ class _Tally:
 
     def add(self, block: NDArray[Any]) -> None:
         dtype = dtype_of(block.dtype)
-        with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
+        with np.errstate(invalid="ignore"):  # of a signalling NaN
             if dtype.name.startswith("complex"):
                 self._add_complex(block)
             else:
@@ -222,7 +222,7 @@ class _Tally:
             self.imaginary.add(values.imag)
 
     def _finite(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Counts zeros, NaN and Inf, and leaves the others."""
+        """Counts zeros, NaN and Inf, and returns the finite values."""
         self.zeros += len(values) - int(np.count_nonzero(values))
         finite = np.isfinite(values)
         apart = len(values) - int(np.count_nonzero(finite))
@@ -247,7 +247,7 @@ class _Tally:
         elif self.real.count:
             mean = self.real.mean
             std = float(self.real.variance.sqrt(_DIGITS)) if self.min != self.max else 0.0
-        return _described(
+        return _describe(
             tensor,
             part_name,
             part,
@@ -262,7 +262,7 @@ class _Tally:
 
 
 def _as_float64(block: NDArray[Any], dtype: DType) -> NDArray[np.float64]:
-    """Exact for all but the 64-bit integers beyond 2**53."""
+    """Exact, except for 64-bit integers beyond 2**53."""
     if dtype.bits <= 8 and block.dtype.itemsize == 1:
         return _byte_values(dtype)[block.view(np.uint8)]
     return block.astype(np.float64)
@@ -270,5 +270,5 @@ def _as_float64(block: NDArray[Any], dtype: DType) -> NDArray[np.float64]:
 
 @cache
 def _byte_values(dtype: DType) -> NDArray[np.float64]:
-    """The value of every byte, which is several times faster to look up than to convert."""
+    """The value of every byte: a lookup is several times faster than a conversion."""
     return np.arange(256).astype(np.uint8).view(dtype.require_numpy()).astype(np.float64)
