@@ -38,9 +38,9 @@ __all__ = [
     "TensorglotError",
     "TruncatedError",
     "UnsupportedError",
-    "counted",
     "escape",
     "human_nbytes",
+    "plural",
 ]
 
 
@@ -55,7 +55,7 @@ def escape(name: str, *, longest: int = 120) -> str:
     return text
 
 
-def counted(count: int, one: str, several: str = "") -> str:
+def plural(count: int, one: str, several: str = "") -> str:
     """`1 tensor`, `2,000 tensors`, `3 losses`"""
     return f"{count:,} {one if count == 1 else several or one + 's'}"
 

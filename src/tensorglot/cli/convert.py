@@ -18,7 +18,7 @@ from tensorglot.cli.terminal import (
     print_table,
     progress_bar,
 )
-from tensorglot.errors import counted, escape, human_nbytes
+from tensorglot.errors import escape, human_nbytes, plural
 
 if TYPE_CHECKING:
     from tensorglot.operations._cast import Cast
@@ -127,7 +127,7 @@ def _print_done(target: str, report: Conversion, *, losses: bool) -> None:
     rate = report.nbytes / report.seconds if report.seconds else 0
     where = "" if target == "-" else f" to {target}"
     message(
-        f"{counted(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}{where}: {report.format}, "
+        f"{plural(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}{where}: {report.format}, "
         f"{report.seconds:.1f} s, {human_nbytes(rate)}/s"
     )
     for text in _casts_text(report.casts):
@@ -150,7 +150,7 @@ def _casts_text(casts: Sequence[Cast]) -> Iterator[str]:
         rounded, overflowed, count = (
             sum(getattr(c, name) for c in casts) for name in ("rounded", "overflowed", "count")
         )
-        yield f"{counted(len(casts), 'tensor')} cast: {_lost(rounded, overflowed, count)}; --json has each"
+        yield f"{plural(len(casts), 'tensor')} cast: {_lost(rounded, overflowed, count)}; --json has each"
 
 
 def _lost(rounded: int, overflowed: int, count: int) -> str:
@@ -180,7 +180,7 @@ def _print_plan(plan: Plan) -> None:
     ]
     print_table([column for column in columns if column.title == "name" or informative(column, "")])
     print(
-        f"{plan.source} to {plan.target}: {counted(len(steps), 'tensor')}, "
+        f"{plan.source} to {plan.target}: {plural(len(steps), 'tensor')}, "
         f"{human_nbytes(plan.stored_nbytes)} to read, {human_nbytes(plan.nbytes)} to write"
         + (f" before {plan.compression}" if plan.compression else "")
     )

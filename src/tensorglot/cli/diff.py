@@ -8,7 +8,7 @@ import click
 
 from tensorglot.cli.options import as_json, source_of
 from tensorglot.cli.terminal import WIDE, Column, escape_whole, informative, print_json, print_table, progress_bar
-from tensorglot.errors import counted, escape
+from tensorglot.errors import escape, plural
 
 if TYPE_CHECKING:
     from tensorglot.operations.diff import Change, Diff
@@ -45,7 +45,7 @@ def command(one: str, two: str, as_json: bool) -> int:
 
 
 def _print(found: Diff) -> None:
-    tensors = counted(found.tensors, "tensor")
+    tensors = plural(found.tensors, "tensor")
     if found.same:
         print(f"the same: {tensors}")
         return
@@ -62,7 +62,7 @@ def _print(found: Diff) -> None:
         Column("bits", ["" if v is None or not v.bits_only else f"{v.bits_only:,}" for v in values], right=True),
     ]
     print_table([column for column in columns if informative(column, "")])
-    print(f"different: {counted(found.tensors - found.equal, 'tensor')} of {found.tensors:,}, {found.equal:,} equal")
+    print(f"different: {plural(found.tensors - found.equal, 'tensor')} of {found.tensors:,}, {found.equal:,} equal")
 
 
 def _name(change: Change) -> str:

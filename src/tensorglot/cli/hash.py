@@ -6,7 +6,7 @@ import click
 
 from tensorglot.cli.options import as_json, file_argument, patterns_argument, reading_format, source_of
 from tensorglot.cli.terminal import escape_whole, message, one_line, print_json, progress_bar
-from tensorglot.errors import counted
+from tensorglot.errors import plural
 
 __all__ = ["command"]
 
@@ -41,5 +41,5 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
         for problem in identity.problems:
             message(one_line(str(problem)))
         if identity.cid is not None:
-            print(f"\n{identity.cid}  together, {counted(len(identity.tensors), 'tensor')}")
+            print(f"\n{identity.cid}  together, {plural(len(identity.tensors), 'tensor')}")
     return 0 if identity.ok else 1 if len(identity.problems) > len(identity.unsupported) else 4

@@ -10,7 +10,7 @@ import click
 
 from tensorglot.cli.options import as_json, file_argument, ratio_text, reading_format, shape_text, source_of
 from tensorglot.cli.terminal import Column, escape_whole, message, print_fields, print_json, print_table
-from tensorglot.errors import counted, escape, human_nbytes
+from tensorglot.errors import escape, human_nbytes, plural
 
 if TYPE_CHECKING:
     from tensorglot.operations.listing import Summary
@@ -68,7 +68,7 @@ def _print_summary(file: str, summary: Summary, metadata: Mapping[str, Any] | No
         ("format", summary.format),
         ("", summary.note or ""),
         ("tensors", f"{summary.tensors:,} ({summary.elements:,} elements, {size})"),
-        ("checksums", f"{summary.checksums:,} of {counted(summary.tensors, 'tensor')}"),
+        ("checksums", f"{summary.checksums:,} of {plural(summary.tensors, 'tensor')}"),
     ]
     for title, counts in (("encodings", summary.encodings), ("layouts", summary.layouts)):
         if set(counts) - {"raw", "dense"}:

@@ -20,7 +20,7 @@ from tensorglot.cli.options import (
     source_of,
 )
 from tensorglot.cli.terminal import Column, escape_whole, informative, print_json, print_table
-from tensorglot.errors import counted, escape, human_nbytes
+from tensorglot.errors import escape, human_nbytes, plural
 
 if TYPE_CHECKING:
     from tensorglot.operations.listing import Entry
@@ -68,7 +68,7 @@ def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None
     layout = Column("layout", [escape(row.layout) for row in rows], elastic=True)
     if not long and informative(layout, "dense"):
         columns.append(layout)
-    total = f"{counted(len(rows), 'tensor')}, {human_nbytes(nbytes)}"
+    total = f"{plural(len(rows), 'tensor')}, {human_nbytes(nbytes)}"
     if long:
         more, alike = _long_columns(rows)
         columns += more

@@ -6,7 +6,7 @@ import click
 
 from tensorglot.cli.options import as_json, pairs, target_of, writing_options
 from tensorglot.cli.terminal import message, print_json, progress_bar
-from tensorglot.errors import counted, human_nbytes
+from tensorglot.errors import human_nbytes, plural
 
 __all__ = ["command"]
 
@@ -55,6 +55,6 @@ def command(
         print_json({"sources": list(sources), "target": target, **report.to_dict()})
         return
     where = "" if target == "-" else f" to {target}"
-    message(f"{counted(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}{where}: {report.format}")
+    message(f"{plural(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}{where}: {report.format}")
     for note in report.notes:
         message(f"note: {note.message}")

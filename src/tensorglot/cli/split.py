@@ -8,7 +8,7 @@ import click
 
 from tensorglot.cli.options import as_json, source_of
 from tensorglot.cli.terminal import message, print_json, progress_bar
-from tensorglot.errors import counted
+from tensorglot.errors import plural
 
 __all__ = ["command"]
 
@@ -51,4 +51,4 @@ def command(source: str, directory: str, shard_size: int, to: str | None, as_jso
     if as_json:
         print_json({"source": source, "target": directory, "files": [str(file) for file in files]})
     else:
-        message(f"{counted(len(files) - 1, 'shard')} and {files[-1].name} in {directory}")
+        message(f"{plural(len(files) - 1, 'shard')} and {files[-1].name} in {directory}")

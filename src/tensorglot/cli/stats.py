@@ -9,7 +9,7 @@ import click
 
 from tensorglot.cli.options import as_json, file_argument, patterns_argument, reading_format, source_of
 from tensorglot.cli.terminal import Column, escape_whole, informative, message, print_json, print_table, progress_bar
-from tensorglot.errors import counted, escape
+from tensorglot.errors import escape, plural
 
 if TYPE_CHECKING:
     from tensorglot.operations.stats import TensorStats
@@ -69,7 +69,7 @@ def _print(rows: Sequence[TensorStats]) -> None:
     ]
     print_table(columns + [column for column in counts if informative(column, "0")])
     absent = [f"no {column.title}" for column in counts if not informative(column, "0")]
-    print(", ".join([counted(len({row.name for row in rows}), "tensor"), *absent]))
+    print(", ".join([plural(len({row.name for row in rows}), "tensor"), *absent]))
 
 
 def _number(value: float | complex | None) -> str:

@@ -15,7 +15,7 @@ import click
 
 from tensorglot.cli.options import as_json
 from tensorglot.cli.terminal import Column, message, print_fields, print_json, print_table, progress_bar
-from tensorglot.errors import counted, escape, human_nbytes
+from tensorglot.errors import escape, human_nbytes, plural
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,7 +67,7 @@ class Transfer:
             shape = {"vectors": rows, "count": columns, "dtype": matrix.dtype.name}
             print_json({**places, **shape, "others": sorted(others or {})})
         else:
-            print(f"{counted(rows, 'vector')} of {matrix.dtype.name}[{columns}] as '{escape(key)}'")
+            print(f"{plural(rows, 'vector')} of {matrix.dtype.name}[{columns}] as '{escape(key)}'")
 
 
 def _transfer(command: Callable[..., None]) -> Callable[..., None]:

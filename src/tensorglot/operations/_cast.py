@@ -33,7 +33,7 @@ __all__ = ["Cast", "CastCodec", "Kind", "cast", "cast_tensor", "kind_of"]
 Array = NDArray[Any]
 Kind = str
 Values = Callable[[], Iterator[Array]]
-"""Gives the values of a tensor in C order, piece by piece; can be called again."""
+"""Yields the values of a tensor in C order, piece by piece; may be called several times."""
 
 _NOWHERE = BufferSource(b"")
 """The source of cast tensors: nothing is stored, the codec computes the bytes."""
@@ -43,7 +43,7 @@ _LARGEST = {"float4_e2m1fn": 6.0, "float6_e2m3fn": 7.5, "float6_e3m2fn": 28.0}
 
 @dataclass(frozen=True, slots=True)
 class Cast(Record):
-    """How the cast of one tensor went."""
+    """Counts of the cast of one tensor."""
 
     tensor: str
     old: str
@@ -52,7 +52,7 @@ class Cast(Record):
     rounded: int = 0
     """Elements whose value changed to a nearby one."""
     overflowed: int = 0
-    """Elements that are too large, infinite or NaN, with no nearby value in the new type."""
+    """Elements that are too large, infinite or NaN, and have no near value in the new type."""
 
     def __add__(self, other: tuple[int, int, int]) -> Cast:
         count, rounded, overflowed = other
@@ -61,13 +61,13 @@ class Cast(Record):
         )
 
 
-def kind_of(row: DType) -> Kind:
+def kind_of(dtype: DType) -> Kind:
     """`bool`, `integer`, `real` or `complex`."""
-    if row.name == "bool":
+    if dtype.name == "bool":
         return "bool"
-    if row.name.startswith("complex"):
+    if dtype.name.startswith("complex"):
         return "complex"
-    return "integer" if row.name.startswith(("int", "uint")) else "real"
+    return "integer" if dtype.name.startswith(("int", "uint")) else "real"
 
 
 def cast(values: Array, old: DType, new: DType) -> tuple[Array, int, int]:
@@ -179,7 +179,7 @@ class CastCodec:
 
 
 def _cast_piece(values: Array, *, new: DType) -> tuple[Array, tuple[int, int, int]]:
-    """One job; it and its result can travel to another process."""
+    """One job; it and its result can be pickled."""
     old = dtype_of(values.dtype)
     result = np.empty(len(values), new.require_numpy().newbyteorder("<"))
     rounded = overflowed = 0
@@ -188,8 +188,8 @@ def _cast_piece(values: Array, *, new: DType) -> tuple[Array, tuple[int, int, in
         result[block], near, far = cast(values[block], old, new)
         rounded += near
         overflowed += far
-    at_rest = pack(result, new) if new.packed else result
-    return at_rest, (len(values), rounded, overflowed)
+    stored = pack(result, new) if new.packed else result
+    return stored, (len(values), rounded, overflowed)
 
 
 def cast_tensor(tensor: Tensor, new: DType, *, strict: bool, executor: Executor | None) -> tuple[Part, CastCodec]:

@@ -1,16 +1,15 @@
-"""A sidecar of checksums: `model.bt.sums` beside `model.bt`, for formats that have none of their own.
+"""A sidecar of checksums: `model.bt.sums` beside `model.bt`, for formats without checksums.
 
-Text, one line for each part of each tensor, over its bytes in the file as they are,
-and one for all bytes that belong to no tensor, in their order. So every byte of the
-file is covered, and a flipped bit has a name.
+Text: one line for the stored bytes of each part of each tensor, and one for all bytes
+outside the tensors. So every byte of the file is covered.
 
     tensorglot-sums 1 <size of the file>
     xxh3:0123456789abcdef "layer.0.weight"
     xxh3:89ab0123456789ef "layer.1.weight" "values"      a tensor of several parts
     xxh3:456789ab01234567 -                              all the rest
 
-Names are JSON strings. Lines are in the order of the archive, the rest last. We made up
-the name of the sidecar ourselves, so a link that stands there is not written through.
+Names are JSON strings. Lines are in the order of the archive, the rest last. The caller
+did not choose the name of the sidecar, so a link of that name is not followed.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What a sidecar says."""
+    """The contents of a sidecar."""
 
     size: int
     tensors: Mapping[Key, str]
@@ -72,7 +71,7 @@ class Sums:
 
 
 def sidecar_path(path: str | os.PathLike[str]) -> Path:
-    """Where the sidecar of a file is."""
+    """The path of a file's sidecar."""
     return Path(f"{os.fspath(path)}{SUFFIX}")
 
 
@@ -126,7 +125,7 @@ def _keys(index: Index) -> Iterator[Key]:
 
 
 def _rest_digest(archive: Archive, algorithm: str) -> bytes:
-    """The digest of all bytes that belong to no tensor."""
+    """The digest of all bytes outside the tensors."""
     source, index = _one_source(archive), archive.index
     order = np.argsort(index.begins, kind="stable")
     begins = np.append(index.begins[order], source.size)
@@ -139,7 +138,7 @@ def _rest_digest(archive: Archive, algorithm: str) -> bytes:
 
 
 def read_sidecar(path: str | os.PathLike[str], limits: Limits) -> Sums | None:
-    """The sidecar of a file; None where there is none."""
+    """The sidecar of a file; None if there is none."""
     place = sidecar_path(path)
     try:
         file = FileSource(place)
@@ -191,7 +190,7 @@ def _text(quoted: bytes, position: int) -> str:
 
 
 def check_sidecar(archive: Archive, sums: Sums, seen: Callable[[int], None]) -> Iterator[Checked]:
-    """What becomes of every checksum of a sidecar, the one of the rest included, which belongs to no tensor."""
+    """Compares every checksum of a sidecar, that of the bytes outside the tensors included."""
     index = with_sidecar(archive.index, _one_source(archive).size, sums)
     yield from check_archive(Archive(index, archive.source), seen)
     expected = parse(sums.rest)
@@ -203,7 +202,7 @@ def check_sidecar(archive: Archive, sums: Sums, seen: Callable[[int], None]) -> 
 
 
 def with_sidecar(index: Index, size: int, sums: Sums) -> Index:
-    """The index with the checksums of a sidecar, which must be one for this file."""
+    """The index with the checksums of a sidecar. They must be for a file of this size with these tensors."""
     if sums.size != size:
         raise IntegrityError(
             f"the checksums in the sidecar are for a file of {sums.size} bytes, this one has {size}: {_REWRITE}",

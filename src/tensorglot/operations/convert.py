@@ -20,7 +20,7 @@ import numpy as np
 
 from tensorglot.arguments import check_choice
 from tensorglot.containers.table import Format, for_target
-from tensorglot.errors import Hint, LossWarning, UnsupportedError, counted, human_nbytes
+from tensorglot.errors import Hint, LossWarning, UnsupportedError, human_nbytes, plural
 from tensorglot.io.sink import Writable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
@@ -63,8 +63,8 @@ class Conversion(Report):
 
     def __repr__(self) -> str:
         verb = "converted" if self.written else "planned"
-        losses = f", {counted(len(self.losses), 'loss', 'losses')}: {self.losses[0]}" if self.losses else ""
-        tensors = counted(self.tensors, "tensor")
+        losses = f", {plural(len(self.losses), 'loss', 'losses')}: {self.losses[0]}" if self.losses else ""
+        tensors = plural(self.tensors, "tensor")
         return f"Conversion({self.format}, {tensors}, {human_nbytes(self.nbytes)} {verb}{losses})"
 
 

@@ -31,7 +31,7 @@ from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
-from tensorglot.operations._progress import Progress, shown
+from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._shards import INDEX_SUFFIX, common_metadata, join_archives
 from tensorglot.operations.open import open
 from tensorglot.operations.save import save_archive
@@ -66,7 +66,7 @@ def split(
     directory = Path(os.path.realpath(given))
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise InputError("the target exists and is not an empty directory", rule="split.target", path=str(directory))
-    with open(source, limits=limits) as archive, shown(progress, "splitting") as told, ExitStack() as stack:
+    with open(source, limits=limits) as archive, start_progress(progress, "splitting") as report, ExitStack() as stack:
         spec, version = for_target(None, format or archive.format)
         temporary = directory.parent / temporary_name()
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
@@ -78,7 +78,7 @@ def split(
         done, total = 0, int(archive.index.nbytes.sum())
         for name, tensors in zip(files, groups, strict=True):
             shard = archive.with_index(archive.index.take(tensors))
-            shifted = None if told is None else partial(_add_progress, told, done, total)
+            shifted = None if report is None else partial(_add_progress, report, done, total)
             options = SaveOptions(durable=durable, progress=shifted)
             save_archive(temporary / name, shard, f"{spec.name}@{version}", options)
             done += int(shard.index.nbytes.sum())

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import FormatError, UnsupportedError, counted
+from tensorglot.errors import FormatError, UnsupportedError, plural
 from tensorglot.limits import Limits
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.tensor import Part, Tensor
@@ -32,7 +32,7 @@ from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._elements import elements
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._patterns import Select, select_names
-from tensorglot.operations._progress import Progress, shown
+from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.verify import Problem
 
 __all__ = ["Stats", "TensorStats", "stats"]
@@ -91,8 +91,8 @@ class Stats(Record):
 
     def __repr__(self) -> str:
         wrong = [str(row.problem) for row in self.rows if row.problem is not None]
-        problems = f", {counted(len(wrong), 'problem')}: {wrong[0]}" if wrong else ""
-        return f"Stats({self.format}, {counted(len({row.name for row in self.rows}), 'tensor')}{problems})"
+        problems = f", {plural(len(wrong), 'problem')}: {wrong[0]}" if wrong else ""
+        return f"Stats({self.format}, {plural(len({row.name for row in self.rows}), 'tensor')}{problems})"
 
 
 def stats(
@@ -107,9 +107,9 @@ def stats(
 
     A problem of a tensor is in its row; the others have their numbers.
     """
-    with as_archive(source, format=format, limits=limits) as archive, shown(progress, "reading") as told:
+    with as_archive(source, format=format, limits=limits) as archive, start_progress(progress, "reading") as report:
         names = select_names(archive.index.names, select)
-        return Stats(archive.format, tuple(_rows([archive[name] for name in names], told)))
+        return Stats(archive.format, tuple(_rows([archive[name] for name in names], report)))
 
 
 def _rows(tensors: Sequence[Tensor], progress: Progress | None) -> Iterator[TensorStats]:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import ReadOptions, named
-from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError, counted
+from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError, plural
 from tensorglot.io.source import Backend, Readable
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
@@ -80,9 +80,9 @@ class Report(Record):
         return {"ok": self.ok, **Record.to_dict(self)}
 
     def __repr__(self) -> str:
-        verdict = "ok" if self.ok else counted(len(self.problems), "problem")
+        verdict = "ok" if self.ok else plural(len(self.problems), "problem")
         first = "" if self.ok else f": {self.problems[0]}"
-        return f"Report({self.format or 'unknown format'}, {counted(self.tensors, 'tensor')}, {verdict}{first})"
+        return f"Report({self.format or 'unknown format'}, {plural(self.tensors, 'tensor')}, {verdict}{first})"
 
 
 def verify(
