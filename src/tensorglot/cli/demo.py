@@ -10,7 +10,6 @@ import tempfile
 import time
 from code import InteractiveInterpreter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
@@ -25,22 +24,13 @@ __all__ = ["STEPS", "command"]
 
 
 class Step(NamedTuple):
-    """One line to run."""
+    """One line to run, and what came of it."""
 
     run: str
     about: str = ""
     kind: Literal["shell", "python"] = "shell"
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A step and its output."""
-
-    run: str
-    about: str
-    kind: str
-    output: str
-    exit: int
+    output: str = ""
+    exit: int = 0
 
 
 def _python(run: str, about: str = "") -> Step:
@@ -111,12 +101,12 @@ def command(as_json: bool) -> None:
             _show(step)
     seconds = round(time.perf_counter() - start, 2)
     if as_json:
-        print_json({"steps": [asdict(step) for step in done], "seconds": seconds})
+        print_json({"steps": [step._asdict() for step in done], "seconds": seconds})
     else:
         print(f"\nThat took {seconds} s. Your turn: tensorglot --help")
 
 
-def _show(step: Done) -> None:
+def _show(step: Step) -> None:
     if step.about:
         print(f"\n# {step.about}")
     print(bold(f"{'>>>' if step.kind == 'python' else '$'} {step.run}"))
@@ -136,7 +126,7 @@ class _Screen(io.TextIOWrapper):
         return self._terminal
 
 
-def _play(terminal: bool) -> Iterator[Done]:
+def _play(terminal: bool) -> Iterator[Step]:
     """Runs the steps in a temporary folder."""
     python = InteractiveInterpreter({"tensors": _checkpoint()})
     with tempfile.TemporaryDirectory(prefix="tensorglot-demo-") as folder, contextlib.chdir(folder):
@@ -144,13 +134,8 @@ def _play(terminal: bool) -> Iterator[Done]:
             paper = io.BytesIO()
             out, err = _Screen(paper, terminal), _Screen(paper, False)
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                code = _run_shell(step.run) if step.kind == "shell" else _run_python(python, step.run)
-            yield Done(*step, paper.getvalue().decode(), code)
-
-
-def _run_python(python: InteractiveInterpreter, line: str) -> int:
-    python.runsource(line)
-    return 0
+                code = _run_shell(step.run) if step.kind == "shell" else int(python.runsource(step.run))
+            yield step._replace(output=paper.getvalue().decode(), exit=code)
 
 
 def _run_shell(line: str) -> int:

@@ -26,6 +26,7 @@ What they share:
     _compare            two parts, element by element
     _elements           the values of a part as a stream of short arrays
     _outputs            the caller's arrays to read into
+    _load_rows          raw dense tensors, by the columns of the index
     _reads              memory filled from many places of a file
     _digests            hashes of many spans at once
     _checksums          comparing the checksums of an archive
