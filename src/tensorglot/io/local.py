@@ -94,7 +94,8 @@ class BaseSource:
     path: str | None = None
 
     def read(self, offset: int, nbytes: int) -> memoryview:
-        self.check_size(offset, nbytes)
+        if offset + nbytes > self.size:
+            raise self.truncation_error(offset, nbytes)
         out = allocate(nbytes, offset)
         self.read_into(offset, out)
         return out
@@ -108,12 +109,9 @@ class BaseSource:
     def view(self, offset: int, nbytes: int) -> memoryview | None:
         return None
 
-    def check_size(self, offset: int, nbytes: int) -> None:
-        """Before memory is allocated for a read."""
-        if offset + nbytes > self.size:
-            raise self.truncation_error(offset, nbytes, self.size)
-
-    def truncation_error(self, offset: int, nbytes: int, size: int) -> TruncatedError:
+    def truncation_error(self, offset: int, nbytes: int, size: int | None = None) -> TruncatedError:
+        """The error for a read that ends beyond the source, or beyond what is there of it now."""
+        size = self.size if size is None else size
         return TruncatedError(
             f"file truncated: needs {offset + nbytes} bytes, has {size}",
             rule="source.size",
@@ -134,17 +132,20 @@ class BufferSource(BaseSource):
         self.size = len(self._view)
 
     def read_into(self, offset: int, out: memoryview) -> None:
-        self.check_size(offset, len(out))
+        if offset + len(out) > self.size:
+            raise self.truncation_error(offset, len(out))
         out[:] = self._view[offset : offset + len(out)]
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
-        self.check_size(offset, nbytes)
+        if offset + nbytes > self.size:
+            raise self.truncation_error(offset, nbytes)
         return bytes(self._view[offset : offset + nbytes])
 
     def view(self, offset: int, nbytes: int) -> memoryview | None:
         if not self._share:
             return None
-        self.check_size(offset, nbytes)
+        if offset + nbytes > self.size:
+            raise self.truncation_error(offset, nbytes)
         return self._view[offset : offset + nbytes]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -207,11 +208,15 @@ class FileSource(BaseSource):
         return held
 
     def read(self, offset: int, nbytes: int) -> memoryview:
-        if nbytes <= READ_NBYTES:
-            return super().read(offset, nbytes)
-        self.check_size(offset, nbytes)
+        if offset + nbytes > self.size:
+            raise self.truncation_error(offset, nbytes)
         out = allocate(nbytes, offset)
-        for_each(lambda piece: self.read_into(offset + piece[0], out[piece[0] : sum(piece)]), cut(nbytes, READ_NBYTES))
+        if nbytes <= READ_NBYTES:
+            self.read_into(offset, out)
+        else:
+            for_each(
+                lambda piece: self.read_into(offset + piece[0], out[piece[0] : sum(piece)]), cut(nbytes, READ_NBYTES)
+            )
         return out
 
     def read_into(self, offset: int, out: memoryview) -> None:
@@ -226,7 +231,8 @@ class FileSource(BaseSource):
             del held  # the traceback of an error must not keep the file open
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
-        self.check_size(offset, nbytes)
+        if offset + nbytes > self.size:
+            raise self.truncation_error(offset, nbytes)
         held = self.descriptor()
         try:
             data = os.pread(held.fd, nbytes, offset)
