@@ -44,13 +44,13 @@ def test_the_page_is_what_the_commands_say() -> None:
     if os.environ.get("TENSORGLOT_UPDATE"):
         PAGE.write_text(page)
     assert PAGE.read_text() == page, "run TENSORGLOT_UPDATE=1 python -m pytest tests/test_cli_docs.py"
-    for row in COMMANDS:
-        assert f"\n### tensorglot {row.name}\n" in page
+    for name in COMMANDS:
+        assert f"\n### tensorglot {name}\n" in page
 
 
 def test_the_first_line_of_each_help_is_that_of_the_table() -> None:
     context = click.Context(commands)
-    for row in COMMANDS:
-        command = commands.get_command(context, row.name)
+    for name, help in COMMANDS.items():
+        command = commands.get_command(context, name)
         assert command is not None
-        assert (command.help or "").splitlines()[0] == row.help
+        assert (command.help or "").splitlines()[0] == help

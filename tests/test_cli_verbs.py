@@ -13,7 +13,8 @@ import pytest
 
 import tensorglot as tg
 from command_line import run
-from tensorglot.io.local import FileSource, source_for
+from tensorglot.io.local import FileSource
+from tensorglot.io.source import source_for
 from terminals import COMMAND, environment, on_terminal, piped, wait_until_writing
 
 TENSORS: dict[str, Any] = {

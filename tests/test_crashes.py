@@ -19,7 +19,7 @@ import pytest
 import tensorglot as tg
 from faults import OPERATIONS, FaultyOs
 from replaced import NEW, NEW_BYTES, OLD_BYTES, check, save, write
-from tensorglot.io import sink
+from tensorglot.io import in_place, sink
 from tensorglot.operations.edit import edit
 
 ERRNOS = [
@@ -149,6 +149,7 @@ def test_metadata_edited_in_place_is_undone_at_any_operation(
         faulty = FaultyOs(strike, fault)
         with monkeypatch.context() as patched:
             patched.setattr(sink, "os", faulty)
+            patched.setattr(in_place, "os", faulty)
             try:
                 edit(target, {"step": "22"}, in_place=True)
             except type(fault) as error:
@@ -164,5 +165,6 @@ def test_metadata_edited_in_place_is_undone_at_any_operation(
 
 
 def test_the_stand_in_covers_every_file_operation_of_the_sink() -> None:
-    used = set(re.findall(r"\bos\.([a-z_]+)\(", Path(str(sink.__file__)).read_text()))
+    text = "".join(Path(str(module.__file__)).read_text() for module in (sink, in_place))
+    used = set(re.findall(r"\bos\.([a-z_]+)\(", text))
     assert used - {"urandom", "fspath"} <= OPERATIONS

@@ -196,6 +196,8 @@ class TestCommandLine:
         report = json.loads(run("edit", path, "--set", "a=b=c", "--json").stdout)
         assert (report["changed"], report["metadata"]["a"]) == (False, "b=c")
         run("edit", path, code=2)
+        report = json.loads(run("edit", path, "--set-json", "n=[NaN]", "--json").stdout)
+        assert report["metadata"]["n"] == ["NaN"]
         run("edit", path, "--set-json", "n={", code=2)
         run("edit", path, "--remove", "nothing", code=2)
 

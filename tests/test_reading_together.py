@@ -66,13 +66,13 @@ def test_a_file_cut_short_names_the_first_tensor_that_is_not_there(
     with tg.open(path) as archive:
         missing = {name for name, one in archive.items() if one.nbytes and one.offset + one.nbytes > size}
         first = min(missing, key=lambda name: archive[name].offset)
-    plain = load.fill
+    plain = load.load_rows
 
     def cut(*given: Any) -> Any:
         os.truncate(path, size)
         return plain(*given)
 
-    monkeypatch.setattr(load, "fill", cut)
+    monkeypatch.setattr(load, "load_rows", cut)
     with pytest.raises(tg.TruncatedError) as caught:
         tg.load(path, threads=1)
     assert caught.value.tensor == first

@@ -19,6 +19,7 @@ import pytest
 import tensorglot as tg
 from faults import FaultyOs
 from replaced import names
+from tensorglot.io import in_place as tail
 from tensorglot.io import sink
 
 TENSORS = {"w": np.arange(3000, dtype=np.float32), "b": np.ones(5)}
@@ -124,6 +125,7 @@ def test_a_file_that_changes_under_an_edit_is_left_as_it_is_now(
     done = at(faulty, operation, lambda: change(path))
     with monkeypatch.context() as patched:
         patched.setattr(sink, "os", faulty)
+        patched.setattr(tail, "os", faulty)
         with pytest.raises((tg.InputError, FileNotFoundError)) as caught:
             tg.edit(path, {"a": "b"}, in_place=in_place)
     assert done

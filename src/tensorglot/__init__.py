@@ -1,10 +1,9 @@
 """Every tensor has one identity, and can live in any container.
 
-A public name is loaded from its module when it is first used (PEP 562): the command
-line prints its help without waiting for NumPy, and who opens a file does not wait for
-`convert`. This module is also where the layers are joined: what a lower one leaves to
-an upper one (the exports of a Tensor, the libraries whose values are taken) is
-provided here, by name, and loaded when it is first called.
+A public name is imported from its module when it is first used (PEP 562): help on the
+command line does not wait for NumPy. This module also connects the layers: it names the
+providers of the extension points of lower layers (the exports of a Tensor, the libraries
+whose values are accepted), which are imported when they are first called.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ _HOMES = {
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("bson", "dynd")
-"""Modules that need no import of their own."""
+"""Subpackages that are attributes of the package."""
 
 _PROVIDERS = {
     "bridges.find": ("bridges.table", "find"),
@@ -100,7 +99,7 @@ _PROVIDERS = {
     "tensor.tolist": ("dynd", "tolist"),
     "tensor.torch": ("bridges.torch", "from_tensor"),
 }
-"""Who provides what the lower layers leave open."""
+"""The provider of each extension point."""
 for _point, (_module, _function) in _PROVIDERS.items():
     provide(_point, f"tensorglot.{_module}", _function)
 

@@ -19,6 +19,7 @@ leave the library.
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 import itertools
 from collections.abc import Iterable
@@ -37,8 +38,9 @@ __all__ = [
     "TensorglotError",
     "TruncatedError",
     "UnsupportedError",
-    "counted",
     "escape",
+    "human_nbytes",
+    "plural",
 ]
 
 
@@ -53,9 +55,20 @@ def escape(name: str, *, longest: int = 120) -> str:
     return text
 
 
-def counted(count: int, one: str, several: str = "") -> str:
+def plural(count: int, one: str, several: str = "") -> str:
     """`1 tensor`, `2,000 tensors`, `3 losses`"""
     return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
+def human_nbytes(nbytes: float) -> str:
+    """`2.0 MiB`"""
+    if nbytes < 1024:
+        return f"{int(nbytes)} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        nbytes /= 1024
+        if nbytes < 1024:
+            return f"{nbytes:.1f} {unit}"
+    return f"{nbytes / 1024:.1f} TiB"
 
 
 class Hint(NamedTuple):
@@ -107,14 +120,7 @@ class TensorglotError(Exception):
         return f"{file}{self.advise(command_line=command_line)} ({', '.join(where)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = {"path": self.path, "hint": self.hint}
-        return _rebuild, (type(self), self.message, self.rule, self.offset, self.tensor), state
-
-
-def _rebuild(
-    kind: type[TensorglotError], message: str, rule: str, offset: int | None, tensor: str | None
-) -> TensorglotError:
-    return kind(message, rule=rule, offset=offset, tensor=tensor)
+        return copyreg.__newobj__, (type(self), self.message), vars(self)  # type: ignore[attr-defined]
 
 
 class FormatError(TensorglotError):

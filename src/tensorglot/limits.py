@@ -15,7 +15,7 @@ __all__ = ["DEFAULT", "HEADER_NBYTES_MAX", "TENSORS_MAX", "Limits", "as_limits"]
 HEADER_NBYTES_MAX = 100_000_000
 
 TENSORS_MAX = 1 << 20
-"""Both defaults are for formats without a limit of their own."""
+"""Both are for formats that define no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class Limits:
     """Bounds for reading; `Limits(rank=300)` raises one of them."""
 
     header_nbytes: int | None = None
-    """The header, index or manifest of a file. None stands for the format's own: 100,000,000, and 2**30 in zTensor."""
+    """The header, index or manifest of a file. None is the format's default: 100,000,000, and 2**30 in zTensor."""
     tensors: int | None = None
-    """Tensors in a file. None stands for the format's own: 2**20, and 1,388,888 in BinTensors."""
+    """Tensors in a file. None is the format's default: 2**20, and 1,388,888 in BinTensors."""
     rank: int = 64
     """Dimensions of a tensor."""
     name_nbytes: int = 100_000
@@ -66,7 +66,7 @@ DEFAULT = Limits()
 
 
 def as_limits(limits: Limits | None) -> Limits:
-    """The limits that a caller gave; None stands for the default."""
+    """The limits that a caller passed; the default for None."""
     if limits is None:
         return DEFAULT
     if not isinstance(limits, Limits):

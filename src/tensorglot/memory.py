@@ -1,9 +1,9 @@
 """Memory to read into.
 
-Loading is bound by page faults, not by copying. So a large array gets an anonymous
-mapping of its own, in huge pages. Bytes that are only hashed or scanned go to scratch
-memory that is reused. Both start at the file offset's residue modulo a page: the OS
-copies several times slower when the two differ by a few bytes.
+Loading is bound by page faults, not by copying. So a large array gets its own anonymous
+mapping, in huge pages. Bytes that are only hashed or scanned go to scratch memory that is
+reused. Both start at the file offset's residue modulo a page: the OS copies several times
+slower when the two differ by a few bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 __all__ = ["LARGE_NBYTES", "READ_NBYTES", "SCRATCH_NBYTES", "Scratch", "allocate", "cut", "scratch"]
 
 LARGE_NBYTES = 1 << 20
-"""From here on an allocation is a mapping of its own."""
+"""Allocations from this size on are separate mappings."""
 READ_NBYTES = 8 << 20
 """What one thread reads at a time."""
 SCRATCH_NBYTES = 4 << 20
@@ -74,7 +74,7 @@ _kept = threading.local()
 def scratch() -> Iterator[Scratch]:
     """Scratch memory of this thread, reused because pages that are already mapped are fast.
 
-    A nested request gets memory of its own.
+    A nested call gets other memory.
     """
     mine: Scratch = vars(_kept).pop("scratch", None) or Scratch(SCRATCH_NBYTES)
     try:

@@ -1,9 +1,9 @@
-"""Extension points: what a lower layer calls and an upper layer provides.
+"""Extension points: functions that a lower layer calls and an upper layer provides.
 
-The model has `Tensor.cid()` and does not know how a CID is made; `coerce` takes arrays
-of awkward and does not know awkward. Each asks here for the provider by the name of the
-point. The package's `__init__`, which knows every layer, names the providers; one is
-imported when it is first asked for.
+The model has `Tensor.cid()` and does not know how a CID is computed; `coerce` accepts
+awkward arrays and does not know awkward. Each gets its provider here, by the name of the
+extension point. The package's `__init__`, which knows every layer, registers the
+providers; each is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _LOADED: dict[str, Callable[..., Any]] = {}
 
 
 def provide(point: str, module: str, function: str) -> None:
-    """Names the function that is called at an extension point."""
+    """Registers the function for an extension point."""
     _MODULES[point] = module, function
 
 
 def provided(point: str) -> Callable[..., Any]:
-    """The function for an extension point, imported now if it was not before."""
+    """The function for an extension point, imported at its first use."""
     found = _LOADED.get(point)
     if found is None:
         module, function = _MODULES[point]

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def default_threads() -> int:
-    """As many as there are processors for us, at most eight: more do not read faster."""
+    """The number of available processors, at most eight: more do not read faster."""
     return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
@@ -32,18 +32,18 @@ def _pool(threads: int, pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix=_NAMES)
 
 
-def _on_ours() -> bool:
+def _in_pool() -> bool:
     return threading.current_thread().name.startswith(_NAMES)
 
 
 def for_each(work: Callable[[T], None], items: Iterable[T], threads: int | None = None) -> None:
-    """Calls `work` on every item, on several threads where there are several items. The first error is raised.
+    """Calls `work` on every item, on several threads if there are several items. The first error is raised.
 
-    When it returns or raises, no work is under way: a caller may close what the work reads from.
+    When it returns or raises, no work is running: the caller may close what the work reads from.
     """
     jobs = list(items)
     count = min(default_threads() if threads is None else threads, len(jobs))
-    if _on_ours():
+    if _in_pool():
         count = 1
     if count <= 1:
         for job in jobs:
@@ -65,15 +65,15 @@ def for_each(work: Callable[[T], None], items: Iterable[T], threads: int | None 
 def ordered_map(
     work: Callable[[S], T], items: Iterable[S], *, executor: Executor | None = None, ahead: int | None = None
 ) -> Iterator[T]:
-    """`work` of each item, in their order, a few items before they are asked for, on threads or on the executor.
+    """The results of `work` in the order of the items, computed ahead on threads or on the executor.
 
-    At most `ahead` of them run early. A single item runs inline. When the iterator is closed,
-    no further work starts.
+    At most `ahead` items are computed before they are requested. A single item runs inline. When the iterator is
+    closed, no further work starts.
     """
     waiting: deque[Future[T]] = deque()
     jobs = iter(items)
     first = list(islice(jobs, 2))
-    if len(first) < 2 or _on_ours():
+    if len(first) < 2 or _in_pool():
         yield from map(work, chain(first, jobs))
         return
     enough = default_threads() + 2

@@ -23,8 +23,8 @@ from tensorglot.containers.table import for_target
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.extras import library
-from tensorglot.io.local import Readable
 from tensorglot.io.sink import Writable
+from tensorglot.io.source import Readable
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, dtype_of, pack, unpack
 from tensorglot.model.payload import location

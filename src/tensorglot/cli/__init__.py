@@ -1,9 +1,9 @@
-"""The command line: a table of commands, each loaded when it is called.
+"""The command line: a table of commands, each imported when it is called.
 
-A command reads its arguments, calls an operation and prints. Data goes to stdout,
-progress and messages to stderr. Nothing here computes, and nothing here imports more
-than click before a command is chosen, so that help costs nothing. A new command is a
-module with `command`, and a line of the table below.
+A command parses its arguments, calls an operation and prints the result. Data goes to
+stdout, progress and messages to stderr. Only click is imported before a command is
+chosen, so that help is fast. A new command is a module with `command`, and a line of
+the table below.
 
     ls, info, cat, stats            look at a file
     verify, hash, diff              check and compare
@@ -23,63 +23,53 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from tensorglot.cli.exits import EXITS, finish
 
-__all__ = ["COMMANDS", "Command", "commands", "main"]
+__all__ = ["COMMANDS", "commands", "main"]
 
 
-class Command(NamedTuple):
-    """One row."""
-
-    name: str
-    module: str
-    help: str
-    """The first line of the command's own help."""
-
-
-COMMANDS: tuple[Command, ...] = (
-    Command("ls", "tensorglot.cli.ls", "List the tensors of a file."),
-    Command("info", "tensorglot.cli.info", "Describe a file, or one tensor of it."),
-    Command("cat", "tensorglot.cli.cat", "Print a tensor or a slice of it."),
-    Command("stats", "tensorglot.cli.stats", "Minimum, maximum, mean, deviation, zeros, NaN and Inf."),
-    Command("verify", "tensorglot.cli.verify", "Check that a file keeps the rules of its format."),
-    Command("hash", "tensorglot.cli.hash", "Print the identity of every tensor, and of them all."),
-    Command("diff", "tensorglot.cli.diff", "Compare two files: names, types, shapes, values, metadata."),
-    Command("convert", "tensorglot.cli.convert", "Write the tensors of a file to another, in any format."),
-    Command("split", "tensorglot.cli.split", "Write a file to a directory of shards with their index."),
-    Command("merge", "tensorglot.cli.merge", "Write a directory of shards, or several files, to one file."),
-    Command("edit", "tensorglot.cli.edit", "Change the metadata of a file, and nothing else."),
-    Command("vectors", "tensorglot.cli.vectors", "Move vectors between files and MongoDB, and make them smaller."),
-    Command("dynd", "tensorglot.cli.dynd", "Serialize values of any type to canonical bytes, and back."),
-    Command("formats", "tensorglot.cli.formats", "List the formats with what each can read, write and hold."),
-    Command("completion", "tensorglot.cli.completion", "Print what makes a shell complete commands and options."),
-    Command("demo", "tensorglot.cli.demo", "Make a small checkpoint and show what can be done with it."),
-)
+COMMANDS = {
+    "ls": "List the tensors of a file.",
+    "info": "Describe a file, or one tensor of it.",
+    "cat": "Print a tensor or a slice of it.",
+    "stats": "Minimum, maximum, mean, deviation, zeros, NaN and Inf.",
+    "verify": "Check a file against the rules of its format.",
+    "hash": "Print the CID of every tensor, and of all together.",
+    "diff": "Compare two files: names, types, shapes, values, metadata.",
+    "convert": "Write the tensors of a file to another, in any format.",
+    "split": "Write a file to a directory of shards with their index.",
+    "merge": "Write a directory of shards, or several files, to one file.",
+    "edit": "Change the metadata of a file, and nothing else.",
+    "vectors": "Move vectors between files and MongoDB, and make them smaller.",
+    "dynd": "Serialize values of any type to canonical bytes, and back.",
+    "formats": "List the formats and what each can read, write and store.",
+    "completion": "Print a completion script for a shell.",
+    "demo": "Make a small checkpoint and run the main commands on it.",
+}
+"""Each command, which is the module of that name, and the first line of its help."""
 TERMINATING = (signal.SIGHUP, signal.SIGTERM)
-_BY_NAME = {row.name: row for row in COMMANDS}
 
 
 class Commands(click.Group):
-    """The table as a group of click."""
+    """The table as a click group."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_BY_NAME)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        row = _BY_NAME.get(cmd_name)
-        if row is None:
+        if cmd_name not in COMMANDS:
             return None
-        command = import_module(row.module).command
+        command = import_module(f"tensorglot.cli.{cmd_name}").command
         assert isinstance(command, click.Command)  # noqa: S101
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(row.name, row.help) for row in COMMANDS])
+            formatter.write_dl(list(COMMANDS.items()))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):
@@ -92,7 +82,7 @@ class Commands(click.Group):
         complete_var: str | None = None,
         **options: Any,
     ) -> NoReturn:
-        """Runs a command and leaves with its exit code, whatever happens on the way."""
+        """Runs a command and exits with its code, also after any error."""
         given = sys.argv[1:] if args is None else list(args)
 
         def run() -> int | None:
@@ -125,14 +115,14 @@ def commands() -> None:
 
 
 def _leave(number: int, frame: object) -> NoReturn:
-    """Ends as an interrupt does, so that what was begun is undone; asked again, it goes on with that."""
+    """Exits as an interrupt does, so that cleanup runs; further signals do not interrupt the cleanup."""
     for each in TERMINATING:
         signal.signal(each, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 
 def main() -> NoReturn:
-    """The entry point. The process is ours, so its signals are: a library would have to leave them alone."""
+    """The entry point. Signal handlers are set only here, never by the library."""
     for number in TERMINATING:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _leave)
@@ -140,7 +130,7 @@ def main() -> NoReturn:
         commands.main()
     except SystemExit as leaving:
         if leaving.code in (130, *(128 + number for number in TERMINATING)):
-            # All is cleaned up and printed. A worker that was just being started when the interrupt came is known to
-            # nobody, and an ordinary exit would wait for it forever.
+            # Everything is cleaned up and flushed. A thread that was starting when the interrupt came is in no list,
+            # and a normal exit would wait for it forever.
             os._exit(int(leaving.code))
         raise

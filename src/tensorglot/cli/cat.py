@@ -17,17 +17,17 @@ __all__ = ["command"]
 @click.argument("name")
 @click.argument("index", default="...")
 @click.option("--npy", is_flag=True, help="Write a .npy file instead of text.")
-@click.option("-o", "--output", type=click.Path(path_type=str), help="Write to this file, atomically.")
+@click.option("-o", "--output", type=click.Path(), help="Write to this file, atomically.")
 @reading_format
 @as_json
 def command(file: str, name: str, index: str, npy: bool, output: str | None, format: str | None, as_json: bool) -> None:
     """Print a tensor or a slice of it.
 
-    INDEX is what stands between NumPy's brackets: integers, slices, ... and None.
-    Only what it selects is read.
+    INDEX is a basic NumPy index: integers, slices, ... and None. Only the selection
+    is read.
 
-    As text, one dimension is a value a line; of more dimensions, each line is a row,
-    and an empty line parts matrices. Nothing is left out. With --json a complex
+    As text, a vector has a value per line; with more dimensions, each line is a row,
+    with an empty line between matrices. Nothing is elided. With --json a complex
     number is a pair, and NaN and the infinities are text.
 
     \b
@@ -37,7 +37,8 @@ def command(file: str, name: str, index: str, npy: bool, output: str | None, for
       tensorglot cat model.bt lm_head.weight --npy -o head.npy
     """
     import tensorglot as tg
-    from tensorglot.io.sink import AtomicFile, write_stream
+    from tensorglot.io.sink import AtomicFile
+    from tensorglot.io.stream import write_stream
     from tensorglot.operations.excerpt import json_document, npy_bytes, parse_index, text_lines
 
     if npy and as_json:

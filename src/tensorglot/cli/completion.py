@@ -14,7 +14,7 @@ __all__ = ["command"]
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @as_json
 def command(shell: str, as_json: bool) -> None:
-    """Print what makes a shell complete commands and options.
+    """Print a completion script for a shell.
 
     \b
     Examples:

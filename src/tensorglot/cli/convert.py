@@ -1,20 +1,24 @@
-"""`tensorglot convert`: options become the arguments of `tg.convert`; its plan and report become text.
-
-What is lost, rounded or refused is decided there. Here it is only said: data and
-losses on the screen, or all of it as one JSON document.
-"""
+"""`tensorglot convert`: options become the arguments of `tg.convert`, its plan and report become text or JSON."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from tensorglot.cli.options import as_json, pairs, shape_text, source_of, target_of, writing_options
-from tensorglot.cli.terminal import WIDE, Column, informative, message, print_json, print_table, progress_bar
-from tensorglot.errors import counted, escape
+from tensorglot.cli.terminal import (
+    WIDE,
+    Column,
+    escape_whole,
+    informative,
+    message,
+    print_json,
+    print_table,
+    progress_bar,
+)
+from tensorglot.errors import escape, human_nbytes, plural
 
 if TYPE_CHECKING:
     from tensorglot.operations._cast import Cast
@@ -28,8 +32,8 @@ CASTS_SHOWN = 8
 
 
 @click.command
-@click.argument("source", type=click.Path(path_type=str))
-@click.argument("target", type=click.Path(path_type=str))
+@click.argument("source", type=click.Path())
+@click.argument("target", type=click.Path())
 @writing_options
 @click.option("--from", "from_", metavar="FORMAT", help="Format of the source; detected by default.")
 @click.option(
@@ -81,14 +85,12 @@ def command(
     """
     import tensorglot as tg
 
-    if target == "-" and as_json and not dry_run:
-        raise click.UsageError("--json cannot be used when the file goes to stdout: write to a file.")
     if target == "-" and sums:
         raise click.UsageError("--sums needs a file as TARGET.")
     with progress_bar("converting") as progress:
         report = tg.convert(
             source_of(source),
-            target_of(target, to, dry_run),
+            target_of(target, to, as_json=as_json, dry_run=dry_run),
             format=to,
             source_format=from_,
             select=select or None,
@@ -121,12 +123,11 @@ def _dtype(given: Sequence[str]) -> str | dict[str, str] | None:
 
 def _print_done(target: str, report: Conversion, *, losses: bool) -> None:
     from tensorglot.containers.table import named
-    from tensorglot.model.tensor import human_nbytes
 
     rate = report.nbytes / report.seconds if report.seconds else 0
     where = "" if target == "-" else f" to {target}"
     message(
-        f"{counted(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}{where}: {report.format}, "
+        f"{plural(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}{where}: {report.format}, "
         f"{report.seconds:.1f} s, {human_nbytes(rate)}/s"
     )
     for text in _casts_text(report.casts):
@@ -139,7 +140,7 @@ def _print_done(target: str, report: Conversion, *, losses: bool) -> None:
 
 
 def _casts_text(casts: Sequence[Cast]) -> Iterator[str]:
-    """A line for each tensor that lost something; of many, those that overflowed, and one for all that were cast."""
+    """A line for each tensor that lost something; if there are many, those that overflowed, and one total."""
     lossy = [cast for cast in casts if cast.rounded or cast.overflowed]
     many = len(lossy) > CASTS_SHOWN
     for cast in lossy:
@@ -149,7 +150,7 @@ def _casts_text(casts: Sequence[Cast]) -> Iterator[str]:
         rounded, overflowed, count = (
             sum(getattr(c, name) for c in casts) for name in ("rounded", "overflowed", "count")
         )
-        yield f"{counted(len(casts), 'tensor')} cast: {_lost(rounded, overflowed, count)}; --json has each"
+        yield f"{plural(len(casts), 'tensor')} cast: {_lost(rounded, overflowed, count)}; --json has each"
 
 
 def _lost(rounded: int, overflowed: int, count: int) -> str:
@@ -158,15 +159,13 @@ def _lost(rounded: int, overflowed: int, count: int) -> str:
 
 
 def _print_plan(plan: Plan) -> None:
-    from tensorglot.model.tensor import human_nbytes
-
     steps = plan.steps
     types = [step.old if step.new == step.old else f"{step.old} → {step.new}" for step in steps]
     columns = [
-        Column("name", [escape(step.source, longest=sys.maxsize) for step in steps], elastic=True),
+        Column("name", [escape_whole(step.source) for step in steps], elastic=True),
         Column(
             "becomes",
-            ["" if s.target == s.source else escape(s.target, longest=sys.maxsize) for s in steps],
+            ["" if s.target == s.source else escape_whole(s.target) for s in steps],
             elastic=True,
         ),
         Column("action", [step.action for step in steps]),
@@ -175,13 +174,13 @@ def _print_plan(plan: Plan) -> None:
         Column("size", [human_nbytes(step.nbytes) for step in steps], right=True),
         Column(
             "tied to",
-            ["" if step.tied is None else escape(step.tied, longest=sys.maxsize) for step in steps],
+            ["" if step.tied is None else escape_whole(step.tied) for step in steps],
             elastic=True,
         ),
     ]
     print_table([column for column in columns if column.title == "name" or informative(column, "")])
     print(
-        f"{plan.source} to {plan.target}: {counted(len(steps), 'tensor')}, "
+        f"{plan.source} to {plan.target}: {plural(len(steps), 'tensor')}, "
         f"{human_nbytes(plan.stored_nbytes)} to read, {human_nbytes(plan.nbytes)} to write"
         + (f" before {plan.compression}" if plan.compression else "")
     )

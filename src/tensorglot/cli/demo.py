@@ -1,7 +1,4 @@
-"""`tensorglot demo`: what is shown is what is run, and the output is the real one.
-
-A step is a line for the shell or for Python, with a comment. A new verb gets a step.
-"""
+"""`tensorglot demo`: a table of shell and Python lines, run in a temporary folder and shown with their output."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import tempfile
 import time
 from code import InteractiveInterpreter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
@@ -28,22 +24,13 @@ __all__ = ["STEPS", "command"]
 
 
 class Step(NamedTuple):
-    """One line to run."""
+    """One line to run, and what came of it."""
 
     run: str
     about: str = ""
     kind: Literal["shell", "python"] = "shell"
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A step with its output and exit code."""
-
-    run: str
-    about: str
-    kind: str
-    output: str
-    exit: int
+    output: str = ""
+    exit: int = 0
 
 
 def _python(run: str, about: str = "") -> Step:
@@ -72,7 +59,7 @@ STEPS: tuple[Step, ...] = (
     Step("tensorglot verify model.bt --deep", "Is the file valid?"),
     _python(
         '_ = shutil.copy("model.bt", "cut.bt"); os.truncate("cut.bt", 2_000_000)',
-        "A truncated download is an error, which names the tensor.",
+        "A truncated download is detected, and the error names the tensor.",
     ),
     Step("tensorglot verify cut.bt"),
     Step("tensorglot diff model.bt broken.bt", "What changed between two checkpoints?"),
@@ -88,7 +75,7 @@ STEPS: tuple[Step, ...] = (
     Step("tensorglot convert model.bt model.npz", "A conversion that would lose something stops and says what."),
     _python(
         'tg.dynd.serialize([[1.5, 2.0], [], [3.0]], "var * var * float32").hex()',
-        "Ragged values have canonical bytes, too.",
+        "Ragged and nested values have canonical bytes, too.",
     ),
     _python('tg.bson.decode(tg.bson.encode([0.5, -2.0], "float32"))', "A BSON vector, as MongoDB stores it."),
     Step("tensorglot formats", "Which formats are supported?"),
@@ -98,7 +85,7 @@ STEPS: tuple[Step, ...] = (
 @click.command
 @as_json
 def command(as_json: bool) -> None:
-    """Make a small checkpoint and show what can be done with it.
+    """Make a small checkpoint and run the main commands on it.
 
     Works in a temporary folder, which is removed, and takes a few seconds.
 
@@ -114,12 +101,12 @@ def command(as_json: bool) -> None:
             _show(step)
     seconds = round(time.perf_counter() - start, 2)
     if as_json:
-        print_json({"steps": [asdict(step) for step in done], "seconds": seconds})
+        print_json({"steps": [step._asdict() for step in done], "seconds": seconds})
     else:
         print(f"\nThat took {seconds} s. Your turn: tensorglot --help")
 
 
-def _show(step: Done) -> None:
+def _show(step: Step) -> None:
     if step.about:
         print(f"\n# {step.about}")
     print(bold(f"{'>>>' if step.kind == 'python' else '$'} {step.run}"))
@@ -129,7 +116,7 @@ def _show(step: Done) -> None:
 
 
 class _Capture(io.TextIOWrapper):
-    """Captures what a step prints, in color where stdout is a terminal."""
+    """Captures what a step prints; on a terminal with the same colours and widths."""
 
     def __init__(self, buffer: io.BytesIO, terminal: bool) -> None:
         super().__init__(buffer, "utf-8", write_through=True)
@@ -139,7 +126,7 @@ class _Capture(io.TextIOWrapper):
         return self._terminal
 
 
-def _play(terminal: bool) -> Iterator[Done]:
+def _play(terminal: bool) -> Iterator[Step]:
     """Runs the steps in a temporary folder."""
     python = InteractiveInterpreter({"tensors": _checkpoint()})
     with tempfile.TemporaryDirectory(prefix="tensorglot-demo-") as folder, contextlib.chdir(folder):
@@ -147,13 +134,8 @@ def _play(terminal: bool) -> Iterator[Done]:
             printed = io.BytesIO()
             out, err = _Capture(printed, terminal), _Capture(printed, False)
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                code = _run_shell(step.run) if step.kind == "shell" else _run_python(python, step.run)
-            yield Done(*step, printed.getvalue().decode(), code)
-
-
-def _run_python(python: InteractiveInterpreter, line: str) -> int:
-    python.runsource(line)
-    return 0
+                code = _run_shell(step.run) if step.kind == "shell" else int(python.runsource(step.run))
+            yield step._replace(output=printed.getvalue().decode(), exit=code)
 
 
 def _run_shell(line: str) -> int:

@@ -1,15 +1,14 @@
-"""`tensorglot diff`: what `tg.diff` finds, as a table or as JSON, and the exit code that goes with it."""
+"""`tensorglot diff`: the result of `tg.diff` as a table or as JSON, and an exit code."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from tensorglot.cli.options import as_json, source_of
-from tensorglot.cli.terminal import WIDE, Column, informative, print_json, print_table, progress_bar
-from tensorglot.errors import counted, escape
+from tensorglot.cli.terminal import WIDE, Column, escape_whole, informative, print_json, print_table, progress_bar
+from tensorglot.errors import escape, plural
 
 if TYPE_CHECKING:
     from tensorglot.operations.diff import Change, Diff
@@ -18,8 +17,8 @@ __all__ = ["command"]
 
 
 @click.command
-@click.argument("one", type=click.Path(path_type=str))
-@click.argument("two", type=click.Path(path_type=str))
+@click.argument("one", type=click.Path())
+@click.argument("two", type=click.Path())
 @as_json
 def command(one: str, two: str, as_json: bool) -> int:
     """Compare two files: names, types, shapes, values, metadata.
@@ -46,7 +45,7 @@ def command(one: str, two: str, as_json: bool) -> int:
 
 
 def _print(found: Diff) -> None:
-    tensors = counted(found.tensors, "tensor")
+    tensors = plural(found.tensors, "tensor")
     if found.same:
         print(f"the same: {tensors}")
         return
@@ -63,16 +62,16 @@ def _print(found: Diff) -> None:
         Column("bits", ["" if v is None or not v.bits_only else f"{v.bits_only:,}" for v in values], right=True),
     ]
     print_table([column for column in columns if informative(column, "")])
-    print(f"different: {counted(found.tensors - found.equal, 'tensor')} of {found.tensors:,}, {found.equal:,} equal")
+    print(f"different: {plural(found.tensors - found.equal, 'tensor')} of {found.tensors:,}, {found.equal:,} equal")
 
 
 def _name(change: Change) -> str:
     name = "#".join(part for part in (change.tensor, change.key) if part is not None)
-    return escape(name, longest=sys.maxsize)
+    return escape_whole(name)
 
 
 def _difference(change: Change) -> str:
-    """One side and the other; of values, how many and which share of them."""
+    """Old and new; for values, the number and share of those that changed."""
     values = change.values
     if values is not None:
         return f"{values.changed:,} of {values.count:,}, {values.share:.2%}"

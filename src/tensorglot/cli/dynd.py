@@ -1,7 +1,7 @@
 """`tensorglot dynd`: values of any type between JSON, `.npy`, canonical bytes, CBOR and hexadecimal digits.
 
-Reads the input whole, hands it to `tensorglot.dynd`, and writes what comes back.
-JSON of values is that of `tensorglot.dynd.json`.
+Reads all input, calls `tensorglot.dynd`, and writes the result. The JSON form of values
+is that of `tensorglot.dynd.json`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["command"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_file = click.argument("file", type=click.Path(path_type=str, allow_dash=True), default="-")
+_file = click.argument("file", type=click.Path(allow_dash=True), default="-")
 _type = click.option("--type", "type_text", metavar="TYPE", help="The type of the value, e.g. 'var * {x: ?int32}'.")
-_output = click.option("-o", "--output", type=click.Path(path_type=str), help="Write to this file, atomically.")
+_output = click.option("-o", "--output", type=click.Path(), help="Write to this file, atomically.")
 
 
 @click.group
@@ -32,7 +32,7 @@ def command() -> None:
     """Serialize values of any type to canonical bytes, and back.
 
     A value is JSON, or an array in a .npy file. In JSON bytes are {"$hex": "00ff"}, a
-    complex number is the pair of its parts, and what lies in an array[T] is {"$type":
+    complex number is the pair of its parts, and an element of array[T] is {"$type":
     ..., "$value": ...}. Each of the commands has --json.
 
     \b
@@ -52,9 +52,9 @@ def command() -> None:
 def encode(file: str, type_text: str | None, pack: bool, as_hex: bool, output: str | None, as_json: bool) -> None:
     """Write the canonical bytes of a value.
 
-    Without --type the value says what it is: numbers are int64 or float64, a list is
-    N * T where all lists in its place are equally long, else var * T. FILE is - for
-    the standard input.
+    Without --type the type is inferred: numbers are int64 or float64, a list is N * T
+    if all lists of its dimension have the same length, else var * T. FILE is - for the
+    standard input.
 
     \b
     Examples:
@@ -92,9 +92,7 @@ def decode(file: str, type_text: str | None, as_hex: bool, as_json: bool) -> Non
 
 @command.command("type")
 @click.argument("text", required=False)
-@click.option(
-    "--of", "file", type=click.Path(path_type=str, allow_dash=True), help="The type of the value in this file."
-)
+@click.option("--of", "file", type=click.Path(allow_dash=True), help="The type of the value in this file.")
 @as_json
 def type_(text: str | None, file: str | None, as_json: bool) -> None:
     """Print the canonical spelling of a type.
@@ -174,7 +172,8 @@ def _print(tensor: Tensor, as_json: bool) -> None:
 
 
 def _write(data: memoryview, as_hex: bool, output: str | None, as_json: bool, about: dict[str, Any]) -> None:
-    from tensorglot.io.sink import AtomicFile, write_stream
+    from tensorglot.io.sink import AtomicFile
+    from tensorglot.io.stream import write_stream
 
     if as_json:
         print_json({**about, "hex": data.hex()})

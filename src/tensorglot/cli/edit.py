@@ -37,9 +37,8 @@ def command(
 
     Tensors stay as they are, with their encodings and checksums. The file is replaced
     atomically. --in-place copies nothing, in formats that have their index behind the
-    tensors; should the process be killed or the machine crash in that moment, the
-    file is lost. A file that somebody else changes meanwhile is left alone, and that
-    is an error.
+    tensors; if the process is killed or the machine crashes while it is written, the
+    file is lost. If another process changes the file meanwhile, that is an error.
 
     \b
     Examples:

@@ -1,8 +1,8 @@
-"""How a command ends: every way out has an exit code, and an error is one line on stderr.
+"""How a command ends: every outcome has an exit code, and an error is one line on stderr.
 
 With `--json` on the command line that line is an object instead:
-`{"error": {"kind", "message", "rule", "offset", "tensor", "path", "exit"}}`. A reader of the
-output that goes away (`| head`) is no error, and gets no message.
+`{"error": {"kind", "message", "rule", "offset", "tensor", "path", "exit"}}`. A closed pipe
+(`| head`) is not an error and prints no message.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def finish(run: Callable[[], int | None], *, as_json: bool) -> NoReturn:
         code = leaving.exit_code
     except BrokenPipeError:
         code = 141
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - every way out has its code
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - every outcome has its code
         code = next((code for kind, code in _CODES if isinstance(error, kind)), DEFECT)
         _report(error, code, as_json)
     sys.exit(code)
 
 
 def _flush() -> None:
-    """What was printed is out, or nobody tries again at exit."""
+    """Flushes stdout. If that fails, the interpreter must not try it again at exit."""
     try:
         sys.stdout.flush()
     except OSError:

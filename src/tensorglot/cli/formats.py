@@ -13,7 +13,7 @@ __all__ = ["command"]
 @click.command
 @as_json
 def command(as_json: bool) -> None:
-    """List the formats with what each can read, write and hold.
+    """List the formats and what each can read, write and store.
 
     The first version under "writes" is the default. Element types and layouts are in
     the output of --json.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from tensorglot.cli.options import as_json, file_argument, patterns_argument, reading_format, source_of
-from tensorglot.cli.terminal import message, one_line, print_json, progress_bar
-from tensorglot.errors import counted, escape
+from tensorglot.cli.terminal import escape_whole, message, one_line, print_json, progress_bar
+from tensorglot.errors import plural
 
 __all__ = ["command"]
 
@@ -19,12 +17,12 @@ __all__ = ["command"]
 @reading_format
 @as_json
 def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: bool) -> int:
-    """Print the identity of every tensor, and of them all.
+    """Print the CID of every tensor, and of all together.
 
-    A CID says type, shape and values: it is the same for the same tensor in every
-    container, compressed or not. The last line is for all tensors together, by name;
-    it leaves out metadata. Checksums are checked where there are any: a tensor that
-    fails has no CID, is named, and makes the exit code 1.
+    A CID is a hash of type, shape and values: the same tensor has the same CID in
+    every container, compressed or not. The last line is the CID of all tensors and
+    their names, without metadata. Checksums are compared where there are any: a
+    tensor that fails has no CID, is listed, and makes the exit code 1.
 
     \b
     Examples:
@@ -39,9 +37,9 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
         print_json({"file": file, **identity.to_dict()})
     else:
         for name, cid in identity.tensors.items():
-            print(f"{cid}  {escape(name, longest=sys.maxsize)}")
+            print(f"{cid}  {escape_whole(name)}")
         for problem in identity.problems:
             message(one_line(str(problem)))
         if identity.cid is not None:
-            print(f"\n{identity.cid}  together, {counted(len(identity.tensors), 'tensor')}")
+            print(f"\n{identity.cid}  together, {plural(len(identity.tensors), 'tensor')}")
     return 0 if identity.ok else 1 if len(identity.problems) > len(identity.unsupported) else 4

@@ -1,17 +1,16 @@
-"""`tensorglot info`: the summary of a file, or all that its index says of one tensor. Reads no tensor."""
+"""`tensorglot info`: the summary of a file, or all that its index has for one tensor. Reads no tensor."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tensorglot.cli.options import as_json, file_argument, ratio_text, reading_format, shape_text, source_of
-from tensorglot.cli.terminal import Column, message, print_fields, print_json, print_table
-from tensorglot.errors import counted, escape
+from tensorglot.cli.terminal import Column, escape_whole, message, print_fields, print_json, print_table
+from tensorglot.errors import escape, human_nbytes, plural
 
 if TYPE_CHECKING:
     from tensorglot.operations.listing import Summary
@@ -27,9 +26,9 @@ __all__ = ["command"]
 def command(file: str, name: str | None, format: str | None, as_json: bool) -> None:
     """Describe a file, or one tensor of it.
 
-    Of a file: the format and who reads it, how many tensors and bytes of which
-    types, and the metadata. Of a tensor: all that the file says about it. No values
-    are read.
+    For a file: the format and the packages that read it, tensors and bytes of each
+    element type, and the metadata. For a tensor: all that the file has about it. No
+    values are read.
 
     \b
     Examples:
@@ -58,20 +57,18 @@ def command(file: str, name: str | None, format: str | None, as_json: bool) -> N
 
 
 def _print_summary(file: str, summary: Summary, metadata: Mapping[str, Any] | None) -> None:
-    from tensorglot.model.tensor import human_nbytes
-
     size = human_nbytes(summary.nbytes)
     if summary.stored_nbytes != summary.nbytes:
         ratio = ratio_text(summary.nbytes, summary.stored_nbytes)
         size += f", stored as {human_nbytes(summary.stored_nbytes)}, ratio {ratio}"
     whole = summary.file_nbytes
     fields = [
-        ("file", escape(file, longest=sys.maxsize)),
+        ("file", escape_whole(file)),
         ("size", "-" if whole is None else f"{human_nbytes(whole)} ({whole:,} bytes)"),
         ("format", summary.format),
         ("", summary.note or ""),
         ("tensors", f"{summary.tensors:,} ({summary.elements:,} elements, {size})"),
-        ("checksums", f"{summary.checksums:,} of {counted(summary.tensors, 'tensor')}"),
+        ("checksums", f"{summary.checksums:,} of {plural(summary.tensors, 'tensor')}"),
     ]
     for title, counts in (("encodings", summary.encodings), ("layouts", summary.layouts)):
         if set(counts) - {"raw", "dense"}:
@@ -92,7 +89,7 @@ def _print_summary(file: str, summary: Summary, metadata: Mapping[str, Any] | No
     if metadata:
         print_table(
             [
-                Column("metadata", [escape(key, longest=sys.maxsize) for key in metadata]),
+                Column("metadata", [escape_whole(key) for key in metadata]),
                 Column("value", [_text(value) for value in metadata.values()], elastic=True),
             ]
         )
@@ -101,11 +98,9 @@ def _print_summary(file: str, summary: Summary, metadata: Mapping[str, Any] | No
 
 
 def _print_tensor(fields: Mapping[str, Any]) -> None:
-    from tensorglot.model.tensor import human_nbytes
-
     shown = [
-        ("name", escape(fields["name"], longest=sys.maxsize)),
-        ("type", escape(fields["type"], longest=sys.maxsize)),
+        ("name", escape_whole(fields["name"])),
+        ("type", escape_whole(fields["type"])),
         ("dtype", fields["dtype"] or "-"),
         ("shape", shape_text(fields["shape"])),
         ("size", f"{human_nbytes(fields['nbytes'])} ({fields['nbytes']:,} bytes)"),
@@ -140,4 +135,4 @@ def _stored(fields: Mapping[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    return escape(value if isinstance(value, str) else json.dumps(value), longest=sys.maxsize)
+    return escape_whole(value if isinstance(value, str) else json.dumps(value))

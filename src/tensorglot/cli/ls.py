@@ -1,11 +1,10 @@
-"""`tensorglot ls`: a line for each tensor, from the columns of the index. Makes and reads no tensor.
+"""`tensorglot ls`: a line for each tensor, from the columns of the index. Reads no tensor.
 
-A column that would say the same in every line is said once, below the table.
+A column with the same value in every line is printed once, below the table.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,8 +19,8 @@ from tensorglot.cli.options import (
     shape_text,
     source_of,
 )
-from tensorglot.cli.terminal import Column, informative, print_json, print_table
-from tensorglot.errors import counted, escape
+from tensorglot.cli.terminal import Column, escape_whole, informative, print_json, print_table
+from tensorglot.errors import escape, human_nbytes, plural
 
 if TYPE_CHECKING:
     from tensorglot.operations.listing import Entry
@@ -38,9 +37,9 @@ __all__ = ["command"]
 def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None, as_json: bool) -> None:
     """List the tensors of a file.
 
-    With patterns, only those whose names match one of them, as in a shell: * any
-    characters, ? any one. On a terminal long names are shortened in the middle; in a
-    pipe they are whole. Characters that cannot be shown are escaped.
+    With patterns, only those whose names match one of them, as in a shell: * matches
+    any characters, ? any one. On a terminal long names are shortened in the middle, in
+    a pipe they are not. Unprintable characters are escaped.
 
     \b
     Examples:
@@ -49,7 +48,6 @@ def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None
       tensorglot ls model.bt --json | jq '.tensors[].name'
     """
     import tensorglot as tg
-    from tensorglot.model.tensor import human_nbytes
     from tensorglot.operations._patterns import select_names
     from tensorglot.operations.listing import entries
 
@@ -62,7 +60,7 @@ def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None
         print_json({"file": file, "format": kind, "tensors": tensors, "count": len(rows), "nbytes": nbytes})
         return
     columns = [
-        Column("name", [escape(row.name, longest=sys.maxsize) for row in rows], elastic=True),
+        Column("name", [escape_whole(row.name) for row in rows], elastic=True),
         Column("dtype", [escape(row.dtype) for row in rows]),
         Column("shape", [shape_text(row.shape) for row in rows], elastic=True),
         Column("size", [human_nbytes(row.nbytes) for row in rows], right=True),
@@ -70,7 +68,7 @@ def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None
     layout = Column("layout", [escape(row.layout) for row in rows], elastic=True)
     if not long and informative(layout, "dense"):
         columns.append(layout)
-    total = f"{counted(len(rows), 'tensor')}, {human_nbytes(nbytes)}"
+    total = f"{plural(len(rows), 'tensor')}, {human_nbytes(nbytes)}"
     if long:
         more, alike = _long_columns(rows)
         columns += more
@@ -80,9 +78,7 @@ def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None
 
 
 def _long_columns(rows: Sequence[Entry]) -> tuple[list[Column], list[str]]:
-    """What the long form adds: columns, and for those that would say the same everywhere a word for the total."""
-    from tensorglot.model.tensor import human_nbytes
-
+    """Columns of the long form, and the values of those that are the same in every row."""
     columns, alike = [], []
     if any(row.stored_nbytes != row.nbytes for row in rows):
         columns.append(Column("stored", [human_nbytes(row.stored_nbytes) for row in rows], right=True))

@@ -6,14 +6,14 @@ import click
 
 from tensorglot.cli.options import as_json, pairs, target_of, writing_options
 from tensorglot.cli.terminal import message, print_json, progress_bar
-from tensorglot.errors import counted
+from tensorglot.errors import human_nbytes, plural
 
 __all__ = ["command"]
 
 
 @click.command
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(path_type=str))
-@click.argument("target", type=click.Path(path_type=str))
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path())
+@click.argument("target", type=click.Path())
 @writing_options
 @click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Write this metadata instead of the sources'.")
 @as_json
@@ -30,8 +30,8 @@ def command(
     """Write a directory of shards, or several files, to one file.
 
     A SOURCE is a file of any format, a directory with an index of shards, or such an
-    index. No two may have a tensor of one name, nor contradict one another in their
-    metadata. - is stdout.
+    index. No two may have a tensor of the same name, or different values for a
+    metadata key. - is stdout.
 
     \b
     Examples:
@@ -39,14 +39,11 @@ def command(
       tensorglot merge encoder.zt decoder.bt both.zt --compression zstd
     """
     import tensorglot as tg
-    from tensorglot.model.tensor import human_nbytes
 
-    if target == "-" and as_json:
-        raise click.UsageError("--json cannot be used when the file goes to stdout: write to a file.")
     with progress_bar("merging") as progress:
         report = tg.merge(
             sources,
-            target_of(target, to),
+            target_of(target, to, as_json=as_json),
             format=to,
             metadata=pairs(metadata, "--metadata") or None,
             compression=compression,
@@ -58,6 +55,6 @@ def command(
         print_json({"sources": list(sources), "target": target, **report.to_dict()})
         return
     where = "" if target == "-" else f" to {target}"
-    message(f"{counted(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}{where}: {report.format}")
+    message(f"{plural(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}{where}: {report.format}")
     for note in report.notes:
         message(f"note: {note.message}")

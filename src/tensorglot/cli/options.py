@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and the ways in which values are shown."""
+"""Arguments that several commands share, and the text form of some values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def file_argument(command: F) -> F:
-    return click.argument("file", type=click.Path(path_type=str))(command)
+    return click.argument("file", type=click.Path())(command)
 
 
 def patterns_argument(command: F) -> F:
@@ -59,12 +59,12 @@ def shape_text(shape: Sequence[int]) -> str:
 
 
 def ratio_text(nbytes: int, stored_nbytes: int) -> str:
-    """How many bytes of values a stored byte stands for."""
+    """Bytes of values for each stored byte."""
     return f"{nbytes / stored_nbytes:.2f}" if stored_nbytes else "-"
 
 
 def source_of(file: str) -> str | BinaryIO:
-    """What to open: the file, or stdin for `-`."""
+    """The file to open, or stdin for `-`."""
     if file != "-":
         return file
     if sys.stdin.isatty():
@@ -72,10 +72,12 @@ def source_of(file: str) -> str | BinaryIO:
     return sys.stdin.buffer
 
 
-def target_of(file: str, format: str | None, dry_run: bool = False) -> str | BinaryIO:
-    """What to write to: the file, or stdout for `-`, where no suffix says the format."""
+def target_of(file: str, format: str | None, *, as_json: bool, dry_run: bool = False) -> str | BinaryIO:
+    """The file to write, or stdout for `-`, which needs a format as it has no suffix."""
     if file != "-":
         return file
+    if as_json and not dry_run:
+        raise click.UsageError("--json cannot be used when the file goes to stdout: write to a file.")
     if format is None:
         raise click.UsageError("- writes to stdout: pass --to FORMAT.")
     if sys.stdout.isatty() and not dry_run:

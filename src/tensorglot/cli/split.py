@@ -8,7 +8,7 @@ import click
 
 from tensorglot.cli.options import as_json, source_of
 from tensorglot.cli.terminal import message, print_json, progress_bar
-from tensorglot.errors import counted
+from tensorglot.errors import plural
 
 __all__ = ["command"]
 
@@ -23,21 +23,21 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic in its stubs o
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         match = re.fullmatch(r"(\d{1,15}) ?(?:([KMG]I?)?B)?", str(value).upper(), re.ASCII)
         if match is None:
-            self.fail(f"'{value}' is no size: 5GB, 500MB, 4GiB or a number of bytes.", param, ctx)
+            self.fail(f"'{value}' is not a size: pass 5GB, 500MB, 4GiB or a number of bytes.", param, ctx)
         return int(match[1]) * _UNITS[match[2] or ""]
 
 
 @click.command
-@click.argument("source", type=click.Path(path_type=str))
-@click.argument("directory", type=click.Path(path_type=str))
+@click.argument("source", type=click.Path())
+@click.argument("directory", type=click.Path())
 @click.option("--shard-size", type=Size(), default="5GB", show_default=True, help="Maximum size of a shard.")
 @click.option("--to", metavar="FORMAT", help="Format to write; default: the source's.")
 @as_json
 def command(source: str, directory: str, shard_size: int, to: str | None, as_json: bool) -> None:
     """Write a file to a directory of shards with their index.
 
-    DIRECTORY is new or empty, and is written atomically. A tensor larger than a
-    shard has one of its own. - is stdin.
+    DIRECTORY must be new or empty, and is written atomically. A tensor larger than
+    the shard size gets its own shard. - is stdin.
 
     \b
     Examples:
@@ -51,4 +51,4 @@ def command(source: str, directory: str, shard_size: int, to: str | None, as_jso
     if as_json:
         print_json({"source": source, "target": directory, "files": [str(file) for file in files]})
     else:
-        message(f"{counted(len(files) - 1, 'shard')} and {files[-1].name} in {directory}")
+        message(f"{plural(len(files) - 1, 'shard')} and {files[-1].name} in {directory}")

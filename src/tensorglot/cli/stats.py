@@ -1,16 +1,15 @@
-"""`tensorglot stats`: the numbers of `operations.stats`, as a table or as JSON. Computes nothing itself."""
+"""`tensorglot stats`: the result of `tg.stats` as a table or as JSON."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from tensorglot.cli.options import as_json, file_argument, patterns_argument, reading_format, source_of
-from tensorglot.cli.terminal import Column, informative, message, print_json, print_table, progress_bar
-from tensorglot.errors import counted, escape
+from tensorglot.cli.terminal import Column, escape_whole, informative, message, print_json, print_table, progress_bar
+from tensorglot.errors import escape, plural
 
 if TYPE_CHECKING:
     from tensorglot.operations.stats import TensorStats
@@ -29,8 +28,8 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
     Of the finite values; NaN and infinite ones are only counted. The deviation is
     that of the population. Every value is read once, in bounded memory. The parts of
     a tensor that is not dense are shown one by one, as NAME#PART. With --json the
-    mean of complex numbers is a pair. Checksums are checked where there are any: a
-    tensor that fails has no numbers, is named, and makes the exit code 1.
+    mean of complex numbers is a pair. Checksums are compared where there are any: a
+    tensor that fails has no numbers, is listed, and makes the exit code 1.
 
     \b
     Examples:
@@ -57,7 +56,7 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
 def _print(rows: Sequence[TensorStats]) -> None:
     names = [row.name if row.part == "data" else f"{row.name}#{row.part}" for row in rows]
     columns = [
-        Column("name", [escape(name, longest=sys.maxsize) for name in names], elastic=True),
+        Column("name", [escape_whole(name) for name in names], elastic=True),
         Column("min", [_number(row.min) for row in rows], right=True),
         Column("max", [_number(row.max) for row in rows], right=True),
         Column("mean", [_number(row.mean) for row in rows], right=True),
@@ -70,7 +69,7 @@ def _print(rows: Sequence[TensorStats]) -> None:
     ]
     print_table(columns + [column for column in counts if informative(column, "0")])
     absent = [f"no {column.title}" for column in counts if not informative(column, "0")]
-    print(", ".join([counted(len({row.name for row in rows}), "tensor"), *absent]))
+    print(", ".join([plural(len({row.name for row in rows}), "tensor"), *absent]))
 
 
 def _number(value: float | complex | None) -> str:

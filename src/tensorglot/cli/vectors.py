@@ -15,7 +15,7 @@ import click
 
 from tensorglot.cli.options import as_json
 from tensorglot.cli.terminal import Column, message, print_fields, print_json, print_table, progress_bar
-from tensorglot.errors import counted, escape
+from tensorglot.errors import escape, human_nbytes, plural
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +45,7 @@ def command() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """From where to where a matrix goes, what it is called there, and how that is told."""
+    """Source and target of a matrix, its names there, and the form of the report."""
 
     source: str
     target: str
@@ -67,7 +67,7 @@ class Transfer:
             shape = {"vectors": rows, "count": columns, "dtype": matrix.dtype.name}
             print_json({**places, **shape, "others": sorted(others or {})})
         else:
-            print(f"{counted(rows, 'vector')} of {matrix.dtype.name}[{columns}] as '{escape(key)}'")
+            print(f"{plural(rows, 'vector')} of {matrix.dtype.name}[{columns}] as '{escape(key)}'")
 
 
 def _transfer(command: Callable[..., None]) -> Callable[..., None]:
@@ -83,8 +83,8 @@ def _transfer(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--from", "name", metavar="NAME", help="Name of the field or tensor in SOURCE, if there are several."
         ),
-        click.argument("target", type=click.Path(path_type=str)),
-        click.argument("source", type=click.Path(path_type=str)),
+        click.argument("target", type=click.Path()),
+        click.argument("source", type=click.Path()),
     ):
         wrapped = option(wrapped)
     return wrapped
@@ -109,9 +109,9 @@ _on_missing = click.option(
 def import_(transfer: Transfer, dtype: str | None) -> None:
     """Write the rows of a matrix as vectors.
 
-    TARGET is a collection or a .bson file. Into a collection documents are added; a
-    file is made anew. Numbers are float32 vectors, int8 stay int8, bool become packed
-    bits; bytes that are packed bits already need --dtype packed_bit.
+    TARGET is a collection, to which documents are added, or a .bson file, which is
+    replaced. Numbers become float32 vectors, int8 stays int8, bool becomes packed bits;
+    bytes that are packed bits already need --dtype packed_bit.
 
     \b
     Examples:
@@ -147,13 +147,13 @@ def export(transfer: Transfer, on_missing: Any) -> None:
 
 
 @command.command("inspect")
-@click.argument("source", type=click.Path(path_type=str))
+@click.argument("source", type=click.Path())
 @as_json
 def inspect(source: str, as_json: bool) -> int:
-    """List the vector fields of documents, with what is wrong with them.
+    """List the vector fields of documents, and their problems.
 
-    SOURCE is a collection or a .bson file, also gzipped; all of it is looked at. Exits
-    with 1 if the vectors of a field could not be the rows of one matrix.
+    SOURCE is a collection or a .bson file, also gzipped; all of it is read. Exits with
+    1 if the vectors of a field cannot be the rows of one matrix.
 
     \b
     Examples:
@@ -184,7 +184,7 @@ def inspect(source: str, as_json: bool) -> int:
 @click.option(
     "--to", type=click.Choice(["int8", "packed_bit"]), default="int8", help="A byte or a bit for each number."
 )
-@click.option("--ranges", type=click.Path(path_type=str), help="Write the ranges of the dimensions to this file.")
+@click.option("--ranges", type=click.Path(), help="Write the ranges of the dimensions to this file.")
 @_on_missing
 @as_json
 def quantize(transfer: Transfer, to: Any, ranges: str | None, on_missing: Any) -> None:
@@ -227,9 +227,9 @@ def quantize(transfer: Transfer, to: Any, ranges: str | None, on_missing: Any) -
 def migrate(collection: str, key: str, dry_run: bool, batch_size: int, as_json: bool) -> int:
     """Turn arrays of numbers in a collection into float32 vectors.
 
-    A document is changed only if its array is still the one that was read. One that
-    has other things than numbers stays as it is, is listed, and makes the exit code 1.
-    A run that was interrupted is finished by running it again.
+    A document is changed only if its array is still the one that was read. An array
+    with other values than numbers is not changed, is listed, and makes the exit code 1.
+    An interrupted run is completed by running it again.
 
     \b
     Examples:
@@ -238,7 +238,6 @@ def migrate(collection: str, key: str, dry_run: bool, batch_size: int, as_json: 
     """
     from tensorglot.bson.migrate import migrate as run
     from tensorglot.bson.places import collection_at
-    from tensorglot.model.tensor import human_nbytes
 
     with collection_at(collection) as found, progress_bar("migrating", unit="documents") as progress:
         result = run(found, key, dry_run=dry_run, batch_size=batch_size, progress=progress)

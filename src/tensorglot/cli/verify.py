@@ -8,7 +8,7 @@ import click
 
 from tensorglot.cli.options import as_json, file_argument, reading_format, source_of
 from tensorglot.cli.terminal import message, one_line, print_json, progress_bar
-from tensorglot.errors import counted
+from tensorglot.errors import human_nbytes, plural
 
 __all__ = ["command"]
 
@@ -21,7 +21,7 @@ __all__ = ["command"]
 @reading_format
 @as_json
 def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str | None, as_json: bool) -> int:
-    """Check that a file keeps the rules of its format.
+    """Check a file against the rules of its format.
 
     Prints every problem with its rule, tensor and byte, and exits with 1 if there is
     one. Checksums are checked where the format has them, and where FILE.sums does:
@@ -34,7 +34,6 @@ def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str |
       tensorglot verify model.bt --write-sums
     """
     import tensorglot as tg
-    from tensorglot.model.tensor import human_nbytes
 
     if write_sums and file == "-":
         raise click.UsageError("--write-sums needs a file, not stdin.")
@@ -44,16 +43,16 @@ def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str |
     if as_json:
         print_json({"file": file, **report.to_dict()})
     elif report.ok:
-        checked = f"{counted(report.checksums, 'checksum')}" if report.checksums else "no checksums to check"
+        checked = f"{plural(report.checksums, 'checksum')}" if report.checksums else "no checksums to check"
         if report.checksums and report.unverified:
-            checked += f", {counted(len(report.unverified), 'tensor')} without a verifiable checksum"
-        print(f"ok: {report.format}, {counted(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}, {checked}")
+            checked += f", {plural(len(report.unverified), 'tensor')} without a verifiable checksum"
+        print(f"ok: {report.format}, {plural(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}, {checked}")
     else:
         for problem in report.problems:
             print(one_line(str(problem)))
-        print(f"failed: {counted(len(report.problems), 'problem')}")
+        print(f"failed: {plural(len(report.problems), 'problem')}")
     for note in () if as_json else report.notes:
         message(f"note: {note.message}")
     if write_sums and report.ok:
-        message(f"wrote checksums of {counted(report.tensors, 'tensor')} and of all other bytes to {file}.sums")
+        message(f"wrote checksums of {plural(report.tensors, 'tensor')} and of all other bytes to {file}.sums")
     return 0 if report.ok else 1

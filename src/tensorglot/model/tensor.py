@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import FormatError, InputError, TruncatedError, UnsupportedError, escape
+from tensorglot.errors import FormatError, InputError, TruncatedError, UnsupportedError, escape, human_nbytes
 from tensorglot.model.dtypes import DType, pack, unpack
 from tensorglot.model.payload import Chunk, Encoded, Memory, Payload, as_bytes, read_pieces
 from tensorglot.model.slicing import Index as BasicIndex
@@ -25,7 +25,7 @@ from tensorglot.model.strided import Strided
 from tensorglot.model.types.algebra import FixedBytes, Type, dense, leading
 from tensorglot.providers import provided
 
-__all__ = ["NESTED", "NUMPY_RANK", "TYPE_ATTRIBUTE", "Part", "Tensor", "human_nbytes"]
+__all__ = ["NESTED", "NUMPY_RANK", "TYPE_ATTRIBUTE", "Part", "Tensor"]
 
 NESTED = "nested"
 """The layout of ragged and nested values: the parts are the columns of the type."""
@@ -388,14 +388,3 @@ class Tensor:
         else:
             what = f"{escape(self.layout)} {self.type}"
         return f"Tensor({escape(self.name, longest=60)}: {what}, {human_nbytes(self.nbytes)})"
-
-
-def human_nbytes(nbytes: float) -> str:
-    """`2.0 MiB`"""
-    if nbytes < 1024:
-        return f"{int(nbytes)} B"
-    for unit in ("KiB", "MiB", "GiB"):
-        nbytes /= 1024
-        if nbytes < 1024:
-            return f"{nbytes:.1f} {unit}"
-    return f"{nbytes / 1024:.1f} TiB"

@@ -21,7 +21,7 @@ import numpy as np
 from tensorglot.arguments import check_mapping
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError, escape
-from tensorglot.io.local import Readable
+from tensorglot.io.source import Readable
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder
@@ -45,14 +45,14 @@ _PLAIN = {
     for row in TABLE
     if row.numpy is not None and not row.packed and row.name != "bool" and row.numpy.newbyteorder("<") == row.numpy
 }
-"""Types whose bytes in a file are those in memory, for every value."""
+"""Types that are stored as they are in memory, for every value."""
 
 
 @contextmanager
 def as_archive(
     source: Given, *, format: str | None = None, verify: Verify = "auto", limits: Limits | None = None
 ) -> Iterator[Archive]:
-    """An archive that is given stays open; a file that is named is closed at the end."""
+    """An archive of the caller stays open; a file that is opened here is closed at the end."""
     if isinstance(source, Archive):
         yield source
     elif isinstance(source, Mapping):
@@ -67,7 +67,7 @@ def collect(
     metadata: Mapping[str, Any] | None = None,
     attributes: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Archive:
-    """Named values as an archive in memory; an archive as it is. The metadata and attributes given replace its own."""
+    """Named values, or an archive, as an archive. Metadata and attributes override those of an archive."""
     if isinstance(tensors, Archive):
         return tensors.with_index(_revise(tensors.index, metadata, attributes))
     if not isinstance(tensors, Mapping):
@@ -100,7 +100,7 @@ def _revise(
 
 
 def named_tensor(name: str, value: Any) -> Tensor:
-    """One value under its name."""
+    """One value as a tensor."""
     check_name(name)
     if isinstance(value, Mapping) and provided("bridges.find")(value) is None:  # a sparse matrix may be a dict
         raise InputError(

@@ -21,19 +21,19 @@ from numpy.typing import NDArray
 from tensorglot.errors import Hint, InputError, UnsupportedError
 from tensorglot.io.local import BufferSource
 from tensorglot.model.dtypes import BY_NAME, DType, dtype_of, pack
-from tensorglot.model.payload import Buffer, Encoded, as_bytes
+from tensorglot.model.payload import Buffer, Encoded, as_bytes, copy_range
 from tensorglot.model.tensor import Part, Tensor
-from tensorglot.operations._dequantize import dequantized
+from tensorglot.operations._dequantize import real_values
 from tensorglot.operations._elements import BLOCK_COUNT, elements
-from tensorglot.operations._jsonable import field_dict
+from tensorglot.operations._jsonable import Record
 from tensorglot.threads import ordered_map
 
-__all__ = ["Cast", "Kind", "cast", "cast_part", "dequantized_part", "kind_of"]
+__all__ = ["Cast", "CastCodec", "Kind", "cast", "cast_tensor", "kind_of"]
 
 Array = NDArray[Any]
 Kind = str
 Values = Callable[[], Iterator[Array]]
-"""Gives the values of a tensor in C order, piece by piece; can be called again."""
+"""Yields the values of a tensor in C order, piece by piece; may be called several times."""
 
 _NOWHERE = BufferSource(b"")
 """The source of cast tensors: nothing is stored, the codec computes the bytes."""
@@ -42,8 +42,8 @@ _LARGEST = {"float4_e2m1fn": 6.0, "float6_e2m3fn": 7.5, "float6_e3m2fn": 28.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
-    """How the cast of one tensor went."""
+class Cast(Record):
+    """Counts of the cast of one tensor."""
 
     tensor: str
     old: str
@@ -52,7 +52,7 @@ class Cast:
     rounded: int = 0
     """Elements whose value changed to a nearby one."""
     overflowed: int = 0
-    """Elements that are too large, infinite or NaN, with no nearby value in the new type."""
+    """Elements that are too large, infinite or NaN, and have no near value in the new type."""
 
     def __add__(self, other: tuple[int, int, int]) -> Cast:
         count, rounded, overflowed = other
@@ -60,17 +60,14 @@ class Cast:
             self, count=self.count + count, rounded=self.rounded + rounded, overflowed=self.overflowed + overflowed
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        return field_dict(self)
 
-
-def kind_of(row: DType) -> Kind:
+def kind_of(dtype: DType) -> Kind:
     """`bool`, `integer`, `real` or `complex`."""
-    if row.name == "bool":
+    if dtype.name == "bool":
         return "bool"
-    if row.name.startswith("complex"):
+    if dtype.name.startswith("complex"):
         return "complex"
-    return "integer" if row.name.startswith(("int", "uint")) else "real"
+    return "integer" if dtype.name.startswith(("int", "uint")) else "real"
 
 
 def cast(values: Array, old: DType, new: DType) -> tuple[Array, int, int]:
@@ -146,8 +143,8 @@ def _cast_integer(values: Array, old: DType, new: DType) -> tuple[Array, int, in
     return inside, rounded, int(np.count_nonzero(overflow))
 
 
-class _CastCodec:
-    """Casts when it is asked to decode. Keeps the counts of its last full pass."""
+class CastCodec:
+    """Decoding is casting. `account` has the counts of the last full pass."""
 
     name = "cast"
 
@@ -178,16 +175,11 @@ class _CastCodec:
         self.account = account
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
-        position = 0
-        for chunk in self.chunks(payload):
-            begin, end = max(offset, position), min(offset + len(out), position + len(chunk))
-            if begin < end:
-                out[begin - offset : end - offset] = memoryview(chunk)[begin - position : end - position]
-            position += len(chunk)
+        copy_range(map(as_bytes, self.chunks(payload)), offset, out)
 
 
 def _cast_piece(values: Array, *, new: DType) -> tuple[Array, tuple[int, int, int]]:
-    """One job; it and its result can travel to another process."""
+    """One job; it and its result can be pickled."""
     old = dtype_of(values.dtype)
     result = np.empty(len(values), new.require_numpy().newbyteorder("<"))
     rounded = overflowed = 0
@@ -196,42 +188,26 @@ def _cast_piece(values: Array, *, new: DType) -> tuple[Array, tuple[int, int, in
         result[block], near, far = cast(values[block], old, new)
         rounded += near
         overflowed += far
-    at_rest = pack(result, new) if new.packed else result
-    return at_rest, (len(values), rounded, overflowed)
+    stored = pack(result, new) if new.packed else result
+    return stored, (len(values), rounded, overflowed)
 
 
-def cast_part(
-    part: Part, new: DType, tensor: str, *, strict: bool, executor: Executor | None
-) -> tuple[Part, Callable[[], Cast]]:
-    """The part in another type, and a function for the counts once it was read. Strict: overflow is an error."""
-    old = dtype_of(part.numpy_dtype(tensor))
-    if kind_of(old) == "complex" and kind_of(new) != "complex":
-        raise InputError(
-            f"a complex tensor cannot be cast to {new.name}: its imaginary part would be lost",
-            rule="cast.complex",
-            tensor=tensor,
-        )
-    return _cast(lambda: elements(part, tensor), old.name, part.shape, new, tensor, strict, executor)
-
-
-def dequantized_part(
-    quantized: Tensor, new: DType, tensor: str, *, strict: bool, executor: Executor | None
-) -> tuple[Part, Callable[[], Cast]]:
-    """The same for the real values of a quantized tensor."""
-    values = lambda: dequantized(quantized)  # noqa: E731
-    return _cast(values, quantized.layout, quantized.shape, new, tensor, strict, executor)
-
-
-def _cast(
-    values: Values,
-    old: str,
-    shape: tuple[int, ...],
-    new: DType,
-    tensor: str,
-    strict: bool,
-    executor: Executor | None,
-) -> tuple[Part, Callable[[], Cast]]:
-    new.require_numpy(tensor)
-    codec = _CastCodec(values, Cast(tensor, old, new.name), strict, executor)
-    payload = Encoded(_NOWHERE, 0, 0, new.nbytes(math.prod(shape)), codec, tensor)
-    return Part(new, shape, payload), lambda: codec.account
+def cast_tensor(tensor: Tensor, new: DType, *, strict: bool, executor: Executor | None) -> tuple[Part, CastCodec]:
+    """A dense tensor, or the real values of a quantized one, in another type. Strict: overflow is an error."""
+    values: Values
+    new.require_numpy(tensor.name)
+    if tensor.layout == "dense":
+        part = tensor.parts["data"]
+        old = dtype_of(part.numpy_dtype(tensor.name))
+        if kind_of(old) == "complex" and kind_of(new) != "complex":
+            raise InputError(
+                f"a complex tensor cannot be cast to {new.name}: its imaginary part would be lost",
+                rule="cast.complex",
+                tensor=tensor.name,
+            )
+        values, name = partial(elements, part, tensor.name), old.name
+    else:
+        values, name = partial(real_values, tensor), tensor.layout
+    codec = CastCodec(values, Cast(tensor.name, name, new.name), strict, executor)
+    payload = Encoded(_NOWHERE, 0, 0, new.nbytes(math.prod(tensor.shape)), codec, tensor.name)
+    return Part(new, tensor.shape, payload), codec

@@ -1,10 +1,9 @@
-"""Checksums: what `verify=` asks of every read, and what `verify` asks of a whole file.
+"""Compares checksums: of each read, for `verify=` of `open`, and of a whole file, for the verb `verify`.
 
-A checksum covers the bytes of a part as they are stored, or as they are decoded, as
-its format has it. It is compared in the pass that reads them: threads read the pieces
-of a large part, and whichever has the next one in order adds it to the hash, while it
-is in the processor's cache. Of a whole file, all checksums of stored bytes are computed
-together.
+A checksum covers the stored or the decoded bytes of a part, by the rules of its format.
+It is compared in the pass that reads them: threads read the pieces of a large part, and
+the one that has the next piece hashes it, while it is in the processor's cache. For a
+whole file, the digests of all stored bytes are computed together.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,10 @@ from tensorglot.operations._reads import InOrder, Piece, fill
 from tensorglot.threads import for_each
 from tensorglot.wire import checksums
 
-__all__ = ["Checked", "Once", "RowChecks", "check_archive", "row_checks"]
+__all__ = ["Checked", "Once", "RowChecks", "Rows", "check_archive", "row_checks"]
 
 Key = tuple[int, int, int, str | None, str | None]
-"""Source, begin, end, checksum and encoding: what is compared, whatever its name."""
+"""Source, begin, end, checksum and encoding: tensors that share bytes are compared once."""
 
 
 class Once:
@@ -57,18 +57,14 @@ class Once:
         if made is None or made[0] is not index:
             made = self._rows = index, RowChecks(index, required=self.required)
         for row, piece in zip(rows.tolist(), pieces, strict=True):
-            made[1].compare(piece, [row], [0], [len(piece)])
+            made[1].compare(Rows(piece, [row], [0], [len(piece)]))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _once, (self.required,)
-
-
-def _once(required: bool) -> Once:
-    return Once(required=required)
+        return partial(Once, required=self.required), ()
 
 
 class _Running:
-    """A checksum being computed, of a row or a payload; does nothing where it cannot be verified."""
+    """A checksum being computed, of a row or a payload; does nothing if there is none that can be verified."""
 
     def __init__(self, text: str | None, tensor: str, offset: int, *, required: bool) -> None:
         self._tensor = tensor
@@ -186,11 +182,23 @@ class _Check:
 
 
 def row_checks(archive: Archive) -> RowChecks | None:
-    """What compares the checksums of an archive's raw rows; None where there is nothing to compare."""
+    """The checks of an archive's raw rows; None if there is nothing to compare."""
     verifier, index = archive.verifier, archive.index
     if verifier is None or (index.checksums is None and not verifier.required):
         return None
     return RowChecks(index, required=verifier.required)
+
+
+class Rows(NamedTuple):
+    """Rows of an index in memory, one behind the other: their positions, and where the bytes of each start and stop."""
+
+    memory: memoryview
+    rows: Sequence[int]
+    starts: Sequence[int]
+    stops: Sequence[int]
+
+    def between(self, first: int, last: int) -> Rows:
+        return Rows(self.memory, self.rows[first:last], self.starts[first:last], self.stops[first:last])
 
 
 class RowChecks:
@@ -202,10 +210,9 @@ class RowChecks:
         self._texts = [None] * len(index.dtypes) if index.checksums is None else index.checksums[:]
         self._numbers = checksums.numbers(self._texts)
 
-    def compare(self, memory: memoryview, rows: Sequence[int], starts: Sequence[int], stops: Sequence[int]) -> None:
-        """With all bytes of the rows, which are between the starts and the stops of some memory."""
-        numbers = self._numbers
-        for row, start, stop in zip(rows, starts, stops, strict=True):
+    def compare(self, rows: Rows) -> None:
+        numbers, memory = self._numbers, rows.memory
+        for row, start, stop in zip(rows.rows, rows.starts, rows.stops, strict=True):
             data = memory[start:stop]
             if numbers is None or numbers.compute(data) != numbers.expected[row]:
                 running = self.running(row)
@@ -216,41 +223,38 @@ class RowChecks:
         name, offset = self._index.name_of(row), int(self._index.begins[row])
         return _Running(self._texts[row], name, offset, required=self._required)
 
-    def follower(self, memory: memoryview, rows: Sequence[int], starts: Sequence[int], stops: Sequence[int]) -> InOrder:
-        """For memory that is being filled with rows, one behind the other."""
-        return InOrder(_RowFollower(self, memory, rows, starts, stops))
+    def follower(self, rows: Rows) -> InOrder:
+        """For memory that is being filled with the rows."""
+        return InOrder(_RowFollower(self, rows))
 
 
 class _RowFollower:
-    """Compares each row once it is there; of one that comes in pieces, every piece is hashed as it comes."""
+    """Compares each row when it is complete; a row that is read in pieces is hashed piece by piece."""
 
-    def __init__(
-        self, checks: RowChecks, memory: memoryview, rows: Sequence[int], starts: Sequence[int], stops: Sequence[int]
-    ) -> None:
+    def __init__(self, checks: RowChecks, rows: Rows) -> None:
         self._checks = checks
-        self._memory = memory
-        self._rows, self._starts, self._stops = rows, starts, stops
+        self._rows = rows
         self._next = 0
         self._begun: _Running | None = None
         self._hashed = 0
-        """How far, of the row that has begun."""
+        """The end of what is hashed of the row that has begun."""
 
     def __call__(self, end: int) -> None:
         if self._begun is not None:
             self._add(end)
-        first, self._next = self._next, bisect_right(self._stops, end, self._next)
-        these = slice(first, self._next)
-        self._checks.compare(self._memory, self._rows[these], self._starts[these], self._stops[these])
-        if self._next < len(self._rows) and self._starts[self._next] < end:
-            self._begun, self._hashed = self._checks.running(self._rows[self._next]), self._starts[self._next]
+        rows = self._rows
+        first, self._next = self._next, bisect_right(rows.stops, end, self._next)
+        self._checks.compare(rows.between(first, self._next))
+        if self._next < len(rows.rows) and rows.starts[self._next] < end:
+            self._begun, self._hashed = self._checks.running(rows.rows[self._next]), rows.starts[self._next]
             self._next += 1
             self._add(end)
 
     def _add(self, end: int) -> None:
-        """More of the row that has begun."""
-        stop = self._stops[self._next - 1]
+        """Hashes more of the row that has begun."""
+        stop = self._rows.stops[self._next - 1]
         assert self._begun is not None  # noqa: S101
-        self._begun.update(self._memory[self._hashed : min(stop, end)])
+        self._begun.update(self._rows.memory[self._hashed : min(stop, end)])
         self._hashed = end
         if stop <= end:
             self._begun.finish()
@@ -262,14 +266,14 @@ class Checked:
     """The result for one checksum."""
 
     tensor: str | None
-    """None for that of bytes outside all tensors."""
+    """None for the checksum of the bytes outside the tensors."""
     matched: bool = False
-    """False without an error: there is no checksum, or its algorithm is not known here."""
+    """False without an error: there is no checksum, or its algorithm is unknown."""
     error: FormatError | None = None
 
 
 def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes: None) -> list[Checked]:
-    """Every checksum of an archive, in its order. `seen` is told of bytes that are done, from any thread."""
+    """Every checksum of an archive, in its order. `seen` is called with the number of bytes read, from any thread."""
     index = archive.index
     found: dict[int, Checked] = {}
     together: list[tuple[int, str, checksums.Checksum, Stretch]] = []
@@ -294,7 +298,7 @@ def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes:
                 together.append((row, name, expected, stretch))
     try:
         computed = digests([stretch for _, _, _, stretch in together], seen)
-    except FormatError:  # a file that is shorter than it was: each on its own says which are affected
+    except FormatError:  # a file truncated since it was opened: the single checks find the tensors
         alone += [(row, name) for row, name, _, _ in together]
         together, computed = [], []
     for (row, name, expected, stretch), digest in zip(together, computed, strict=True):
@@ -313,9 +317,9 @@ def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes:
 def _check_alone(archive: Archive, row: int, name: str) -> Checked:
     try:
         archive.payload(row, name).verify()
-    except UnsupportedError:  # it is of decoded bytes, and the encoding is not known here
+    except UnsupportedError:  # a checksum of decoded bytes, and the encoding is unknown
         return Checked(name)
     except FormatError as error:
-        error.tensor = name  # a file cut short does not know whose bytes are missing
+        error.tensor = name  # the source of a truncated file does not know the tensor
         return Checked(name, error=error)
     return Checked(name, matched=True)

@@ -1,8 +1,7 @@
 """Comparing the values of two parts of one shape, piece by piece.
 
-Two elements are equal when they are the same number, and NaN equals NaN. Elements of
-equal value in different bits (0 and -0, NaNs of different payload) are counted apart:
-they are the same number, and not the same bytes.
+Two elements are equal if they are the same number; NaN equals NaN. Equal numbers with
+different bits (0 and -0, NaNs with different payloads) are counted separately.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from tensorglot.model.tensor import Part
 from tensorglot.operations._elements import BLOCK_COUNT, PIECE_COUNT, blocks, elements
-from tensorglot.operations._jsonable import field_dict
+from tensorglot.operations._jsonable import Record
 
 __all__ = ["Comparison", "compare"]
 
@@ -27,27 +26,23 @@ _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """How far two parts differ. Differences are None where the elements are no numbers to us."""
+class Comparison(Record):
+    """How two parts differ. The differences are None if the element type is unknown."""
 
     count: int
     changed: int = 0
     """Elements that are not the same number."""
     bits_only: int = 0
-    """Elements that are the same number in other bits."""
+    """Elements that are the same number with different bits."""
     nan: int = 0
-    """Elements that are NaN on one side only; they have no part in the differences."""
+    """Elements that are NaN on one side only; they are not in the differences."""
     largest_absolute: float | None = 0.0
     largest_relative: float | None = 0.0
     """Relative to the larger of the two magnitudes."""
 
     @property
-    def equal(self) -> bool:
-        return self.changed == 0
-
-    @property
     def share(self) -> float:
-        """The part of the elements that changed, 0 to 1."""
+        """The fraction of the elements that changed, 0 to 1."""
         return self.changed / self.count if self.count else 0.0
 
     def __add__(self, other: Comparison) -> Comparison:
@@ -61,7 +56,7 @@ class Comparison:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return field_dict(self, share=self.share)
+        return {**Record.to_dict(self), "share": self.share}
 
 
 def _larger(one: float | None, two: float | None) -> float | None:
@@ -89,7 +84,7 @@ def _numbers(part: Part) -> bool:
 
 
 def _opaque(part: Part) -> Iterator[Array]:
-    """Elements that we can only tell apart: each as its bytes."""
+    """Elements of an unknown type: each as its bytes."""
     size = part.nbytes // max(1, math.prod(part.shape))
     if part.nbytes != size * math.prod(part.shape) or size == 0:
         size = 1

@@ -1,8 +1,8 @@
 """The plan of a conversion: what will be done with each tensor, and what will be lost.
 
 It is computed from the index of the source and the spec of the target format; no tensor
-is read. It names every loss: what the target cannot store. Whether a loss is acceptable
-is decided by the caller, not here.
+is read. A loss is something that the target cannot store; the caller decides whether it
+is acceptable.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import Any, Literal, TypeAlias
 
 from tensorglot.arguments import check_mapping
 from tensorglot.containers.table import UNNAMED, Format
-from tensorglot.errors import TensorglotError, counted, escape
+from tensorglot.errors import TensorglotError, escape, human_nbytes, plural
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
 from tensorglot.model.index import UNKNOWN, Index, Layout
-from tensorglot.model.tensor import human_nbytes
 from tensorglot.model.types.algebra import leading
 from tensorglot.operations._dequantize import can_dequantize
-from tensorglot.operations._jsonable import field_dict
+from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import DTypes, NewDType, Rename, Select, rename_all, select_names, settle_dtypes
 
@@ -30,12 +29,11 @@ __all__ = ["Action", "ConvertOptions", "Loss", "LossKind", "Plan", "Step", "make
 
 LossKind: TypeAlias = Literal["metadata", "attributes", "checksum", "ties", "layout", "dtype", "name"]
 Action: TypeAlias = Literal["copy", "decode", "swap", "cast", "dequantize"]
-"""The stored bytes as they are, decompressed, in the other byte order, as another type, or as the real values of
-quantized ones."""
+"""Keep the stored bytes, decompress them, swap their byte order, change their type, or compute the real values."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Record):
     """One thing that the target cannot store."""
 
     kind: LossKind
@@ -46,19 +44,18 @@ class Loss:
 
     @property
     def refused(self) -> bool:
-        """Something of the contents is lost. A checksum has done its work when it was checked, and of tied tensors
-        only the sharing is lost."""
+        """Contents are lost. A checksum was compared already, and of ties only the sharing is lost."""
         return self.kind not in ("checksum", "ties")
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "message": self.message, "tensor": self.tensor, "left_out": self.fatal}
+        return {**field_dict(self, "kind", "message", "tensor"), "left_out": self.fatal}
 
     def __str__(self) -> str:
         return str(TensorglotError(self.message, rule=f"convert.{self.kind}", tensor=self.tensor))
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Step(Record):
     """What will be done with one tensor."""
 
     source: str
@@ -73,21 +70,18 @@ class Step:
     nbytes: int
     """In the target, before any compression."""
     tied: str | None = None
-    """The tensor of the target, earlier on, that has the same bytes in the source."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return field_dict(self, shape=list(self.shape))
+    """An earlier tensor of the target that has the same bytes in the source."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Plan:
+class Plan(Record):
     """Steps, losses and sizes of a conversion."""
 
     source: str
     target: str
     """Formats."""
     save: SaveOptions
-    """With the checksums that the source has, where the caller left the choice open."""
+    """With the source's checksum algorithm if the caller did not choose one."""
     metadata: Mapping[str, Any] | None
     steps: tuple[Step, ...]
     losses: tuple[Loss, ...]
@@ -111,21 +105,13 @@ class Plan:
         return sum(step.stored_nbytes for step in self.steps if step.tied is None)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "source": self.source,
-            "target": self.target,
-            "compression": self.compression,
-            "checksum": self.checksum,
-            "nbytes": self.nbytes,
-            "stored_nbytes": self.stored_nbytes,
-            "metadata": None if self.metadata is None else sorted(self.metadata),
-            "losses": [loss.to_dict() for loss in self.losses],
-            "steps": [step.to_dict() for step in self.steps],
-        }
+        metadata = None if self.metadata is None else sorted(self.metadata)
+        sizes = field_dict(self, "source", "target", "compression", "checksum", "nbytes", "stored_nbytes")
+        return {**sizes, "metadata": metadata, **field_dict(self, "losses", "steps")}
 
     def __repr__(self) -> str:
-        lost = f", {counted(len(self.losses), 'loss', 'losses')}" if self.losses else ""
-        tensors = counted(len(self.steps), "tensor")
+        lost = f", {plural(len(self.losses), 'loss', 'losses')}" if self.losses else ""
+        tensors = plural(len(self.steps), "tensor")
         return f"Plan({self.source} → {self.target}, {tensors}, {human_nbytes(self.nbytes)}{lost})"
 
 
@@ -179,9 +165,9 @@ def make_plan(archive: Archive, spec: Format, version: str, options: ConvertOpti
 
 
 def _name_losses(spec: Format, old: str, new: str, taken: bool) -> Iterator[Loss]:
-    """What a tensor loses in a format that holds one tensor and no name."""
+    """Losses of a tensor in a format that stores one tensor without a name."""
     if taken:
-        yield Loss("name", f"{spec.name} holds one tensor", old, fatal=True)
+        yield Loss("name", f"{spec.name} stores one tensor only", old, fatal=True)
     elif new != UNNAMED:
         yield Loss("name", f"{spec.name} stores no names: the tensor will be read as '{UNNAMED}'", old)
 
@@ -209,7 +195,7 @@ def _kept_checksum(
 def _expressible_metadata(
     metadata: Mapping[str, Any] | None, spec: Format, losses: list[Loss]
 ) -> Mapping[str, Any] | None:
-    """The metadata as the target can have it: none, text, or as it is."""
+    """The metadata that the target can store: none, text, or any values."""
     if metadata is not None:
         check_mapping(metadata, "metadata", "save.metadata")
     if not metadata or spec.metadata == "any":
@@ -235,7 +221,7 @@ def _expressible_metadata(
 
 
 _REAL = BY_NAME["float128"]
-"""Stands for real numbers of any type; no caller can ask for this one."""
+"""Any real type; a caller cannot request this one."""
 
 
 class _Planner:
@@ -286,11 +272,11 @@ class _Planner:
                 yield Loss("dtype", f"{spec.name} cannot store {new.name}", name, fatal=True)
 
     def _real_dtype(self, name: str, layout: Layout) -> DType | None:
-        """The type that the real values of a quantized tensor are wanted in, if they are."""
+        """The new type for the real values of a quantized tensor, if it is to be dequantized."""
         return self._new_dtype(name, _REAL) if self._new_dtype and can_dequantize(layout.name) else None
 
     def make_step(self, old: str, new: str) -> Step:
-        """What is to be done with a tensor."""
+        """The step for a tensor."""
         index = self._index
         position = self._positions[old]
         rows = self._rows(position)

@@ -1,8 +1,7 @@
 """The real values of quantized tensors: groups of integer codes, microscaling blocks, the blocks of GGML.
 
-The rules that make these computations safe (which parts, which sizes) were checked
-when the tensor was made or its file was opened. Results are float32, or float64 where
-the scales are.
+Which parts there are and their sizes were checked when the tensor was made or its file
+was opened. Results are float32, or float64 if the scales are.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from tensorglot.errors import UnsupportedError, escape
 from tensorglot.model.layouts import MX, QUANT_GROUP
 from tensorglot.model.tensor import Tensor
 
-__all__ = ["can_dequantize", "dequantize", "dequantized"]
+__all__ = ["can_dequantize", "dequantize", "real_values"]
 
 
 def can_dequantize(layout: str) -> bool:
-    """Tensors of the layout have real values that are known here."""
+    """Whether the real values of a layout can be computed here."""
     return layout in (QUANT_GROUP, MX) or blocks.decodable(layout)
 
 
-def dequantized(tensor: Tensor) -> Iterator[NDArray[Any]]:
-    """The values in C order: a piece at a time of GGML's blocks, otherwise all at once."""
+def real_values(tensor: Tensor) -> Iterator[NDArray[Any]]:
+    """The values in C order: GGML's blocks in pieces, others at once."""
     if tensor.layout.startswith("gguf."):
         tensor.verify()
         yield from blocks.pieces(tensor)
@@ -53,7 +52,7 @@ def _groups(tensor: Tensor) -> NDArray[Any]:
     """value = (code - zero) × scale."""
     attributes = tensor.attributes
     packing, zero = attributes["packing"], attributes["zero_point"]
-    codes = _unpacked(_part(tensor, "data"), attributes["bits"], packing["order"], math.prod(tensor.shape))
+    codes = _unpack(_part(tensor, "data"), attributes["bits"], packing["order"], math.prod(tensor.shape))
     scales = _part(tensor, "scales")
     kind: Any = np.float64 if scales.dtype == np.float64 else np.float32
     values: Any = codes.reshape(tensor.shape).astype(kind)
@@ -71,11 +70,11 @@ def _zeros(tensor: Tensor, zero: Mapping[str, Any], groups: tuple[int, ...]) -> 
     if zero["packing"] == "plain":
         return zeros
     attributes = tensor.attributes
-    return _unpacked(zeros, attributes["bits"], attributes["packing"]["order"], math.prod(groups)).reshape(groups)
+    return _unpack(zeros, attributes["bits"], attributes["packing"]["order"], math.prod(groups)).reshape(groups)
 
 
-def _unpacked(words: NDArray[Any], bits: int, order: str, count: int) -> NDArray[Any]:
-    """The codes in words, the first in the lowest bits or in the highest. Whole signed words are signed codes."""
+def _unpack(words: NDArray[Any], bits: int, order: str, count: int) -> NDArray[Any]:
+    """The codes packed in machine words, from the lowest bits or from the highest."""
     width = words.dtype.itemsize * 8
     if bits == width:
         return words.reshape(count)

@@ -1,30 +1,30 @@
-"""Checksums of many stretches of a source, about as fast as the algorithm itself.
+"""Digests of many stretches of a source, about as fast as the hash function itself.
 
-Small neighbours are read together; large stretches are spread over threads, and one
-that is larger than its share of the whole is read ahead by one thread while another
-computes. What is in memory at a time is a few pieces.
+Small adjacent stretches are read together, large ones are distributed to threads. While
+one that is larger than a thread's share is hashed, other threads read ahead. Memory is
+bounded: a few pieces per thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tensorglot.memory import Scratch, cut, scratch
 from tensorglot.model.payload import Source
-from tensorglot.threads import default_threads, for_each
-from tensorglot.wire.checksums import Hasher, hasher
+from tensorglot.threads import default_threads, for_each, ordered_map
+from tensorglot.wire.checksums import hasher
 
 __all__ = ["Stretch", "digests"]
 
 READ_NBYTES = 1 << 20
-"""Few enough to stay in the processor's cache between being read and being computed on."""
+"""Small enough to be in the processor's cache when it is hashed."""
+AHEAD = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Bytes of a source, and what to compute of them."""
+    """Bytes of a source, and the algorithm to hash them with."""
 
     source: Source
     begin: int
@@ -37,7 +37,7 @@ class Stretch:
 
 
 def digests(stretches: Sequence[Stretch], seen: Callable[[int], None] = lambda nbytes: None) -> list[bytes]:
-    """The digest of each, in the order given. `seen` is told of bytes that are done, from any thread."""
+    """The digest of each, in order. `seen` is called with the number of bytes hashed, from any thread."""
     found = [b""] * len(stretches)
     count = default_threads()
     share = max(READ_NBYTES, sum(stretch.nbytes for stretch in stretches) // count)
@@ -54,7 +54,7 @@ def digests(stretches: Sequence[Stretch], seen: Callable[[int], None] = lambda n
 
 
 def _groups(stretches: Sequence[Stretch], done: set[int]) -> list[list[int]]:
-    """Neighbours of one source, up to a piece together; larger ones alone, the largest first."""
+    """Adjacent stretches of one source, up to a piece in total; larger ones alone, the largest first."""
     order = sorted(
         (i for i in range(len(stretches)) if i not in done),
         key=lambda i: (id(stretches[i].source), stretches[i].begin, stretches[i].end),
@@ -97,22 +97,17 @@ def _digests_of(stretches: Sequence[Stretch], group: list[int], seen: Callable[[
 
 
 def _read_ahead(stretch: Stretch, seen: Callable[[int], None]) -> bytes:
-    """One thread reads while this one computes."""
-    running: Hasher = hasher(stretch.algorithm)
-    scratches = [Scratch(READ_NBYTES) for _ in range(3)]
-    pieces = list(cut(stretch.nbytes, READ_NBYTES))
+    """Other threads read while this one computes."""
+    running = hasher(stretch.algorithm)
+    scratches = [Scratch(READ_NBYTES) for _ in range(AHEAD + 2)]  # those ahead, the next one, and the one in use
 
-    def read(i: int) -> memoryview:
-        offset, nbytes = pieces[i]
-        room = scratches[i % 3].room(nbytes, stretch.begin + offset)
+    def read(piece: tuple[int, int]) -> memoryview:
+        offset, nbytes = piece
+        room = scratches[offset // READ_NBYTES % len(scratches)].room(nbytes, stretch.begin + offset)
         stretch.source.read_into(stretch.begin + offset, room)
         return room
 
-    with ThreadPoolExecutor(1, thread_name_prefix="tensorglot-ahead") as reader:
-        ahead = [reader.submit(read, i) for i in range(min(2, len(pieces)))]
-        for i in range(len(pieces)):
-            running.update(ahead.pop(0).result())
-            seen(pieces[i][1])
-            if i + 2 < len(pieces):
-                ahead.append(reader.submit(read, i + 2))
+    for data in ordered_map(read, cut(stretch.nbytes, READ_NBYTES), ahead=AHEAD):
+        running.update(data)
+        seen(len(data))
     return running.digest()

@@ -1,8 +1,7 @@
-"""The values of a part as a stream of short arrays: what every verb over large tensors consumes.
+"""The values of a part as a stream of short flat arrays, for verbs over large tensors.
 
-Whatever the payload is (a span, encoded, in memory), whatever its byte order, and
-whether several elements share a byte, out come flat arrays of so many elements each,
-in the machine's byte order. A buffer is valid until the next one is asked for.
+The payload may be a span, encoded or in memory, of any byte order and packed; the arrays
+are in the machine's byte order. An array is valid until the next one is requested.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ __all__ = ["BLOCK_COUNT", "PIECE_COUNT", "blocks", "elements"]
 PIECE_COUNT = 1 << 18
 """Elements that are read together."""
 BLOCK_COUNT = 1 << 14
-"""Elements that are computed on together. Few enough that results go to memory that was there before: fresh pages
-cost several times the arithmetic."""
+"""Elements computed at a time: few enough that the allocator reuses memory, as fresh pages cost more than the
+arithmetic."""
 
 
 def elements(part: Part, tensor: str, count: int = PIECE_COUNT) -> Iterator[NDArray[Any]]:
     """The elements of a part in C order, `count` at a time; `count` is a multiple of 8."""
     dtype = part.numpy_dtype(tensor)
-    row = part.dtype
+    element = part.dtype
     left = math.prod(part.shape)
-    for block in blocks(part.payload.chunks(), count * row.bits // 8 if row is not None else 0):
-        if row is not None and row.packed:
-            values = unpack(np.frombuffer(block, np.uint8), min(count, left), row)
+    for block in blocks(part.payload.chunks(), count * element.bits // 8 if element is not None else 0):
+        if element is not None and element.packed:
+            values = unpack(np.frombuffer(block, np.uint8), min(count, left), element)
         else:
             values = np.frombuffer(block, dtype.newbyteorder(">" if part.big_endian else "<")).astype(dtype, copy=False)
         check_bool(values, tensor, part.offset)

@@ -1,7 +1,7 @@
-"""Values that files hold, as values that JSON has.
+"""Values as JSON: `jsonable` for what files hold, `Record.to_dict` for what verbs return.
 
-NaN and the infinities are text, a complex number is a pair, bytes are text in
-hexadecimal, a key that is no text is shown as such.
+NaN and the infinities are text, a complex number is a pair, bytes are hexadecimal text,
+and a key that is not a str is its repr.
 """
 
 from __future__ import annotations
@@ -10,24 +10,39 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["field_dict", "jsonable"]
+__all__ = ["Record", "field_dict", "jsonable"]
 
 
-def field_dict(value: Any, **changed: Any) -> dict[str, Any]:
-    """The fields of a dataclass by name, some of them in another form."""
-    return {name: getattr(value, name) for name in value.__dataclass_fields__} | changed
+class Record:
+    """A dataclass with `to_dict`: its fields by name, as JSON."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return field_dict(self)
+
+
+def field_dict(value: Any, *names: str) -> dict[str, Any]:
+    """The attributes `names` as JSON; without names, all fields of a dataclass."""
+    return {name: jsonable(getattr(value, name)) for name in names or value.__dataclass_fields__}
 
 
 def jsonable(value: Any) -> Any:
-    """The same value out of dicts, lists, text, numbers, booleans and None."""
+    """The same value made of dicts, lists, text, numbers, booleans and None."""
+    if value is None or isinstance(value, (str, int)):
+        return value
     if isinstance(value, Mapping):
         return {key if isinstance(key, str) else repr(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [jsonable(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, float):
+        return value
     if isinstance(value, complex):
         return [jsonable(value.real), jsonable(value.imag)]
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value).hex()
-    return value if value is None or isinstance(value, (str, int, float)) else str(value)
+    if isinstance(value, Record):
+        return value.to_dict()
+    return field_dict(value) if hasattr(value, "__dataclass_fields__") else str(value)

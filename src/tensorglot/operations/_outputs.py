@@ -1,8 +1,8 @@
-"""Arrays of the caller to read into: NumPy arrays, no two of which overlap in memory.
+"""Arrays of the caller to read into, no two of which may overlap in memory.
 
 Several threads write to them at the same time, so shared elements would get a mixture
-of values. Extents in memory decide for contiguous arrays, exactly; those that interleave
-are compared element by element, with NumPy's bound on that.
+of values. For contiguous arrays their address ranges decide; interleaved ones are
+compared by NumPy, with a bound on its work.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, escape
@@ -20,7 +21,7 @@ from tensorglot.providers import provided
 __all__ = ["output_arrays", "shares_memory"]
 
 _MOST_WORK = 100_000
-"""Steps that NumPy may take to find out whether two strided arrays have an element in common."""
+"""Steps that NumPy may take to decide whether two strided arrays overlap."""
 
 
 def output_arrays(out: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
@@ -42,7 +43,7 @@ def output_arrays(out: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
 
 
 def _check_apart(arrays: Mapping[str, NDArray[Any]]) -> None:
-    extents = sorted((*_extent(array), name) for name, array in arrays.items() if array.size)
+    extents = sorted((*byte_bounds(array), name) for name, array in arrays.items() if array.size)
     before: list[tuple[int, str]] = []
     for low, high, name in extents:
         before = [(end, other) for end, other in before if end > low]
@@ -58,19 +59,8 @@ def _check_apart(arrays: Mapping[str, NDArray[Any]]) -> None:
         before.append((high, name))
 
 
-def _extent(array: NDArray[Any]) -> tuple[int, int]:
-    """The addresses of the first byte and of the one behind the last."""
-    low = high = int(array.__array_interface__["data"][0])
-    for size, stride in zip(array.shape, array.strides, strict=True):
-        if stride > 0:
-            high += (size - 1) * stride
-        else:
-            low += (size - 1) * stride
-    return low, high + array.itemsize
-
-
 def shares_memory(one: NDArray[Any], two: NDArray[Any]) -> bool:
-    """Two arrays whose extents overlap have an element in common; also if that is too hard to tell."""
+    """Whether two arrays with overlapping address ranges share an element; True if that is too hard to decide."""
     if one.flags.forc and two.flags.forc:
         return True
     try:

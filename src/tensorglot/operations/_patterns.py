@@ -27,7 +27,7 @@ Select: TypeAlias = "str | Iterable[str] | Callable[[str], bool]"
 Rename: TypeAlias = "Mapping[str, str] | Callable[[str], str]"
 DTypes: TypeAlias = "DTypeLike | DType | Mapping[str, DTypeLike | DType]"
 NewDType: TypeAlias = Callable[[str, DType | None], DType | None]
-"""Answers which type a tensor of a name and a type is to have; None for its own."""
+"""The new type of a tensor, by its name and type; None to keep it."""
 
 
 def select_names(names: Sequence[str], select: Select | None) -> list[str]:
@@ -47,9 +47,9 @@ def select_names(names: Sequence[str], select: Select | None) -> list[str]:
 
 
 def rename_all(names: Sequence[str], rename: Rename | None, every: Sequence[str]) -> dict[str, str]:
-    """Old names to new ones. `{"model.*": "*"}`: what the stars stood for takes their place.
+    """New names by old ones. `{"model.*": "*"}`: each star of the new name is what that of the old one matched.
 
-    A rule may be for a name that is not selected, if the file has it among `every` name.
+    A rule must match one of `every` name of the file, selected or not.
     """
     if rename is None:
         return dict(zip(names, names, strict=True))
@@ -94,7 +94,7 @@ def _renamer(rename: Mapping[str, str], every: Sequence[str]) -> Callable[[str],
 
 
 def by_pattern(choices: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
-    """The choice for every name that a pattern matches: an exact name first, else the first pattern that matches."""
+    """The choice for each name: that of the exact name, else of the first pattern that matches."""
     check_mapping(choices, "a mapping by names and patterns", "pattern.mapping")
     rules = [(re.compile(fnmatch.translate(pattern)).match, choice) for pattern, choice in choices.items()]
     found: dict[str, T] = {}
@@ -113,10 +113,10 @@ def by_pattern(choices: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
 
 
 def settle_dtypes(dtype: DTypes | None, names: Sequence[str]) -> NewDType | None:
-    """The types that a caller asks for; None where every tensor keeps its own.
+    """A function for the new type of each tensor; None if all keep theirs.
 
-    A type alone is for the tensors of its kind: a float for real numbers, an integer
-    for integers. A mapping from names or patterns to types is for whatever it names.
+    A single type is for tensors of its kind: a float for real numbers, an integer for
+    integers. A mapping from names or patterns to types is for all tensors that match.
     """
     if dtype is None:
         return None

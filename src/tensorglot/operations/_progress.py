@@ -1,4 +1,4 @@
-"""Progress of a verb: reported to a function of the caller, or drawn as a bar on standard error."""
+"""Progress of a verb: a function of the caller is called, or a bar is drawn on stderr."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
 
-from tensorglot.errors import InputError
+from tensorglot.errors import InputError, human_nbytes
 from tensorglot.memory import cut
 from tensorglot.model.payload import Chunk, Span, as_bytes
-from tensorglot.model.tensor import human_nbytes
 
-__all__ = ["Progress", "bar", "follow", "shown"]
+__all__ = ["Progress", "bar", "follow", "start_progress"]
 
 _FOLLOWED_NBYTES = 32 << 20
-"""Larger chunks are cut, so that progress is seen."""
+"""Larger chunks are cut, so that progress is visible."""
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the bytes done so far and the bytes in all."""
+"""Called with the bytes done so far and the total."""
 
 
 @contextmanager
-def shown(progress: Progress | bool | None, what: str) -> Iterator[Progress | None]:
-    """What a verb reports to: the caller's function, a bar for True, or None."""
+def start_progress(progress: Progress | bool | None, what: str) -> Iterator[Progress | None]:
+    """The caller's function, a bar for True, or None."""
     if progress is True:
         with bar(what) as drawn:
             yield drawn
@@ -40,12 +39,12 @@ def shown(progress: Progress | bool | None, what: str) -> Iterator[Progress | No
 def follow(
     chunks: Iterator[Chunk], total: int, progress: Progress | bool | None, what: str
 ) -> Iterator[Iterator[Chunk]]:
-    """The same chunks of a file; whoever takes them moves the progress."""
-    with shown(progress, what) as told:
-        yield chunks if told is None else _told(chunks, total, told)
+    """The same chunks; progress is reported as they are consumed."""
+    with start_progress(progress, what) as report:
+        yield chunks if report is None else _follow(chunks, total, report)
 
 
-def _told(chunks: Iterator[Chunk], total: int, progress: Progress) -> Iterator[Chunk]:
+def _follow(chunks: Iterator[Chunk], total: int, progress: Progress) -> Iterator[Chunk]:
     done = 0
     for chunk in chunks:
         whole = chunk if isinstance(chunk, Span) else as_bytes(chunk)
@@ -61,23 +60,20 @@ def _told(chunks: Iterator[Chunk], total: int, progress: Progress) -> Iterator[C
 
 @contextmanager
 def bar(what: str, unit: str = "bytes") -> Iterator[Progress]:
-    """A bar to call with the units done and the units in all.
-
-    It is drawn at the first call, so a failure before that prints only its error.
-    """
+    """A bar, called with the units done and the total. It is drawn at the first call: an error before prints alone."""
     with ExitStack() as stack:
         update: Progress | None = None
 
         def progress(done: int, total: int) -> None:
             nonlocal update
             if update is None:
-                update = _started(stack, what, unit)
+                update = _start_bar(stack, what, unit)
             update(done, total)
 
         yield progress
 
 
-def _started(stack: ExitStack, what: str, unit: str) -> Progress:
+def _start_bar(stack: ExitStack, what: str, unit: str) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -1,16 +1,15 @@
-"""Filling memory from many places of a file, on several threads.
+"""Fills memory from many places of a file, on several threads. Knows no tensor.
 
-A large piece is read in parts, small ones many to a thread. Small runs with little
-between them are read in one, and each is copied out of it. Whoever wants to look at
-the bytes while they are in the processor's cache is told as they come. Knows no tensor.
+A large piece is read in parts, small ones in batches. Small runs with short gaps are
+read at once and copied out. A follower is called while the bytes are still in the
+processor's cache: to hash them.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,18 +23,18 @@ from tensorglot.threads import for_each
 __all__ = ["InOrder", "Piece", "Runs", "fill"]
 
 BATCH = 256
-"""Small reads that one thread does in a row."""
+"""Small reads in one job."""
 SIEVE_NBYTES = 8 << 10
-"""Up to this much of a file is read for each of many small runs, rather than every one by itself."""
+"""Small runs are read at once if that reads at most this much for each of them."""
 FOLLOWED_NBYTES = 4 << 20
-"""What one thread reads at a time where somebody follows: two of them read, and take turns at the looking."""
+"""What one thread reads at a time if there is a follower: others read while it is called."""
 
 
 class InOrder:
-    """Follows memory that several threads fill in pieces, from its beginning on, one thread at a time.
+    """Calls `follow` with the end of what is filled without a gap, while several threads fill memory in pieces.
 
-    Whoever has filled the next piece in order calls `follow` with how far all is filled
-    now; who is ahead goes on reading, and what they have filled is followed later.
+    The calls are in order and by one thread at a time: the one that filled the next
+    piece. A thread that filled a later piece goes on reading.
     """
 
     def __init__(self, follow: Callable[[int], None]) -> None:
@@ -46,7 +45,7 @@ class InOrder:
 
     def filled(self, begin: int, end: int) -> None:
         self._ends[begin] = end
-        # Who sees the turn taken may go: its owner looks again after giving it back.
+        # A thread that does not get the lock may leave: its holder looks again after releasing it.
         while self._reached in self._ends and self._turn.acquire(blocking=False):
             try:
                 while (end := self._ends.pop(self._reached, -1)) >= 0:
@@ -58,13 +57,13 @@ class InOrder:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Memory for the bytes from an offset of a file on."""
+    """Memory for the bytes of a file from `begin` on."""
 
     begin: int
     memory: memoryview
     follower: InOrder | None = None
     start: int = 0
-    """Where this is in what the follower follows."""
+    """Offset in the memory that the follower follows."""
 
     @property
     def nbytes(self) -> int:
@@ -85,14 +84,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Runs of bytes of a file, in its order, and where they go in one piece of memory."""
+    """Runs of bytes of a file, in its order, and their offsets in one buffer."""
 
     buffer: memoryview
     begins: NDArray[np.int64]
     sizes: NDArray[np.int64]
     offsets: NDArray[np.int64]
     follow: Callable[[int, int], None] | None = None
-    """Told the first and the last of the runs that have been filled."""
+    """Called with the positions of the first run that was filled and of the one after the last."""
     first: int = 0
 
     def batch(self, start: int) -> Runs:
@@ -102,7 +101,7 @@ class Runs:
         )
 
     def fill(self, source: Source) -> None:
-        if not self._sieved(source):
+        if not self._read_at_once(source):
             for begin, nbytes, offset in zip(
                 self.begins.tolist(), self.sizes.tolist(), self.offsets.tolist(), strict=True
             ):
@@ -110,8 +109,8 @@ class Runs:
         if self.follow is not None:
             self.follow(self.first, self.first + len(self.begins))
 
-    def _sieved(self, source: Source) -> bool:
-        """Small runs with little between them: one read of all."""
+    def _read_at_once(self, source: Source) -> bool:
+        """One read of all runs, if the gaps between them are short."""
         first, last = int(self.begins[0]), int((self.begins + self.sizes).max())
         if len(self.begins) < 4 or last - first > len(self.begins) * SIEVE_NBYTES:
             return False
@@ -119,24 +118,24 @@ class Runs:
         try:
             source.read_into(first, span.data)
         except TruncatedError:
-            return False  # which run it is that is missing, its own read will tell
+            return False  # the reads of single runs find the missing one
         return gather(span, self.begins - first, self.sizes, self.buffer, self.offsets)
 
 
 def fill(source: Source, pieces: Iterable[Piece], scattered: Iterable[Runs], threads: int | None) -> None:
-    """Fills every piece, and the memory of all runs."""
-    jobs = [partial(_fill, source, job) for job in _jobs(pieces)]
-    jobs += [partial(runs.batch(a).fill, source) for runs in scattered for a in range(0, len(runs.begins), BATCH)]
-    for_each(lambda job: job(), jobs, threads)
+    """Fills every piece, and the buffers of all runs."""
 
+    def work(job: Sequence[Piece | Runs]) -> None:
+        for part in job:
+            part.fill(source)
 
-def _fill(source: Source, pieces: list[Piece]) -> None:
-    for piece in pieces:
-        piece.fill(source)
+    jobs: list[Sequence[Piece | Runs]] = [*_jobs(pieces)]
+    jobs += [[runs.batch(start)] for runs in scattered for start in range(0, len(runs.begins), BATCH)]
+    for_each(work, jobs, threads)
 
 
 def _jobs(pieces: Iterable[Piece]) -> list[list[Piece]]:
-    """What one thread does: part of a large piece, or many small ones."""
+    """Part of a large piece, or many small ones, for one thread."""
     jobs: list[list[Piece]] = []
     room = count = 0
     for piece in pieces:

@@ -2,18 +2,19 @@
 
     {"metadata": {"total_size": 12}, "weight_map": {"w": "model-00001-of-00002.safetensors", …}}
 
-The index is the authority: a tensor that it does not name is not part of the archive,
-one that it names and its shard does not have is an error. What lies around besides is
-reported as a note, and refused by a strict reader. The name of a shard is a plain file
-name beside the index, checked before it is used. A shard is one file, never a directory
-or another index, and no file is two shards: so the work is bounded by the sizes of the
-files. A directory without an index stands for its only file of tensors. Knows no format.
+The index decides: a tensor that it does not list is not part of the archive, one that it
+lists and its shard does not have is an error. Unlisted files and tensors are notes, and
+errors for a strict reader. A shard is a plain file name in the directory of the index,
+checked before it is used; it is one file, never a directory or another index, and no
+file is two shards: so the work is bounded by the sizes of the files. A directory without
+an index is opened by its only tensor file. Knows no format.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,7 +22,7 @@ import numpy as np
 
 from tensorglot.containers.table import TABLE, for_target
 from tensorglot.errors import FormatError, InputError, LimitError, escape
-from tensorglot.io.local import FileSource, Stamp, file_stamp, naming
+from tensorglot.io.local import FileSource, Stamp, add_path_to_errors, file_stamp
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index, Note
@@ -32,32 +33,32 @@ __all__ = [
     "Shards",
     "common_metadata",
     "find_file",
+    "is_sharded",
     "join_archives",
     "open_shards",
-    "stands_for_others",
 ]
 
 INDEX_SUFFIX = ".index.json"
 PREFERRED = ("model.safetensors.index.json", "model.safetensors")
-"""Opened where a directory has several."""
+"""Opened if a directory has several candidates."""
 DEPTH = 8
 
 Shards: TypeAlias = dict[str, list[str]]
 """Names of tensors by file name of the shard."""
 
 
-def stands_for_others(path: str) -> bool:
+def is_sharded(path: str) -> bool:
     """The path is a directory, or the index of a sharded checkpoint."""
     return path.endswith(INDEX_SUFFIX) or os.path.isdir(path)  # noqa: PTH112
 
 
 def find_file(path: str) -> Path:
-    """The file that a path means: itself, or of a directory its index of shards, or else its only file of tensors."""
+    """The file to open for a path: itself; for a directory its index of shards, else its only tensor file."""
     given = Path(path)
     if not given.is_dir():
         return given
     names = sorted(entry.name for entry in given.iterdir() if entry.is_file())
-    suffixes = tuple(suffix for row in TABLE for suffix in row.suffixes)
+    suffixes = tuple(suffix for spec in TABLE for suffix in spec.suffixes)
     indexes = [name for name in names if name.endswith(INDEX_SUFFIX)]
     found = indexes or [name for name in names if name.lower().endswith(suffixes)]
     for name in PREFERRED:
@@ -81,39 +82,32 @@ def find_file(path: str) -> Path:
 def open_shards(index_path: Path, limits: Limits, strict: bool, open_file: Callable[[Path], Archive]) -> Index:
     """All shards of an index as one index; `open_file` opens one file."""
     archives: list[Archive] = []
-    with naming(index_path):
-        shards = _read_index(index_path, limits)
-        try:
-            return _joined(index_path, shards, strict, open_file, archives)
-        except BaseException:
-            for archive in archives:
-                archive.close()
-            raise
-
-
-def _joined(
-    index_path: Path, shards: Shards, strict: bool, open_file: Callable[[Path], Archive], archives: list[Archive]
-) -> Index:
-    notes = _stray_shards(index_path, shards)
     files: dict[Stamp, str] = {}
-    for shard, names in shards.items():
-        archive = _open_shard(index_path.parent / shard, open_file)
-        archives.append(archive)
-        stamp = file_stamp(archive.source)
-        if stamp is not None and files.setdefault(stamp, shard) != shard:
-            raise FormatError(
-                f"the shards {escape(shard)} and {escape(files[stamp])} are the same file", rule="shards.same"
-            )
-        archive.index, more = _agreed(archive.index, shard, names)
-        notes += more
-    metadata, conflicts = common_metadata(archives)
-    formats = sorted({archive.format for archive in archives})
-    if len(formats) > 1:
-        raise FormatError(f"the shards have different formats: {', '.join(formats)}", rule="shards.format")
-    notes += [Note("shards.metadata", f"the metadata key '{escape(key)}' differs between shards") for key in conflicts]
-    if strict and notes:
-        raise FormatError(notes[0].message, rule=notes[0].rule)
-    return join_archives(archives, formats[0] if formats else _format_of(index_path), metadata, notes)
+    with add_path_to_errors(index_path), ExitStack() as on_error:
+        shards = _read_index(index_path, limits)
+        notes = _stray_shards(index_path, shards)
+        for shard, names in shards.items():
+            archive = on_error.enter_context(_open_shard(index_path.parent / shard, open_file))
+            archives.append(archive)
+            stamp = file_stamp(archive.source)
+            if stamp is not None and files.setdefault(stamp, shard) != shard:
+                raise FormatError(
+                    f"the shards {escape(shard)} and {escape(files[stamp])} are the same file", rule="shards.same"
+                )
+            archive.index, more = _take_listed(archive.index, shard, names)
+            notes += more
+        metadata, conflicts = common_metadata(archives)
+        formats = sorted({archive.format for archive in archives})
+        if len(formats) > 1:
+            raise FormatError(f"the shards have different formats: {', '.join(formats)}", rule="shards.format")
+        notes += [
+            Note("shards.metadata", f"the metadata key '{escape(key)}' differs between shards") for key in conflicts
+        ]
+        if strict and notes:
+            raise FormatError(notes[0].message, rule=notes[0].rule)
+        joined = join_archives(archives, formats[0] if formats else _format_of(index_path), metadata, notes)
+        on_error.pop_all()
+    return joined
 
 
 def _open_shard(path: Path, open_file: Callable[[Path], Archive]) -> Archive:
@@ -154,7 +148,7 @@ def _read_index(path: Path, limits: Limits) -> Shards:
 
 
 def _check_file_name(shard: str, tensor: str) -> None:
-    """Only the plain name of a file beside the index: no folder, no parent, nothing hidden."""
+    """A plain file name in the directory of the index: no path, no hidden file."""
     plain = shard and not shard.startswith(".") and not any(c in shard for c in "/\\:") and shard.isprintable()
     if not plain or len(os.fsencode(shard)) > 255 or shard.endswith(INDEX_SUFFIX):
         raise FormatError(
@@ -174,8 +168,8 @@ def _stray_shards(index_path: Path, shards: Mapping[str, Any]) -> list[Note]:
     ]
 
 
-def _agreed(index: Index, shard: str, names: Sequence[str]) -> tuple[Index, list[Note]]:
-    """The tensors of a shard that the index gives to it; the others are noted."""
+def _take_listed(index: Index, shard: str, names: Sequence[str]) -> tuple[Index, list[Note]]:
+    """The tensors of a shard that the index of shards lists; a note if there are others."""
     wanted = set(names)
     absent = wanted.difference(index.positions)
     if absent:
@@ -212,7 +206,7 @@ def common_metadata(archives: Sequence[Archive]) -> tuple[dict[str, Any] | None,
 def join_archives(
     archives: Sequence[Archive], format: str, metadata: Mapping[str, Any] | None, notes: Sequence[Note] = ()
 ) -> Index:
-    """One index of the tensors of several archives. Whoever holds it closes their files."""
+    """One index of the tensors of several archives. Its owner closes their files."""
     return Index.concat(
         [archive.index.in_source(archive.source) for archive in archives],
         format=format,
@@ -222,6 +216,6 @@ def join_archives(
 
 
 def _format_of(index_path: Path) -> str:
-    """What an index without shards would be of, by its name."""
-    row, version = for_target(index_path.name.removesuffix(INDEX_SUFFIX), None)
-    return f"{row.name}@{version}"
+    """The format of an index without shards, by its name."""
+    spec, version = for_target(index_path.name.removesuffix(INDEX_SUFFIX), None)
+    return f"{spec.name}@{version}"

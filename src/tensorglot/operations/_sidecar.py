@@ -1,16 +1,15 @@
-"""A sidecar of checksums: `model.bt.sums` beside `model.bt`, for formats that have none of their own.
+"""A sidecar of checksums: `model.bt.sums` beside `model.bt`, for formats without checksums.
 
-Text, one line for each part of each tensor, over its bytes in the file as they are,
-and one for all bytes that belong to no tensor, in their order. So every byte of the
-file is covered, and a flipped bit has a name.
+Text: one line for the stored bytes of each part of each tensor, and one for all bytes
+outside the tensors. So every byte of the file is covered.
 
     tensorglot-sums 1 <size of the file>
     xxh3:0123456789abcdef "layer.0.weight"
     xxh3:89ab0123456789ef "layer.1.weight" "values"      a tensor of several parts
     xxh3:456789ab01234567 -                              all the rest
 
-Names are JSON strings. Lines are in the order of the archive, the rest last. We made up
-the name of the sidecar ourselves, so a link that stands there is not written through.
+Names are JSON strings. Lines are in the order of the archive, the rest last. The caller
+did not choose the name of the sidecar, so a link of that name is not followed.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tensorglot.arguments import as_path
 from tensorglot.errors import FormatError, Hint, InputError, IntegrityError, LimitError, TruncatedError
-from tensorglot.io.local import FileSource, changed, file_stamp, naming, stamp_of
+from tensorglot.io.local import FileSource, add_path_to_errors, change_error, file_stamp, stamp_of
 from tensorglot.io.sink import AtomicFile
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
@@ -40,8 +40,8 @@ from tensorglot.wire.checksums import Checksum, hasher, parse
 
 __all__ = [
     "Sums",
-    "check_place",
     "check_sidecar",
+    "check_target",
     "move_sidecar",
     "read_sidecar",
     "sidecar_path",
@@ -50,6 +50,7 @@ __all__ = [
 ]
 
 SUFFIX = ".sums"
+ALGORITHM = "xxh3"
 _REWRITE = "write it again with `tensorglot verify --write-sums`, or remove it"
 _IGNORE = Hint("or pass verify='never' to ignore it", "")
 _READ_NBYTES = 1 << 20
@@ -62,7 +63,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What a sidecar says."""
+    """The contents of a sidecar."""
 
     size: int
     tensors: Mapping[Key, str]
@@ -70,42 +71,45 @@ class Sums:
 
 
 def sidecar_path(path: str | os.PathLike[str]) -> Path:
-    """Where the sidecar of a file is."""
+    """The path of a file's sidecar."""
     return Path(f"{os.fspath(path)}{SUFFIX}")
 
 
-def check_place(path: str | os.PathLike[str]) -> None:
-    """Refuses a sidecar that could not be written, before the file itself is."""
-    place = sidecar_path(path)
-    if place.is_symlink():
-        raise InputError("the target is a symbolic link", rule="sink.target", path=str(place))
+def check_target(target: object) -> str:
+    """The path of a file that is to get a sidecar. Refused, before the file is written, if it cannot have one."""
+    if not isinstance(target, (str, os.PathLike)):
+        raise InputError("sums needs a path as target", rule="sums.source")
+    path = as_path(target)
+    if sidecar_path(path).is_symlink():
+        raise InputError("the target is a symbolic link", rule="sink.target", path=str(sidecar_path(path)))
+    return path
 
 
-def write_sidecar(archive: Archive, path: str | os.PathLike[str], *, algorithm: str = "xxh3") -> Path:
-    """Writes the checksums of an archive beside its file. Returns where."""
-    found = digests([*_stretches(archive.index, _one_source(archive), algorithm)])
-    tensors = {key: str(Checksum(algorithm, digest)) for key, digest in zip(_keys(archive.index), found, strict=True)}
-    return _write(archive, path, tensors, algorithm)
+def write_sidecar(archive: Archive, path: str | os.PathLike[str]) -> None:
+    """Writes the checksums of an archive beside its file."""
+    source, index = _one_source(archive), archive.index
+    spans = zip(index.begins.tolist(), index.ends.tolist(), strict=True)
+    found = digests([Stretch(source, begin, end, ALGORITHM) for begin, end in spans])
+    tensors = {key: str(Checksum(ALGORITHM, digest)) for key, digest in zip(_keys(index), found, strict=True)}
+    _write(archive, path, tensors, ALGORITHM)
 
 
-def move_sidecar(archive: Archive, path: str | os.PathLike[str], sums: Sums) -> Path:
-    """Writes the sidecar of a file whose tensors are those of another sidecar, elsewhere in it perhaps."""
-    return _write(archive, path, sums.tensors, sums.rest.partition(":")[0])
+def move_sidecar(archive: Archive, path: str | os.PathLike[str], sums: Sums) -> None:
+    """Writes the sidecar of an edited file: the tensors have the checksums of `sums`, the other bytes new ones."""
+    _write(archive, path, sums.tensors, sums.rest.partition(":")[0])
 
 
-def _write(archive: Archive, path: str | os.PathLike[str], tensors: Mapping[Key, str], algorithm: str) -> Path:
+def _write(archive: Archive, path: str | os.PathLike[str], tensors: Mapping[Key, str], algorithm: str) -> None:
     lines = [f"tensorglot-sums 1 {_one_source(archive).size}"]
     for (tensor, part), checksum in tensors.items():
         names = json.dumps(tensor) if part == "data" else f"{json.dumps(tensor)} {json.dumps(part)}"
         lines.append(f"{checksum} {names}")
     lines.append(f"{Checksum(algorithm, _rest_digest(archive, algorithm))} -")
-    target = sidecar_path(path)
-    with AtomicFile(target, follow=False) as file:
+    with AtomicFile(sidecar_path(path), follow=False) as file:
         file.write([f"{line}\n".encode() for line in lines])
         stamp = file_stamp(archive.source)
         if stamp is not None and stamp != stamp_of(os.stat(path)):  # noqa: PTH116
-            raise changed(path)
-    return target
+            raise change_error(path)
 
 
 def _one_source(archive: Archive) -> Source:
@@ -120,13 +124,8 @@ def _keys(index: Index) -> Iterator[Key]:
             yield name, "data" if index.part_names is None else index.part_names[row]
 
 
-def _stretches(index: Index, source: Source, algorithm: str) -> Iterator[Stretch]:
-    begins, ends = index.begins.tolist(), index.ends.tolist()
-    return (Stretch(source, begins[row], ends[row], algorithm) for row in range(len(begins)))
-
-
 def _rest_digest(archive: Archive, algorithm: str) -> bytes:
-    """The digest of all bytes that belong to no tensor."""
+    """The digest of all bytes outside the tensors."""
     source, index = _one_source(archive), archive.index
     order = np.argsort(index.begins, kind="stable")
     begins = np.append(index.begins[order], source.size)
@@ -139,7 +138,7 @@ def _rest_digest(archive: Archive, algorithm: str) -> bytes:
 
 
 def read_sidecar(path: str | os.PathLike[str], limits: Limits) -> Sums | None:
-    """The sidecar of a file; None where there is none."""
+    """The sidecar of a file; None if there is none."""
     place = sidecar_path(path)
     try:
         file = FileSource(place)
@@ -147,7 +146,7 @@ def read_sidecar(path: str | os.PathLike[str], limits: Limits) -> Sums | None:
         if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
             return None
         raise
-    with closing(file), naming(place):
+    with closing(file), add_path_to_errors(place):
         if file.size > limits.header_or():
             raise LimitError(f"a sidecar of {file.size} bytes exceeds Limits.header_nbytes", rule="sums.limit")
         return _parse(bytes(file.read(0, file.size)))
@@ -191,7 +190,7 @@ def _text(quoted: bytes, position: int) -> str:
 
 
 def check_sidecar(archive: Archive, sums: Sums, seen: Callable[[int], None]) -> Iterator[Checked]:
-    """What becomes of every checksum of a sidecar, the one of the rest included, which belongs to no tensor."""
+    """Compares every checksum of a sidecar, that of the bytes outside the tensors included."""
     index = with_sidecar(archive.index, _one_source(archive).size, sums)
     yield from check_archive(Archive(index, archive.source), seen)
     expected = parse(sums.rest)
@@ -203,7 +202,7 @@ def check_sidecar(archive: Archive, sums: Sums, seen: Callable[[int], None]) -> 
 
 
 def with_sidecar(index: Index, size: int, sums: Sums) -> Index:
-    """The index with the checksums of a sidecar, which must be one for this file."""
+    """The index with the checksums of a sidecar. They must be for a file of this size with these tensors."""
     if sums.size != size:
         raise IntegrityError(
             f"the checksums in the sidecar are for a file of {sums.size} bytes, this one has {size}: {_REWRITE}",

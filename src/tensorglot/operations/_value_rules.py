@@ -1,7 +1,6 @@
-"""Values that a type forbids: bool bytes beside 0 and 1, bits behind the last element of a packed type.
+"""Invalid values: bool bytes other than 0 and 1, padding bits of packed types that are not 0.
 
-Reads a part from first to last in bounded memory, and so also finds out whether its
-encoding can be decoded to the size that was declared.
+Reads a part in bounded memory, which also checks that it decodes to its declared size.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ __all__ = ["check_bytes"]
 
 
 def check_bytes(part: Part, tensor: str, seen: Callable[[int], None]) -> None:
-    """Refuses a part that holds what its type forbids, or that cannot be decoded. `seen` is told of bytes done."""
+    """Raises if a part has an invalid value or cannot be decoded. `seen` is called with the number of bytes read."""
     is_bool = part.dtype is not None and part.dtype.name == "bool"
     is_packed = part.dtype is not None and part.dtype.packed
     if not (is_bool or is_packed or isinstance(part.payload, Encoded)):

@@ -1,8 +1,8 @@
-"""What differs between two archives: names, types, shapes, values, metadata.
+"""Differences of two archives: names, types, shapes, values, metadata.
 
-A difference is a value, as a problem is for `verify`. Containers do not count: the
-same tensors in two formats are the same, and what one of the two formats has no place
-for is no difference. Tensors are read side by side, in bounded memory.
+A difference is a value, like a problem of `verify`. Formats do not count: the same
+tensors in two formats are equal, and what one of the formats cannot store is ignored.
+Tensors are read side by side, in bounded memory.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.containers.table import named
-from tensorglot.errors import UnsupportedError, counted, escape
+from tensorglot.errors import UnsupportedError, escape, plural
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._compare import Comparison, compare
-from tensorglot.operations._jsonable import field_dict, jsonable
+from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._progress import Progress
 from tensorglot.threads import ordered_map
 
@@ -28,7 +28,7 @@ __all__ = ["Change", "Diff", "Kind", "diff"]
 
 _BATCH_NBYTES = 4 << 20
 _TENSOR_COST = 4 << 10
-"""What looking at a tensor costs, in bytes that could be compared meanwhile."""
+"""The cost of a tensor, in bytes that could be compared in the same time."""
 
 Kind: TypeAlias = Literal[
     "removed", "added", "layout", "type", "shape", "values", "bits", "attributes", "metadata"
@@ -36,8 +36,8 @@ Kind: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """One difference. `old` is what the first archive has, `new` the second."""
+class Change(Record):
+    """One difference. `old` is of the first archive, `new` of the second."""
 
     kind: Kind
     tensor: str | None = None
@@ -47,17 +47,13 @@ class Change:
     new: Any = None
     values: Comparison | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        values = None if self.values is None else jsonable(self.values.to_dict())
-        return field_dict(self, old=jsonable(self.old), new=jsonable(self.new), values=values)
-
     def __str__(self) -> str:
         where = "#".join(escape(name, longest=60) for name in (self.tensor, self.key) if name is not None)
         return f"{where}: {self.what}"
 
     @property
     def what(self) -> str:
-        """The change in words, without the tensor's name."""
+        """The change as text, without the tensor's name."""
         if self.kind == "removed":
             return f"only in the first, {self.old}"
         if self.kind == "added":
@@ -65,11 +61,11 @@ class Change:
         if self.values is None:
             return f"{self.kind} {_short(self.old)} → {_short(self.new)}"
         if self.kind == "bits":
-            return f"the same numbers, {self.values.bits_only} of {self.values.count} in other bits"
-        return _in_words(self.values)
+            return f"the same numbers, {self.values.bits_only} of {self.values.count} with different bits"
+        return _describe(self.values)
 
 
-def _in_words(values: Comparison) -> str:
+def _describe(values: Comparison) -> str:
     text = f"{values.changed} of {values.count} elements ({values.share:.3g} of all)"
     if values.largest_absolute:
         text += f", by at most {values.largest_absolute:.6g}, relative {values.largest_relative:.3g}"
@@ -81,8 +77,8 @@ def _short(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Diff:
-    """What `diff` found."""
+class Diff(Record):
+    """The result of `diff`."""
 
     formats: tuple[str, str]
     tensors: int = 0
@@ -96,19 +92,13 @@ class Diff:
         return not self.changes
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "same": self.same,
-            "formats": list(self.formats),
-            "tensors": self.tensors,
-            "equal": self.equal,
-            "changes": [change.to_dict() for change in self.changes],
-        }
+        return field_dict(self, "same", "formats", "tensors", "equal", "changes")
 
     def __repr__(self) -> str:
         if self.same:
-            return f"Diff(same, {counted(self.tensors, 'tensor')})"
+            return f"Diff(same, {plural(self.tensors, 'tensor')})"
         kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(c.kind for c in self.changes).items())
-        tensors = f"{self.tensors - self.equal} of {counted(self.tensors, 'tensor')}"
+        tensors = f"{self.tensors - self.equal} of {plural(self.tensors, 'tensor')}"
         return f"Diff({tensors} differ: {kinds}; first: {self.changes[0]})"
 
 
@@ -120,10 +110,10 @@ def diff(a: Given, b: Given, *, limits: Limits | None = None, progress: Progress
         total, done, equal = sum(nbytes), 0, 0
         changes = list(_metadata_changes(one, two))
 
-        def compared(batch: range) -> tuple[range, list[list[Change]]]:
+        def compare_batch(batch: range) -> tuple[range, list[list[Change]]]:
             return batch, [list(_tensor_changes(names[i], one, two)) for i in batch]
 
-        for batch, found in ordered_map(compared, _batches(nbytes)):
+        for batch, found in ordered_map(compare_batch, _batches(nbytes)):
             equal += found.count([])
             changes += chain.from_iterable(found)
             done += sum(nbytes[i] for i in batch)
@@ -133,7 +123,7 @@ def diff(a: Given, b: Given, *, limits: Limits | None = None, progress: Progress
 
 
 def _batches(nbytes: list[int]) -> Iterator[range]:
-    """Positions of neighbours that are together worth a thread."""
+    """Positions of adjacent tensors, enough for one job."""
     first, together = 0, 0
     for i, size in enumerate(nbytes):
         together += size + _TENSOR_COST
@@ -158,7 +148,7 @@ def _equal(old: Any, new: Any) -> bool:
 
 
 def _holds(archive: Archive, what: Literal["metadata", "attributes"]) -> bool:
-    """The format of an archive has a place for it. Arrays in memory say nothing unless they say something."""
+    """Whether the format can store it; for arrays in memory, whether they have any."""
     if archive.format == "memory":
         return archive.metadata is not None if what == "metadata" else bool(archive.index.attributes)
     spec = named(archive.format)[0]
@@ -192,10 +182,10 @@ def _value_changes(x: Tensor, y: Tensor) -> Iterator[Change]:
 
 
 def _same_value(x: Tensor, y: Tensor) -> bool:
-    """Identity decides: one value may lie in different parts, or be sparse here and dense there."""
+    """Identity decides: one value may be stored in different parts, or sparse here and dense there."""
     try:
         return x.type == y.type and x.cid() == y.cid()
-    except UnsupportedError:  # a value that cannot be made whole has no identity
+    except UnsupportedError:  # a value that cannot be decoded has no identity
         return False
 
 

@@ -1,14 +1,13 @@
 """Editing the metadata of a file, and nothing else.
 
-A format whose index stands last can say so (`edit` in its spec): then everything before
-the index is one span, and the index alone is new. In any other format the tensors are
-saved again as spans. Either way the operating system copies, and the file is replaced
-atomically. In place, only the index is written; should the process or the machine die in
-that moment, the file is lost, and so it is done on request only.
+A format that has its index at the end of a file can implement `edit`: then everything
+before the index is one span, and only the index is new. In any other format the tensors
+are saved again as spans. Either way the OS copies them (copy_file_range), and the file is
+replaced atomically. In place, only the index is written: if the process is killed or the
+machine crashes meanwhile, the file is lost, so it is done only on request.
 
-An edit is a read and a write of the same file, and others may write meanwhile. Editors
-keep each other out with a lock on the file. Who does not know of the lock is found out:
-what is there must still be what was read, or the edit stops.
+Editors lock the file against each other. A process that ignores the lock is detected:
+the edit stops unless the file is still the one that was read.
 """
 
 from __future__ import annotations
@@ -21,15 +20,16 @@ from typing import Any
 from tensorglot.arguments import as_names, as_path
 from tensorglot.containers.table import Format, WriteOptions, named
 from tensorglot.errors import Hint, InputError, UnsupportedError, escape
-from tensorglot.io.local import Stamp, changed, file_stamp
-from tensorglot.io.sink import AtomicFile, editing, replace_tail
+from tensorglot.io.in_place import lock_for_edit, replace_tail
+from tensorglot.io.local import Stamp, change_error, file_stamp
+from tensorglot.io.sink import AtomicFile
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Span, as_bytes
-from tensorglot.operations._jsonable import field_dict
+from tensorglot.operations._jsonable import Record
 from tensorglot.operations._progress import Progress, follow
-from tensorglot.operations._shards import stands_for_others
-from tensorglot.operations._sidecar import check_place, move_sidecar, read_sidecar
+from tensorglot.operations._shards import is_sharded
+from tensorglot.operations._sidecar import check_target, move_sidecar, read_sidecar
 from tensorglot.operations.open import open
 from tensorglot.operations.save import check_metadata
 
@@ -37,16 +37,13 @@ __all__ = ["Edit", "edit"]
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(Record):
     """What `edit` did."""
 
     format: str
     metadata: Mapping[str, Any]
     changed: bool
     in_place: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        return field_dict(self, metadata=dict(self.metadata))
 
 
 def edit(
@@ -60,29 +57,28 @@ def edit(
     progress: Progress | None = None,
     limits: Limits | None = None,
 ) -> Edit:
-    """Sets and removes keys of a file's metadata. Its tensors stay as they are, encodings and checksums included.
+    """Sets and removes keys of a file's metadata. Tensors keep their encodings and checksums.
 
-    `in_place` writes only the end of the file, where the format has its index there. It
-    is quick however large the file is, and safe from everything but a kill or a crash
-    in that moment. A file that somebody else changes meanwhile is left as they made it,
-    and that is an error.
+    `in_place` writes only the end of the file, in formats that have their index there. It
+    is fast for any size of file; a kill or a crash while it is written loses the file. If
+    another process changes the file meanwhile, that is an error and its change is kept.
     """
     path = as_path(path)
-    if stands_for_others(path):
+    if is_sharded(path):
         raise UnsupportedError(
             "a sharded checkpoint cannot be edited as a whole: edit one of its files", rule="edit.source"
         )
-    with editing(path) as stamp, open(path, format=format, verify="never", limits=limits) as archive:
+    with lock_for_edit(path) as stamp, open(path, format=format, verify="never", limits=limits) as archive:
         spec, version = _editable(archive)
         if file_stamp(archive.source) != stamp:
-            raise changed(path)
+            raise change_error(path)
         old = dict(archive.metadata or {})
         new = _changed(old, metadata, remove, spec)
         if new == old:
             return Edit(archive.format, new, changed=False, in_place=False)
         sums = read_sidecar(path, archive.limits)
         if sums is not None:
-            check_place(path)
+            check_target(path)
         chunks = _chunks(archive, new, spec, version)
         written: Stamp | None
         if in_place:
@@ -98,7 +94,7 @@ def edit(
         if sums is not None:
             with open(path, format=archive.format, verify="never", limits=limits) as edited:
                 if file_stamp(edited.source) != written:
-                    raise changed(path)
+                    raise change_error(path)
                 move_sidecar(edited, path, sums)
         return Edit(archive.format, new, changed=True, in_place=in_place)
 

@@ -1,7 +1,7 @@
-"""A slice of a tensor for somebody else: as text, as JSON, or as a .npy file.
+"""A slice of a tensor as text, as JSON, or as a .npy file.
 
-The index comes as text and is parsed by a pattern, never evaluated. The selection is
-read and handed out block by block, in C order and bounded memory.
+The index is text, parsed by a pattern and never evaluated. The selection is read and
+formatted block by block, in C order and bounded memory.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from tensorglot.wire import npy
 __all__ = ["IndexText", "json_document", "npy_bytes", "parse_index", "text_lines"]
 
 ALIGNED_COUNT = 4096
-"""Values of about so many rows are aligned together."""
+"""Values in the rows that are aligned with each other."""
 
 IndexText: TypeAlias = "tuple[int | slice | EllipsisType | None, ...]"
 
 _INTEGER = r"[+-]?[0-9]{1,19}"
 _ITEM = re.compile(rf"(?P<int>{_INTEGER})|(?P<start>{_INTEGER})?:(?P<stop>{_INTEGER})?(?::(?P<step>{_INTEGER})?)?")
-_WORDS: dict[str, EllipsisType | None] = {"...": ..., "Ellipsis": ..., "None": None, "newaxis": None}
+_CONSTANTS: dict[str, EllipsisType | None] = {"...": ..., "Ellipsis": ..., "None": None, "newaxis": None}
 
 
 def parse_index(text: str) -> IndexText:
-    """`[10:20, ::2]` or `10:20, ::2`: integers, slices, `...` and `None`, as between NumPy's brackets."""
+    """`[10:20, ::2]` or `10:20, ::2`: a basic NumPy index of integers, slices, `...` and `None`."""
     inner = text.strip()
     if inner.startswith("[") and inner.endswith("]"):
         inner = inner[1:-1]
@@ -50,8 +50,8 @@ def parse_index(text: str) -> IndexText:
 
 
 def _parse_item(item: str, text: str) -> int | slice | EllipsisType | None:
-    if item in _WORDS:
-        return _WORDS[item]
+    if item in _CONSTANTS:
+        return _CONSTANTS[item]
     match = _ITEM.fullmatch(item)
     if match is None:
         raise InputError(
@@ -128,9 +128,9 @@ def _nested(tensor: Tensor, index: IndexText) -> Any:
 
 
 def text_lines(tensor: Tensor, index: IndexText) -> Iterator[bytes]:
-    """A row of the last axis a line, an empty line between matrices; of one dimension, a value a line.
+    """A row of the last axis per line, an empty line between matrices; for one dimension, a value per line.
 
-    A nested value is JSON, an element of its first dimension a line.
+    A nested value is JSON, an element of its first dimension per line.
     """
     if tensor.layout == NESTED:
         values = _nested(tensor, index)
@@ -157,7 +157,7 @@ def text_lines(tensor: Tensor, index: IndexText) -> Iterator[bytes]:
 
 
 def npy_bytes(tensor: Tensor, index: IndexText) -> Iterator[bytes | memoryview]:
-    """A .npy file of `tensor[index]`, as `save` writes it: types that NumPy has not itself keep their names."""
+    """A .npy file of `tensor[index]`, as `save` writes it: types that NumPy lacks keep their names."""
     dtype = dtype_of(_dense_dtype(tensor), tensor.name)
     yield npy.build(dtype.name, _Region.of(tensor, index).shape)
     for block in _blocks(tensor, index):

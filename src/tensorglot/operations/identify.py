@@ -1,8 +1,7 @@
-"""What tensors are called by their contents: a CID for each, and one for all of them together.
+"""The identity of tensors: a CID for each, and one for all of them together.
 
-That of several is the CID of a checkpoint's node with these tensors, no metadata and
-no parents. So it depends on the names and the values, and not on the container, the
-order or how the bytes are stored.
+The latter is the CID of a checkpoint node with these tensors, no metadata and no
+parents. It depends on names and values, not on the container, the order or the encoding.
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorglot.errors import FormatError, UnsupportedError, counted
+from tensorglot.errors import FormatError, UnsupportedError, plural
 from tensorglot.limits import Limits
 from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._patterns import Select, select_names
-from tensorglot.operations._progress import Progress, shown
+from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.verify import Problem
 from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, encode_node
 
@@ -23,32 +23,28 @@ __all__ = ["Identity", "identify"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Identity:
-    """What `identify` found."""
+class Identity(Record):
+    """The result of `identify`."""
 
     cid: str | None
-    """Of all tensors together, by name; None where one of them has no CID."""
+    """Of all tensors and their names; None if one of them has no CID."""
     tensors: Mapping[str, str]
     """The CID of each tensor."""
     problems: tuple[Problem, ...] = field(default=())
-    """Why tensors have none: their bytes are damaged, or cannot be decoded here."""
+    """Why tensors have no CID: they are corrupt, or cannot be decoded here."""
     unsupported: tuple[str, ...] = ()
-    """Those that cannot be decoded here."""
+    """Tensors that cannot be decoded here."""
 
     @property
     def ok(self) -> bool:
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "cid": self.cid,
-            "tensors": dict(self.tensors),
-            "problems": [problem.to_dict() for problem in self.problems],
-        }
+        return field_dict(self, "cid", "tensors", "problems")
 
     def __repr__(self) -> str:
-        wrong = "" if self.ok else f", {counted(len(self.problems), 'problem')}: {self.problems[0]}"
-        return f"Identity({self.cid}, {counted(len(self.tensors), 'tensor')}{wrong})"
+        wrong = "" if self.ok else f", {plural(len(self.problems), 'problem')}: {self.problems[0]}"
+        return f"Identity({self.cid}, {plural(len(self.tensors), 'tensor')}{wrong})"
 
 
 def identify(
@@ -59,14 +55,14 @@ def identify(
     progress: Progress | bool | None = None,
     limits: Limits | None = None,
 ) -> Identity:
-    """The CID of each tensor, and one of them all: the same for the same values in every container.
+    """The CID of each tensor, and one of all together: the same for the same values in every container.
 
-    A tensor that has none is among the problems, and the others have theirs.
+    A tensor without a CID is in `problems`; the others have theirs.
     """
     found: dict[str, str] = {}
     problems: list[Problem] = []
     unsupported: list[str] = []
-    with as_archive(source, format=format, limits=limits) as archive, shown(progress, "hashing") as told:
+    with as_archive(source, format=format, limits=limits) as archive, start_progress(progress, "hashing") as report:
         tensors = [archive[name] for name in select_names(archive.index.names, select)]
         total, done = sum(tensor.nbytes for tensor in tensors), 0
         for tensor in tensors:
@@ -78,8 +74,8 @@ def identify(
                 if isinstance(error, UnsupportedError):
                     unsupported.append(tensor.name)
             done += tensor.nbytes
-            if told is not None:
-                told(done, total)
+            if report is not None:
+                report(done, total)
     return Identity(None if problems else _together(found), found, tuple(problems), tuple(unsupported))
 
 

@@ -1,7 +1,7 @@
-"""What an index says, as rows to show: one for each tensor, and a summary of them all. Reads no values.
+"""Listings of an index: an entry for each tensor, and a summary. Reads no values.
 
-Most files have one plain row for each tensor; then all is taken from the columns at
-once, and no Tensor is made. That is what lists 100,000 tensors without a wait.
+Most files have one row for each tensor; then the entries are made from the columns, and
+no Tensor is created: fast enough for 100,000 tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import Index
 from tensorglot.model.types.algebra import leading
-from tensorglot.operations._jsonable import field_dict
+from tensorglot.operations._jsonable import Record
 
 __all__ = ["Entry", "Summary", "entries", "summarize"]
 
@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
     name: str
     dtype: str
-    """Of the elements; of a tensor that is not dense, their DyND type; else what the file calls it."""
+    """Of the elements; their DyND type if the tensor is not dense; the file's name for it if it is unknown."""
     shape: tuple[int, ...]
     nbytes: int
     stored_nbytes: int
@@ -41,8 +41,9 @@ class Entry(NamedTuple):
         return {**self._asdict(), "shape": list(self.shape)}
 
 
-class Use(NamedTuple):
-    """How much of a file is of one element type."""
+@dataclass(frozen=True, slots=True)
+class Use(Record):
+    """Totals of one element type."""
 
     tensors: int
     elements: int
@@ -50,7 +51,7 @@ class Use(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Record):
     """A whole file in a few numbers."""
 
     format: str
@@ -64,16 +65,13 @@ class Summary:
     checksums: int
     """Tensors that have one."""
     dtypes: dict[str, Use]
-    """The most bytes first."""
+    """The one with the most bytes first."""
     encodings: dict[str, int]
     layouts: dict[str, int]
 
-    def to_dict(self) -> dict[str, Any]:
-        return field_dict(self, dtypes={name: use._asdict() for name, use in self.dtypes.items()})
-
 
 def entries(archive: Archive, names: Iterable[str] | None = None) -> list[Entry]:
-    """A row for each tensor, or for each of those named, in the order of the file."""
+    """An entry for each tensor, or for each of `names`, in the order of the file."""
     index = archive.index
     positions = range(len(index.names)) if names is None else sorted(index.positions[name] for name in names)
     if index.first_rows is None and not index.layouts:
@@ -129,7 +127,7 @@ def _entry(archive: Archive, position: int) -> Entry:
 def summarize(archive: Archive) -> Summary:
     """Counts over all tensors."""
     rows = entries(archive)
-    row, version = named(archive.format)
+    spec, version = named(archive.format)
     uses: dict[str, Use] = {}
     for entry in rows:
         before = uses.get(entry.dtype, Use(0, 0, 0))
@@ -137,7 +135,7 @@ def summarize(archive: Archive) -> Summary:
         uses[entry.dtype] = Use(before.tensors + 1, before.elements + elements, before.nbytes + entry.nbytes)
     return Summary(
         format=archive.format,
-        note=row.notes.get(version or ""),
+        note=spec.notes.get(version or ""),
         tensors=len(rows),
         elements=sum(use.elements for use in uses.values()),
         nbytes=sum(use.nbytes for use in uses.values()),

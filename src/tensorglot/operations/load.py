@@ -1,40 +1,36 @@
-"""Loading whole archives into memory, as fast as the machine allows.
+"""Loading archives into memory: as arrays, as values of another library, or as Tensors.
 
-Large tensors get memory of their own; small neighbours share slabs, each read at
-once. All reads go to a pool of threads, in file order; of a large tensor in several
-compressed frames, each frame by itself. Checksums are compared on the way. Then the
-arrays are made as views; a run of equal shapes is one array that is taken apart, which
-costs a fraction of making each. What is no array comes as a Tensor in memory.
+An archive of raw dense tensors is loaded by its columns (`_load_rows`). Any other is
+loaded tensor by tensor on a pool of threads; a large one in several compressed frames
+has its frames decoded in parallel. A tensor that NumPy cannot represent is returned as a
+Tensor in memory.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from itertools import pairwise
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.arguments import as_names, check_mapping
-from tensorglot.errors import InputError, TensorNotFound, TruncatedError, UnsupportedError
-from tensorglot.io.local import Backend, Readable
+from tensorglot.errors import InputError, TensorNotFound, UnsupportedError
+from tensorglot.io.source import Backend, Readable
 from tensorglot.limits import Limits
 from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
-from tensorglot.model.dtypes import BY_NAME, TABLE, dtype_of
-from tensorglot.model.index import Index, Placement, place_rows, take_shapes
-from tensorglot.model.payload import Encoded, Memory, Source, Threaded, as_bytes
+from tensorglot.model.dtypes import dtype_of
+from tensorglot.model.index import Index
+from tensorglot.model.payload import Encoded, Memory, Threaded
 from tensorglot.model.strided import Strided
-from tensorglot.model.tensor import NESTED, NUMPY_RANK, Part, Tensor, check_bool, check_out
-from tensorglot.operations._checksums import RowChecks, row_checks
+from tensorglot.model.tensor import NESTED, NUMPY_RANK, Part, Tensor
+from tensorglot.operations._load_rows import ALONE_NBYTES, SLAB_NBYTES, is_plain, load_rows
 from tensorglot.operations._outputs import output_arrays
-from tensorglot.operations._reads import BATCH, Piece, Runs, fill
+from tensorglot.operations._reads import BATCH
 from tensorglot.operations.open import Verify, open
 from tensorglot.providers import provided
 from tensorglot.threads import for_each
@@ -43,10 +39,6 @@ __all__ = ["load", "loads"]
 
 Framework: TypeAlias = Literal["numpy", "torch", "jax", "awkward"]
 
-ALONE_NBYTES = 4 << 20
-"""From here on a tensor has memory of its own."""
-SLAB_NBYTES = 32 << 20
-"""Smaller ones share memory up to about this size, so that keeping one keeps no more than that."""
 _ALIGNMENT = 64
 
 
@@ -64,14 +56,13 @@ def load(
     limits: Limits | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """All tensors of a file, or those of `names`, as arrays in memory of their own.
+    """All tensors of a file, or those in `names`, as arrays in memory.
 
     They are NumPy arrays, or with `framework="torch"`, `"jax"` or `"awkward"` values of
-    that library. What is no NumPy array (ragged and nested values, sparse and quantized
-    tensors, elements that are not known here) comes as a `Tensor` in memory; PyTorch and
-    JAX have no place for those, and the first of them is an error. `out` has arrays, or
-    tensors of PyTorch on the CPU, to read into, by name; they are returned for those
-    names, and must not share memory with each other.
+    that library. What NumPy cannot represent (ragged and nested values, sparse and
+    quantized tensors, unknown element types) is returned as a `Tensor` in memory; with
+    PyTorch and JAX it is an error. `out` maps names to arrays, or PyTorch tensors on the
+    CPU, to read into; they are returned for those names, and must not overlap in memory.
     """
     convert = provided("bridges.framework")(framework)
     if out is not None:
@@ -88,18 +79,20 @@ def load(
         storage_options=storage_options,
     ) as archive:
         given = output_arrays(out or {})
-        loaded = _load(archive, _rows(archive.index, names), given, threads)
+        rows = _rows(archive.index, names)
+        direct = _all_direct(archive.index, rows, given) and is_plain(archive)
+        loaded = (load_rows if direct else _load_each)(archive, rows, given, threads)
     values: dict[str, Any] = {**loaded, **(out or {})}
     for name, value in loaded.items() if framework != "numpy" else ():
         if name not in given:
-            values[name] = _exported(name, value, framework, convert)
+            values[name] = _export(name, value, framework, convert)
     return values
 
 
-def _exported(
+def _export(
     name: str, value: NDArray[Any] | Tensor, framework: Framework, convert: Callable[[str, NDArray[Any]], Any]
 ) -> Any:
-    """What a value of a file is in another library."""
+    """The value of another library for an array or a Tensor."""
     if framework == "awkward":
         tensor = value if isinstance(value, Tensor) else Tensor.of_array(name, value, dtype_of(value.dtype, name))
         try:
@@ -117,18 +110,6 @@ def _exported(
     return convert(name, value)
 
 
-def _load(
-    archive: Archive, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]], threads: int | None
-) -> dict[str, NDArray[Any] | Tensor]:
-    if _all_direct(archive.index, rows, out) and _all_plain(archive):
-        loaded: dict[str, NDArray[Any] | Tensor] = {}
-        checks = row_checks(archive)
-        for held, its_rows in _by_source(archive, rows):
-            loaded |= _load_plain(archive.index, held, its_rows, out, threads, checks)
-        return loaded
-    return _load_each(archive, rows, out, threads)
-
-
 def loads(
     data: bytes | bytearray | memoryview,
     *,
@@ -141,7 +122,7 @@ def loads(
     verify: Verify = "auto",
     limits: Limits | None = None,
 ) -> dict[str, Any]:
-    """All tensors of a file that is in memory, as `load` gives those of a file."""
+    """All tensors of a file in memory; see `load`."""
     if isinstance(data, (str, os.PathLike)) or hasattr(data, "read"):
         raise InputError(f"loads takes bytes, not {type(data).__name__}; use load for a file", rule="loads.data")
     return load(
@@ -157,29 +138,8 @@ def loads(
     )
 
 
-def _all_plain(archive: Archive) -> bool:
-    """Bytes at spans that are the arrays, nothing to share, and a dimension to spare for runs."""
-    if not archive.index.plain:
-        return False
-    ranks = np.diff(archive.index.dim_offsets)
-    if ranks.size and ranks.max() >= NUMPY_RANK:
-        return False
-    shared = any(held.view(0, 0) is not None for held, _ in _by_source(archive, np.empty(0, np.int64)))
-    kinds = [TABLE[code] for code in np.unique(archive.index.dtypes).tolist()]
-    return not shared and all(kind.numpy is not None and not kind.packed for kind in kinds)
-
-
-def _by_source(archive: Archive, rows: NDArray[np.int64]) -> list[tuple[Source, NDArray[np.int64]]]:
-    """The rows wanted of each file that the archive has."""
-    held = {id(source): source for source in (archive.source, *archive.index.sources.values()) if source is not None}
-    if len(held) == 1:
-        return [(source, rows) for source in held.values()]
-    ids = np.array([id(archive.index.sources.get(row, archive.source)) for row in rows.tolist()], np.int64)
-    return [(source, rows[ids == key]) for key, source in held.items()]
-
-
 def _rows(index: Index, names: Iterable[str] | None) -> NDArray[np.int64]:
-    """Positions of the tensors wanted, in the order of the file."""
+    """Positions of the selected tensors, in the order of the file."""
     if names is None:
         return np.arange(len(index.names))
     wanted = set()
@@ -192,7 +152,7 @@ def _rows(index: Index, names: Iterable[str] | None) -> NDArray[np.int64]:
 
 
 def _all_direct(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]]) -> bool:
-    """All arrays of the caller are contiguous. One for a tensor that is not to be read is refused."""
+    """Whether all arrays of the caller are contiguous. An array for a tensor that is not read is an error."""
     names = [index.names[row] for row in rows.tolist()] if out else []
     for name in out.keys() - set(names):
         raise TensorNotFound.among(name, names)
@@ -205,7 +165,7 @@ def _load_each(
     index = archive.index
     names = [index.names[row] for row in rows.tolist()]
     loaded: dict[str, NDArray[Any] | Tensor] = dict.fromkeys(names, np.empty(0))
-    first_rows = np.arange(len(index.names) + 1) if index.first_rows is None else index.first_rows
+    first_rows = index.row_offsets
     before = np.append(0, np.cumsum(index.nbytes))
     sizes = (before[first_rows[rows + 1]] - before[first_rows[rows]]).tolist()
 
@@ -218,7 +178,7 @@ def _load_each(
             elif _is_array(tensor):
                 loaded[names[i]] = tensor.numpy(_room(tensor, slab))
             else:
-                loaded[names[i]] = _held(tensor)
+                loaded[names[i]] = _read_parts(tensor)
 
     others = []
     for i, nbytes in enumerate(sizes):
@@ -232,7 +192,7 @@ def _load_each(
 
 
 def _is_array(tensor: Tensor) -> bool:
-    """Dense, and of a type and a shape that NumPy has."""
+    """Dense, with an element type and a rank that NumPy has."""
     if tensor.layout != "dense":
         return False
     try:
@@ -242,39 +202,38 @@ def _is_array(tensor: Tensor) -> bool:
     return True
 
 
-def _held(tensor: Tensor) -> NDArray[Any] | Tensor:
-    """What outlives its file: all parts in memory. A nested value that NumPy has a type for is an array."""
-    held = replace(tensor, parts={name: _held_part(part, tensor.name) for name, part in tensor.parts.items()})
+def _read_parts(tensor: Tensor) -> NDArray[Any] | Tensor:
+    """The tensor with all parts in memory, so that its file can be closed; an array if NumPy has a type for it."""
+    held = replace(tensor, parts={name: _read_part(part, tensor.name) for name, part in tensor.parts.items()})
     if tensor.layout == NESTED:
         with suppress(UnsupportedError):
             return held.numpy()
     return held
 
 
-def _held_part(part: Part, tensor: str) -> Part:
+def _read_part(part: Part, tensor: str) -> Part:
     known = part.dtype is not None and part.dtype.numpy is not None and not part.dtype.packed
     try:
         if known and len(part.shape) <= NUMPY_RANK:
             array = part.array(tensor)
         else:
             array = np.frombuffer(part.payload.read(0, part.nbytes), np.uint8)
-    except UnsupportedError:  # whoever reads it is told so
+    except UnsupportedError:  # raised again when the part is read
         return part if isinstance(part.payload, Memory) else replace(part, payload=replace(part.payload, check=None))
     return Part(part.dtype, part.shape, Memory(array), unknown_dtype=part.unknown_dtype)
 
 
 def _threaded(archive: Archive, position: int) -> bool:
-    """Several threads read this tensor, if one asks for it that is none of ours."""
+    """Its codec uses several threads, unless it is called by a thread of our pool."""
     parts = archive.tensor_at(position).parts.values()
     encoded = [part.payload for part in parts if isinstance(part.payload, Encoded)]
     return any(isinstance(payload.codec, Threaded) and payload.codec.threaded(payload) for payload in encoded)
 
 
 class _Slab:
-    """Memory for arrays that come one after the other: large ones have their own, small ones share it."""
+    """Memory for a sequence of arrays, `nbytes` in total: large ones are allocated separately, small ones share it."""
 
     def __init__(self, nbytes: int) -> None:
-        """For `nbytes` in all."""
         self._wanted = nbytes
         self._left = memoryview(bytearray())
 
@@ -289,7 +248,7 @@ class _Slab:
 
 
 def _room(tensor: Tensor, slab: _Slab) -> NDArray[Any] | None:
-    """Memory for an array that is decoded in pieces; None for those that make their own."""
+    """Memory for an array that is decoded in pieces; None for one that its codec allocates."""
     part = tensor.parts["data"] if tensor.layout == "dense" else None
     if part is None or part.dtype is None or part.dtype.packed or not isinstance(part.payload, Encoded):
         return None
@@ -298,133 +257,5 @@ def _room(tensor: Tensor, slab: _Slab) -> NDArray[Any] | None:
     dtype = part.numpy_dtype(tensor.name)
     try:
         return np.ndarray(part.shape, dtype, slab.take(part.nbytes))
-    except (OSError, OverflowError):  # more than there is: reading it by the usual way says so
+    except (OSError, OverflowError):  # out of memory: the normal path raises the error
         return None
-
-
-def _load_plain(
-    index: Index,
-    source: Source,
-    rows: NDArray[np.int64],
-    out: Mapping[str, NDArray[Any]],
-    threads: int | None,
-    checks: RowChecks | None,
-) -> dict[str, NDArray[Any] | Tensor]:
-    given = _given(index, rows, out)
-    fresh = rows[~np.isin(rows, list(given))] if given else rows
-    order = fresh[np.argsort(index.begins[fresh], kind="stable")]
-    begins, ends = index.begins[order], index.ends[order]
-    places = place_rows(begins, ends, ALONE_NBYTES, SLAB_NBYTES)
-    tails = places.offsets + ends - begins
-    buffers = [allocate(int(tails[b - 1]), int(begins[a])) for a, b in pairwise(places.groups)]
-    group_of = np.repeat(np.arange(len(buffers)), np.diff(places.groups)).tolist()
-    pieces, scattered = _reads(places, begins, tails, buffers, order, checks)
-    for row, array in given.items():
-        memory = as_bytes(array)
-        follower = None if checks is None else checks.follower(memory, [row], [0], [len(memory)])
-        pieces.append(Piece(int(index.begins[row]), memory, follower))
-    try:
-        fill(source, pieces, scattered, threads)
-    except TruncatedError as error:
-        missing = error.offset or 0
-        error.tensor = index.names[int(rows[np.argmax((index.begins[rows] <= missing) & (missing < index.ends[rows]))])]
-        raise
-
-    arrays: list[NDArray[Any]] = []
-    steps = np.diff(places.offsets, append=0)
-    for a, b in pairwise(_runs(index, order, places.groups, steps)):
-        arrays += _views(index, int(order[a]), b - a, buffers[group_of[a]], int(places.offsets[a]), int(steps[a]))
-    if len(order) == len(index.names):
-        in_order = [arrays[i] for i in np.argsort(order).tolist()]
-        loaded = dict(zip(index.names, in_order, strict=True))
-    else:
-        by_row = given | dict(zip(order.tolist(), arrays, strict=True))
-        loaded = {index.names[row]: by_row[row] for row in rows.tolist()}
-    for row in np.flatnonzero(index.dtypes[rows] == BY_NAME["bool"].code).tolist():
-        name = index.names[int(rows[row])]
-        check_bool(loaded[name], name, int(index.begins[rows[row]]))
-    return dict(loaded)
-
-
-def _reads(
-    places: Placement,
-    begins: NDArray[np.int64],
-    tails: NDArray[np.int64],
-    buffers: list[memoryview],
-    order: NDArray[np.int64],
-    checks: RowChecks | None,
-) -> tuple[list[Piece], list[Runs]]:
-    """What is to be read into the memory of each group: in one piece, or in several runs."""
-    starts, lasts = np.array(places.runs[:-1], np.int64), np.array(places.runs[1:], np.int64) - 1
-    offsets = places.offsets[starts]
-    sizes = tails[lasts] - offsets
-    firsts = np.searchsorted(starts, places.groups).tolist()
-    rows = _Rows(order.tolist(), places.offsets.tolist(), tails.tolist())
-    pieces: list[Piece] = []
-    scattered: list[Runs] = []
-    for buffer, (a, b), (first, last) in zip(buffers, pairwise(firsts), pairwise(places.groups), strict=True):
-        if b - a == 1:
-            follower = None if checks is None else checks.follower(buffer, *rows.between(first, last))
-            pieces.append(Piece(int(begins[first]), buffer, follower))
-        else:
-            follow = None if checks is None else partial(_compare, checks, buffer, rows, places.runs)
-            scattered.append(Runs(buffer, begins[starts[a:b]], sizes[a:b], offsets[a:b], follow, a))
-    return pieces, scattered
-
-
-class _Rows(NamedTuple):
-    """Rows in the order of the file, and where each starts and stops in the memory of its group."""
-
-    rows: list[int]
-    starts: list[int]
-    stops: list[int]
-
-    def between(self, first: int, last: int) -> _Rows:
-        return _Rows(self.rows[first:last], self.starts[first:last], self.stops[first:last])
-
-
-def _compare(checks: RowChecks, buffer: memoryview, rows: _Rows, runs: list[int], first: int, last: int) -> None:
-    """The checksums of the rows in some runs."""
-    checks.compare(buffer, *rows.between(runs[first], runs[last]))
-
-
-def _given(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]]) -> dict[int, NDArray[Any]]:
-    """The arrays of the caller, by row."""
-    given = {}
-    for row in rows.tolist() if out else ():
-        array = out.get(index.names[row])
-        if array is not None:
-            check_out(array, index.shape(row), TABLE[index.dtypes[row]].require_numpy(), index.names[row])
-            given[row] = array
-    return given
-
-
-def _runs(index: Index, order: NDArray[np.int64], groups: list[int], steps: NDArray[np.int64]) -> list[int]:
-    """Where the shape, the type or the memory changes, or the distance from one to the next."""
-    count = len(order)
-    if count == 0:
-        return [0]
-    dims, offsets = take_shapes(index.dims, index.dim_offsets, order)
-    ranks, dtypes = np.diff(offsets), index.dtypes[order]
-    same = np.zeros(count, np.bool_)
-    same[1:] = (ranks[1:] == ranks[:-1]) & (dtypes[1:] == dtypes[:-1])
-    previous = np.arange(len(dims)) - np.repeat(ranks, ranks)
-    differing = np.zeros(len(dims) + 1, np.int64)
-    np.cumsum(dims != dims[previous], out=differing[1:])
-    same &= differing[offsets[1:]] == differing[offsets[:-1]]
-    new = ~same
-    new[groups[:-1]] = True
-    new[2:] |= ~new[1:-1] & (steps[1:-1] != steps[:-2])
-    return [*np.flatnonzero(new).tolist(), count]
-
-
-def _views(index: Index, row: int, count: int, buffer: memoryview, start: int, step: int) -> list[NDArray[Any]]:
-    """Arrays of one shape, the first at `start`, each `step` behind the one before."""
-    dtype = TABLE[index.dtypes[row]].require_numpy(index.names[row])
-    shape = index.shape(row)
-    if count > 1 and shape and 0 not in shape:
-        within = [math.prod(shape[i + 1 :]) * dtype.itemsize for i in range(len(shape))]
-        views = list(np.ndarray((count, *shape), dtype, buffer, start, (step, *within)))
-    else:
-        views = [np.ndarray(shape, dtype, buffer, start + i * step) for i in range(count)]
-    return views if views[0].flags.aligned else [view.copy() for view in views]

@@ -1,4 +1,4 @@
-"""Opening: a source, or the shards of one checkpoint; the format that it is in, its index, an archive."""
+"""Opening: make a source, detect its format, read its index, return an archive; or join those of shards."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any, Literal, TypeAlias
 from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import ReadOptions, detect, named
 from tensorglot.errors import InputError, UnsupportedError
-from tensorglot.io.local import Backend, FileSource, Readable, absolute, naming, source_for
+from tensorglot.io.local import FileSource, absolute, add_path_to_errors
+from tensorglot.io.source import Backend, Readable, source_for
 from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
 from tensorglot.operations._checksums import Once
-from tensorglot.operations._shards import INDEX_SUFFIX, find_file, open_shards, stands_for_others
+from tensorglot.operations._shards import INDEX_SUFFIX, find_file, is_sharded, open_shards
 from tensorglot.operations._sidecar import read_sidecar, with_sidecar
 
 __all__ = ["Verify", "open"]
@@ -34,15 +35,14 @@ def open(
 ) -> Archive:
     """Reads the index of a file and no tensor.
 
-    `backend="auto"` and `"pread"` copy what is asked for, and a file that is cut short
+    `backend="auto"` and `"pread"` copy what is read, and a file that is truncated
     meanwhile is an error; `"mmap"` shares the file's memory. `strict` accepts only the
-    one byte string that a canonical writer makes. `verify="auto"` compares the checksum
-    of whatever is read whole, where there is one; `"require"` makes a tensor without one
-    an error, and compares before any part of a tensor is read, too; `"never"` compares
-    none. A format without checksums takes them from the sidecar `<name>.sums`, if there is one. A directory with a
-    `*.index.json`, or that file, opens the shards that it names as one archive; one
-    without opens `model.safetensors`, or else its only file of tensors. An error has the
-    path of the file that could not be opened.
+    canonical form of a file. `verify="auto"` compares the checksum of every tensor that
+    is read as a whole; with `"require"` a tensor without a checksum is an error, and it
+    is compared before a part of a tensor is read, too; `"never"` compares none. A file
+    without checksums takes them from the sidecar `<name>.sums`, if there is one. A
+    directory with a `*.index.json`, or that file, opens its shards as one archive; one
+    without opens `model.safetensors`, or else its only tensor file.
     """
     path = as_path(source) if isinstance(source, (str, os.PathLike)) else None
     check_choice(backend, ("auto", "pread", "mmap"), "backend", "source.backend")
@@ -63,7 +63,7 @@ def open(
         limits=limits,
     )
     one = partial(_open_file, format=format, backend=backend, strict=strict, verifier=verifier, limits=limits)
-    if path is None or not stands_for_others(path):
+    if path is None or not is_sharded(path):
         reopen = again if path is not None or isinstance(source, (bytes, bytearray)) else None
         return one(source if path is None else path, reopen=reopen)
     found = find_file(path)
@@ -83,9 +83,9 @@ def _open_file(
     limits: Limits,
     reopen: Callable[[], Archive] | None = None,
 ) -> Archive:
-    """One file, whatever it is: it stands for no others."""
+    """Opens one file, which is not an index of shards."""
     path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
-    with naming(path):
+    with add_path_to_errors(path):
         opened = source_for(source, backend)
         try:
             spec, version = named(format) if format is not None else (detect(opened, path), None)

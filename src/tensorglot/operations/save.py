@@ -1,8 +1,8 @@
-"""Saving: values become an archive, the format's writer turns it into chunks, a sink takes them.
+"""Saving: values become an archive, the format's writer turns it into chunks, a sink consumes them.
 
-What the format has no place for is refused by name before a byte is written. The chunks
-go to a file that is replaced atomically, to a stream, or into one byte string. Knows no
-format.
+What the format cannot store is refused, by the tensor's name, before a byte is written.
+The chunks go to a file that is replaced atomically, to a stream, or into one byte
+string. Knows no format.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_target
 from tensorglot.errors import InputError, LossWarning, UnsupportedError, escape
 from tensorglot.io.local import file_stamp
-from tensorglot.io.sink import AtomicFile, Writable, write_stream
+from tensorglot.io.sink import AtomicFile, Writable
+from tensorglot.io.stream import write_stream
 from tensorglot.limits import DEFAULT
 from tensorglot.model.archive import Archive
 from tensorglot.model.names import check_name
@@ -26,7 +27,7 @@ from tensorglot.operations._as_archive import collect
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._progress import Progress, follow
 
-__all__ = ["check_expressible", "check_metadata", "dumps", "save", "save_archive", "write_archive"]
+__all__ = ["check_metadata", "dumps", "prepare", "save", "save_archive", "write_archive"]
 
 
 def save(
@@ -45,12 +46,12 @@ def save(
 ) -> None:
     """Writes tensors to a file: atomic, and durable when it returns.
 
-    The format goes by the suffix of the target or by `format="bintensors@1"`. Arrays of
+    The format is that of the target's suffix or of `format="bintensors@1"`. Arrays of
     any memory order, stride and byte order are saved correctly. `compression` and
     `checksum` are a choice for all tensors, or a mapping from names and patterns to
-    choices; `checksum="auto"` is the format's fast one, where it has any. Arrays that
-    share their memory are stored once where the format can, else twice, with a warning.
-    `progress` is called with the bytes done and in all; True draws a bar.
+    choices; `checksum="auto"` is the format's fast one, if it has one. Arrays that share
+    memory are stored once where the format can, else twice, with a warning. `progress`
+    is called with the bytes done and the total; True draws a bar.
     """
     options = SaveOptions(
         compression=compression,
@@ -74,12 +75,11 @@ def dumps(
     attributes: Mapping[str, Mapping[str, Any]] | None = None,
     progress: Progress | bool | None = None,
 ) -> bytes:
-    """The bytes that `save` would write. There is no suffix that could say the format, so `format` does."""
+    """The bytes that `save` would write. `format` is required: there is no suffix."""
     spec, version = for_target(None, format)
     archive = collect(tensors, metadata, attributes)
     options = SaveOptions(compression=compression, level=level, checksum=checksum)
-    settled = options.settle(spec, version, archive.index.names)
-    check_expressible(archive, spec)
+    settled = prepare(archive, spec, version, options)
     _warn_of_copies(archive, spec)
     with follow(spec.write(archive, settled), int(archive.index.nbytes.sum()), progress, "encoding") as chunks:
         return b"".join(chunk.read(0, chunk.nbytes) if isinstance(chunk, Span) else as_bytes(chunk) for chunk in chunks)
@@ -88,8 +88,7 @@ def dumps(
 def save_archive(target: Writable, archive: Archive, format: str | None, options: SaveOptions) -> None:
     """Writes an archive in the format named, or in that of the target's suffix."""
     spec, version = for_target(target, format)
-    settled = options.settle(spec, version, archive.index.names)
-    check_expressible(archive, spec)
+    settled = prepare(archive, spec, version, options)
     _warn_of_copies(archive, spec)
     write_archive(target, archive, spec, settled, options)
 
@@ -97,10 +96,7 @@ def save_archive(target: Writable, archive: Archive, format: str | None, options
 def write_archive(
     target: Writable, archive: Archive, spec: Format, settled: WriteOptions, options: SaveOptions
 ) -> None:
-    """Writes an archive that is known to be expressible.
-
-    Over a file that the archive itself was read from only if that is still as it was read.
-    """
+    """Writes an archive that was prepared. A target that the archive was read from must be unchanged since."""
     total = int(archive.index.nbytes.sum())
     if options.storage_options is not None:
         raise InputError("storage_options need a URL", rule="sink.url")
@@ -121,7 +117,7 @@ def write_archive(
 
 
 def _warn_of_copies(archive: Archive, spec: Format) -> None:
-    """Tensors that share memory are written twice by a format without ties; that is worth a word."""
+    """A format without ties stores tensors that share memory twice."""
     ties = {} if spec.ties or archive.index.payloads is None else archive.find_ties()
     if ties:
         names = archive.index.names
@@ -135,9 +131,10 @@ def _warn_of_copies(archive: Archive, spec: Format) -> None:
         )
 
 
-def check_expressible(archive: Archive, spec: Format) -> None:
-    """What the format has no place for is refused by name, before anything is written."""
+def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) -> WriteOptions:
+    """The options for each tensor. What the format cannot store is refused before anything is written."""
     index = archive.index
+    settled = options.settle(spec, version, index.names)
     if index.metadata is not None:
         check_metadata(index.metadata, spec)
     if len(index.names) > spec.most_tensors:
@@ -166,10 +163,11 @@ def check_expressible(archive: Archive, spec: Format) -> None:
     if index.attributes and not spec.attributes:
         name = index.names[next(iter(index.attributes))]
         raise UnsupportedError(f"{spec.name} cannot store attributes", rule="save.attributes", tensor=name)
+    return settled
 
 
 def check_metadata(metadata: Mapping[str, Any], spec: Format) -> None:
-    """Refuses metadata that the format has no place for."""
+    """Refuses metadata that the format cannot store."""
     if spec.metadata == "none":
         raise UnsupportedError(f"{spec.name} cannot store metadata", rule="save.metadata")
     if not isinstance(metadata, Mapping):

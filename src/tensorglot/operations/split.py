@@ -1,10 +1,10 @@
 """Splitting a checkpoint into shards, and merging shards or whole files into one.
 
-A split is a new directory: the shards, then the index that names them, made beside the
-target and renamed to it when all of it is on disk. So it is atomic, and never mixes with
-what was there: a directory that others put something into meanwhile is not replaced.
-Until then nobody else can write into it, so no link can be planted at the name of a
-shard. Names of tensors are written into the index and nowhere else.
+A split writes the shards and then their index to a temporary directory beside the
+target, which is renamed when everything is on disk. So it is atomic, and never mixes with
+existing files: a directory that is not empty is not replaced. Nobody else can write to
+the temporary directory, so no link can be planted at the name of a shard. Names of
+tensors are used in the index only, never as file names.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,13 @@ from numpy.typing import NDArray
 from tensorglot.arguments import as_path
 from tensorglot.containers.table import for_target
 from tensorglot.errors import Hint, InputError, UnsupportedError, escape
-from tensorglot.io.local import Readable
 from tensorglot.io.sink import AtomicFile, Writable, temporary_name
+from tensorglot.io.source import Readable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
-from tensorglot.operations._progress import Progress, shown
+from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._shards import INDEX_SUFFIX, common_metadata, join_archives
 from tensorglot.operations.open import open
 from tensorglot.operations.save import save_archive
@@ -55,9 +56,9 @@ def split(
 ) -> list[Path]:
     """Writes the tensors of a file to a new directory, in shards of up to `shard_nbytes`, with their index.
 
-    A tensor larger than that has a shard of its own. The format is the source's unless
-    another is named. Returns the files written, the index last; `open` of the directory
-    gives the same tensors as `open` of the source.
+    A larger tensor gets its own shard. The format is the source's unless `format` is
+    given. Returns the files written, the index last. The directory can be opened like
+    the source.
     """
     if not isinstance(shard_nbytes, int) or shard_nbytes < 1:
         raise InputError(f"shard_nbytes must be a positive integer, not {shard_nbytes!r}", rule="split.size")
@@ -65,7 +66,7 @@ def split(
     directory = Path(os.path.realpath(given))
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise InputError("the target exists and is not an empty directory", rule="split.target", path=str(directory))
-    with open(source, limits=limits) as archive, shown(progress, "splitting") as told, ExitStack() as stack:
+    with open(source, limits=limits) as archive, start_progress(progress, "splitting") as report, ExitStack() as stack:
         spec, version = for_target(None, format or archive.format)
         temporary = directory.parent / temporary_name()
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
@@ -75,16 +76,18 @@ def split(
         groups = list(_groups(archive.index, shard_nbytes))
         files = [f"{STEM}-{i:05d}-of-{len(groups):05d}{spec.suffixes[0]}" for i in range(1, len(groups) + 1)]
         done, total = 0, int(archive.index.nbytes.sum())
-        for file, tensors in zip(files, groups, strict=True):
+        for name, tensors in zip(files, groups, strict=True):
             shard = archive.with_index(archive.index.take(tensors))
-            shifted = None if told is None else _shifted(told, done, total)
+            shifted = None if report is None else partial(_add_progress, report, done, total)
             options = SaveOptions(durable=durable, progress=shifted)
-            save_archive(temporary / file, shard, f"{spec.name}@{version}", options)
+            save_archive(temporary / name, shard, f"{spec.name}@{version}", options)
             done += int(shard.index.nbytes.sum())
         index = f"{STEM}{spec.suffixes[0]}{INDEX_SUFFIX}"
         names = archive.index.names
         weight_map = {names[i]: file for file, tensors in zip(files, groups, strict=True) for i in tensors.tolist()}
-        _write_index(temporary / index, {"metadata": {"total_size": total}, "weight_map": weight_map}, durable)
+        document = {"metadata": {"total_size": total}, "weight_map": weight_map}
+        with AtomicFile(temporary / index, durable=durable) as file:
+            file.write([json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"])
         temporary.chmod(mode)
         _rename(temporary, directory)
         _sync(directory.parent, durable)
@@ -92,7 +95,7 @@ def split(
 
 
 def _groups(index: Index, shard_nbytes: int) -> Iterator[NDArray[np.int64]]:
-    """Positions of tensors in the order of the file, as many as fit; one shard at least."""
+    """Positions of the tensors of each shard; at least one shard."""
     before = np.append(0, np.cumsum(index.nbytes))
     ends = before[index.row_offsets]
     first = 0
@@ -105,13 +108,8 @@ def _groups(index: Index, shard_nbytes: int) -> Iterator[NDArray[np.int64]]:
         yield np.arange(0)
 
 
-def _shifted(progress: Progress, done: int, total: int) -> Progress:
-    return lambda now, _: progress(done + now, total)
-
-
-def _write_index(path: Path, value: Mapping[str, Any], durable: bool) -> None:
-    with AtomicFile(path, durable=durable) as file:
-        file.write([json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n"])
+def _add_progress(progress: Progress, before: int, total: int, done: int, _: int) -> None:
+    progress(before + done, total)
 
 
 def _rename(temporary: Path, directory: Path) -> None:
@@ -149,8 +147,8 @@ def merge(
 ) -> Report:
     """Writes the tensors of a sharded checkpoint, or of several files, to one file.
 
-    No two files may have a tensor of one name, nor contradict one another in their
-    metadata unless `metadata` says what to write.
+    No two files may have a tensor of the same name, or, without `metadata`, different
+    values for a metadata key.
     """
     paths = _as_paths(sources)
     spec, version = for_target(target, format)

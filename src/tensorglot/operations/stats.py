@@ -1,14 +1,14 @@
-"""Numbers that describe each tensor, in one pass and bounded memory, right for every element type.
+"""Statistics of each tensor, in one pass and bounded memory, accurate for every element type.
 
-A block of values is turned into float64 and gives its own sum and its own sum of
-squared deviations from its own mean (twice corrected, pairwise summed); blocks are
-merged by Chan's formula in decimals of 50 digits, which neither overflow nor cancel.
-Within a block, values too large or too small to be squared are scaled by a power of
-two, and 64-bit integers that float64 cannot hold are taken relative to the smallest.
+Each block of values is converted to float64; its sum and its sum of squared deviations
+from the block's mean are computed (twice corrected, pairwise summed). Blocks are merged
+by Chan's formula in decimals of 50 digits, which neither overflow nor cancel. Within a
+block, values too large or too small to be squared are scaled by a power of two, and
+64-bit integers beyond float64's precision are taken relative to the smallest.
 
-Minimum, maximum, mean and standard deviation are those of the finite values, None
-where there are none. Complex numbers have no order, hence no minimum. The deviation
-is that of the population, as NumPy has it.
+Minimum, maximum, mean and standard deviation are those of the finite values, None if
+there are none. Complex numbers have no order, hence no minimum. The deviation is that of
+the population, NumPy's default.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import FormatError, UnsupportedError, counted
+from tensorglot.errors import FormatError, UnsupportedError, plural
 from tensorglot.limits import Limits
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._elements import elements
-from tensorglot.operations._jsonable import field_dict
+from tensorglot.operations._jsonable import Record
 from tensorglot.operations._patterns import Select, select_names
-from tensorglot.operations._progress import Progress, shown
+from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.verify import Problem
 
 __all__ = ["Stats", "TensorStats", "stats"]
 
 BLOCK_COUNT = 1 << 17
-"""Values that are looked at together: 1 MiB of float64 stays in the processor's cache."""
+"""Values in a block: 1 MiB of float64 stays in the processor's cache."""
 _PLAIN_EXPONENTS = range(-400, 400)
-"""Squares of values of these powers of two, summed, stay within float64."""
+"""Exponents of values whose squares can be summed in float64."""
 _EXACT = 1 << 53
 _DIGITS = decimal.Context(prec=50)
 
 
 @dataclass(frozen=True, slots=True)
-class TensorStats:
-    """What one part of a tensor holds; a dense tensor has one, `data`."""
+class TensorStats(Record):
+    """Statistics of one part of a tensor; a dense tensor has one part, `data`."""
 
     name: str
     part: str
@@ -57,32 +57,27 @@ class TensorStats:
     zeros: int = 0
     nan: int = 0
     inf: int = 0
-    """Infinite values that are not NaN in their other half."""
+    """Infinite values; a complex number that is also NaN counts as NaN."""
     min: int | float | None = None
     max: int | float | None = None
     mean: float | complex | None = None
     std: float | None = None
     unsupported: str | None = None
-    """Why there are no numbers: an element type that cannot be interpreted here."""
+    """Why there are no numbers: the element type cannot be decoded here."""
     problem: Problem | None = None
-    """Why there are none: the bytes are not those of the checksum, or not values of the type."""
-
-    def to_dict(self) -> dict[str, Any]:
-        mean = [self.mean.real, self.mean.imag] if isinstance(self.mean, complex) else self.mean
-        problem = None if self.problem is None else self.problem.to_dict()
-        return field_dict(self, shape=list(self.shape), mean=mean, problem=problem)
+    """Why there are no numbers: a checksum mismatch, or invalid values."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Stats:
-    """What `stats` found: a row for each part of each tensor."""
+class Stats(Record):
+    """The result of `stats`: a row for each part of each tensor."""
 
     format: str
     rows: tuple[TensorStats, ...]
 
     @property
     def ok(self) -> bool:
-        """No tensor is damaged."""
+        """No tensor has a problem."""
         return all(row.problem is None for row in self.rows)
 
     def __iter__(self) -> Iterator[TensorStats]:
@@ -96,8 +91,8 @@ class Stats:
 
     def __repr__(self) -> str:
         wrong = [str(row.problem) for row in self.rows if row.problem is not None]
-        problems = f", {counted(len(wrong), 'problem')}: {wrong[0]}" if wrong else ""
-        return f"Stats({self.format}, {counted(len({row.name for row in self.rows}), 'tensor')}{problems})"
+        problems = f", {plural(len(wrong), 'problem')}: {wrong[0]}" if wrong else ""
+        return f"Stats({self.format}, {plural(len({row.name for row in self.rows}), 'tensor')}{problems})"
 
 
 def stats(
@@ -110,11 +105,11 @@ def stats(
 ) -> Stats:
     """Minimum, maximum, mean, deviation, zeros, NaN and Inf of every tensor, or of those selected.
 
-    What is wrong with a tensor stands in its row, and the others have their numbers.
+    A problem of a tensor is in its row; the others have their numbers.
     """
-    with as_archive(source, format=format, limits=limits) as archive, shown(progress, "reading") as told:
+    with as_archive(source, format=format, limits=limits) as archive, start_progress(progress, "reading") as report:
         names = select_names(archive.index.names, select)
-        return Stats(archive.format, tuple(_rows([archive[name] for name in names], told)))
+        return Stats(archive.format, tuple(_rows([archive[name] for name in names], report)))
 
 
 def _rows(tensors: Sequence[Tensor], progress: Progress | None) -> Iterator[TensorStats]:
@@ -129,14 +124,14 @@ def _rows(tensors: Sequence[Tensor], progress: Progress | None) -> Iterator[Tens
                         progress(done + tally.done * part.nbytes // math.prod(part.shape), total)
                 yield tally.stats(tensor, part_name, part)
             except UnsupportedError as error:
-                yield _described(tensor, part_name, part, unsupported=error.message)
+                yield _describe(tensor, part_name, part, unsupported=error.message)
             except FormatError as error:
                 error.tensor = tensor.name
-                yield _described(tensor, part_name, part, problem=Problem.of(error))
+                yield _describe(tensor, part_name, part, problem=Problem.of(error))
             done += part.nbytes
 
 
-def _described(tensor: Tensor, part_name: str, part: Part, **numbers: Any) -> TensorStats:
+def _describe(tensor: Tensor, part_name: str, part: Part, **numbers: Any) -> TensorStats:
     dtype = part.dtype.name if part.dtype is not None else str(part.unknown_dtype)
     return TensorStats(tensor.name, part_name, dtype, part.shape, math.prod(part.shape), **numbers)
 
@@ -150,7 +145,7 @@ class _Moments:
     deviations: Decimal = Decimal(0)
 
     def add(self, values: NDArray[np.float64], origin: int = 0) -> None:
-        """Takes `values + origin`; all finite, at least one."""
+        """Adds `values + origin`; all finite, at least one."""
         count = len(values)
         exponent = math.frexp(max(-float(values.min()), float(values.max())))[1]
         if exponent in _PLAIN_EXPONENTS:
@@ -185,7 +180,7 @@ class _Moments:
 
 @dataclass(slots=True)
 class _Tally:
-    """The numbers of one part as they come in."""
+    """Running statistics of one part."""
 
     done: int = 0
     zeros: int = 0
@@ -198,7 +193,7 @@ class _Tally:
 
     def add(self, block: NDArray[Any]) -> None:
         dtype = dtype_of(block.dtype)
-        with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
+        with np.errstate(invalid="ignore"):  # of a signalling NaN
             if dtype.name.startswith("complex"):
                 self._add_complex(block)
             else:
@@ -227,7 +222,7 @@ class _Tally:
             self.imaginary.add(values.imag)
 
     def _finite(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Counts zeros, NaN and Inf, and leaves the others."""
+        """Counts zeros, NaN and Inf, and returns the finite values."""
         self.zeros += len(values) - int(np.count_nonzero(values))
         finite = np.isfinite(values)
         apart = len(values) - int(np.count_nonzero(finite))
@@ -252,7 +247,7 @@ class _Tally:
         elif self.real.count:
             mean = self.real.mean
             std = float(self.real.variance.sqrt(_DIGITS)) if self.min != self.max else 0.0
-        return _described(
+        return _describe(
             tensor,
             part_name,
             part,
@@ -267,7 +262,7 @@ class _Tally:
 
 
 def _as_float64(block: NDArray[Any], dtype: DType) -> NDArray[np.float64]:
-    """Exact for all but the 64-bit integers beyond 2**53."""
+    """Exact, except for 64-bit integers beyond 2**53."""
     if dtype.bits <= 8 and block.dtype.itemsize == 1:
         return _byte_values(dtype)[block.view(np.uint8)]
     return block.astype(np.float64)
@@ -275,5 +270,5 @@ def _as_float64(block: NDArray[Any], dtype: DType) -> NDArray[np.float64]:
 
 @cache
 def _byte_values(dtype: DType) -> NDArray[np.float64]:
-    """The value of every byte, which is several times faster to look up than to convert."""
+    """The value of every byte: a lookup is several times faster than a conversion."""
     return np.arange(256).astype(np.uint8).view(dtype.require_numpy()).astype(np.float64)

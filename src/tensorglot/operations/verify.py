@@ -1,8 +1,8 @@
-"""Verifying: open strictly enough to name what is wrong, then look at every tensor.
+"""Verifying: structure, checksums and values of a file, with all problems in one report.
 
-A problem is a value, not an exception: a report has all of them that one pass can
-find. Structure is checked by opening; checksums, the format's own and those of a
-sidecar, by reading the bytes that they cover; values, with `deep`, by reading the arrays.
+A problem is a value, not an exception. Structure is checked by opening the file;
+checksums, the format's own and those of a sidecar, by reading the bytes that they cover;
+values, with `deep`, by reading the arrays.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any, Literal
 
 from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import ReadOptions, named
-from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError, counted
-from tensorglot.io.local import Backend, Readable
+from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError, plural
+from tensorglot.io.source import Backend, Readable
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Note
 from tensorglot.model.layouts import check_values
 from tensorglot.operations._checksums import Checked, check_archive
-from tensorglot.operations._jsonable import field_dict
+from tensorglot.operations._jsonable import Record
 from tensorglot.operations._progress import Progress
 from tensorglot.operations._shards import find_file
 from tensorglot.operations._sidecar import check_sidecar, read_sidecar, write_sidecar
@@ -37,7 +37,7 @@ __all__ = ["Problem", "Report", "verify"]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Record):
     """One broken rule."""
 
     rule: str
@@ -49,44 +49,40 @@ class Problem:
     def of(cls, error: TensorglotError) -> Problem:
         return cls(error.rule, error.message, error.tensor, error.offset)
 
-    def to_dict(self) -> dict[str, Any]:
-        return field_dict(self)
-
     def __str__(self) -> str:
         return str(TensorglotError(self.message, rule=self.rule, offset=self.offset, tensor=self.tensor))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report:
-    """What `verify` found."""
+class Report(Record):
+    """The result of `verify`."""
 
     format: str | None
     tensors: int = 0
     nbytes: int = 0
     checksums: int = 0
-    """Checksums that were there and matched."""
+    """Checksums that matched."""
     unverified: tuple[str, ...] = ()
-    """Tensors with a part that has no checksum, or one of a kind that we do not know."""
+    """Tensors with a part that has no checksum, or one of an unknown algorithm."""
     canonical: bool | None = None
-    """With `deep`: the file is the one byte string that a canonical writer makes."""
+    """With `deep`: the file has the canonical form of its format."""
     content_digest: str | None = None
     """The format's own identity of all tensors together, where it has one."""
     problems: tuple[Problem, ...] = field(default=())
     notes: tuple[Note, ...] = ()
-    """What is odd, and not wrong."""
+    """Unusual, but valid."""
 
     @property
     def ok(self) -> bool:
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
-        problems, notes = [problem.to_dict() for problem in self.problems], list(map(field_dict, self.notes))
-        return {"ok": self.ok} | field_dict(self, unverified=list(self.unverified), problems=problems, notes=notes)
+        return {"ok": self.ok, **Record.to_dict(self)}
 
     def __repr__(self) -> str:
-        verdict = "ok" if self.ok else counted(len(self.problems), "problem")
+        verdict = "ok" if self.ok else plural(len(self.problems), "problem")
         first = "" if self.ok else f": {self.problems[0]}"
-        return f"Report({self.format or 'unknown format'}, {counted(self.tensors, 'tensor')}, {verdict}{first})"
+        return f"Report({self.format or 'unknown format'}, {plural(self.tensors, 'tensor')}, {verdict}{first})"
 
 
 def verify(
@@ -103,8 +99,8 @@ def verify(
     """Checks structure and checksums, and with `deep` every value. Problems are in the report.
 
     Checksums are the format's own and those of the sidecar `<name>.sums`, if there is
-    one. `sums="write"` writes that sidecar instead, if all is well without it. Only what
-    is not the file's fault is raised: arguments that make no sense, and I/O errors.
+    one. `sums="write"` writes that sidecar instead, if there is no other problem. Only
+    invalid arguments and I/O errors are raised.
     """
     path = find_file(as_path(source)) if isinstance(source, (str, os.PathLike)) else None
     check_choice(sums, ("check", "write"), "sums", "verify.sums")
@@ -141,7 +137,7 @@ def verify(
 
 
 class _Seen:
-    """Adds up the bytes that several threads have looked at, and tells `progress`, one at a time."""
+    """Adds up the bytes that several threads have read, and calls `progress`, one thread at a time."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
@@ -149,7 +145,7 @@ class _Seen:
         self._done = self._total = 0
 
     def expect(self, nbytes: int) -> None:
-        """So many more are to come."""
+        """Adds to the total."""
         self._total += nbytes
 
     def __call__(self, nbytes: int) -> None:
@@ -181,7 +177,7 @@ def _checksums(
 
 
 def _missing_files(archive: Archive) -> Iterator[Problem]:
-    """Files that the archive is of, and that are not there or not what they should be."""
+    """Other files of the archive that are missing or invalid."""
     for source in {id(source): source for source in archive.index.sources.values()}.values():
         try:
             source.view(0, 0)
@@ -190,7 +186,7 @@ def _missing_files(archive: Archive) -> Iterator[Problem]:
 
 
 def _unverified(archive: Archive, checked: list[Checked]) -> tuple[str, ...]:
-    """Tensors of which not every part has a checksum that was looked at."""
+    """Tensors with a part whose checksum was not compared."""
     parts = Counter(one.tensor for one in checked if one.matched or one.error is not None)
     index = archive.index
     return tuple(name for i, name in enumerate(index.names) if parts[name] < len(index.rows(i)))
@@ -206,7 +202,7 @@ def _deep_problems(archive: Archive, known: set[str | None], seen: _Seen) -> lis
         checks = [partial(check_bytes, part, name, seen) for part in tensor.parts.values()]
         try:
             for check in (*checks, partial(check_values, tensor)):
-                with suppress(UnsupportedError):  # a part that we cannot read says nothing of the others
+                with suppress(UnsupportedError):  # the other parts can still be checked
                     check()
         except FormatError as error:
             found[name] = Problem.of(error)
@@ -216,7 +212,7 @@ def _deep_problems(archive: Archive, known: set[str | None], seen: _Seen) -> lis
 
 
 def _canonical(archive: Archive, limits: Limits | None) -> bool | None:
-    """None for shards, each of which may be canonical, and for a format that we do not write."""
+    """None for shards, and for a format that cannot be written here."""
     spec, version = named(archive.format)
     if archive.source is None or not spec.writes:
         return None

@@ -1,9 +1,9 @@
-"""Writing more than fits in memory: tensors go to disk as they come, the file is made at the end.
+"""Writing more than fits in memory: values are spooled to disk, the file is written at the end.
 
-What a format's header says depends on every tensor, and most formats put it first.
-So values are spooled, raw, to an unnamed file beside the target, and closing the
-writer saves an archive of spans of that file: in any format, by the same path as
-every other save, copied by the OS (copy_file_range). The target is replaced atomically.
+A header depends on all tensors, and most formats have it first. So values are written,
+raw, to an unnamed file beside the target, and closing the writer saves an archive of
+spans of that file: in any format, by the same path as every other save, copied by the OS
+(copy_file_range). The target is replaced atomically.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from tensorglot.containers.table import for_target
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource
-from tensorglot.io.sink import Writable, write_stream
+from tensorglot.io.sink import Writable
+from tensorglot.io.stream import write_stream
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Chunk, Memory, Span, as_bytes
@@ -40,7 +41,7 @@ __all__ = ["TensorStream", "Writer"]
 
 
 class TensorStream:
-    """One tensor being written in pieces, in C order. It must be complete when its `with` block ends."""
+    """A tensor being written in pieces, in C order. It must be complete at the end of its `with` block."""
 
     def __init__(self, spool: BinaryIO, name: str, dtype: DType, shape: tuple[int, ...]) -> None:
         self._spool = spool
@@ -51,9 +52,9 @@ class TensorStream:
         self.complete = False
 
     def write(self, data: Any) -> None:
-        """Appends whole slices along the first axis, one or several, or a flat run of elements, or little-endian bytes.
+        """Appends one or more slices along the first axis, a flat array of elements, or little-endian bytes.
 
-        A piece may be any value that `save` takes, of exactly the tensor's element type.
+        A piece may be any value that `save` accepts, of exactly the tensor's element type.
         """
         if self.complete:
             raise InputError("the stream is closed", rule="stream.closed", tensor=self._name)
@@ -150,14 +151,14 @@ class Writer:
         compression: str | EllipsisType | None = ...,
         checksum: str | EllipsisType | None = ...,
     ) -> None:
-        """Takes one tensor, all of it; the value is not kept in memory.
+        """Writes one tensor; the value is not kept in memory.
 
-        `compression` and `checksum` are for this tensor, instead of the writer's own.
+        `compression` and `checksum` override those of the writer.
         """
         self._check(name)
         tensor = named_tensor(name, value)
         parts = {part_name: self._spool_part(part) for part_name, part in tensor.parts.items()}
-        self._tensors[name] = Tensor(name, parts, tensor.layout, tensor.declared, attributes or tensor.attributes)
+        self._tensors[name] = replace(tensor, parts=parts, attributes=attributes or tensor.attributes)
         for what, choice in (("compression", compression), ("checksum", checksum)):
             if not isinstance(choice, EllipsisType):
                 self._choices[what][name] = choice
@@ -165,18 +166,12 @@ class Writer:
     def _spool_part(self, part: Part) -> Part:
         begin = self._spool.tell()
         end = begin + write_stream(self._spool, part.payload.chunks())
-        return Part(
-            part.dtype,
-            part.shape,
-            Span(self._source, begin, end),
-            big_endian=part.big_endian,
-            unknown_dtype=part.unknown_dtype,
-        )
+        return replace(part, payload=Span(self._source, begin, end))
 
     def stream(self, name: str, dtype: DTypeLike | DType, shape: Sequence[int]) -> TensorStream:
-        """Declares a tensor whose values are then written in pieces."""
+        """Declares a tensor whose values are written in pieces."""
         self._check(name)
-        row = dtype_of(dtype, name)
+        element = dtype_of(dtype, name)
         try:
             dims = tuple(operator.index(size) for size in shape)
         except (TypeError, ValueError) as error:
@@ -186,9 +181,9 @@ class Writer:
         if any(size < 0 for size in dims):
             raise InputError(f"negative dimension in shape {list(dims)}", rule="stream.shape", tensor=name)
         begin = self._spool.tell()
-        span = Span(self._source, begin, begin + row.nbytes(math.prod(dims)))
-        self._tensors[name] = Tensor(name, {"data": Part(row, dims, span)})
-        self._streams.append(TensorStream(self._spool, name, row, dims))
+        span = Span(self._source, begin, begin + element.nbytes(math.prod(dims)))
+        self._tensors[name] = Tensor(name, {"data": Part(element, dims, span)})
+        self._streams.append(TensorStream(self._spool, name, element, dims))
         return self._streams[-1]
 
     def _check(self, name: str) -> None:
@@ -220,15 +215,15 @@ class Writer:
         self._source.size = self._spool.tell()
         options = replace(
             self._options,
-            compression=self._with_own(self._options.compression, self._choices["compression"]),
-            checksum=self._with_own(self._options.checksum, self._choices["checksum"]),
+            compression=self._override(self._options.compression, self._choices["compression"]),
+            checksum=self._override(self._options.checksum, self._choices["checksum"]),
         )
         save_archive(self._target, collect(self._tensors, self._metadata), self._format, options)
 
-    def _with_own(self, whole: Choice, own: Mapping[str, str | None]) -> Choice:
-        """The writer's choice for all tensors, with those that `add` was given."""
-        if not own:
-            return whole
-        if isinstance(whole, Mapping):
-            return {**by_pattern(whole, [*self._tensors]), **own}
-        return {**dict.fromkeys(self._tensors, whole), **own}
+    def _override(self, default: Choice, choices: Mapping[str, str | None]) -> Choice:
+        """The writer's choice for all tensors, except those that `add` was given one for."""
+        if not choices:
+            return default
+        if isinstance(default, Mapping):
+            return {**by_pattern(default, [*self._tensors]), **choices}
+        return {**dict.fromkeys(self._tensors, default), **choices}

@@ -1,0 +1,73 @@
+"""Changing a file where it is: a lock against other editors, and a new tail.
+
+An editor reads a file and then writes it. `lock_for_edit` keeps out other editors, and
+gives the stamp of what is read. A process that ignores the lock is detected: what is
+written over must still have that stamp.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tensorglot.errors import InputError
+from tensorglot.io.local import FileSource, Stamp, change_error, stamp_of
+from tensorglot.io.sink import lock, write_at
+
+__all__ = ["lock_for_edit", "replace_tail"]
+
+
+@contextmanager
+def lock_for_edit(path: str | os.PathLike[str]) -> Iterator[Stamp]:
+    """Holds the lock while a file is read, changed and written. Gives the stamp of the file."""
+    source = FileSource(path)
+    held = source.descriptor()
+    try:
+        if not lock(held.fd):
+            raise InputError(
+                "another process is editing the file: try again later", rule="source.locked", path=os.fspath(path)
+            )
+        yield stamp_of(os.fstat(held.fd))
+    finally:
+        del held
+        source.close()
+
+
+def replace_tail(path: str | os.PathLike[str], begin: int, tail: bytes, *, expect: Stamp, durable: bool) -> Stamp:
+    """Replaces the end of a file, from `begin` on; an error undoes it, a kill or a crash does not.
+
+    The file must have the stamp `expect` before, and still be at its path afterwards. Returns the new stamp.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if stamp_of(os.fstat(fd)) != expect:
+            raise change_error(path)
+        old = os.pread(fd, expect[2] - begin, begin)
+        try:
+            _put_tail(fd, begin, tail, durable)
+            new = stamp_of(os.fstat(fd))
+            _check_at(path, new)
+        except BaseException:
+            _put_tail(fd, begin, old, durable)
+            raise
+        return new
+    finally:
+        os.close(fd)
+
+
+def _put_tail(fd: int, begin: int, tail: bytes, durable: bool) -> None:
+    write_at(fd, memoryview(tail), begin)
+    os.ftruncate(fd, begin + len(tail))
+    if durable:
+        os.fsync(fd)
+
+
+def _check_at(path: str | os.PathLike[str], stamp: Stamp) -> None:
+    """The file that was written is still the one at the path."""
+    try:
+        now = stamp_of(os.stat(path))  # noqa: PTH116
+    except FileNotFoundError:
+        now = None
+    if now is None or now[:2] != stamp[:2]:
+        raise change_error(path)
