@@ -80,7 +80,7 @@ def test_a_value_that_grows_while_it_is_written(monkeypatch):
 
     monkeypatch.setattr(encode, "np", SimpleNamespace(**{**vars(np), "empty": grow_and_allocate}))
     with pytest.raises(InputError) as caught:
-        encode.encoded(Value(plan, columns))
+        encode.encode(Value(plan, columns))
     assert caught.value.rule == "dynd.size"
 
 
