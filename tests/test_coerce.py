@@ -147,11 +147,17 @@ def by_dump(value: Any, folder: Path) -> str:
     return tg.dynd.deserialize((folder / "dumped").read_bytes(), tg.dynd.typeof(value)).cid()
 
 
+def by_box(value: Any, type: str) -> Any:
+    return tg.dynd.deserialize(tg.dynd.serialize(value, type), type).tolist()
+
+
 WAYS: dict[str, Callable[[Any, Path], str]] = {
     "array": lambda value, _: tg.dynd.array(value).cid(),
     "array of its type": lambda value, _: tg.dynd.array(value, tg.dynd.typeof(value)).cid(),
     "serialize": lambda value, _: tg.dynd.deserialize(tg.dynd.serialize(value), tg.dynd.typeof(value)).cid(),
     "pack": lambda value, _: tg.dynd.unpack(tg.dynd.pack(value)).cid(),
+    "array[Any]": lambda value, _: by_box(value, "array[Any]").cid(),
+    "list of array[Any]": lambda value, _: by_box([value], "1 * array[Any]")[0].cid(),
     "to_cbor": lambda value, _: tg.dynd.from_cbor(tg.dynd.to_cbor(value)).cid(),
     "dump": by_dump,
     "save": by_save,
@@ -171,6 +177,13 @@ def test_every_verb_makes_the_same_tensor(kind: str, tmp_path: Path) -> None:
     cids = {way: run(value, tmp_path) for way, run in WAYS.items()}
     assert set(cids.values()) == {tensor.cid()}, cids
     assert tg.diff({"x": value}, {"x": tensor}).same
+
+
+@pytest.mark.parametrize("type", ["3 * array[Any]", "var * array[Float]", "3 * ?array[float32]"])
+def test_elements_of_an_array_keep_their_type_in_array_any(type: str) -> None:
+    boxes = by_box(FLAT, type)
+    assert [str(box.type) for box in boxes] == ["float32"] * 3
+    assert [box.tolist() for box in boxes] == FLAT.tolist()
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {

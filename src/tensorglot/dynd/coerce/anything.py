@@ -24,7 +24,7 @@ from tensorglot.dynd.coerce.infer import python_type
 from tensorglot.dynd.coerce.numpy import from_numpy, numpy_type
 from tensorglot.dynd.coerce.python import from_python
 from tensorglot.dynd.match import check_holds, holds
-from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
+from tensorglot.dynd.schema import Kind, Plan, plan_of
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Value
 from tensorglot.errors import InputError, TensorglotError
@@ -58,6 +58,8 @@ def coerce(value: Any, type: Type | None = None, name: str | None = None) -> Ten
 def _coerce(value: Any, type: Type | None) -> Tensor:
     if isinstance(value, Tensor):
         return value if type is None or (type == value.type and not holds(type, type)) else _converted(value, type)
+    if type is not None and _is_boxed(plan := plan_of(type)):
+        return to_tensor(checked(from_python(value, plan, _in_box)))
     bridge = provided("bridges.find")(value)
     if bridge is not None:
         tensor: Tensor = bridge.to_tensor(value, type)
@@ -139,7 +141,7 @@ def _converted(tensor: Tensor, type: Type) -> Tensor:
     """A tensor as one of another type; into an `array[T]` it goes as it is."""
     plan = plan_of(type)
     value: Any = tensor
-    if not _is_boxed(plan.root):
+    if not _is_boxed(plan):
         value = tensor.numpy() if dense_parts(tensor.type) else tensor.tolist()
     return to_tensor(checked(_columns(value, plan)))
 
@@ -148,8 +150,16 @@ def _columns(value: Any, plan: Plan) -> Value:
     if isinstance(value, np.ndarray):
         if not value.dtype.hasobject and (made := from_numpy(value, plan)) is not None:
             return made
-        value = value.tolist()
+        if not _keeps_elements(value, plan):
+            value = value.tolist()
     return from_python(value, plan, _in_box)
+
+
+def _keeps_elements(array: NDArray[Any], plan: Plan) -> bool:
+    """Whether the elements go into `array[T]`, which keeps their type: Python's own float would be a float64."""
+    if array.dtype.kind not in "biufcVmM" or array.dtype.names is not None or np.ma.is_masked(array):
+        return False
+    return any(node.kind is Kind.BOX for node in plan.nodes)
 
 
 def checked(value: Value) -> Value:
@@ -160,8 +170,9 @@ def checked(value: Value) -> Value:
     return value
 
 
-def _is_boxed(root: Node) -> bool:
+def _is_boxed(plan: Plan) -> bool:
     """Whether values of the type are an `array[T]`, perhaps a missing one."""
+    root = plan.root
     return root.kind is Kind.BOX or (root.kind is Kind.OPTION and root.child.kind is Kind.BOX)
 
 
