@@ -260,3 +260,24 @@ def test_arrays_that_share_memory_are_stored_once_or_with_a_word(tensors: dict[s
 def test_neighbours_in_memory_do_not_share_it() -> None:
     whole = np.zeros(10_000, "float32")
     tg.dumps({"a": whole[:5000], "b": whole[5000:], "c": whole[:5000].copy()}, format="bintensors")
+
+
+@pytest.mark.parametrize("source", ["ztensor@0.1", "ztensor@2"])
+def test_tensors_that_share_their_bytes_in_a_file_are_copied_with_a_word(source: str, tmp_path: Path) -> None:
+    tied = tmp_path / "tied.zt"
+    tg.save(tied, {"a": SHARED, "b": SHARED, "c": FLAT}, format=source)
+    said = "'b' shares its bytes with 'a'"
+    with tg.open(tied) as archive:
+        for format in ("bintensors", "safetensors", "npz", "dynd"):
+            with pytest.warns(tg.LossWarning, match=f"{said}: {format} cannot share bytes"):
+                tg.dumps(archive, format=format)
+            with pytest.warns(tg.LossWarning, match=said):
+                tg.save(tmp_path / "saved", archive, format=format)
+    with pytest.warns(tg.LossWarning, match=said):
+        tg.merge([tied], tmp_path / "merged.bt")
+    with pytest.warns(tg.LossWarning, match=f"{said}: bintensors"):
+        tg.split(tied, tmp_path / "one shard", format="bintensors")
+    with pytest.warns(tg.LossWarning, match=f"{said} in another shard"):
+        tg.split(tied, tmp_path / "several shards", shard_nbytes=SHARED.nbytes)
+    tg.split(tied, tmp_path / "kept")
+    tg.merge(tied, tmp_path / "kept.zt")
