@@ -165,7 +165,7 @@ def _checksums(
     """All checksums, those of a sidecar included."""
     stored = int((archive.index.ends - archive.index.begins).sum())
     checked: list[Checked] = []
-    if archive.index.checksums is not None:
+    if archive.index.checksums is not None or archive.index.codecs:
         seen.expect(stored)
         checked += check_archive(archive, seen)
     problems: list[Problem] = []
