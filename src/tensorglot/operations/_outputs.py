@@ -46,7 +46,7 @@ def _check_apart(arrays: Mapping[str, NDArray[Any]]) -> None:
     before: list[tuple[int, str]] = []
     for low, high, name in extents:
         before = [(end, other) for end, other in before if end > low]
-        if arrays[name].nbytes > high - low:
+        if _overlaps_itself(arrays[name]):
             raise InputError("elements of the array in out overlap in memory", rule="out.overlap", tensor=name)
         for _, other in before:
             if shares_memory(arrays[name], arrays[other]):
@@ -56,6 +56,16 @@ def _check_apart(arrays: Mapping[str, NDArray[Any]]) -> None:
                     tensor=name,
                 )
         before.append((high, name))
+
+
+def _overlaps_itself(array: NDArray[Any]) -> bool:
+    """Whether elements of an array overlap; also if that is too hard to tell from its strides."""
+    reached = array.itemsize
+    for stride, size in sorted((abs(stride), size) for stride, size in zip(array.strides, array.shape, strict=True)):
+        if size > 1 and stride < reached:
+            return True
+        reached += (size - 1) * stride
+    return False
 
 
 def _extent(array: NDArray[Any]) -> tuple[int, int]:
