@@ -281,3 +281,17 @@ def test_tensors_that_share_their_bytes_in_a_file_are_copied_with_a_word(source:
         tg.split(tied, tmp_path / "several shards", shard_nbytes=SHARED.nbytes)
     tg.split(tied, tmp_path / "kept")
     tg.merge(tied, tmp_path / "kept.zt")
+
+
+def test_a_text_is_loaded_as_what_it_is() -> None:
+    given = {"text": "grüß", "bytes": b"ab", "type": tg.dynd.parse("var * int8")}
+    loaded = tg.loads(tg.dumps(given, format="ztensor"))
+    assert {name: value.tolist() for name, value in loaded.items()} == given
+
+
+def test_what_cannot_become_an_array_is_named() -> None:
+    data = tg.dumps({"x": RAGGED}, format="ztensor")
+    for call in (lambda: tg.loads(data, out={"x": np.zeros(3)}), tg.open(data)["x"].numpy):
+        with pytest.raises(tg.UnsupportedError) as caught:
+            call()
+        assert caught.value.tensor == "x"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import FormatError, InputError, TruncatedError, UnsupportedError, escape
+from tensorglot.errors import FormatError, InputError, TensorglotError, TruncatedError, UnsupportedError, escape
 from tensorglot.model.dtypes import DType, pack, unpack
 from tensorglot.model.payload import Chunk, Encoded, Memory, Payload, as_bytes, read_pieces
 from tensorglot.model.slicing import Index as BasicIndex
@@ -303,8 +303,7 @@ class Tensor:
         values: NDArray[Any] = self._export("numpy")
         if out is None:
             return values
-        if (out.shape, out.dtype) != (values.shape, values.dtype):
-            raise InputError(f"out is {out.dtype}{list(out.shape)}, the tensor {self.type}", rule="out.shape")
+        check_out(out, values.shape, values.dtype, self.name)
         out[...] = values
         return out
 
@@ -371,7 +370,11 @@ class Tensor:
         return self._export("dequantize")  # type: ignore[no-any-return]
 
     def _export(self, verb: str, **options: Any) -> Any:
-        return provided(f"tensor.{verb}")(self, **options)
+        try:
+            return provided(f"tensor.{verb}")(self, **options)
+        except TensorglotError as error:
+            error.tensor = error.tensor or self.name or None
+            raise
 
     def __repr__(self) -> str:
         part = self.parts.get("data") if self.layout == "dense" else None

@@ -32,6 +32,7 @@ from tensorglot.model.index import Index, Placement, permuted, placed
 from tensorglot.model.payload import Encoded, Memory, Source, Threaded, as_bytes
 from tensorglot.model.strided import Strided
 from tensorglot.model.tensor import NESTED, NUMPY_RANK, Part, Tensor, check_bool, check_out
+from tensorglot.model.types.algebra import Bytes, String, TypeType
 from tensorglot.operations._checksums import RowChecks, row_checks
 from tensorglot.operations._outputs import output_arrays
 from tensorglot.operations._reads import BATCH, Piece, Runs, fill
@@ -243,9 +244,12 @@ def _is_array(tensor: Tensor) -> bool:
 
 
 def _held(tensor: Tensor) -> NDArray[Any] | Tensor:
-    """What outlives its file: all parts in memory. A nested value that NumPy has a type for is an array."""
+    """What outlives its file: all parts in memory. A nested value that NumPy has a type for is an array.
+
+    A text or a byte string stays what it is: it would be an array of numbers.
+    """
     held = replace(tensor, parts={name: _held_part(part, tensor.name) for name, part in tensor.parts.items()})
-    if tensor.layout == NESTED:
+    if tensor.layout == NESTED and not isinstance(tensor.type, String | Bytes | TypeType):
         with suppress(UnsupportedError):
             return held.numpy()
     return held
