@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tensorglot.arguments import check_mapping
 from tensorglot.bson.coerce import is_vector
 from tensorglot.bson.vector import Vector, decode, encode
 from tensorglot.errors import InputError
@@ -16,6 +17,7 @@ __all__ = ["decode_document", "encode_document"]
 
 def encode_document(fields: Mapping[str, Any]) -> bytes:
     """Encodes one BSON document of plain Python values, Vectors, `Raw`, pymongo's ObjectId, Binary and BinaryVector."""
+    check_mapping(fields, "a document", "bson.document")
     return bson_value.encode_document(fields, _as_binary)
 
 

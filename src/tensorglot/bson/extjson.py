@@ -31,8 +31,8 @@ def to_extjson(vector: Any, *, legacy: bool = False) -> dict[str, Any]:
 
 
 def from_extjson(value: dict[str, Any]) -> Any:
-    """Returns the Vector that the object encodes; any other object is returned unchanged."""
-    found = _vector_text(value)
+    """Returns the Vector that the object encodes; any other value is returned unchanged."""
+    found = _vector_text(value) if isinstance(value, dict) else None
     if found is None:
         return value
     try:

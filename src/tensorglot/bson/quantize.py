@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arguments import check_choice
 from tensorglot.bson.coerce import DTypeName, coerce_integers, coerce_vector
 from tensorglot.errors import InputError
 
@@ -62,8 +63,7 @@ def quantize(
     `ranges` are the lowest and highest value of each dimension, by default those of the
     matrix; pass `(corpus.low, corpus.high)` for a query. Values outside are clipped.
     """
-    if to not in ("int8", "packed_bit"):
-        raise InputError(f"to must be 'int8' or 'packed_bit', not {to!r}", rule="quantize.to")
+    check_choice(to, ("int8", "packed_bit"), "to", "quantize.to")
     values = coerce_vector(matrix, "float32", None, 2).data
     if not np.isfinite(values).all():
         raise InputError("NaN and infinity cannot be quantized", rule="quantize.finite")
@@ -82,6 +82,8 @@ def _find_ranges(values: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.
 
 
 def _check_ranges(ranges: tuple[Any, Any], width: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    if not isinstance(ranges, tuple | list) or len(ranges) != 2:
+        raise InputError("ranges must be two arrays (low, high)", rule="quantize.ranges")
     low, high = (coerce_vector(bound, "float32", None, 1).data for bound in ranges)
     if low.shape != (width,) or high.shape != (width,) or not (low <= high).all():
         raise InputError(

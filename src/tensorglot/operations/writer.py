@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import DTypeLike
 
-from tensorglot.arguments import as_path
+from tensorglot.arguments import as_path, check_mapping
 from tensorglot.containers.table import for_target
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError
@@ -158,6 +158,8 @@ class Writer:
         `compression` and `checksum` are for this tensor, instead of the writer's own.
         """
         self._check(name)
+        if attributes is not None:
+            check_mapping(attributes, "attributes of a tensor", "save.attributes")
         tensor = named_tensor(name, value)
         parts = {part_name: self._spool_part(part) for part_name, part in tensor.parts.items()}
         self._tensors[name] = Tensor(name, parts, tensor.layout, tensor.declared, attributes or tensor.attributes)
