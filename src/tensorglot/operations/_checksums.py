@@ -23,6 +23,7 @@ from tensorglot.memory import SCRATCH_NBYTES, allocate, scratch
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Arrangement, Buffer, Check, Encoded, FrameChecked, Source
+from tensorglot.model.truth import stored_payload
 from tensorglot.operations._digests import Stretch, digests
 from tensorglot.operations._reads import InOrder, Piece, fill
 from tensorglot.threads import for_each
@@ -329,7 +330,7 @@ def _check_alone(archive: Archive, row: int, name: str) -> Checked:
 
 def _decodes(payload: Encoded) -> bool:
     """Decodes what is compressed, which compares the checksums in it. Whether every frame must have one."""
-    inner = payload.codec.below(payload) if isinstance(payload.codec, Arrangement) else payload
+    inner = payload.codec.below(payload) if isinstance(payload.codec, Arrangement) else stored_payload(payload)
     if not isinstance(inner, Encoded):
         return False
     for _ in inner.codec.chunks(inner):
