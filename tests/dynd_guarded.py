@@ -60,8 +60,8 @@ def check(text, lengths, dtype):
     columns = [None] * len(plan.nodes)
     columns[lists.id], columns[lists.child.id] = lists_of(offsets), content
     value = Value(plan, tuple(columns))
-    assert encode.measured(value) == len(expected)
-    assert encode.encoded(value).tobytes() == expected
+    assert encode.measure(value) == len(expected)
+    assert encode.encode(value).tobytes() == expected
     assert b"".join(piece.tobytes() for piece in encode.pieces(value)) == expected
 
     source = inputs.Memory(guarded_copy(np.frombuffer(expected, np.uint8)))

@@ -130,10 +130,16 @@ def read(archive: tg.Archive) -> None:
 
 
 def write(
-    target: Any, name: Any = "w", value: Any = None, dtype: Any = "int8", shape: Any = (2,), **options: Any
+    target: Any,
+    name: Any = "w",
+    value: Any = None,
+    attributes: Any = None,
+    dtype: Any = "int8",
+    shape: Any = (2,),
+    **options: Any,
 ) -> None:
     with tg.Writer(target, durable=False, **options) as out:
-        out.add("x", np.ones(2) if value is None else value)
+        out.add("x", np.ones(2) if value is None else value, attributes=attributes)
         with out.stream(name, dtype, shape) as stream:
             stream.write(b"ab")
 
@@ -176,7 +182,7 @@ VERBS: dict[str, tuple[Callable[..., Any], dict[str, Callable[[Path], Any]], lis
     "Writer": (
         write,
         {"target": lambda f: f / "new.zt"},
-        ["name", "value", "dtype", "shape", "format", "metadata", "compression", "level", "checksum"],
+        ["name", "value", "attributes", "dtype", "shape", "format", "metadata", "compression", "level", "checksum"],
     ),
     "convert": (
         partial(tg.convert, durable=False),
@@ -189,9 +195,9 @@ VERBS: dict[str, tuple[Callable[..., Any], dict[str, Callable[[Path], Any]], lis
     "verify": (
         tg.verify,
         {"source": lambda f: f / "model.zt"},
-        ["format", "backend", "sums", "limits"],
+        ["format", "backend", "sums", "progress", "limits"],
     ),
-    "diff": (tg.diff, {"a": lambda f: f / "model.zt", "b": lambda f: DATA}, ["limits"]),
+    "diff": (tg.diff, {"a": lambda f: f / "model.zt", "b": lambda f: DATA}, ["progress", "limits"]),
     "edit": (
         partial(tg.edit, durable=False),
         {"path": lambda f: f / "edited.zt", "metadata": lambda f: {"a": "b"}},
@@ -209,6 +215,18 @@ VERBS: dict[str, tuple[Callable[..., Any], dict[str, Callable[[Path], Any]], lis
     ),
     "stats": (tg.stats, {"source": lambda f: TENSORS}, ["select", "format", "limits"]),
     "identify": (tg.identify, {"source": lambda f: TENSORS}, ["select", "format", "limits"]),
+    "flatten": (tg.flatten, {"tensors": lambda f: TENSORS}, ["separator"]),
+    "tensor.numpy": (lambda **given: tg.open(DATA)["w"].numpy(**given), {}, ["out"]),
+    "tensor.numpy of a nested one": (lambda **given: tg.dynd.array([1], "var * int8").numpy(**given), {}, ["out"]),
+    "Tensor.of_parts": (
+        partial(tg.Tensor.of_parts, "x", shape=(1, 1)),
+        {"layout": lambda f: "zt.sparse_coo/1", "parts": lambda f: {"values": np.ones(1), "coords": np.zeros(2, "u4")}},
+        [],
+    ),
+    "bson.quantize": (partial(tg.bson.quantize, np.ones((2, 3), "f4")), {}, ["to", "ranges"]),
+    "bson.encode_document": (tg.bson.encode_document, {"fields": lambda f: {"a": 1}}, []),
+    "bson.from_extjson": (tg.bson.from_extjson, {"value": lambda f: {}}, []),
+    "bson.from_database": (tg.bson.from_database, {"data": lambda f: b"abcd", "database": lambda f: "redis"}, []),
     "Limits": (tg.Limits, {}, ["header_nbytes", "tensors", "rank"]),
 }  # fmt: skip
 

@@ -55,6 +55,14 @@ def test_notes_are_printed(model: Path) -> None:
     assert json.loads(run("info", shards, "--json").stdout)["notes"][0]["rule"] == "shards.stray"
 
 
+def test_a_warning_is_one_line(tmp_path: Path) -> None:
+    tied = np.zeros(2000)
+    tg.save(tmp_path / "tied.zt", {"a": tied, "b": tied})
+    said = run("merge", tmp_path / "tied.zt", tmp_path / "merged.bt").stderr.splitlines()
+    assert said[0].startswith("warning: 'b' shares its bytes with 'a': bintensors cannot share")
+    assert len(said) == 2
+
+
 def test_stdin_and_stdout(model: Path) -> None:
     shards = model.with_name("shards")
     run("split", "-", shards, stdin=model.read_bytes())

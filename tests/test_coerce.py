@@ -147,11 +147,17 @@ def by_dump(value: Any, folder: Path) -> str:
     return tg.dynd.deserialize((folder / "dumped").read_bytes(), tg.dynd.typeof(value)).cid()
 
 
+def by_box(value: Any, type: str) -> Any:
+    return tg.dynd.deserialize(tg.dynd.serialize(value, type), type).tolist()
+
+
 WAYS: dict[str, Callable[[Any, Path], str]] = {
     "array": lambda value, _: tg.dynd.array(value).cid(),
     "array of its type": lambda value, _: tg.dynd.array(value, tg.dynd.typeof(value)).cid(),
     "serialize": lambda value, _: tg.dynd.deserialize(tg.dynd.serialize(value), tg.dynd.typeof(value)).cid(),
     "pack": lambda value, _: tg.dynd.unpack(tg.dynd.pack(value)).cid(),
+    "array[Any]": lambda value, _: by_box(value, "array[Any]").cid(),
+    "list of array[Any]": lambda value, _: by_box([value], "1 * array[Any]")[0].cid(),
     "to_cbor": lambda value, _: tg.dynd.from_cbor(tg.dynd.to_cbor(value)).cid(),
     "dump": by_dump,
     "save": by_save,
@@ -171,6 +177,13 @@ def test_every_verb_makes_the_same_tensor(kind: str, tmp_path: Path) -> None:
     cids = {way: run(value, tmp_path) for way, run in WAYS.items()}
     assert set(cids.values()) == {tensor.cid()}, cids
     assert tg.diff({"x": value}, {"x": tensor}).same
+
+
+@pytest.mark.parametrize("type", ["3 * array[Any]", "var * array[Float]", "3 * ?array[float32]"])
+def test_elements_of_an_array_keep_their_type_in_array_any(type: str) -> None:
+    boxes = by_box(FLAT, type)
+    assert [str(box.type) for box in boxes] == ["float32"] * 3
+    assert [box.tolist() for box in boxes] == FLAT.tolist()
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
@@ -247,3 +260,38 @@ def test_arrays_that_share_memory_are_stored_once_or_with_a_warning(tensors: dic
 def test_neighbours_in_memory_do_not_share_it() -> None:
     whole = np.zeros(10_000, "float32")
     tg.dumps({"a": whole[:5000], "b": whole[5000:], "c": whole[:5000].copy()}, format="bintensors")
+
+
+@pytest.mark.parametrize("source", ["ztensor@0.1", "ztensor@2"])
+def test_tensors_that_share_their_bytes_in_a_file_are_copied_with_a_word(source: str, tmp_path: Path) -> None:
+    tied = tmp_path / "tied.zt"
+    tg.save(tied, {"a": SHARED, "b": SHARED, "c": FLAT}, format=source)
+    said = "'b' shares its bytes with 'a'"
+    with tg.open(tied) as archive:
+        for format in ("bintensors", "safetensors", "npz", "dynd"):
+            with pytest.warns(tg.LossWarning, match=f"{said}: {format} cannot share bytes"):
+                tg.dumps(archive, format=format)
+            with pytest.warns(tg.LossWarning, match=said):
+                tg.save(tmp_path / "saved", archive, format=format)
+    with pytest.warns(tg.LossWarning, match=said):
+        tg.merge([tied], tmp_path / "merged.bt")
+    with pytest.warns(tg.LossWarning, match=f"{said}: bintensors"):
+        tg.split(tied, tmp_path / "one shard", format="bintensors")
+    with pytest.warns(tg.LossWarning, match=f"{said} in another shard"):
+        tg.split(tied, tmp_path / "several shards", shard_nbytes=SHARED.nbytes)
+    tg.split(tied, tmp_path / "kept")
+    tg.merge(tied, tmp_path / "kept.zt")
+
+
+def test_a_text_is_loaded_as_what_it_is() -> None:
+    given = {"text": "grüß", "bytes": b"ab", "type": tg.dynd.parse("var * int8")}
+    loaded = tg.loads(tg.dumps(given, format="ztensor"))
+    assert {name: value.tolist() for name, value in loaded.items()} == given
+
+
+def test_what_cannot_become_an_array_is_named() -> None:
+    data = tg.dumps({"x": RAGGED}, format="ztensor")
+    for call in (lambda: tg.loads(data, out={"x": np.zeros(3)}), tg.open(data)["x"].numpy):
+        with pytest.raises(tg.UnsupportedError) as caught:
+            call()
+        assert caught.value.tensor == "x"

@@ -108,6 +108,8 @@ REFUSED = {
     "storage[int8, axis=[0]]": "axis",
     "storage[2 * 3 * int8, axis=[1, 0], order='F']": "syntax",
     "storage[2 * var * int8, order='F']": "axis",
+    "storage[2 * ?3 * int8, order='F']": "axis",
+    "storage[2 * pointer[3 * int8], order='F']": "axis",
     "storage[2 * 3 * var * int8, order='F']": "axis",
     "storage[var * int8, order='C']": "axis",
     "storage[N * M * int8, order='F']": "axis",

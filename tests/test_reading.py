@@ -164,6 +164,9 @@ OVERLAPS: dict[str, tuple[tuple[NDArray[Any], ...], bool]] = {
     "not the neighbour but the one after": ((_BASE[0:40:8], _BASE[1:6], _BASE[32:37]), True),
     "columns": (tuple(np.zeros((5, 8), np.float32).T[i] for i in range(3)), False),
     "a column and a row": ((_SQUARE[:5, 0], _SQUARE[0]), True),
+    "a transposed square": ((_SQUARE.T,), False),
+    "every second row and column": ((_SQUARE[::2, ::2],), False),
+    "elements of its own in a large extent": ((np.lib.stride_tricks.as_strided(_BASE, (3, 3), (8, 16)),), True),
     "elements of its own": ((np.lib.stride_tricks.as_strided(_BASE, (5,), (0,)),), True),
 }
 
@@ -173,7 +176,7 @@ OVERLAPS: dict[str, tuple[tuple[NDArray[Any], ...], bool]] = {
 def test_outputs_that_share_memory_are_refused(case: str, format: str) -> None:
     """Threads would write to it at the same time, and what comes out would be a mixture."""
     arrays, refused = OVERLAPS[case]
-    values = {f"t{i}": np.full(5, i + 1, np.float32) for i in range(len(arrays))}
+    values = {f"t{i}": np.full(array.shape, i + 1, np.float32) for i, array in enumerate(arrays)}
     data = tg.dumps(values, format=format)
     out = dict(zip(values, arrays, strict=True))
     if refused:

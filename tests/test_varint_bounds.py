@@ -62,7 +62,7 @@ def test_lists_that_point_outside(text, case):
         one = np.zeros(4, np.int64)
         columns[node.id] = Lists(one, one) if node.children else np.zeros(4, node.atom.base if node.atom else np.uint32)
     value = Value(plan, tuple(columns))
-    for call in (encode.encoded, lambda value: list(encode.pieces(value))):
+    for call in (encode.encode, lambda value: list(encode.pieces(value))):
         with pytest.raises(InputError) as caught:
             call(value)
         assert caught.value.rule == "dynd.range"

@@ -52,7 +52,9 @@ def test_frames_have_checksums_of_their_own(version: str) -> None:
         try:
             missed += tg.loads(bytes(changed))["a"].tobytes() != TENSORS["a"].tobytes()
         except tg.FormatError:
+            assert [problem.tensor for problem in tg.verify(bytes(changed)).problems] == ["a"], bit
             continue
+        assert tg.verify(bytes(changed)).ok
     assert missed == 0
 
 

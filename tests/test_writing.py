@@ -253,3 +253,27 @@ def test_every_array_of_an_npz_has_its_own_compression() -> None:
     for data in (tg.dumps(tensors, format="npz", compression={"a.*": "deflate"}), target.getvalue()):
         with tg.open(data) as archive:
             assert {name: tensor.encoding for name, tensor in archive.items()} == {"a.w": "deflate", "b.w": "raw"}
+
+
+def test_a_piece_that_is_refused_leaves_nothing_in_the_stream() -> None:
+    data = io.BytesIO()
+    large = np.arange(5_000_000, dtype="float32").reshape(2, -1).T  # written in several pieces
+    with tg.Writer(data, format="ztensor") as out, out.stream("x", "float32", (2_500_000, 2)) as stream:
+        stream.write(np.ones((1, 2), "float32"))
+        with pytest.raises(tg.InputError, match="20000000 bytes written, 19999992 bytes left"):
+            stream.write(large)
+        stream.write(large[1:])
+    read = tg.loads(data.getvalue())["x"]
+    assert read[0].tolist() == [1.0, 1.0]
+    assert np.array_equal(read[1:], large[1:])
+
+
+def test_the_choice_for_a_tensor_is_for_no_other() -> None:
+    data = io.BytesIO()
+    with tg.Writer(data, format="ztensor", compression={"q?": "zstd"}) as out:
+        out.add("a*", np.zeros(300), compression="zstd")
+        out.add("ab", np.zeros(300))
+        out.add("q1", np.zeros(300), checksum=None)
+    archive = tg.open(data.getvalue())
+    assert {name: tensor.encoding for name, tensor in archive.items()} == {"a*": "zstd", "ab": "raw", "q1": "zstd"}
+    assert [name for name in archive if archive[name].checksum is None] == ["q1"]

@@ -34,12 +34,16 @@ def check_choice(value: object, choices: Collection[str], what: str, rule: str) 
 
 
 def check_mapping(value: object, what: str, rule: str) -> None:
-    """A mapping with str keys."""
+    """A mapping with str keys, which UTF-8 can encode."""
     if not isinstance(value, Mapping):
         raise InputError(f"{what} must be a mapping, not {type(value).__name__}", rule=rule)
     for key in value:
         if not isinstance(key, str):
             raise InputError(f"keys of {what} must be str, not {type(key).__name__}", rule=rule)
+        try:
+            key.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"the key '{escape(key)}' of {what} has a lone surrogate", rule=rule) from None
 
 
 def as_names(value: Iterable[str], what: str, rule: str) -> list[str]:

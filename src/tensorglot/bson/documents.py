@@ -12,6 +12,7 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
+from tensorglot.arguments import check_mapping
 from tensorglot.bson.coerce import is_vector
 from tensorglot.bson.vector import Vector, decode, encode
 from tensorglot.errors import FormatError, InputError
@@ -25,6 +26,7 @@ _SUBTYPES = ("09", "9")
 
 def encode_document(fields: Mapping[str, Any]) -> bytes:
     """Encodes one BSON document of plain Python values, Vectors, `Raw`, pymongo's ObjectId, Binary and BinaryVector."""
+    check_mapping(fields, "a document", "bson.document")
     return bson_value.encode_document(fields, _as_binary)
 
 
@@ -58,8 +60,8 @@ def to_extjson(vector: Any, *, legacy: bool = False) -> dict[str, Any]:
 
 
 def from_extjson(value: dict[str, Any]) -> Any:
-    """Returns the Vector that the object encodes; any other object is returned unchanged."""
-    found = _vector_text(value)
+    """Returns the Vector that the object encodes; any other value is returned unchanged."""
+    found = _vector_text(value) if isinstance(value, dict) else None
     if found is None:
         return value
     try:

@@ -49,7 +49,7 @@ _FORMS: Final[dict[tuple[str, str], _Form]] = {
 
 
 def _form(database: str, dtype: str) -> _Form:
-    form = _FORMS.get((database, dtype))
+    form = _FORMS.get((database, dtype)) if isinstance(database, str) else None
     if form is None:
         known = ", ".join(f"{name} {kind}" for name, kind in _FORMS)
         raise UnsupportedError(f"{database} does not support {dtype} (supported: {known})", rule="database.form")

@@ -82,6 +82,8 @@ def _find_ranges(values: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.
 
 
 def _check_ranges(ranges: tuple[Any, Any], width: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    if not isinstance(ranges, tuple | list) or len(ranges) != 2:
+        raise InputError("ranges must be two arrays (low, high)", rule="quantize.ranges")
     low, high = (coerce_vector(bound, "float32", None, 1).data for bound in ranges)
     if low.shape != (width,) or high.shape != (width,) or not (low <= high).all():
         raise InputError(

@@ -11,14 +11,15 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import click
 
 from tensorglot.cli.terminal import one_line, styled
-from tensorglot.errors import FormatError, InputError, TensorglotError, TensorNotFound, UnsupportedError
+from tensorglot.errors import FormatError, InputError, LossWarning, TensorglotError, TensorNotFound, UnsupportedError
 
 __all__ = ["EXITS", "finish"]
 
@@ -58,7 +59,10 @@ def finish(run: Callable[[], int | None], *, as_json: bool) -> NoReturn:
         getattr(sys, name).reconfigure(errors="backslashreplace")
     try:
         try:
-            code = run() or 0
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", LossWarning)
+                warnings.showwarning = _show_warning
+                code = run() or 0
         finally:
             _flush()
     except click.exceptions.Exit as leaving:
@@ -69,6 +73,19 @@ def finish(run: Callable[[], int | None], *, as_json: bool) -> NoReturn:
         code = next((code for kind, code in _CODES if isinstance(error, kind)), DEFECT)
         _report(error, code, as_json)
     sys.exit(code)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning in one line; where in the source it comes from tells a user of the command line nothing."""
+    label = click.style("warning:", fg="yellow", bold=True) if styled(sys.stderr) else "warning:"
+    print(label, one_line(str(message)), file=sys.stderr, flush=True)
 
 
 def _flush() -> None:

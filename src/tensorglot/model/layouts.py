@@ -72,6 +72,17 @@ def assemble(
     name: str, layout: str, shape: Shape, arrays: Mapping[str, NDArray[Any]], attributes: Mapping[str, Any]
 ) -> Tensor:
     """A tensor in memory from the parts of its layout; each part may have any shape of the right size."""
+    if (
+        not isinstance(layout, str)
+        or not isinstance(arrays, Mapping)
+        or not all(isinstance(part, str) for part in arrays)
+    ):
+        raise InputError(
+            f"expected the name of a layout and a mapping of parts by name, not {type(layout).__name__} and "
+            f"{type(arrays).__name__}",
+            rule="layout.parts",
+            tensor=name,
+        )
     dims = tuple(operator.index(size) for size in shape)
     given = {part: np.asarray(array) for part, array in arrays.items()}
     dtypes = {part: dtype_of(array.dtype, name) for part, array in given.items()}

@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import FormatError, InputError, TruncatedError, UnsupportedError, escape, human_nbytes
+from tensorglot.errors import (
+    FormatError,
+    InputError,
+    TensorglotError,
+    TruncatedError,
+    UnsupportedError,
+    escape,
+    human_nbytes,
+)
 from tensorglot.model.dtypes import DType, pack, unpack
 from tensorglot.model.payload import Chunk, Encoded, Memory, Payload, as_bytes, read_pieces
 from tensorglot.model.slicing import Index as BasicIndex
@@ -378,7 +386,11 @@ class Tensor:
         return self._export("dequantize")  # type: ignore[no-any-return]
 
     def _export(self, verb: str, **options: Any) -> Any:
-        return provided(f"tensor.{verb}")(self, **options)
+        try:
+            return provided(f"tensor.{verb}")(self, **options)
+        except TensorglotError as error:
+            error.tensor = error.tensor or self.name or None
+            raise
 
     def __repr__(self) -> str:
         part = self.parts.get("data") if self.layout == "dense" else None

@@ -114,15 +114,18 @@ def named_tensor(name: str, value: Any) -> Tensor:
 
 def flatten(tensors: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
     """Nested mappings as one, its names joined: `{"model": {"w": w}}` becomes `{"model.w": w}`."""
+    check_mapping(tensors, "tensors", "flatten.tensors")
     flat: dict[str, Any] = {}
-    stack: list[tuple[str, Iterator[tuple[Any, Any]]]] = [("", iter(tensors.items()))]
+    stack: list[tuple[str, Mapping[str, Any], Iterator[tuple[Any, Any]]]] = [("", tensors, iter(tensors.items()))]
     while stack:
-        prefix, items = stack[-1]
+        prefix, _, items = stack[-1]
         for name, value in items:
             check_name(name)
             full = f"{prefix}{name}"
             if isinstance(value, Mapping):
-                stack.append((f"{full}{separator}", iter(value.items())))
+                if any(value is outer for _, outer, _ in stack):
+                    raise InputError("a mapping contains itself", rule="flatten.cycle", tensor=full)
+                stack.append((f"{full}{separator}", value, iter(value.items())))
                 break
             if full in flat:
                 raise InputError(f"two values would get the name '{escape(full)}'", rule="flatten.name", tensor=full)

@@ -22,7 +22,8 @@ from tensorglot.errors import FormatError, IntegrityError, UnsupportedError, esc
 from tensorglot.memory import SCRATCH_NBYTES, allocate, scratch
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
-from tensorglot.model.payload import Buffer, Check, FrameChecked, Source
+from tensorglot.model.payload import Buffer, Check, Encoded, FrameChecked, Rearranged, Source
+from tensorglot.model.truth import stored_payload
 from tensorglot.operations._digests import Stretch, digests
 from tensorglot.operations._reads import InOrder, Piece, fill
 from tensorglot.threads import for_each
@@ -288,7 +289,10 @@ def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes:
                 continue
             source = index.sources.get(row, archive.source)
             if expected is None or expected.digest is None:
-                found[row] = Checked(name)
+                if row in index.codecs:
+                    alone.append((row, name))
+                else:
+                    found[row] = Checked(name)
             elif (
                 source is None or index.payloads is not None or (row in index.codecs and index.checksum_is_decoded(row))
             ):
@@ -315,11 +319,24 @@ def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes:
 
 
 def _check_alone(archive: Archive, row: int, name: str) -> Checked:
+    payload = archive.payload(row, name)
     try:
-        archive.payload(row, name).verify()
+        if isinstance(payload, Encoded) and (payload.check is None or not payload.check.pending()):
+            return Checked(name, matched=_decodes(payload))
+        payload.verify()
     except UnsupportedError:  # a checksum of decoded bytes, and the encoding is unknown
         return Checked(name)
     except FormatError as error:
         error.tensor = name  # the source of a truncated file does not know the tensor
         return Checked(name, error=error)
     return Checked(name, matched=True)
+
+
+def _decodes(payload: Encoded) -> bool:
+    """Decodes what is compressed, which compares the checksums in it. Whether every frame must have one."""
+    inner = payload.codec.below(payload) if isinstance(payload.codec, Rearranged) else stored_payload(payload)
+    if not isinstance(inner, Encoded):
+        return False
+    for _ in inner.codec.chunks(inner):
+        pass
+    return isinstance(inner.codec, FrameChecked)

@@ -47,7 +47,7 @@ def _check_apart(arrays: Mapping[str, NDArray[Any]]) -> None:
     before: list[tuple[int, str]] = []
     for low, high, name in extents:
         before = [(end, other) for end, other in before if end > low]
-        if arrays[name].nbytes > high - low:
+        if _overlaps_itself(arrays[name]):
             raise InputError("elements of the array in out overlap in memory", rule="out.overlap", tensor=name)
         for _, other in before:
             if shares_memory(arrays[name], arrays[other]):
@@ -57,6 +57,16 @@ def _check_apart(arrays: Mapping[str, NDArray[Any]]) -> None:
                     tensor=name,
                 )
         before.append((high, name))
+
+
+def _overlaps_itself(array: NDArray[Any]) -> bool:
+    """Whether elements of an array overlap; True if its strides do not decide it."""
+    reached = array.itemsize
+    for stride, size in sorted((abs(stride), size) for stride, size in zip(array.strides, array.shape, strict=True)):
+        if size > 1 and stride < reached:
+            return True
+        reached += (size - 1) * stride
+    return False
 
 
 def shares_memory(one: NDArray[Any], two: NDArray[Any]) -> bool:

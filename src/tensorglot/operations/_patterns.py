@@ -94,21 +94,25 @@ def _renamer(rename: Mapping[str, str], every: Sequence[str]) -> Callable[[str],
 
 
 def by_pattern(choices: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
-    """The choice for each name: that of the exact name, else of the first pattern that matches."""
+    """The choice for each name: that of the exact name, else of the first pattern that matches.
+
+    A key that is the name of a tensor is never a pattern, whatever characters it has.
+    """
     check_mapping(choices, "a mapping by names and patterns", "pattern.mapping")
-    rules = [(re.compile(fnmatch.translate(pattern)).match, choice) for pattern, choice in choices.items()]
+    existing = set(names)
+    patterns = {key: re.compile(fnmatch.translate(key)).match for key in choices if key not in existing}
     found: dict[str, T] = {}
-    unused = set(range(len(rules)))
+    unused = set(patterns)
     for name in names:
-        fitting = [i for i, (fits, _) in enumerate(rules) if fits(name)]
-        unused.difference_update(fitting)
         if name in choices:
             found[name] = choices[name]
-        elif fitting:
-            found[name] = rules[fitting[0]][1]
-    for i, pattern in enumerate(choices):
-        if i in unused and pattern not in found:
-            raise TensorNotFound.among(pattern, names)
+        fitting = [key for key, fits in patterns.items() if fits(name)]
+        unused.difference_update(fitting)
+        if fitting:
+            found.setdefault(name, choices[fitting[0]])
+    for key in patterns:
+        if key in unused:
+            raise TensorNotFound.among(key, names)
     return found
 
 

@@ -21,7 +21,7 @@ from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._compare import Comparison, compare
 from tensorglot.operations._jsonable import Record, field_dict
-from tensorglot.operations._progress import Progress
+from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.threads import ordered_map
 
 __all__ = ["Change", "Diff", "Kind", "diff"]
@@ -102,7 +102,7 @@ class Diff(Record):
         return f"Diff({tensors} differ: {kinds}; first: {self.changes[0]})"
 
 
-def diff(a: Given, b: Given, *, limits: Limits | None = None, progress: Progress | None = None) -> Diff:
+def diff(a: Given, b: Given, *, limits: Limits | None = None, progress: Progress | bool | None = None) -> Diff:
     """Compares two files, archives or mappings of arrays."""
     with as_archive(a, limits=limits) as one, as_archive(b, limits=limits) as two:
         names = [*one, *(name for name in two if name not in one)]
@@ -113,12 +113,13 @@ def diff(a: Given, b: Given, *, limits: Limits | None = None, progress: Progress
         def compare_batch(batch: range) -> tuple[range, list[list[Change]]]:
             return batch, [list(_tensor_changes(names[i], one, two)) for i in batch]
 
-        for batch, found in ordered_map(compare_batch, _batches(nbytes)):
-            equal += found.count([])
-            changes += chain.from_iterable(found)
-            done += sum(nbytes[i] for i in batch)
-            if progress is not None:
-                progress(done, total)
+        with start_progress(progress, "comparing") as report:
+            for batch, found in ordered_map(compare_batch, _batches(nbytes)):
+                equal += found.count([])
+                changes += chain.from_iterable(found)
+                done += sum(nbytes[i] for i in batch)
+                if report is not None:
+                    report(done, total)
         return Diff((one.format, two.format), len(names), equal, tuple(changes))
 
 

@@ -54,7 +54,7 @@ def edit(
     in_place: bool = False,
     format: str | None = None,
     durable: bool = True,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     limits: Limits | None = None,
 ) -> Edit:
     """Sets and removes keys of a file's metadata. Tensors keep their encodings and checksums.

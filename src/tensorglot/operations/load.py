@@ -28,6 +28,7 @@ from tensorglot.model.index import Index
 from tensorglot.model.payload import Encoded, Memory, Threaded
 from tensorglot.model.strided import Strided
 from tensorglot.model.tensor import NESTED, NUMPY_RANK, Part, Tensor
+from tensorglot.model.types.algebra import Bytes, String, TypeType
 from tensorglot.operations._load_rows import ALONE_NBYTES, SLAB_NBYTES, is_plain, load_rows
 from tensorglot.operations._outputs import output_arrays
 from tensorglot.operations._reads import BATCH
@@ -203,9 +204,12 @@ def _is_array(tensor: Tensor) -> bool:
 
 
 def _read_parts(tensor: Tensor) -> NDArray[Any] | Tensor:
-    """The tensor with all parts in memory, so that its file can be closed; an array if NumPy has a type for it."""
+    """The tensor with all parts in memory, so that its file can be closed; an array if NumPy has a type for it.
+
+    A string or bytes value stays a tensor: as an array it would be numbers.
+    """
     held = replace(tensor, parts={name: _read_part(part, tensor.name) for name, part in tensor.parts.items()})
-    if tensor.layout == NESTED:
+    if tensor.layout == NESTED and not isinstance(tensor.type, String | Bytes | TypeType):
         with suppress(UnsupportedError):
             return held.numpy()
     return held

@@ -80,7 +80,7 @@ def dumps(
     archive = collect(tensors, metadata, attributes)
     options = SaveOptions(compression=compression, level=level, checksum=checksum)
     settled = prepare(archive, spec, version, options)
-    _warn_of_copies(archive, spec)
+    _warn_of_copies(archive, spec, stacklevel=2)
     with follow(spec.write(archive, settled), int(archive.index.nbytes.sum()), progress, "encoding") as chunks:
         return b"".join(chunk.read(0, chunk.nbytes) if isinstance(chunk, Span) else as_bytes(chunk) for chunk in chunks)
 
@@ -89,7 +89,7 @@ def save_archive(target: Writable, archive: Archive, format: str | None, options
     """Writes an archive in the format named, or in that of the target's suffix."""
     spec, version = for_target(target, format)
     settled = prepare(archive, spec, version, options)
-    _warn_of_copies(archive, spec)
+    _warn_of_copies(archive, spec, stacklevel=3)
     write_archive(target, archive, spec, settled, options)
 
 
@@ -116,18 +116,19 @@ def write_archive(
             file.write(chunks)
 
 
-def _warn_of_copies(archive: Archive, spec: Format) -> None:
-    """A format without ties stores tensors that share memory twice."""
-    ties = {} if spec.ties or archive.index.payloads is None else archive.find_ties()
+def _warn_of_copies(archive: Archive, spec: Format, stacklevel: int) -> None:
+    """Warns of tensors that share their bytes, in memory or in a file, if the format stores them twice."""
+    ties = {} if spec.ties else archive.find_ties()
     if ties:
         names = archive.index.names
         one, other = next(iter(ties.items()))
         more = f", and {len(ties) - 1} more" if len(ties) > 1 else ""
+        where = "bytes" if archive.index.payloads is None else "memory"
         warnings.warn(
-            f"'{escape(names[one])}' shares its memory with '{escape(names[other])}'{more}: "
+            f"'{escape(names[one])}' shares its {where} with '{escape(names[other])}'{more}: "
             f"{spec.name} cannot share bytes between tensors and stores each separately",
             LossWarning,
-            stacklevel=4,
+            stacklevel=stacklevel + 1,
         )
 
 

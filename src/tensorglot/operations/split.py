@@ -13,6 +13,7 @@ import errno
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 from tensorglot.arguments import as_path
 from tensorglot.containers.table import for_target
-from tensorglot.errors import Hint, InputError, UnsupportedError, escape
+from tensorglot.errors import Hint, InputError, LossWarning, UnsupportedError, escape
 from tensorglot.io.sink import AtomicFile, Writable, temporary_name
 from tensorglot.io.source import Readable
 from tensorglot.limits import Limits
@@ -74,6 +75,7 @@ def split(
         mode = temporary.stat().st_mode
         temporary.chmod(0o700)
         groups = list(_groups(archive.index, shard_nbytes))
+        _warn_of_ties(archive, groups)
         files = [f"{STEM}-{i:05d}-of-{len(groups):05d}{spec.suffixes[0]}" for i in range(1, len(groups) + 1)]
         done, total = 0, int(archive.index.nbytes.sum())
         for name, tensors in zip(files, groups, strict=True):
@@ -106,6 +108,22 @@ def _groups(index: Index, shard_nbytes: int) -> Iterator[NDArray[np.int64]]:
         first = last
     if not len(index.names):
         yield np.arange(0)
+
+
+def _warn_of_ties(archive: Archive, groups: list[NDArray[np.int64]]) -> None:
+    """Warns of tensors that share their bytes and are in different shards; `save_archive` does of those in one."""
+    shard_of = np.repeat(np.arange(len(groups)), [len(tensors) for tensors in groups])
+    names = archive.index.names
+    apart = [(one, other) for one, other in archive.find_ties().items() if shard_of[one] != shard_of[other]]
+    if apart:
+        one, other = apart[0]
+        more = f", and {len(apart) - 1} more" if len(apart) > 1 else ""
+        warnings.warn(
+            f"'{escape(names[one])}' shares its bytes with '{escape(names[other])}' in another shard{more}: "
+            "each is stored separately",
+            LossWarning,
+            stacklevel=3,
+        )
 
 
 def _add_progress(progress: Progress, before: int, total: int, done: int, _: int) -> None:

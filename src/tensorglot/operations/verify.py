@@ -26,7 +26,7 @@ from tensorglot.model.index import Note
 from tensorglot.model.layouts import check_values
 from tensorglot.operations._checksums import Checked, check_archive
 from tensorglot.operations._jsonable import Record
-from tensorglot.operations._progress import Progress
+from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._shards import find_file
 from tensorglot.operations._sidecar import check_sidecar, read_sidecar, write_sidecar
 from tensorglot.operations._value_rules import check_bytes
@@ -93,7 +93,7 @@ def verify(
     strict: bool = False,
     deep: bool = False,
     sums: Literal["check", "write"] = "check",
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     limits: Limits | None = None,
 ) -> Report:
     """Checks structure and checksums, and with `deep` every value. Problems are in the report.
@@ -110,8 +110,8 @@ def verify(
         archive = open(source, format=format, backend=backend, strict=strict, verify="never", limits=limits)
     except FormatError as error:
         return Report(format, problems=(Problem.of(error),))
-    with archive:
-        seen = _Seen(progress)
+    with archive, start_progress(progress, "verifying") as report:
+        seen = _Seen(report)
         problems, checked = _checksums(archive, path if sums == "check" else None, limits or DEFAULT, seen)
         problems += _missing_files(archive)
         container = named(archive.format)[0].container
@@ -161,7 +161,7 @@ def _checksums(
     """All checksums, those of a sidecar included."""
     stored = int((archive.index.ends - archive.index.begins).sum())
     checked: list[Checked] = []
-    if archive.index.checksums is not None:
+    if archive.index.checksums is not None or archive.index.codecs:
         seen.expect(stored)
         checked += check_archive(archive, seen)
     problems: list[Problem] = []

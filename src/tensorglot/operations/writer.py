@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import DTypeLike
 
-from tensorglot.arguments import as_path
+from tensorglot.arguments import as_path, check_mapping
 from tensorglot.containers.table import for_target
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError
@@ -58,39 +58,42 @@ class TensorStream:
         """
         if self.complete:
             raise InputError("the stream is closed", rule="stream.closed", tensor=self._name)
-        for chunk in self._chunks(data):
-            piece = as_bytes(chunk)
+        nbytes, chunks = self._chunks(data)
+        if nbytes > self._left:
+            raise InputError(
+                f"too much data: {nbytes} bytes written, {self._left} bytes left",
+                rule="stream.size",
+                tensor=self._name,
+            )
+        for chunk in chunks:
+            self._spool.write(as_bytes(chunk))
+        self._left -= nbytes
+
+    def _chunks(self, data: Any) -> tuple[int, Iterable[Chunk]]:
+        """The bytes of a piece, which is refused as a whole, and how many they are."""
+        if isinstance(data, (bytes, bytearray)) or (isinstance(data, memoryview) and data.format == "B"):
+            piece = as_bytes(data)
             if self._dtype.name == "bool" and has_bad_bool(np.frombuffer(piece, np.bool_)):
                 raise InputError("a bool byte must be 0 or 1", rule="values.bool", tensor=self._name)
-            if len(piece) > self._left:
-                raise InputError(
-                    f"too much data: {len(piece)} bytes written, {self._left} bytes left",
-                    rule="stream.size",
-                    tensor=self._name,
-                )
-            self._spool.write(piece)
-            self._left -= len(piece)
-
-    def _chunks(self, data: Any) -> Iterable[Chunk]:
-        if isinstance(data, (bytes, bytearray)) or (isinstance(data, memoryview) and data.format == "B"):
-            return [as_bytes(data)]
-        piece = coerce(data, name=self._name)
-        if piece.dtype is None or dtype_of(piece.dtype, self._name) is not self._dtype or self._dtype.packed:
+            return len(piece), [piece]
+        value = coerce(data, name=self._name)
+        if value.dtype is None or dtype_of(value.dtype, self._name) is not self._dtype or self._dtype.packed:
             raise InputError(
-                f"a stream of {self._dtype.name} needs pieces of that type, not {piece.type}",
+                f"a stream of {self._dtype.name} needs pieces of that type, not {value.type}",
                 rule="stream.dtype",
                 tensor=self._name,
             )
-        slices = len(piece.shape) == len(self._shape) and piece.shape[1:] == self._shape[1:]
-        if not slices and piece.shape != self._shape[1:] and len(piece.shape) != 1:
+        slices = len(value.shape) == len(self._shape) and value.shape[1:] == self._shape[1:]
+        if not slices and value.shape != self._shape[1:] and len(value.shape) != 1:
             row = list(self._shape[1:])
             raise InputError(
-                f"a piece of shape {list(piece.shape)} for {list(self._shape)}: write whole slices along the first "
+                f"a piece of shape {list(value.shape)} for {list(self._shape)}: write whole slices along the first "
                 f"axis, of shape {row} or {['n', *row]}, or a flat array".replace("'", ""),
                 rule="stream.shape",
                 tensor=self._name,
             )
-        return Memory(piece.numpy()).chunks()
+        held = Memory(value.numpy())
+        return held.nbytes, held.chunks()
 
     def __enter__(self) -> TensorStream:
         return self
@@ -156,6 +159,8 @@ class Writer:
         `compression` and `checksum` override those of the writer.
         """
         self._check(name)
+        if attributes is not None:
+            check_mapping(attributes, "attributes of a tensor", "save.attributes")
         tensor = named_tensor(name, value)
         parts = {part_name: self._spool_part(part) for part_name, part in tensor.parts.items()}
         self._tensors[name] = replace(tensor, parts=parts, attributes=attributes or tensor.attributes)

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorglot.dynd.codec.check import first_fault
 from tensorglot.dynd.coerce.infer import python_type
@@ -56,6 +57,8 @@ def coerce(value: Any, type: Type | None = None, name: str | None = None) -> Ten
 def _coerce(value: Any, type: Type | None) -> Tensor:
     if isinstance(value, Tensor):
         return value if type is None or (type == value.type and not holds(type, type)) else _convert(value, type)
+    if type is not None and _is_boxed(plan := plan_of(type)):
+        return as_tensor(from_python(value, plan, _in_box))
     bridge = provided("bridges.find")(value)
     if bridge is not None:
         tensor: Tensor = bridge.to_tensor(value, type)
@@ -131,9 +134,8 @@ def _is_block(value: Any, type: Type | None) -> bool:
 def _convert(tensor: Tensor, type: Type) -> Tensor:
     """A tensor as one of another type; an `array[T]` holds it as it is."""
     plan = plan_of(type)
-    root = plan.root.child if plan.root.kind is Kind.OPTION else plan.root
     value: Any = tensor
-    if root.kind is not Kind.BOX:
+    if not _is_boxed(plan):
         value = tensor.numpy() if dense_parts(tensor.type) else tensor.tolist()
     return as_tensor(_columns(value, plan))
 
@@ -142,8 +144,22 @@ def _columns(value: Any, plan: Plan) -> Value:
     if isinstance(value, np.ndarray):
         if not value.dtype.hasobject and (made := from_numpy(value, plan)) is not None:
             return made
-        value = value.tolist()
+        if not _keeps_elements(value, plan):
+            value = value.tolist()
     return from_python(value, plan, _in_box)
+
+
+def _keeps_elements(array: NDArray[Any], plan: Plan) -> bool:
+    """Whether the elements are stored in `array[T]`, which keeps their type; a Python float would be a float64."""
+    if array.dtype.kind not in "biufcVmM" or array.dtype.names is not None or np.ma.is_masked(array):
+        return False
+    return any(node.kind is Kind.BOX for node in plan.nodes)
+
+
+def _is_boxed(plan: Plan) -> bool:
+    """Whether values of the type are an `array[T]`, or an optional one."""
+    root = plan.root
+    return root.kind is Kind.BOX or (root.kind is Kind.OPTION and root.child.kind is Kind.BOX)
 
 
 def as_tensor(value: Value) -> Tensor:

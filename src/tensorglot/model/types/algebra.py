@@ -285,7 +285,10 @@ class Storage(Type):
     def ordered(element: Type, order: str) -> Type:
         """The storage type in which all dims have C or Fortran order. They must be fixed."""
         shape, inner = leading(element)
-        if isinstance(inner, Var | SymbolicDim | Storage):
+        beneath = inner
+        while isinstance(beneath, Option | Pointer):
+            beneath = beneath.element
+        if isinstance(beneath, Var | SymbolicDim | Storage) or (beneath is not inner and isinstance(beneath, Fixed)):
             raise refuse(f"storage needs fixed dimensions, and {inner} is not one", "axis")
         axis = tuple(range(len(shape)))
         return Storage.of(element, axis[::-1] if order == "F" else axis)
