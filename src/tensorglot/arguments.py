@@ -16,6 +16,8 @@ __all__ = ["as_names", "as_path", "check_choice", "check_mapping"]
 
 def as_path(path: object) -> str:
     """A path as a str that the operating system accepts."""
+    if type(path) is str and path.isascii() and "\0" not in path:
+        return path
     try:
         text = os.fsdecode(path)  # type: ignore[arg-type]
         os.fsencode(text)

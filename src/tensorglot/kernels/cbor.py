@@ -18,7 +18,6 @@ Knows bytes and columns; what the fields of a map mean is the caller's.
 from __future__ import annotations
 
 from array import array
-from itertools import accumulate
 from typing import Any
 
 try:
@@ -664,23 +663,19 @@ class _Table:
     def __init__(self, columns: Any) -> None:
         record = columns.record
         self.title = record.title
-        self.names = [field.key for field in record.fields]
-        texts = [_encode_short(field.key) for field in record.fields]
-        texts += [_encode_short(word) for field in record.fields for word in field.words]
-        self.texts = b"".join(texts)
+        self.names = record.keys
+        self.texts = record.texts
         self.p = self.texts
-        self.text_begins = array("q", accumulate(map(len, texts), initial=0))
-        self.first_words = array(
-            "q", accumulate([len(field.words) for field in record.fields], initial=len(self.names))
-        )
-        self.kinds = array("q", [KINDS.index(field.kind) for field in record.fields])
-        self.number_columns = array("q", [1 + column for column in record.number_columns])
-        self.code_columns = array("q", [1 + column for column in record.code_columns])
-        self.count = len(record.fields)
+        self.text_begins = record.text_begins
+        self.first_words = record.first_words
+        self.kinds = record.kinds
+        self.number_columns = record.number_columns
+        self.code_columns = record.code_columns
+        self.count = len(record.keys)
         first: cython.int = 1 if record.named else 0
         self.likely_fields = array("q", [min(first + i, self.count - 1) for i in range(self.count + 1)])
-        self.likely_words = array("q", self.first_words)
-        self.required = sum(1 << i for i, field in enumerate(record.fields) if field.required)
+        self.likely_words = array("q", record.first_words)
+        self.required = record.required
         self.named = record.named
         self.text_keys = record.text_keys
         self.name_nbytes = record.name_nbytes
@@ -689,12 +684,6 @@ class _Table:
         self.room = columns.rows
         self.row = 0
         self.at = 0
-
-
-def _encode_short(text: str) -> bytes:
-    """A short text."""
-    data = text.encode()
-    return bytes((0x60 + len(data),)) + data
 
 
 @cython.final

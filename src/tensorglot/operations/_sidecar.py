@@ -14,7 +14,6 @@ did not choose the name of the sidecar, so a link of that name is not followed.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -70,9 +69,9 @@ class Sums:
     rest: str
 
 
-def sidecar_path(path: str | os.PathLike[str]) -> Path:
+def sidecar_path(path: str | os.PathLike[str]) -> str:
     """The path of a file's sidecar."""
-    return Path(f"{os.fspath(path)}{SUFFIX}")
+    return f"{os.fspath(path)}{SUFFIX}"
 
 
 def check_target(target: object) -> str:
@@ -80,8 +79,8 @@ def check_target(target: object) -> str:
     if not isinstance(target, (str, os.PathLike)):
         raise InputError("sums needs a path as target", rule="sums.source")
     path = as_path(target)
-    if sidecar_path(path).is_symlink():
-        raise InputError("the target is a symbolic link", rule="sink.target", path=str(sidecar_path(path)))
+    if Path(sidecar_path(path)).is_symlink():
+        raise InputError("the target is a symbolic link", rule="sink.target", path=sidecar_path(path))
     return path
 
 
@@ -140,13 +139,9 @@ def _rest_digest(archive: Archive, algorithm: str) -> bytes:
 def read_sidecar(path: str | os.PathLike[str], limits: Limits) -> Sums | None:
     """The sidecar of a file; None if there is none."""
     place = sidecar_path(path)
-    try:
-        file = FileSource(place)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
-            return None
-        raise
-    with closing(file), add_path_to_errors(place):
+    if not os.path.exists(place):  # noqa: PTH110, every open asks, and a Path costs more than the answer
+        return None
+    with closing(FileSource(place)) as file, add_path_to_errors(place):
         if file.size > limits.header_or():
             raise LimitError(f"a sidecar of {file.size} bytes exceeds Limits.header_nbytes", rule="sums.limit")
         return _parse(bytes(file.read(0, file.size)))

@@ -7,8 +7,10 @@ syntax of names and digests. All other rules are checked on the columns (see `ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError
 from tensorglot.kernels import cbor as kernel
+from tensorglot.wire import cbor
 from tensorglot.wire.cbor import Cursor
 
 __all__ = ["NAME_NBYTES", "NOTHING", "Columns", "Field", "Record", "Scanned", "pass_attributes", "positions", "scan"]
@@ -55,10 +58,22 @@ class Record:
         self.name_nbytes = name_nbytes
         self.least_nbytes = 1 + sum(len(field.key) + 2 for field in fields if field.required)
         """Size of the shortest map with all required fields."""
-        self.number_columns, self.code_columns = [0], [0]
-        for field in fields:
-            self.number_columns.append(self.number_columns[-1] + _NUMBERS.get(field.kind, 1))
-            self.code_columns.append(self.code_columns[-1] + (field.kind == "word"))
+        self.keys = [field.key for field in fields]
+        texts = [cbor.text(text) for text in (*self.keys, *(word for field in fields for word in field.words))]
+        self.texts = b"".join(texts)
+        """The keys, then the words of all fields, as CBOR."""
+        self.text_begins = _sums(map(len, texts))
+        self.first_words = _sums((len(field.words) for field in fields), len(fields))
+        """Field i has the words first_words[i] up to first_words[i + 1] of the texts."""
+        self.kinds = array("q", [kernel.KINDS.index(field.kind) for field in fields])
+        self.number_columns = _sums((_NUMBERS.get(field.kind, 1) for field in fields), 1)
+        self.code_columns = _sums((field.kind == "word" for field in fields), 1)
+        """The first column of each field; column 0 has positions and flags."""
+        self.required = sum(1 << i for i, field in enumerate(fields) if field.required)
+
+
+def _sums(numbers: Iterable[int], first: int = 0) -> array[int]:
+    return array("q", accumulate(numbers, initial=first))
 
 
 NOTHING = Record("nothing", named=False, text_keys=False)
@@ -70,9 +85,8 @@ class Columns:
     def __init__(self, record: Record, rows: int) -> None:
         self.record = record
         self.rows = rows
-        self.numbers = np.zeros((1 + record.number_columns[-1], rows + 1), np.int64)
-        self.codes = np.zeros((1 + record.code_columns[-1], rows + 1), np.uint8)
-        self._positions = {field.key: i for i, field in enumerate(record.fields)}
+        self.numbers = np.zeros((record.number_columns[-1], rows + 1), np.int64)
+        self.codes = np.zeros((record.code_columns[-1], rows + 1), np.uint8)
         for field in record.fields:
             if field.absent:
                 self.number(field.key)[:] = field.absent
@@ -88,11 +102,11 @@ class Columns:
 
     def number(self, key: str, which: int = 0) -> NDArray[np.int64]:
         """One of the columns of numbers of a field."""
-        return self.numbers[1 + self.record.number_columns[self._positions[key]] + which, : self.rows]
+        return self.numbers[self.record.number_columns[self.record.keys.index(key)] + which, : self.rows]
 
     def code(self, key: str) -> NDArray[np.uint8]:
         """The values of a field: one more than their position in `words`, 0 if absent."""
-        return self.codes[1 + self.record.code_columns[self._positions[key]], : self.rows]
+        return self.codes[self.record.code_columns[self.record.keys.index(key)], : self.rows]
 
 
 @dataclass(frozen=True, slots=True)
