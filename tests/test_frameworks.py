@@ -391,6 +391,15 @@ class TestModules:
         assert two.embedding.weight.data_ptr() == pointer
         assert torch.equal(one.narrow.weight, two.narrow.weight)
 
+    def test_the_source_is_opened_once(self, torch: Any, make: Any, tmp_path: Path) -> None:
+        from tensorglot.bridges.torch import load_model, save_model
+
+        one, two = make(), make()
+        save_model(tmp_path / "m.bt", one)
+        with subprocess.Popen(["cat", tmp_path / "m.bt"], stdout=subprocess.PIPE) as process:
+            load_model(process.stdout, two, format="bintensors")
+        assert torch.equal(one.narrow.weight, two.narrow.weight)
+
     def test_with_the_safetensors_package(self, torch: Any, make: Any, tmp_path: Path) -> None:
         theirs = library("safetensors.torch")
         from tensorglot.bridges.torch import load_model, save_model

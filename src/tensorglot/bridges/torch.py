@@ -29,8 +29,8 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, dtype_of, pack, unpack
 from tensorglot.model.payload import location
 from tensorglot.model.tensor import Tensor
-from tensorglot.operations._outputs import shares_memory
-from tensorglot.operations.load import load
+from tensorglot.operations._outputs import output_arrays, shares_memory
+from tensorglot.operations.load import load_archive
 from tensorglot.operations.open import open
 from tensorglot.operations.save import save
 
@@ -165,12 +165,12 @@ def load_model(
                 raise InputError(
                     f"the file has {found!r}, the module {kind}{list(own.shape)}", rule="torch.shape", tensor=name
                 )
-    direct = {name: to_numpy(name, own) for name in wanted if _in_place(own := state[name])}
-    arrays = load(source, names=wanted, out=direct, format=format)
+        direct = {name: to_numpy(name, own) for name in wanted if _in_place(own := state[name])}
+        arrays = load_archive(archive, wanted, output_arrays(direct))
     with torch.no_grad():
         for name in wanted:
             if name not in direct:
-                state[name].copy_(from_numpy(name, arrays[name]))
+                state[name].copy_(from_numpy(name, np.asarray(arrays[name])))
     return missing, unexpected
 
 

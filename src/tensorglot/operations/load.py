@@ -36,7 +36,7 @@ from tensorglot.operations.open import Verify, open
 from tensorglot.providers import provided
 from tensorglot.threads import for_each
 
-__all__ = ["load", "loads"]
+__all__ = ["load", "load_archive", "loads"]
 
 Framework: TypeAlias = Literal["numpy", "torch", "jax", "awkward"]
 
@@ -80,14 +80,21 @@ def load(
         storage_options=storage_options,
     ) as archive:
         given = output_arrays(out or {})
-        rows = _rows(archive.index, names)
-        direct = _all_direct(archive.index, rows, given) and is_plain(archive)
-        loaded = (load_rows if direct else _load_each)(archive, rows, given, threads)
+        loaded = load_archive(archive, names, given, threads)
     values: dict[str, Any] = {**loaded, **(out or {})}
     for name, value in loaded.items() if framework != "numpy" else ():
         if name not in given:
             values[name] = _export(name, value, framework, convert)
     return values
+
+
+def load_archive(
+    archive: Archive, names: Iterable[str] | None, out: Mapping[str, NDArray[Any]], threads: int | None = None
+) -> dict[str, NDArray[Any] | Tensor]:
+    """Reads tensors of an open archive, those in `out` into its arrays, which do not overlap."""
+    rows = _rows(archive.index, names)
+    direct = _all_direct(archive.index, rows, out) and is_plain(archive)
+    return (load_rows if direct else _load_each)(archive, rows, out, threads)
 
 
 def _export(
