@@ -57,8 +57,7 @@ class Once:
         made = self._rows
         if made is None or made[0] is not index:
             made = self._rows = index, RowChecks(index, required=self.required)
-        for row, piece in zip(rows.tolist(), pieces, strict=True):
-            made[1].compare(Rows(piece, [row], [0], [len(piece)]))
+        made[1].compare(rows.tolist(), pieces)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Once, required=self.required), ()
@@ -198,6 +197,11 @@ class Rows(NamedTuple):
     starts: Sequence[int]
     stops: Sequence[int]
 
+    @property
+    def pieces(self) -> Iterator[memoryview]:
+        """The bytes of each row; one at a time, since many views at once would set off the garbage collector."""
+        return map(self.memory.__getitem__, map(slice, self.starts, self.stops))
+
     def between(self, first: int, last: int) -> Rows:
         return Rows(self.memory, self.rows[first:last], self.starts[first:last], self.stops[first:last])
 
@@ -211,14 +215,21 @@ class RowChecks:
         self._texts = [None] * len(index.dtypes) if index.checksums is None else index.checksums[:]
         self._numbers = checksums.numbers(self._texts)
 
-    def compare(self, rows: Rows) -> None:
-        numbers, memory = self._numbers, rows.memory
-        for row, start, stop in zip(rows.rows, rows.starts, rows.stops, strict=True):
-            data = memory[start:stop]
-            if numbers is None or numbers.compute(data) != numbers.expected[row]:
+    def compare(self, rows: Sequence[int], pieces: Iterable[memoryview]) -> None:
+        """Compares rows with their bytes."""
+        numbers = self._numbers
+        if numbers is None:
+            for row, piece in zip(rows, pieces, strict=True):
                 running = self.running(row)
-                running.update(data)
+                running.update(piece)
                 running.finish()
+            return
+        computed = [*map(numbers.compute, pieces)]
+        expected = [*map(numbers.expected.__getitem__, rows)]
+        if computed != expected:
+            row = next(row for row, one, other in zip(rows, computed, expected, strict=True) if one != other)
+            name, text = self._index.name_of(row), self._texts[row]
+            raise _mismatch(checksums.parse(text or "", name), name, int(self._index.begins[row]))
 
     def running(self, row: int) -> _Running:
         name, offset = self._index.name_of(row), int(self._index.begins[row])
@@ -245,7 +256,8 @@ class _RowFollower:
             self._add(end)
         rows = self._rows
         first, self._next = self._next, bisect_right(rows.stops, end, self._next)
-        self._checks.compare(rows.between(first, self._next))
+        complete = rows.between(first, self._next)
+        self._checks.compare(complete.rows, complete.pieces)
         if self._next < len(rows.rows) and rows.starts[self._next] < end:
             self._begun, self._hashed = self._checks.running(rows.rows[self._next]), rows.starts[self._next]
             self._next += 1

@@ -140,7 +140,8 @@ def _reads(
 
 def _compare(checks: RowChecks, rows: Rows, runs: list[int], first: int, last: int) -> None:
     """Compares the checksums of the rows in some runs."""
-    checks.compare(rows.between(runs[first], runs[last]))
+    complete = rows.between(runs[first], runs[last])
+    checks.compare(complete.rows, complete.pieces)
 
 
 def _given(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]]) -> dict[int, NDArray[Any]]:

@@ -11,12 +11,15 @@ from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from tensorglot.wire.cbor import Cursor
 
 __all__ = ["Attributes", "LazyMap", "Texts", "metadata_at"]
 
+_EMPTY_TEXT, _TEXT_8 = 0x60, 0x78
+"""Heads of texts: with the length in the head, from this up to 0x77; with the length in the next byte."""
 EAGER_NBYTES = 1 << 10
 """Metadata up to this size is decoded at once."""
 
@@ -34,9 +37,29 @@ class Texts(Sequence[str | None]):
     def __getitem__(self, index: slice) -> Sequence[str | None]: ...
     def __getitem__(self, index: int | slice) -> str | Sequence[str | None] | None:
         if isinstance(index, slice):
-            return [self[i] for i in range(len(self))[index]]
+            return self._alike(self._positions[index]) or [self[i] for i in range(len(self))[index]]
         position = int(self._positions[index])
         return Cursor(self._data, pos=position).text("checksum") if position else None
+
+    def _alike(self, positions: NDArray[np.int64]) -> list[str] | None:
+        """ASCII texts of one length, which digests of one algorithm are, cut out together; None for others."""
+        if not len(positions) or not positions.all():
+            return None
+        data = np.frombuffer(self._data, np.uint8)
+        head = int(data[positions[0]])
+        head_nbytes = 1 if _EMPTY_TEXT <= head < _TEXT_8 else 2
+        length = head - _EMPTY_TEXT if head_nbytes == 1 else int(data[positions[0] + 1])
+        if not _EMPTY_TEXT < head <= _TEXT_8 or not length:
+            return None
+        heads = data[positions[:, None] + np.arange(head_nbytes)]
+        if (heads != heads[0]).any():
+            return None
+        table = sliding_window_view(data, length)[positions + head_nbytes]
+        joined = table.tobytes()
+        if not joined.isascii():
+            return None
+        text = joined.decode()
+        return [text[begin : begin + length] for begin in range(0, len(text), length)]
 
     def __len__(self) -> int:
         return len(self._positions)
