@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +18,7 @@ import xxhash
 
 from tensorglot.errors import FormatError, InputError
 
-__all__ = ["ALGORITHMS", "Checksum", "Hasher", "Numbers", "hasher", "numbers", "one_shot", "parse"]
+__all__ = ["ALGORITHMS", "Checksum", "Hasher", "Numbers", "digest_each", "hasher", "numbers", "parse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +98,10 @@ class Numbers:
 def numbers(texts: Sequence[str | None]) -> Numbers | None:
     """Parses checksums to integers if all are of one algorithm and in our notation; else returns None."""
     first = texts[0] if texts else None
-    prefix = None if first is None else next(filter(first.startswith, _NUMBERS), None)
-    if first is None or prefix is None or None in texts or set(map(len, texts)) != {len(first)}:  # type: ignore[arg-type]
+    algorithm = "" if first is None else first.partition(":")[0]
+    if first is None or algorithm not in _INTEGERS or None in texts or set(map(len, texts)) != {len(first)}:  # type: ignore[arg-type]
         return None
-    dtype, computed = _NUMBERS[prefix]
+    prefix, dtype, computed = _INTEGERS[algorithm]
     table = np.frombuffer("".join(texts).encode(), np.uint8)  # type: ignore[arg-type]
     if table.size != len(texts) * len(first):
         return None
@@ -115,12 +115,12 @@ def numbers(texts: Sequence[str | None]) -> Numbers | None:
     return None
 
 
-_NUMBERS: dict[str, tuple[str, Callable[[], Callable[[memoryview], int]]]] = {
-    "crc32:0x": (">u4", lambda: zlib.crc32),
-    "crc32c:0x": (">u4", _crc32c),
-    "xxh3:": (">u8", lambda: xxhash.xxh3_64_intdigest),
+_INTEGERS: dict[str, tuple[str, str, Callable[[], Callable[[memoryview], int]]]] = {
+    "crc32": ("crc32:0x", ">u4", lambda: zlib.crc32),
+    "crc32c": ("crc32c:0x", ">u4", _crc32c),
+    "xxh3": ("xxh3:", ">u8", lambda: xxhash.xxh3_64_intdigest),
 }
-"""By prefix: the integer type of the digits, and the function that computes it."""
+"""Algorithms whose digest is an integer: the text before the digits, its type, and the function that computes it."""
 
 
 def hasher(algorithm: str) -> Hasher:
@@ -132,15 +132,14 @@ def hasher(algorithm: str) -> Hasher:
     return ALGORITHMS[algorithm][0]()
 
 
-def one_shot(algorithm: str) -> Callable[[memoryview], bytes]:
-    """The digest of bytes that are all there, for many short ones."""
-    if algorithm == "crc32c":
-        crc32c = _crc32c()
-        return lambda data: crc32c(data).to_bytes(4, "big")
-
-    def digest(data: memoryview) -> bytes:
+def digest_each(algorithm: str, pieces: Iterable[memoryview]) -> bytes:
+    """The digests of many short pieces, one behind the other."""
+    if algorithm in _INTEGERS:
+        _, dtype, computed = _INTEGERS[algorithm]
+        return np.array([*map(computed(), pieces)], dtype).tobytes()
+    joined = bytearray()
+    for piece in pieces:
         running = hasher(algorithm)
-        running.update(data)
-        return running.digest()
-
-    return digest
+        running.update(piece)
+        joined += running.digest()
+    return bytes(joined)

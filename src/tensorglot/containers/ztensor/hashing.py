@@ -110,32 +110,37 @@ class RowHasher:
         self._begins: list[int] = begins.tolist()
         self._ends: list[int] = ends.tolist()
         self._position = position
+        self._done = 0
+        """Rows whose digests are complete."""
         self._running: checksums.Hasher | None = None
         """Hasher of the current row, if it began in an earlier chunk."""
-        self._digests: list[bytes] = []
+        self._digests = bytearray()
 
     def update(self, data: memoryview, /) -> None:
         base, end = self._position, self._position + len(data)
+        self._position = end
         if self._running is not None:
-            row_end = self._ends[len(self._digests)]
+            row_end = self._ends[self._done]
             self._running.update(data[: row_end - base])
             if row_end > end:
-                self._position = end
                 return
-            self._digests.append(self._running.digest())
+            self._add(1, self._running.digest())
             self._running = None
-        first = len(self._digests)
-        last = bisect_right(self._ends, end, first)
-        digest = checksums.one_shot(self._algorithm)
-        spans = zip(self._begins[first:last], self._ends[first:last], strict=True)
-        self._digests += [digest(data[begin - base : row_end - base]) for begin, row_end in spans]
+        first, last = self._done, bisect_right(self._ends, end, self._done)
+        starts = [begin - base for begin in self._begins[first:last]]
+        stops = [row_end - base for row_end in self._ends[first:last]]
+        pieces = map(data.__getitem__, map(slice, starts, stops))
+        self._add(last - first, checksums.digest_each(self._algorithm, pieces))
         if last < len(self._begins) and self._begins[last] < end:
             self._running = checksums.hasher(self._algorithm)
             self._running.update(data[self._begins[last] - base :])
-        self._position = end
 
-    @property
-    def digests(self) -> list[bytes]:
-        """The digests of all rows, once all bytes were hashed."""
-        empty = checksums.one_shot(self._algorithm)(memoryview(b""))  # empty rows after the last byte
-        return self._digests + [empty] * (len(self._begins) - len(self._digests))
+    def _add(self, count: int, digests: bytes) -> None:
+        self._done += count
+        self._digests += digests
+
+    def digests(self) -> bytes:
+        """The digests of all rows, one behind the other, once all bytes were hashed."""
+        empty = len(self._begins) - self._done  # rows without bytes, after the last byte
+        self._add(empty, checksums.digest_each(self._algorithm, [memoryview(b"")] * empty))
+        return bytes(self._digests)

@@ -102,7 +102,7 @@ def _write_plain(archive: Archive, codes: NDArray[np.int16], algorithm: str | No
                 thread.update(rows, chunk)
                 yield chunk
             thread.finish()
-        fields = list(map(add, fields, _checksum_pairs(algorithm, rows.digests)))
+        fields = list(map(add, fields, _checksum_pairs(algorithm, rows.digests(), len(sizes))))
     their_codes = codes.astype(np.uint8).tobytes()
     yield from end_file(
         encode_entries(
@@ -111,15 +111,15 @@ def _write_plain(archive: Archive, codes: NDArray[np.int16], algorithm: str | No
     )
 
 
-def _checksum_pairs(algorithm: str, digests: list[bytes]) -> list[bytes]:
-    """Encodes the key `checksum` and its text, of which only the digits differ."""
-    if not digests:
+def _checksum_pairs(algorithm: str, digests: bytes, count: int) -> list[bytes]:
+    """Encodes the key `checksum` and its text for `count` digests; only the digits differ."""
+    if not count:
         return []
-    sample = str(checksums.Checksum(algorithm, digests[0]))
-    before = cbor.text("checksum") + cbor.head(cbor.TEXT, len(sample)) + sample[: -2 * len(digests[0])].encode()
-    if algorithm == "crc32c":
-        return [before + b"%08X" % int.from_bytes(digest, "big") for digest in digests]
-    return [before + digest.hex().encode() for digest in digests]
+    nbytes = len(digests) // count
+    sample = str(checksums.Checksum(algorithm, digests[:nbytes]))
+    before = cbor.text("checksum") + cbor.head(cbor.TEXT, len(sample)) + sample[: -2 * nbytes].encode()
+    digits = (digests.hex().upper() if algorithm == "crc32c" else digests.hex()).encode()
+    return [before + digits[begin : begin + 2 * nbytes] for begin in range(0, len(digits), 2 * nbytes)]
 
 
 def end_file(index: bytes | bytearray) -> Iterator[Chunk]:
