@@ -10,13 +10,13 @@ import io
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dynd_naive import MOST, Naive, Refused
 from dynd_random import mutant, random_bytes, random_type, same, sized
 from tensorglot import dynd
-from tensorglot.errors import FormatError, LimitError
+from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.limits import Limits
 
 seeds = st.integers(0, 2**32)
@@ -49,11 +49,15 @@ def test_bytes_to_value_to_bytes(seed):
 
 @many
 @given(seeds)
+@example(2846)
 def test_python_values_serialize_to_the_same_bytes(seed):
     _, t, data = case(seed)
     value = dynd.deserialize(data, t).tolist()
-    # Python's floats do not keep every NaN's payload.
-    assert dynd.serialize(value, t) == data or "nan" in repr(value)
+    # Python's floats do not keep every NaN's payload, and so two keys of a map can become one.
+    try:
+        assert dynd.serialize(value, t) == data or "nan" in repr(value)
+    except InputError as error:
+        assert (error.rule, "nan" in repr(value)) == ("dynd.map", True)
 
 
 @many
