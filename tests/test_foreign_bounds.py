@@ -28,4 +28,5 @@ def test_refused_within_bounds(case: str) -> None:
             tg.open(data, format=format)
 
     assert allocated_nbytes(refused) < 8 * MB + 40 * len(data)
-    assert seconds(refused) < (0.010 + 3e-6 * len(data)) * (5 if INTERPRETED else 1)
+    bound = (0.010 + 3e-6 * len(data)) * (5 if INTERPRETED else 1)
+    assert seconds(refused, bound) < bound
