@@ -102,6 +102,8 @@ def read(source: Source, options: ReadOptions) -> Index:
     scans = {layout: _scan(header, layout, limits) for layout in layouts}
     fitting = [layout for layout in layouts if not scans[layout].fault]
     if not fitting:
+        if all(_FAULTS[scan.fault][1].startswith("metadata") for scan in scans.values()):
+            raise _refusal(scans[layouts[0]])  # metadata is the same in both layouts
         raise _likeliest([_scan(header, layout, limits, thorough=True) for layout in layouts])
     if len(fitting) == 1:
         return _index(header, fitting[0], scans[fitting[0]], source.size, options)
