@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import struct
+import tempfile
 import warnings
 import zipfile
 import zlib
@@ -169,11 +170,14 @@ def described(descr: str = "'<f4'", order: str = "False", shape: str = "(1,)", d
     return header(f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}\n".encode()) + bytes(data)
 
 
+TRACE = Path(tempfile.gettempdir(), "tensorglot-evil-npy")
+
+
 class Evil:
     """Would leave a trace if it were unpickled."""
 
     def __reduce__(self) -> Any:
-        return os.mkdir, ("/tmp/tensorglot-evil-npy",)
+        return os.mkdir, (str(TRACE),)
 
 
 REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
@@ -226,7 +230,7 @@ def test_npy_refused(case: str) -> None:
         tg.open(data, format="npy")
     assert type(caught.value) is kind
     assert caught.value.rule == f"npy.{rule}"
-    assert not Path("/tmp/tensorglot-evil-npy").exists()
+    assert not TRACE.exists()
 
 
 class TestNpz:
@@ -464,7 +468,7 @@ def test_npz_refused(case: str) -> None:
         tg.open(data, format="npz")
     assert type(caught.value) is kind
     assert caught.value.rule == f"npz.{rule}"
-    assert not Path("/tmp/tensorglot-evil-npy").exists()
+    assert not TRACE.exists()
 
 
 class TestObjects:
@@ -482,7 +486,7 @@ class TestObjects:
         stream = io.BytesIO()
         (np.savez_compressed if request.param else np.savez)(stream, **self.ARRAYS)
         yield stream.getvalue()
-        assert not Path("/tmp/tensorglot-evil-npy").exists()
+        assert not TRACE.exists()
 
     def test_listed_and_not_read(self, data: bytes) -> None:
         with tg.open(data) as archive:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -87,7 +88,7 @@ def add_path_to_errors(path: str | os.PathLike[str] | None) -> Iterator[None]:
         raise
 
 
-class BaseSource:
+class BaseSource(ABC):
     """Reads into fresh memory by `read_into`."""
 
     size: int
@@ -100,8 +101,9 @@ class BaseSource:
         self.read_into(offset, out)
         return out
 
+    @abstractmethod
     def read_into(self, offset: int, out: memoryview) -> None:
-        raise NotImplementedError
+        """Fills `out` with the bytes from `offset` on."""
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
         return bytes(self.read(offset, nbytes))
