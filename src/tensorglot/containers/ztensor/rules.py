@@ -74,7 +74,9 @@ def read_index(source: Source, end: int, limits: Limits) -> tuple[bytes, int]:
     nbytes = int.from_bytes(source.read_bytes(end, 8), "little")
     if nbytes > end - 8 or (nbytes == 0 and end > 8):
         raise TruncatedError(
-            f"index of {nbytes} bytes does not fit a file of {source.size}", rule="ztensor.index.size", offset=end
+            f"index of {nbytes} bytes does not fit a file of {source.size}: it is truncated or damaged",
+            rule="ztensor.index.size",
+            offset=end,
         )
     check_index_nbytes(nbytes, end, limits)
     return source.read_bytes(end - nbytes, nbytes), end - nbytes
