@@ -16,6 +16,7 @@ from tensorglot.providers import provide
 if TYPE_CHECKING:
     from tensorglot import bson as bson
     from tensorglot import dynd as dynd
+    from tensorglot import store as store
     from tensorglot.containers.table import Format as Format
     from tensorglot.containers.table import formats as formats
     from tensorglot.errors import AmbiguousFormat as AmbiguousFormat
@@ -77,7 +78,7 @@ _HOMES = {
     "operations.writer": ("Writer",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("bson", "dynd")
+_MODULES = ("bson", "dynd", "store")
 """Subpackages that are attributes of the package."""
 
 _PROVIDERS = {
@@ -85,6 +86,7 @@ _PROVIDERS = {
     "bridges.framework": ("bridges.table", "framework"),
     "bridges.from_dlpack": ("bridges.dlpack", "to_numpy"),
     "bridges.torch_out": ("bridges.torch", "shared_array"),
+    "store.open": ("store", "open_url"),
     "tensor.arrow": ("bridges.arrow", "from_tensor"),
     "tensor.awkward": ("bridges.awkward", "from_tensor"),
     "tensor.cid": ("dynd", "cid"),

@@ -46,7 +46,7 @@ from tensorglot.model.types.algebra import Struct, dense, dense_parts, symbolic
 from tensorglot.model.types.base import Type, quote
 from tensorglot.model.types.text import parse, parse_canonical, text_of
 
-__all__ = ["CONTAINER"]
+__all__ = ["CONTAINER", "index_of"]
 
 DTYPES: dict[str, str] = {row.name: row.name for row in TABLE}
 """DyND's names are the same as ours."""
@@ -73,10 +73,11 @@ def read(source: Source, options: ReadOptions) -> Index:
         spans = _spans(source, [field for _, field in fields], begin, options)
     if options.strict and type != _whole_type(fields):
         raise FormatError("not canonical: the tensors would be written in another form", rule="dynd.strict", offset=0)
-    return _index(fields, spans)
+    return index_of(fields, spans)
 
 
-def _index(fields: Sequence[Field], spans: Spans) -> Index:
+def index_of(fields: Sequence[Field], spans: Spans) -> Index:
+    """The index of serialized values at spans of a source."""
     known = {field: dense_parts(field) for field in dict.fromkeys(field for _, field in fields)}
     blocks = [known[field] for _, field in fields]
     dims, dim_offsets = shape_columns(

@@ -282,12 +282,24 @@ TABLE: tuple[Format, ...] = (
         notes={"1": "a DyND array[Any]; read by tensorglot"},
     ),
 )
+STORE = Format(
+    name="store",
+    versions=("1",),
+    writes=(),
+    suffixes=(),
+    metadata="any",
+    attributes=True,
+    ties=True,
+    layouts=("*",),
+    notes={"1": "a commit of a store, opened as store://path#ref"},
+)
+"""The spec of archives that are not files, so it is not in the table."""
 UNNAMED = "data"
 """Name of the tensor of a file without names."""
 _LOADED: dict[str, Container] = {}
 HEAD_NBYTES = 512
 """Bytes read to detect the format."""
-_BY_NAME = {spec.name: spec for spec in TABLE}
+_BY_NAME = {spec.name: spec for spec in (*TABLE, STORE)}
 _PATTERNS = [(spec, re.compile(spec.pattern or b"(?!)", re.S)) for spec in TABLE]
 """An empty pattern never matches."""
 
@@ -304,7 +316,9 @@ def named(text: str) -> tuple[Format, str | None]:
     name, _, version = text.partition("@")
     spec = _BY_NAME.get(name)
     if spec is None:
-        raise InputError(f"unknown format '{name}' (known: {', '.join(_BY_NAME)})", rule="format.name")
+        raise InputError(
+            f"unknown format '{name}' (known: {', '.join(spec.name for spec in TABLE)})", rule="format.name"
+        )
     if version and version not in spec.versions:
         raise InputError(
             f"unknown version '{version}' of {name} (known: {', '.join(spec.versions)})", rule="format.version"

@@ -39,7 +39,7 @@ from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.algebra import Array, Merkle, Type, symbolic, walk
 from tensorglot.wire.cid import CID, data_bytes, data_cid
 
-__all__ = ["Link", "LinkArray", "fetch_block", "load_links", "save_links"]
+__all__ = ["Link", "LinkArray", "fetch_block", "links_of", "load_links", "may_link", "save_links"]
 
 State = Literal["empty", "mutable", "lazy", "frozen"]
 
@@ -150,13 +150,13 @@ class Link:
 
     def _inner(self) -> Iterator[Link]:
         """The links in the value of a frozen link."""
-        return _links_in(from_tensor(self.value)) if _may_link(self._type) else iter(())
+        return links_of(self.value)
 
     def _leads_beyond(self, store: Mapping[CID, Any]) -> bool:
         """Whether the link has or can load a value that may be absent from a store."""
         if self._tensor is None and (self._store is None or self._store is store):
             return False
-        return _may_link(self._type) or self.cid not in store
+        return may_link(self._type) or self.cid not in store
 
 
 def _restore(type: Type, cid: CID | None, store: Mapping[CID, Any] | None, tensor: Tensor | None) -> Link:
@@ -213,13 +213,18 @@ def _check_store(store: object, *, mutable: bool) -> None:
 def save_links(tensor: Tensor, store: MutableMapping[CID, bytes]) -> None:
     """Stores the values of all links that can be reached from a tensor."""
     _check_store(store, mutable=True)
-    if _may_link(tensor.type):
+    if may_link(tensor.type):
         _save(_links_in(from_tensor(_freeze(tensor)[0])), store)
+
+
+def links_of(tensor: Tensor) -> Iterator[Link]:
+    """The links in a value."""
+    return _links_in(from_tensor(tensor)) if may_link(tensor.type) else iter(())
 
 
 def load_links(value: Value, store: Mapping[CID, Any]) -> Value:
     """The same value; the links in it load their values from a store when these are read."""
-    return _seal(value, {}, store) if _may_link(value.plan.type) else value
+    return _seal(value, {}, store) if may_link(value.plan.type) else value
 
 
 def _as_tensor(value: Any, pattern: Type) -> Tensor:
@@ -237,7 +242,7 @@ def _freeze(tensor: Tensor) -> tuple[Tensor, CID]:
     """A read-only copy of the value, and its CID."""
     from tensorglot.dynd import serialize
 
-    known = {link.cid: link for link in _links_in(from_tensor(tensor))} if _may_link(tensor.type) else {}
+    known = {link.cid: link for link in _links_in(from_tensor(tensor))} if may_link(tensor.type) else {}
     data = serialize(tensor).toreadonly()
     return to_tensor(_seal(decode_all(data, tensor.type), known, None)), data_cid([data])[0]
 
@@ -271,7 +276,7 @@ def _has_cids(node: Node) -> bool:
     return node.kind is Kind.BLOCK and node.atom is not None and isinstance(node.atom.type, Merkle)
 
 
-def _may_link(type: Type) -> bool:
+def may_link(type: Type) -> bool:
     """Whether values may have links in them. An `array[T]` may hold anything."""
     return any(isinstance(inner, Merkle | Array) for inner in walk(type))
 

@@ -95,7 +95,7 @@ def _revise(
         for name in attributes.keys() - index.positions.keys():
             raise InputError("attributes name a tensor that is not being saved", rule="save.attributes", tensor=name)
         given = {index.positions[name]: fields for name, fields in attributes.items()}
-        index = replace(index, attributes={**index.attributes, **given})
+        index = replace(index, attributes={**index.attributes, **given}, cids=None)
     return index
 
 

@@ -17,6 +17,7 @@ from tensorglot.containers.table import named
 from tensorglot.errors import UnsupportedError, escape, plural
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
+from tensorglot.model.index import Index
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._compare import Comparison, compare
@@ -106,7 +107,7 @@ def diff(a: Given, b: Given, *, limits: Limits | None = None, progress: Progress
     """Compares two files, archives or mappings of arrays."""
     with as_archive(a, limits=limits) as one, as_archive(b, limits=limits) as two:
         names = [*one, *(name for name in two if name not in one)]
-        nbytes = [one[name].nbytes if name in one else 0 for name in names]
+        nbytes = [0 if _cheap(name, one, two) else one[name].nbytes for name in names]
         total, done, equal = sum(nbytes), 0, 0
         changes = list(_metadata_changes(one, two))
 
@@ -121,6 +122,10 @@ def diff(a: Given, b: Given, *, limits: Limits | None = None, progress: Progress
                 if report is not None:
                     report(done, total)
         return Diff((one.format, two.format), len(names), equal, tuple(changes))
+
+
+def _cheap(name: str, one: Archive, two: Archive) -> bool:
+    return name not in one or (name in two and _same_cid(name, one.index, two.index))
 
 
 def _batches(nbytes: list[int]) -> Iterator[range]:
@@ -163,6 +168,8 @@ def _tensor_changes(name: str, one: Archive, two: Archive) -> Iterator[Change]:
     if name not in one:
         yield Change("added", name, new=str(two[name].type))
         return
+    if _same_cid(name, one.index, two.index):
+        return
     x, y = one[name], two[name]
     if _holds(one, "attributes") and _holds(two, "attributes") and not _equal(x.attributes, y.attributes):
         yield Change("attributes", name, old=dict(x.attributes), new=dict(y.attributes))
@@ -170,6 +177,14 @@ def _tensor_changes(name: str, one: Archive, two: Archive) -> Iterator[Change]:
     if found and not x.layout == y.layout == "dense" and _same_value(x, y):
         return
     yield from found
+
+
+def _same_cid(name: str, one: Index, two: Index) -> bool:
+    """Whether both come from a store, which names tensors by their contents."""
+    if one.cids is None or two.cids is None:
+        return False
+    cid = one.cids[one.positions[name]]
+    return cid is not None and cid == two.cids[two.positions[name]]
 
 
 def _value_changes(x: Tensor, y: Tensor) -> Iterator[Change]:

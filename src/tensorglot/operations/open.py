@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import ReadOptions, detect, named
@@ -17,6 +17,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.operations._checksums import Once
 from tensorglot.operations._shards import INDEX_SUFFIX, find_file, is_sharded, open_shards
 from tensorglot.operations._sidecar import read_sidecar, with_sidecar
+from tensorglot.providers import provided
 
 __all__ = ["Verify", "open"]
 
@@ -47,6 +48,8 @@ def open(
     path = as_path(source) if isinstance(source, (str, os.PathLike)) else None
     check_choice(backend, ("auto", "pread", "mmap"), "backend", "source.backend")
     check_choice(verify, ("auto", "never", "require"), "verify", "verify.mode")
+    if path is not None and path.startswith("store://"):
+        return cast("Archive", provided("store.open")(path, storage_options, limits))
     if path is not None and "://" in path:
         raise UnsupportedError("URLs are not supported: download the file first", rule="source.url")
     if storage_options is not None:

@@ -31,10 +31,17 @@ __all__ = [
     "CHUNK_NBYTES",
     "CID",
     "DAG_CBOR",
+    "DIGEST_NBYTES",
     "FANOUT",
+    "LINK_HEAD",
+    "LINK_NBYTES",
+    "PROFILE",
     "RAW",
     "SHA256",
+    "ChunkTree",
+    "Cutter",
     "block_cid",
+    "chunk_links",
     "data_blocks",
     "data_bytes",
     "data_cid",
@@ -58,10 +65,10 @@ Sink: TypeAlias = "Callable[[CID, bytes], object]"
 Fetch: TypeAlias = "Callable[[CID], Any]"
 
 _LINK_TAG = 42
-_LINK_HEAD = bytes.fromhex("d82a582500")
+LINK_HEAD = bytes.fromhex("d82a582500")
 """Tag 42, a byte string of 37 bytes, and the 0 before the CID."""
-_LINK_NBYTES = len(_LINK_HEAD) + 4 + DIGEST_NBYTES
-_PROFILE = replace(
+LINK_NBYTES = len(LINK_HEAD) + 4 + DIGEST_NBYTES
+PROFILE = replace(
     cbor.DETERMINISTIC, keys="text", floats="double", nonfinite=False, tags=frozenset({_LINK_TAG}), depth=64
 )
 """DAG-CBOR."""
@@ -140,12 +147,12 @@ def block_cid(block: Buffer, codec: int = RAW, hash: int = BLAKE3) -> CID:
 
 def encode_node(node: Any) -> bytes:
     """Encodes a DAG-CBOR block; CIDs become links."""
-    return cbor.encode(_with_links(node, _PROFILE.depth), _PROFILE)
+    return cbor.encode(_with_links(node, PROFILE.depth), PROFILE)
 
 
 def decode_node(block: Buffer) -> Any:
     """Decodes a DAG-CBOR block; links become CIDs."""
-    return _without_links(cbor.decode(_as_bytes(block), _PROFILE))
+    return _without_links(cbor.decode(_as_bytes(block), PROFILE))
 
 
 def _with_links(value: Any, depth: int) -> Any:
@@ -154,7 +161,7 @@ def _with_links(value: Any, depth: int) -> Any:
     if isinstance(value, str | bytes | bytearray | memoryview) or not isinstance(value, Mapping | Sequence):
         return value
     if depth == 0:
-        raise InputError(f"nested deeper than {_PROFILE.depth} levels", rule="cbor.depth")
+        raise InputError(f"nested deeper than {PROFILE.depth} levels", rule="cbor.depth")
     if isinstance(value, Mapping):
         return {key: _with_links(item, depth - 1) for key, item in value.items()}
     return [_with_links(item, depth - 1) for item in value]
@@ -177,7 +184,7 @@ def data_cid(buffers: Iterable[Buffer], sink: Sink | None = None) -> tuple[CID, 
     on all processors while the next buffer is produced. A sink receives copies, made before
     hashing.
     """
-    tree = _Tree(sink)
+    tree = ChunkTree(sink)
     size = 0
     for chunk, cid in _leaves(buffers, copy=sink is not None):
         if sink is not None:
@@ -187,7 +194,7 @@ def data_cid(buffers: Iterable[Buffer], sink: Sink | None = None) -> tuple[CID, 
     return tree.root(), size
 
 
-class _Tree:
+class ChunkTree:
     """Builds a tree bottom-up: for each level the links that have no parent yet."""
 
     def __init__(self, sink: Sink | None) -> None:
@@ -220,7 +227,7 @@ class _Tree:
 
 def _leaves(buffers: Iterable[Buffer], *, copy: bool) -> Iterator[tuple[Buffer, CID]]:
     """Yields the chunks and their CIDs, in order. Empty data is one empty chunk."""
-    cutter = _Cutter()
+    cutter = Cutter()
     pending: list[tuple[Buffer, Future[CID]]] = []
     several = False
     for buffer in buffers:
@@ -235,7 +242,7 @@ def _leaves(buffers: Iterable[Buffer], *, copy: bool) -> Iterator[tuple[Buffer, 
         yield cutter.held, block_cid(cutter.held)
 
 
-class _Cutter:
+class Cutter:
     """Splits buffers into chunks. A chunk within one buffer is not copied."""
 
     def __init__(self) -> None:
@@ -278,7 +285,7 @@ def data_blocks(cid: CID, fetch: Fetch, nbytes: int | None = None) -> Iterator[b
             raise _other_tree(cid)
         yield block
         return
-    for link, size in _chunk_links(cid, fetch, nbytes):
+    for link, size in chunk_links(cid, fetch, nbytes):
         block = _fetch_checked(link, fetch)
         if len(block) != size:
             raise _other_tree(cid)
@@ -302,7 +309,7 @@ def _check_expansion(cid: CID, fetch: Fetch, nbytes: int | None) -> None:
     """Refuses huge data of a few repeated chunks, before any chunk is fetched."""
     size = _chunk_node(_fetch_checked(cid, fetch))[1]
     if size > _MOST_PER_STORED * CHUNK_NBYTES:
-        stored = sum(chunk for _, chunk in _chunk_links(cid, fetch, nbytes, set()))
+        stored = sum(chunk for _, chunk in chunk_links(cid, fetch, nbytes, set()))
         if size > _MOST_PER_STORED * stored:
             raise LimitError(
                 f"{cid} expands to {size} bytes from {stored} bytes of distinct chunks; "
@@ -311,7 +318,7 @@ def _check_expansion(cid: CID, fetch: Fetch, nbytes: int | None) -> None:
             )
 
 
-def _chunk_links(cid: CID, fetch: Fetch, nbytes: int | None, seen: set[CID] | None = None) -> Iterator[tuple[CID, int]]:
+def chunk_links(cid: CID, fetch: Fetch, nbytes: int | None, seen: set[CID] | None = None) -> Iterator[tuple[CID, int]]:
     """Yields the CIDs and sizes of all chunks of a tree; with `seen`, each distinct one once."""
     root = _chunk_node(_fetch_checked(cid, fetch))
     size = root[1]
@@ -367,13 +374,13 @@ def _other_tree(cid: CID) -> FormatError:
 
 def _chunk_node(block: bytes) -> tuple[list[CID], int]:
     """Parses a node; returns its links and the number of bytes below it."""
-    cbor.check(block, _PROFILE)
+    cbor.check(block, PROFILE)
     cursor = cbor.Cursor(block, rule="cid.tree")
     if cursor.count("a node", cbor.MAP) == 2 and cursor.text("size") == "size":
         size = cursor.uint("size")
         if cursor.text("chunks") == "chunks" and 0 < size < 1 << 63:
             count = cursor.count("chunks")
-            links = [block[at : at + _LINK_NBYTES] for at in range(cursor.pos, len(block), _LINK_NBYTES)]
-            if len(links) == count and all(link.startswith(_LINK_HEAD) for link in links):
-                return [CID.from_bytes(link[len(_LINK_HEAD) :]) for link in links], size
+            links = [block[at : at + LINK_NBYTES] for at in range(cursor.pos, len(block), LINK_NBYTES)]
+            if len(links) == count and all(link.startswith(LINK_HEAD) for link in links):
+                return [CID.from_bytes(link[len(LINK_HEAD) :]) for link in links], size
     raise FormatError("not a chunk node: expected a map of size and chunks", rule="cid.tree")

@@ -1,0 +1,22 @@
+"""The spec's module for commits of a store, which are archives but not files.
+
+`store://path#ref` is opened by the store itself; what is here lets every verb ask what
+such an archive can hold.
+"""
+
+from __future__ import annotations
+
+from tensorglot.containers.table import Container, ReadOptions
+from tensorglot.errors import InputError
+from tensorglot.model.dtypes import TABLE
+from tensorglot.model.index import Index
+from tensorglot.model.payload import Source
+
+__all__ = ["CONTAINER"]
+
+
+def read(source: Source, options: ReadOptions) -> Index:
+    raise InputError("a store is not a file: open store://path#ref", rule="store.url")
+
+
+CONTAINER = Container({row.name: row.name for row in TABLE}, read)

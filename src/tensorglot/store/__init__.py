@@ -1,0 +1,48 @@
+"""A content-addressed store of tensors: every version, for little more than one.
+
+Logical, by content:
+
+    objects.py      nodes: arrays, tensors, commits
+    manifest.py     the names of a commit, in nodes that versions share
+    reach.py        what a node leads to
+    blocks.py       all blocks as a mapping, for links
+
+Physical, where bytes are:
+
+    backend.py      a directory: ranges, compare-and-swap, announcements of writers
+    location.py     paths and URLs of stores
+    pack.py         many blocks in one object, with its index
+    packs.py        all packs: looking up, decoding and checking blocks
+    encodings.py    a chunk as stored bytes: planes, deltas
+    session.py      writing new blocks
+    condemned.py    packs that are about to be removed
+    refs.py         names of commits
+
+The verbs:
+
+    store.py        Store
+    ingest.py       from tensors to blocks
+    checkout.py     from a commit to an archive
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tensorglot.store.objects import Commit as Commit
+    from tensorglot.store.store import Store as Store
+    from tensorglot.store.store import open_url as open_url
+
+_HOME_OF = {"Commit": "objects", "Store": "store", "open_url": "store"}
+
+__all__ = sorted(_HOME_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        value = getattr(import_module(f"tensorglot.store.{_HOME_OF[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'tensorglot.store' has no attribute '{name}'", name=name)

@@ -1,0 +1,265 @@
+"""Where the objects of a store are: `Backend`, and a local directory as one.
+
+A store needs few operations of what holds it: read a range of an object, write one that
+is visible only when it is complete, change a small one by compare-and-swap, list, delete.
+An object store has the same ones (`remote.py`), so both have the same keys.
+
+A writer announces itself for as long as it runs, so that a collector leaves alone what
+the writer has found or written. Locally that is a lock on a file, which the operating
+system releases however the process ends.
+
+Knows keys and bytes; knows nothing of packs and refs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from tensorglot.errors import InputError
+from tensorglot.io.local import FileSource
+from tensorglot.io.pieces import Piece
+from tensorglot.io.sink import AtomicFile
+
+__all__ = ["Backend", "Directory", "Entry", "File", "Writer"]
+
+_OPEN_FILES = 64
+"""Packs that are kept open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An object in a listing."""
+
+    name: str
+    """The last component of the key."""
+    nbytes: int
+    time: float
+    """Of the last change, in seconds since 1970."""
+
+
+class File(Protocol):
+    """An object that is being written."""
+
+    def write(self, pieces: Iterable[Piece]) -> int:
+        """Appends; returns the size so far."""
+        ...
+
+
+class Writer(Protocol):
+    """The announcement of a running writer."""
+
+    @property
+    def id(self) -> str:
+        """Random; the names of the packs that it writes begin with it."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Publishes what a collector must know of this writer."""
+        ...
+
+
+class Backend(Protocol):
+    """What a store needs of the place where it is."""
+
+    @property
+    def url(self) -> str:
+        """The path or URL, without credentials."""
+        ...
+
+    def read(self, key: str, offset: int, nbytes: int) -> memoryview:
+        """A range of an object. One that ends beyond the object is a TruncatedError."""
+        ...
+
+    def read_tail(self, key: str, nbytes: int) -> tuple[memoryview, int]:
+        """The last bytes of an object, at most `nbytes`, and its size."""
+        ...
+
+    def get(self, key: str) -> bytes | None:
+        """A small object; None if there is none."""
+        ...
+
+    def swap(self, key: str, old: bytes | None, new: bytes | None) -> bool:
+        """Replaces `old` by `new`, atomically and durably; None is an absent object. False if it is not `old`."""
+        ...
+
+    def create(self, key: str) -> AbstractContextManager[File]:
+        """A new object, visible and durable at the end of the `with` block; after an error there is none."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Removes an object. One that is absent is no error."""
+        ...
+
+    def list(self, folder: str) -> list[Entry]:
+        """The objects in a folder, in no particular order."""
+        ...
+
+    def announce(self) -> AbstractContextManager[Writer]:
+        """Announces a writer until the end of the `with` block."""
+        ...
+
+    def writers(self) -> dict[str, str]:
+        """The running writers by their ids, with their notes."""
+        ...
+
+    def close(self) -> None:
+        """Closes what is open. It is opened again when it is needed."""
+        ...
+
+
+class Directory:
+    """A store in a local directory."""
+
+    def __init__(self, path: str) -> None:
+        self.url = path
+        self._open: OrderedDict[str, FileSource] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def _path(self, key: str) -> str:
+        return f"{self.url}/{key}"
+
+    def _file(self, key: str) -> FileSource:
+        """A pack, kept open: a reader can go on with one that a collector removes."""
+        with self._lock:
+            found = self._open.get(key)
+            if found is None:
+                found = self._open[key] = FileSource(self._path(key))
+                if len(self._open) > _OPEN_FILES:
+                    self._open.popitem(last=False)  # closed when nobody reads from it
+            self._open.move_to_end(key)
+            return found
+
+    def read(self, key: str, offset: int, nbytes: int) -> memoryview:
+        return memoryview(self._file(key).read_bytes(offset, nbytes))
+
+    def read_tail(self, key: str, nbytes: int) -> tuple[memoryview, int]:
+        file = FileSource(self._path(key))
+        nbytes = min(nbytes, file.size)
+        return memoryview(file.read_bytes(file.size - nbytes, nbytes)), file.size
+
+    def get(self, key: str) -> bytes | None:
+        try:
+            file = FileSource(self._path(key))
+        except FileNotFoundError:
+            return None
+        return file.read_bytes(0, file.size)
+
+    def swap(self, key: str, old: bytes | None, new: bytes | None) -> bool:
+        with self._locked():
+            if self.get(key) != old:
+                return False
+            if new is None:
+                self.delete(key)
+            else:
+                with self.create(key) as file:
+                    file.write([memoryview(new)])
+        return True
+
+    @contextmanager
+    def create(self, key: str) -> Iterator[File]:
+        path = self._path(key)
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+        with AtomicFile(path, follow=False) as file:
+            yield file
+
+    def delete(self, key: str) -> None:
+        path = self._path(key)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # noqa: PTH108
+            _sync(os.path.dirname(path))  # noqa: PTH120
+
+    def list(self, folder: str) -> list[Entry]:
+        found = []
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._path(folder)) as entries:
+            for entry in entries:
+                # The temporary files of writers begin with a dot.
+                if not entry.name.startswith("."):
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        found.append(Entry(entry.name, status.st_size, status.st_mtime))
+        return found
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One process and thread at a time. The lock is held for a few system calls."""
+        fd = os.open(self._path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno in (errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS):
+                    raise InputError(
+                        "the file system does not support locks, which a store needs",
+                        rule="store.lock",
+                        path=self.url,
+                    ) from error
+                raise
+            yield
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        with self._lock:
+            self._open.clear()
+
+    @contextmanager
+    def announce(self) -> Iterator[Writer]:
+        os.makedirs(self._path("writers"), exist_ok=True)  # noqa: PTH103
+        writer = _Announcement(self._path("writers"))
+        try:
+            yield writer
+        finally:
+            writer.end()
+
+    def writers(self) -> dict[str, str]:
+        found = {}
+        for entry in self.list("writers"):
+            with contextlib.suppress(FileNotFoundError):
+                fd = os.open(self._path(f"writers/{entry.name}"), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(self._path(f"writers/{entry.name}"))  # noqa: PTH108 - its process has ended
+                except BlockingIOError:
+                    found[entry.name] = os.pread(fd, 1 << 20, 0).decode("utf-8", "replace")
+                finally:
+                    os.close(fd)
+        return found
+
+
+class _Announcement:
+    """A locked file. Whoever can lock it knows that its writer has ended."""
+
+    def __init__(self, folder: str) -> None:
+        while True:
+            self.id = os.urandom(8).hex()
+            self._path = f"{folder}/{self.id}"
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            if os.fstat(self._fd).st_nlink:
+                return
+            os.close(self._fd)  # a collector removed it before it was locked
+
+    def note(self, text: str) -> None:
+        os.pwrite(self._fd, text.encode(), 0)
+
+    def end(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)  # noqa: PTH108
+        os.close(self._fd)
+
+
+def _sync(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

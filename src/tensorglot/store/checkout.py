@@ -1,0 +1,254 @@
+"""A commit as an archive: its tensors lie one after the other in a virtual source.
+
+The source has no bytes of its own. Each array of the commit has a span of it, in the
+order of the names; a read decodes the chunks that overlap the range, straight into the
+destination, and compares each with its CID. So slices, loading on threads, converting and
+comparing work as on a file, and read only the chunks that they need.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from threading import Lock
+
+import numpy as np
+
+from tensorglot.containers.dynd import index_of
+from tensorglot.dynd.schema import plan_of
+from tensorglot.dynd.tensors import SERIALIZED
+from tensorglot.errors import FormatError, TensorglotError
+from tensorglot.io.local import BaseSource
+from tensorglot.limits import Limits
+from tensorglot.memory import allocate
+from tensorglot.model.archive import Archive
+from tensorglot.model.dtypes import DType
+from tensorglot.model.index import UNKNOWN, Index, Layout, shape_columns
+from tensorglot.model.tensor import Tensor
+from tensorglot.model.types.algebra import dense_parts, symbolic
+from tensorglot.model.types.base import Type
+from tensorglot.model.types.text import parse_canonical
+from tensorglot.store.manifest import Manifest
+from tensorglot.store.objects import ArrayNode, Commit, TensorNode, parse_array, parse_tensor
+from tensorglot.store.packs import Packs
+from tensorglot.threads import for_each
+from tensorglot.wire.cid import CHUNK_NBYTES, CID, DAG_CBOR, RAW, chunk_links
+
+__all__ = ["FORMAT", "ArraySource", "array_tensor", "open_commit", "parse_type", "read_node", "value_chunks"]
+
+FORMAT = "store@1"
+_KEPT_CHUNKS = 16
+"""Decoded chunks of which a part was read: neighbouring slices are often read next."""
+_THREAD_NBYTES = 4 << 20
+"""What one thread decodes at a time."""
+
+
+def read_node(packs: Packs, link: CID) -> bytes:
+    """A DAG-CBOR block, compared with its link."""
+    if link.codec != DAG_CBOR:
+        raise FormatError(f"{link} is not the CID of a node", rule="store.node")
+    return packs.read(link.digest)
+
+
+def value_chunks(packs: Packs, array: ArrayNode) -> list[bytes]:
+    """The digests of the chunks of a value, in order."""
+    if array.data.codec == RAW:
+        if array.nbytes > CHUNK_NBYTES:
+            raise FormatError(f"{array.data} cannot have {array.nbytes} bytes: a block is smaller", rule="store.array")
+        return [array.data.digest]
+    return [link.digest for link, _ in chunk_links(array.data, partial(read_node, packs), array.nbytes)]
+
+
+class ArraySource(BaseSource):
+    """Arrays of a store, one after the other. Threads may share it."""
+
+    def __init__(self, packs: Packs, arrays: Sequence[ArrayNode]) -> None:
+        self._packs = packs
+        self._arrays = arrays
+        self._begins = np.cumsum([0, *(array.nbytes for array in arrays)]).tolist()
+        self.size = self._begins[-1]
+        self._chunks: dict[int, list[bytes]] = {}
+        self._kept: OrderedDict[bytes, memoryview] = OrderedDict()
+        self._lock = Lock()
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        return list(zip(self._begins, self._begins[1:], strict=False))
+
+    def read(self, offset: int, nbytes: int) -> memoryview:
+        if offset + nbytes > self.size:
+            raise self.truncation_error(offset, nbytes)
+        out = allocate(nbytes, offset)
+        if nbytes <= _THREAD_NBYTES:
+            self.read_into(offset, out)
+        else:
+            # Cut where chunks end, so that no chunk is decoded twice.
+            cuts = [offset, *range(offset - offset % CHUNK_NBYTES + _THREAD_NBYTES, offset + nbytes, _THREAD_NBYTES)]
+            ends = [*cuts[1:], offset + nbytes]
+            for_each(
+                lambda span: self.read_into(span[0], out[span[0] - offset : span[1] - offset]),
+                zip(cuts, ends, strict=True),
+            )
+        return out
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        if offset + len(out) > self.size:
+            raise self.truncation_error(offset, len(out))
+        position, done = bisect_right(self._begins, offset) - 1, 0
+        while done < len(out):
+            start = offset + done - self._begins[position]
+            nbytes = min(self._arrays[position].nbytes - start, len(out) - done)
+            if nbytes:
+                self._read_array(position, start, out[done : done + nbytes])
+            done += nbytes
+            position += 1
+
+    def _read_array(self, position: int, start: int, out: memoryview) -> None:
+        array, done = self._arrays[position], 0
+        chunks = self._chunks_of(position)
+        while done < len(out):
+            number, begin = divmod(start + done, CHUNK_NBYTES)
+            whole = min(CHUNK_NBYTES, array.nbytes - number * CHUNK_NBYTES)
+            nbytes = min(whole - begin, len(out) - done)
+            target = out[done : done + nbytes]
+            if nbytes == whole:
+                self._packs.read_into(chunks[number], target)
+            else:
+                target[:] = self._chunk(chunks[number], whole)[begin : begin + nbytes]
+            done += nbytes
+
+    def _chunks_of(self, position: int) -> list[bytes]:
+        found = self._chunks.get(position)
+        if found is None:
+            found = self._chunks[position] = value_chunks(self._packs, self._arrays[position])
+        return found
+
+    def _chunk(self, digest: bytes, nbytes: int) -> memoryview:
+        """A decoded chunk, kept for the next slice of it."""
+        with self._lock:
+            found = self._kept.get(digest)
+            if found is not None:
+                self._kept.move_to_end(digest)
+                return found
+        room = memoryview(bytearray(nbytes))
+        self._packs.read_into(digest, room)
+        with self._lock:
+            self._kept[digest] = room
+            if len(self._kept) > _KEPT_CHUNKS:
+                self._kept.popitem(last=False)
+        return room
+
+
+def open_commit(packs: Packs, commit: Commit, limits: Limits, reopen: Callable[[], Archive] | None) -> Archive:
+    """The tensors of a commit."""
+    entries = Manifest(commit.tensors, partial(read_node, packs)).entries(limits.tensors_or())
+    tensors = [_tensor(packs, name, link) for name, link in entries]
+    source = ArraySource(packs, [part.array for tensor in tensors for part in tensor.parts])
+    cids = [str(link) for _, link in entries]
+    index = replace(_index(tensors, source.spans), format=FORMAT, metadata=commit.metadata, cids=cids)
+    return Archive(index, source, limits=limits, reopen=reopen)
+
+
+def array_tensor(packs: Packs, array: ArrayNode) -> Tensor:
+    """One value, without a name."""
+    source = ArraySource(packs, [array])
+    return Archive(_index([_Tensor("", [_Part("data", array, _type_of(array))])], source.spans), source).tensor_at(0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    name: str
+    array: ArrayNode
+    type: Type
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    name: str
+    parts: list[_Part]
+    node: TensorNode | None = None
+    """Of a tensor with attributes, or of several parts."""
+
+
+def _tensor(packs: Packs, name: str, link: CID) -> _Tensor:
+    try:
+        block = read_node(packs, link)
+        if block[:1] == b"\xa4":
+            array = parse_array(block)
+            return _Tensor(name, [_Part("data", array, _type_of(array))])
+        node = parse_tensor(block)
+        parts = []
+        for part in node.parts:
+            array = parse_array(read_node(packs, part.array))
+            parts.append(_Part(part.name, array, _type_of(array), part.dtype, part.shape))
+        return _Tensor(name, parts, node)
+    except TensorglotError as error:
+        error.tensor = name
+        raise
+
+
+def _type_of(array: ArrayNode) -> Type:
+    """The type of an array, if the array has as many bytes as that requires."""
+    type = parse_type(array.type)
+    block = dense_parts(type)
+    fixed = plan_of(type).root.nbytes if block is None else _dense_nbytes(block)
+    if fixed is not None and fixed != array.nbytes:
+        raise FormatError(
+            f"a value of type {array.type:.60} needs {fixed} bytes, the array has {array.nbytes}", rule="store.array"
+        )
+    return type
+
+
+def _dense_nbytes(block: tuple[DType, tuple[int, ...]]) -> int:
+    """Sub-byte elements take a byte each."""
+    return max(1, block[0].bits // 8) * math.prod(block[1])
+
+
+@lru_cache(maxsize=4096)
+def parse_type(text: str) -> Type:
+    """The type of an array, which has data."""
+    type = parse_canonical(text)
+    if symbolic(type):
+        raise FormatError(f"symbolic type {text:.60} cannot have data", rule="store.array")
+    return type
+
+
+def _index(tensors: Sequence[_Tensor], spans: list[tuple[int, int]]) -> Index:
+    parts = [part for tensor in tensors for part in tensor.parts]
+    rows = index_of([(part.name, part.type) for part in parts], spans)
+    names = [tensor.name for tensor in tensors]
+    if all(tensor.node is None for tensor in tensors):
+        return replace(rows, names=names)
+    firsts = np.cumsum([0, *(len(tensor.parts) for tensor in tensors)])
+    layouts, attributes = {}, {}
+    for position, (tensor, row) in enumerate(zip(tensors, firsts.tolist(), strict=False)):
+        attributes[position] = {**rows.attributes.get(row, {}), **(tensor.node.attributes if tensor.node else {})}
+        if row in rows.layouts:
+            layouts[position] = rows.layouts[row]
+        elif tensor.node is not None and tensor.node.layout != "dense":
+            layouts[position] = Layout(tensor.node.layout, parse_type(tensor.node.type))
+    unknown = {row: part.dtype for row, part in enumerate(parts) if part.dtype is not None}
+    dtypes = rows.dtypes.copy()
+    dtypes[list(unknown)] = UNKNOWN
+    dims, dim_offsets = shape_columns([part.shape or rows.shape(row) for row, part in enumerate(parts)])
+    part_names = rows.part_names or ()
+    return replace(
+        rows,
+        names=names,
+        dtypes=dtypes,
+        dims=dims,
+        dim_offsets=dim_offsets,
+        first_rows=firsts,
+        part_names=[
+            SERIALIZED if name == SERIALIZED else part.name for name, part in zip(part_names, parts, strict=True)
+        ],
+        layouts=layouts,
+        attributes={position: fields for position, fields in attributes.items() if fields},
+        unknown_dtypes=unknown,
+    )

@@ -1,0 +1,68 @@
+"""Where a store is: a directory or a URL, and the object that says that it is one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from tensorglot.arguments import as_path
+from tensorglot.errors import FormatError, InputError, UnsupportedError
+from tensorglot.io.local import absolute
+from tensorglot.store.backend import Backend, Directory
+
+__all__ = ["create_store", "open_store", "split_url"]
+
+_KEY = "tensorglot-store.json"
+_CONTENT = json.dumps({"format": "tensorglot-store", "version": 1}).encode()
+_SCHEME = "store://"
+
+
+def _backend(url: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Backend:
+    path = as_path(url).removeprefix(_SCHEME)
+    if "://" in path and not path.startswith("file://"):
+        raise UnsupportedError("stores at URLs are not supported", rule="store.url")
+    if options is not None:
+        raise InputError("storage_options need a URL", rule="store.url")
+    return Directory(absolute(path.removeprefix("file://")))
+
+
+def create_store(url: str | os.PathLike[str], options: Mapping[str, Any] | None) -> None:
+    """Makes an empty store. A directory that has other files in it is refused."""
+    backend = _backend(url, options)
+    if isinstance(backend, Directory):
+        os.makedirs(backend.url, exist_ok=True)  # noqa: PTH103
+        others = set(os.listdir(backend.url)) - {"lock"}  # noqa: PTH208
+        if others and _KEY not in others:
+            raise InputError("the directory is not empty", rule="store.create", path=backend.url)
+    if not backend.swap(_KEY, None, _CONTENT):
+        raise InputError("there is a store already: open it with Store(path)", rule="store.create", path=backend.url)
+
+
+def open_store(url: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Backend:
+    backend = _backend(url, options)
+    content = backend.get(_KEY)
+    if content is None:
+        if isinstance(backend, Directory) and not os.path.isdir(backend.url):  # noqa: PTH112
+            raise FileNotFoundError(2, "no such store", backend.url)
+        raise InputError(
+            "not a store: make one with Store.create(path), or `tensorglot store init`",
+            rule="store.open",
+            path=backend.url,
+        )
+    if content != _CONTENT:
+        try:
+            version = json.loads(content).get("version")
+        except (ValueError, AttributeError):
+            raise FormatError(f"{_KEY} is damaged", rule="store.open", path=backend.url) from None
+        raise UnsupportedError(
+            f"version {version} of the store is not supported (supported: 1)", rule="store.version", path=backend.url
+        )
+    return backend
+
+
+def split_url(url: str) -> tuple[str, str | None]:
+    """Path or URL of the store, and the ref, of `store://path#ref`."""
+    where, mark, ref = url.removeprefix(_SCHEME).rpartition("#")
+    return (where, ref) if mark else (ref, None)

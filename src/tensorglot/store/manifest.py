@@ -1,0 +1,178 @@
+"""The names of a commit: a tree of DAG-CBOR nodes that versions share.
+
+    leaf  = {"links": [link of each tensor], "names": [name of each, sorted]}
+    inner = {"first": [first name below each], "links": [link of each node]}
+
+The sorted list of names is cut where the names themselves say so: after a name whose
+CRC-32, started with the level of the node, has five zero bits at its end. So a cut does
+not move when tensors change or come and go elsewhere, and a commit in which ten of
+100,000 tensors changed writes the nodes on the way to these ten. A node has at least two
+entries, unless it is the only one of its level, and at most 256 (257 at the end).
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tensorglot.errors import FormatError
+from tensorglot.wire import cbor
+from tensorglot.wire.cid import CID, DAG_CBOR, LINK_HEAD, LINK_NBYTES, PROFILE
+
+__all__ = ["Entry", "Manifest", "Node", "build", "parse_node"]
+
+_MASK = 31
+_LEAST, _MOST = 2, 256
+_MAX_LEVELS = 64
+"""A tree of two entries for each node that is deeper has more names than there are atoms."""
+
+Entry = tuple[str, CID]
+Add = Callable[[bytes], CID]
+Read = Callable[[CID], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    leaf: bool
+    names: list[str]
+    """Of the tensors; in an inner node the first name below each link."""
+    links: list[CID]
+
+
+def build(entries: Sequence[Entry], add: Add) -> CID:
+    """Stores the nodes of a manifest and returns the link of its root. `entries` are sorted by the UTF-8 of names."""
+    level, rows = 0, list(entries)
+    while True:
+        rows = [(group[0][0] if group else "", add(_encode(group, leaf=level == 0))) for group in _cut(rows, level)]
+        if len(rows) == 1:
+            return rows[0][1]
+        level += 1
+
+
+def _cut(rows: list[Entry], level: int) -> Iterator[list[Entry]]:
+    start, last = 0, len(rows)
+    for at, (name, _) in enumerate(rows):
+        count = at + 1 - start
+        # What remains must be no entry, or enough for a node.
+        if count >= _LEAST and last - at != 2 and (count >= _MOST or not zlib.crc32(name.encode(), level) & _MASK):
+            yield rows[start : at + 1]
+            start = at + 1
+    if start < last or not rows:
+        yield rows[start:]
+
+
+def _encode(rows: Sequence[Entry], *, leaf: bool) -> bytes:
+    """The bytes of a node. Its keys are sorted by length, then by their bytes."""
+    links = b"".join([b"\x65links", cbor.head(4, len(rows)), *(LINK_HEAD + bytes(link) for _, link in rows)])
+    texts = [cbor.text(name) for name, _ in rows]
+    names = b"".join([b"\x65names" if leaf else b"\x65first", cbor.head(4, len(rows)), *texts])
+    return b"\xa2" + (links + names if leaf else names + links)
+
+
+def parse_node(block: bytes) -> Node:
+    """Parses and checks a node: as many links as names, which are sorted."""
+    cbor.check(block, PROFILE)
+    cursor = cbor.Cursor(block, rule="store.manifest")
+    if cursor.count("a manifest", cbor.MAP) != 2:
+        raise _malformed()
+    names: list[str] | None = None
+    links: list[CID] | None = None
+    leaf = False
+    for _ in range(2):
+        key = cursor.text("a key")
+        if key == "links":
+            count = cursor.count("links")
+            end = cursor.pos + count * LINK_NBYTES
+            found = [block[at : at + LINK_NBYTES] for at in range(cursor.pos, min(end, len(block)), LINK_NBYTES)]
+            if end > len(block) or not all(link.startswith(LINK_HEAD) for link in found):
+                raise _malformed()
+            links = [CID.from_bytes(link[len(LINK_HEAD) :]) for link in found]
+            cursor.pos = end
+        elif key in ("names", "first"):
+            leaf = key == "names"
+            names = [cursor.text("a name") for _ in range(cursor.count("names"))]
+        else:
+            raise _malformed()
+    if names is None or links is None or len(names) != len(links) or not (leaf or names):
+        raise _malformed()
+    keys = [name.encode() for name in names]
+    if any(a >= b for a, b in pairwise(keys)):
+        raise FormatError("the names of a manifest are not sorted, or not unique", rule="store.manifest.order")
+    return Node(leaf, names, links)
+
+
+def _malformed() -> FormatError:
+    return FormatError("not a node of a manifest", rule="store.manifest")
+
+
+class Manifest:
+    """The names of one commit, read node by node."""
+
+    def __init__(self, root: CID, read: Read) -> None:
+        self.root = root
+        self._read = read
+        self._nodes: dict[CID, Node] = {}
+
+    def _node(self, link: CID) -> Node:
+        node = self._nodes.get(link)
+        if node is None:
+            if link.codec != DAG_CBOR:
+                raise _malformed()
+            node = self._nodes[link] = parse_node(self._read(link))
+        return node
+
+    def find(self, name: str) -> CID | None:
+        """The link of one tensor, by reading the nodes on the way to it."""
+        link = self.root
+        for _ in range(_MAX_LEVELS):
+            node = self._node(link)
+            # Code points are in the order of their UTF-8.
+            at = bisect_right(node.names, name) - 1
+            if at < 0:
+                return None
+            if node.leaf:
+                return node.links[at] if node.names[at] == name else None
+            link = node.links[at]
+        raise _deep()
+
+    def entries(self, most: int) -> list[Entry]:
+        """All tensors, in the order of their names; more than `most` are an error."""
+        found: list[Entry] = []
+        stack = [(self.root, 0, "")]
+        while stack:
+            link, level, first = stack.pop()
+            if level > _MAX_LEVELS:
+                raise _deep()
+            node = self._node(link)
+            if first and node.names[:1] != [first]:
+                raise FormatError("a manifest names the first tensor of a node wrongly", rule="store.manifest.order")
+            if node.leaf:
+                if found and node.names and found[-1][0].encode() >= node.names[0].encode():
+                    raise FormatError("the names of a manifest are not sorted", rule="store.manifest.order")
+                found += zip(node.names, node.links, strict=True)
+                if len(found) > most:
+                    raise FormatError(f"more than {most} tensors (Limits.tensors)", rule="store.manifest.count")
+            else:
+                below = zip(node.links, [level + 1] * len(node.links), node.names, strict=True)
+                stack.extend(reversed(list(below)))
+        return found
+
+    def links(self, seen: set[CID]) -> Iterator[tuple[CID, Node]]:
+        """The nodes that are not in `seen`, which receives them. A node that is shared is visited once."""
+        stack = [self.root]
+        while stack:
+            link = stack.pop()
+            if link in seen:
+                continue
+            seen.add(link)
+            node = self._node(link)
+            yield link, node
+            if not node.leaf:
+                stack.extend(node.links)
+
+
+def _deep() -> FormatError:
+    return FormatError(f"a manifest of more than {_MAX_LEVELS} levels", rule="store.manifest")

@@ -1,0 +1,187 @@
+"""The nodes of a store: arrays, tensors of several parts, commits. All are DAG-CBOR blocks.
+
+    array   {"data": link, "dynd": 1, "size": bytes, "type": text}: the identity of a value
+    tensor  {"attributes", "dynd": 1, "kind": "tensor", "layout", "parts", "type"}: a value
+            that has attributes, or that is stored as parts: sparse, quantized, unknown
+    commit  {"dynd": 1, "kind": "commit", "message", "metadata", "parents", "tensors": link
+            of the manifest, "time": microseconds since 1970}
+
+`docs/identity.md` defines the first, `docs/store.md` the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError, escape
+from tensorglot.operations._jsonable import Record, field_dict
+from tensorglot.wire import cbor
+from tensorglot.wire.cid import CID, DAG_CBOR, LINK_HEAD, LINK_NBYTES, PROFILE, decode_node, encode_node
+
+__all__ = ["ArrayNode", "Commit", "PartNode", "TensorNode", "parse_array", "parse_tensor"]
+
+_ARRAY_HEAD = b"\xa4\x64data" + LINK_HEAD
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayNode:
+    """A value: its type and its serialized bytes."""
+
+    type: str
+    nbytes: int
+    data: CID
+
+    def encode(self) -> bytes:
+        size, text = cbor.head(0, self.nbytes), cbor.text(self.type)
+        return b"".join((_ARRAY_HEAD, bytes(self.data), b"\x64dynd\x01\x64size", size, b"\x64type", text))
+
+
+def parse_array(block: bytes) -> ArrayNode:
+    """Parses an array node; any other bytes are refused."""
+    if block.startswith(_ARRAY_HEAD):
+        cbor.check(block, PROFILE)
+        link = 1 + 5 + LINK_NBYTES
+        cursor = cbor.Cursor(block, rule="store.array", pos=link + 11)
+        node = ArrayNode("", cursor.uint("size"), CID.from_bytes(block[len(_ARRAY_HEAD) : link]))
+        cursor.pos += 5
+        node = ArrayNode(cursor.text("type"), node.nbytes, node.data)
+        if node.encode() == block:
+            return node
+    raise FormatError("not an array node", rule="store.array")
+
+
+@dataclass(frozen=True, slots=True)
+class PartNode:
+    """One part of a tensor."""
+
+    name: str
+    array: CID
+    dtype: str | None = None
+    """The name of an element type that is unknown here; the array has its bytes."""
+    shape: tuple[int, ...] | None = None
+    """With `dtype`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorNode:
+    """A tensor with attributes, or of several parts."""
+
+    layout: str
+    type: str
+    parts: tuple[PartNode, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        parts = [
+            {"array": part.array, "name": part.name}
+            | ({} if part.dtype is None else {"dtype": part.dtype, "shape": list(part.shape or ())})
+            for part in self.parts
+        ]
+        return _encode(
+            {
+                "attributes": dict(self.attributes),
+                "dynd": 1,
+                "kind": "tensor",
+                "layout": self.layout,
+                "parts": parts,
+                "type": self.type,
+            },
+            "attributes",
+        )
+
+
+def parse_tensor(block: bytes) -> TensorNode:
+    """Parses the node of a tensor of several parts."""
+    node = _node(block, "tensor", {"attributes": dict, "layout": str, "parts": list, "type": str})
+    parts = []
+    for part in node["parts"]:
+        known = isinstance(part, dict) and isinstance(part.get("array"), CID) and isinstance(part.get("name"), str)
+        opaque = known and part.keys() == {"array", "dtype", "name", "shape"} and isinstance(part["dtype"], str)
+        if opaque and all(type(size) is int and 0 <= size < 1 << 63 for size in part["shape"]):
+            parts.append(PartNode(part["name"], part["array"], part["dtype"], tuple(part["shape"])))
+        elif known and part.keys() == {"array", "name"}:
+            parts.append(PartNode(part["name"], part["array"]))
+        else:
+            raise FormatError("not a part of a tensor", rule="store.tensor")
+    if not parts or len({part.name for part in parts}) < len(parts):
+        raise FormatError("a tensor needs parts with different names", rule="store.tensor")
+    return TensorNode(node["layout"], node["type"], tuple(parts), node["attributes"])
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Commit(Record):
+    """A version of a set of tensors."""
+
+    cid: str
+    parents: tuple[str, ...]
+    message: str
+    time: datetime
+    metadata: Mapping[str, Any] | None
+    tensors: CID
+    """The link of the manifest."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**field_dict(self, "cid", "parents", "message", "metadata"), "time": self.time.isoformat()}
+
+    def __repr__(self) -> str:
+        message = f", {escape(self.message, longest=50)}" if self.message else ""
+        return f"Commit({self.cid[:19]}…, {self.time:%Y-%m-%d %H:%M}{message})"
+
+    @staticmethod
+    def encode(
+        tensors: CID, parents: tuple[CID, ...], message: str, metadata: Mapping[str, Any] | None, time: int
+    ) -> bytes:
+        return _encode(
+            {
+                "dynd": 1,
+                "kind": "commit",
+                "message": message,
+                "metadata": None if metadata is None else dict(metadata),
+                "parents": list(parents),
+                "tensors": tensors,
+                "time": time,
+            },
+            "metadata",
+        )
+
+    @classmethod
+    def parse(cls, cid: CID, block: bytes) -> Commit:
+        kinds = {"message": str, "metadata": (dict, type(None)), "parents": list, "tensors": CID, "time": int}
+        node = _node(block, "commit", kinds)
+        if not all(isinstance(parent, CID) and parent.codec == DAG_CBOR for parent in node["parents"]):
+            raise FormatError("a parent of a commit is not a link to a node", rule="store.commit")
+        try:
+            time = datetime.fromtimestamp(node["time"] / 1e6, UTC)
+        except (ValueError, OverflowError, OSError) as error:
+            raise FormatError(f"the time of a commit, {node['time']}, is out of range", rule="store.commit") from error
+        parents = tuple(map(str, node["parents"]))
+        return cls(str(cid), parents, node["message"], time, node["metadata"], node["tensors"])
+
+
+def _encode(node: dict[str, Any], what: str) -> bytes:
+    try:
+        return encode_node(node)
+    except TensorglotError as error:
+        raise UnsupportedError(f"{what} cannot be stored as DAG-CBOR: {error.message}", rule=f"store.{what}") from error
+
+
+def _node(block: bytes, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    node = decode_node(block)
+    if (
+        not isinstance(node, dict)
+        or node.keys() != {"dynd", "kind", *fields}
+        or node["dynd"] != 1
+        or node["kind"] != kind
+        or not all(isinstance(node[key], kinds) for key, kinds in fields.items())
+    ):
+        raise FormatError(f"not a {kind} node", rule=f"store.{kind}")
+    return node
+
+
+def check_message(message: str) -> str:
+    if not isinstance(message, str):
+        raise InputError(f"message must be a str, not {type(message).__name__}", rule="store.message")
+    return message

@@ -1,0 +1,233 @@
+"""A pack: an immutable object that holds many blocks, with an index of its own at the end.
+
+    pack   = magic | records | index | footer
+    record = the stored form of one chunk, or of many small blocks together
+    footer = offset of the index, its size (two uint64), BLAKE3 of the index, magic
+
+A record has an encoding and, if that is a delta, the digest of the block it was made
+from. The index is columns: for each block its digest (sorted), its record and its place
+in the decoded record; for each record its span, decoded size, encoding, base, and what it
+costs to decode: the number of deltas (depth) and the stored bytes of all of them (chain).
+It is read by one request if it is small, and by two if not.
+
+A record is trusted for nothing: a block is compared with its digest after decoding.
+Knows bytes and digests; knows nothing of what blocks mean.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from tensorglot.errors import FormatError, TruncatedError
+from tensorglot.store.backend import Backend, File
+from tensorglot.wire.cid import CHUNK_NBYTES, DIGEST_NBYTES
+
+__all__ = ["GROUP_NBYTES", "MAX_CHAIN", "MAX_DEPTH", "PackIndex", "PackWriter", "Record", "read_index"]
+
+GROUP_NBYTES = CHUNK_NBYTES
+"""Small blocks are collected up to this size."""
+MAX_DEPTH = 12
+"""Deltas that are applied one after the other to decode a block."""
+MAX_CHAIN = 2
+"""Stored bytes that are read to decode a block, as a multiple of its size."""
+
+_MAGIC = b"tgpack\x001"
+_FOOTER = struct.Struct("<QQ32s8s")
+_COUNTS = struct.Struct("<III")
+_TAIL_NBYTES = 256 << 10
+"""Read at once, in the hope that the index fits."""
+_NO_BASE = 0xFFFFFFFF
+_BLOCK_COLUMNS = (("record", "<u4"), ("begin", "<u4"), ("nbytes", "<u4"))
+_RECORD_COLUMNS = (
+    ("offset", "<u8"), ("stored", "<u4"), ("decoded", "<u4"), ("chain", "<u4"), ("base", "<u4"), ("encoding", "u1"),
+    ("depth", "u1"),
+)  # fmt: skip
+_BLOCK_NBYTES = DIGEST_NBYTES + 12
+_RECORD_NBYTES = 26
+
+
+class Record(NamedTuple):
+    """How a block is stored: one row of the index of a pack."""
+
+    offset: int
+    stored: int
+    """Bytes in the pack."""
+    decoded: int
+    encoding: int
+    base: bytes | None
+    """The digest of the block that a delta was made from."""
+    depth: int
+    chain: int
+    begin: int
+    """Of the block in the decoded record."""
+    nbytes: int
+    """Of the block."""
+
+    @property
+    def grouped(self) -> bool:
+        """Whether the record holds more than the block."""
+        return self.nbytes != self.decoded
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackIndex:
+    """The columns of a pack's index."""
+
+    digests: NDArray[np.uint8]
+    """(blocks, 32), sorted."""
+    blocks: dict[str, NDArray[Any]]
+    records: dict[str, NDArray[Any]]
+    bases: NDArray[np.uint8]
+    nbytes: int
+    """Of the whole pack."""
+
+    def record(self, block: int) -> Record:
+        row = int(self.blocks["record"][block])
+        columns = self.records
+        base = int(columns["base"][row])
+        return Record(
+            offset=int(columns["offset"][row]),
+            stored=int(columns["stored"][row]),
+            decoded=int(columns["decoded"][row]),
+            encoding=int(columns["encoding"][row]),
+            base=None if base == _NO_BASE else self.bases[base].tobytes(),
+            depth=int(columns["depth"][row]),
+            chain=int(columns["chain"][row]),
+            begin=int(self.blocks["begin"][block]),
+            nbytes=int(self.blocks["nbytes"][block]),
+        )
+
+
+def read_index(backend: Backend, key: str) -> PackIndex:
+    """Reads and checks the index of a pack."""
+    tail, size = backend.read_tail(key, _TAIL_NBYTES)
+    if size < len(_MAGIC) + _FOOTER.size:
+        raise TruncatedError(f"pack truncated: has {size} bytes", rule="pack.footer", offset=size, path=key)
+    offset, nbytes, digest, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
+    if magic != _MAGIC:
+        raise TruncatedError("pack truncated, or not a pack: no footer at its end", rule="pack.footer", path=key)
+    if offset < len(_MAGIC) or offset + nbytes + _FOOTER.size != size:
+        raise FormatError(
+            f"the index at byte {offset} of {nbytes} bytes is not in place", rule="pack.footer", offset=offset, path=key
+        )
+    inside = size - offset <= len(tail)
+    data = tail[offset - size : -_FOOTER.size] if inside else backend.read(key, offset, nbytes)
+    if blake3(data).digest() != digest:
+        raise FormatError("the index does not match its hash", rule="pack.index", offset=offset, path=key)
+    try:
+        return _parse(data, size, offset)
+    except FormatError as error:
+        error.path = key
+        raise
+
+
+def _parse(data: memoryview, size: int, end: int) -> PackIndex:
+    if len(data) < _COUNTS.size:
+        raise FormatError("the index is too short", rule="pack.index", offset=end)
+    blocks, records, bases = _COUNTS.unpack(data[: _COUNTS.size])
+    if len(data) != _COUNTS.size + blocks * _BLOCK_NBYTES + records * _RECORD_NBYTES + bases * DIGEST_NBYTES:
+        raise FormatError("the index does not have the size that its counts require", rule="pack.index", offset=end)
+    columns = _Columns(data, _COUNTS.size)
+    digests = columns.digests(blocks)
+    of_block = {name: columns.take(kind, blocks) for name, kind in _BLOCK_COLUMNS}
+    of_record = {name: columns.take(kind, records) for name, kind in _RECORD_COLUMNS}
+    index = PackIndex(digests, of_block, of_record, columns.digests(bases), size)
+    _check(index, end)
+    return index
+
+
+class _Columns:
+    def __init__(self, data: memoryview, at: int) -> None:
+        self.data, self.at = data, at
+
+    def take(self, kind: str, count: int) -> NDArray[Any]:
+        column = np.frombuffer(self.data, kind, count, self.at)
+        self.at += column.nbytes
+        return column
+
+    def digests(self, count: int) -> NDArray[np.uint8]:
+        return self.take("u1", count * DIGEST_NBYTES).reshape(count, DIGEST_NBYTES)
+
+
+def _check(index: PackIndex, end: int) -> None:
+    """Everything that later code relies on: spans inside the pack, sizes within limits, bases that exist."""
+    of_block, of_record = index.blocks, index.records
+    stops = of_record["offset"] + of_record["stored"]
+    wrong = {
+        "a record lies outside the pack": (of_record["offset"] < len(_MAGIC))
+        | (stops > end)
+        | (stops < of_record["offset"]),
+        "a record decodes to more than a chunk": of_record["decoded"] > CHUNK_NBYTES,
+        "a base is not in the table of bases": (of_record["base"] != _NO_BASE)
+        & (of_record["base"] >= len(index.bases)),
+        "a chain of deltas is too long": of_record["depth"] > MAX_DEPTH,
+    }
+    for what, rows in wrong.items():
+        if rows.any():
+            raise FormatError(what, rule="pack.record", offset=int(of_record["offset"][int(np.argmax(rows))]))
+    if (of_block["record"] >= len(of_record["offset"])).any():
+        raise FormatError("a block names a record that does not exist", rule="pack.block")
+    room = of_record["decoded"][of_block["record"]]
+    if (of_block["begin"].astype(np.uint64) + of_block["nbytes"] > room).any():
+        raise FormatError("a block lies outside its record", rule="pack.block")
+
+
+@dataclass(slots=True)
+class PackWriter:
+    """Appends records to a new pack; `finish` writes the index."""
+
+    file: File
+    position: int = 0
+    _digests: list[bytes] = field(default_factory=list)
+    _blocks: list[tuple[int, int, int]] = field(default_factory=list)
+    _records: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
+    _bases: dict[bytes, int] = field(default_factory=dict)
+
+    def add(
+        self,
+        blocks: Sequence[tuple[bytes, int, int]],
+        body: Sequence[memoryview | bytes],
+        decoded: int,
+        encoding: int,
+        base: bytes | None = None,
+        depth: int = 0,
+        chain: int = 0,
+    ) -> None:
+        """One record and the blocks in it: digest, begin, size. `chain` is what its base costs to read."""
+        if not self.position:
+            self.position = self.file.write([memoryview(_MAGIC)])
+        row, stored = len(self._records), sum(map(len, body))
+        known = _NO_BASE if base is None else self._bases.setdefault(base, len(self._bases))
+        self._records.append((self.position, stored, decoded, min(chain + stored, _NO_BASE), known, encoding, depth))
+        for digest, begin, nbytes in blocks:
+            self._digests.append(digest)
+            self._blocks.append((row, begin, nbytes))
+        self.position = self.file.write([memoryview(part) for part in body])
+
+    def finish(self) -> PackIndex:
+        """Writes the index and the footer; returns the index."""
+        order = sorted(range(len(self._digests)), key=self._digests.__getitem__)
+        data = b"".join(
+            [
+                _COUNTS.pack(len(order), len(self._records), len(self._bases)),
+                *(self._digests[i] for i in order),
+                *_pack_columns(_BLOCK_COLUMNS, [self._blocks[i] for i in order]),
+                *_pack_columns(_RECORD_COLUMNS, self._records),
+                *self._bases,
+            ]
+        )
+        footer = _FOOTER.pack(self.position, len(data), blake3(data).digest(), _MAGIC)
+        self.file.write([memoryview(data), memoryview(footer)])
+        return _parse(memoryview(data), self.position + len(data) + len(footer), self.position)
+
+
+def _pack_columns(columns: tuple[tuple[str, str], ...], rows: Sequence[tuple[int, ...]]) -> list[bytes]:
+    table = np.array(rows, np.uint64).reshape(len(rows), len(columns))
+    return [table[:, i].astype(kind).tobytes() for i, (_, kind) in enumerate(columns)]

@@ -1,0 +1,303 @@
+"""All packs of a store as one table from digests to records, and the blocks that they hold.
+
+The indexes of all packs are joined into one sorted column of keys, the first eight bytes
+of each digest: a lookup is a binary search, and many lookups are one vector operation.
+The table is replaced as a whole when packs appear or disappear, so readers need no lock.
+
+A block is decoded from its record: a record in full first, then the deltas on it, in
+place. It is compared with its digest at the end, whatever it was made from. A pack that
+is gone was collected or repacked: the packs are listed again, and the block is looked up
+once more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from tensorglot.errors import FormatError, IntegrityError
+from tensorglot.memory import scratch
+from tensorglot.store.backend import Backend
+from tensorglot.store.encodings import IS_DELTA, apply, decode
+from tensorglot.store.pack import MAX_DEPTH, PackIndex, Record, read_index
+from tensorglot.threads import ordered_map
+from tensorglot.wire.cid import CID, RAW
+
+__all__ = ["Packs", "Stored", "pack_key"]
+
+_CACHE_NBYTES = 32 << 20
+"""Decoded groups of small blocks that are kept."""
+_SUFFIX = ".pack"
+
+T = TypeVar("T")
+
+
+def pack_key(name: str) -> str:
+    return f"packs/{name}{_SUFFIX}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where a block is."""
+
+    pack: str
+    record: Record
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Table:
+    """The blocks of all packs, by key."""
+
+    names: list[str]
+    indexes: list[PackIndex]
+    keys: NDArray[np.uint64]
+    packs: NDArray[np.int32]
+    rows: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, indexes: dict[str, PackIndex]) -> _Table:
+        found = list(indexes.values())
+        keys = np.concatenate([np.empty(0, np.uint64), *(_keys(index.digests) for index in found)])
+        packs = np.repeat(np.arange(len(found), dtype=np.int32), [len(index.digests) for index in found])
+        rows = np.concatenate([np.empty(0, np.int32), *(np.arange(len(i.digests), dtype=np.int32) for i in found)])
+        order = np.argsort(keys, kind="stable")
+        return cls(list(indexes), found, keys[order], packs[order], rows[order])
+
+    def find(self, digest: bytes) -> tuple[int, int] | None:
+        """The pack and row of a block."""
+        key = np.uint64(int.from_bytes(digest[:8], "big"))
+        at = int(self.keys.searchsorted(key))
+        while at < len(self.keys) and self.keys[at] == key:
+            pack, row = int(self.packs[at]), int(self.rows[at])
+            if self.indexes[pack].digests[row].tobytes() == digest:
+                return pack, row
+            at += 1
+        return None
+
+    def contains(self, digests: list[bytes]) -> list[bool]:
+        """Which blocks there are. Nearly all have a key of their own; the others are looked up one by one."""
+        if not digests or not len(self.keys):
+            return [False] * len(digests)
+        wanted = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
+        at = np.minimum(self.keys.searchsorted(_keys(wanted)), len(self.keys) - 1)
+        found: list[bool] = (self.keys[at] == _keys(wanted)).tolist()
+        return [hit and self.find(digest) is not None for hit, digest in zip(found, digests, strict=True)]
+
+
+def _keys(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    keys: NDArray[np.uint64] = np.ascontiguousarray(digests[:, :8]).view(">u8").reshape(-1).astype(np.uint64)
+    return keys
+
+
+class Packs:
+    """The packs of a store. Threads may share it."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._hidden: frozenset[str] = frozenset()
+        self._indexes: dict[str, PackIndex] = {}
+        self._table: _Table | None = None
+        self._lock = threading.Lock()
+        self._groups: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._group_nbytes = 0
+
+    @property
+    def indexes(self) -> dict[str, PackIndex]:
+        """The index of each pack, by name."""
+        self._loaded()
+        return self._indexes
+
+    def without(self, hidden: Collection[str]) -> Packs:
+        """The same packs without some of them, which a collector is about to remove."""
+        if not hidden:
+            return self
+        others = Packs(self.backend)
+        others._hidden = frozenset(hidden)
+        others._indexes = {name: index for name, index in self.indexes.items() if name not in hidden}
+        return others
+
+    def refresh(self) -> None:
+        """Lists the packs again, and reads the indexes of new ones."""
+        with self._lock:
+            self._refresh()
+
+    def _refresh(self) -> _Table:
+        entries = self.backend.list("packs")
+        names = {entry.name.removesuffix(_SUFFIX) for entry in entries if entry.name.endswith(_SUFFIX)} - self._hidden
+        if self._table is not None and names == self._indexes.keys():
+            return self._table
+        kept = {name: index for name, index in self._indexes.items() if name in names}
+        new = sorted(names - kept.keys())
+        found = ordered_map(lambda name: _index_if_there(self.backend, pack_key(name)), new)
+        kept |= {name: index for name, index in zip(new, found, strict=True) if index is not None}
+        self._indexes = kept
+        self._table = _Table.of(kept)
+        return self._table
+
+    def add(self, name: str, index: PackIndex) -> None:
+        """A pack that was written here."""
+        with self._lock:
+            self._indexes = {**self._indexes, name: index}
+            if self._table is not None:
+                self._table = _Table.of(self._indexes)
+
+    def _loaded(self) -> _Table:
+        if self._table is None:
+            with self._lock:
+                return self._table or self._refresh()
+        return self._table
+
+    def find(self, digest: bytes) -> Stored | None:
+        """How a block is stored; None if it is not."""
+        table = self._loaded()
+        found = table.find(digest)
+        return None if found is None else Stored(table.names[found[0]], table.indexes[found[0]].record(found[1]))
+
+    def contains(self, digests: list[bytes]) -> list[bool]:
+        return self._loaded().contains(digests)
+
+    def digests_with(self, prefix: bytes) -> list[bytes]:
+        """The digests that begin with these bytes; at most eight of them decide."""
+        table = self._loaded()
+        low = int.from_bytes(prefix[:8].ljust(8, b"\0"), "big")
+        high = int.from_bytes(prefix[:8].ljust(8, b"\xff"), "big")
+        a, b = table.keys.searchsorted(np.uint64(low)), table.keys.searchsorted(np.uint64(high), "right")
+        rows = zip(table.packs[a:b].tolist(), table.rows[a:b].tolist(), strict=True)
+        found = {table.indexes[pack].digests[row].tobytes() for pack, row in rows}
+        return sorted(digest for digest in found if digest.startswith(prefix))
+
+    def read(self, digest: bytes) -> bytes:
+        """A block, compared with its digest."""
+        return self._again(lambda: self._read(digest))
+
+    def read_into(self, digest: bytes, out: memoryview) -> None:
+        """A block of `len(out)` bytes, compared with its digest."""
+        self._again(lambda: self._read_into(digest, out))
+
+    def _again(self, work: Callable[[], T]) -> T:
+        """Once more, with the packs of now, if a pack is gone or a block was not there."""
+        try:
+            return work()
+        except (FileNotFoundError, _MissingBlock):
+            self.refresh()
+            return work()
+
+    def _read(self, digest: bytes) -> bytes:
+        stored = self._find(digest)
+        if stored.record.grouped:
+            block = self._block_of_group(stored)
+            _compare(digest, block, stored)
+            return block
+        out = bytearray(stored.record.nbytes)
+        self._read_into(digest, memoryview(out))
+        return bytes(out)
+
+    def _read_into(self, digest: bytes, out: memoryview) -> None:
+        stored = self._find(digest)
+        if stored.record.nbytes != len(out):
+            raise FormatError(
+                f"block {_name(digest)} has {stored.record.nbytes} bytes, expected {len(out)}",
+                rule="store.block.size",
+                path=pack_key(stored.pack),
+            )
+        try:
+            self._decode(stored, out)
+        except FormatError as error:
+            error.path = error.path or pack_key(stored.pack)
+            raise
+        _compare(digest, out, stored)
+
+    def _find(self, digest: bytes) -> Stored:
+        found = self.find(digest)
+        if found is None:
+            raise _MissingBlock(f"block {_name(digest)} is missing from the store", rule="store.block.missing")
+        return found
+
+    def _decode(self, stored: Stored, out: memoryview) -> None:
+        """A record in full, and the deltas on it, in place. A base of another size is cut, or followed by zeros."""
+        chain = [stored]
+        while chain[-1].record.base is not None:
+            if len(chain) > MAX_DEPTH:
+                raise FormatError(f"more than {MAX_DEPTH} deltas on each other", rule="store.chain")
+            chain.append(self._find(chain[-1].record.base))
+        most = max(link.record.nbytes for link in chain)
+        with scratch() as memory:
+            room = out if most == len(out) else memory.room(most, 0)
+            filled = 0
+            for link in reversed(chain):
+                nbytes = link.record.nbytes
+                if nbytes > filled and filled:
+                    room[filled:nbytes] = bytes(nbytes - filled)
+                self._apply(link, room[:nbytes])
+                filled = nbytes
+            if room is not out:
+                out[:] = room[: len(out)]
+
+    def _apply(self, stored: Stored, out: memoryview) -> None:
+        record = stored.record
+        if record.grouped:
+            out[:] = self._block_of_group(stored)
+            return
+        body = self.backend.read(pack_key(stored.pack), record.offset, record.stored)
+        if (record.encoding in IS_DELTA) != (record.base is not None):
+            raise FormatError("a delta needs a base, and only a delta has one", rule="store.chain")
+        (apply if record.encoding in IS_DELTA else decode)(record.encoding, body, out)
+
+    def _block_of_group(self, stored: Stored) -> bytes:
+        record = stored.record
+        data = self._group(stored)
+        return data[record.begin : record.begin + record.nbytes]
+
+    def _group(self, stored: Stored) -> bytes:
+        """The decoded blocks of a group, kept for the next one."""
+        key = stored.pack, stored.record.offset
+        with self._lock:
+            found = self._groups.get(key)
+            if found is not None:
+                self._groups.move_to_end(key)
+                return found
+        record = stored.record
+        room = bytearray(record.decoded)
+        decode(
+            record.encoding, self.backend.read(pack_key(stored.pack), record.offset, record.stored), memoryview(room)
+        )
+        found = bytes(room)
+        with self._lock:
+            self._groups[key] = found
+            self._group_nbytes += len(found)
+            while self._group_nbytes > _CACHE_NBYTES and len(self._groups) > 1:
+                self._group_nbytes -= len(self._groups.popitem(last=False)[1])
+        return found
+
+
+class _MissingBlock(IntegrityError):
+    """A block that something refers to is not in the store."""
+
+
+def _index_if_there(backend: Backend, key: str) -> PackIndex | None:
+    """None for a pack that was removed after it was listed."""
+    try:
+        return read_index(backend, key)
+    except FileNotFoundError:
+        return None
+
+
+def _compare(digest: bytes, block: bytes | memoryview, stored: Stored) -> None:
+    if blake3(block).digest() != digest:
+        raise IntegrityError(
+            f"block does not match its CID {_name(digest)}",
+            rule="store.block.hash",
+            offset=stored.record.offset,
+            path=pack_key(stored.pack),
+        )
+
+
+def _name(digest: bytes) -> str:
+    return str(CID(digest, RAW))

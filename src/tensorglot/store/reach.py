@@ -1,0 +1,93 @@
+"""Reachability: the blocks that a node leads to.
+
+Any DAG-CBOR node may be a root, and all links in it are followed, whatever kind of node
+it is. Values whose type has links in it (`merkle[T]`) are read, and their links followed,
+too. A block is visited once, so the walk is as long as there are blocks, however they
+link to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tensorglot.dynd.merkle import Link, links_of, may_link
+from tensorglot.errors import FormatError
+from tensorglot.model.types.base import Type
+from tensorglot.store.blocks import Blocks
+from tensorglot.store.checkout import array_tensor, parse_type
+from tensorglot.store.objects import parse_array
+from tensorglot.store.packs import Packs
+from tensorglot.wire.cid import CID, DAG_CBOR, decode_node
+
+__all__ = ["Walk", "first_missing"]
+
+_LINKING = ("merkle[", "array[")
+"""Types of values that may have links in them are spelled with one of these."""
+
+
+class Walk:
+    """A walk from roots to all that they lead to."""
+
+    def __init__(self, packs: Packs) -> None:
+        self.seen: set[CID] = set()
+        """The blocks that were visited."""
+        self.broken: list[tuple[CID, FormatError]] = []
+        """Nodes that could not be read."""
+        self._packs = packs
+        self._loaded: set[tuple[CID, Type]] = set()
+
+    def visit(self, roots: Iterable[CID]) -> Iterator[CID]:
+        """The blocks that were not visited before, parents first."""
+        stack: list[CID | Link] = list(roots)
+        while stack:
+            item = stack.pop()
+            cid = item.cid if isinstance(item, Link) else item
+            new = cid not in self.seen
+            if new:
+                self.seen.add(cid)
+                yield cid
+            try:
+                if new and cid.codec == DAG_CBOR:
+                    stack.extend(self._below(cid))
+                if isinstance(item, Link) and may_link(item.type):
+                    stack.extend(self._links(item))
+            except FormatError as error:
+                self.broken.append((cid, error))
+
+    def _below(self, cid: CID) -> list[CID | Link]:
+        block = self._packs.read(cid.digest)
+        found: list[CID | Link] = []
+        _collect(decode_node(block), found)
+        if block[:1] == b"\xa4" and any(word.encode() in block for word in _LINKING):
+            array = parse_array(block)
+            if may_link(parse_type(array.type)):
+                found.extend(links_of(array_tensor(self._packs, array)))
+        return found
+
+    def _links(self, link: Link) -> list[Link]:
+        if (link.cid, link.type) in self._loaded:
+            return []
+        self._loaded.add((link.cid, link.type))
+        return list(links_of(Link(link.type, link.cid, Blocks(self._packs)).value))
+
+
+def _collect(value: Any, found: list[CID | Link]) -> None:
+    """All links in a decoded node, whose depth the decoder has bounded."""
+    if isinstance(value, CID):
+        found.append(value)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _collect(item, found)
+    elif isinstance(value, list):
+        for item in value:
+            _collect(item, found)
+
+
+def first_missing(packs: Packs, root: CID) -> CID | None:
+    """A block that a root leads to and that cannot be read; None if all are there."""
+    walk = Walk(packs)
+    for cid in walk.visit([root]):
+        if packs.find(cid.digest) is None:
+            return cid
+    return walk.broken[0][0] if walk.broken else None

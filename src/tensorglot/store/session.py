@@ -1,0 +1,145 @@
+"""Writing blocks to a store: what is new goes into a pack.
+
+Large chunks are records of their own. Small blocks are collected into groups, nodes apart
+from data: reading the names of a commit reads no values. A pack is complete, visible and
+durable at the end of the session, or when it has 1 GiB; then another is begun. Blocks
+without a reference to them are harmless, so a session that fails leaves at most that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from blake3 import blake3
+
+from tensorglot.store.backend import Backend, Writer
+from tensorglot.store.condemned import condemned
+from tensorglot.store.encodings import Encoded, encode
+from tensorglot.store.pack import GROUP_NBYTES, PackWriter
+from tensorglot.store.packs import Packs, pack_key
+from tensorglot.wire.cid import CID, DAG_CBOR, RAW
+
+__all__ = ["SMALL_NBYTES", "Delta", "Session", "start_session"]
+
+SMALL_NBYTES = 16 << 10
+"""Smaller blocks are stored in groups."""
+PACK_NBYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What a record was made from."""
+
+    base: bytes
+    """Digest of a block."""
+    depth: int
+    chain: int
+    """Of the base: see `Record`."""
+
+
+class Session:
+    """Writes blocks that are not in the store. Used by one thread."""
+
+    def __init__(self, backend: Backend, packs: Packs, writer: Writer, stack: ExitStack) -> None:
+        self.packs = packs
+        self.written_nbytes = 0
+        self._backend = backend
+        self._writer = writer
+        self._stack = stack
+        self._new: set[bytes] = set()
+        self._groups: dict[int, list[tuple[bytes, bytes]]] = {RAW: [], DAG_CBOR: []}
+        self._group_nbytes = {RAW: 0, DAG_CBOR: 0}
+        self._pack: PackWriter | None = None
+        self._count = 0
+
+    def put(self, block: bytes, codec: int = DAG_CBOR) -> CID:
+        """Stores a block of any kind, unless it is there."""
+        digest = blake3(block).digest()
+        if not self.known(digest):
+            self.add(digest, block, codec)
+        return CID(digest, codec)
+
+    def known(self, digest: bytes) -> bool:
+        return digest in self._new or self.packs.find(digest) is not None
+
+    def is_new(self, digest: bytes) -> bool:
+        """Whether the block was added by this session."""
+        return digest in self._new
+
+    def add(self, digest: bytes, block: bytes | memoryview, codec: int = RAW) -> None:
+        """Adds a block that is not in the store."""
+        if len(block) >= SMALL_NBYTES:
+            self.add_record(digest, len(block), encode(memoryview(block), 1))
+            return
+        if self._group_nbytes[codec] + len(block) > GROUP_NBYTES:
+            self._end_group(codec)
+        self._new.add(digest)
+        self._groups[codec].append((digest, bytes(block)))
+        self._group_nbytes[codec] += len(block)
+
+    def add_record(self, digest: bytes, nbytes: int, encoded: Encoded, delta: Delta | None = None) -> None:
+        """Adds a chunk that was encoded."""
+        self._new.add(digest)
+        if delta is None:
+            self._write([(digest, 0, nbytes)], nbytes, encoded)
+        else:
+            self._write([(digest, 0, nbytes)], nbytes, encoded, delta.base, delta.depth + 1, delta.chain)
+
+    def _write(
+        self,
+        blocks: list[tuple[bytes, int, int]],
+        decoded: int,
+        encoded: Encoded,
+        base: bytes | None = None,
+        depth: int = 0,
+        chain: int = 0,
+    ) -> None:
+        if self._pack is None:
+            self._pack = PackWriter(self._stack.enter_context(self._backend.create(pack_key(self._name))))
+        self._pack.add(blocks, [encoded.body], decoded, int(encoded.encoding), base, depth, chain)
+        if self._pack.position >= PACK_NBYTES:
+            self._end_pack()
+
+    @property
+    def _name(self) -> str:
+        return f"{self._writer.id}-{self._count}"
+
+    def _end_group(self, codec: int) -> None:
+        group = self._groups[codec]
+        if group:
+            self._groups[codec], self._group_nbytes[codec] = [], 0
+            blocks, at = [], 0
+            for digest, block in group:
+                blocks.append((digest, at, len(block)))
+                at += len(block)
+            self._write(blocks, at, encode(memoryview(b"".join(block for _, block in group)), 1))
+
+    def flush(self) -> None:
+        """Makes everything so far visible and durable."""
+        for codec in self._groups:
+            self._end_group(codec)
+        self._end_pack()
+
+    def _end_pack(self) -> None:
+        if self._pack is not None:
+            index = self._pack.finish()
+            self._stack.pop_all().close()
+            self.packs.add(self._name, index)
+            self.written_nbytes += index.nbytes
+            self._pack = None
+            self._count += 1
+
+
+@contextmanager
+def start_session(backend: Backend, packs: Packs) -> Iterator[Session]:
+    """A session, announced to collectors. Without an error it is flushed at the end."""
+    with backend.announce() as writer, ExitStack() as stack:
+        # Announced first: either a collector sees this writer, or this writer sees what the collector condemned.
+        hidden = condemned(backend)
+        writer.note(" ".join(sorted(hidden)))
+        packs.refresh()
+        session = Session(backend, packs.without(hidden), writer, stack)
+        yield session
+        session.flush()

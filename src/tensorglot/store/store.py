@@ -1,0 +1,298 @@
+"""`Store`: commits of tensors, by name and by content.
+
+A commit is written in three steps, each of which can be the last: blocks and the commit
+node go into a pack, the pack becomes visible and durable, the ref is swapped from the
+commit that was its value to the new one. If another writer was first, the commit node is
+made again with the new parent; the tensors stay as they are.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import time as clock
+from collections.abc import Iterator, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from tensorglot.dynd import array
+from tensorglot.dynd.merkle import load_links, may_link, save_links
+from tensorglot.dynd.tensors import from_tensor, to_tensor
+from tensorglot.errors import FormatError, InputError, escape
+from tensorglot.limits import Limits, as_limits
+from tensorglot.model.archive import Archive
+from tensorglot.model.tensor import Tensor
+from tensorglot.operations._as_archive import Given, as_archive, collect
+from tensorglot.operations._progress import Progress, start_progress
+from tensorglot.operations.diff import Diff, diff
+from tensorglot.store.blocks import Blocks, NewBlocks
+from tensorglot.store.checkout import array_tensor, open_commit, read_node, value_chunks
+from tensorglot.store.ingest import Value, ingest, ingest_value
+from tensorglot.store.location import create_store, open_store, split_url
+from tensorglot.store.manifest import Manifest, build
+from tensorglot.store.objects import Commit, check_message, parse_array, parse_tensor
+from tensorglot.store.packs import Packs
+from tensorglot.store.reach import first_missing
+from tensorglot.store.refs import Ref, check_ref_name, list_refs, missing_ref, read_ref, swap_ref
+from tensorglot.store.session import Session, start_session
+from tensorglot.wire.cid import CID, DAG_CBOR
+
+__all__ = ["Store", "open_url"]
+
+_ATTEMPTS = 1000
+"""How often a commit is tried while others write to the same ref."""
+_PREFIX_LENGTH = 12
+"""Characters of a CID that are enough, if they are unique; the first seven are the same for all commits."""
+
+
+class Store:
+    """A content-addressed store of tensors, in a directory or at a URL. Threads and processes may share it."""
+
+    def __init__(self, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> None:
+        """Opens a store."""
+        self._backend = open_store(url, storage_options)
+        self._packs = Packs(self._backend)
+        self._again = partial(Store, url, storage_options)
+
+    @classmethod
+    def create(cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Store:
+        """Makes a store where there is none."""
+        create_store(url, storage_options)
+        return cls(url, storage_options)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the files that are open. Archives that were checked out stay usable."""
+        self._backend.close()
+
+    def __repr__(self) -> str:
+        return f"Store({escape(self._backend.url)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._again, ()
+
+    # Commits
+
+    def commit(
+        self,
+        ref: str,
+        tensors: Given,
+        *,
+        message: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        parent: str | None = None,
+        progress: Progress | bool | None = None,
+    ) -> Commit:
+        """Stores tensors as the new commit of a ref: atomic, and durable when it returns.
+
+        `tensors` is what `save` takes, or a source: a path, an archive. The parent is the
+        present commit of the ref, if it has one; tensors are stored as differences from
+        those of the same name in it. With `parent`, a ref or a CID, the ref must not
+        change meanwhile.
+        """
+        check_ref_name(ref)
+        check_message(message)
+        old = self._branch(ref)
+        with start_session(self._backend, self._packs) as session:
+            given = None if parent is None else self._resolve(parent)
+            base = given or (None if old is None else old.cid)
+            with as_archive(tensors) as source, start_progress(progress, "committing") as report:
+                archive = collect(source, metadata)
+                manifest = self._ingest(session, archive, base, report)
+                kept = archive.metadata
+            for _ in range(_ATTEMPTS):
+                parents = () if base is None else (base,)
+                block = Commit.encode(manifest, parents, message, kept, clock.time_ns() // 1000)
+                cid = session.put(block)
+                session.flush()
+                if swap_ref(self._backend, ref, old, Ref.new(ref, cid, "branch", old)):
+                    return Commit.parse(cid, block)
+                if given is not None:
+                    break
+                old = self._branch(ref)
+                base = None if old is None else old.cid
+        raise InputError(
+            f"'{escape(ref)}' was changed by another writer meanwhile; commit again", rule="store.ref.changed"
+        )
+
+    def _branch(self, name: str) -> Ref | None:
+        ref = read_ref(self._backend, name)
+        if ref is not None and ref.kind == "tag":
+            raise InputError(f"'{escape(name)}' is a tag, which cannot be changed", rule="store.ref.tag")
+        return ref
+
+    def _ingest(self, session: Session, archive: Archive, base: CID | None, report: Progress | None) -> CID:
+        total, done = int(archive.index.nbytes.sum()), 0
+
+        def seen(nbytes: int) -> None:
+            nonlocal done
+            done += nbytes
+            if report is not None:
+                report(min(done, total), total)
+
+        before = None if base is None else self._previous(base)
+        return build(ingest(session, archive, before, seen), session.put)
+
+    def _previous(self, base: CID) -> Any:
+        """Looks up the values of the tensors of a commit."""
+        read = partial(read_node, self._packs)
+        manifest = Manifest(Commit.parse(base, read(base)).tensors, read)
+
+        def find(name: str, part: str) -> Value | None:
+            link = manifest.find(name)
+            block = b"" if link is None else read(link)
+            if link is not None and block[:1] != b"\xa4":
+                arrays = {each.name: each.array for each in parse_tensor(block).parts}
+                block = read(arrays[part]) if part in arrays else b""
+            if not block:
+                return None
+            node = parse_array(block)
+            return Value(node.type, value_chunks(self._packs, node))
+
+        return find
+
+    def checkout(self, ref: str, *, limits: Limits | None = None) -> Archive:
+        """The tensors of a commit, read when they are needed. `ref` is a ref, a tag, a CID or the beginning of one."""
+        cid = self._resolve(ref)
+        reopen = partial(_checkout_again, self._again, str(cid), limits)
+        return open_commit(self._packs, self._read_commit(cid), as_limits(limits), reopen)
+
+    def show(self, ref: str) -> Commit:
+        """The commit of a ref, a tag, a CID or the beginning of one."""
+        return self._read_commit(self._resolve(ref))
+
+    def log(self, ref: str) -> list[Commit]:
+        """The commits from a ref to the first one, along the first parents."""
+        return list(self._history(self._resolve(ref)))
+
+    def _history(self, cid: CID) -> Iterator[Commit]:
+        seen: set[CID] = set()
+        while cid not in seen:
+            seen.add(cid)
+            commit = self._read_commit(cid)
+            yield commit
+            if not commit.parents:
+                return
+            cid = CID.parse(commit.parents[0])
+
+    def _read_commit(self, cid: CID) -> Commit:
+        return Commit.parse(cid, read_node(self._packs, cid))
+
+    def diff(self, a: str, b: str) -> Diff:
+        """The differences of two commits. Tensors that they share are not read."""
+        with self.checkout(a) as old, self.checkout(b) as new:
+            return diff(old, new)
+
+    # Refs
+
+    def refs(self) -> dict[str, str]:
+        """The refs and tags, and the CID of each."""
+        return {ref.name: str(ref.cid) for ref in list_refs(self._backend)}
+
+    def tag(self, name: str, ref: str) -> None:
+        """Gives a commit, or a value that was put, a name that does not move. A name that exists is refused."""
+        check_ref_name(name)
+        with start_session(self._backend, self._packs) as session:
+            cid = self._resolve(ref, any_node=True)
+            missing = first_missing(session.packs, cid)
+            if missing is not None:
+                raise InputError(
+                    f"{cid} is incomplete or about to be collected: block {missing} is missing",
+                    rule="store.tag.missing",
+                )
+            if not swap_ref(self._backend, name, None, Ref.new(name, cid, "tag", None)):
+                raise InputError(f"'{escape(name)}' exists: delete it first", rule="store.ref.exists")
+
+    def delete(self, ref: str) -> None:
+        """Removes a ref or a tag. What only it reached can be removed by `collect`."""
+        old = read_ref(self._backend, ref)
+        if old is None:
+            raise missing_ref(ref, self._backend)
+        if not swap_ref(self._backend, ref, old, None):
+            raise InputError(f"'{escape(ref)}' was changed by another writer meanwhile", rule="store.ref.changed")
+
+    def _resolve(self, ref: str, *, any_node: bool = False) -> CID:
+        """The commit of a name; with `any_node` any node that has this CID."""
+        if not isinstance(ref, str):
+            raise InputError(f"a ref must be a str, not {type(ref).__name__}", rule="store.ref.name")
+        found = None
+        with contextlib.suppress(InputError):  # a CID may not be the name of a ref
+            found = read_ref(self._backend, ref)
+        cid = found.cid if found is not None else self._find_commit(ref, any_node=any_node)
+        if cid is None:
+            raise missing_ref(ref, self._backend)
+        return cid
+
+    def _find_commit(self, text: str, *, any_node: bool) -> CID | None:
+        """The commit whose CID begins with a text, if that is long enough and there is one."""
+        if len(text) < _PREFIX_LENGTH or not text.isascii():
+            return None
+        candidates = [cid for cid in self._with_prefix(text) if any_node or self._is_commit(cid)]
+        if len(candidates) > 1:
+            raise InputError(f"'{escape(text)}' begins several CIDs: add characters", rule="store.ref.short")
+        return candidates[0] if candidates else None
+
+    def _with_prefix(self, text: str) -> list[CID]:
+        whole = text[1 : 1 + (len(text) - 1) // 8 * 8]
+        try:
+            known = base64.b32decode(whole.upper())[4:]
+        except ValueError:
+            return []
+        self._packs.refresh()
+        cids = [CID(digest, DAG_CBOR) for digest in self._packs.digests_with(known)]
+        return [cid for cid in cids if str(cid).startswith(text)]
+
+    def _is_commit(self, cid: CID) -> bool:
+        try:
+            self._read_commit(cid)
+        except FormatError:
+            return False
+        return True
+
+    # Values
+
+    def put(self, value: Any) -> str:
+        """Stores a value, with all that its links lead to; returns its CID. A tag keeps it from being collected."""
+        with start_session(self._backend, self._packs) as session:
+            tensor = array(value)
+            save_links(tensor, NewBlocks(session))
+            return str(ingest_value(session, tensor))
+
+    def get(self, cid: str) -> Tensor:
+        """The value with a CID, read when it is needed. Links in it load their values from the store."""
+        tensor = array_tensor(self._packs, parse_array(read_node(self._packs, CID.parse(cid))))
+        return to_tensor(load_links(from_tensor(tensor), self.blocks)) if may_link(tensor.type) else tensor
+
+    @property
+    def blocks(self) -> Mapping[CID, bytes]:
+        """The blocks by their CIDs: what a `dynd.Link` loads from."""
+        return Blocks(self._packs)
+
+
+def _checkout_again(again: partial[Store], cid: str, limits: Limits | None) -> Archive:
+    return again().checkout(cid, limits=limits)
+
+
+def open_url(url: str, storage_options: Mapping[str, Any] | None = None, limits: Limits | None = None) -> Archive:
+    """The archive of `store://path#ref`. A store with one ref needs no `#ref`."""
+    where, ref = split_url(url)
+    store = Store(where, storage_options)
+    if ref is None:
+        refs = store.refs()
+        if len(refs) != 1:
+            names = ", ".join(escape(name, longest=60) for name in list(refs)[:8])
+            raise InputError(
+                f"name a commit, as in {escape(url)}#main" + (f" (refs: {names})" if refs else " (it has none yet)"),
+                rule="store.ref.name",
+            )
+        ref = next(iter(refs))
+    return store.checkout(ref, limits=limits)
