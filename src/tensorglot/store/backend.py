@@ -111,6 +111,10 @@ class Backend(Protocol):
         """The running writers by their ids, with their notes."""
         ...
 
+    def exclusive(self, what: str) -> AbstractContextManager[None]:
+        """One at a time; another one is an InputError."""
+        ...
+
     def close(self) -> None:
         """Closes what is open. It is opened again when it is needed."""
         ...
@@ -188,13 +192,28 @@ class Directory:
                         found.append(Entry(entry.name, status.st_size, status.st_mtime))
         return found
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> AbstractContextManager[None]:
         """One process and thread at a time. The lock is held for a few system calls."""
-        fd = os.open(self._path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        return self._lock_file("lock", fcntl.LOCK_EX)
+
+    @contextmanager
+    def exclusive(self, what: str) -> Iterator[None]:
+        try:
+            held = self._lock_file(f"{what}.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.__enter__()
+        except BlockingIOError:
+            raise InputError(f"another process runs {what} here", rule="store.lock", path=self.url) from None
+        try:
+            yield
+        finally:
+            held.__exit__(None, None, None)
+
+    @contextmanager
+    def _lock_file(self, name: str, operation: int) -> Iterator[None]:
+        fd = os.open(self._path(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
+                fcntl.flock(fd, operation)
             except OSError as error:
                 if error.errno in (errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS):
                     raise InputError(

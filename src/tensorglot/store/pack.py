@@ -29,7 +29,7 @@ from tensorglot.errors import FormatError, TruncatedError
 from tensorglot.store.backend import Backend, File
 from tensorglot.wire.cid import CHUNK_NBYTES, DIGEST_NBYTES
 
-__all__ = ["GROUP_NBYTES", "MAX_CHAIN", "MAX_DEPTH", "PackIndex", "PackWriter", "Record", "read_index"]
+__all__ = ["GROUP_NBYTES", "MAX_CHAIN", "MAX_DEPTH", "NO_BASE", "PackIndex", "PackWriter", "Record", "read_index"]
 
 GROUP_NBYTES = CHUNK_NBYTES
 """Small blocks are collected up to this size."""
@@ -43,7 +43,7 @@ _FOOTER = struct.Struct("<QQ32s8s")
 _COUNTS = struct.Struct("<III")
 _TAIL_NBYTES = 256 << 10
 """Read at once, in the hope that the index fits."""
-_NO_BASE = 0xFFFFFFFF
+NO_BASE = 0xFFFFFFFF
 _BLOCK_COLUMNS = (("record", "<u4"), ("begin", "<u4"), ("nbytes", "<u4"))
 _RECORD_COLUMNS = (
     ("offset", "<u8"), ("stored", "<u4"), ("decoded", "<u4"), ("chain", "<u4"), ("base", "<u4"), ("encoding", "u1"),
@@ -97,7 +97,7 @@ class PackIndex:
             stored=int(columns["stored"][row]),
             decoded=int(columns["decoded"][row]),
             encoding=int(columns["encoding"][row]),
-            base=None if base == _NO_BASE else self.bases[base].tobytes(),
+            base=None if base == NO_BASE else self.bases[base].tobytes(),
             depth=int(columns["depth"][row]),
             chain=int(columns["chain"][row]),
             begin=int(self.blocks["begin"][block]),
@@ -165,8 +165,7 @@ def _check(index: PackIndex, end: int) -> None:
         | (stops > end)
         | (stops < of_record["offset"]),
         "a record decodes to more than a chunk": of_record["decoded"] > CHUNK_NBYTES,
-        "a base is not in the table of bases": (of_record["base"] != _NO_BASE)
-        & (of_record["base"] >= len(index.bases)),
+        "a base is not in the table of bases": (of_record["base"] != NO_BASE) & (of_record["base"] >= len(index.bases)),
         "a chain of deltas is too long": of_record["depth"] > MAX_DEPTH,
     }
     for what, rows in wrong.items():
@@ -204,8 +203,8 @@ class PackWriter:
         if not self.position:
             self.position = self.file.write([memoryview(_MAGIC)])
         row, stored = len(self._records), sum(map(len, body))
-        known = _NO_BASE if base is None else self._bases.setdefault(base, len(self._bases))
-        self._records.append((self.position, stored, decoded, min(chain + stored, _NO_BASE), known, encoding, depth))
+        known = NO_BASE if base is None else self._bases.setdefault(base, len(self._bases))
+        self._records.append((self.position, stored, decoded, min(chain + stored, NO_BASE), known, encoding, depth))
         for digest, begin, nbytes in blocks:
             self._digests.append(digest)
             self._blocks.append((row, begin, nbytes))

@@ -16,6 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -102,6 +103,8 @@ class Packs:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self._hidden: frozenset[str] = frozenset()
+        self.damaged: dict[str, FormatError] = {}
+        """Packs whose index cannot be read; the others can be used."""
         self._indexes: dict[str, PackIndex] = {}
         self._table: _Table | None = None
         self._lock = threading.Lock()
@@ -131,12 +134,16 @@ class Packs:
     def _refresh(self) -> _Table:
         entries = self.backend.list("packs")
         names = {entry.name.removesuffix(_SUFFIX) for entry in entries if entry.name.endswith(_SUFFIX)} - self._hidden
-        if self._table is not None and names == self._indexes.keys():
+        if self._table is not None and names == self._indexes.keys() | self.damaged.keys():
             return self._table
         kept = {name: index for name, index in self._indexes.items() if name in names}
         new = sorted(names - kept.keys())
-        found = ordered_map(lambda name: _index_if_there(self.backend, pack_key(name)), new)
-        kept |= {name: index for name, index in zip(new, found, strict=True) if index is not None}
+        self.damaged = {}
+        for name, found in zip(new, ordered_map(partial(_index_or_error, self.backend), new), strict=True):
+            if isinstance(found, PackIndex):
+                kept[name] = found
+            elif found is not None:
+                self.damaged[name] = found
         self._indexes = kept
         self._table = _Table.of(kept)
         return self._table
@@ -181,6 +188,15 @@ class Packs:
         """A block of `len(out)` bytes, compared with its digest."""
         self._again(lambda: self._read_into(digest, out))
 
+    def check(self, digest: bytes) -> None:
+        """Decodes a block and compares it with its digest."""
+        found = self.find(digest)
+        if found is None or found.record.grouped:
+            self.read(digest)
+        else:
+            with scratch() as memory:
+                self.read_into(digest, memory.room(found.record.nbytes, 0))
+
     def _again(self, work: Callable[[], T]) -> T:
         """Once more, with the packs of now, if a pack is gone or a block was not there."""
         try:
@@ -190,7 +206,7 @@ class Packs:
             return work()
 
     def _read(self, digest: bytes) -> bytes:
-        stored = self._find(digest)
+        stored = self.locate(digest)
         if stored.record.grouped:
             block = self._block_of_group(stored)
             _compare(digest, block, stored)
@@ -200,7 +216,7 @@ class Packs:
         return bytes(out)
 
     def _read_into(self, digest: bytes, out: memoryview) -> None:
-        stored = self._find(digest)
+        stored = self.locate(digest)
         if stored.record.nbytes != len(out):
             raise FormatError(
                 f"block {_name(digest)} has {stored.record.nbytes} bytes, expected {len(out)}",
@@ -214,10 +230,12 @@ class Packs:
             raise
         _compare(digest, out, stored)
 
-    def _find(self, digest: bytes) -> Stored:
+    def locate(self, digest: bytes) -> Stored:
+        """How a block is stored, which must be there."""
         found = self.find(digest)
         if found is None:
-            raise _MissingBlock(f"block {_name(digest)} is missing from the store", rule="store.block.missing")
+            damage = "".join(f"; damaged pack {name}: {error.message}" for name, error in self.damaged.items())
+            raise _MissingBlock(f"block {_name(digest)} is missing from the store{damage}", rule="store.block.missing")
         return found
 
     def _decode(self, stored: Stored, out: memoryview) -> None:
@@ -226,7 +244,7 @@ class Packs:
         while chain[-1].record.base is not None:
             if len(chain) > MAX_DEPTH:
                 raise FormatError(f"more than {MAX_DEPTH} deltas on each other", rule="store.chain")
-            chain.append(self._find(chain[-1].record.base))
+            chain.append(self.locate(chain[-1].record.base))
         most = max(link.record.nbytes for link in chain)
         with scratch() as memory:
             room = out if most == len(out) else memory.room(most, 0)
@@ -281,12 +299,14 @@ class _MissingBlock(IntegrityError):
     """A block that something refers to is not in the store."""
 
 
-def _index_if_there(backend: Backend, key: str) -> PackIndex | None:
+def _index_or_error(backend: Backend, name: str) -> PackIndex | FormatError | None:
     """None for a pack that was removed after it was listed."""
     try:
-        return read_index(backend, key)
+        return read_index(backend, pack_key(name))
     except FileNotFoundError:
         return None
+    except FormatError as error:
+        return error
 
 
 def _compare(digest: bytes, block: bytes | memoryview, stored: Stored) -> None:

@@ -29,11 +29,13 @@ _LINKING = ("merkle[", "array[")
 class Walk:
     """A walk from roots to all that they lead to."""
 
-    def __init__(self, packs: Packs) -> None:
+    def __init__(self, packs: Packs, *, keep_links: bool = False) -> None:
         self.seen: set[CID] = set()
         """The blocks that were visited."""
         self.broken: list[tuple[CID, FormatError]] = []
         """Nodes that could not be read."""
+        self.links: dict[CID, list[CID]] | None = {} if keep_links else None
+        """The links in each node, if they are kept."""
         self._packs = packs
         self._loaded: set[tuple[CID, Type]] = set()
 
@@ -48,10 +50,13 @@ class Walk:
                 self.seen.add(cid)
                 yield cid
             try:
-                if new and cid.codec == DAG_CBOR:
-                    stack.extend(self._below(cid))
+                below = self._below(cid) if new and cid.codec == DAG_CBOR else []
                 if isinstance(item, Link) and may_link(item.type):
-                    stack.extend(self._links(item))
+                    below += self._links(item)
+                if self.links is not None:
+                    known = self.links.setdefault(cid, [])
+                    known += (each.cid if isinstance(each, Link) else each for each in below)
+                stack += below
             except FormatError as error:
                 self.broken.append((cid, error))
 

@@ -19,7 +19,7 @@ from tensorglot.errors import FormatError, InputError, TensorglotError, TensorNo
 from tensorglot.store.backend import Backend
 from tensorglot.wire.cid import CID
 
-__all__ = ["Ref", "check_ref_name", "list_refs", "read_ref", "swap_ref"]
+__all__ = ["Ref", "check_ref_name", "list_ref_names", "list_refs", "missing_ref", "read_ref", "swap_ref"]
 
 Kind = Literal["branch", "tag"]
 
@@ -95,9 +95,13 @@ def _parse(name: str, data: bytes) -> Ref:
     return ref
 
 
+def list_ref_names(backend: Backend) -> list[str]:
+    return sorted(unquote(entry.name) for entry in backend.list(_FOLDER))
+
+
 def list_refs(backend: Backend) -> Iterator[Ref]:
     """All refs, by name. One that is damaged is an error."""
-    for name in sorted(unquote(entry.name) for entry in backend.list(_FOLDER)):
+    for name in list_ref_names(backend):
         ref = read_ref(backend, name)
         if ref is not None:
             yield ref

@@ -12,23 +12,32 @@ import base64
 import contextlib
 import os
 import time as clock
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any
 
+from tensorglot.arguments import as_names
 from tensorglot.dynd import array
 from tensorglot.dynd.merkle import load_links, may_link, save_links
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.errors import FormatError, InputError, escape
+from tensorglot.io.sink import AtomicFile, Writable
+from tensorglot.io.source import Readable, source_for
+from tensorglot.io.stream import write_stream
 from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Tensor
-from tensorglot.operations._as_archive import Given, as_archive, collect
+from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._as_archive import collect as archive_of
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.diff import Diff, diff
+from tensorglot.operations.verify import Report
 from tensorglot.store.blocks import Blocks, NewBlocks
+from tensorglot.store.bundle import read_bundle, write_bundle
+from tensorglot.store.check import check_store
 from tensorglot.store.checkout import array_tensor, open_commit, read_node, value_chunks
+from tensorglot.store.collect import GRACE, Collected, collect, repack
 from tensorglot.store.ingest import Value, ingest, ingest_value
 from tensorglot.store.location import create_store, open_store, split_url
 from tensorglot.store.manifest import Manifest, build
@@ -37,6 +46,8 @@ from tensorglot.store.packs import Packs
 from tensorglot.store.reach import first_missing
 from tensorglot.store.refs import Ref, check_ref_name, list_refs, missing_ref, read_ref, swap_ref
 from tensorglot.store.session import Session, start_session
+from tensorglot.store.stats import CommitCost, StoreStats, commit_costs, store_stats
+from tensorglot.store.transfer import Transferred, forward_ref, transfer
 from tensorglot.wire.cid import CID, DAG_CBOR
 
 __all__ = ["Store", "open_url"]
@@ -106,7 +117,7 @@ class Store:
             given = None if parent is None else self._resolve(parent)
             base = given or (None if old is None else old.cid)
             with as_archive(tensors) as source, start_progress(progress, "committing") as report:
-                archive = collect(source, metadata)
+                archive = archive_of(source, metadata)
                 manifest = self._ingest(session, archive, base, report)
                 kept = archive.metadata
             for _ in range(_ATTEMPTS):
@@ -257,6 +268,124 @@ class Store:
         except FormatError:
             return False
         return True
+
+    # Keeping
+
+    def check(self, *, data: bool = False, progress: Progress | bool | None = None) -> Report:
+        """Whether all that refs lead to is there; with `data`, whether every block matches its CID. Raises nothing."""
+        with start_progress(progress, "checking") as report:
+            return check_store(self._backend, self._packs, data=data, progress=report)
+
+    def collect(self, grace: float = GRACE) -> Collected:
+        """Removes what no ref leads to, if it has been so for `grace` seconds. Safe beside running writers."""
+        return collect(self._backend, self._packs, grace)
+
+    def repack(self, grace: float = GRACE) -> Collected:
+        """Rewrites small packs and those with much garbage, and collects."""
+        return repack(self._backend, self._packs, grace)
+
+    def stats(self) -> StoreStats:
+        """What the store holds and what it costs."""
+        return store_stats(self._packs, self._all_commits())
+
+    def costs(self, ref: str) -> list[CommitCost]:
+        """What each commit of a log added to those before it, the oldest first."""
+        return list(commit_costs(self._packs, reversed(self.log(ref))))
+
+    def _all_commits(self) -> Iterator[Commit]:
+        self._packs.refresh()
+        return self._commits_from(ref.cid for ref in list_refs(self._backend))
+
+    def _commits_from(self, cids: Iterable[CID]) -> Iterator[Commit]:
+        """Commits and all their ancestors, each once."""
+        seen: set[CID] = set()
+        stack = list(cids)
+        while stack:
+            cid = stack.pop()
+            if cid in seen:
+                continue
+            seen.add(cid)
+            if self._is_commit(cid):  # a tag may name a value
+                commit = self._read_commit(cid)
+                yield commit
+                stack += map(CID.parse, commit.parents)
+
+    # Moving
+
+    def push(
+        self,
+        url: str | os.PathLike[str],
+        refs: Iterable[str] | None = None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        progress: Progress | bool | None = None,
+    ) -> Transferred:
+        """Copies refs, or those named, to another store: only what it lacks. Its refs move forward, or not at all."""
+        return self._send(Store(url, storage_options), refs, progress, "pushing")
+
+    def pull(
+        self,
+        url: str | os.PathLike[str],
+        refs: Iterable[str] | None = None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        progress: Progress | bool | None = None,
+    ) -> Transferred:
+        """Copies refs, or those named, from another store."""
+        return Store(url, storage_options)._send(self, refs, progress, "pulling")
+
+    def _send(
+        self, target: Store, names: Iterable[str] | None, progress: Progress | bool | None, what: str
+    ) -> Transferred:
+        refs = list(list_refs(self._backend)) if names is None else [self._ref(name) for name in as_names(names)]
+        with start_progress(progress, what) as report:
+            return transfer(self._packs, target._backend, target._packs, refs, self._ancestors, report)
+
+    def _ref(self, name: str) -> Ref:
+        ref = read_ref(self._backend, name)
+        if ref is None:
+            raise missing_ref(name, self._backend)
+        return ref
+
+    def _ancestors(self, cid: CID) -> Iterator[CID]:
+        return (CID.parse(commit.cid) for commit in self._commits_from([cid]))
+
+    def bundle(self, target: Writable, ref: str, have: str | None = None) -> Transferred:
+        """Writes a commit and all that it leads to as a CAR file; without what a receiver of `have` has."""
+        known = () if have is None else (self._resolve(have),)
+        counts = [0, 0]
+
+        def pieces() -> Iterator[memoryview]:
+            for piece in write_bundle(self._packs, self._ref(ref), known):
+                counts[0] += 1
+                counts[1] += len(piece)
+                yield memoryview(piece)
+
+        if isinstance(target, (str, os.PathLike)):
+            with AtomicFile(target) as file:
+                file.write(pieces())
+        else:
+            write_stream(target, pieces())
+        return Transferred((ref,), counts[0] - 2, counts[1])
+
+    def unbundle(self, source: Readable) -> Commit:
+        """Stores what is in a CAR file of `bundle`, each block checked, and moves its ref forward."""
+        opened = source_for(source)
+        with start_session(self._backend, self._packs) as session:
+            bundle, _, _ = read_bundle(opened, session)
+            session.flush()
+            check_ref_name(bundle.ref)
+            missing = first_missing(session.packs, bundle.commit)
+            if missing is not None:
+                raise InputError(
+                    f"block {missing} is neither in the bundle nor in the store: "
+                    "the bundle was made for a store that has an earlier commit",
+                    rule="bundle.have",
+                )
+            self._packs.refresh()
+            ref = Ref.new(bundle.ref, bundle.commit, "tag" if bundle.tag else "branch", None)
+            forward_ref(self._backend, ref, self._ancestors)
+        return self._read_commit(bundle.commit)
 
     # Values
 

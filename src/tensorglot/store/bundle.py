@@ -1,0 +1,209 @@
+"""Bundles: a commit and all that it leads to, as one CAR file (version 1).
+
+    CAR = header | blocks;  each is a varint of its size, then its bytes
+    header = DAG-CBOR {"roots": [link of the bundle node], "version": 1}
+    block = CID | bytes
+
+The root is {"commit": link, "dynd": 1, "have": [links], "kind": "bundle", "ref", "tag"}.
+Any CAR reader can check the blocks. For a receiver that has other commits (`have`), blocks
+of these are left out, and chunks may come as deltas from them:
+{"base": link, "block": link, "body": bytes, "dynd": 1, "encoding": number, "kind": "delta",
+"nbytes": number}, named by the hash of their own bytes. A base comes before its deltas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from blake3 import blake3
+
+from tensorglot.errors import FormatError, IntegrityError, LimitError, TruncatedError
+from tensorglot.io.local import BaseSource
+from tensorglot.memory import scratch
+from tensorglot.store.encodings import IS_DELTA, Encoded, Encoding, apply
+from tensorglot.store.pack import MAX_CHAIN, MAX_DEPTH
+from tensorglot.store.packs import Packs, pack_key
+from tensorglot.store.reach import Walk
+from tensorglot.store.refs import Ref
+from tensorglot.store.session import Delta, Session
+from tensorglot.store.transfer import bases_of
+from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, DAG_CBOR, block_cid, decode_node, encode_node
+
+__all__ = ["Bundle", "read_bundle", "write_bundle"]
+
+_CID_NBYTES = 36
+_MOST_NBYTES = 2 * CHUNK_NBYTES
+"""Of a block."""
+_READ_NBYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """The root of a bundle."""
+
+    commit: CID
+    ref: str
+    tag: bool
+    have: tuple[CID, ...]
+
+    def encode(self) -> bytes:
+        fields = {"commit": self.commit, "have": list(self.have), "ref": self.ref, "tag": self.tag}
+        return encode_node({"dynd": 1, "kind": "bundle", **fields})
+
+
+def write_bundle(packs: Packs, ref: Ref, have: tuple[CID, ...]) -> Iterator[bytes]:
+    """The bytes of a bundle, in pieces."""
+    packs.refresh()
+    known = Walk(packs)
+    for _ in known.visit(have):
+        pass
+    theirs = {cid.digest for cid in known.seen}
+    walk = Walk(packs)
+    walk.seen |= known.seen
+    missing = list(walk.visit([ref.cid]))
+    for damaged in (*known.broken, *walk.broken):
+        raise damaged[1]
+    wanted = bases_of(packs, missing, theirs.__contains__)
+    places = {digest: packs.locate(digest) for digest in wanted}
+    root = Bundle(ref.cid, ref.name, ref.kind == "tag", have).encode()
+    yield _frame(encode_node({"roots": [block_cid(root, DAG_CBOR)], "version": 1}))
+    yield _block(block_cid(root, DAG_CBOR), root)
+    # By depth: a base comes before its deltas.
+    for digest in sorted(places, key=lambda digest: (places[digest].record.depth, places[digest].record.offset)):
+        record = places[digest].record
+        cid = CID(digest, wanted[digest])
+        if not theirs or record.base is None:
+            yield _block(cid, packs.read(digest))
+            continue
+        body = packs.backend.read(pack_key(places[digest].pack), record.offset, record.stored)
+        node = {"base": CID(record.base), "block": cid, "body": bytes(body), "encoding": record.encoding}
+        delta = encode_node({"dynd": 1, "kind": "delta", "nbytes": record.nbytes, **node})
+        yield _block(block_cid(delta, DAG_CBOR), delta)
+
+
+def _block(cid: CID, data: bytes) -> bytes:
+    return _frame(bytes(cid) + data)
+
+
+def _frame(data: bytes) -> bytes:
+    size, length = bytearray(), len(data)
+    while length >= 128:
+        size.append(length & 127 | 128)
+        length >>= 7
+    size.append(length)
+    return bytes(size) + data
+
+
+def read_bundle(source: BaseSource, session: Session) -> tuple[Bundle, int, int]:
+    """Stores the blocks of a bundle; returns its root, the number of blocks that are new, and their bytes."""
+    frames = _frames(source)
+    header = decode_node(next(frames, (0, b""))[1])
+    roots = header.get("roots") if isinstance(header, dict) and header.get("version") == 1 else None
+    if not isinstance(roots, list) or len(roots) != 1 or not isinstance(roots[0], CID):
+        raise FormatError("not a CAR file of version 1 with one root", rule="bundle.header", offset=0)
+    bundle, blocks, nbytes = None, 0, 0
+    for offset, frame in frames:
+        cid, block = _checked(frame, offset)
+        node = decode_node(block) if cid.codec == DAG_CBOR else None
+        if cid == roots[0]:
+            bundle = _parse(node, offset)
+            continue
+        if isinstance(node, dict) and node.get("kind") == "delta":
+            new = _add_delta(node, session, offset)
+        else:
+            new = not session.known(cid.digest)
+            if new:
+                session.add(cid.digest, block, cid.codec)
+        blocks += new
+        nbytes += len(block) if new else 0
+    if bundle is None:
+        raise FormatError("the root of the bundle is missing", rule="bundle.root")
+    return bundle, blocks, nbytes
+
+
+def _frames(source: BaseSource) -> Iterator[tuple[int, bytes]]:
+    """Offset and bytes of each frame. Its size is compared with what is left before it is read."""
+    at = 0
+    while at < source.size:
+        head = source.read_bytes(at, min(5, source.size - at))
+        length = used = 0
+        for used, byte in enumerate(head, 1):
+            length |= (byte & 127) << 7 * (used - 1)
+            if byte < 128:
+                break
+        else:
+            raise TruncatedError("file truncated within the size of a block", rule="bundle.varint", offset=at)
+        if head[used - 1] == 0 and used > 1:
+            raise FormatError("the size of a block is not in its shortest form", rule="bundle.varint", offset=at)
+        if length > _MOST_NBYTES:
+            raise LimitError(f"a block of {length} bytes exceeds {_MOST_NBYTES}", rule="bundle.block", offset=at)
+        if length > source.size - at - used:
+            raise TruncatedError(
+                f"file truncated: needs {at + used + length} bytes, has {source.size}", rule="bundle.block", offset=at
+            )
+        yield at, source.read_bytes(at + used, length)
+        at += used + length
+
+
+def _checked(frame: bytes, offset: int) -> tuple[CID, bytes]:
+    try:
+        cid = CID.from_bytes(frame[:_CID_NBYTES])
+    except FormatError as error:
+        error.offset = offset
+        raise
+    block = frame[_CID_NBYTES:]
+    if cid.hash != BLAKE3:
+        raise FormatError("a block must be named by BLAKE3", rule="bundle.hash", offset=offset)
+    if block_cid(block, cid.codec) != cid:
+        raise IntegrityError(f"block does not match its CID {cid}", rule="bundle.hash", offset=offset)
+    return cid, block
+
+
+def _parse(node: Any, offset: int) -> Bundle:
+    fields = {"commit": CID, "have": list, "ref": str, "tag": bool}
+    if (
+        not isinstance(node, dict)
+        or node.keys() != {"dynd", "kind", *fields}
+        or (node["dynd"], node["kind"]) != (1, "bundle")
+        or not all(isinstance(node[key], kind) for key, kind in fields.items())
+        or not all(isinstance(cid, CID) for cid in node["have"])
+    ):
+        raise FormatError("not the root of a bundle", rule="bundle.root", offset=offset)
+    return Bundle(node["commit"], node["ref"], node["tag"], tuple(node["have"]))
+
+
+def _add_delta(node: dict[str, Any], session: Session, offset: int) -> bool:
+    """Decodes a delta, compares the result with its CID, and stores the delta. False if the block is there."""
+    fields = {"base": CID, "block": CID, "body": bytes, "encoding": int, "nbytes": int}
+    if (
+        node.keys() != {"dynd", "kind", *fields}
+        or node["dynd"] != 1
+        or not all(isinstance(node[key], kind) for key, kind in fields.items())
+        or node["encoding"] not in IS_DELTA
+        or not 0 < node["nbytes"] <= CHUNK_NBYTES
+    ):
+        raise FormatError("not a delta", rule="bundle.delta", offset=offset)
+    block, base, nbytes = node["block"].digest, node["base"].digest, node["nbytes"]
+    if session.known(block):
+        return False
+    if session.is_new(base):
+        session.flush()  # only what is in a pack can be read
+    stored = session.packs.find(base)
+    if stored is None:
+        raise FormatError(f"the base {node['base']} of a delta is not in the store", rule="bundle.base", offset=offset)
+    with scratch() as memory:
+        room = memory.room(max(nbytes, stored.record.nbytes), 0)
+        session.packs.read_into(base, room[: stored.record.nbytes])
+        room[stored.record.nbytes : nbytes] = bytes(max(0, nbytes - stored.record.nbytes))
+        apply(node["encoding"], memoryview(node["body"]), room[:nbytes])
+        if blake3(room[:nbytes]).digest() != block:
+            raise IntegrityError(f"a delta does not give block {node['block']}", rule="bundle.delta", offset=offset)
+        record = stored.record
+        if record.depth < MAX_DEPTH and record.chain + len(node["body"]) <= MAX_CHAIN * nbytes:
+            encoded = Encoded(Encoding(node["encoding"]), node["body"])
+            session.add_record(block, nbytes, encoded, Delta(base, record.depth, record.chain))
+        else:
+            session.add(block, bytes(room[:nbytes]))
+    return True

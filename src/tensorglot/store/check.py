@@ -1,0 +1,156 @@
+"""Checking a store: is everything there that refs lead to, and is it what its CID says?
+
+Structure: the refs, the index of every pack, every node and every link from the refs on,
+and the bases of deltas. `data=True` also decodes and hashes every block of every pack, on
+all processors. A problem names the block, its pack, and the commits that need it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from tensorglot.errors import FormatError, TensorglotError
+from tensorglot.operations._progress import Progress
+from tensorglot.operations.verify import Problem, Report
+from tensorglot.store.backend import Backend
+from tensorglot.store.checkout import FORMAT
+from tensorglot.store.objects import Commit
+from tensorglot.store.packs import Packs, pack_key
+from tensorglot.store.reach import Walk
+from tensorglot.store.refs import Ref, list_ref_names, read_ref
+from tensorglot.store.stats import Sizes
+from tensorglot.threads import ordered_map
+from tensorglot.wire.cid import CID, DAG_CBOR
+
+__all__ = ["check_store"]
+
+_BATCH = 64
+"""Blocks that a thread hashes at a time."""
+
+
+def check_store(backend: Backend, packs: Packs, *, data: bool, progress: Progress | None) -> Report:
+    """The report on a whole store."""
+    packs.refresh()
+    problems = [Problem(error.rule, f"{pack_key(name)}: {error.message}") for name, error in packs.damaged.items()]
+    refs, wrong_refs = _read_refs(backend)
+    problems += wrong_refs
+    walk = Walk(packs, keep_links=True)
+    missing = [cid for cid in walk.visit(ref.cid for ref in refs) if packs.find(cid.digest) is None]
+    wrong: dict[bytes, TensorglotError] = {cid.digest: error for cid, error in walk.broken}
+    wrong |= {cid.digest: FormatError(f"block {cid} is missing", rule="store.block.missing") for cid in missing}
+    wrong = dict(_broken_deltas(packs)) | wrong
+    hashed = 0
+    for digest, error in _rehash(packs, progress) if data else ():
+        hashed += 1
+        if error is not None:
+            wrong[digest] = error
+    commits = [cid for cid in walk.seen if cid.codec == DAG_CBOR and _is_commit(packs, cid)]
+    needed_by = _commits_that_need(wrong, walk.links or {}, set(commits)) if wrong else {}
+    problems += [_problem(error, needed_by.get(digest, [])) for digest, error in wrong.items()]
+    sizes = Sizes(packs)
+    nbytes = 0 if problems else sum(sizes.of(_commit(packs, cid).tensors)[1] for cid in commits)
+    return Report(FORMAT, len(sizes.tensors), nbytes, hashed, problems=tuple(problems))
+
+
+def _read_refs(backend: Backend) -> tuple[list[Ref], list[Problem]]:
+    refs, problems = [], []
+    for name in list_ref_names(backend):
+        try:
+            ref = read_ref(backend, name)
+        except TensorglotError as error:
+            problems.append(Problem.of(error))
+        else:
+            refs += [] if ref is None else [ref]
+    return refs, problems
+
+
+def _broken_deltas(packs: Packs) -> Iterator[tuple[bytes, TensorglotError]]:
+    """The blocks that are deltas from a block that is not there."""
+    for name, index in packs.indexes.items():
+        bases = [base.tobytes() for base in index.bases]
+        absent = [i for i, found in enumerate(packs.contains(bases)) if not found]
+        rows = np.flatnonzero(np.isin(index.records["base"], absent))
+        for block in np.flatnonzero(np.isin(index.blocks["record"], rows)).tolist():
+            base = bases[int(index.records["base"][index.blocks["record"][block]])]
+            yield (
+                index.digests[block].tobytes(),
+                FormatError(
+                    f"block {CID(base)} is missing, from which a delta was made",
+                    rule="store.chain.base",
+                    path=pack_key(name),
+                ),
+            )
+
+
+def _rehash(packs: Packs, progress: Progress | None) -> Iterator[tuple[bytes, TensorglotError | None]]:
+    """Every block of every pack, and what is wrong with it."""
+    digests = {digest.tobytes() for index in packs.indexes.values() for digest in index.digests}
+    order = sorted(digests, key=lambda digest: _place(packs, digest))
+    done = 0
+    for batch in ordered_map(
+        lambda batch: [(digest, _read_error(packs, digest)) for digest in batch],
+        (order[at : at + _BATCH] for at in range(0, len(order), _BATCH)),
+    ):
+        yield from batch
+        done += len(batch)
+        if progress is not None:
+            progress(done, len(order))
+
+
+def _place(packs: Packs, digest: bytes) -> tuple[str, int]:
+    found = packs.find(digest)
+    return ("", 0) if found is None else (found.pack, found.record.offset)
+
+
+def _read_error(packs: Packs, digest: bytes) -> TensorglotError | None:
+    try:
+        packs.check(digest)
+    except TensorglotError as error:
+        return error
+    return None
+
+
+def _is_commit(packs: Packs, cid: CID) -> bool:
+    try:
+        _commit(packs, cid)
+    except FormatError:
+        return False
+    return True
+
+
+def _commit(packs: Packs, cid: CID) -> Commit:
+    return Commit.parse(cid, packs.read(cid.digest))
+
+
+def _commits_that_need(
+    wrong: Mapping[bytes, object], links: Mapping[CID, list[CID]], commits: set[CID]
+) -> dict[bytes, list[str]]:
+    """For each block the commits that lead to it, other than through their parents."""
+    above: defaultdict[bytes, list[CID]] = defaultdict(list)
+    for cid, below in links.items():
+        for child in below:
+            above[child.digest].append(cid)
+    found = {}
+    for digest in wrong:
+        seen: set[bytes] = {digest}
+        needing, stack = [], [digest]
+        while stack:
+            for parent in above[stack.pop()]:
+                if parent.digest not in seen:
+                    seen.add(parent.digest)
+                    if parent in commits:
+                        needing.append(str(parent))
+                    else:
+                        stack.append(parent.digest)
+        found[digest] = needing
+    return found
+
+
+def _problem(error: TensorglotError, commits: list[str]) -> Problem:
+    where = "" if error.path is None else f"{error.path}: "
+    more = f" and {len(commits) - 3} more" if len(commits) > 3 else ""
+    needed = f"needed by {', '.join(commits[:3])}{more}" if commits else "no commit needs it"
+    return Problem(error.rule, f"{where}{error.message} ({needed})", error.tensor, error.offset)

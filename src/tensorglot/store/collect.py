@@ -1,0 +1,174 @@
+"""Collecting garbage: removing the packs that no ref leads to, beside running writers.
+
+In two steps, which may be years apart. First a pack that nothing needs is condemned:
+writers that start from then on do not rely on it. Later it is removed, if it is still not
+needed, has been condemned for the grace period, and every running writer has seen that it
+is condemned. Packs of running writers are left alone. Each step can be interrupted at any
+point: a pack is complete until it is gone.
+
+If a node that refs lead to cannot be read, nothing is removed: what it leads to is not
+known.
+
+Repacking copies what is needed out of packs that are small or mostly garbage, as it is
+stored, into new packs. The old ones are then collected like any others.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from tensorglot.errors import InputError, human_nbytes, plural
+from tensorglot.operations._jsonable import Record
+from tensorglot.store.backend import Backend
+from tensorglot.store.condemned import condemn, condemned, pardon
+from tensorglot.store.encodings import Encoded, Encoding
+from tensorglot.store.pack import PackIndex
+from tensorglot.store.packs import Packs, Stored, pack_key
+from tensorglot.store.reach import Walk
+from tensorglot.store.refs import list_refs
+from tensorglot.store.session import PACK_NBYTES, Delta, Session, start_session
+from tensorglot.threads import for_each
+from tensorglot.wire.cid import CID, DAG_CBOR, RAW
+
+__all__ = ["GRACE", "Collected", "collect", "copy_block", "repack"]
+
+GRACE = 86_400.0
+"""Seconds."""
+_GARBAGE = 0.25
+"""A pack with a larger share of garbage is rewritten."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Collected(Record):
+    """The result of `collect` and `repack`."""
+
+    packs: int
+    """That were removed."""
+    nbytes: int
+    """That this freed."""
+    waiting: int
+    """Packs that are not needed, to be removed after the grace period."""
+    waiting_nbytes: int
+
+    def __repr__(self) -> str:
+        later = f"; {plural(self.waiting, 'pack')} ({human_nbytes(self.waiting_nbytes)}) later" if self.waiting else ""
+        return f"Collected({plural(self.packs, 'pack')}, {human_nbytes(self.nbytes)}{later})"
+
+
+def collect(backend: Backend, packs: Packs, grace: float) -> Collected:
+    """Condemns packs that are not needed, and removes those whose time has come."""
+    if grace < 0:
+        raise InputError(f"grace must not be negative, is {grace}", rule="store.grace")
+    with backend.exclusive("collect"):
+        return _collect(backend, packs, grace)
+
+
+def _collect(backend: Backend, packs: Packs, grace: float) -> Collected:
+    packs.refresh()
+    before, writers = set(packs.indexes), backend.writers()
+    for pack in before - _needed(backend, packs).rows.keys() - condemned(backend).keys():
+        if pack.partition("-")[0] not in writers:
+            condemn(backend, pack)
+    # Writers that are announced from here on see what is condemned; those before are in the list.
+    writers, since = backend.writers(), condemned(backend)
+    packs.refresh()
+    needed = _needed(backend, packs).rows
+    removed, waiting = [], []
+    for pack in sorted(since):
+        index = packs.indexes.get(pack)
+        if pack in needed or index is None:
+            pardon(backend, pack)
+        elif time.time() - since[pack] >= grace and all(pack in note.split() for note in writers.values()):
+            backend.delete(pack_key(pack))
+            pardon(backend, pack)
+            removed.append(index.nbytes)
+        else:
+            waiting.append(index.nbytes)
+    packs.refresh()
+    return Collected(len(removed), sum(removed), len(waiting), sum(waiting))
+
+
+@dataclass(frozen=True, slots=True)
+class _Needed:
+    """What refs lead to: the rows of each pack, by digest, and which of the blocks are nodes."""
+
+    rows: dict[str, dict[bytes, int]]
+    nodes: frozenset[bytes]
+
+
+def _needed(backend: Backend, packs: Packs) -> _Needed:
+    """The blocks that refs lead to, and the bases of deltas. One in several packs is taken from the best of them."""
+    walk = Walk(packs)
+    reached = list(walk.visit(ref.cid for ref in list_refs(backend)))
+    if walk.broken:
+        cid, error = walk.broken[0]
+        raise InputError(
+            f"nothing was removed, since {cid} cannot be read ({error.message}); run check", rule="store.collect.broken"
+        )
+    doomed = condemned(backend)
+    home: dict[bytes, tuple[str, int]] = {}
+    for pack in sorted(packs.indexes, key=lambda pack: (pack not in doomed, packs.indexes[pack].nbytes, pack)):
+        digests = packs.indexes[pack].digests
+        home |= {digest.tobytes(): (pack, row) for row, digest in enumerate(digests)}
+    rows: dict[str, dict[bytes, int]] = {}
+    wanted = [cid.digest for cid in reached]
+    while wanted:
+        digest = wanted.pop()
+        if digest not in home:
+            raise InputError(
+                f"nothing was removed, since block {CID(digest)} is missing; run check", rule="store.collect.broken"
+            )
+        pack, row = home[digest]
+        found = rows.setdefault(pack, {})
+        if digest not in found:
+            found[digest] = row
+            base = packs.indexes[pack].record(row).base
+            wanted += [] if base is None else [base]
+    return _Needed(rows, frozenset(cid.digest for cid in reached if cid.codec == DAG_CBOR))
+
+
+def repack(backend: Backend, packs: Packs, grace: float) -> Collected:
+    """Rewrites small packs and those with much garbage, and collects."""
+    with backend.exclusive("collect"):
+        packs.refresh()
+        needed, writers = _needed(backend, packs), backend.writers()
+        poor = [
+            pack
+            for pack, rows in needed.rows.items()
+            if _poor(packs.indexes[pack], len(rows)) and pack.partition("-")[0] not in writers
+        ]
+        if len(poor) > 1 or any(len(needed.rows[pack]) < len(packs.indexes[pack].digests) for pack in poor):
+            with start_session(backend, packs) as session:
+                for pack in poor:
+                    _copy(packs, pack, needed, session)
+            copies = packs.without(poor)
+            copies.refresh()
+            for_each(copies.check, [digest for pack in poor for digest in needed.rows[pack]])
+            for pack in poor:
+                condemn(backend, pack)
+        return _collect(backend, packs, grace)
+
+
+def _poor(index: PackIndex, needed: int) -> bool:
+    """Whether a pack is small, or more than a quarter of its blocks is garbage."""
+    return index.nbytes < PACK_NBYTES // 2 or needed < (1 - _GARBAGE) * len(index.digests)
+
+
+def _copy(packs: Packs, pack: str, needed: _Needed, session: Session) -> None:
+    """Copies records as they are, in their order; small blocks are grouped anew."""
+    index = packs.indexes[pack]
+    for digest, row in sorted(needed.rows[pack].items(), key=lambda item: index.blocks["record"][item[1]]):
+        codec = DAG_CBOR if digest in needed.nodes else RAW
+        copy_block(packs, Stored(pack, index.record(row)), digest, codec, session)
+
+
+def copy_block(packs: Packs, stored: Stored, digest: bytes, codec: int, session: Session) -> None:
+    """Copies one block to a session, as it is stored. The base of a delta must be there, or be copied, too."""
+    record = stored.record
+    if record.grouped:
+        session.add(digest, packs.read(digest), codec)
+    else:
+        body = packs.backend.read(pack_key(stored.pack), record.offset, record.stored)
+        delta = None if record.base is None else Delta(record.base, record.depth - 1, record.chain - record.stored)
+        session.add_record(digest, record.nbytes, Encoded(Encoding(record.encoding), body), delta)

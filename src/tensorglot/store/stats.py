@@ -1,0 +1,138 @@
+"""What a store holds and what it costs: in total, and for each commit.
+
+A commit costs the stored bytes of the blocks that no earlier commit has. Sizes of nodes
+of manifests are added up once, however many commits share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from tensorglot.errors import human_nbytes, plural
+from tensorglot.operations._jsonable import Record
+from tensorglot.store.checkout import read_node
+from tensorglot.store.manifest import parse_node
+from tensorglot.store.objects import Commit, parse_array, parse_tensor
+from tensorglot.store.packs import Packs
+from tensorglot.store.reach import Walk
+from tensorglot.wire.cid import CID, RAW
+
+__all__ = ["CommitCost", "StoreStats", "commit_costs", "store_stats"]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StoreStats(Record):
+    """The result of `Store.stats`."""
+
+    logical_nbytes: int
+    """Of the tensors of all commits, as if each commit were a file."""
+    unique_nbytes: int
+    """Of the distinct chunks of these tensors."""
+    stored_nbytes: int
+    """Of all packs."""
+    commits: int
+    tensors: int
+    """Distinct ones, by name and value."""
+    packs: int
+    blocks: int
+
+    def __repr__(self) -> str:
+        share = f", {self.stored_nbytes / self.logical_nbytes:.1%}" if self.logical_nbytes else ""
+        return (
+            f"StoreStats({plural(self.commits, 'commit')} of {human_nbytes(self.logical_nbytes)} "
+            f"stored in {human_nbytes(self.stored_nbytes)}{share})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCost(Record):
+    """What one commit added."""
+
+    commit: Commit
+    tensors: int
+    nbytes: int
+    """Of all its tensors."""
+    changed: int
+    """Tensors that no earlier commit has under that name."""
+    stored_nbytes: int
+    """Of the blocks that no earlier commit has."""
+
+
+class Sizes:
+    """Number and bytes of the tensors below nodes of manifests."""
+
+    def __init__(self, packs: Packs) -> None:
+        self._read = partial(read_node, packs)
+        self._below: dict[CID, tuple[int, int]] = {}
+        self.tensors: set[tuple[str, CID]] = set()
+
+    def of(self, root: CID) -> tuple[int, int]:
+        """Tensors and bytes below a node of a manifest."""
+        stack = [root]
+        while stack:
+            link = stack[-1]
+            if link in self._below:
+                stack.pop()
+                continue
+            node = parse_node(self._read(link))
+            if node.leaf:
+                self.tensors.update(zip(node.names, node.links, strict=True))
+                self._below[link] = len(node.links), sum(map(self._tensor, node.links))
+                continue
+            missing = [child for child in node.links if child not in self._below]
+            stack += missing
+            if not missing:
+                below = [self._below[child] for child in node.links]
+                self._below[link] = sum(count for count, _ in below), sum(nbytes for _, nbytes in below)
+        return self._below[root]
+
+    def _tensor(self, link: CID) -> int:
+        found = self._below.get(link)
+        if found is None:
+            block = self._read(link)
+            if block[:1] == b"\xa4":
+                nbytes = parse_array(block).nbytes
+            else:
+                nbytes = sum(parse_array(self._read(part.array)).nbytes for part in parse_tensor(block).parts)
+            found = self._below[link] = 1, nbytes
+        return found[1]
+
+
+def store_stats(packs: Packs, commits: Iterable[Commit]) -> StoreStats:
+    """Counts over commits, all of a store."""
+    sizes, walk = Sizes(packs), Walk(packs)
+    logical = unique = count = 0
+    for commit in commits:
+        count += 1
+        logical += sizes.of(commit.tensors)[1]
+        for cid in walk.visit([commit.tensors]):
+            stored = packs.find(cid.digest) if cid.codec == RAW else None
+            unique += 0 if stored is None else stored.record.nbytes
+    indexes = packs.indexes.values()
+    return StoreStats(
+        logical_nbytes=logical,
+        unique_nbytes=unique,
+        stored_nbytes=sum(index.nbytes for index in indexes),
+        commits=count,
+        tensors=len(sizes.tensors),
+        packs=len(indexes),
+        blocks=sum(len(index.digests) for index in indexes),
+    )
+
+
+def commit_costs(packs: Packs, commits: Iterable[Commit]) -> Iterator[CommitCost]:
+    """What each commit added to those before it, the oldest first."""
+    sizes, walk = Sizes(packs), Walk(packs)
+    for commit in commits:
+        before = len(sizes.tensors)
+        count, nbytes = sizes.of(commit.tensors)
+        stored = 0
+        for cid in walk.visit([commit.tensors]):
+            found = packs.find(cid.digest)
+            if found is not None:
+                record = found.record
+                # Of a group, a block's share of the stored bytes.
+                stored += record.stored * record.nbytes // max(1, record.decoded)
+        yield CommitCost(commit, count, nbytes, len(sizes.tensors) - before, stored)
