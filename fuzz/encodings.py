@@ -35,9 +35,12 @@ def valid(r: random.Random) -> Mutant:
         data = r.randbytes(width) * (size // width) + bytes(size % width)
     else:
         changed = bytearray(base_of(size))
-        for _ in range(size // r.choice((5, 30, 400))):
-            at = r.randrange(size)
-            changed[at] = changed[at] ^ 1 << r.randrange(8) if kind == 2 else (changed[at] + r.choice((1, -1))) % 256
+        for _ in range(size // r.choice((1, 5, 30, 400))):
+            at = r.randrange(size) // width * width
+            moved = int.from_bytes(changed[at : at + width], "little")
+            moved = moved ^ 1 << r.randrange(8 * width) if kind == 2 else moved + r.choice((1, -1))
+            changed[at : at + width] = (moved % (1 << 8 * width)).to_bytes(width, "little")
+        del changed[size:]
         data = bytes(changed)
     encoded = encode(memoryview(data), width, memoryview(base_of(size)) if kind > 1 else None)
     return encoded.encoding, bytes(encoded.body), size
