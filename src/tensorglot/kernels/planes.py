@@ -1,0 +1,285 @@
+"""Byte planes of elements, and the places where two buffers differ.
+
+Plane i of a buffer has byte i of every element: in weights the exponents lie together,
+and compress. Places are gaps, a byte each: how many equal elements lie before the next
+that differs; 255 says that 255 equal ones were passed and the gap goes on.
+
+Knows bytes and positions. Sizes are compared before the first byte is touched; bytes of
+`gaps` are of a stranger, so `expand` checks each position that they lead to. Interpreted,
+the loops are NumPy's: a chunk has a million elements.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from tensorglot.kernels import nocython as cython
+if cython.compiled:
+    from cython.cimports.tensorglot.kernels.primitives import (
+        little,
+        longlongs_out,
+        same,
+        uchars_in,
+        uchars_out,
+        word,
+    )
+
+LONGEST = 255
+"""The byte of `gaps` that leads to no element."""
+SPARE = 8
+"""Entries of `positions` that may be overwritten behind the last: a word has up to eight elements."""
+_LONGEST = cython.declare(cython.int, LONGEST)
+_SPARE = cython.declare(cython.int, SPARE)
+
+
+def split(data: cython.const[cython.uchar][::1], width: cython.Py_ssize_t, out: cython.uchar[::1]) -> bool:
+    """Writes the planes of all whole elements, one after the other; False, and nothing, unless they fill `out`."""
+    plane: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    if width < 1 or len(out) != len(data) // width * width:
+        return False
+    count: cython.Py_ssize_t = len(data) // width
+    if count == 0:
+        return True
+    if cython.compiled:
+        source: cython.p_const_uchar = uchars_in(data)
+        target: cython.p_uchar = uchars_out(out)
+        with cython.nogil:
+            if width == 2:
+                for i in range(count):
+                    target[i] = source[2 * i]
+                    target[count + i] = source[2 * i + 1]
+            elif width == 4:
+                for i in range(count):
+                    target[i] = source[4 * i]
+                    target[count + i] = source[4 * i + 1]
+                    target[2 * count + i] = source[4 * i + 2]
+                    target[3 * count + i] = source[4 * i + 3]
+            elif width == 8:
+                for i in range(count):
+                    target[i] = source[8 * i]
+                    target[count + i] = source[8 * i + 1]
+                    target[2 * count + i] = source[8 * i + 2]
+                    target[3 * count + i] = source[8 * i + 3]
+                    target[4 * count + i] = source[8 * i + 4]
+                    target[5 * count + i] = source[8 * i + 5]
+                    target[6 * count + i] = source[8 * i + 6]
+                    target[7 * count + i] = source[8 * i + 7]
+            else:
+                for plane in range(width):
+                    for i in range(count):
+                        target[plane * count + i] = source[i * width + plane]
+    else:
+        elements = np.frombuffer(data, np.uint8, count * width).reshape(count, width)
+        np.frombuffer(out, np.uint8).reshape(width, count)[:] = elements.T
+    return True
+
+
+def merge(planes: cython.const[cython.uchar][::1], width: cython.Py_ssize_t, out: cython.uchar[::1]) -> bool:
+    """Undoes `split`; the bytes of `out` behind the last whole element stay."""
+    plane: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    if width < 1 or len(planes) != len(out) // width * width:
+        return False
+    count: cython.Py_ssize_t = len(out) // width
+    if count == 0:
+        return True
+    if cython.compiled:
+        source: cython.p_const_uchar = uchars_in(planes)
+        target: cython.p_uchar = uchars_out(out)
+        with cython.nogil:
+            if width == 2:
+                for i in range(count):
+                    target[2 * i] = source[i]
+                    target[2 * i + 1] = source[count + i]
+            elif width == 4:
+                for i in range(count):
+                    target[4 * i] = source[i]
+                    target[4 * i + 1] = source[count + i]
+                    target[4 * i + 2] = source[2 * count + i]
+                    target[4 * i + 3] = source[3 * count + i]
+            elif width == 8:
+                for i in range(count):
+                    target[8 * i] = source[i]
+                    target[8 * i + 1] = source[count + i]
+                    target[8 * i + 2] = source[2 * count + i]
+                    target[8 * i + 3] = source[3 * count + i]
+                    target[8 * i + 4] = source[4 * count + i]
+                    target[8 * i + 5] = source[5 * count + i]
+                    target[8 * i + 6] = source[6 * count + i]
+                    target[8 * i + 7] = source[7 * count + i]
+            else:
+                for plane in range(width):
+                    for i in range(count):
+                        target[i * width + plane] = source[plane * count + i]
+    else:
+        elements = np.frombuffer(out, np.uint8, count * width).reshape(count, width)
+        elements[:] = np.frombuffer(planes, np.uint8).reshape(width, count).T
+    return True
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _find_by_words(
+    new: cython.p_const_uchar,
+    old: cython.p_const_uchar,
+    elements: cython.Py_ssize_t,
+    width: cython.Py_ssize_t,
+    places: cython.p_longlong,
+    most: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Elements that divide a word of eight bytes. Equal words are passed; within others there is no branch."""
+    lanes: cython.Py_ssize_t = 8 // width
+    mask: cython.ulonglong = ~cython.cast(cython.ulonglong, 0) >> (64 - 8 * width)
+    unlike: cython.ulonglong
+    i: cython.Py_ssize_t = 0
+    lane: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 0
+    words: cython.Py_ssize_t = elements // lanes
+    while True:
+        while i < words and word(new, 8 * i) == word(old, 8 * i):
+            i += 1
+        if i == words:
+            break
+        unlike = little(new, 8 * i, 8) ^ little(old, 8 * i, 8)
+        # Every lane writes its position, those that differ keep it: at most _SPARE behind `most`.
+        for lane in range(lanes):
+            places[count] = i * lanes + lane
+            count += ((unlike >> (8 * width * lane)) & mask) != 0
+        i += 1
+        if count > most:
+            return -1
+    return _find(new, old, words * lanes, elements, width, places, count, most)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _find(
+    new: cython.p_const_uchar,
+    old: cython.p_const_uchar,
+    begin: cython.Py_ssize_t,
+    elements: cython.Py_ssize_t,
+    width: cython.Py_ssize_t,
+    places: cython.p_longlong,
+    count: cython.Py_ssize_t,
+    most: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Elements of any width from `begin` on, after `count` that were found; their number, or -1."""
+    at: cython.Py_ssize_t
+    for at in range(begin, elements):
+        if not same(new, at * width, old, at * width, width):
+            if count == most:
+                return -1
+            places[count] = at
+            count += 1
+    return count
+
+
+def differences(
+    data: cython.const[cython.uchar][::1],
+    base: cython.const[cython.uchar][::1],
+    width: cython.Py_ssize_t,
+    gaps: cython.uchar[::1],
+    positions: cython.longlong[::1],
+) -> tuple[int, int]:
+    """Finds the elements that differ; the number of them and of the bytes of `gaps`.
+
+    (-1, 0) if there are more than `positions` has room for, SPARE apart, or a buffer is too short.
+    """
+    count: cython.Py_ssize_t = 0
+    used: cython.Py_ssize_t = 0
+    if width < 1 or len(base) < len(data) // width * width:
+        return -1, 0
+    elements: cython.Py_ssize_t = len(data) // width
+    most: cython.Py_ssize_t = len(positions) - _SPARE
+    if most < 0 or len(gaps) < most + elements // _LONGEST + 1:
+        return -1, 0
+    if elements == 0:
+        return 0, 0
+    if cython.compiled:
+        i: cython.Py_ssize_t
+        gap: cython.longlong
+        following: cython.longlong = 0
+        steps: cython.p_uchar = uchars_out(gaps)
+        places: cython.p_longlong = longlongs_out(positions)
+        new: cython.p_const_uchar = uchars_in(data)
+        old: cython.p_const_uchar = uchars_in(base)
+        with cython.nogil:
+            # A compiler that knows the width unrolls the loop over a word.
+            if width == 1:
+                count = _find_by_words(new, old, elements, 1, places, most)
+            elif width == 2:
+                count = _find_by_words(new, old, elements, 2, places, most)
+            elif width == 4:
+                count = _find_by_words(new, old, elements, 4, places, most)
+            elif width == 8:
+                count = _find_by_words(new, old, elements, 8, places, most)
+            else:
+                count = _find(new, old, 0, elements, width, places, 0, most)
+            for i in range(count):
+                gap = places[i] - following
+                following = places[i] + 1
+                while gap >= _LONGEST:
+                    steps[used] = _LONGEST
+                    used += 1
+                    gap -= _LONGEST
+                steps[used] = gap
+                used += 1
+    else:
+        nbytes = elements * width
+        unlike = np.frombuffer(data, np.uint8, nbytes) != np.frombuffer(base, np.uint8, nbytes)
+        found = np.flatnonzero(unlike.reshape(elements, width).any(axis=1))
+        if len(found) > most:
+            return -1, 0
+        steps_between = np.diff(found, prepend=-1) - 1
+        ends = np.cumsum(steps_between // _LONGEST + 1)
+        used = int(ends[-1]) if len(ends) else 0
+        written = np.frombuffer(gaps, np.uint8)
+        written[:used] = _LONGEST
+        written[ends - 1] = steps_between % _LONGEST
+        np.frombuffer(positions, np.int64)[: len(found)] = found
+        count = len(found)
+    return count, used
+
+
+def expand(gaps: cython.const[cython.uchar][::1], elements: cython.longlong, positions: cython.longlong[::1]) -> bool:
+    """Writes the positions that `gaps` lead to; False unless they fill `positions`, each below `elements`."""
+    count: cython.Py_ssize_t = 0
+    most: cython.Py_ssize_t = len(positions)
+    if cython.compiled:
+        i: cython.Py_ssize_t
+        size: cython.Py_ssize_t = len(gaps)
+        at: cython.longlong = 0
+        if size == 0:
+            return bool(most == 0)
+        if most == 0:
+            return False
+        steps: cython.p_const_uchar = uchars_in(gaps)
+        places: cython.p_longlong = longlongs_out(positions)
+        with cython.nogil:
+            for i in range(size):
+                at += steps[i]
+                if steps[i] != _LONGEST:
+                    if count == most or at >= elements:
+                        count = -1
+                        break
+                    places[count] = at
+                    count += 1
+                    at += 1
+        filled = bool(count == most and steps[size - 1] != _LONGEST)
+    else:
+        steps_between = np.frombuffer(gaps, np.uint8).astype(np.int64)
+        last = steps_between != _LONGEST
+        found = np.cumsum(steps_between + last)[last] - 1
+        ends = len(found) == most and (not len(last) or last[-1])
+        filled = bool(ends and (not most or found[-1] < elements))
+        if filled:
+            np.frombuffer(positions, np.int64)[:] = found
+    return filled

@@ -1,0 +1,379 @@
+"""A chunk as stored bytes: raw, constant, byte planes, or a delta from an earlier chunk.
+
+An encoding is chosen by trying on a sample of the chunk, then by size; the result is
+never larger than the chunk. What a body holds:
+
+    RAW                the chunk
+    CONSTANT           one element, repeated
+    PLANES             width, and a stream for each byte of the elements
+    SPARSE_XOR         width, count, where the elements differ from the base, and their XOR
+    XOR_PLANES         like PLANES, of the XOR with the base
+    SPARSE_DIFFERENCE  like SPARSE_XOR, of the difference modulo 2^bits, in zigzag form
+    DIFFERENCE_PLANES  like XOR_PLANES, of the same
+
+A training step moves most floats by one unit in the last place. As a difference that is
+one of two values; as XOR it is any 2^n - 1. A *stream* is a zstd frame after its size, or
+the plain bytes after a size of 0: random mantissas cost a copy. Bytes behind the last
+whole element come last, as they are or as XOR. Numbers are little-endian.
+
+Knows bytes and widths; knows no tensor, no CID and no file. Every function may run on
+several threads at once; bodies may come from a stranger.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorglot.errors import FormatError, InputError
+from tensorglot.kernels import planes
+from tensorglot.memory import Scratch, scratch
+from tensorglot.wire import zstd
+from tensorglot.wire.cid import CHUNK_NBYTES
+
+__all__ = ["IS_DELTA", "Encoded", "Encoding", "apply", "decode", "encode"]
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+class Encoding(IntEnum):
+    RAW = 0
+    CONSTANT = 1
+    PLANES = 2
+    SPARSE_XOR = 3
+    XOR_PLANES = 4
+    SPARSE_DIFFERENCE = 5
+    DIFFERENCE_PLANES = 6
+
+
+MAX_WIDTH = 16
+
+_SAMPLE_NBYTES = 64 << 10
+"""A chunk up to this size is encoded in every way, a larger one in the best way of a sample of this size."""
+_WINDOWS = 8
+_SURPRISE = 1.25
+"""If a chunk turns out larger than its sample promised by this factor, the next best encoding is tried, too."""
+_CLEARLY_SPARSE = 1 / 16
+"""Of a sample: a sparse delta below it is not compared with planes."""
+_MOST_CHANGED = 0.4
+"""Share of the elements in a sparse delta at most: one byte of gap for each is too much beyond."""
+
+_SPARSE = struct.Struct("<BII")
+_COUNTS = struct.Struct("<II")
+_STREAM = struct.Struct("<I")
+_SPARSE_ONES = (Encoding.SPARSE_XOR, Encoding.SPARSE_DIFFERENCE)
+_WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    encoding: Encoding
+    body: bytes | memoryview
+    """The body of RAW is the memory that was given, not a copy."""
+
+
+# Encoding
+
+
+def encode(data: memoryview, width: int, base: memoryview | None = None) -> Encoded:
+    """Encodes a chunk of elements of `width` bytes, as a delta from `base` where that is smaller.
+
+    For complex numbers `width` is best that of their parts. A base of another size counts as
+    cut, or extended with zeros.
+    """
+    data = memoryview(data).cast("B")
+    if not 1 <= width <= MAX_WIDTH:
+        raise InputError(f"an element has 1 to {MAX_WIDTH} bytes, not {width}", rule="store.width")
+    _check_size(data)
+    if _is_constant(data, width):
+        return Encoded(Encoding.CONSTANT, bytes(data[:width]))
+    old = None if base is None else _fit(memoryview(base).cast("B"), len(data))
+    best = Encoded(Encoding.RAW, data)
+    for encoding, expected in _ranked(data, width, old):
+        body = _encode_as(encoding, data, width, old)
+        if body is not None and len(body) < len(best.body):
+            best = Encoded(encoding, body)
+        if body is not None and len(body) < expected * _SURPRISE:
+            break
+    return best
+
+
+def _check_size(chunk: memoryview) -> None:
+    if len(chunk) > CHUNK_NBYTES:
+        raise InputError(f"a chunk has at most {CHUNK_NBYTES} bytes, not {len(chunk)}", rule="store.chunk")
+
+
+def _is_constant(data: memoryview, width: int) -> bool:
+    if len(data) <= width or data[width : 2 * width] != data[: min(width, len(data) - width)]:
+        return False
+    values = np.frombuffer(data, np.uint8)
+    return np.array_equal(values[width:], values[:-width])
+
+
+def _fit(base: memoryview, nbytes: int) -> memoryview:
+    return base[:nbytes] if len(base) >= nbytes else memoryview(bytes(base).ljust(nbytes, b"\0"))
+
+
+def _ranked(data: memoryview, width: int, base: memoryview | None) -> Iterator[tuple[Encoding, float]]:
+    """The encodings worth trying, the most promising first, with the size that each promises; 0 where unknown."""
+    deltas = [] if base is None else [Encoding.SPARSE_XOR, Encoding.XOR_PLANES]
+    if base is not None and width in _WORDS:
+        deltas += [Encoding.SPARSE_DIFFERENCE, Encoding.DIFFERENCE_PLANES]
+    left = [Encoding.PLANES, *deltas]
+    if len(data) > _SAMPLE_NBYTES:
+        spans = _windows(len(data), width)
+        sample = _gather(data, spans)
+        sample_base = None if base is None else _gather(base, spans)
+        sizes: dict[Encoding, float] = {}
+        for encoding in sorted(left, key=lambda encoding: encoding not in _SPARSE_ONES):
+            if encoding not in _SPARSE_ONES and min(sizes.values(), default=1) < _CLEARLY_SPARSE:
+                break
+            body = _encode_as(encoding, sample, width, sample_base)
+            sizes[encoding] = 1 if body is None else len(body) / len(sample)
+        for encoding in sorted(sizes, key=sizes.__getitem__):
+            left.remove(encoding)
+            if sizes[encoding] < 1:
+                yield encoding, sizes[encoding] * len(data)
+    for encoding in left:
+        yield encoding, 0
+
+
+def _windows(nbytes: int, width: int) -> list[slice]:
+    size = _SAMPLE_NBYTES // _WINDOWS // width * width
+    starts = (i * (nbytes - size) // (_WINDOWS - 1) // width * width for i in range(_WINDOWS))
+    return [slice(start, start + size) for start in starts]
+
+
+def _gather(data: memoryview, spans: list[slice]) -> memoryview:
+    return memoryview(b"".join(data[span] for span in spans))
+
+
+def _encode_as(encoding: Encoding, data: memoryview, width: int, base: memoryview | None) -> bytes | None:
+    """The body; None if too many elements differ for a sparse one."""
+    whole = len(data) // width * width
+    with scratch() as memory:
+        room, other = _rooms(memory)
+        if base is None or encoding not in _DELTAS:
+            streams = _plane_streams(data[:whole], width, room) if width > 1 else _stream(data, repeats=True)
+            return b"".join([bytes([width]), *streams, data[whole:]])
+        sparse, operation = _DELTAS[encoding]
+        tail = bytes(one ^ two for one, two in zip(data[whole:], base[whole:], strict=True))
+        new, old = _elements(data, width), _elements(base, width)
+        if not sparse:
+            delta = other[:whole]
+            operation.combine(new, old, _elements(delta, width))
+            return b"".join([bytes([width]), *_plane_streams(delta, width, room), tail])
+        most = int(len(new) * _MOST_CHANGED)
+        positions = np.empty(most + planes.SPARE, np.int64)
+        gaps = other[: most + len(new) // planes.LONGEST + 1]
+        count, used = planes.differences(data, base, width, gaps, positions)
+        if count < 0:
+            return None
+        new, old = new.take(positions[:count], axis=0), old.take(positions[:count], axis=0)
+        operation.combine(new, old, new)
+        values = new.reshape(-1).view(np.uint8).data
+        head = _SPARSE.pack(width, count, used)
+        return b"".join([head, *_stream(gaps[:used]), *_plane_streams(values, width, room), tail])
+
+
+def _rooms(memory: Scratch) -> tuple[memoryview, memoryview]:
+    """Room for two chunks."""
+    room = memory.room(2 * CHUNK_NBYTES, 0)
+    return room[:CHUNK_NBYTES], room[CHUNK_NBYTES:]
+
+
+def _plane_streams(elements: memoryview, width: int, room: memoryview) -> list[bytes]:
+    split = room[: len(elements)]
+    planes.split(elements, width, split)
+    size = len(elements) // width
+    return [part for plane in range(width) for part in _stream(split[plane * size : (plane + 1) * size])]
+
+
+def _stream(data: memoryview, *, repeats: bool = False) -> tuple[bytes, bytes]:
+    packed = zstd.compress_planes(data)
+    if repeats:  # single bytes may be numbers, text or anything else
+        packed = min(packed, zstd.compress(data, level=1, checksum=False), key=len)
+    return (_STREAM.pack(len(packed)), packed) if len(packed) < len(data) else (_STREAM.pack(0), bytes(data))
+
+
+# Decoding
+
+
+def decode(encoding: int, body: memoryview, out: memoryview) -> None:
+    """Fills `out` from a body that needs no base. After an error the contents of `out` are undefined."""
+    body, out = memoryview(body).cast("B"), memoryview(out).cast("B")
+    _check_size(out)
+    if encoding == Encoding.RAW:
+        if len(body) != len(out):
+            raise _malformed(f"{len(body)} bytes for a chunk of {len(out)}")
+        out[:] = body
+    elif encoding == Encoding.CONSTANT:
+        if not 1 <= len(body) <= MAX_WIDTH:
+            raise _malformed(f"an element has 1 to {MAX_WIDTH} bytes, not {len(body)}")
+        whole = len(out) // len(body) * len(body)
+        np.frombuffer(out, np.uint8, whole).reshape(-1, len(body))[:] = np.frombuffer(body, np.uint8)
+        out[whole:] = body[: len(out) - whole]
+    elif encoding == Encoding.PLANES:
+        reader = _Body(body)
+        width = reader.width()
+        with scratch() as memory:
+            room, _ = _rooms(memory)
+            planes.merge(reader.planes(len(out) // width, width, room), width, out)
+        reader.tail(len(out) % width, out)
+    else:
+        raise _malformed(
+            f"encoding {encoding} is {'a delta, and needs its base' if encoding in IS_DELTA else 'unknown'}"
+        )
+
+
+def apply(encoding: int, body: memoryview, out: memoryview, *, undo: bool = False) -> None:
+    """Turns `out`, which holds the base, into the chunk; with `undo`, the chunk into the base.
+
+    A body that is refused leaves `out` as it is.
+    """
+    body, out = memoryview(body).cast("B"), memoryview(out).cast("B")
+    _check_size(out)
+    if encoding not in _DELTAS:
+        raise _malformed(f"encoding {encoding} is {'no delta' if encoding in set(Encoding) else 'unknown'}")
+    sparse, operation = _DELTAS[Encoding(encoding)]
+    reader = _Body(body)
+    with scratch() as memory:
+        room, other = _rooms(memory)
+        if sparse:
+            width, positions = reader.positions(len(out), other)
+        else:
+            width, positions = reader.width(), None
+        values = _elements(out, width)
+        count = len(values) if positions is None else len(positions)
+        delta = other[: count * width]
+        planes.merge(reader.planes(count, width, room), width, delta)
+        tail = bytearray(len(out) % width)
+        reader.tail(len(tail), memoryview(tail))
+        changes = _elements(delta, width)
+        if positions is None:
+            operation.restore(values, changes, values, undo)
+        else:
+            chosen = values.take(positions, axis=0)
+            operation.restore(chosen, changes, chosen, undo)
+            values[positions] = chosen
+        for i, change in enumerate(tail, len(out) - len(tail)):
+            out[i] ^= change
+
+
+class _Body:
+    """A body, read from its beginning to its end."""
+
+    def __init__(self, body: memoryview) -> None:
+        self._rest = body
+
+    def _take(self, nbytes: int) -> memoryview:
+        if nbytes > len(self._rest):
+            raise _malformed(f"needs {nbytes - len(self._rest)} bytes more than the body has")
+        taken, self._rest = self._rest[:nbytes], self._rest[nbytes:]
+        return taken
+
+    def width(self) -> int:
+        (width,) = self._take(1)
+        if not 1 <= width <= MAX_WIDTH:
+            raise _malformed(f"an element has 1 to {MAX_WIDTH} bytes, not {width}")
+        return width
+
+    def positions(self, nbytes: int, room: memoryview) -> tuple[int, Array]:
+        """The width, and which elements of a chunk of `nbytes` a sparse delta changes."""
+        width = self.width()
+        count, used = _COUNTS.unpack(self._take(_COUNTS.size))
+        elements = nbytes // width
+        if count > elements or not count <= used <= min(count + elements // planes.LONGEST, len(room)):
+            raise _malformed(f"{count} changes with gaps of {used} bytes for {elements} elements")
+        gaps = room[:used]
+        self._stream(gaps)
+        positions = np.empty(count, np.int64)
+        if not planes.expand(gaps, elements, positions):
+            raise _malformed("the gaps do not lead to the declared number of elements")
+        return width, positions
+
+    def planes(self, count: int, width: int, room: memoryview) -> memoryview:
+        for plane in range(width):
+            self._stream(room[plane * count : (plane + 1) * count])
+        return room[: count * width]
+
+    def _stream(self, out: memoryview) -> None:
+        (nbytes,) = _STREAM.unpack(self._take(_STREAM.size))
+        if nbytes == 0:
+            out[:] = self._take(len(out))
+            return
+        try:
+            zstd.decode_whole(self._take(nbytes), out)
+        except FormatError as error:
+            raise _malformed(error.message) from error
+
+    def tail(self, nbytes: int, out: memoryview) -> None:
+        """The last bytes of `out`; nothing may follow them."""
+        out[len(out) - nbytes :] = self._take(nbytes)
+        if self._rest:
+            raise _malformed(f"{len(self._rest)} bytes follow the end")
+
+
+def _malformed(what: str) -> FormatError:
+    return FormatError(f"malformed chunk: {what}", rule="store.encoding")
+
+
+# Operations
+
+
+def _elements(chunk: memoryview, width: int) -> Array:
+    """The whole elements: words, or rows of words where there is none of that width."""
+    word = _WORDS.get(width) or _WORDS[8 if width == 16 else 1]
+    values = np.frombuffer(chunk, word, len(chunk) // width * width // word.itemsize)
+    return values if width in _WORDS else values.reshape(-1, width // word.itemsize)
+
+
+class _Operation(NamedTuple):
+    combine: Callable[[Array, Array, Array], object]
+    """Of the new elements and the old, to its third argument, which may be the first."""
+    restore: Callable[[Array, Array, Array, bool], object]
+    """Of the old elements and the delta, to its third argument; with True, of the new elements. Uses up the delta."""
+
+
+def _xor(new: Array, old: Array, out: Array) -> None:
+    np.bitwise_xor(new, old, out=out)
+
+
+def _restore_xor(values: Array, delta: Array, out: Array, undo: bool) -> None:
+    np.bitwise_xor(values, delta, out=out)
+
+
+def _subtract(new: Array, old: Array, out: Array) -> None:
+    """The difference as a signed number, in zigzag form: 0, -1, 1, -2, … are 0, 1, 2, 3, …"""
+    np.subtract(new, old, out=out)
+    signed = out.view(f"<i{out.itemsize}")
+    sign = signed >> (8 * out.itemsize - 1)
+    np.left_shift(signed, 1, out=signed)
+    np.bitwise_xor(signed, sign, out=signed)
+
+
+def _restore_difference(values: Array, delta: Array, out: Array, undo: bool) -> None:
+    sign = delta & 1
+    np.negative(sign, out=sign)
+    np.right_shift(delta, 1, out=delta)
+    np.bitwise_xor(delta, sign, out=delta)
+    (np.subtract if undo else np.add)(values, delta, out=out)
+
+
+_XOR = _Operation(_xor, _restore_xor)
+_DIFFERENCE = _Operation(_subtract, _restore_difference)
+_DELTAS = {
+    Encoding.SPARSE_XOR: (True, _XOR),
+    Encoding.XOR_PLANES: (False, _XOR),
+    Encoding.SPARSE_DIFFERENCE: (True, _DIFFERENCE),
+    Encoding.DIFFERENCE_PLANES: (False, _DIFFERENCE),
+}
+"""Whether it lists the elements that differ, and how they are combined with the base."""
+IS_DELTA = frozenset(_DELTAS)
+"""Encodings that need the base: `apply` instead of `decode`."""

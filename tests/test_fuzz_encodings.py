@@ -1,0 +1,28 @@
+"""A few thousand mutants of a fixed seed in every run of the tests; `make fuzz` has the campaign."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from fuzzing import encodings
+from tensorglot.store.encodings import Encoding
+
+
+def test_the_invariant_holds_for_mutants() -> None:
+    outcomes = Counter(map(encodings.check, encodings.mutants(2000, seed=1)))
+    for encoding in Encoding:
+        assert outcomes[f"{encoding.value}: accepted"] > 3, encoding
+        assert outcomes[f"{encoding.value}: refused"] > 3, encoding
+    assert outcomes["255: refused"] > 3
+
+
+def test_the_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(encoding: int, body: memoryview, out: memoryview, *, undo: bool = False) -> None:
+        if not undo:
+            out[:] = bytes(len(out))
+
+    monkeypatch.setattr(encodings, "apply", forgetful)
+    with pytest.raises(AssertionError):
+        encodings.check((Encoding.SPARSE_XOR, b"", 10))
