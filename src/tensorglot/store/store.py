@@ -337,7 +337,11 @@ class Store:
     def _send(
         self, target: Store, names: Iterable[str] | None, progress: Progress | bool | None, what: str
     ) -> Transferred:
-        refs = list(list_refs(self._backend)) if names is None else [self._ref(name) for name in as_names(names)]
+        refs = (
+            list(list_refs(self._backend))
+            if names is None
+            else [self._ref(name) for name in as_names(names, "refs", "store.refs")]
+        )
         with start_progress(progress, what) as report:
             return transfer(self._packs, target._backend, target._packs, refs, self._ancestors, report)
 
