@@ -9,6 +9,7 @@ the table below.
     verify, hash, diff              check and compare
     convert, split, merge, edit     write
     vectors, dynd                   vectors for MongoDB, values of any type
+    store                           versions of checkpoints
     formats, completion, demo       about tensorglot itself
 
     exits       errors to exit codes
@@ -46,6 +47,7 @@ COMMANDS = {
     "edit": "Change the metadata of a file, and nothing else.",
     "vectors": "Move vectors between files and MongoDB, and make them smaller.",
     "dynd": "Serialize values of any type to canonical bytes, and back.",
+    "store": "Keep every version of a checkpoint, for little more than one.",
     "formats": "List the formats and what each can read, write and store.",
     "completion": "Print a completion script for a shell.",
     "demo": "Make a small checkpoint and run the main commands on it.",

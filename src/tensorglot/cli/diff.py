@@ -13,7 +13,7 @@ from tensorglot.errors import escape, plural
 if TYPE_CHECKING:
     from tensorglot.operations.diff import Change, Diff
 
-__all__ = ["command"]
+__all__ = ["command", "print_diff"]
 
 
 @click.command
@@ -37,6 +37,11 @@ def command(one: str, two: str, as_json: bool) -> int:
 
     with progress_bar("comparing") as progress:
         found = tg.diff(source_of(one), source_of(two), progress=progress)
+    return print_diff(found, one, two, as_json=as_json)
+
+
+def print_diff(found: Diff, one: str, two: str, *, as_json: bool) -> int:
+    """Prints the differences; returns the exit code."""
     if as_json:
         print_json({"one": one, "two": two, **found.to_dict()})
     else:

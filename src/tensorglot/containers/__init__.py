@@ -10,6 +10,7 @@
     npz, npy        NumPy's files
     gguf            .gguf, read only
     pt              what torch.save writes, read only, executing nothing
+    store           commits of a store, which are not files
 
 A format is two functions and a spec: `read(source, options) -> Index` and
 `write(archive, options) -> iterator of chunks`. No module here imports another's.

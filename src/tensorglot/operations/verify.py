@@ -24,6 +24,7 @@ from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Note
 from tensorglot.model.layouts import check_values
+from tensorglot.model.payload import read_pieces
 from tensorglot.operations._checksums import Checked, check_archive
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._progress import Progress, start_progress
@@ -164,6 +165,9 @@ def _checksums(
     if archive.index.checksums is not None or archive.index.codecs:
         seen.expect(stored)
         checked += check_archive(archive, seen)
+    if archive.index.cids is not None:
+        seen.expect(stored)
+        checked += _read_all(archive, seen)
     problems: list[Problem] = []
     try:
         sums = None if path is None else read_sidecar(path, limits)
@@ -174,6 +178,26 @@ def _checksums(
         problems.append(Problem.of(error))
     problems += [Problem.of(one.error) for one in checked if one.error is not None]
     return problems, checked
+
+
+def _read_all(archive: Archive, seen: _Seen) -> list[Checked]:
+    """Reads the tensors of a store, which compares every chunk with its CID."""
+    index = archive.index
+    rows = [(row, name) for i, name in enumerate(index.names) for row in index.rows(i)]
+    found: list[Checked] = []
+
+    def read(item: tuple[int, str]) -> None:
+        row, name = item
+        error = None
+        try:
+            for piece in read_pieces(archive.payload(row, name)):
+                seen(len(piece))
+        except FormatError as caught:
+            caught.tensor, error = name, caught
+        found.append(Checked(name, error is None, error))
+
+    for_each(read, rows)
+    return found
 
 
 def _missing_files(archive: Archive) -> Iterator[Problem]:

@@ -23,6 +23,11 @@ The verbs:
     store.py        Store
     ingest.py       from tensors to blocks
     checkout.py     from a commit to an archive
+    stats.py        what a store holds, what a commit costs
+    check.py        whether all is there and undamaged
+    collect.py      removing garbage, joining packs
+    transfer.py     push and pull
+    bundle.py       commits as CAR files
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def commit_costs(packs: Packs, commits: Iterable[Commit]) -> Iterator[CommitCost
         before = len(sizes.tensors)
         count, nbytes = sizes.of(commit.tensors)
         stored = 0
-        for cid in walk.visit([commit.tensors]):
+        for cid in walk.visit([CID.parse(commit.cid)]):
             found = packs.find(cid.digest)
             if found is not None:
                 record = found.record
