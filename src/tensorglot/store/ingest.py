@@ -41,6 +41,9 @@ __all__ = ["Previous", "Value", "ingest", "ingest_value"]
 _BATCH_COUNT = 4096
 """Chunks that one thread takes at a time, at most a chunk's bytes in total."""
 
+_TINY_NBYTES = 256
+"""Smaller chunks are not stored as deltas: the record of a delta would take as much."""
+
 Previous = Callable[[str, str], "Value | None"]
 """The value of a part of a tensor in the parent commit."""
 
@@ -223,7 +226,7 @@ def _make(batch: list[_Chunk], packs: Packs) -> list[_Made]:
 
 def _encode(chunk: _Chunk, digest: bytes, packs: Packs) -> _Made:
     unit, data = chunk.unit, chunk.data
-    if len(data) < SMALL_NBYTES:
+    if len(data) < _TINY_NBYTES:
         return _Made(unit, digest, data)
     base = packs.find(unit.bases[chunk.position]) if chunk.position < len(unit.bases) else None
     if base is not None:
@@ -237,9 +240,9 @@ def _encode(chunk: _Chunk, digest: bytes, packs: Packs) -> _Made:
         record = found[1].record
         if encoded.encoding in IS_DELTA and record.chain + len(encoded.body) <= MAX_CHAIN * len(data):
             return _Made(unit, digest, data, encoded, Delta(found[0], record.depth, record.chain))
-        if encoded.encoding not in IS_DELTA:
+        if encoded.encoding not in IS_DELTA and len(data) >= SMALL_NBYTES:
             return _Made(unit, digest, data, encoded)
-    return _Made(unit, digest, data, encode(data, unit.width))
+    return _Made(unit, digest, data, encode(data, unit.width) if len(data) >= SMALL_NBYTES else None)
 
 
 def _root(packs: Packs, digest: bytes, stored: Stored) -> tuple[bytes, Stored]:

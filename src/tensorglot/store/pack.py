@@ -89,19 +89,22 @@ class PackIndex:
     """Of the whole pack."""
 
     def record(self, block: int) -> Record:
-        row = int(self.blocks["record"][block])
-        columns = self.records
-        base = int(columns["base"][row])
+        row, columns = int(self.blocks["record"][block]), self.records
+        base, nbytes, decoded = (
+            int(columns["base"][row]),
+            int(self.blocks["nbytes"][block]),
+            int(columns["decoded"][row]),
+        )
         return Record(
             offset=int(columns["offset"][row]),
             stored=int(columns["stored"][row]),
-            decoded=int(columns["decoded"][row]),
+            decoded=decoded,
             encoding=int(columns["encoding"][row]),
             base=None if base == NO_BASE else self.bases[base].tobytes(),
             depth=int(columns["depth"][row]),
-            chain=int(columns["chain"][row]),
+            chain=int(columns["chain"][row]) if nbytes == decoded else nbytes,  # its share of a group
             begin=int(self.blocks["begin"][block]),
-            nbytes=int(self.blocks["nbytes"][block]),
+            nbytes=nbytes,
         )
 
 
