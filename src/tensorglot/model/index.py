@@ -105,8 +105,8 @@ class Index:
     """What the file calls the element type."""
     sources: Mapping[int, Source] = _per("row", default_factory=dict)
     """Of rows in another file than the index."""
-    cids: Sequence[str | None] | None = _per("tensor", default=None)
-    """Equal ones are equal tensors; different ones may be equal, too."""
+    cids: Sequence[bytes | None] | None = _per("tensor", default=None)
+    """Of tensors in a store. Equal ones are equal tensors; different ones may be equal, too."""
     notes: Sequence[Note] = _per("whole", default=())
 
     @cached_property

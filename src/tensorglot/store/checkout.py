@@ -146,9 +146,10 @@ class ArraySource(BaseSource):
 def open_commit(packs: Packs, commit: Commit, limits: Limits, reopen: Callable[[], Archive] | None) -> Archive:
     """The tensors of a commit."""
     entries = Manifest(commit.tensors, partial(read_node, packs)).entries(limits.tensors_or())
-    tensors = [_tensor(packs, name, link) for name, link in entries]
+    blocks = packs.read_many([link.digest for _, link in entries])
+    tensors = [_tensor(packs, name, link, block) for (name, link), block in zip(entries, blocks, strict=True)]
     source = ArraySource(packs, [part.array for tensor in tensors for part in tensor.parts])
-    cids = [str(link) for _, link in entries]
+    cids = [bytes(link) for _, link in entries]
     index = replace(_index(tensors, source.spans), format=FORMAT, metadata=commit.metadata, cids=cids)
     return Archive(index, source, limits=limits, reopen=reopen)
 
@@ -176,9 +177,10 @@ class _Tensor:
     """Of a tensor with attributes, or of several parts."""
 
 
-def _tensor(packs: Packs, name: str, link: CID) -> _Tensor:
+def _tensor(packs: Packs, name: str, link: CID, block: bytes) -> _Tensor:
     try:
-        block = read_node(packs, link)
+        if link.codec != DAG_CBOR:
+            raise FormatError(f"{link} is not the CID of a node", rule="store.node")
         if block[:1] == b"\xa4":
             array = parse_array(block)
             return _Tensor(name, [_Part("data", array, _type_of(array))])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -82,14 +82,32 @@ class _Table:
             at += 1
         return None
 
-    def contains(self, digests: list[bytes]) -> list[bool]:
-        """Which blocks there are. Nearly all have a key of their own; the others are looked up one by one."""
-        if not digests or not len(self.keys):
-            return [False] * len(digests)
-        wanted = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
-        at = np.minimum(self.keys.searchsorted(_keys(wanted)), len(self.keys) - 1)
-        found: list[bool] = (self.keys[at] == _keys(wanted)).tolist()
-        return [hit and self.find(digest) is not None for hit, digest in zip(found, digests, strict=True)]
+    def find_many(self, digests: Sequence[bytes]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The pack and row of each block; pack -1 for one that is not there."""
+        packs, rows = np.full(len(digests), -1, np.int32), np.zeros(len(digests), np.int32)
+        if len(digests) and len(self.keys):
+            wanted = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
+            at = np.minimum(self.keys.searchsorted(_keys(wanted)), len(self.keys) - 1)
+            hit = np.flatnonzero(self.keys[at] == _keys(wanted))
+            packs[hit], rows[hit] = self.packs[at[hit]], self.rows[at[hit]]
+            for pack in np.unique(packs[hit]).tolist():
+                here = np.flatnonzero(packs == pack)
+                same = (self.indexes[pack].digests[rows[here]] == wanted[here]).all(axis=1)
+                for position in here[~same].tolist():  # another block has the same key
+                    found = self.find(digests[position])
+                    packs[position], rows[position] = found or (-1, 0)
+        return packs, rows
+
+    def places(self, digests: Sequence[bytes]) -> dict[tuple[int, int], list[tuple[int, int]]]:
+        """Pack and record to the positions and rows of the blocks in it; blocks that are not there are left out."""
+        packs, rows = self.find_many(digests)
+        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for pack in np.unique(packs[packs >= 0]).tolist():
+            here = np.flatnonzero(packs == pack)
+            records = self.indexes[pack].blocks["record"][rows[here]].tolist()
+            for record, position, row in zip(records, here.tolist(), rows[here].tolist(), strict=True):
+                found.setdefault((pack, record), []).append((position, row))
+        return found
 
 
 def _keys(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:
@@ -167,8 +185,10 @@ class Packs:
         found = table.find(digest)
         return None if found is None else Stored(table.names[found[0]], table.indexes[found[0]].record(found[1]))
 
-    def contains(self, digests: list[bytes]) -> list[bool]:
-        return self._loaded().contains(digests)
+    def contains(self, digests: Sequence[bytes]) -> list[bool]:
+        """Which blocks there are."""
+        found: list[bool] = (self._loaded().find_many(digests)[0] >= 0).tolist()
+        return found
 
     def digests_with(self, prefix: bytes) -> list[bytes]:
         """The digests that begin with these bytes; at most eight of them decide."""
@@ -183,6 +203,22 @@ class Packs:
     def read(self, digest: bytes) -> bytes:
         """A block, compared with its digest."""
         return self._again(lambda: self._read(digest))
+
+    def read_many(self, digests: Sequence[bytes]) -> list[bytes]:
+        """Many blocks, each compared with its digest. Small ones are found and decoded together."""
+        table = self._loaded()
+        found: dict[int, bytes] = {}
+        for (pack, _), places in table.places(digests).items():
+            index = table.indexes[pack]
+            first = index.record(places[0][1])
+            if first.grouped:
+                stored = Stored(table.names[pack], first)
+                data = self._again(partial(self._group, stored))
+                for at, block in places:
+                    begin = int(index.blocks["begin"][block])
+                    found[at] = data[begin : begin + int(index.blocks["nbytes"][block])]
+                    _compare(digests[at], found[at], stored)
+        return [found[at] if at in found else self.read(digest) for at, digest in enumerate(digests)]
 
     def read_into(self, digest: bytes, out: memoryview) -> None:
         """A block of `len(out)` bytes, compared with its digest."""

@@ -63,11 +63,13 @@ class Walk:
     def _below(self, cid: CID) -> list[CID | Link]:
         block = self._packs.read(cid.digest)
         found: list[CID | Link] = []
-        _collect(decode_node(block), found)
-        if block[:1] == b"\xa4" and any(word.encode() in block for word in _LINKING):
+        if block[:1] == b"\xa4":
             array = parse_array(block)
-            if may_link(parse_type(array.type)):
+            found.append(array.data)
+            if any(word in array.type for word in _LINKING) and may_link(parse_type(array.type)):
                 found.extend(links_of(array_tensor(self._packs, array)))
+        else:
+            _collect(decode_node(block), found)
         return found
 
     def _links(self, link: Link) -> list[Link]:
