@@ -14,7 +14,7 @@ CREATE  := $(PYTHON) -m venv $(VENV)
 INSTALL := PIP_NO_COMPILE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo test test-interpreted lint bench fuzz fuzz-asan fuzz-guided clean
+.PHONY: demo test test-interpreted lint bench fuzz fuzz-asan fuzz-guided mutants clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tensorglot demo
@@ -46,6 +46,11 @@ fuzz-asan: $(VENV)/.test
 # The same inputs as a start, then whatever reaches new code: with atheris, on interpreted kernels.
 fuzz-guided: $(VENV)/.test $(VENV)/.guided
 	$(BIN)/python fuzz/guided.py $(SECONDS)
+
+# One change to the source for each mutant, which the tests must notice.
+COUNT ?= 300
+mutants: $(VENV)/.test
+	$(BIN)/python tests/mutants.py $(COUNT)
 
 $(VENV)/.installed: pyproject.toml setup.py $(KERNELS)
 	$(CREATE)
