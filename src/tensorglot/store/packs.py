@@ -28,7 +28,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from tensorglot.errors import FormatError, IntegrityError
+from tensorglot.errors import FormatError, IntegrityError, TensorglotError
 from tensorglot.memory import scratch
 from tensorglot.store.backend import Backend
 from tensorglot.store.encodings import IS_DELTA, apply, decode
@@ -161,7 +161,7 @@ class Packs:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self._hidden: frozenset[str] = frozenset()
-        self.damaged: dict[str, FormatError] = {}
+        self.damaged: dict[str, TensorglotError] = {}
         """Packs whose index cannot be read; the others can be used."""
         self._indexes: dict[str, PackIndex] = {}
         self._table: _Table | None = None
@@ -406,13 +406,13 @@ class _MissingBlock(IntegrityError):
     """A block that something refers to is not in the store."""
 
 
-def _index_or_error(backend: Backend, name: str) -> PackIndex | FormatError | None:
+def _index_or_error(backend: Backend, name: str) -> PackIndex | TensorglotError | None:
     """None for a pack that was removed after it was listed."""
     try:
         return read_index(backend, pack_key(name))
     except FileNotFoundError:
         return None
-    except FormatError as error:
+    except TensorglotError as error:
         return error
 
 
