@@ -169,7 +169,26 @@ class Store:
                 report(min(done, total), total)
 
         before = None if base is None else self._previous(base)
-        return build(ingest(session, archive, before, seen), session.put)
+        linking = [position for position, layout in archive.index.layouts.items() if may_link(layout.type)]
+        for position in linking:
+            save_links(archive.tensor_at(position), NewBlocks(session))
+        entries = ingest(session, archive, before, seen)
+        links = dict(entries) if linking else {}
+        for position in linking:
+            name = archive.index.names[position]
+            self._check_links(session, links[name], name)
+        return build(entries, session.put)
+
+    def _check_links(self, session: Session, cid: CID, name: str | None) -> None:
+        """Refuses a value with links to what is not in the store: a commit is complete."""
+        session.flush()  # only what is in a pack can be read
+        missing = first_missing(session.packs, cid)
+        if missing is not None:
+            raise InputError(
+                f"the value links to {missing}, which is not in the store; put it first",
+                rule="store.link",
+                tensor=name,
+            )
 
     def _previous(self, base: CID) -> Any:
         """Looks up the values of the tensors of a commit."""
@@ -413,7 +432,10 @@ class Store:
         with start_session(self._backend, self._packs) as session:
             tensor = array(value)
             save_links(tensor, NewBlocks(session))
-            return str(ingest_value(session, tensor))
+            cid = ingest_value(session, tensor)
+            if may_link(tensor.type):
+                self._check_links(session, cid, None)
+            return str(cid)
 
     def get(self, cid: str) -> Tensor:
         """The value with a CID, read when it is needed. Links in it load their values from the store."""
