@@ -5,6 +5,7 @@ Logical, by content:
     objects.py      nodes: arrays, tensors, commits
     manifest.py     the names of a commit, in nodes that versions share
     reach.py        what a node leads to
+    chunks.py       the chunks of a value, by number
     blocks.py       all blocks as a mapping, for links
 
 Physical, where bytes are:
@@ -15,6 +16,7 @@ Physical, where bytes are:
     packs.py        all packs: looking up, decoding and checking blocks
     encodings.py    a chunk as stored bytes: planes, deltas
     session.py      writing new blocks
+    copying.py      blocks as they are stored, from one pack to another
     condemned.py    packs that are about to be removed
     refs.py         names of commits
 
