@@ -8,7 +8,7 @@
     bson            .bson, MongoDB dumps: the vector fields as matrices
     safetensors     .safetensors
     npz, npy        NumPy's files
-    gguf            .gguf, read only
+    gguf            .gguf
     pt              what torch.save writes, read only, executing nothing
     store           commits of a store, which are not files
 

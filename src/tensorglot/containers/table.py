@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -96,6 +97,8 @@ class Container:
     """Supported dtypes by version, where versions differ."""
     keeps: Callable[[str, str], bool] | None = None
     """Whether a version can store elements of an unknown dtype under its name in the file."""
+    metadata_faults: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None
+    """Keys of metadata that cannot be stored, each with the reason, where `metadata="any"` is not any value."""
     tensors_max: int = TENSORS_MAX
     header_nbytes_max: int = HEADER_NBYTES_MAX
     """Default limits for reading."""
@@ -127,7 +130,7 @@ class Format:
     version_checksums: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Per-version override of `checksums`."""
     layouts: tuple[str, ...] = ("dense",)
-    """Supported layouts; * is any."""
+    """Supported layouts, or shell patterns of them."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Packages that read or write it, by version."""
 
@@ -158,6 +161,15 @@ class Format:
     def most_tensors(self) -> int:
         """Default limit on the number of tensors when reading."""
         return DEFAULT.tensors_or(self.container.tensors_max)
+
+    def holds_layout(self, layout: str) -> bool:
+        """Whether tensors of a layout can be stored."""
+        return any(fnmatchcase(layout, pattern) for pattern in self.layouts)
+
+    def metadata_faults(self, metadata: Mapping[str, Any]) -> Mapping[str, str]:
+        """Keys of metadata that cannot be stored, each with the reason."""
+        find = self.container.metadata_faults
+        return {} if find is None else find(metadata)
 
     def write(self, archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
         """The bytes of a file with the tensors of an archive."""
@@ -255,12 +267,15 @@ TABLE: tuple[Format, ...] = (
     Format(
         name="gguf",
         versions=("2", "3"),
-        writes=(),
+        writes=("3",),
         suffixes=(".gguf",),
         magic=(b"GGUF",),
         metadata="any",
         layouts=("dense", "gguf.*"),
-        notes={"2": "written by older tools of llama.cpp", "3": "written by llama.cpp and gguf"},
+        notes={
+            "2": "written by older tools of llama.cpp",
+            "3": "read by llama.cpp and gguf; names are kept, not mapped to those of an architecture",
+        },
     ),
     Format(
         name="pt",
