@@ -251,9 +251,12 @@ TABLE: tuple[Format, ...] = (
         suffixes=(".npz",),
         magic=(b"PK\5\6",),
         pattern=rb"PK\x03\x04.{26}[^\0]*?\.npy",
+        metadata="any",
         compression=("deflate",),
         checksums=("crc32",),
-        notes={"1": "read by NumPy; types of ml_dtypes as a struct of one field that bears their name"},
+        notes={
+            "1": "read by NumPy; types of ml_dtypes as a struct of one field with their name; metadata as a comment"
+        },
     ),
     Format(
         name="npy",
