@@ -10,6 +10,7 @@
     npz, npy        NumPy's files
     gguf            .gguf
     pt              what torch.save writes, read only, executing nothing
+    onnx            .onnx, the initializers of a model, read only
     store           commits of a store, which are not files
 
 A format is two functions and a spec: `read(source, options) -> Index` and

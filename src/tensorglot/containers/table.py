@@ -291,6 +291,15 @@ TABLE: tuple[Format, ...] = (
         notes={"zip": "written by torch.save since 1.6", "legacy": "written by torch.save before"},
     ),
     Format(
+        name="onnx",
+        versions=("1",),
+        writes=(),
+        suffixes=(".onnx",),
+        metadata="any",
+        layouts=("dense", "zt.sparse_coo/1"),
+        notes={"1": "the initializers of a model, in the file or beside it"},
+    ),
+    Format(
         name="dynd",
         versions=("1",),
         writes=("1",),
