@@ -300,6 +300,17 @@ TABLE: tuple[Format, ...] = (
         notes={"1": "the initializers of a model, in the file or beside it"},
     ),
     Format(
+        name="hdf5",
+        versions=("1",),
+        writes=(),
+        suffixes=(".h5", ".hdf5", ".keras"),
+        magic=(b"\x89HDF\r\n\x1a\n",),
+        pattern=rb"PK\x03\x04.{26}metadata\.json",
+        metadata="any",
+        ties=True,
+        notes={"1": "the datasets of a file, weights of Keras included; needs h5py (the extra hdf5)"},
+    ),
+    Format(
         name="dynd",
         versions=("1",),
         writes=("1",),
