@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -30,6 +30,7 @@ __all__ = [
     "Format",
     "PerTensor",
     "ReadOptions",
+    "Revision",
     "WriteOptions",
     "check_header",
     "detect",
@@ -80,6 +81,19 @@ class WriteOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Revision:
+    """Other tensors for an existing file."""
+
+    names: Sequence[str]
+    """Of all tensors, in their new order."""
+    added: Archive
+    """The new ones among them; the others stay."""
+    metadata: Mapping[str, Any] | None
+    options: WriteOptions
+    """For the new ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class Container:
     """What the module of a format provides: its dtype codes, its two functions, and optional operations."""
 
@@ -89,6 +103,8 @@ class Container:
     write: Callable[[Archive, WriteOptions], Iterator[Chunk]] | None = None
     edit: Callable[[Archive, Mapping[str, Any] | None], Iterator[Chunk]] | None = None
     """Replaces the metadata without rewriting the tensors."""
+    revise: Callable[[Archive, Revision], Iterator[Chunk]] | None = None
+    """Drops, replaces and adds tensors, copying the stored bytes of the others."""
     inspect: Callable[[Archive], Iterable[FormatError]] | None = None
     """Finds errors that opening the file does not find."""
     content_digest: Callable[[Archive], str | None] | None = None

@@ -99,7 +99,7 @@ def _attributes(root: Any, notes: list[Note]) -> dict[str, Any] | None:
     for key in root.attrs:
         attribute = root.attrs.get_id(key)
         value = None
-        fixed = attribute.get_type().detect_class(library("h5py", "hdf5").h5t.VLEN) is False
+        fixed = attribute.get_type().get_class() in (0, 1)
         if fixed and attribute.get_storage_size() <= _ATTRIBUTE_NBYTES and isinstance(key, str):
             value = _plain(root.attrs[key])
         if value is None:
