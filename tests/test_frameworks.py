@@ -276,7 +276,7 @@ class TestTorch:
     def test_tensors_that_cannot_be_converted_are_refused(self, torch: Any) -> None:
         cases = {
             "torch.meta": torch.zeros(3, device="meta"),
-            "torch.layout": torch.eye(3).to_sparse(),
+            "torch.layout": torch.ones(2, 2).to_sparse(1),
             "torch.dtype": torch.zeros((), dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
         }
         nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)

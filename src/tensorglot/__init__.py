@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tensorglot.operations.load import load as load
     from tensorglot.operations.load import loads as loads
     from tensorglot.operations.open import open as open
+    from tensorglot.operations.quantize import quantize as quantize
     from tensorglot.operations.save import dumps as dumps
     from tensorglot.operations.save import save as save
     from tensorglot.operations.split import merge as merge
@@ -71,6 +72,7 @@ _HOMES = {
     "operations.identify": ("Identity", "identify"),
     "operations.load": ("load", "loads"),
     "operations.open": ("open",),
+    "operations.quantize": ("quantize",),
     "operations.save": ("dumps", "save"),
     "operations.split": ("merge", "split"),
     "operations.stats": ("Stats", "stats"),

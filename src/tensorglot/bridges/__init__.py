@@ -1,7 +1,7 @@
 """Other libraries: conversion of their values, both ways, and verbs in their own terms.
 
     table       the bridge for the library of a value
-    torch       tensors, whole modules (`save_model`, `load_model`)
+    torch       tensors, whole modules (`save_model`, `load_model`); torch_layouts: sparse and quantized ones
     jax         arrays
     dlpack      any exporter of DLPack, small floats included
     awkward     ragged arrays, by their layouts

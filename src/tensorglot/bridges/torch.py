@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.bridges.table import Bridge
+from tensorglot.bridges.torch_layouts import from_sparse, of_quantized, of_sparse, plain_sparse
 from tensorglot.containers.table import for_target
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError, UnsupportedError, escape
@@ -27,8 +28,10 @@ from tensorglot.io.sink import Writable
 from tensorglot.io.source import Readable
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, dtype_of, pack, unpack
+from tensorglot.model.layouts import COO, CSR
 from tensorglot.model.payload import location
 from tensorglot.model.tensor import Tensor
+from tensorglot.model.types.base import Type
 from tensorglot.operations._outputs import output_arrays, shares_memory
 from tensorglot.operations.load import load_archive
 from tensorglot.operations.open import open
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
 _PAIR = "float4_e2m1fn_x2"
 _FLOAT4 = BY_NAME["float4_e2m1fn"]
 
-__all__ = ["BRIDGE", "from_numpy", "from_tensor", "load_model", "save_model", "shared_array", "to_numpy"]
+__all__ = ["BRIDGE", "from_numpy", "from_tensor", "load_model", "save_model", "shared_array", "to_numpy", "to_tensor"]
 
 
 def from_numpy(name: str, array: NDArray[Any]) -> torch.Tensor:
@@ -61,8 +64,22 @@ def from_numpy(name: str, array: NDArray[Any]) -> torch.Tensor:
 
 def from_tensor(tensor: Tensor, device: Any = None) -> torch.Tensor:
     """The result of `Tensor.torch`."""
-    found = from_numpy(tensor.name, tensor.numpy())
+    if tensor.layout in (COO, CSR):
+        found = from_sparse(tensor, from_numpy(tensor.name, tensor.parts["values"].array(tensor.name)))
+    else:
+        found = from_numpy(tensor.name, tensor.numpy())
     return found if device is None else found.to(device)
+
+
+def to_tensor(value: torch.Tensor, wanted: Type | None) -> Tensor:
+    """A tensor of any layout that a container can hold."""
+    torch = library("torch", "torch")
+    if value.is_quantized:
+        return of_quantized(value)
+    if value.layout is not torch.strided and not value.is_nested:
+        plain = plain_sparse(value)
+        return of_sparse(plain, to_numpy("", plain.values()))
+    return coerce(to_numpy("", value), wanted)
 
 
 def to_numpy(name: str, tensor: torch.Tensor) -> NDArray[Any]:
@@ -71,7 +88,9 @@ def to_numpy(name: str, tensor: torch.Tensor) -> NDArray[Any]:
     if tensor.layout is not torch.strided or tensor.is_nested:
         kind = "nested" if tensor.is_nested else tensor.layout
         raise InputError(
-            f"a {kind} tensor is not supported: convert it with to_dense()", rule="torch.layout", tensor=name or None
+            f"a {kind} tensor is not supported here: convert it with to_dense()",
+            rule="torch.layout",
+            tensor=name or None,
         )
     if tensor.is_meta:
         raise InputError("a tensor on the meta device has no values", rule="torch.meta", tensor=name)
@@ -282,4 +301,4 @@ def _in_place(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
-BRIDGE = Bridge(lambda value, wanted: coerce(to_numpy("", value), wanted), from_numpy=from_numpy)
+BRIDGE = Bridge(to_tensor, from_numpy=from_numpy)

@@ -5,6 +5,7 @@
     save        values to a file
     writer      more than fits in memory, tensor by tensor
     convert     from one file to another, with a plan
+    quantize    small integers with scales for one value
     verify      structure, checksums, values
     diff        what differs between two archives
     stats       minimum, maximum, mean, deviation of each tensor
@@ -23,6 +24,7 @@ What they share:
     _conversion_plan    steps and losses of a conversion
     _cast               values in another element type, counting losses
     _dequantize         the real values of quantized tensors
+    _quantize           schemes of quantization, and their errors
     _compare            two parts, element by element
     _elements           the values of a part as a stream of short arrays
     _outputs            the caller's arrays to read into
