@@ -20,8 +20,18 @@ from tensorglot.errors import FormatError, InputError, escape
 from tensorglot.extras import library
 from tensorglot.wire import bson as wire
 from tensorglot.wire.bson import VECTOR_SUBTYPE
-from tensorglot.wire.bson_value import BOOL, DATE, DOUBLE, INT32, INT64, OBJECT_ID, Binary, Raw, decode_value
-from tensorglot.wire.bson_value import encode_value as encode_plain
+from tensorglot.wire.bson_value import (
+    BOOL,
+    DATE,
+    DOUBLE,
+    INT32,
+    INT64,
+    OBJECT_ID,
+    Binary,
+    Raw,
+    decode_value,
+    encode_value,
+)
 
 __all__ = [
     "ABSENT",
@@ -154,7 +164,7 @@ def from_values(values: Iterable[Any] | ValueColumn) -> ValueColumn:
         return values
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.str[1:] in _KINDS:
         return from_plain(values, _KINDS[values.dtype.str[1:]])
-    encoded = [(ABSENT, b"") if value is None else _encode(value) for value in values]
+    encoded = [(ABSENT, b"") if value is None else encode_value(value, _as_bson) for value in values]
     return _join(np.array([kind for kind, _ in encoded], np.uint8), [data for _, data in encoded])
 
 
@@ -169,25 +179,18 @@ def from_plain(values: NDArray[Any], kind: int, there: NDArray[np.bool_] | None 
     return ValueColumn(kinds, np.concatenate(([0], np.cumsum(sizes))), data)
 
 
-def _encode(value: Any) -> tuple[int, bytes]:
-    try:
-        return encode_plain(value, _as_binary)
-    except InputError:
-        if not type(value).__module__.startswith("bson."):
-            raise
-        raw = encode_by_pymongo(value)
-        return raw.kind, raw.data
-
-
 def encode_by_pymongo(value: Any) -> Raw:
     """Encodes any value that pymongo supports."""
     data = library("bson", "mongo").encode({"": value})
     return Raw(data[4], data[6:-1])
 
 
-def _as_binary(value: Any) -> Any:
+def _as_bson(value: Any) -> Any:
+    """Vectors, and the values of pymongo that Python lacks, at any depth."""
     if is_vector(value):
         return Binary(VECTOR_SUBTYPE, encode(value, ignored_bits="keep"))
+    if type(value).__module__.startswith("bson."):
+        return encode_by_pymongo(value)
     raise InputError(f"BSON does not support {type(value).__name__}", rule="bson.value")
 
 

@@ -9,7 +9,8 @@ Files of other programs are read, too: any column that BSON has values for.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,15 @@ from tensorglot.arguments import as_path
 from tensorglot.bson.coerce import DType, VectorData, coerce_vector
 from tensorglot.bson.columns import ValueColumn, from_dump, from_plain, from_values
 from tensorglot.bson.embeddings import ID, Embeddings, Ranges, check_paths
-from tensorglot.errors import FormatError, InputError, TensorNotFound, UnsupportedError, did_you_mean, escape
+from tensorglot.errors import (
+    FormatError,
+    InputError,
+    TensorglotError,
+    TensorNotFound,
+    UnsupportedError,
+    did_you_mean,
+    escape,
+)
 from tensorglot.extras import library
 from tensorglot.io.sink import AtomicFile
 from tensorglot.wire.bson_value import BOOL, DATE, DOUBLE, INT32, INT64, OBJECT_ID, STRING
@@ -83,25 +92,33 @@ def _document(name: str, column: ValueColumn, row: int) -> bytes:
 def read_parquet(path: str, key: str | None, fields: Sequence[str], dtype: DType) -> Embeddings:
     """Reads vectors, `_id` if there is one, and the fields that are named."""
     pa, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
-    with open(as_path(path), "rb") as stream:  # noqa: PTH123 - a missing file is the caller's OSError
-        try:
-            file = parquet.ParquetFile(stream)
-            schema = file.schema_arrow
-            chosen = key or _only_vectors(pa, schema)
-            check_paths(chosen, fields)
-            wanted = [name for name in (chosen, *fields) if name not in schema.names]
-            if wanted:
+    with open(as_path(path), "rb") as stream, _parsing(path):  # noqa: PTH123
+        file = parquet.ParquetFile(stream)
+        schema = file.schema_arrow
+        chosen = key or _only_vectors(pa, schema)
+        check_paths(chosen, fields)
+        for name in (chosen, *fields):
+            if name not in schema.names:
                 raise TensorNotFound(
-                    f"no column '{escape(wanted[0])}'{did_you_mean(wanted[0], schema.names)}", rule="parquet.column"
+                    f"no column '{escape(name)}'{did_you_mean(name, schema.names)}", rule="parquet.column"
                 )
-            names = [name for name in schema.names if name in {chosen, ID, *fields}]
-            table = file.read(columns=names)
-        except (pa.ArrowException, OSError) as error:
-            raise FormatError(f"not a valid Parquet file: {error}", rule="parquet.file", path=path) from error
-    ranges = _ranges(schema.field(chosen).metadata or {})
-    columns = {name: _value_column(pa, table, name) for name in (ID, *fields) if name in names}
-    vectors = _vectors(pa, table.column(chosen), dtype, chosen)
+        names = [name for name in schema.names if name in {chosen, ID, *fields}]
+        table = file.read(columns=names)
+        ranges = _ranges(schema.field(chosen).metadata or {})
+        columns = {name: _value_column(pa, table, name) for name in (ID, *fields) if name in names}
+        vectors = _vectors(pa, table.column(chosen), dtype, chosen)
     return Embeddings(vectors, chosen, columns.pop(ID, None), columns, ranges=ranges)
+
+
+@contextmanager
+def _parsing(path: str) -> Iterator[None]:
+    """Whatever pyarrow raises for the bytes of a file is an error of that file."""
+    try:
+        yield
+    except TensorglotError:
+        raise
+    except (OSError, ValueError, KeyError, IndexError, TypeError, NotImplementedError, MemoryError) as error:
+        raise FormatError(f"not a valid Parquet file: {error}", rule="parquet.file", path=path) from error
 
 
 def _only_vectors(pa: Any, schema: Any) -> str:
