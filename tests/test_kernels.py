@@ -129,6 +129,9 @@ def bson_walk_calls() -> Iterator[Call]:
             yield "vectors", lambda data=data, size=size, room=room, depth=depth: (
                 data, 0, size, *np.zeros((3, depth), np.int64), {}, 60, 7, *np.zeros((4, room), np.int64),
             )  # fmt: skip
+            yield "arrays", lambda data=data, size=size, room=room, depth=depth: (
+                data, 0, size, *np.zeros((3, depth), np.int64), {}, 60, *np.zeros((4, room), np.int64),
+            )  # fmt: skip
         for room in (1, 8):
             yield "numbers", lambda data=data, size=size, room=room: (
                 data, 0, size, np.zeros(room, np.uint8), np.zeros(8 * room, np.uint8),

@@ -38,6 +38,7 @@ __all__ = [
     "TensorglotError",
     "TruncatedError",
     "UnsupportedError",
+    "did_you_mean",
     "escape",
     "human_nbytes",
     "plural",
@@ -69,6 +70,12 @@ def human_nbytes(nbytes: float) -> str:
         if nbytes < 1024:
             return f"{nbytes:.1f} {unit}"
     return f"{nbytes / 1024:.1f} TiB"
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The end of a message about a name that does not exist: the nearest names, or nothing."""
+    near = difflib.get_close_matches(name, itertools.islice(names, 10_000), n=3)
+    return "; did you mean " + ", ".join(f"'{escape(n)}'" for n in near) if near else ""
 
 
 class Hint(NamedTuple):
@@ -164,6 +171,4 @@ class TensorNotFound(TensorglotError, KeyError):
 
     @classmethod
     def among(cls, name: str, names: Iterable[str]) -> TensorNotFound:
-        near = difflib.get_close_matches(name, itertools.islice(names, 10_000), n=3)
-        hint = "; did you mean " + ", ".join(f"'{escape(n)}'" for n in near) if near else ""
-        return cls(f"no such tensor{hint}", rule="tensor.name", tensor=name)
+        return cls(f"no such tensor{did_you_mean(name, names)}", rule="tensor.name", tensor=name)

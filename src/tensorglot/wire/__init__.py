@@ -3,6 +3,7 @@
 cbor            strict and lenient CBOR
 json            JSON without duplicate keys or numbers that do not fit
 bson            documents: sizes, kinds, paths
+bson_arrays     the arrays of numbers of many documents
 bson_fields     the vector fields of many documents
 bson_template   documents of equal length, filled into one template
 bson_value      documents as Python values
