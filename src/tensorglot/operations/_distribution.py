@@ -3,9 +3,10 @@
 `Tally` counts and sums: zeros, NaN, Inf, minimum, maximum, moments, norms. With a
 `Distribution` it also finds quantiles and a histogram:
 
+- Up to 16,384 values are kept, and the results are exact.
 - Elements of at most 16 bits have at most 65,536 values: each is counted, and the
   results are exact.
-- Wider ones are counted twice: by sign, exponent and the first 7 bits of the mantissa,
+- More and wider ones are counted twice: by sign, exponent and the first 7 bits of the mantissa,
   in which a value is known to 1 part in 128 however far apart the values are; and by
   equal steps, at most 4096 between minimum and maximum, which resolve values that lie
   close together. A step is a power of two and doubles when the range grows, so that
@@ -30,6 +31,7 @@ from tensorglot.operations._moments import DIGITS, Moments, sum_magnitudes
 __all__ = ["Distribution", "Tally"]
 
 _EXACT = 1 << 53
+_KEPT_COUNT = 1 << 14
 _STEPS = 4096
 _SHIFT = 45
 """Bits of a float64 below sign, exponent and 7 bits of the mantissa."""
@@ -40,6 +42,11 @@ _MAGNITUDE = np.uint64((1 << 63) - 1)
 
 Buckets: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
 """Lower ends, upper ends and counts, in order."""
+
+
+def _kept_buckets(blocks: Sequence[NDArray[np.float64]]) -> Buckets:
+    values, counts = np.unique(np.concatenate(blocks), return_counts=True)
+    return values, values, counts
 
 
 class _ValueCounts:
@@ -154,9 +161,10 @@ class Distribution:
     high: float = -math.inf
     whole: bool = False
     """The values are integers."""
+    _kept: list[tuple[NDArray[Any], NDArray[np.float64]]] | None = field(default_factory=list)
+    """The first blocks, as they are stored and as float64; None from where there are too many."""
     _values: _ValueCounts | None = None
-    _prefixes: _Prefixes = field(default_factory=_Prefixes)
-    _steps: _Steps = field(default_factory=_Steps)
+    _sketches: tuple[_Prefixes, _Steps] | None = None
 
     def add(self, block: NDArray[Any], dtype: DType, values: NDArray[np.float64]) -> None:
         """`block` as it is stored, and its finite values as float64; at least one."""
@@ -164,27 +172,42 @@ class Distribution:
         self.count += len(values)
         self.low, self.high = min(low, self.low), max(high, self.high)
         self.whole = dtype.name.startswith(("int", "uint", "bool"))
+        if self._kept is not None and self.count <= _KEPT_COUNT:
+            self._kept.append((block.copy(), values.copy()))
+            return
+        kept, self._kept = self._kept or [], None
+        for before, finite in (*kept, (block, values)):
+            self._count(before, dtype, finite)
+
+    def _count(self, block: NDArray[Any], dtype: DType, values: NDArray[np.float64]) -> None:
         if block.dtype.itemsize <= 2:
-            if self._values is None:
-                self._values = _ValueCounts(dtype)
+            self._values = self._values or _ValueCounts(dtype)
             self._values.add(block)
         else:
-            self._prefixes.add(values)
-            self._steps.add(values, low, high)
+            self._sketches = self._sketches or (_Prefixes(), _Steps())
+            self._sketches[0].add(values)
+            self._sketches[1].add(values, float(values.min()), float(values.max()))
 
     @property
     def exact(self) -> bool:
-        return self._values is not None
+        return self._sketches is None
+
+    def _buckets(self) -> list[Buckets]:
+        """One or two ways to see the values; the last one has them in the finest equal steps."""
+        if self._sketches is not None:
+            return [sketch.buckets() for sketch in self._sketches]
+        if self._values is not None:
+            return [self._values.buckets()]
+        return [_kept_buckets([values for _, values in self._kept or ()])]
 
     def quantiles(self, shares: Sequence[float]) -> list[float]:
         """By linear interpolation between the two nearest elements, as NumPy does by default.
 
-        An element of more than 16 bits is known to 1 part in 128 or to 1/2048 of the range, whichever is less.
+        Where they are not exact, an element is known to 1 part in 128 or to 1/2048 of the range, whichever is less.
         """
         if not self.count:
             return []
-        tables = [self._prefixes.buckets(), self._steps.buckets()] if self._values is None else [self._values.buckets()]
-        finders = [_Finder(*buckets, self.low, self.high) for buckets in tables]
+        finders = [_Finder(*buckets, self.low, self.high) for buckets in self._buckets()]
 
         def element(rank: int) -> float:
             if rank in (0, self.count - 1):
@@ -207,7 +230,7 @@ class Distribution:
         """
         if not self.count:
             return [], []
-        lower, upper, counts = (self._values or self._steps).buckets()
+        lower, upper, counts = self._buckets()[-1]
         low, high = self.low, self.high
         if self.whole and high - low < bins:
             bins, low, high = int(high - low) + 1, low - 0.5, high + 0.5

@@ -154,6 +154,7 @@ def magnitudes(block: NDArray[Any]) -> NDArray[np.float64]:
 
 def _encode(grid: Grid) -> dict[str, Any]:
     shape = grid.shape
+    single = (shape.rows, shape.columns) == (shape.cell_rows, shape.cell_columns)
     return {
         "rows": shape.rows,
         "columns": shape.columns,
@@ -161,8 +162,8 @@ def _encode(grid: Grid) -> dict[str, Any]:
         "cellColumns": shape.cell_columns,
         "split": shape.split,
         "mean": encode_plane(grid.mean),
-        "min": encode_plane(np.where(grid.finite > 0, grid.low, np.nan)),
-        "max": encode_plane(np.where(grid.finite > 0, grid.high, np.nan)),
+        "min": None if single else encode_plane(np.where(grid.finite > 0, grid.low, np.nan)),
+        "max": None if single else encode_plane(np.where(grid.finite > 0, grid.high, np.nan)),
         "other": encode_plane(grid.other.astype(np.float64)) if grid.other.any() else None,
     }
 

@@ -103,7 +103,7 @@ function table(fields, part, after) {
 
 function heatPanel(title, part, isAfter) {
   const { grid } = part, place = el("div", {}), caption = el("p", { className: "caption" });
-  const planes = { mean: decodePlane(grid.mean), min: decodePlane(grid.min), max: decodePlane(grid.max) };
+  const planes = { mean: decodePlane(grid.mean), min: grid.min && decodePlane(grid.min), max: grid.max && decodePlane(grid.max) };
   const other = grid.other && decodePlane(grid.other);
   const single = grid.rows === grid.cellRows && grid.columns === grid.cellColumns;
   const tell = (at) => {
