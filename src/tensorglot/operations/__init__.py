@@ -26,6 +26,8 @@ What they share:
     _dequantize         the real values of quantized tensors
     _quantize           schemes of quantization, and their errors
     _compare            two parts, element by element
+    _distribution       counts, moments, norms, quantiles and a histogram of values, in one pass
+    _moments            sums that neither overflow nor cancel
     _elements           the values of a part as a stream of short arrays
     _outputs            the caller's arrays to read into
     _load_rows          raw dense tensors, by the columns of the index
