@@ -10,6 +10,7 @@
     npz, npy        NumPy's files
     gguf            .gguf, read only
     pt              what torch.save writes, read only, executing nothing
+    delta           .tgdelta, what differs between two versions, listed and checked
     store           commits of a store, which are not files
 
 A format is two functions and a spec: `read(source, options) -> Index` and
