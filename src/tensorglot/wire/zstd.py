@@ -379,6 +379,8 @@ def compress_planes(data: Buffer) -> bytes:
 
 def decode_whole(encoded: memoryview, out: memoryview) -> None:
     """Decodes one frame that must fill `out` exactly, and be nothing but that frame."""
+    if _decode_declared(encoded, out):
+        return
 
     def read(offset: int, nbytes: int) -> memoryview:
         return encoded[offset : offset + nbytes]
@@ -388,6 +390,26 @@ def decode_whole(encoded: memoryview, out: memoryview) -> None:
         raise FormatError("expected exactly one zstd frame", rule="zstd.frames", offset=0)
     _check_total(frames, len(out))
     decode_frame(read, frames[0], len(out), 0, out)
+
+
+def _decode_declared(encoded: memoryview, out: memoryview) -> bool:
+    """Decodes a frame that declares the size of `out`, by one call. False for any other, to be scanned."""
+    try:
+        declared = zstandard.get_frame_parameters(encoded)
+        if (
+            len(out) == 0
+            or declared.content_size != len(out)
+            or declared.dict_id
+            or declared.window_size > _KEPT_WINDOW
+        ):
+            return False
+        data = _kept.decompressor.decompress(encoded, allow_extra_data=False)
+    except zstandard.ZstdError:
+        return False
+    if len(data) != len(out):
+        return False
+    out[:] = data
+    return True
 
 
 def compress(data: Buffer, *, level: int, checksum: bool) -> bytes:
