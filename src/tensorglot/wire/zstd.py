@@ -69,6 +69,8 @@ _SKIP_NBYTES = 64 << 10
 """Bytes decoded at a time to skip them."""
 _AHEAD_NBYTES = 24 << 20
 """Bytes that threads decode or compress in advance."""
+_AT_ONCE_NBYTES = 96 << 10
+"""Larger results are decoded in place: new memory of that size has pages that are not mapped yet."""
 _MAX_BLOCK = 128 << 10
 _MIN_WINDOW = 1 << 20
 _KEPT_WINDOW = 2 << 20
@@ -393,7 +395,9 @@ def decode_whole(encoded: memoryview, out: memoryview) -> None:
 
 
 def _decode_declared(encoded: memoryview, out: memoryview) -> bool:
-    """Decodes a frame that declares the size of `out`, by one call. False for any other, to be scanned."""
+    """Decodes a small frame that declares the size of `out`, by one call. False for any other, to be scanned."""
+    if not 0 < len(out) <= _AT_ONCE_NBYTES:
+        return False
     try:
         declared = zstandard.get_frame_parameters(encoded)
         if (
