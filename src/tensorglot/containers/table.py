@@ -335,6 +335,19 @@ TABLE: tuple[Format, ...] = (
         layouts=("dense", "nested"),
         notes={"1": "a DyND array[Any]; read by tensorglot"},
     ),
+    Format(
+        name="delta",
+        versions=("1",),
+        writes=(),
+        suffixes=(".tgdelta",),
+        magic=(b"tgdelta1",),
+        metadata="any",
+        attributes=True,
+        ties=True,
+        checksums=("xxh3",),
+        layouts=("dense", "*"),
+        notes={"1": "what tg.store.delta writes and tg.store.apply reads"},
+    ),
 )
 STORE = Format(
     name="store",

@@ -23,6 +23,7 @@ Physical, where bytes are:
 The verbs:
 
     store.py        Store
+    units.py        tensors as values that are stored
     ingest.py       from tensors to blocks
     checkout.py     from a commit to an archive
     stats.py        what a store holds, what a commit costs
@@ -30,6 +31,14 @@ The verbs:
     collect.py      removing garbage, joining packs
     transfer.py     push and pull
     bundle.py       commits as CAR files
+
+Without a store:
+
+    delta_make.py      a delta of two versions
+    delta_file.py      a delta in memory
+    delta_targets.py   arrays of the caller as memory to change
+    delta_apply.py     applying a delta to them
+    delta_patch.py     applying a delta to a file
 """
 
 from __future__ import annotations
@@ -38,11 +47,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tensorglot.store.delta_apply import apply as apply
+    from tensorglot.store.delta_make import delta as delta
+    from tensorglot.store.delta_patch import patch as patch
     from tensorglot.store.objects import Commit as Commit
     from tensorglot.store.store import Store as Store
     from tensorglot.store.store import open_url as open_url
 
-_HOME_OF = {"Commit": "objects", "Store": "store", "open_url": "store"}
+_HOME_OF = {
+    "Commit": "objects",
+    "Store": "store",
+    "apply": "delta_apply",
+    "delta": "delta_make",
+    "open_url": "store",
+    "patch": "delta_patch",
+}
 
 __all__ = sorted(_HOME_OF)
 

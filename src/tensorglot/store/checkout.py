@@ -43,11 +43,14 @@ from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, DAG_CBOR
 __all__ = [
     "FORMAT",
     "ArraySource",
+    "PartRow",
+    "TensorRows",
     "array_tensor",
     "check_node",
     "open_commit",
     "parse_type",
     "read_node",
+    "rows_index",
     "value_chunks",
 ]
 
@@ -164,18 +167,22 @@ def open_commit(packs: Packs, commit: Commit, limits: Limits, reopen: Callable[[
     tensors = [_tensor(packs, name, link, block) for (name, link), block in zip(entries, blocks, strict=True)]
     source = ArraySource(packs, [part.array for tensor in tensors for part in tensor.parts])
     cids = [bytes(link) for _, link in entries]
-    index = replace(_index(tensors, source.spans), format=FORMAT, metadata=commit.metadata, cids=cids)
+    index = replace(rows_index(tensors, source.spans), format=FORMAT, metadata=commit.metadata, cids=cids)
     return Archive(index, source, limits=limits, reopen=reopen)
 
 
 def array_tensor(packs: Packs, array: ArrayNode) -> Tensor:
     """One value, without a name."""
     source = ArraySource(packs, [array])
-    return Archive(_index([_Tensor("", [_Part("data", array, _type_of(array))])], source.spans), source).tensor_at(0)
+    return Archive(
+        rows_index([TensorRows("", [PartRow("data", array, _type_of(array))])], source.spans), source
+    ).tensor_at(0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class PartRow:
+    """One value of a tensor."""
+
     name: str
     array: ArrayNode
     type: Type
@@ -184,25 +191,27 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tensor:
+class TensorRows:
+    """The values of a tensor."""
+
     name: str
-    parts: list[_Part]
+    parts: list[PartRow]
     node: TensorNode | None = None
     """Of a tensor with attributes, or of several parts."""
 
 
-def _tensor(packs: Packs, name: str, link: CID, block: bytes) -> _Tensor:
+def _tensor(packs: Packs, name: str, link: CID, block: bytes) -> TensorRows:
     try:
         check_node(link)
         if block[:1] == b"\xa4":
             array = parse_array(block)
-            return _Tensor(name, [_Part("data", array, _type_of(array))])
+            return TensorRows(name, [PartRow("data", array, _type_of(array))])
         node = parse_tensor(block)
         parts = []
         for part in node.parts:
             array = parse_array(read_node(packs, part.array))
-            parts.append(_Part(part.name, array, _type_of(array), part.dtype, part.shape))
-        return _Tensor(name, parts, node)
+            parts.append(PartRow(part.name, array, _type_of(array), part.dtype, part.shape))
+        return TensorRows(name, parts, node)
     except TensorglotError as error:
         error.tensor = name
         raise
@@ -234,7 +243,8 @@ def parse_type(text: str) -> Type:
     return type
 
 
-def _index(tensors: Sequence[_Tensor], spans: list[tuple[int, int]]) -> Index:
+def rows_index(tensors: Sequence[TensorRows], spans: list[tuple[int, int]]) -> Index:
+    """The index of tensors whose canonical bytes are at spans of a source."""
     parts = [part for tensor in tensors for part in tensor.parts]
     rows = index_of([(part.name, part.type) for part in parts], spans)
     names = [tensor.name for tensor in tensors]
