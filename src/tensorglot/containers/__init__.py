@@ -10,6 +10,8 @@
     npz, npy        NumPy's files
     gguf            .gguf, read only
     pt              what torch.save writes, read only, executing nothing
+    dcp             directories of torch.distributed.checkpoint, and ours for it
+    torchsave       what pt and dcp share: pickles and storages of torch.save
     store           commits of a store, which are not files
 
 A format is two functions and a spec: `read(source, options) -> Index` and

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from tensorglot.arguments import as_path
 from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError
 from tensorglot.limits import DEFAULT, HEADER_NBYTES_MAX, TENSORS_MAX, Limits
-from tensorglot.model.archive import Archive
+from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
 
@@ -50,6 +50,8 @@ class ReadOptions:
     """Path of the source, for formats of several files."""
     open_file: Callable[[str], Source] | None = None
     """Opens another file of the same archive."""
+    verifier: Verifier | None = None
+    """Compares checksums of tensors in other files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +273,19 @@ TABLE: tuple[Format, ...] = (
         pattern=rb"PK\x03\x04.{26}[^/]*/data\.pkl",
         metadata="any",
         notes={"zip": "written by torch.save since 1.6", "legacy": "written by torch.save before"},
+    ),
+    Format(
+        name="dcp",
+        versions=("torch", "json"),
+        writes=(),
+        suffixes=(),
+        magic=(b'{"tensorglot":"dcp"',),
+        pattern=rb"\x80[\x02-\x05](\x95.{8})?\x8c.torch\.distributed\.checkpoint\.metadata",
+        metadata="any",
+        notes={
+            "torch": "a directory of torch.distributed.checkpoint",
+            "json": "a directory of tensorglot.bridges.dcp, which writes it",
+        },
     ),
     Format(
         name="dynd",

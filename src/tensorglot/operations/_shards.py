@@ -41,6 +41,8 @@ __all__ = [
 INDEX_SUFFIX = ".index.json"
 PREFERRED = ("model.safetensors.index.json", "model.safetensors")
 """Opened if a directory has several candidates."""
+CHECKPOINT = ("dcp.json", ".metadata")
+"""The index of a distributed checkpoint."""
 DEPTH = 8
 
 Shards: TypeAlias = dict[str, list[str]]
@@ -58,6 +60,9 @@ def find_file(path: str) -> Path:
     if not given.is_dir():
         return given
     names = sorted(entry.name for entry in given.iterdir() if entry.is_file())
+    for name in CHECKPOINT:
+        if name in names:
+            return given / name
     suffixes = tuple(suffix for spec in TABLE for suffix in spec.suffixes)
     indexes = [name for name in names if name.endswith(INDEX_SUFFIX)]
     found = indexes or [name for name in names if name.lower().endswith(suffixes)]
