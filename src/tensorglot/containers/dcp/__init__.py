@@ -20,20 +20,22 @@ reads the index and the plain values, no tensor.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tensorglot.containers.dcp.checkpoint import Checkpoint, check_checkpoint
 from tensorglot.containers.dcp.directory import Directory, RankFiles, SavedItems
 from tensorglot.containers.dcp.joined import Joined
-from tensorglot.containers.dcp.manifest import read_manifest
+from tensorglot.containers.dcp.manifest import Manifest, read_manifest
 from tensorglot.containers.dcp.metadata import read_metadata
 from tensorglot.containers.dcp.values import read_values
-from tensorglot.containers.table import Container, ReadOptions
+from tensorglot.containers.table import Container, ReadOptions, WriteOptions
 from tensorglot.containers.torchsave.names import DTYPES
 from tensorglot.errors import FormatError
+from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.index import Index
-from tensorglot.model.payload import Source
+from tensorglot.model.payload import Chunk, Source
 
 __all__ = ["CONTAINER"]
 
@@ -65,4 +67,10 @@ def _index(checkpoint: Checkpoint, files: Directory, options: ReadOptions) -> In
     return replace(index, sources=dict.fromkeys(range(len(index.names)), files))
 
 
-CONTAINER = Container(DTYPES, read)
+def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
+    """The index of a checkpoint, given as metadata under the key `manifest`: `bridges.dcp` writes the tensors."""
+    manifest: Manifest = (archive.metadata or {})["manifest"]
+    yield manifest.encode()
+
+
+CONTAINER = Container(DTYPES, read, write)

@@ -4,15 +4,18 @@
      "files": ["4f1c-00000.safetensors", …],
      "tensors": {"w": {"dtype": "bfloat16", "itemsize": 2, "shape": [8, 4],
                        "boxes": [[0, "w", [0, 0], [4, 4]], …]}},
-     "values": {"step": 7}}
+     "values": {"step": 7},
+     "paths": {"w": ["model", "w"]}}
 
-A box is the number of its file, its name there, where it starts and how wide it is.
+A box is the number of its file, its name there, where it starts and how wide it is. Paths
+are the keys that lead to a tensor or value in the dict that was saved.
 """
 
 from __future__ import annotations
 
 import json as standard_json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +28,7 @@ from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.payload import Source
 from tensorglot.wire import json
 
-__all__ = ["INDEX", "VERSION", "encode_manifest", "read_manifest"]
+__all__ = ["INDEX", "Manifest", "parse_manifest", "read_manifest"]
 
 INDEX = "dcp.json"
 VERSION = 1
@@ -33,31 +36,50 @@ _DEPTH = 2 * plain.DEPTH + 8
 _END = 1 << 63
 
 
-def encode_manifest(files: Sequence[str], tensors: Mapping[str, Any], values: Mapping[str, Any]) -> bytes:
-    """The index as bytes; values are in the form of `plain.encode`."""
-    index = {"tensorglot": "dcp", "version": VERSION, "files": files, "tensors": tensors, "values": values}
-    return standard_json.dumps(index, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What is written; values are in the form of `plain.encode`."""
+
+    files: Sequence[str]
+    tensors: Mapping[str, Any]
+    values: Mapping[str, Any]
+    paths: Mapping[str, Sequence[str | int]]
+
+    def encode(self) -> bytes:
+        index = {"tensorglot": "dcp", "version": VERSION, "files": self.files, "tensors": self.tensors}
+        index |= {"values": self.values, "paths": self.paths}
+        return standard_json.dumps(index, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-def read_manifest(source: Source, limits: Limits) -> Checkpoint:
+def parse_manifest(source: Source, limits: Limits) -> Manifest:
+    """The index as it was written; of tensors and values only that they are dicts is checked."""
     if source.size > limits.header_or():
         raise LimitError(f"an index of {source.size} bytes exceeds Limits.header_nbytes", rule="dcp.limit")
     index = json.parse(source.read_bytes(0, source.size), depth=_DEPTH, rule="dcp.json")
     if not isinstance(index, dict) or index.get("tensorglot") != "dcp" or index.get("version") != VERSION:
         raise FormatError(f"not an index of version {VERSION} of a distributed checkpoint", rule="dcp.index")
-    files: Any = index.get("files")
-    tensors: Any = index.get("tensors")
-    values: Any = index.get("values")
-    valid = isinstance(files, list) and isinstance(tensors, dict) and isinstance(values, dict)
-    if not valid or not all(isinstance(file, str) for file in files):
-        raise FormatError("the index needs files, tensors and values", rule="dcp.index")
+    files = index.get("files")
+    if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
+        raise FormatError("the index needs a list of files", rule="dcp.index")
+    for key in ("tensors", "values", "paths"):
+        if not isinstance(index.get(key), dict):
+            raise FormatError(f"the index needs {key}", rule="dcp.index")
+    for name, path in index["paths"].items():
+        if not isinstance(path, list) or not all(type(key) in (str, int) for key in path):
+            raise FormatError("a path is a list of strings and numbers", rule="dcp.index", tensor=name)
+    return Manifest(files, index["tensors"], index["values"], index["paths"])
+
+
+def read_manifest(source: Source, limits: Limits) -> Checkpoint:
+    manifest = parse_manifest(source, limits)
+    tensors = manifest.tensors
     if len(tensors) > limits.tensors_or():
         raise LimitError("more tensors than Limits.tensors allows", rule="dcp.limit.tensors")
-    stored = [_read_tensor(name, entry, files, limits) for name, entry in tensors.items()]
-    return Checkpoint("json", stored, {}, {name: plain.decode(value) for name, value in values.items()})
+    stored = [_read_tensor(name, entry, manifest.files, limits) for name, entry in tensors.items()]
+    return Checkpoint("json", stored, {}, {name: plain.decode(value) for name, value in manifest.values.items()})
 
 
-def _read_tensor(name: str, entry: Any, files: list[str], limits: Limits) -> StoredTensor:
+def _read_tensor(name: str, entry: Any, files: Sequence[str], limits: Limits) -> StoredTensor:
     fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
     dtype: Any
     itemsize: Any
