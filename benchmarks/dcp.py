@@ -25,7 +25,8 @@ def main(megabytes: int, ranks: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.dcp", folder, *map(str, (megabytes, ranks, rounds))]
         running = [subprocess.Popen([*command, str(rank)]) for rank in range(ranks)]
-        if any([process.wait() for process in running]):
+        codes = [process.wait() for process in running]
+        if any(codes):
             raise SystemExit(1)
 
 

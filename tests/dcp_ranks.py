@@ -63,7 +63,15 @@ def states(world: int) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         "empty": torch.zeros(0, 4),
         "small": torch.randn(2, 3).to(torch.float8_e4m3fn),
     }
-    values = {"step": 7, "lr": 1e-3, "name": "é", "nothing": None, "betas": (0.9, 0.999), "big": 2**70, "raw": b"\0\xff"}
+    values = {
+        "step": 7,
+        "lr": 1e-3,
+        "name": "é",
+        "nothing": None,
+        "betas": (0.9, 0.999),
+        "big": 2**70,
+        "raw": b"\0\xff",
+    }
     full = {"model": {name: tensor for name, (tensor, *_) in placed.items()}, "extra": whole, "values": values}
     before = {name: distribute_tensor(tensor, mesh, old) for name, (tensor, mesh, old, _) in placed.items()}
     after = {

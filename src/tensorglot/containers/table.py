@@ -280,7 +280,7 @@ TABLE: tuple[Format, ...] = (
         writes=(),
         suffixes=(),
         magic=(b'{"tensorglot":"dcp"',),
-        pattern=rb"\x80[\x02-\x05](\x95.{8})?\x8c.torch\.distributed\.checkpoint\.metadata",
+        pattern=rb"\x80[\x02-\x05].{0,16}torch\.distributed\.checkpoint\.metadata",
         metadata="any",
         notes={
             "torch": "a directory of torch.distributed.checkpoint",

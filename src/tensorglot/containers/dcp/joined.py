@@ -61,7 +61,7 @@ class Joined:
 
     def chunks(self, payload: Encoded) -> Iterator[Chunk]:
         if self._in_order:
-            for number in np.argsort(self.tensor.starts[:, :1].reshape(-1), kind="stable").tolist():
+            for number in np.argsort(self.tensor.starts[:, :1].sum(axis=1), kind="stable").tolist():
                 part = self._box(payload, number)
                 yield from map(_unwrap, part.swapped_chunks() if part.big_endian else part.payload.chunks())
             return
