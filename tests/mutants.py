@@ -47,6 +47,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "containers/bintensors": ("corpus_bintensors", "attacks_bintensors", "roundtrip"),
     "containers/ztensor": ("ztensor_01", "ztensor_2", "attacks_ztensor", "corpus_ztensor", "ztensor_writing"),
     "containers/pt": ("pt", "foreign_bounds"),
+    "containers/torchsave": ("pt", "foreign_bounds", "dcp*"),
+    "containers/dcp": ("dcp*",),
     "containers/gguf": ("gguf",),
     "containers/": ("roundtrip", "safetensors", "numpy_files", "dynd_files", "bson_format", "matrix", "public"),
     "dynd/": ("dynd_python", "dynd_numpy", "dynd_vectors", "dynd_cbor", "links", "dynd_select", "attacks_dynd"),

@@ -107,7 +107,7 @@ def wrong_imports(module: str, tree: ast.AST) -> set[str]:
     return wrong
 
 
-SHARED = {"table", "canonical"}
+SHARED = {"table", "canonical", "torchsave"}
 """Modules of `containers` that are no format. They import none either."""
 
 

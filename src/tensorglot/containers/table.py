@@ -19,7 +19,7 @@ from typing import Any, Literal
 from tensorglot.arguments import as_path
 from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError
 from tensorglot.limits import DEFAULT, HEADER_NBYTES_MAX, TENSORS_MAX, Limits
-from tensorglot.model.archive import Archive
+from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
 
@@ -52,6 +52,8 @@ class ReadOptions:
     """Path of the source, for formats of several files."""
     open_file: Callable[[str], Source] | None = None
     """Opens another file of the same archive."""
+    verifier: Verifier | None = None
+    """Compares checksums of tensors in other files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +327,19 @@ TABLE: tuple[Format, ...] = (
         metadata="any",
         ties=True,
         notes={"1": "the datasets of a file, weights of Keras included; needs h5py (the extra hdf5)"},
+    ),
+    Format(
+        name="dcp",
+        versions=("torch", "json"),
+        writes=(),
+        suffixes=(),
+        magic=(b'{"tensorglot":"dcp"',),
+        pattern=rb"\x80[\x02-\x05].{0,16}torch\.distributed\.checkpoint\.metadata",
+        metadata="any",
+        notes={
+            "torch": "a directory of torch.distributed.checkpoint",
+            "json": "a directory of tensorglot.bridges.dcp, which writes it",
+        },
     ),
     Format(
         name="dynd",

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tensorglot.errors import OutOfRange
 from tensorglot.model.payload import Encoded, Payload
 
-__all__ = ["GAP_NBYTES", "Index", "Selection", "read_block", "select"]
+__all__ = ["GAP_NBYTES", "Axis", "Index", "Selection", "read_block", "select"]
 
 GAP_NBYTES = 4096
 """A gap of up to a page is read over: a second read would cost more."""

@@ -41,6 +41,8 @@ __all__ = [
 INDEX_SUFFIX = ".index.json"
 PREFERRED = ("model.safetensors.index.json", "model.safetensors")
 """Opened if a directory has several candidates."""
+DISTRIBUTED = ("dcp.json", ".metadata")
+"""The index of a distributed checkpoint: ours, beside tensor files, and PyTorch's."""
 DEPTH = 8
 
 Shards: TypeAlias = dict[str, list[str]]
@@ -53,14 +55,17 @@ def is_sharded(path: str) -> bool:
 
 
 def find_file(path: str) -> Path:
-    """The file to open for a path: itself; for a directory its index of shards, else its only tensor file."""
+    """The file to open for a path: itself; for a directory its index, else its only tensor file."""
     given = Path(path)
     if not given.is_dir():
         return given
     names = sorted(entry.name for entry in given.iterdir() if entry.is_file())
+    if DISTRIBUTED[0] in names:
+        return given / DISTRIBUTED[0]
     suffixes = tuple(suffix for spec in TABLE for suffix in spec.suffixes)
     indexes = [name for name in names if name.endswith(INDEX_SUFFIX)]
     found = indexes or [name for name in names if name.lower().endswith(suffixes)]
+    found = found or [name for name in names if name == DISTRIBUTED[1]]
     for name in PREFERRED:
         if name in found:
             return given / name

@@ -94,7 +94,7 @@ def _open_file(
             spec, version = named(format) if format is not None else (detect(opened, path), None)
             beside = None if path is None else absolute(path)
             index = spec.container.read(
-                opened, ReadOptions(version, strict, limits, beside, partial(source_for, backend=backend))
+                opened, ReadOptions(version, strict, limits, beside, partial(source_for, backend=backend), verifier)
             )
             if path is not None and verifier is not None and index.checksums is None:
                 sums = read_sidecar(path, limits)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from tensorglot.containers.pt.files import Saved
-from tensorglot.containers.pt.names import DTYPES, View
+from tensorglot.containers.torchsave.files import Saved
+from tensorglot.containers.torchsave.names import DTYPES, View
 from tensorglot.errors import FormatError, LimitError
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME, DType

@@ -2,7 +2,7 @@
 
 A dict is a list of its pairs, so no value of a pickle is hashed. A pickle can create a
 container with one byte; a real pickler spends two, so their number is bounded by the
-length.
+length. So is the work of calls, whose arguments may be large and referred to many times.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tensorglot.containers.pt.names import Storage
+from tensorglot.containers.torchsave.names import Storage
 from tensorglot.errors import FormatError, LimitError
 from tensorglot.wire.fetch import Fetched
 
@@ -30,6 +30,7 @@ class Machine:
         self.marks: list[int] = []
         self.memo: list[Any] = []
         self.containers = 0
+        self.work = 0
 
     def fault(self, message: str, rule: str) -> FormatError:
         return FormatError(message, rule=f"pt.pickle.{rule}", offset=self.data.position)
@@ -68,3 +69,11 @@ class Machine:
                 "more containers than a pickle of this size can have", rule="pt.pickle.bomb", offset=self.data.position
             )
         self.stack.append(value)
+
+    def charge(self, count: int) -> None:
+        """Counts values that are looked at again: a memo lets two bytes refer to a container of any size."""
+        self.work += count
+        if self.work > 16 * (self.data.position - self.begin) + 4096:
+            raise LimitError(
+                "more work than a pickle of this size needs", rule="pt.pickle.bomb", offset=self.data.position
+            )

@@ -10,12 +10,12 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from tensorglot.containers.pt.machine import Machine
-from tensorglot.containers.pt.names import Pairs, Storage, build_state, storage
+from tensorglot.containers.torchsave.machine import Machine
+from tensorglot.containers.torchsave.names import Pairs, Storage, build_state, storage
 from tensorglot.errors import FormatError, LimitError, TensorglotError, UnsupportedError, escape
 from tensorglot.wire.fetch import Fetched
 
-__all__ = ["OPCODES", "load"]
+__all__ = ["OPCODES", "Opcode", "load"]
 
 PROTOCOLS = (2, 3, 4, 5)
 LONG_NBYTES = 16
@@ -32,17 +32,24 @@ class Opcode(NamedTuple):
     read: Reader | None = None
 
 
-def load(data: Fetched, names: Mapping[str, Any], storages: dict[str, Storage]) -> Any:
+def load(
+    data: Fetched,
+    names: Mapping[str, Any],
+    storages: dict[str, Storage],
+    opcodes: Mapping[int, Opcode] | None = None,
+) -> Any:
     """Interprets one pickle.
 
     `names` has the value of each global that is allowed; those that can be called are
-    functions. The storages that the pickle refers to are added to `storages`.
+    functions. The storages that the pickle refers to are added to `storages`. `opcodes`
+    are those that are interpreted, OPCODES unless given.
     """
+    table = OPCODES if opcodes is None else opcodes
     machine = Machine(data, names, storages)
     if data.byte() != 0x80 or data.byte() not in PROTOCOLS:
         raise UnsupportedError("not a pickle of protocol 2 to 5", rule="pt.pickle.protocol", offset=machine.begin)
     while (code := data.byte()) != _STOP:
-        opcode = OPCODES.get(code)
+        opcode = table.get(code)
         if opcode is None:
             raise UnsupportedError(
                 f"pickle opcode {_opcode_name(code)} is not allowed; nothing was executed",
@@ -202,6 +209,8 @@ def _reduce(machine: Machine) -> None:
     arguments, function = machine.pop(), machine.pop()
     if not callable(function) or type(arguments) is not tuple:
         raise machine.fault("REDUCE needs a function and a tuple", "call")
+    machine.charge(len(arguments))
+    machine.charge(sum(len(value) for value in arguments if isinstance(value, (list, tuple, str))))
     machine.push(_call(machine, function, arguments))
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorglot.containers.pt.names import ElementType, Pairs, View
 from tensorglot.containers.table import UNNAMED
+from tensorglot.containers.torchsave.names import ElementType, Pairs, View
 from tensorglot.errors import FormatError, LimitError, UnsupportedError, escape
 
 __all__ = ["flatten"]

@@ -1,9 +1,7 @@
 """What `torch.save` writes (`.pt`, `.pth`, `.bin`): a pickle of whatever was saved, and the storages of its tensors.
 
-Read, not written, and never executed: only the `opcodes` that tensors need are
-interpreted, on the stack of a `machine`; `names` has the globals that are allowed; all
-others are refused by name. `flatten` finds the `tensors` in the resulting values, `files`
-locates their storages. Tensors may share storages, and have strides.
+Read, not written, and never executed: see `torchsave`. Tensors may share storages, and
+have strides.
 
 The name of a tensor is the keys that lead to it, joined by dots: `model.layer.weight`,
 `optimizer.state.0.exp_avg`; a single tensor is called `data`. Other values become
@@ -12,11 +10,11 @@ metadata under such names.
 
 from __future__ import annotations
 
-from tensorglot.containers.pt.files import open_legacy, open_zip
-from tensorglot.containers.pt.flatten import flatten
-from tensorglot.containers.pt.names import DTYPES
-from tensorglot.containers.pt.tensors import add_tensor
 from tensorglot.containers.table import Container, ReadOptions
+from tensorglot.containers.torchsave.files import open_legacy, open_zip
+from tensorglot.containers.torchsave.flatten import flatten
+from tensorglot.containers.torchsave.names import DTYPES
+from tensorglot.containers.torchsave.tensors import add_tensor
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Source

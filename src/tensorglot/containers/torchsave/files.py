@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorglot.containers.pt.names import NAMES, Pairs, Storage
-from tensorglot.containers.pt.opcodes import load
 from tensorglot.containers.table import ReadOptions
+from tensorglot.containers.torchsave.names import NAMES, Pairs, Storage
+from tensorglot.containers.torchsave.opcodes import load
 from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
 from tensorglot.model.index import Note
 from tensorglot.model.payload import Source
