@@ -52,8 +52,11 @@ LAYERS: dict[str, set[str]] = {
     "report": VERBS,
     "store": VERBS,
     "bridges": VERBS | {"bson"},
+    "jax": PEOPLE,
+    "numpy": PEOPLE,
+    "torch": PEOPLE,
     "cli": PEOPLE | {"__init__"},
-    "__init__": PEOPLE,
+    "__init__": PEOPLE | {"jax", "numpy", "torch"},
     "__main__": {"cli"},
 }
 """What each layer may import, itself apart."""

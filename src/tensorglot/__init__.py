@@ -16,7 +16,11 @@ from tensorglot.providers import provide
 if TYPE_CHECKING:
     from tensorglot import bson as bson
     from tensorglot import dynd as dynd
+    from tensorglot import jax as jax
+    from tensorglot import numpy as numpy
     from tensorglot import store as store
+    from tensorglot import torch as torch
+    from tensorglot.bridges.drop_in import safe_open as safe_open
     from tensorglot.containers.table import Format as Format
     from tensorglot.containers.table import formats as formats
     from tensorglot.errors import AmbiguousFormat as AmbiguousFormat
@@ -25,7 +29,9 @@ if TYPE_CHECKING:
     from tensorglot.errors import IntegrityError as IntegrityError
     from tensorglot.errors import LimitError as LimitError
     from tensorglot.errors import LossWarning as LossWarning
+    from tensorglot.errors import MissingFile as MissingFile
     from tensorglot.errors import OutOfRange as OutOfRange
+    from tensorglot.errors import StateError as StateError
     from tensorglot.errors import TensorglotError as TensorglotError
     from tensorglot.errors import TensorNotFound as TensorNotFound
     from tensorglot.errors import TruncatedError as TruncatedError
@@ -57,10 +63,11 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOMES = {
+    "bridges.drop_in": ("safe_open",),
     "containers.table": ("Format", "formats"),
     "errors": (
-        "AmbiguousFormat", "FormatError", "InputError", "IntegrityError", "LimitError", "LossWarning", "OutOfRange",
-        "TensorNotFound", "TensorglotError", "TruncatedError", "UnsupportedError",
+        "AmbiguousFormat", "FormatError", "InputError", "IntegrityError", "LimitError", "LossWarning", "MissingFile",
+        "OutOfRange", "StateError", "TensorNotFound", "TensorglotError", "TruncatedError", "UnsupportedError",
     ),
     "limits": ("Limits",),
     "model.archive": ("Archive",),
@@ -80,7 +87,7 @@ _HOMES = {
     "operations.writer": ("Writer",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("bson", "dynd", "store")
+_MODULES = ("bson", "dynd", "jax", "numpy", "store", "torch")
 """Subpackages that are attributes of the package."""
 
 _PROVIDERS = {

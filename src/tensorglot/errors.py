@@ -7,9 +7,11 @@
     │   ├── IntegrityError     a checksum does not match, or is required and absent
     │   └── AmbiguousFormat    the bytes are valid in two formats that disagree
     ├── InputError           an argument of the caller is invalid
-    │   └── OutOfRange         an index out of bounds; also an IndexError
+    │   ├── OutOfRange         an index out of bounds; also an IndexError
+    │   └── StateError         tensors that do not fit a module, or share memory; also a RuntimeError
     ├── UnsupportedError     valid, but it cannot be expressed or decoded here
-    └── TensorNotFound       no tensor of that name; also a KeyError
+    ├── TensorNotFound       no tensor of that name; also a KeyError
+    └── MissingFile          of the drop-in modules: no such file; also a FileNotFoundError
 
 Every error carries the rule that was broken, and where they apply the byte offset
 in the source, the name of the tensor, the path of the file, and what to do about it, in
@@ -21,7 +23,9 @@ from __future__ import annotations
 
 import copyreg
 import difflib
+import errno
 import itertools
+import os
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -33,7 +37,9 @@ __all__ = [
     "IntegrityError",
     "LimitError",
     "LossWarning",
+    "MissingFile",
     "OutOfRange",
+    "StateError",
     "TensorNotFound",
     "TensorglotError",
     "TruncatedError",
@@ -158,6 +164,10 @@ class OutOfRange(InputError, IndexError):
     """An index that is out of bounds, or of a type that cannot be an index."""
 
 
+class StateError(InputError, RuntimeError):
+    """Tensors that do not fit a module, or that cannot be stored as they are: RuntimeError is what PyTorch raises."""
+
+
 class UnsupportedError(TensorglotError):
     """Valid, but it cannot be expressed or decoded here."""
 
@@ -172,3 +182,14 @@ class TensorNotFound(TensorglotError, KeyError):
     @classmethod
     def among(cls, name: str, names: Iterable[str]) -> TensorNotFound:
         return cls(f"no such tensor{did_you_mean(name, names)}", rule="tensor.name", tensor=name)
+
+
+class MissingFile(TensorglotError, FileNotFoundError):
+    """No such file, from a function that stands for one of safetensors: their callers catch both classes."""
+
+    errno = errno.ENOENT
+    strerror = os.strerror(errno)
+
+    @property
+    def filename(self) -> str | None:
+        return self.path
