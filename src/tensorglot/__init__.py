@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tensorglot.errors import LimitError as LimitError
     from tensorglot.errors import LossWarning as LossWarning
     from tensorglot.errors import OutOfRange as OutOfRange
+    from tensorglot.errors import RemoteError as RemoteError
     from tensorglot.errors import TensorglotError as TensorglotError
     from tensorglot.errors import TensorNotFound as TensorNotFound
     from tensorglot.errors import TruncatedError as TruncatedError
@@ -59,7 +60,7 @@ _HOMES = {
     "containers.table": ("Format", "formats"),
     "errors": (
         "AmbiguousFormat", "FormatError", "InputError", "IntegrityError", "LimitError", "LossWarning", "OutOfRange",
-        "TensorNotFound", "TensorglotError", "TruncatedError", "UnsupportedError",
+        "RemoteError", "TensorNotFound", "TensorglotError", "TruncatedError", "UnsupportedError",
     ),
     "limits": ("Limits",),
     "model.archive": ("Archive",),

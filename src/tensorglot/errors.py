@@ -9,6 +9,7 @@
     ├── InputError           an argument of the caller is invalid
     │   └── OutOfRange         an index out of bounds; also an IndexError
     ├── UnsupportedError     valid, but it cannot be expressed or decoded here
+    ├── RemoteError          a server failed, or answered wrongly; also an OSError
     └── TensorNotFound       no tensor of that name; also a KeyError
 
 Every error carries the rule that was broken, and where they apply the byte offset
@@ -34,6 +35,7 @@ __all__ = [
     "LimitError",
     "LossWarning",
     "OutOfRange",
+    "RemoteError",
     "TensorNotFound",
     "TensorglotError",
     "TruncatedError",
@@ -153,6 +155,10 @@ class OutOfRange(InputError, IndexError):
 
 class UnsupportedError(TensorglotError):
     """Valid, but it cannot be expressed or decoded here."""
+
+
+class RemoteError(TensorglotError, OSError):
+    """A server cannot be reached, failed after all retries, or does not answer as its protocol requires."""
 
 
 class LossWarning(UserWarning):

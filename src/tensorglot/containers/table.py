@@ -46,10 +46,10 @@ class ReadOptions:
     version: str | None = None
     strict: bool = False
     limits: Limits = DEFAULT
-    path: str | None = None
-    """Path of the source, for formats of several files."""
+    name: str | None = None
+    """File name of the source, for formats of several files."""
     open_file: Callable[[str], Source] | None = None
-    """Opens another file of the same archive."""
+    """Opens another file in the same folder, by its name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ listed without its shards. A shard of another size than the root says is refused
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePosixPath
 
 from tensorglot.containers.ztensor.constants import FOOTER_2, MAGIC_2
 from tensorglot.containers.ztensor.lazy import Texts
@@ -90,18 +90,17 @@ class ShardSource:
                     f"shard '{self.shard.name}' is in another file; open the root by its path",
                     rule="ztensor.shard.path",
                 )
-            root = Path(self._root)
-            path = root.with_name(f"{root.stem}-{self.shard.name}.zt")
+            name = f"{PurePosixPath(self._root).stem}-{self.shard.name}.zt"
             try:
-                source = self._open_file(str(path))
+                source = self._open_file(name)
             except FileNotFoundError as error:
-                message = f"shard {path.name} is missing"
-                raise FormatError(message, rule="ztensor.shard.missing", path=str(path)) from error
+                message = f"shard {name} is missing"
+                raise FormatError(message, rule="ztensor.shard.missing", path=error.filename) from error
             magics = {source.read_bytes(at, 8) for at in (0, self.size - 8)} if source.size == self.size else set()
             if magics != {MAGIC_2}:
                 getattr(source, "close", bool)()
-                message = f"{path.name} is not the shard of {self.size} bytes that the root names"
-                raise IntegrityError(message, rule="ztensor.shard.size", path=str(path))
+                message = f"{name} is not the shard of {self.size} bytes that the root names"
+                raise IntegrityError(message, rule="ztensor.shard.size", path=getattr(source, "path", None))
             self._source = source
         return self._source
 
@@ -121,6 +120,13 @@ class ShardSource:
 
     def read_into(self, offset: int, out: memoryview) -> None:
         self.open().read_into(offset, out)
+
+    @property
+    def concurrency(self) -> int | None:
+        return self.open().concurrency
+
+    def read_runs(self, begins: Sequence[int], sizes: Sequence[int], offsets: Sequence[int], out: memoryview) -> None:
+        self.open().read_runs(begins, sizes, offsets, out)
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
         return self.open().read_bytes(offset, nbytes)
