@@ -72,6 +72,13 @@ class Address:
             options["if_match"] = match
         return self.call("get", self.key, options=options)
 
+    def body(self, answer: Any, most: int) -> bytes:
+        """The body of an answer, of which at most so many bytes are read."""
+        stream, data = answer.stream(), bytearray()
+        while len(data) < most and (chunk := guarded(self.name, partial(next, stream, None))) is not None:
+            data += chunk
+        return bytes(data[:most])
+
     def size(self) -> int:
         size: int = self.call("head", self.key)["size"]
         return size

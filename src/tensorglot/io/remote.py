@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from tensorglot.errors import InputError, RemoteError
 from tensorglot.io.local import BaseSource, change_error
@@ -28,7 +28,7 @@ from tensorglot.io.urls import has_credentials
 from tensorglot.memory import cut
 from tensorglot.threads import REQUESTS, for_each_request
 
-__all__ = ["RemoteSource"]
+__all__ = ["RemoteSource", "Version"]
 
 HEAD_NBYTES = 256 << 10
 """The first request, and the least that is read of a header."""
@@ -50,12 +50,27 @@ _CHUNK_NBYTES = 256 << 10
 """What is copied at a time while an answer arrives: it is still in the processor's cache."""
 
 
+Version: TypeAlias = tuple[int, str | None, Any]
+"""Size, ETag and time of the last change of an object."""
+
+
+class _Window:
+    """A part of the object that is being read, to be kept."""
+
+    def __init__(self, begin: int, stop: int) -> None:
+        self.begin = begin
+        self.stop = stop
+        self.data = memoryview(bytearray(stop - begin))
+        self.arrived = threading.Event()
+
+
 class RemoteSource(BaseSource):
     """One version of an object. Threads may share it; another process opens it again."""
 
     concurrency = REQUESTS
 
-    def __init__(self, url: str, options: Given = None) -> None:
+    def __init__(self, url: str, options: Given = None, version: Version | None = None) -> None:
+        """A version that is known saves the first request."""
         self._url = url
         self._address = address_of(url, options)
         self.path = self._address.name
@@ -65,10 +80,13 @@ class RemoteSource(BaseSource):
         self._kept: OrderedDict[int, memoryview] = OrderedDict()
         self._streams: OrderedDict[int, int] = OrderedDict()
         """Where reads ended, and how much is read ahead if another one begins there."""
+        self._coming: list[_Window] = []
+        """What is being read to be kept."""
         self._readers = 0
-        self.version: tuple[int, str | None, Any] | None = None
-        """Size, ETag and time of the last change."""
-        self.size = 0
+        self.version = version
+        self.size = 0 if version is None else version[0]
+        if version is not None:
+            return
         head = bytearray(HEAD_NBYTES)
         got = self._fetch(0, memoryview(head))
         self._keep(0, memoryview(head)[:got])
@@ -132,37 +150,62 @@ class RemoteSource(BaseSource):
             raise self.truncation_error(offset, len(out))
         if self._closed:
             raise InputError("the archive is closed", rule="archive.closed")
-        done, ahead = self._copy_kept(offset, out), self._ahead(offset, len(out))
-        if done == len(out):
-            return
-        begin, end = offset + done, offset + len(out)
-        wanted = _clamp(self.size >> 10, _TAIL_NBYTES)
-        if header and begin >= self.size - wanted:
-            begin, stop = self.size - wanted if done == 0 else begin, self.size
-        elif header:
-            stop = min(self.size, max(end, begin + HEAD_NBYTES))
-        else:
-            stop = min(self.size, max(end, begin + ahead))
-        if (begin, stop) == (offset + done, end) and not header:
-            self._fetch_pieces(begin, out[done:])
-            return
-        data = memoryview(bytearray(stop - begin))
-        self._fetch_pieces(begin, data)
-        out[done:] = data[offset + done - begin : end - begin]
-        self._keep(begin, data)
+        ahead = self._ahead(offset, len(out))
+        done = 0
+        while True:
+            with self._lock:
+                done += self._copy_kept(offset + done, out[done:])
+                if done == len(out):
+                    return
+                begin, end = offset + done, offset + len(out)
+                coming = next((window for window in self._coming if window.begin <= begin < window.stop), None)
+                if coming is None:
+                    wanted = self._window(begin, end, ahead, header=header)
+                    if wanted is None:
+                        break
+                    coming = wanted
+                    self._coming.append(coming)
+                    mine = True
+                else:
+                    mine = False
+            if mine:
+                self._fill(coming)
+                if coming.stop >= end:
+                    out[done:] = coming.data[begin - coming.begin : end - coming.begin]
+                    return
+            else:
+                coming.arrived.wait()
+        self._fetch_pieces(begin, out[done:])
+
+    def _window(self, begin: int, end: int, ahead: int, *, header: bool) -> _Window | None:
+        """What to read, and keep, for a header or in a scan; None if just the bytes are to be read."""
+        tail = self.size - _clamp(self.size >> 10, _TAIL_NBYTES)
+        if header and begin >= tail:
+            kept = (start + len(data) for start, data in self._kept.items() if start <= tail < start + len(data))
+            return _Window(max(0, tail, *kept), self.size)
+        least = HEAD_NBYTES if header else ahead
+        if not header and begin + ahead <= end:
+            return None
+        return _Window(begin, min(self.size, max(end, begin + least)))
+
+    def _fill(self, window: _Window) -> None:
+        try:
+            self._fetch_pieces(window.begin, window.data)
+            self._keep(window.begin, window.data)
+        finally:
+            with self._lock:
+                self._coming.remove(window)
+            window.arrived.set()
 
     def _copy_kept(self, offset: int, out: memoryview) -> int:
         """Copies what is kept of the beginning of a read; returns how much that is."""
-        with self._lock:
-            for begin, data in self._kept.items():
-                if begin <= offset < begin + len(data):
-                    self._kept.move_to_end(begin)
-                    break
-            else:
-                return 0
-        piece = data[offset - begin : offset - begin + len(out)]
-        out[: len(piece)] = piece
-        return len(piece)
+        for begin, data in self._kept.items():
+            if begin <= offset < begin + len(data):
+                self._kept.move_to_end(begin)
+                piece = data[offset - begin : offset - begin + len(out)]
+                out[: len(piece)] = piece
+                return len(piece)
+        return 0
 
     def _keep(self, begin: int, data: memoryview) -> None:
         with self._lock:
@@ -241,7 +284,7 @@ class RemoteSource(BaseSource):
                 return None
             raise
         meta = answer.meta
-        found = meta["size"], meta["e_tag"], meta["last_modified"]
+        found: Version = meta["size"], meta["e_tag"], meta["last_modified"]
         if self.version is None:
             self.version, self.size = found, meta["size"]
         elif found[:2] != self.version[:2] or (found[1] is None and found != self.version):
@@ -268,7 +311,7 @@ def _clamp(nbytes: int, bounds: range) -> int:
     return max(bounds.start, min(bounds.stop, nbytes))
 
 
-def _reopen(url: str, options: StorageOptions, version: tuple[int, str | None, Any]) -> RemoteSource:
+def _reopen(url: str, options: StorageOptions, version: Version) -> RemoteSource:
     source = RemoteSource(url, options)
     if source.version != version:
         raise change_error(source.path or url)

@@ -89,7 +89,7 @@ def transfer(
             if progress is not None:
                 progress(done, total)
         session.flush()
-        for_each(here.check, wanted)
+        for_each(here.check, wanted, backend.concurrency)
         moved = [ref.name for ref in refs if forward_ref(backend, ref, history)]
     return Transferred(tuple(moved), len(wanted), total)
 
