@@ -145,13 +145,18 @@ def _make_client(url: str, kept: _ByKey, environment: object) -> Any:
     scheme, rest = url.split("://", 1)
     client, config = options.client, options.config
     if scheme in _KINDS:
-        if scheme == "s3" and "endpoint" in config and str(config["endpoint"]).startswith("http://"):
+        if scheme == "s3" and _endpoint(config).startswith("http://"):
             client.setdefault("allow_http", True)
         return getattr(store, _KINDS[scheme])(rest, client_options=client, retry_config=options.retry, **config)
     if config:
         raise InputError(f"unknown storage option {escape(next(iter(config)))} for {scheme}://", rule="url.options")
     client.setdefault("allow_http", True)
     return store.HTTPStore(url, client_options=client, retry_config=options.retry)
+
+
+def _endpoint(config: dict[str, Any]) -> str:
+    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    return str(config.get("endpoint") or next((os.environ[name] for name in names if name in os.environ), ""))
 
 
 def _check_process(url: str) -> None:

@@ -36,7 +36,7 @@ _TAIL_NBYTES = range(HEAD_NBYTES, 4 << 20)
 """Read at once at the end of an object: 1/1024 of it, within these bounds."""
 _PIECE_NBYTES = range(1 << 20, 8 << 20)
 """Of one request for a part of a tensor."""
-_AHEAD_NBYTES = range(2 << 20, 16 << 20)
+_AHEAD_NBYTES = range(2 << 20, 4 << 20)
 """Read ahead in a scan: twice as much each time."""
 _KEPT_NBYTES = 32 << 20
 """Of headers and of what was read ahead."""
@@ -57,9 +57,11 @@ Version: TypeAlias = tuple[int, str | None, Any]
 class _Window:
     """A part of the object that is being read, to be kept."""
 
-    def __init__(self, begin: int, stop: int) -> None:
+    def __init__(self, begin: int, stop: int, *, header: bool) -> None:
         self.begin = begin
         self.stop = stop
+        self.least = _PIECE_NBYTES.stop if header else _PIECE_NBYTES.start
+        """Of one request: a header is read by as few as possible."""
         self.data = memoryview(bytearray(stop - begin))
         self.arrived = threading.Event()
 
@@ -182,15 +184,15 @@ class RemoteSource(BaseSource):
         tail = self.size - _clamp(self.size >> 10, _TAIL_NBYTES)
         if header and begin >= tail:
             kept = (start + len(data) for start, data in self._kept.items() if start <= tail < start + len(data))
-            return _Window(max(0, tail, *kept), self.size)
+            return _Window(max(0, tail, *kept), self.size, header=True)
         least = HEAD_NBYTES if header else ahead
         if not header and begin + ahead <= end:
             return None
-        return _Window(begin, min(self.size, max(end, begin + least)))
+        return _Window(begin, min(self.size, max(end, begin + least)), header=header)
 
     def _fill(self, window: _Window) -> None:
         try:
-            self._fetch_pieces(window.begin, window.data)
+            self._fetch_pieces(window.begin, window.data, window.least)
             self._keep(window.begin, window.data)
         finally:
             with self._lock:
@@ -226,10 +228,10 @@ class RemoteSource(BaseSource):
                 self._streams.popitem(last=False)
         return ahead
 
-    def _fetch_pieces(self, begin: int, out: memoryview) -> None:
+    def _fetch_pieces(self, begin: int, out: memoryview, least: int = _PIECE_NBYTES.start) -> None:
         """By several requests, the more the fewer threads read at present."""
         with self._reading() as readers:
-            each = _clamp(-(-len(out) * readers // REQUESTS), _PIECE_NBYTES)
+            each = max(least, _clamp(-(-len(out) * readers // REQUESTS), _PIECE_NBYTES))
             for_each_request(
                 lambda piece: self._fetch_all(begin + piece[0], out[piece[0] : sum(piece)]), cut(len(out), each)
             )
