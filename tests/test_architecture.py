@@ -44,7 +44,7 @@ LAYERS: dict[str, set[str]] = {
     "kernels": set(),
     "model": {"errors", "limits", "memory", "providers", "kernels"},
     "wire": {"errors", "limits", "threads", "kernels"},
-    "io": {"arguments", "errors", "threads", "memory"},
+    "io": {"arguments", "errors", "extras", "threads", "memory"},
     "dynd": VALUES - {"dynd"},
     "containers": VALUES,
     "operations": CONTAINERS | {"io"},

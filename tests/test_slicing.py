@@ -195,6 +195,10 @@ class Recorded:
         self.reads.append((offset, offset + len(out)))
         self.source.read_into(offset, out)
 
+    def read_runs(self, begins: list[int], sizes: list[int], offsets: list[int], out: memoryview) -> None:
+        for begin, nbytes, offset in zip(begins, sizes, offsets, strict=True):
+            self.read_into(begin, out[offset : offset + nbytes])
+
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
         return bytes(self.read(offset, nbytes))
 

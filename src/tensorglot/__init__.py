@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tensorglot.errors import LossWarning as LossWarning
     from tensorglot.errors import MissingFile as MissingFile
     from tensorglot.errors import OutOfRange as OutOfRange
+    from tensorglot.errors import RemoteError as RemoteError
     from tensorglot.errors import StateError as StateError
     from tensorglot.errors import TensorglotError as TensorglotError
     from tensorglot.errors import TensorNotFound as TensorNotFound
@@ -67,7 +68,8 @@ _HOMES = {
     "containers.table": ("Format", "formats"),
     "errors": (
         "AmbiguousFormat", "FormatError", "InputError", "IntegrityError", "LimitError", "LossWarning", "MissingFile",
-        "OutOfRange", "StateError", "TensorNotFound", "TensorglotError", "TruncatedError", "UnsupportedError",
+        "OutOfRange", "RemoteError", "StateError", "TensorNotFound", "TensorglotError", "TruncatedError",
+        "UnsupportedError",
     ),
     "limits": ("Limits",),
     "model.archive": ("Archive",),

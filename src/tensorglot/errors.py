@@ -10,6 +10,7 @@
     │   ├── OutOfRange         an index out of bounds; also an IndexError
     │   └── StateError         tensors that do not fit a module, or share memory; also a RuntimeError
     ├── UnsupportedError     valid, but it cannot be expressed or decoded here
+    ├── RemoteError          a server failed, or answered wrongly; also an OSError
     ├── TensorNotFound       no tensor of that name; also a KeyError
     └── MissingFile          of the drop-in modules: no such file; also a FileNotFoundError
 
@@ -39,6 +40,7 @@ __all__ = [
     "LossWarning",
     "MissingFile",
     "OutOfRange",
+    "RemoteError",
     "StateError",
     "TensorNotFound",
     "TensorglotError",
@@ -170,6 +172,10 @@ class StateError(InputError, RuntimeError):
 
 class UnsupportedError(TensorglotError):
     """Valid, but it cannot be expressed or decoded here."""
+
+
+class RemoteError(TensorglotError, OSError):
+    """A server cannot be reached, failed after all retries, or does not answer as its protocol requires."""
 
 
 class LossWarning(UserWarning):

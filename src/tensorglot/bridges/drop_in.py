@@ -74,7 +74,7 @@ class SafeOpen:
         index = self.archive.index
         firsts = index.row_offsets[:-1]
         shards: dict[int, int] = {}
-        places = [shards.setdefault(id(index.sources.get(row)), len(shards)) for row in firsts.tolist()]
+        places = np.array([shards.setdefault(id(index.sources.get(row)), len(shards)) for row in firsts.tolist()])
         return [index.names[i] for i in np.lexsort((index.begins[firsts], places)).tolist()]
 
     def metadata(self) -> dict[str, Any] | None:

@@ -48,10 +48,10 @@ class ReadOptions:
     version: str | None = None
     strict: bool = False
     limits: Limits = DEFAULT
-    path: str | None = None
-    """Path of the source, for formats of several files."""
+    name: str | None = None
+    """File name of the source, for formats of several files."""
     open_file: Callable[[str], Source] | None = None
-    """Opens another file of the same archive."""
+    """Opens another file in the same folder, by its name."""
     verifier: Verifier | None = None
     """Compares checksums of tensors in other files."""
 

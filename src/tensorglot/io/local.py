@@ -18,7 +18,7 @@ import os
 import stat
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, TypeAlias, cast
@@ -98,6 +98,7 @@ class BaseSource(ABC):
 
     size: int
     path: str | None = None
+    concurrency: int | None = None
 
     def read(self, offset: int, nbytes: int) -> memoryview:
         if offset + nbytes > self.size:
@@ -109,6 +110,10 @@ class BaseSource(ABC):
     @abstractmethod
     def read_into(self, offset: int, out: memoryview) -> None:
         """Fills `out` with the bytes from `offset` on."""
+
+    def read_runs(self, begins: Sequence[int], sizes: Sequence[int], offsets: Sequence[int], out: memoryview) -> None:
+        for begin, nbytes, offset in zip(begins, sizes, offsets, strict=True):
+            self.read_into(begin, out[offset : offset + nbytes])
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
         return bytes(self.read(offset, nbytes))

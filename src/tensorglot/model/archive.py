@@ -315,7 +315,10 @@ class Archive(Mapping[str, Tensor]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._reopen is None:
-            raise InputError("only an archive opened from a path or bytes can be pickled", rule="archive.pickle")
+            raise InputError(
+                "only an archive opened from a path, bytes, or a URL without credentials in it can be pickled",
+                rule="archive.pickle",
+            )
         return self._reopen, ()
 
     def __repr__(self) -> str:

@@ -67,12 +67,21 @@ class Source(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def concurrency(self) -> int | None:
+        """Reads at a time with which it is fastest; None: as many as there are processors."""
+        ...
+
     def read(self, offset: int, nbytes: int) -> memoryview:
         """The bytes in fresh, writable memory; TruncatedError where the source ends first."""
         ...
 
     def read_into(self, offset: int, out: memoryview) -> None:
         """Fills `out`, or raises TruncatedError."""
+        ...
+
+    def read_runs(self, begins: Sequence[int], sizes: Sequence[int], offsets: Sequence[int], out: memoryview) -> None:
+        """Fills several parts of `out`, each from a run of bytes. The runs are in the order of the source."""
         ...
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
@@ -199,6 +208,14 @@ class Span:
             if self.check.strict:
                 self.verify()
         return self.source.read_into(self.begin + offset, out)
+
+    def read_runs(self, begins: NDArray[np.int64], nbytes: int, out: memoryview) -> None:
+        """Fills `out` with runs of `nbytes` each, one after the other."""
+        if self.check is not None and self.check.strict and self.check.pending():
+            self.verify()
+        count = len(begins)
+        offsets = range(0, count * nbytes, max(nbytes, 1))
+        self.source.read_runs((begins + self.begin).tolist(), [nbytes] * count, offsets, out)
 
     def view(self, *, whole: bool = True) -> memoryview | None:
         """The bytes in shared memory, if they are there; not `whole` where only some of them will be looked at."""

@@ -2,8 +2,9 @@
 
 An index becomes, for each axis, a start, a step and a count. From the innermost axis
 outwards the selection is one run of bytes as long as the gaps inside it are small;
-the axes that remain outside are looped over, one read for each run. So a slice of
-rows is one read, a slice of columns one for each row, and no read is wider than the
+the axes that remain outside give many runs, which the source reads as it is fastest: a
+file one by one, a server several at once and together over wider gaps. So a slice of rows
+is one read, a slice of columns one for each row, and no read of a file is wider than the
 selection itself plus gaps of at most GAP_NBYTES.
 """
 
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import OutOfRange
-from tensorglot.model.payload import Encoded, Payload
+from tensorglot.model.payload import Encoded, Payload, Span
 
 __all__ = ["DECODED_GAP_NBYTES", "GAP_NBYTES", "SCRATCH_NBYTES", "Axis", "Index", "Selection", "read_block", "select"]
 
@@ -158,20 +159,34 @@ def _read_descending(
     if inner == 0 and dense:
         return np.ndarray(counts, dtype, payload.read(start, extent))
     block = np.empty(counts, dtype)
-    starts = np.full((), start, np.int64)
-    for count, step in zip(counts[:inner], steps[:inner], strict=True):
-        starts = starts[..., None] + step * np.arange(count)
-    if dense:
-        out = block.reshape(-1).view(np.uint8).data
-        for i, at in enumerate(starts.reshape(-1).tolist()):
-            payload.read_into(at, out[i * extent : (i + 1) * extent])
+    if inner == 0:
+        block[...] = np.ndarray(counts, dtype, payload.read(start, extent), 0, steps)
         return block
-    scratch = np.empty(extent, np.uint8)
-    run: NDArray[Any] = np.ndarray(counts[inner:], dtype, scratch, 0, steps[inner:])
-    for position, begin in np.ndenumerate(starts):
-        payload.read_into(int(begin), scratch.data)
-        block[position] = run
+    positions = np.full((), start, np.int64)
+    for count, step in zip(counts[:inner], steps[:inner], strict=True):
+        positions = positions[..., None] + step * np.arange(count)
+    starts = positions.reshape(-1)
+    if dense:
+        _read_runs(payload, starts, extent, block.reshape(-1).view(np.uint8).data)
+        return block
+    together = max(1, min(len(starts), SCRATCH_NBYTES // extent))
+    scratch = np.empty(together * extent, np.uint8)
+    runs: NDArray[Any] = np.ndarray((together, *counts[inner:]), dtype, scratch, 0, (extent, *steps[inner:]))
+    rows = block.reshape(-1, *counts[inner:])
+    for first in range(0, len(starts), together):
+        some = starts[first : first + together]
+        _read_runs(payload, some, extent, scratch.data[: len(some) * extent])
+        rows[first : first + together] = runs[: len(some)]
     return block
+
+
+def _read_runs(payload: Payload, starts: NDArray[np.int64], extent: int, out: memoryview) -> None:
+    """Runs of `extent` bytes, one after the other."""
+    if isinstance(payload, Span):
+        payload.read_runs(starts, extent, out)
+        return
+    for i, at in enumerate(starts.tolist()):
+        payload.read_into(at, out[i * extent : (i + 1) * extent])
 
 
 def _inner_run(counts: Sequence[int], steps: Sequence[int], itemsize: int, *, decoding: bool) -> tuple[int, int, bool]:

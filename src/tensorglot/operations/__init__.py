@@ -19,6 +19,7 @@ What they share:
 
     _as_archive         any argument of a caller as an archive
     _options            options for writing
+    _places             options for sources and targets at URLs
     _patterns           which tensors, under which names, in which types
     _progress           progress: a function or a bar
     _conversion_plan    steps and losses of a conversion

@@ -34,6 +34,7 @@ from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, S
 from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import DTypes, Rename, Schemes, Select
+from tensorglot.operations._places import options_for_both
 from tensorglot.operations._progress import Progress
 from tensorglot.operations._quantize import Quantization, QuantizeCodec, quantize_tensor, scheme_of
 from tensorglot.operations._sidecar import check_target, write_sidecar
@@ -92,6 +93,7 @@ def convert(
     durable: bool = True,
     progress: Progress | bool | None = None,
     limits: Limits | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Conversion:
     """Writes the tensors of one file to another, in the format of its suffix or of `format`.
 
@@ -104,9 +106,11 @@ def convert(
     (`"int8"`, `"int4"`, `"int4:128"`) or GGUF (`"q8_0"`, …): one scheme for every matrix that
     it fits, or a mapping from patterns to schemes; the report has the errors of each tensor.
     `dry_run` makes the plan and writes nothing. The casts run on `executor` if one is given.
+    `storage_options` are for whichever of source and target is a URL.
     """
     check_choice(on_loss, ("error", "warn", "drop"), "on_loss", "convert.on_loss")
     sidecar_of = check_target(target) if sums else None
+    of_source, of_target = options_for_both(source, target, storage_options)
     options = ConvertOptions(
         select=select,
         rename=rename,
@@ -114,11 +118,18 @@ def convert(
         quantize=quantize,
         metadata=metadata,
         sums=sums,
-        save=SaveOptions(compression=compression, level=level, checksum=checksum, durable=durable, progress=progress),
+        save=SaveOptions(
+            compression=compression,
+            level=level,
+            checksum=checksum,
+            durable=durable,
+            progress=progress,
+            storage_options=of_target,
+        ),
     )
     begun = time.perf_counter()
     spec, version = for_target(target, format)
-    with as_archive(source, format=source_format, verify=verify, limits=limits) as archive:
+    with as_archive(source, format=source_format, verify=verify, limits=limits, storage_options=of_source) as archive:
         plan = make_plan(archive, spec, version, options)
         report = Conversion(plan.target, tensors=len(plan.steps), nbytes=plan.nbytes, plan=plan)
         refused = [loss for loss in plan.losses if loss.refused] if on_loss == "error" else []
@@ -134,8 +145,8 @@ def convert(
                 warnings.warn(str(loss), LossWarning, stacklevel=2)
         write_archive(target, converted, spec, settled, plan.save)
     if sidecar_of is not None:
-        with open(sidecar_of, format=plan.target, verify="never") as written:
-            write_sidecar(written, sidecar_of)
+        with open(sidecar_of, format=plan.target, verify="never", storage_options=of_target) as written:
+            write_sidecar(written, sidecar_of, of_target)
     casts = tuple(replace(codec.account, tensor=name) for name, codec in codecs.items() if isinstance(codec, CastCodec))
     quantized = tuple(
         replace(codec.account, tensor=name) for name, codec in codecs.items() if isinstance(codec, QuantizeCodec)

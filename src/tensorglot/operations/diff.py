@@ -9,7 +9,7 @@ by the columns of both indexes, before any Tensor is made.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, TypeAlias
@@ -23,6 +23,7 @@ from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._compare import Comparison, compare
 from tensorglot.operations._equal_rows import find_equal_rows
 from tensorglot.operations._jsonable import Record, field_dict
+from tensorglot.operations._places import options_for_both
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.threads import ordered_map
 
@@ -104,9 +105,20 @@ class Diff(Record):
         return f"Diff({tensors} differ: {kinds}; first: {self.changes[0]})"
 
 
-def diff(a: Given, b: Given, *, limits: Limits | None = None, progress: Progress | bool | None = None) -> Diff:
-    """Compares two files, archives or mappings of arrays."""
-    with as_archive(a, limits=limits) as one, as_archive(b, limits=limits) as two:
+def diff(
+    a: Given,
+    b: Given,
+    *,
+    limits: Limits | None = None,
+    progress: Progress | bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Diff:
+    """Compares two files, archives or mappings of arrays. `storage_options` are for those of them that are URLs."""
+    of_a, of_b = options_for_both(a, b, storage_options)
+    with (
+        as_archive(a, limits=limits, storage_options=of_a) as one,
+        as_archive(b, limits=limits, storage_options=of_b) as two,
+    ):
         equal_rows = find_equal_rows(one, two)
         names = [name for name in one if name not in equal_rows]
         names += [name for name in two if name not in one]

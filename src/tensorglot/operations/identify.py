@@ -15,6 +15,7 @@ from tensorglot.limits import Limits
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._patterns import Select, select_names
+from tensorglot.operations._places import options_for
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.verify import Problem
 from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, encode_node
@@ -54,6 +55,7 @@ def identify(
     format: str | None = None,
     progress: Progress | bool | None = None,
     limits: Limits | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Identity:
     """The CID of each tensor, and one of all together: the same for the same values in every container.
 
@@ -62,7 +64,11 @@ def identify(
     found: dict[str, str] = {}
     problems: list[Problem] = []
     unsupported: list[str] = []
-    with as_archive(source, format=format, limits=limits) as archive, start_progress(progress, "hashing") as report:
+    kept = options_for(source, storage_options)
+    with (
+        as_archive(source, format=format, limits=limits, storage_options=kept) as archive,
+        start_progress(progress, "hashing") as report,
+    ):
         tensors = [archive[name] for name in select_names(archive.index.names, select)]
         total, done = sum(tensor.nbytes for tensor in tensors), 0
         for tensor in tensors:

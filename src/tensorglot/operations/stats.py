@@ -10,7 +10,7 @@ the population, NumPy's default.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from tensorglot.operations._distribution import Tally
 from tensorglot.operations._elements import elements
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._patterns import Select, select_names
+from tensorglot.operations._places import options_for
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.verify import Problem
 
@@ -88,12 +89,17 @@ def stats(
     format: str | None = None,
     progress: Progress | bool | None = None,
     limits: Limits | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Stats:
     """Minimum, maximum, mean, deviation, zeros, NaN and Inf of every tensor, or of those selected.
 
     A problem of a tensor is in its row; the others have their numbers.
     """
-    with as_archive(source, format=format, limits=limits) as archive, start_progress(progress, "reading") as report:
+    kept = options_for(source, storage_options)
+    with (
+        as_archive(source, format=format, limits=limits, storage_options=kept) as archive,
+        start_progress(progress, "reading") as report,
+    ):
         names = select_names(archive.index.names, select)
         return Stats(archive.format, tuple(_rows([archive[name] for name in names], report)))
 

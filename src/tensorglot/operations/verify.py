@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +20,8 @@ from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import ReadOptions, named
 from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError, plural
 from tensorglot.io.source import Backend, Readable
+from tensorglot.io.storage_options import StorageOptions
+from tensorglot.io.urls import file_path
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Note
@@ -27,6 +29,7 @@ from tensorglot.model.layouts import check_values
 from tensorglot.model.payload import read_pieces
 from tensorglot.operations._checksums import Checked, check_archive
 from tensorglot.operations._jsonable import Record
+from tensorglot.operations._places import options_for
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._shards import find_file
 from tensorglot.operations._sidecar import check_sidecar, read_sidecar, write_sidecar
@@ -96,6 +99,7 @@ def verify(
     sums: Literal["check", "write"] = "check",
     progress: Progress | bool | None = None,
     limits: Limits | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Report:
     """Checks structure and checksums, and with `deep` every value. Problems are in the report.
 
@@ -103,17 +107,26 @@ def verify(
     one. `sums="write"` writes that sidecar instead, if there is no other problem. Only
     invalid arguments and I/O errors are raised.
     """
-    path = find_file(as_path(source)) if isinstance(source, (str, os.PathLike)) else None
+    options = options_for(source, storage_options)
+    path = find_file(file_path(as_path(source)), options) if _is_file(source) else None
     check_choice(sums, ("check", "write"), "sums", "verify.sums")
     if sums == "write" and path is None:
         raise InputError("sums='write' needs a path as source", rule="verify.sums")
     try:
-        archive = open(source, format=format, backend=backend, strict=strict, verify="never", limits=limits)
+        archive = open(
+            source,
+            format=format,
+            backend=backend,
+            strict=strict,
+            verify="never",
+            limits=limits,
+            storage_options=options,
+        )
     except FormatError as error:
         return Report(format, problems=(Problem.of(error),))
     with archive, start_progress(progress, "verifying") as report:
         seen = _Seen(report)
-        problems, checked = _checksums(archive, path if sums == "check" else None, limits or DEFAULT, seen)
+        problems, checked = _checksums(archive, path if sums == "check" else None, options, limits or DEFAULT, seen)
         problems += _missing_files(archive)
         container = named(archive.format)[0].container
         if deep:
@@ -123,7 +136,7 @@ def verify(
         problems = list(dict.fromkeys(problems))
         problems.sort(key=lambda problem: archive.index.positions.get(problem.tensor or "", len(archive)))
         if sums == "write" and path is not None and not problems:
-            write_sidecar(archive, path)
+            write_sidecar(archive, path, options)
         return Report(
             archive.format,
             tensors=len(archive),
@@ -135,6 +148,11 @@ def verify(
             problems=tuple(problems),
             notes=archive.notes,
         )
+
+
+def _is_file(source: Readable) -> bool:
+    """A path or URL, but not that of a commit in a store."""
+    return isinstance(source, (str, os.PathLike)) and not as_path(source).startswith("store://")
 
 
 class _Seen:
@@ -157,7 +175,7 @@ class _Seen:
 
 
 def _checksums(
-    archive: Archive, path: str | os.PathLike[str] | None, limits: Limits, seen: _Seen
+    archive: Archive, path: str | None, options: StorageOptions | None, limits: Limits, seen: _Seen
 ) -> tuple[list[Problem], list[Checked]]:
     """All checksums, those of a sidecar included."""
     stored = int((archive.index.ends - archive.index.begins).sum())
@@ -170,7 +188,7 @@ def _checksums(
         checked += _read_all(archive, seen)
     problems: list[Problem] = []
     try:
-        sums = None if path is None else read_sidecar(path, limits)
+        sums = None if path is None else read_sidecar(path, limits, options)
         if sums is not None:
             seen.expect(stored)
             checked += check_sidecar(archive, sums, seen)

@@ -1,7 +1,8 @@
 """Writing more than fits in memory: values are spooled to disk, the file is written at the end.
 
 A header depends on all tensors, and most formats have it first. So values are written,
-raw, to an unnamed file beside the target, and closing the writer saves an archive of
+raw, to an unnamed file beside the target (for a URL, in the directory for temporary
+files), and closing the writer saves an archive of
 spans of that file: in any format, by the same path as every other save, copied by the OS
 (copy_file_range). The target is replaced atomically.
 
@@ -30,6 +31,7 @@ from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource
 from tensorglot.io.sink import Writable
 from tensorglot.io.stream import write_stream
+from tensorglot.io.urls import file_path, is_url
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Chunk, Memory, Span, as_bytes
@@ -38,6 +40,7 @@ from tensorglot.operations._append import Appended
 from tensorglot.operations._as_archive import collect, named_tensor
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import by_pattern
+from tensorglot.operations._places import options_for
 from tensorglot.operations._progress import Progress
 from tensorglot.operations.save import save_archive
 
@@ -153,7 +156,9 @@ class Writer:
         )
         self._choices: dict[str, dict[str, str | None]] = {"compression": {}, "checksum": {}}
         self._metadata = metadata
-        directory = None if path is None else os.path.dirname(os.path.realpath(path))  # noqa: PTH120
+        options_for(target, storage_options)
+        at_path = None if path is None or is_url(path) else file_path(path)
+        directory = None if at_path is None else os.path.dirname(os.path.realpath(at_path))  # noqa: PTH120
         self._spool = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
         self._source = FileSource(os.dup(self._spool.fileno()))
         self._tensors: dict[str, Tensor] = {}

@@ -11,6 +11,8 @@ Logical, by content:
 Physical, where bytes are:
 
     backend.py      a directory: ranges, compare-and-swap, announcements of writers
+    remote.py       a folder of an object store, with the same keys
+    lease.py        announcements and locks that end by themselves
     location.py     paths and URLs of stores
     pack.py         many blocks in one object, with its index
     packs.py        all packs: looking up, decoding and checking blocks

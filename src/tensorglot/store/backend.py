@@ -79,6 +79,11 @@ class Backend(Protocol):
         """The path or URL, without credentials."""
         ...
 
+    @property
+    def concurrency(self) -> int | None:
+        """Reads at a time with which it is fastest; None: as many as there are processors."""
+        ...
+
     def read(self, key: str, offset: int, nbytes: int) -> memoryview:
         """A range of an object. One that ends beyond the object is a TruncatedError."""
         ...
@@ -130,6 +135,8 @@ class Backend(Protocol):
 
 class Directory:
     """A store in a local directory."""
+
+    concurrency: int | None = None
 
     def __init__(self, path: str) -> None:
         self.url = path

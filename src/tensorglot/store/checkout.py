@@ -83,6 +83,7 @@ class ArraySource(BaseSource):
 
     def __init__(self, packs: Packs, arrays: Sequence[ArrayNode]) -> None:
         self._packs = packs
+        self.concurrency = packs.backend.concurrency
         self._arrays = arrays
         self._begins = list(accumulate((array.nbytes for array in arrays), initial=0))
         self.size = self._begins[-1]
@@ -109,6 +110,7 @@ class ArraySource(BaseSource):
             for_each(
                 lambda span: self.read_into(span[0], out[span[0] - offset : span[1] - offset]),
                 zip(cuts, ends, strict=True),
+                self.concurrency,
             )
         return out
 

@@ -152,7 +152,7 @@ def repack(backend: Backend, packs: Packs, grace: float) -> Collected:
                 _copy(packs, poor, needed, session)
             copies = packs.without(poor)
             copies.refresh()
-            for_each(copies.check, [digest for pack in poor for digest in needed.rows[pack]])
+            for_each(copies.check, [digest for pack in poor for digest in needed.rows[pack]], backend.concurrency)
             for pack in poor:
                 condemn(backend, pack)
         return _collect(backend, packs, grace)

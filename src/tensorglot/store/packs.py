@@ -21,7 +21,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -33,7 +32,7 @@ from tensorglot.memory import scratch
 from tensorglot.store.backend import Backend
 from tensorglot.store.encodings import IS_DELTA, apply, decode
 from tensorglot.store.pack import MAX_DEPTH, PackIndex, Record, read_index
-from tensorglot.threads import ordered_map
+from tensorglot.threads import for_each
 from tensorglot.wire.cid import CID, RAW
 
 __all__ = ["Packs", "Stored", "pack_key"]
@@ -197,7 +196,14 @@ class Packs:
         kept = {name: index for name, index in self._indexes.items() if name in names}
         new = sorted(names - kept.keys())
         self.damaged = {}
-        for name, found in zip(new, ordered_map(partial(_index_or_error, self.backend), new), strict=True):
+        read: dict[str, PackIndex | TensorglotError | None] = {}
+
+        def work(name: str) -> None:
+            read[name] = _index_or_error(self.backend, name)
+
+        for_each(work, new, self.backend.concurrency)
+        for name in new:
+            found = read[name]
             if isinstance(found, PackIndex):
                 kept[name] = found
             elif found is not None:

@@ -22,14 +22,16 @@ from tensorglot.dynd import array
 from tensorglot.dynd.merkle import load_links, may_link, save_links
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.errors import FormatError, InputError, escape
-from tensorglot.io.sink import AtomicFile, Writable
+from tensorglot.io.sink import Writable
 from tensorglot.io.source import Readable, source_for
-from tensorglot.io.stream import write_stream
+from tensorglot.io.storage_options import as_storage_options
+from tensorglot.io.target import open_target
 from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._as_archive import collect as archive_of
+from tensorglot.operations._places import options_for
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.diff import Diff, diff
 from tensorglot.operations.verify import Report
@@ -63,9 +65,10 @@ class Store:
 
     def __init__(self, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> None:
         """Opens a store."""
-        self._backend = open_store(url, storage_options)
+        kept = None if storage_options is None else as_storage_options(storage_options)
+        self._backend = open_store(url, kept)
         self._packs = Packs(self._backend)
-        self._again = partial(Store, url, storage_options)
+        self._again = partial(Store, url, kept)
 
     @classmethod
     def create(cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Store:
@@ -102,13 +105,14 @@ class Store:
         metadata: Mapping[str, Any] | None = None,
         parent: str | None = None,
         progress: Progress | bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Commit:
         """Stores tensors as the new commit of a ref: atomic, and durable when it returns.
 
         `tensors` is what `save` takes, or a source: a path, an archive. The parent is the
         present commit of the ref, if it has one; tensors are stored as differences from
         those of the same name in it. With `parent`, a ref or a CID, the ref must not
-        change meanwhile.
+        change meanwhile. `storage_options` are for a source at a URL.
         """
         check_ref_name(ref)
         check_message(message)
@@ -118,7 +122,10 @@ class Store:
         with start_session(self._backend, self._packs) as session:
             given = None if parent is None else self._parent(session, parent)
             base = given or (None if old is None else old.cid)
-            with as_archive(tensors) as source, start_progress(progress, "committing") as report:
+            with (
+                as_archive(tensors, storage_options=storage_options) as source,
+                start_progress(progress, "committing") as report,
+            ):
                 archive = archive_of(source, metadata)
                 manifest = self._ingest(session, archive, base, report)
                 kept = archive.metadata
@@ -386,7 +393,14 @@ class Store:
     def _ancestors(self, cid: CID) -> Iterator[CID]:
         return (CID.parse(commit.cid) for commit in self._commits_from([cid]))
 
-    def bundle(self, target: Writable, ref: str, have: str | None = None) -> Transferred:
+    def bundle(
+        self,
+        target: Writable,
+        ref: str,
+        have: str | None = None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Transferred:
         """Writes a commit and all that it leads to as a CAR file; without what a receiver of `have` has."""
         known = () if have is None else (self._resolve(have),)
         named = self._ref(ref)
@@ -399,16 +413,13 @@ class Store:
                 counts[1] += len(piece)
                 yield memoryview(piece)
 
-        if isinstance(target, (str, os.PathLike)):
-            with AtomicFile(target) as file:
-                file.write(pieces())
-        else:
-            write_stream(target, pieces())
+        with open_target(target, options=options_for(target, storage_options)) as file:
+            file.write(pieces())
         return Transferred((ref,), counts[0] - 2, counts[1])
 
-    def unbundle(self, source: Readable) -> Commit:
+    def unbundle(self, source: Readable, *, storage_options: Mapping[str, Any] | None = None) -> Commit:
         """Stores what is in a CAR file of `bundle`, each block checked, and moves its ref forward."""
-        opened = source_for(source)
+        opened = source_for(source, options=options_for(source, storage_options))
         with start_session(self._backend, self._packs) as session:
             bundle = read_bundle(opened, session)
             session.flush()

@@ -16,6 +16,7 @@ from typing import Any
 from tensorglot.errors import FormatError, InputError, LimitError, TensorglotError, escape
 from tensorglot.extras import library
 from tensorglot.limits import Limits
+from tensorglot.model.lazy_source import LazySource
 from tensorglot.model.payload import Source
 
 __all__ = ["HDF5File", "Window"]
@@ -74,13 +75,12 @@ class _Stream(io.RawIOBase):
         return True
 
 
-class HDF5File:
+class HDF5File(LazySource):
     """A file that is open in h5py, and the source of the datasets that only h5py can read."""
 
     def __init__(self, window: Window, limits: Limits) -> None:
         h5py = library("h5py", "hdf5")
         self.window = window
-        self.size = window.source.size
         self._stream = _Stream(window, limits.header_or())
         self._file: Any = None
         with self.errors():
@@ -110,14 +110,8 @@ class HDF5File:
             said = escape(" ".join(str(error).split()), longest=200)
             raise FormatError(f"HDF5: {said or type(error).__name__}", rule="hdf5.library", tensor=tensor) from error
 
-    def read(self, offset: int, nbytes: int) -> memoryview:
-        return self.window.source.read(offset, nbytes)
-
-    def read_into(self, offset: int, out: memoryview) -> None:
-        self.window.source.read_into(offset, out)
-
-    def read_bytes(self, offset: int, nbytes: int) -> bytes:
-        return self.window.source.read_bytes(offset, nbytes)
+    def open(self) -> Source:
+        return self.window.source
 
     def view(self, offset: int, nbytes: int) -> memoryview | None:
         return None

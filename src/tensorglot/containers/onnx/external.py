@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 
 from tensorglot.containers.table import ReadOptions
 from tensorglot.errors import FormatError, InputError, UnsupportedError, escape
+from tensorglot.model.lazy_source import LazySource
 from tensorglot.model.payload import Source
 
 __all__ = ["ExternalFile", "external_span"]
@@ -49,7 +49,7 @@ def external_span(entries: dict[str, str], nbytes: int, offset: int) -> tuple[st
     return "/".join(parts), number("offset") or 0
 
 
-class ExternalFile:
+class ExternalFile(LazySource):
     """A source that is opened when it is first read."""
 
     def __init__(self, name: str, options: ReadOptions) -> None:
@@ -58,38 +58,21 @@ class ExternalFile:
         self._source: Source | None = None
         self._closed = False
 
-    @property
-    def size(self) -> int:
-        return self._open().size
-
-    def _open(self) -> Source:
+    def open(self) -> Source:
         if self._closed:
             raise InputError("the archive is closed", rule="archive.closed")
         if self._source is None:
-            if self._options.path is None or self._options.open_file is None:
+            if self._options.open_file is None:
                 raise UnsupportedError(
                     f"the values are in the file '{escape(self._name)}': open the model by its path",
                     rule="onnx.external.path",
                 )
-            path = Path(self._options.path).parent / self._name
             try:
-                self._source = self._options.open_file(str(path))
+                self._source = self._options.open_file(self._name)
             except FileNotFoundError as error:
                 message = f"the file of values '{escape(self._name)}' is missing"
-                raise FormatError(message, rule="onnx.external.missing", path=str(path)) from error
+                raise FormatError(message, rule="onnx.external.missing", path=error.filename) from error
         return self._source
-
-    def read(self, offset: int, nbytes: int) -> memoryview:
-        return self._open().read(offset, nbytes)
-
-    def read_into(self, offset: int, out: memoryview) -> None:
-        self._open().read_into(offset, out)
-
-    def read_bytes(self, offset: int, nbytes: int) -> bytes:
-        return self._open().read_bytes(offset, nbytes)
-
-    def view(self, offset: int, nbytes: int) -> memoryview | None:
-        return self._open().view(offset, nbytes)
 
     def close(self) -> None:
         self._closed = True

@@ -1,0 +1,86 @@
+"""A proxy between a client and a server that counts requests and bytes of answers, and can break off."""
+
+from __future__ import annotations
+
+import http.client
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+__all__ = ["Proxy", "proxy_of"]
+
+
+class Proxy:
+    """What went through."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.upstream = urlsplit(endpoint).netloc
+        self.requests: list[tuple[str, str, str | None]] = []
+        """Method, path and range."""
+        self.nbytes = 0
+        self.endpoint = ""
+        self._lock = threading.Lock()
+
+    def clear(self) -> None:
+        self.requests, self.nbytes = [], 0
+
+    def count(self, request: tuple[str, str, str | None], nbytes: int) -> None:
+        with self._lock:
+            self.requests.append(request)
+            self.nbytes += nbytes
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    proxy: Proxy
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def forward(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        upstream = http.client.HTTPConnection(self.server.proxy.upstream, timeout=30)
+        # The client has signed its Host, so it is passed on as it is.
+        upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            upstream.putheader(name, value)
+        upstream.endheaders(body)
+        answer = upstream.getresponse()
+        data = answer.read()
+        self.server.proxy.count((self.command, self.path, self.headers.get("Range")), len(data))
+        self.send_response_only(answer.status, answer.reason)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("transfer-encoding", "connection"):
+                self.send_header(name, value)
+        if answer.getheader("Content-Length") is None:
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+        upstream.close()
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = forward
+
+
+@contextmanager
+def proxy_of(endpoint: str) -> Iterator[Proxy]:
+    """A proxy before a server."""
+    proxy = Proxy(endpoint)
+    server = Server(("127.0.0.1", 0), Handler)
+    server.proxy = proxy
+    proxy.endpoint = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
