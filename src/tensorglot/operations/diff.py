@@ -21,6 +21,7 @@ from tensorglot.model.index import Index
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._compare import Comparison, compare
+from tensorglot.operations._executor import Executor, Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.threads import ordered_map
@@ -28,8 +29,6 @@ from tensorglot.threads import ordered_map
 __all__ = ["Change", "Diff", "Kind", "diff"]
 
 _BATCH_NBYTES = 4 << 20
-_TENSOR_COST = 4 << 10
-"""The cost of a tensor, in bytes that could be compared in the same time."""
 
 Kind: TypeAlias = Literal[
     "removed", "added", "layout", "type", "shape", "values", "bits", "attributes", "metadata"
@@ -103,41 +102,55 @@ class Diff(Record):
         return f"Diff({tensors} differ: {kinds}; first: {self.changes[0]})"
 
 
-def diff(a: Given, b: Given, *, limits: Limits | None = None, progress: Progress | bool | None = None) -> Diff:
-    """Compares two files, archives or mappings of arrays."""
+def diff(
+    a: Given,
+    b: Given,
+    *,
+    executor: Executor | None = None,
+    limits: Limits | None = None,
+    progress: Progress | bool | None = None,
+) -> Diff:
+    """Compares two files, archives or mappings of arrays; tensors on the executor, if one is given."""
     with as_archive(a, limits=limits) as one, as_archive(b, limits=limits) as two:
         names = [*one, *(name for name in two if name not in one)]
         nbytes = [0 if _cheap(name, one, two) else one[name].nbytes for name in names]
         total, done, equal = sum(nbytes), 0, 0
         changes = list(_metadata_changes(one, two))
-
-        def compare_batch(batch: range) -> tuple[range, list[list[Change]]]:
-            return batch, [list(_tensor_changes(names[i], one, two)) for i in batch]
-
+        if executor is None:
+            parts = [names[part.start : part.stop] for part in batches(nbytes, _BATCH_NBYTES)]
+            results = ordered_map(lambda part: _changes(part, one, two), parts)
+        else:
+            parts = [names[part.start : part.stop] for part in batches(nbytes)]
+            both = refer_to(a, one, limits=limits), refer_to(b, two, limits=limits)
+            results = run_jobs(executor, _compare_elsewhere, [(*both, part) for part in parts])
+        sizes = dict(zip(names, nbytes, strict=True))
         with start_progress(progress, "comparing") as report:
-            for batch, found in ordered_map(compare_batch, _batches(nbytes)):
+            for part, found in zip(parts, results, strict=True):
                 equal += found.count([])
                 changes += chain.from_iterable(found)
-                done += sum(nbytes[i] for i in batch)
+                done += sum(sizes[name] for name in part)
                 if report is not None:
                     report(done, total)
         return Diff((one.format, two.format), len(names), equal, tuple(changes))
 
 
+def _changes(names: list[str], one: Archive, two: Archive) -> list[list[Change]]:
+    """The changes of each tensor."""
+    return [list(_tensor_changes(name, one, two)) for name in names]
+
+
+def _compare_elsewhere(a: Reference, b: Reference, names: list[str]) -> list[list[Change]]:
+    """The job of a worker."""
+    one, two = a.open(), b.open()
+    try:
+        return _changes(names, one, two)
+    finally:
+        a.close(one)
+        b.close(two)
+
+
 def _cheap(name: str, one: Archive, two: Archive) -> bool:
     return name not in one or (name in two and _same_cid(name, one.index, two.index))
-
-
-def _batches(nbytes: list[int]) -> Iterator[range]:
-    """Positions of adjacent tensors, enough for one job."""
-    first, together = 0, 0
-    for i, size in enumerate(nbytes):
-        together += size + _TENSOR_COST
-        if together >= _BATCH_NBYTES:
-            yield range(first, i + 1)
-            first, together = i + 1, 0
-    if first < len(nbytes):
-        yield range(first, len(nbytes))
 
 
 def _metadata_changes(one: Archive, two: Archive) -> Iterator[Change]:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
+
 from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import ReadOptions, named
 from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError, plural
@@ -26,10 +28,11 @@ from tensorglot.model.index import Note
 from tensorglot.model.layouts import check_values
 from tensorglot.model.payload import read_pieces
 from tensorglot.operations._checksums import Checked, check_archive
+from tensorglot.operations._executor import Executor, Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._shards import find_file
-from tensorglot.operations._sidecar import check_sidecar, read_sidecar, write_sidecar
+from tensorglot.operations._sidecar import check_rest, check_sidecar, read_sidecar, write_sidecar
 from tensorglot.operations._value_rules import check_bytes
 from tensorglot.operations.open import open
 from tensorglot.threads import for_each
@@ -94,6 +97,7 @@ def verify(
     strict: bool = False,
     deep: bool = False,
     sums: Literal["check", "write"] = "check",
+    executor: Executor | None = None,
     progress: Progress | bool | None = None,
     limits: Limits | None = None,
 ) -> Report:
@@ -101,7 +105,8 @@ def verify(
 
     Checksums are the format's own and those of the sidecar `<name>.sums`, if there is
     one. `sums="write"` writes that sidecar instead, if there is no other problem. Only
-    invalid arguments and I/O errors are raised.
+    invalid arguments and I/O errors are raised. Tensors are read on the executor, if one
+    is given.
     """
     path = find_file(as_path(source)) if isinstance(source, (str, os.PathLike)) else None
     check_choice(sums, ("check", "write"), "sums", "verify.sums")
@@ -113,13 +118,17 @@ def verify(
         return Report(format, problems=(Problem.of(error),))
     with archive, start_progress(progress, "verifying") as report:
         seen = _Seen(report)
-        problems, checked = _checksums(archive, path if sums == "check" else None, limits or DEFAULT, seen)
+        sidecar = path if sums == "check" else None
+        if executor is None:
+            problems, checked = _look(archive, sidecar, limits or DEFAULT, deep, seen)
+        else:
+            options = {"format": format, "backend": backend, "strict": strict, "verify": "never", "limits": limits}
+            reference = refer_to(source, archive, **options)
+            problems, checked = _look_elsewhere(executor, reference, archive, sidecar, deep, seen)
         problems += _missing_files(archive)
         container = named(archive.format)[0].container
-        if deep:
-            problems += _deep_problems(archive, {problem.tensor for problem in problems}, seen)
-            if container.inspect is not None:
-                problems += map(Problem.of, container.inspect(archive))
+        if deep and container.inspect is not None:
+            problems += map(Problem.of, container.inspect(archive))
         problems = list(dict.fromkeys(problems))
         problems.sort(key=lambda problem: archive.index.positions.get(problem.tensor or "", len(archive)))
         if sums == "write" and path is not None and not problems:
@@ -156,28 +165,74 @@ class _Seen:
                 self._progress(min(self._done, self._total), self._total)
 
 
-def _checksums(
-    archive: Archive, path: str | os.PathLike[str] | None, limits: Limits, seen: _Seen
+def _look(
+    archive: Archive,
+    sidecar: str | os.PathLike[str] | None,
+    limits: Limits,
+    deep: bool,
+    seen: _Seen,
+    tensors: range | None = None,
 ) -> tuple[list[Problem], list[Checked]]:
-    """All checksums, those of a sidecar included."""
-    stored = int((archive.index.ends - archive.index.begins).sum())
+    """All checksums, those of a sidecar included, and with `deep` the values; of all tensors, or of some."""
+    looked = archive if tensors is None else archive.with_index(archive.index.take(np.array(tensors, np.int64)))
+    stored = int((looked.index.ends - looked.index.begins).sum())
     checked: list[Checked] = []
-    if archive.index.checksums is not None or archive.index.codecs:
+    if looked.index.checksums is not None or looked.index.codecs:
         seen.expect(stored)
-        checked += check_archive(archive, seen)
-    if archive.index.cids is not None:
+        checked += check_archive(looked, seen)
+    if looked.index.cids is not None:
         seen.expect(stored)
-        checked += _read_all(archive, seen)
+        checked += _read_all(looked, seen)
     problems: list[Problem] = []
     try:
-        sums = None if path is None else read_sidecar(path, limits)
+        sums = None if sidecar is None else read_sidecar(sidecar, limits)
         if sums is not None:
             seen.expect(stored)
-            checked += check_sidecar(archive, sums, seen)
+            checked += check_sidecar(archive, sums, seen, tensors)
     except FormatError as error:
         problems.append(Problem.of(error))
     problems += [Problem.of(one.error) for one in checked if one.error is not None]
+    if deep:
+        problems += _deep_problems(looked, {problem.tensor for problem in problems}, seen)
     return problems, checked
+
+
+def _look_elsewhere(
+    executor: Executor,
+    source: Reference,
+    archive: Archive,
+    sidecar: str | os.PathLike[str] | None,
+    deep: bool,
+    seen: _Seen,
+) -> tuple[list[Problem], list[Checked]]:
+    """The same on an executor. The bytes outside the tensors are few, and read here."""
+    before = np.append(0, np.cumsum(archive.index.nbytes))
+    nbytes = np.diff(before[archive.index.row_offsets]).tolist()
+    seen.expect(sum(nbytes))
+    problems: list[Problem] = []
+    checked: list[Checked] = []
+    parts = list(batches(nbytes))
+    jobs = [(source, part, sidecar, archive.limits, deep) for part in parts]
+    for part, (wrong, found) in zip(parts, run_jobs(executor, _look_as_worker, jobs), strict=True):
+        problems += wrong
+        checked += found
+        seen(sum(nbytes[part.start : part.stop]))
+    with suppress(FormatError):  # the workers have reported it
+        sums = None if sidecar is None else read_sidecar(sidecar, archive.limits)
+        rest = [] if sums is None else list(check_rest(archive, sums))
+        checked += rest
+        problems += [Problem.of(one.error) for one in rest if one.error is not None]
+    return problems, checked
+
+
+def _look_as_worker(
+    source: Reference, tensors: range, sidecar: str | os.PathLike[str] | None, limits: Limits, deep: bool
+) -> tuple[list[Problem], list[Checked]]:
+    archive = source.open()
+    try:
+        return _look(archive, sidecar, limits, deep, _Seen(None), tensors)
+    finally:
+        source.close(archive)
 
 
 def _read_all(archive: Archive, seen: _Seen) -> list[Checked]:
