@@ -241,7 +241,8 @@ def numpy(tensor: Tensor) -> NDArray[Any]:
 
 def array_node(tensor: Tensor) -> bytes:
     """The DAG-CBOR block of a tensor: its type, its size, and a link to its bytes."""
-    return cbor.to_dag(tensor.type, *data_cid(tensor_pieces(tensor)))
+    data, nbytes = data_cid(tensor_pieces(tensor))
+    return cbor.array_block(str(tensor.type), nbytes, data)
 
 
 def cid(tensor: Tensor) -> str:

@@ -29,6 +29,8 @@ What they share:
     _compare            two parts, element by element
     _distribution       counts, moments, norms, quantiles and a histogram of values, in one pass
     _moments            sums that neither overflow nor cancel
+    _equal_rows         tensors that are equal, by the columns of two indexes
+    _small_rows         tensors so small that their rows are read in runs
     _elements           the values of a part as a stream of short arrays
     _outputs            the caller's arrays to read into
     _load_rows          raw dense tensors, by the columns of the index

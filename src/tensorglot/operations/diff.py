@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.containers.table import named
@@ -22,6 +21,7 @@ from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._compare import Comparison, compare
 from tensorglot.operations._equal_rows import find_equal_rows
+from tensorglot.operations._executor import JOB_NBYTES, Executor, Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._places import options_for_both
 from tensorglot.operations._progress import Progress, start_progress
@@ -30,8 +30,6 @@ from tensorglot.threads import ordered_map
 __all__ = ["Change", "Diff", "Kind", "diff"]
 
 _BATCH_NBYTES = 4 << 20
-_TENSOR_COST = 4 << 10
-"""The cost of a tensor, in bytes that could be compared in the same time."""
 
 Kind: TypeAlias = Literal[
     "removed", "added", "layout", "type", "shape", "values", "bits", "attributes", "metadata"
@@ -109,46 +107,58 @@ def diff(
     a: Given,
     b: Given,
     *,
+    executor: Executor | None = None,
     limits: Limits | None = None,
     progress: Progress | bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Diff:
-    """Compares two files, archives or mappings of arrays. `storage_options` are for those of them that are URLs."""
+    """Compares two files, archives or mappings of arrays; tensors on the executor, if one is given.
+
+    `storage_options` are for those of them that are URLs.
+    """
     of_a, of_b = options_for_both(a, b, storage_options)
     with (
         as_archive(a, limits=limits, storage_options=of_a) as one,
         as_archive(b, limits=limits, storage_options=of_b) as two,
     ):
-        equal_rows = find_equal_rows(one, two)
-        names = [name for name in one if name not in equal_rows]
-        names += [name for name in two if name not in one]
-        nbytes = [one[name].nbytes if name in one else 0 for name in names]
-        total, done, equal = sum(nbytes), 0, len(equal_rows)
+        names = [*one, *(name for name in two if name not in one)]
+        nbytes = [*one.index.tensor_nbytes.tolist(), *([0] * (len(names) - len(one)))]
+        total, done, equal = sum(nbytes), 0, 0
         changes = list(_metadata_changes(one, two))
-
-        def compare_batch(batch: range) -> tuple[range, list[list[Change]]]:
-            return batch, [_changes_of(names[i], one, two) for i in batch]
-
+        ranges = list(batches(nbytes, _BATCH_NBYTES if executor is None else JOB_NBYTES))
+        parts = [names[part.start : part.stop] for part in ranges]
+        if executor is None:
+            results = ordered_map(lambda part: _changes(part, one, two), parts)
+        else:
+            both = (
+                refer_to(a, one, limits=limits, storage_options=of_a),
+                refer_to(b, two, limits=limits, storage_options=of_b),
+            )
+            results = run_jobs(executor, _compare_elsewhere, [(*both, part) for part in parts])
         with start_progress(progress, "comparing") as report:
-            for batch, found in ordered_map(compare_batch, _batches(nbytes)):
-                equal += found.count([])
-                changes += chain.from_iterable(found)
-                done += sum(nbytes[i] for i in batch)
+            for part, found in zip(ranges, results, strict=True):
+                equal += len(part) - len({change.tensor for change in found})
+                changes += found
+                done += sum(nbytes[part.start : part.stop])
                 if report is not None:
                     report(done, total)
-        return Diff((one.format, two.format), len(names) + len(equal_rows), equal, tuple(changes))
+        return Diff((one.format, two.format), len(names), equal, tuple(changes))
 
 
-def _batches(nbytes: list[int]) -> Iterator[range]:
-    """Positions of adjacent tensors, enough for one job."""
-    first, together = 0, 0
-    for i, size in enumerate(nbytes):
-        together += size + _TENSOR_COST
-        if together >= _BATCH_NBYTES:
-            yield range(first, i + 1)
-            first, together = i + 1, 0
-    if first < len(nbytes):
-        yield range(first, len(nbytes))
+def _changes(names: list[str], one: Archive, two: Archive) -> list[Change]:
+    """The changes of some tensors. Most are equal, which their rows tell."""
+    equal = find_equal_rows(one, two, names)
+    return [change for name in names if name not in equal for change in _changes_of(name, one, two)]
+
+
+def _compare_elsewhere(a: Reference, b: Reference, names: list[str]) -> list[Change]:
+    """The job of a worker."""
+    one, two = a.open(), b.open()
+    try:
+        return _changes(names, one, two)
+    finally:
+        a.close(one)
+        b.close(two)
 
 
 def _metadata_changes(one: Archive, two: Archive) -> Iterator[Change]:

@@ -17,16 +17,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from tensorglot.dynd.cbor import ARRAY_HEAD, array_block
 from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError, escape
 from tensorglot.operations._jsonable import Record, field_dict
-from tensorglot.wire import cbor
-from tensorglot.wire.cid import CID, DAG_CBOR, LINK_HEAD, decode_node, encode_node
+from tensorglot.wire.cid import CID, DAG_CBOR, decode_node, encode_node
 
 __all__ = ["ArrayNode", "Commit", "PartNode", "TensorNode", "parse_array", "parse_tensor"]
 
-_ARRAY_HEAD = b"\xa4\x64data" + LINK_HEAD
 _ARRAY = re.compile(
-    re.escape(_ARRAY_HEAD)
+    re.escape(ARRAY_HEAD)
     + rb"(.{36})\x64dynd\x01\x64size"
     + rb"([\x00-\x17]|\x18.|\x19.{2}|\x1a.{4}|\x1b.{8})"
     + rb"\x64type(?:[\x60-\x77]|\x78.|\x79.{2}|\x7a.{4})(.*)",
@@ -44,8 +43,7 @@ class ArrayNode:
     data: CID
 
     def encode(self) -> bytes:
-        size, text = cbor.head(0, self.nbytes), cbor.text(self.type)
-        return b"".join((_ARRAY_HEAD, bytes(self.data), b"\x64dynd\x01\x64size", size, b"\x64type", text))
+        return array_block(self.type, self.nbytes, self.data)
 
 
 def parse_array(block: bytes) -> ArrayNode:
