@@ -1,7 +1,7 @@
 """Checking a store: is everything there that refs lead to, and is it what its CID says?
 
 Structure: the refs, the index of every pack, every node and every link from the refs on,
-and the bases of deltas. `data=True` also decodes and hashes every block of every pack, on
+and the bases of deltas; every node of a commit is parsed. `data=True` also decodes and hashes every block of every pack, on
 all processors. A problem names the block, its pack, and the commits that need it.
 """
 
@@ -14,12 +14,13 @@ from tensorglot.errors import FormatError, TensorglotError
 from tensorglot.operations._progress import Progress
 from tensorglot.operations.verify import Problem, Report
 from tensorglot.store.backend import Backend
-from tensorglot.store.checkout import FORMAT
-from tensorglot.store.objects import Commit
-from tensorglot.store.packs import Packs, pack_key
+from tensorglot.store.checkout import FORMAT, read_node
+from tensorglot.store.objects import Commit, parse_array
+from tensorglot.store.packs import MissingBlock, Packs, pack_key
 from tensorglot.store.reach import Walk
 from tensorglot.store.refs import Ref, inspect_refs
 from tensorglot.store.stats import Sizes
+from tensorglot.store.structure import Structure
 from tensorglot.threads import ordered_map
 from tensorglot.wire.cid import CID, DAG_CBOR
 
@@ -47,11 +48,37 @@ def check_store(backend: Backend, packs: Packs, *, data: bool, progress: Progres
         if error is not None:
             wrong[digest] = error
     commits = [cid for cid in walk.seen if cid.codec == DAG_CBOR and _is_commit(packs, cid)]
+    problems += _wrong_nodes(packs, roots, commits, wrong)
     needed_by = _commits_that_need(wrong, walk.links or {}, set(commits)) if wrong else {}
     problems += [_problem(error, needed_by.get(digest, [])) for digest, error in wrong.items()]
     sizes = Sizes(packs)
     nbytes = 0 if problems else sum(sizes.of(_commit(packs, cid).tensors)[1] for cid in commits)
     return Report(FORMAT, len(sizes.tensors), nbytes, hashed, problems=tuple(problems))
+
+
+def _wrong_nodes(
+    packs: Packs, roots: list[CID], commits: list[CID], wrong: Mapping[bytes, TensorglotError]
+) -> Iterator[Problem]:
+    """Refs and parents that are no commits or values, and commits whose nodes are not what they must be."""
+    structure = Structure(packs)
+    known = set(commits)
+    for cid in roots:
+        if cid not in known and cid.digest not in wrong:
+            try:
+                parse_array(read_node(packs, cid))
+            except TensorglotError as error:
+                yield Problem(error.rule, f"a ref leads to {cid}, which is neither a commit nor a value")
+    for cid in commits:
+        try:
+            commit = _commit(packs, cid)
+            for parent in map(CID.parse, commit.parents):
+                if parent not in known and parent.digest not in wrong:
+                    raise FormatError(f"the parent {parent} is not a commit", rule="store.commit")
+            structure.check(commit)
+        except MissingBlock:
+            pass  # the block is a problem of its own
+        except TensorglotError as error:
+            yield Problem(error.rule, f"commit {cid}: {error.message}", error.tensor, error.offset)
 
 
 def _missing(cid: CID, orphan: tuple[str, bytes] | None) -> FormatError:

@@ -22,7 +22,7 @@ import numpy as np
 from tensorglot.containers.dynd import index_of
 from tensorglot.dynd.schema import plan_of
 from tensorglot.dynd.tensors import SERIALIZED
-from tensorglot.errors import FormatError, LimitError, TensorglotError
+from tensorglot.errors import FormatError, LimitError, TensorglotError, escape
 from tensorglot.io.local import BaseSource
 from tensorglot.limits import Limits
 from tensorglot.memory import allocate
@@ -45,6 +45,7 @@ __all__ = [
     "ArraySource",
     "array_tensor",
     "check_node",
+    "check_tensor",
     "open_commit",
     "parse_type",
     "read_node",
@@ -208,6 +209,16 @@ def _tensor(packs: Packs, name: str, link: CID, block: bytes) -> _Tensor:
         raise
 
 
+def check_tensor(packs: Packs, name: str, link: CID) -> list[ArrayNode]:
+    """Checks the nodes of a tensor, as reading it does; returns its arrays."""
+    tensor = _tensor(packs, name, link, read_node(packs, link))
+    arrays = [part.array for part in tensor.parts]
+    if tensor.node is not None:
+        source = ArraySource(packs, arrays)
+        Archive(_index([tensor], source.spans), source).tensor_at(0)
+    return arrays
+
+
 def _type_of(array: ArrayNode) -> Type:
     """The type of an array, if the array has as many bytes as that requires."""
     type = parse_type(array.type)
@@ -228,7 +239,10 @@ def _dense_nbytes(block: tuple[DType, tuple[int, ...]]) -> int:
 @lru_cache(maxsize=4096)
 def parse_type(text: str) -> Type:
     """The type of an array, which has data."""
-    type = parse_canonical(text)
+    try:
+        type = parse_canonical(text)
+    except TensorglotError as error:  # which shows the text on lines of its own
+        raise FormatError(f"malformed type {escape(text, longest=60)}", rule=error.rule) from error
     if symbolic(type):
         raise FormatError(f"symbolic type {text:.60} cannot have data", rule="store.array")
     return type
