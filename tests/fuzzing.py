@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["bintensors", "bson", "campaign", "dynd", "encodings", "foreign", "ztensor"]
+__all__ = ["bintensors", "bson", "campaign", "dynd", "encodings", "foreign", "store", "ztensor"]
 
 
 def _target(name: str) -> Any:
@@ -24,6 +24,7 @@ bintensors = _target("bintensors")
 bson = _target("bson")
 dynd = _target("dynd")
 encodings = _target("encodings")
+store = _target("store")
 ztensor = _target("ztensor")
 foreign = _target("foreign")
 campaign = _target("campaign").campaign

@@ -29,7 +29,7 @@ from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import DType
 from tensorglot.model.index import UNKNOWN, Index, Layout, shape_columns
-from tensorglot.model.tensor import Tensor
+from tensorglot.model.tensor import NESTED, Tensor
 from tensorglot.model.types.algebra import dense_parts, symbolic
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse_canonical
@@ -203,6 +203,9 @@ def _tensor(packs: Packs, name: str, link: CID, block: bytes) -> _Tensor:
         for part in node.parts:
             array = parse_array(read_node(packs, part.array))
             parts.append(_Part(part.name, array, _type_of(array), part.dtype, part.shape))
+            whole = node.layout in ("dense", NESTED) and part.dtype is None
+            if whole and (len(node.parts), array.type) != (1, node.type):
+                raise FormatError(f"a {node.layout} tensor needs one array of its type", rule="store.tensor")
         return _Tensor(name, parts, node)
     except TensorglotError as error:
         error.tensor = name
