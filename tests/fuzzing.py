@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FOLDER", "bintensors", "bson", "campaign", "chunk_encodings", "dynd", "foreign", "target", "ztensor"]
+__all__ = ["FOLDER", "bintensors", "bson", "campaign", "chunk_encodings", "dynd", "foreign", "store", "target", "ztensor"]
 
 FOLDER = Path(__file__).parents[1] / "fuzz"
 
@@ -27,4 +27,5 @@ campaign = target("campaign")
 chunk_encodings = target("chunk_encodings")
 dynd = target("dynd")
 foreign = target("foreign")
+store = target("store")
 ztensor = target("ztensor")

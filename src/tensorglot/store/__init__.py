@@ -29,6 +29,7 @@ The verbs:
     ingest.py       from tensors to blocks
     checkout.py     from a commit to an archive
     stats.py        what a store holds, what a commit costs
+    structure.py    whether nodes are what they must be
     check.py        whether all is there and undamaged
     collect.py      removing garbage, joining packs
     transfer.py     push and pull

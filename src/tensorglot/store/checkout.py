@@ -22,14 +22,14 @@ import numpy as np
 from tensorglot.containers.dynd import index_of
 from tensorglot.dynd.schema import plan_of
 from tensorglot.dynd.tensors import SERIALIZED
-from tensorglot.errors import FormatError, LimitError, TensorglotError
+from tensorglot.errors import FormatError, LimitError, TensorglotError, escape
 from tensorglot.io.local import BaseSource
 from tensorglot.limits import Limits
 from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import DType
 from tensorglot.model.index import UNKNOWN, Index, Layout, shape_columns
-from tensorglot.model.tensor import Tensor
+from tensorglot.model.tensor import NESTED, Tensor
 from tensorglot.model.types.algebra import dense_parts, symbolic
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse_canonical
@@ -47,6 +47,7 @@ __all__ = [
     "TensorRows",
     "array_tensor",
     "check_node",
+    "check_tensor",
     "open_commit",
     "parse_type",
     "read_node",
@@ -213,10 +214,23 @@ def _tensor(packs: Packs, name: str, link: CID, block: bytes) -> TensorRows:
         for part in node.parts:
             array = parse_array(read_node(packs, part.array))
             parts.append(PartRow(part.name, array, _type_of(array), part.dtype, part.shape))
+            whole = node.layout in ("dense", NESTED) and part.dtype is None
+            if whole and (len(node.parts), array.type) != (1, node.type):
+                raise FormatError(f"a {node.layout} tensor needs one array of its type", rule="store.tensor")
         return TensorRows(name, parts, node)
     except TensorglotError as error:
         error.tensor = name
         raise
+
+
+def check_tensor(packs: Packs, name: str, link: CID) -> list[ArrayNode]:
+    """Checks the nodes of a tensor, as reading it does; returns its arrays."""
+    tensor = _tensor(packs, name, link, read_node(packs, link))
+    arrays = [part.array for part in tensor.parts]
+    if tensor.node is not None:
+        source = ArraySource(packs, arrays)
+        Archive(_index([tensor], source.spans), source).tensor_at(0)
+    return arrays
 
 
 def _type_of(array: ArrayNode) -> Type:
@@ -239,7 +253,10 @@ def _dense_nbytes(block: tuple[DType, tuple[int, ...]]) -> int:
 @lru_cache(maxsize=4096)
 def parse_type(text: str) -> Type:
     """The type of an array, which has data."""
-    type = parse_canonical(text)
+    try:
+        type = parse_canonical(text)
+    except TensorglotError as error:  # which shows the text on lines of its own
+        raise FormatError(f"malformed type {escape(text, longest=60)}", rule=error.rule) from error
     if symbolic(type):
         raise FormatError(f"symbolic type {text:.60} cannot have data", rule="store.array")
     return type

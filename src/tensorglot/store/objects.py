@@ -107,7 +107,11 @@ def parse_tensor(block: bytes) -> TensorNode:
     parts = []
     for part in node["parts"]:
         known = isinstance(part, dict) and isinstance(part.get("array"), CID) and isinstance(part.get("name"), str)
-        opaque = known and part.keys() == {"array", "dtype", "name", "shape"} and isinstance(part["dtype"], str)
+        opaque = (
+            known
+            and part.keys() == {"array", "dtype", "name", "shape"}
+            and (type(part["dtype"]), type(part["shape"])) == (str, list)
+        )
         if opaque and all(type(size) is int and 0 <= size < 1 << 63 for size in part["shape"]):
             parts.append(PartNode(part["name"], part["array"], part["dtype"], tuple(part["shape"])))
         elif known and part.keys() == {"array", "name"}:

@@ -35,7 +35,7 @@ from tensorglot.store.pack import MAX_DEPTH, PackIndex, Record, read_index
 from tensorglot.threads import for_each
 from tensorglot.wire.cid import CID, RAW
 
-__all__ = ["Packs", "Stored", "pack_key"]
+__all__ = ["MissingBlock", "Packs", "Stored", "pack_key"]
 
 _CACHE_NBYTES = 32 << 20
 """Decoded groups of small blocks that are kept."""
@@ -307,7 +307,7 @@ class Packs:
         """Once more, with the packs of now, if a pack is gone or a block was not there."""
         try:
             return work()
-        except (FileNotFoundError, _MissingBlock):
+        except (FileNotFoundError, MissingBlock):
             self.refresh()
             return work()
 
@@ -343,12 +343,12 @@ class Packs:
             damage = "".join(f"; damaged pack {name}: {error.message}" for name, error in self.damaged.items())
             orphan = self.orphans().get(digest)
             if orphan is not None:
-                raise _MissingBlock(
+                raise MissingBlock(
                     f"block {_name(digest)} is a delta from block {_name(orphan[1])}, which is missing{damage}",
                     rule="store.chain.base",
                     path=pack_key(orphan[0]),
                 )
-            raise _MissingBlock(f"block {_name(digest)} is missing from the store{damage}", rule="store.block.missing")
+            raise MissingBlock(f"block {_name(digest)} is missing from the store{damage}", rule="store.block.missing")
         return found
 
     def _decode(self, stored: Stored, out: memoryview) -> None:
@@ -408,7 +408,7 @@ class Packs:
         return found
 
 
-class _MissingBlock(IntegrityError):
+class MissingBlock(IntegrityError):
     """A block that something refers to is not in the store."""
 
 
