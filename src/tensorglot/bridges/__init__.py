@@ -6,7 +6,9 @@
     jax         arrays
     dlpack      any exporter of DLPack, small floats included
     awkward     ragged arrays, by their layouts
-    arrow       arrays and tables, by their buffers; arrow_export is the way out
+    arrow       arrays, by their buffers; arrow_export is the way out
+    tables      Arrow tables that keep the type of a value, and pandas and polars through them
+    parquet     the same in files
     pandas      columns and tables; polars the same
     scipy       sparse matrices
     pymongo     BSON vectors, ours and the driver's
