@@ -16,6 +16,7 @@ from tensorglot.providers import provide
 if TYPE_CHECKING:
     from tensorglot import bson as bson
     from tensorglot import dynd as dynd
+    from tensorglot import report as report
     from tensorglot import store as store
     from tensorglot.containers.table import Format as Format
     from tensorglot.containers.table import formats as formats
@@ -78,7 +79,7 @@ _HOMES = {
     "operations.writer": ("Writer",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("bson", "dynd", "store")
+_MODULES = ("bson", "dynd", "report", "store")
 """Subpackages that are attributes of the package."""
 
 _PROVIDERS = {
