@@ -14,7 +14,7 @@ CREATE  := $(PYTHON) -m venv $(VENV)
 INSTALL := PIP_NO_COMPILE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo test test-interpreted lint bench fuzz clean
+.PHONY: demo test test-interpreted lint bench fuzz wheel docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tensorglot demo
@@ -38,6 +38,14 @@ COUNT ?= 200000
 fuzz: $(VENV)/.test
 	for target in $(filter-out fuzz/campaign.py,$(wildcard fuzz/*.py)); do $(BIN)/python $$target $(COUNT) || exit 1; done
 
+# One wheel for Python 3.11 and newer and a pure one, in dist/, each tested in a clean environment.
+wheel: $(VENV)/.wheels
+	bash .ci/wheels $(BIN)/python dist
+
+# The documentation, in site/. A broken link is an error.
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict --quiet
+
 $(VENV)/.installed: pyproject.toml setup.py $(KERNELS)
 	$(CREATE)
 	$(INSTALL) --editable .
@@ -50,4 +58,4 @@ $(VENV)/.%: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) build src/*.egg-info src/tensorglot/kernels/*.so
+	rm -rf $(VENV) build dist site src/*.egg-info src/tensorglot/kernels/*.so
