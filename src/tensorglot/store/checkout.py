@@ -229,7 +229,7 @@ def check_tensor(packs: Packs, name: str, link: CID) -> list[ArrayNode]:
     arrays = [part.array for part in tensor.parts]
     if tensor.node is not None:
         source = ArraySource(packs, arrays)
-        Archive(_index([tensor], source.spans), source).tensor_at(0)
+        Archive(rows_index([tensor], source.spans), source).tensor_at(0)
     return arrays
 
 
