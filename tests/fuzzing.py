@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["bintensors", "bson", "campaign", "dynd", "encodings", "foreign", "ztensor"]
+__all__ = ["bintensors", "bson", "campaign", "delta", "dynd", "encodings", "foreign", "ztensor"]
 
 
 def _target(name: str) -> Any:
@@ -22,6 +22,7 @@ def _target(name: str) -> Any:
 
 bintensors = _target("bintensors")
 bson = _target("bson")
+delta = _target("delta")
 dynd = _target("dynd")
 encodings = _target("encodings")
 ztensor = _target("ztensor")
