@@ -64,16 +64,19 @@ def patch(
     """Writes the new version of a delta: what `source` becomes by it. Atomic, and durable when it returns.
 
     `source` must be what the delta was made from, and may be the target. The format is that
-    of the target's suffix or of `format`. The metadata is that of the new version.
+    of the target's suffix or of `format`; a file that is replaced keeps its own. The metadata is
+    that of the new version.
     """
     file = read_delta(delta)
-    spec, version = for_target(target, format)
     with as_archive(source) as archive, start_progress(progress, "applying") as report:
+        stamp = None
+        if isinstance(target, (str, os.PathLike)) and archive.source is not None:
+            stamp = file_stamp(archive.source, target)
+        spec, version = for_target(target, format or (None if stamp is None else archive.format))
         patched = _patched(file, archive, report)
         settled = prepare(patched, spec, version, SaveOptions())
         chunks = spec.write(patched, settled)
         if isinstance(target, (str, os.PathLike)):
-            stamp = None if archive.source is None else file_stamp(archive.source, target)
             with AtomicFile(target, durable=durable, expect=stamp) as out:
                 out.write(chunks)
         else:

@@ -257,6 +257,22 @@ class Packs:
                 if (number, row) not in lost:
                     yield digest.tobytes(), name, row, depth
 
+    def sizes(self, digests: Sequence[bytes]) -> tuple[int, int]:
+        """The bytes of blocks in total, and their stored bytes: of a group, the share of each."""
+        table = self._loaded()
+        packs, rows = table.find_many(digests)
+        nbytes = stored = 0
+        for pack in np.unique(packs[packs >= 0]).tolist():
+            index, here = table.indexes[pack], rows[packs == pack]
+            records, sizes = index.blocks["record"][here], index.blocks["nbytes"][here].astype(np.int64)
+            decoded = np.maximum(1, index.records["decoded"][records].astype(np.int64))
+            nbytes += int(sizes.sum())
+            # An empty block that is a record of its own has a body, too.
+            whole = sizes == index.records["decoded"][records]
+            shares = np.where(whole, 1, sizes / decoded)
+            stored += int((index.records["stored"][records] * shares).sum())
+        return nbytes, stored
+
     def digests_with(self, prefix: bytes) -> list[bytes]:
         """The digests that begin with these bytes; at most eight of them decide."""
         table = self._loaded()
