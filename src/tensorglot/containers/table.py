@@ -382,10 +382,11 @@ def named(text: str) -> tuple[Format, str | None]:
 
 def for_target(target: object, format: str | None) -> tuple[Format, str]:
     """The spec and version to write: as named, or by the suffix of the target, if that is a path."""
+    path = as_path(target) if isinstance(target, (str, os.PathLike)) else ""
     if format is not None:
         spec, version = named(format)
     else:
-        suffix = Path(as_path(target)).suffix.lower() if isinstance(target, (str, os.PathLike)) else ""
+        suffix = Path(path).suffix.lower()
         found = [spec for spec in TABLE if suffix in spec.suffixes and spec.writes]
         if not found:
             read = next((spec.name for spec in TABLE if suffix in spec.suffixes), None)
