@@ -50,8 +50,11 @@ class Filtered:
 
     name: str
 
+    def refuse(self, payload: Encoded) -> UnsupportedError:
+        return UnsupportedError(f"unsupported HDF5 {self.name}", rule="hdf5.filter", tensor=payload.tensor)
+
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
-        raise UnsupportedError(f"unsupported HDF5 {self.name}", rule="hdf5.filter", tensor=payload.tensor)
+        raise self.refuse(payload)
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
         self.decode_into(payload, 0, memoryview(b""))
