@@ -11,7 +11,7 @@
     gguf            .gguf
     pt              what torch.save writes, read only, executing nothing
     onnx            .onnx, the initializers of a model, read only
-    hdf5            .h5, .keras: HDF5 datasets and the weights of Keras, read only, through h5py
+    hdf5            .h5, .keras: HDF5 datasets and the weights of Keras, read only
     store           commits of a store, which are not files
 
 A format is two functions and a spec: `read(source, options) -> Index` and

@@ -324,7 +324,7 @@ TABLE: tuple[Format, ...] = (
         pattern=rb"PK\x03\x04.{26}metadata\.json",
         metadata="any",
         ties=True,
-        notes={"1": "the datasets of a file, weights of Keras included; needs h5py (the extra hdf5)"},
+        notes={"1": "what h5py and Keras write by default: datasets by their paths"},
     ),
     Format(
         name="dynd",
