@@ -326,7 +326,7 @@ TABLE: tuple[Format, ...] = (
         pattern=rb"PK\x03\x04.{26}metadata\.json",
         metadata="any",
         ties=True,
-        notes={"1": "the datasets of a file, weights of Keras included; needs h5py (the extra hdf5)"},
+        notes={"1": "what h5py and Keras write by default: datasets by their paths"},
     ),
     Format(
         name="dcp",
@@ -410,10 +410,11 @@ def named(text: str) -> tuple[Format, str | None]:
 
 def for_target(target: object, format: str | None) -> tuple[Format, str]:
     """The spec and version to write: as named, or by the suffix of the target, if that is a path."""
+    path = as_path(target) if isinstance(target, (str, os.PathLike)) else ""
     if format is not None:
         spec, version = named(format)
     else:
-        suffix = Path(as_path(target)).suffix.lower() if isinstance(target, (str, os.PathLike)) else ""
+        suffix = Path(path).suffix.lower()
         found = [spec for spec in TABLE if suffix in spec.suffixes and spec.writes]
         if not found:
             read = next((spec.name for spec in TABLE if suffix in spec.suffixes), None)
