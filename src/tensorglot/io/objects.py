@@ -19,7 +19,7 @@ from functools import lru_cache, partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from tensorglot.errors import InputError, RemoteError, UnsupportedError, escape
+from tensorglot.errors import InputError, RemoteError, TensorglotError, UnsupportedError, escape
 from tensorglot.extras import library
 from tensorglot.io.hub import hub_url, resolve, token
 from tensorglot.io.storage_options import Given, StorageOptions, as_storage_options
@@ -182,6 +182,8 @@ def guarded(url: str, function: Callable[[], T]) -> T:
 
 def _translate(error: Exception, url: str) -> Exception:
     kind, text = type(error).__name__, str(error)
+    if isinstance(error, TensorglotError):
+        return error
     status = _STATUS.search(text)
     code = 0 if status is None else int(status[1])
     if isinstance(error, FileNotFoundError):

@@ -89,9 +89,10 @@ class RemoteSource(BaseSource):
         self.size = 0 if version is None else version[0]
         if version is not None:
             return
-        head = bytearray(HEAD_NBYTES)
-        got = self._fetch(0, memoryview(head))
-        self._keep(0, memoryview(head)[:got])
+        head = memoryview(bytearray(HEAD_NBYTES))
+        got = self._fetch(0, head)
+        self._check_complete(0, got, min(HEAD_NBYTES, self.size))
+        self._keep(0, head[:got])
 
     def __repr__(self) -> str:
         return f"RemoteSource({self.path})"
@@ -248,10 +249,12 @@ class RemoteSource(BaseSource):
                 self._readers -= 1
 
     def _fetch_all(self, begin: int, out: memoryview) -> None:
-        got = self._fetch(begin, out)
-        if got < len(out):
+        self._check_complete(begin, self._fetch(begin, out), len(out))
+
+    def _check_complete(self, begin: int, got: int, nbytes: int) -> None:
+        if got < nbytes:
             raise RemoteError(
-                f"the server sent {got} of {len(out)} bytes", rule="remote.short", offset=begin + got, path=self.path
+                f"the server sent {got} of {nbytes} bytes", rule="remote.short", offset=begin + got, path=self.path
             )
 
     def _fetch(self, begin: int, out: memoryview) -> int:
