@@ -7,7 +7,7 @@ import http.server
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from urllib.parse import urlsplit
 
 __all__ = ["Proxy", "proxy_of"]
@@ -22,8 +22,6 @@ class Proxy:
         """Method, path and range."""
         self.nbytes = 0
         self.endpoint = ""
-        self.dropped: tuple[str, ...] = ()
-        """Headers of requests that the server does not get."""
         self.lose: Callable[[str, str], bool] = lambda method, path: False
         """Requests that are done, and whose answer is lost."""
         self._lock = threading.Lock()
@@ -52,15 +50,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def forward(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        upstream = http.client.HTTPConnection(self.server.proxy.upstream, timeout=30)
-        # The client has signed its Host, so it is passed on as it is.
-        upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in self.headers.items():
-            if name.lower() not in self.server.proxy.dropped:
+        with closing(http.client.HTTPConnection(self.server.proxy.upstream, timeout=30)) as upstream:
+            # The client has signed its Host, so it is passed on as it is.
+            upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
                 upstream.putheader(name, value)
-        upstream.endheaders(body)
-        answer = upstream.getresponse()
-        data = answer.read()
+            upstream.endheaders(body)
+            answer = upstream.getresponse()
+            data = answer.read()
         self.server.proxy.count((self.command, self.path, self.headers.get("Range")), len(data))
         if self.server.proxy.lose(self.command, self.path):
             self.connection.shutdown(socket.SHUT_RDWR)
@@ -74,7 +71,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
-        upstream.close()
 
     def do_GET(self) -> None:
         self.forward()

@@ -68,6 +68,15 @@ class Seaweed:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        """Starts the server and waits until an object can be written. Another process may take a port meanwhile."""
+        for _ in range(3):
+            self._spawn()
+            if self._answers():
+                return
+            self.kill()
+        missing(f"weed does not start: {(self.folder / 'log').read_text(errors='replace')[-500:]}")
+
+    def _spawn(self) -> None:
         s3, master, volume, filer = self.ports
         config = self.folder / "s3.json"
         credentials = [{"accessKey": KEY, "secretKey": SECRET}]
@@ -81,24 +90,18 @@ class Seaweed:
         ]  # fmt: skip
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        self._wait()
 
-    def _wait(self) -> None:
-        """Until an object can be written."""
-        obstore = needs("obstore")
-        client = self.client()
+    def _answers(self) -> bool:
+        obstore, client = needs("obstore"), self.client()
         end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
-            assert self.process is not None
-            if self.process.poll() is not None:
-                missing(f"weed does not start: {(self.folder / 'log').read_text()[-500:]}")
+        while time.monotonic() < end and self.process is not None and self.process.poll() is None:
             try:
                 obstore.put(client, "ready", b"1")
             except Exception:  # noqa: BLE001 - it says in many ways that it is not ready
                 time.sleep(0.1)
             else:
-                return
-        missing("weed does not answer")
+                return True
+        return False
 
     def client(self, bucket: str = "tests") -> Any:
         """Of obstore: another pair of eyes."""

@@ -303,9 +303,7 @@ class TestHub:
         assert len(cdn.requests) <= 1 + len(TENSORS)
 
     @pytest.mark.parametrize("where", ["HF_HOME", "HF_TOKEN_PATH", "storage_options"])
-    def test_where_a_token_may_be(
-        self, where: str, hub: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
+    def test_where_a_token_may_be(self, where: str, hub: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         options = {"token": TOKEN} if where == "storage_options" else None
         if where == "HF_HOME":
             (tmp_path / "token").write_text(f"{TOKEN}\n")

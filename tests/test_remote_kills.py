@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,7 @@ def again(server: Seaweed) -> dict[str, Any]:
 def test_in_the_middle_of_a_read(server: Seaweed, killed_midway: Any, tmp_path: Path) -> None:
     tg.save("s3://tests/model.bt", TENSORS, storage_options=server.options)
     with pytest.raises(tg.RemoteError) as caught:
-        tg.convert(
-            "s3://tests/model.bt", tmp_path / "copy.zt", progress=killed_midway, storage_options=server.options
-        )
+        tg.convert("s3://tests/model.bt", tmp_path / "copy.zt", progress=killed_midway, storage_options=server.options)
     assert caught.value.path == "s3://tests/model.bt"
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(tg.RemoteError):
@@ -65,12 +64,18 @@ def test_in_the_middle_of_a_read(server: Seaweed, killed_midway: Any, tmp_path: 
 
 
 def test_in_the_middle_of_a_save(server: Seaweed, killed_midway: Any) -> None:
+    """One save replaces an object, one makes a new one."""
     tg.save("s3://tests/saved.bt", OLD, storage_options=server.options)
-    for url in ("s3://tests/saved.bt", "s3://tests/new.bt"):
+    urls = ("s3://tests/saved.bt", "s3://tests/new.bt")
+
+    def save(url: str) -> str | None:
         with pytest.raises(tg.RemoteError) as caught:
             tg.save(url, TENSORS, progress=killed_midway, storage_options=server.options)
-        assert caught.value.path == url
-        options = again(server)
+        return caught.value.path
+
+    with ThreadPoolExecutor() as pool:
+        assert tuple(pool.map(save, urls)) == urls
+    options = again(server)
     assert same(tg.load("s3://tests/saved.bt", storage_options=options), OLD)
     with pytest.raises(FileNotFoundError):
         tg.open("s3://tests/new.bt", storage_options=options)

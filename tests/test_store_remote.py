@@ -17,6 +17,7 @@ from counting import proxy_of
 from gallery import same
 from peers import needs
 from seaweed import KEY, SECRET, Seaweed
+from stub_s3 import stub_s3
 from tensorglot.store import Store
 
 pytestmark = pytest.mark.remote
@@ -52,7 +53,7 @@ def messages(store: Store, ref: str = "main") -> list[str]:
 
 class TestVerbs:
     def test_commit_log_checkout_and_open(self, store: Store, url: str, options: dict[str, Any]) -> None:
-        first = store.commit("main", TENSORS, message="one", metadata={"step": 1})
+        first = store.commit("main", TENSORS, message="one")
         changed = {**TENSORS, "w": TENSORS["w"].copy()}
         changed["w"][5] += 1
         store.commit("main", changed, message="two")
@@ -184,26 +185,35 @@ class TestManyWriters:
         assert len(lost) == 2
         assert messages(store) == ["two", "one"]
 
-    def test_a_server_that_ignores_conditions_is_refused(
-        self, url: str, options: dict[str, Any], s3_server: Seaweed, tmp_path: Path
-    ) -> None:
-        Store.create(url, options).commit("main", PLAIN)
-        for ignored in (("if-none-match",), ("if-match",), ("if-match", "if-none-match")):
-            with proxy_of(s3_server.endpoint) as proxy:
-                proxy.dropped = ignored
-                through = {**options, "endpoint": proxy.endpoint}
-                with pytest.raises(tg.UnsupportedError) as caught:
-                    Store.create(f"{url}-new", through)
-                assert caught.value.rule == "store.conditions"
-                with pytest.raises(tg.UnsupportedError, match="ignores conditional requests"):
-                    Store(url, through).commit("main", PLAIN, message="lost")
-                local = Store.create(tmp_path / f"local{len(list(tmp_path.iterdir()))}")
-                local.commit("mine", PLAIN)
+    @pytest.mark.parametrize("honoured", [(), ("if-none-match",), ("if-match",)], ids=str)
+    def test_a_server_that_ignores_conditions_is_refused(self, honoured: tuple[str, ...], tmp_path: Path) -> None:
+        """Some do, silently. Nothing is written to them, not even a probe stays."""
+        local = Store.create(tmp_path / "local")
+        local.commit("main", PLAIN)
+        with stub_s3(("if-match", "if-none-match")) as (endpoint, objects):
+            good = {"endpoint": endpoint, "access_key_id": KEY, "secret_access_key": SECRET, "region": "us-east-1"}
+            Store.create("s3://bucket/store", good).commit("main", PLAIN, message="kept")
+            complete = dict(objects)
+        with stub_s3(honoured) as (endpoint, objects):
+            ignoring = {**good, "endpoint": endpoint}
+            with pytest.raises(tg.UnsupportedError, match="ignores conditional requests") as caught:
+                Store.create("s3://bucket/store", ignoring)
+            assert caught.value.rule == "store.conditions"
+            assert objects == {}
+            objects |= complete
+            opened = Store("s3://bucket/store", ignoring)
+            assert messages(opened) == ["kept"], "it can be read"
+            for change in (
+                lambda: opened.commit("main", PLAIN),
+                lambda: opened.tag("v1", "main"),
+                lambda: opened.delete("main"),
+                lambda: opened.collect(),
+                lambda: local.push("s3://bucket/store", storage_options=ignoring),
+            ):
                 with pytest.raises(tg.UnsupportedError):
-                    local.push(url, storage_options=through)
-        assert list(Store(url, options).refs()) == ["main"]
-        assert messages(Store(url, options)) == [""]
-        assert s3_server.keys(url.removeprefix("s3://tests/") + "-new") == [], "not even the probe stays"
+                    change()
+            assert {key for key in objects if "/refs/" in key} == {key for key in complete if "/refs/" in key}
+            assert objects["store/refs/main"] == complete["store/refs/main"]
 
 
 class TestCollecting:
@@ -224,9 +234,9 @@ class TestCollecting:
         class Slow(dict[str, Any]):
             """Values that are asked for while a collector runs."""
 
-            def items(self) -> Any:
+            def values(self) -> Any:
                 collected.append(Store(url, options).collect(grace=0))
-                return super().items()
+                return super().values()
 
         collected: list[Any] = []
         store.commit("old", {"w": PLAIN["w"]})

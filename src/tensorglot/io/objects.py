@@ -144,6 +144,8 @@ def _make_client(url: str, kept: _ByKey, environment: object) -> Any:
     store, options = library("obstore.store", "remote"), kept.options
     scheme, rest = url.split("://", 1)
     client, config = options.client, options.config
+    if scheme == "s3":
+        config.setdefault("disable_bulk_delete", True)  # objects are removed one by one, and not every server has it
     if scheme in _KINDS:
         if scheme == "s3" and _endpoint(config).startswith("http://"):
             client.setdefault("allow_http", True)
