@@ -65,6 +65,13 @@ class Seaweed:
             "max_retries": 3,
             "retry_timeout": "10s",
         }
+        self.environment = {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1",
+        }
+        """The same by the usual names."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -85,7 +92,8 @@ class Seaweed:
         )
         command = [
             binary(), "server", f"-dir={self.folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-volume.max=20",
-            "-master.volumeSizeLimitMB=1024", "-s3", f"-s3.port={s3}", "-s3.port.iceberg=0", "-s3.port.lance=0",
+            "-master.volumeSizeLimitMB=1024", "-master.electionTimeout=1s", "-s3", f"-s3.port={s3}",
+            "-s3.port.iceberg=0", "-s3.port.lance=0",
             f"-s3.config={config}", f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}",
         ]  # fmt: skip
         with (self.folder / "log").open("ab") as log:
