@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["bintensors", "bson", "campaign", "dynd", "encodings", "foreign", "ztensor"]
+__all__ = ["FOLDER", "bintensors", "bson", "campaign", "chunk_encodings", "dynd", "foreign", "target", "ztensor"]
+
+FOLDER = Path(__file__).parents[1] / "fuzz"
 
 
-def _target(name: str) -> Any:
-    path = Path(__file__).parents[1] / "fuzz" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"fuzz_{name}", path)
+def target(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"fuzz_{name}", FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -20,10 +21,10 @@ def _target(name: str) -> Any:
     return module
 
 
-bintensors = _target("bintensors")
-bson = _target("bson")
-dynd = _target("dynd")
-encodings = _target("encodings")
-ztensor = _target("ztensor")
-foreign = _target("foreign")
-campaign = _target("campaign").campaign
+bintensors = target("bintensors")
+bson = target("bson")
+campaign = target("campaign")
+chunk_encodings = target("chunk_encodings")
+dynd = target("dynd")
+foreign = target("foreign")
+ztensor = target("ztensor")

@@ -32,7 +32,7 @@ FOUNDATION = {"arguments", "errors", "extras", "limits", "memory", "providers", 
 VALUES = FOUNDATION | {"kernels", "model", "wire", "dynd"}
 CONTAINERS = VALUES | {"containers"}
 VERBS = CONTAINERS | {"io", "operations"}
-PEOPLE = VERBS | {"bson", "bridges", "store"}
+PEOPLE = VERBS | {"bson", "bridges", "report", "store"}
 LAYERS: dict[str, set[str]] = {
     "arguments": {"errors"},
     "errors": set(),
@@ -49,10 +49,14 @@ LAYERS: dict[str, set[str]] = {
     "containers": VALUES,
     "operations": CONTAINERS | {"io"},
     "bson": VERBS,
+    "report": VERBS,
     "store": VERBS,
     "bridges": VERBS | {"bson"},
+    "jax": PEOPLE,
+    "numpy": PEOPLE,
+    "torch": PEOPLE,
     "cli": PEOPLE | {"__init__"},
-    "__init__": PEOPLE,
+    "__init__": PEOPLE | {"jax", "numpy", "torch"},
     "__main__": {"cli"},
 }
 """What each layer may import, itself apart."""
@@ -106,7 +110,7 @@ def wrong_imports(module: str, tree: ast.AST) -> set[str]:
     return wrong
 
 
-SHARED = {"table", "canonical"}
+SHARED = {"table", "canonical", "torchsave"}
 """Modules of `containers` that are no format. They import none either."""
 
 

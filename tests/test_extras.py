@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
-from tensorglot.bridges import pandas, polars, torch
+from tensorglot.bridges import pandas, polars
 from tensorglot.bson import migrate as mongo_migrate
 from tensorglot.bson import mongodb as pymongo
 
@@ -28,7 +28,7 @@ USES: dict[str, tuple[str, str, Callable[[], Any]]] = {
     "a Series of polars": ("polars", "polars", lambda: polars.to_tensor(None, None)),
     "framework torch": ("torch", "torch", lambda: tg.loads(DENSE, framework="torch")),
     "framework jax": ("jax", "jax", lambda: tg.loads(DENSE, framework="jax")),
-    "load_model": ("torch", "torch", lambda: torch.load_model(DENSE, None)),  # type: ignore[arg-type]
+    "load_model": ("torch", "torch", lambda: tg.torch.load_model(None, DENSE)),  # type: ignore[arg-type]
     "Vector.binary": ("bson.binary", "mongo", tg.bson.Vector([1.0]).binary),
     "Vector.binary_vector": ("bson.binary", "mongo", tg.bson.Vector([1.0]).binary_vector),
     "write_matrix": ("pymongo", "mongo", lambda: pymongo.write_matrix(None, np.ones((1, 2)), "v")),  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ import pytest
 import tensorglot as tg
 from arrays import raw
 from peers import peer
-from tensorglot.containers.pt.opcodes import OPCODES
+from tensorglot.containers.torchsave.opcodes import OPCODES
 from tensorglot.model.payload import Span
 
 CORPUS = Path(__file__).parent / "corpus" / "pt"

@@ -1,7 +1,8 @@
 """Other libraries: conversion of their values, both ways, and verbs in their own terms.
 
     table       the bridge for the library of a value
-    torch       tensors, whole modules (`save_model`, `load_model`)
+    drop_in     the functions of safetensors and bintensors, for `tensorglot.numpy`, `.torch` and `.jax`
+    torch       tensors; torch_layouts sparse and quantized ones; torch_module whole modules
     jax         arrays
     dlpack      any exporter of DLPack, small floats included
     awkward     ragged arrays, by their layouts

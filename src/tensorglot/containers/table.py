@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from typing import Any, Literal
 from tensorglot.arguments import as_path
 from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError
 from tensorglot.limits import DEFAULT, HEADER_NBYTES_MAX, TENSORS_MAX, Limits
-from tensorglot.model.archive import Archive
+from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
 
@@ -29,6 +30,7 @@ __all__ = [
     "Format",
     "PerTensor",
     "ReadOptions",
+    "Revision",
     "WriteOptions",
     "check_header",
     "detect",
@@ -50,6 +52,8 @@ class ReadOptions:
     """File name of the source, for formats of several files."""
     open_file: Callable[[str], Source] | None = None
     """Opens another file in the same folder, by its name."""
+    verifier: Verifier | None = None
+    """Compares checksums of tensors in other files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,19 @@ class WriteOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Revision:
+    """Other tensors for an existing file."""
+
+    names: Sequence[str]
+    """Of all tensors, in their new order."""
+    added: Archive
+    """The new ones among them; the others stay."""
+    metadata: Mapping[str, Any] | None
+    options: WriteOptions
+    """For the new ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class Container:
     """What the module of a format provides: its dtype codes, its two functions, and optional operations."""
 
@@ -88,6 +105,8 @@ class Container:
     write: Callable[[Archive, WriteOptions], Iterator[Chunk]] | None = None
     edit: Callable[[Archive, Mapping[str, Any] | None], Iterator[Chunk]] | None = None
     """Replaces the metadata without rewriting the tensors."""
+    revise: Callable[[Archive, Revision], Iterator[Chunk]] | None = None
+    """Drops, replaces and adds tensors, copying the stored bytes of the others."""
     inspect: Callable[[Archive], Iterable[FormatError]] | None = None
     """Finds errors that opening the file does not find."""
     content_digest: Callable[[Archive], str | None] | None = None
@@ -96,6 +115,8 @@ class Container:
     """Supported dtypes by version, where versions differ."""
     keeps: Callable[[str, str], bool] | None = None
     """Whether a version can store elements of an unknown dtype under its name in the file."""
+    metadata_faults: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None
+    """Keys of metadata that cannot be stored, each with the reason, where `metadata="any"` is not any value."""
     tensors_max: int = TENSORS_MAX
     header_nbytes_max: int = HEADER_NBYTES_MAX
     """Default limits for reading."""
@@ -127,7 +148,7 @@ class Format:
     version_checksums: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Per-version override of `checksums`."""
     layouts: tuple[str, ...] = ("dense",)
-    """Supported layouts; * is any."""
+    """Supported layouts, or shell patterns of them."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Packages that read or write it, by version."""
 
@@ -158,6 +179,15 @@ class Format:
     def most_tensors(self) -> int:
         """Default limit on the number of tensors when reading."""
         return DEFAULT.tensors_or(self.container.tensors_max)
+
+    def holds_layout(self, layout: str) -> bool:
+        """Whether tensors of a layout can be stored."""
+        return any(fnmatchcase(layout, pattern) for pattern in self.layouts)
+
+    def metadata_faults(self, metadata: Mapping[str, Any]) -> Mapping[str, str]:
+        """Keys of metadata that cannot be stored, each with the reason."""
+        find = self.container.metadata_faults
+        return {} if find is None else find(metadata)
 
     def write(self, archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
         """The bytes of a file with the tensors of an archive."""
@@ -239,9 +269,12 @@ TABLE: tuple[Format, ...] = (
         suffixes=(".npz",),
         magic=(b"PK\5\6",),
         pattern=rb"PK\x03\x04.{26}[^\0]*?\.npy",
+        metadata="any",
         compression=("deflate",),
         checksums=("crc32",),
-        notes={"1": "read by NumPy; types of ml_dtypes as a struct of one field that bears their name"},
+        notes={
+            "1": "read by NumPy; types of ml_dtypes as a struct of one field with their name; metadata as a comment"
+        },
     ),
     Format(
         name="npy",
@@ -255,12 +288,15 @@ TABLE: tuple[Format, ...] = (
     Format(
         name="gguf",
         versions=("2", "3"),
-        writes=(),
+        writes=("3",),
         suffixes=(".gguf",),
         magic=(b"GGUF",),
         metadata="any",
         layouts=("dense", "gguf.*"),
-        notes={"2": "written by older tools of llama.cpp", "3": "written by llama.cpp and gguf"},
+        notes={
+            "2": "written by older tools of llama.cpp",
+            "3": "read by llama.cpp and gguf; names are kept, not mapped to those of an architecture",
+        },
     ),
     Format(
         name="pt",
@@ -273,6 +309,39 @@ TABLE: tuple[Format, ...] = (
         notes={"zip": "written by torch.save since 1.6", "legacy": "written by torch.save before"},
     ),
     Format(
+        name="onnx",
+        versions=("1",),
+        writes=(),
+        suffixes=(".onnx",),
+        metadata="any",
+        layouts=("dense", "zt.sparse_coo/1"),
+        notes={"1": "the initializers of a model, in the file or beside it"},
+    ),
+    Format(
+        name="hdf5",
+        versions=("1",),
+        writes=(),
+        suffixes=(".h5", ".hdf5", ".keras"),
+        magic=(b"\x89HDF\r\n\x1a\n",),
+        pattern=rb"PK\x03\x04.{26}metadata\.json",
+        metadata="any",
+        ties=True,
+        notes={"1": "the datasets of a file, weights of Keras included; needs h5py (the extra hdf5)"},
+    ),
+    Format(
+        name="dcp",
+        versions=("torch", "json"),
+        writes=(),
+        suffixes=(),
+        magic=(b'{"tensorglot":"dcp"',),
+        pattern=rb"\x80[\x02-\x05].{0,16}torch\.distributed\.checkpoint\.metadata",
+        metadata="any",
+        notes={
+            "torch": "a directory of torch.distributed.checkpoint",
+            "json": "a directory of tensorglot.bridges.dcp, which writes it",
+        },
+    ),
+    Format(
         name="dynd",
         versions=("1",),
         writes=("1",),
@@ -280,6 +349,19 @@ TABLE: tuple[Format, ...] = (
         attributes=True,
         layouts=("dense", "nested"),
         notes={"1": "a DyND array[Any]; read by tensorglot"},
+    ),
+    Format(
+        name="delta",
+        versions=("1",),
+        writes=(),
+        suffixes=(".tgdelta",),
+        magic=(b"tgdelta1",),
+        metadata="any",
+        attributes=True,
+        ties=True,
+        checksums=("xxh3",),
+        layouts=("dense", "*"),
+        notes={"1": "what tg.store.delta writes and tg.store.apply reads"},
     ),
 )
 STORE = Format(

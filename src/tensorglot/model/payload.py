@@ -31,6 +31,7 @@ __all__ = [
     "Check",
     "Chunk",
     "Codec",
+    "Composed",
     "Encoded",
     "FrameChecked",
     "Memory",
@@ -102,7 +103,7 @@ class Codec(Protocol):
         """Fills `out` from the decoded bytes at `offset`."""
         ...
 
-    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
+    def chunks(self, payload: Encoded) -> Iterator[Chunk]:
         """All decoded bytes from first to last, in bounded memory."""
         ...
 
@@ -130,6 +131,19 @@ class FrameChecked(Codec, Protocol):
     """A codec whose frames have a checksum each, which is compared whenever a frame is decoded."""
 
     frames_checked: bool
+
+
+@runtime_checkable
+class Composed(Codec, Protocol):
+    """A codec of a tensor that is stored as several tensors of other files."""
+
+    def fill(self, payload: Encoded, axes: Any, out: NDArray[Any]) -> None:
+        """Reads the elements at some positions of each axis (`slicing.Axis`), and no other, into an array."""
+        ...
+
+    def verify(self, payload: Encoded, verifier: Any) -> bool:
+        """Compares the checksums of these tensors, by a `Verifier`. Whether each has one."""
+        ...
 
 
 class Check(Protocol):
@@ -286,7 +300,7 @@ class Encoded:
         if check is None or not check.pending():
             yield from self.codec.chunks(self)
         elif check.decoded and not isinstance(self.codec, Rearranged):
-            yield from check.follow(self.codec.chunks(self._bare))
+            yield from check.follow(buffers(self.codec.chunks(self._bare)))
         else:
             self.verify()
             yield from self.codec.chunks(self._bare)
@@ -301,7 +315,7 @@ class Encoded:
         elif isinstance(self.codec, Rearranged):
             self.codec.below(self).verify()
         else:
-            _exhaust(check.follow(self.codec.chunks(self._bare)))
+            _exhaust(check.follow(buffers(self.codec.chunks(self._bare))))
 
     @property
     def _bare(self) -> Encoded:

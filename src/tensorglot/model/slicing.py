@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tensorglot.errors import OutOfRange
 from tensorglot.model.payload import Encoded, Payload, Span
 
-__all__ = ["GAP_NBYTES", "Index", "Selection", "read_block", "select"]
+__all__ = ["DECODED_GAP_NBYTES", "GAP_NBYTES", "SCRATCH_NBYTES", "Axis", "Index", "Selection", "read_block", "select"]
 
 GAP_NBYTES = 4096
 """A gap of up to a page is read over: a second read would cost more."""
@@ -31,7 +31,7 @@ SCRATCH_NBYTES = 8 << 20
 """A run with gaps is read into scratch memory of at most this size."""
 
 Index: TypeAlias = Any
-"""Any subscript; `select` refuses all but basic indices."""
+"""Any subscript; `select` refuses all but basic indices, `pick` all but one array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _slice_axis(item: slice, size: int, tensor: str | None) -> tuple[Axis, slice
 def _integer_axis(item: object, size: int, axis: int, tensor: str | None) -> Axis:
     if isinstance(item, (bool, np.bool_)) or (isinstance(item, np.ndarray) and item.ndim):
         raise OutOfRange(
-            "an index must be integers, slices, Ellipsis and newaxis; for masks and lists use .numpy()[…]",
+            "an index must be integers, slices, Ellipsis, newaxis, and a list, an array or a mask along one axis",
             rule="index.basic",
             tensor=tensor,
         )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tensorglot.model.payload import Buffer, Codec, Encoded, Span, inner_payload, read_pieces
 from tensorglot.model.slicing import read_block
 
-__all__ = ["Strided"]
+__all__ = ["Strided", "boxes"]
 
 CHUNK_NBYTES = 16 << 20
 """The wider a chunk, the longer the runs that it is read in."""
@@ -67,7 +67,7 @@ class Strided:
         exact = rest == 0 and len(out) == (last - first) * self.itemsize
         values = np.frombuffer(out, carrier) if exact else np.empty(last - first, carrier)
         done = 0
-        for starts, counts in _boxes(self.shape, first, last):
+        for starts, counts in boxes(self.shape, first, last):
             count = math.prod(counts)
             begin = sum(start * stride for start, stride in zip(starts, self.strides, strict=True))
             box = read_block(self.below(payload), begin, counts, self.strides, carrier)
@@ -100,7 +100,7 @@ class Strided:
         return transposed.in_order
 
 
-def _boxes(shape: tuple[int, ...], first: int, last: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def boxes(shape: tuple[int, ...], first: int, last: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """The elements from `first` to `last` of the C order, as boxes: where each starts and how wide it is."""
     if not shape and first < last:
         yield (), ()
@@ -114,6 +114,6 @@ def _boxes(shape: tuple[int, ...], first: int, last: int) -> Iterator[tuple[tupl
             first += whole * row
         else:
             end = min(last, (index + 1) * row)
-            for starts, counts in _boxes(shape[1:], skipped, end - index * row):
+            for starts, counts in boxes(shape[1:], skipped, end - index * row):
                 yield (index, *starts), (1, *counts)
             first = end

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,10 @@ from tensorglot.errors import (
     human_nbytes,
 )
 from tensorglot.model.dtypes import DType, pack, unpack
-from tensorglot.model.payload import Chunk, Encoded, Memory, Payload, as_bytes, read_pieces
+from tensorglot.model.payload import PIECE_NBYTES, Chunk, Composed, Encoded, Memory, Payload, as_bytes, read_pieces
+from tensorglot.model.picking import pick
 from tensorglot.model.slicing import Index as BasicIndex
-from tensorglot.model.slicing import read_block, select
+from tensorglot.model.slicing import Selection, read_block, select
 from tensorglot.model.strided import Strided
 from tensorglot.model.types.algebra import FixedBytes, Type, dense, leading
 from tensorglot.providers import provided
@@ -40,6 +42,8 @@ NESTED = "nested"
 TYPE_ATTRIBUTE = "dynd"
 """The attribute with the type of a nested tensor, for containers that keep attributes and no types."""
 
+STRIP_NBYTES = 2 << 20
+"""A strip stays in the processor's cache."""
 NUMPY_RANK = 64
 """Dimensions of a NumPy array; a file may have more."""
 
@@ -102,23 +106,68 @@ class Part:
     def select(self, index: BasicIndex, tensor: str | None = None) -> Any:
         """What NumPy's `array[index]` would give, a scalar included, reading as little as that needs."""
         dtype = self.numpy_dtype(tensor)
+        picks = pick(index, self.shape, tensor)
+        if picks is not None:
+            if isinstance(self.payload, Memory) or (self.dtype is not None and self.dtype.packed):
+                return self.array(tensor)[picks.index]
+            read = partial(self.select, tensor=tensor)
+            return picks.gather(read, self.shape, dtype.itemsize, decoding=isinstance(self.payload, Encoded))
         selection = select(index, self.shape, tensor)
         if isinstance(self.payload, Memory) or (self.dtype is not None and self.dtype.packed):
             return self.array(tensor)[index]
         stored = self._stored(dtype)
-        payload, strides = self._elements(stored.itemsize)
-        shared = payload.view(whole=selection.covers(self.shape))
-        begin, counts, steps = selection.strided(strides)
         values: NDArray[Any]
-        if shared is None or 0 in counts:
-            values = read_block(payload, begin, counts, steps, stored)
+        if isinstance(self.payload, Encoded) and isinstance(self.payload.codec, Composed):
+            values = np.empty([axis.count for axis in selection.axes], stored)
+            self.payload.codec.fill(self.payload, selection.axes, values)
         else:
-            values = np.ndarray(counts, stored, shared, begin, steps)
+            values = self._read_selection(selection, stored)
         values = values[(*selection.finish, ...)]
         if self.big_endian:
             values = values.astype(dtype)
         check_bool(values, tensor, self.offset)
         return values[()] if selection.scalar else values
+
+    def select_into(self, index: Sequence[slice], out: NDArray[Any], tensor: str | None = None) -> None:
+        """Reads what `select` would give into an array of its shape, type and any strides. Steps are positive.
+
+        What does not go straight to its place passes through memory in strips along the first axis.
+        """
+        whole = out.shape == self.shape
+        if isinstance(self.payload, Encoded) and isinstance(self.payload.codec, Composed):
+            self.payload.codec.fill(self.payload, select(tuple(index), self.shape, tensor).axes, out)
+            check_bool(out, tensor, self.offset)
+        elif not out.size:
+            return
+        elif whole and (out.flags.c_contiguous or self.nbytes <= PIECE_NBYTES or not self.shape):
+            self.array(tensor, out)
+        elif self._is_run(index, out):
+            self.payload.read_into(index[0].start * self.nbytes // self.shape[0], as_bytes(out))
+            check_bool(out, tensor, self.offset)
+        else:
+            if whole:
+                self.payload.verify()
+            rows = max(1, STRIP_NBYTES * len(out) // out.nbytes)
+            for start in range(0, len(out), rows):
+                taken = range(*index[0].indices(self.shape[0]))[start : start + rows]
+                strip = (slice(taken.start, taken[-1] + 1, taken.step), *index[1:])
+                out[start : start + rows] = self.select(strip, tensor)
+
+    def _is_run(self, index: Sequence[slice], out: NDArray[Any]) -> bool:
+        """Whole slices along the first axis, one after the other in the file and in memory."""
+        stored = isinstance(self.payload, Memory) or self.encoding == "strided" or self.big_endian
+        packed = self.dtype is None or self.dtype.packed
+        return not (stored or packed) and (
+            out.flags.c_contiguous and out.shape[1:] == self.shape[1:] and (index[0].step or 1) == 1
+        )
+
+    def _read_selection(self, selection: Selection, stored: np.dtype[Any]) -> NDArray[Any]:
+        payload, strides = self._elements(stored.itemsize)
+        shared = payload.view(whole=selection.covers(self.shape))
+        begin, counts, steps = selection.strided(strides)
+        if shared is None or 0 in counts:
+            return read_block(payload, begin, counts, steps, stored)
+        return np.ndarray(counts, stored, shared, begin, steps)
 
     def _elements(self, itemsize: int) -> tuple[Payload, Sequence[int]]:
         """The bytes that have the elements, and how many bytes these are apart along each axis."""
@@ -303,8 +352,9 @@ class Tensor:
             raise
 
     def __getitem__(self, index: BasicIndex) -> Any:
-        """`array[index]` as NumPy has it, for every basic index, reading only what it needs.
+        """`array[index]` as NumPy has it, reading only what it needs.
 
+        The index is basic, or has a list, an array or a mask along one axis.
         A nested value has rows, slices and fields (`t["name"]`): tensors, or single elements.
         """
         if self.layout == NESTED:

@@ -5,6 +5,7 @@
     save        values to a file
     writer      more than fits in memory, tensor by tensor
     convert     from one file to another, with a plan
+    quantize    small integers with scales for one value
     verify      structure, checksums, values
     diff        what differs between two archives
     stats       minimum, maximum, mean, deviation of each tensor
@@ -24,7 +25,10 @@ What they share:
     _conversion_plan    steps and losses of a conversion
     _cast               values in another element type, counting losses
     _dequantize         the real values of quantized tensors
+    _quantize           schemes of quantization, and their errors
     _compare            two parts, element by element
+    _distribution       counts, moments, norms, quantiles and a histogram of values, in one pass
+    _moments            sums that neither overflow nor cancel
     _elements           the values of a part as a stream of short arrays
     _outputs            the caller's arrays to read into
     _load_rows          raw dense tensors, by the columns of the index

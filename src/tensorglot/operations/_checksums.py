@@ -22,7 +22,7 @@ from tensorglot.errors import FormatError, IntegrityError, UnsupportedError, esc
 from tensorglot.memory import SCRATCH_NBYTES, allocate, scratch
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
-from tensorglot.model.payload import Buffer, Check, Encoded, FrameChecked, Rearranged, Source
+from tensorglot.model.payload import Buffer, Check, Composed, Encoded, FrameChecked, Rearranged, Source
 from tensorglot.model.truth import stored_payload
 from tensorglot.operations._digests import Stretch, digests
 from tensorglot.operations._reads import InOrder, Piece, fill
@@ -349,6 +349,8 @@ def _decodes(payload: Encoded) -> bool:
     inner = payload.codec.below(payload) if isinstance(payload.codec, Rearranged) else stored_payload(payload)
     if not isinstance(inner, Encoded):
         return False
+    if isinstance(inner.codec, Composed):
+        return inner.codec.verify(inner, Once(required=False))
     for _ in inner.codec.chunks(inner):
         pass
     return isinstance(inner.codec, FrameChecked)

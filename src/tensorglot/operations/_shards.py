@@ -46,6 +46,8 @@ __all__ = [
 INDEX_SUFFIX = ".index.json"
 PREFERRED = ("model.safetensors.index.json", "model.safetensors")
 """Opened if a directory has several candidates."""
+DISTRIBUTED = ("dcp.json", ".metadata")
+"""The index of a distributed checkpoint: ours, beside tensor files, and PyTorch's."""
 DEPTH = 8
 
 Shards: TypeAlias = dict[str, list[str]]
@@ -68,9 +70,12 @@ def find_in_folder(folder: Folder) -> str:
     names = folder.names()
     if names is None:
         names = next(([name] for name in PREFERRED if folder.has(name)), [])
+    if DISTRIBUTED[0] in names:
+        return folder.file(DISTRIBUTED[0])
     suffixes = tuple(suffix for spec in TABLE for suffix in spec.suffixes)
     indexes = [name for name in names if name.endswith(INDEX_SUFFIX)]
     found = indexes or [name for name in names if name.lower().endswith(suffixes)]
+    found = found or [name for name in names if name == DISTRIBUTED[1]]
     for name in PREFERRED:
         if name in found:
             return folder.file(name)

@@ -27,15 +27,16 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index
-from tensorglot.model.tensor import Part, Tensor
+from tensorglot.model.tensor import Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._cast import Cast, CastCodec, cast_tensor
-from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, make_plan
+from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, Step, make_plan
 from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
-from tensorglot.operations._patterns import DTypes, Rename, Select
+from tensorglot.operations._patterns import DTypes, Rename, Schemes, Select
 from tensorglot.operations._places import options_for_both
 from tensorglot.operations._progress import Progress
+from tensorglot.operations._quantize import Quantization, QuantizeCodec, quantize_tensor, scheme_of
 from tensorglot.operations._sidecar import check_target, write_sidecar
 from tensorglot.operations.open import Verify, open
 from tensorglot.operations.save import prepare, write_archive
@@ -52,6 +53,7 @@ class Conversion(Report):
 
     plan: Plan | None = None
     casts: tuple[Cast, ...] = field(default=())
+    quantized: tuple[Quantization, ...] = field(default=())
     seconds: float = 0.0
     written: bool = False
 
@@ -60,7 +62,7 @@ class Conversion(Report):
         return () if self.plan is None else self.plan.losses
 
     def to_dict(self) -> dict[str, Any]:
-        return field_dict(self, "ok", "written", "seconds", "problems", "casts", "plan")
+        return field_dict(self, "ok", "written", "seconds", "problems", "casts", "quantized", "plan")
 
     def __repr__(self) -> str:
         verb = "converted" if self.written else "planned"
@@ -77,6 +79,7 @@ def convert(
     select: Select | None = None,
     rename: Rename | None = None,
     dtype: DTypes | None = None,
+    quantize: Schemes | None = None,
     metadata: Mapping[str, Any] | None = None,
     compression: Choice = None,
     level: int | None = None,
@@ -99,9 +102,11 @@ def convert(
     that the target cannot store is never an error, and `sums` writes a sidecar of them.
     `dtype` casts: a type for all tensors of its kind, or a mapping from patterns to types.
     A real type also converts quantized tensors to their real values. A value too large for
-    the new type is a loss, too. `dry_run` makes the plan and writes nothing. The casts run
-    on `executor` if one is given. `storage_options` are for whichever of source and target
-    is a URL.
+    the new type is a loss, too. `quantize` rounds to small integers with scales, for zTensor
+    (`"int8"`, `"int4"`, `"int4:128"`) or GGUF (`"q8_0"`, …): one scheme for every matrix that
+    it fits, or a mapping from patterns to schemes; the report has the errors of each tensor.
+    `dry_run` makes the plan and writes nothing. The casts run on `executor` if one is given.
+    `storage_options` are for whichever of source and target is a URL.
     """
     check_choice(on_loss, ("error", "warn", "drop"), "on_loss", "convert.on_loss")
     sidecar_of = check_target(target) if sums else None
@@ -110,6 +115,7 @@ def convert(
         select=select,
         rename=rename,
         dtype=dtype,
+        quantize=quantize,
         metadata=metadata,
         sums=sums,
         save=SaveOptions(
@@ -141,12 +147,15 @@ def convert(
     if sidecar_of is not None:
         with open(sidecar_of, format=plan.target, verify="never", storage_options=of_target) as written:
             write_sidecar(written, sidecar_of, of_target)
-    casts = tuple(replace(codec.account, tensor=name) for name, codec in codecs.items())
+    casts = tuple(replace(codec.account, tensor=name) for name, codec in codecs.items() if isinstance(codec, CastCodec))
+    quantized = tuple(
+        replace(codec.account, tensor=name) for name, codec in codecs.items() if isinstance(codec, QuantizeCodec)
+    )
     if on_loss == "warn":
         for cast in casts:
             if cast.overflowed:
                 warnings.warn(f"{cast.tensor}: {cast.overflowed} values overflowed", LossWarning, stacklevel=2)
-    return replace(report, casts=casts, seconds=time.perf_counter() - begun, written=True)
+    return replace(report, casts=casts, quantized=quantized, seconds=time.perf_counter() - begun, written=True)
 
 
 def _refusal(losses: Sequence[Loss]) -> UnsupportedError:
@@ -162,27 +171,27 @@ def _refusal(losses: Sequence[Loss]) -> UnsupportedError:
 
 def _make_archive(
     archive: Archive, plan: Plan, spec: Format, *, strict: bool, executor: Executor | None
-) -> tuple[Archive, dict[str, CastCodec]]:
-    """The archive to be written, and the codecs of its casts by the tensor's name in the source.
+) -> tuple[Archive, dict[str, CastCodec | QuantizeCodec]]:
+    """The archive to be written, and the codecs of what is cast or quantized by the tensor's name in the source.
 
-    Its index is that of the source, taken at the tensors of the plan; cast tensors have new rows.
+    Its index is that of the source, taken at the tensors of the plan; what is cast or quantized has new rows.
     """
     index = archive.index
     order = np.array([index.positions[step.source] for step in plan.steps], np.int64)
-    codecs: dict[str, CastCodec] = {}
-    parts: dict[str, tuple[Part, CastCodec]] = {}
+    codecs: dict[str, CastCodec | QuantizeCodec] = {}
+    made: dict[str, tuple[Tensor, CastCodec | QuantizeCodec]] = {}
     builder = IndexBuilder(archive.limits, "convert")
     for at, step in enumerate(plan.steps):
-        if step.action not in ("cast", "dequantize"):
+        if step.action not in ("cast", "dequantize", "quantize"):
             continue
         tensor = archive[step.source]
         if step.tied is None:
-            parts[step.target] = cast_tensor(tensor, BY_NAME[step.new], strict=strict, executor=executor)
-        part, codecs[step.source] = parts[step.tied or step.target]
-        # Attributes that say how a tensor is quantized say nothing of its real values.
-        attributes = tensor.attributes if step.action == "cast" else {}
+            made[step.target] = _compute(tensor, step, strict=strict, executor=executor)
+        computed, codecs[step.source] = made[step.tied or step.target]
         order[at] = len(index.names) + len(codecs) - 1
-        builder.add_tensor(Tensor(step.target, {"data": part}, attributes=attributes))
+        # Attributes that say how a tensor is quantized say nothing of its real values.
+        attributes = tensor.attributes if step.action == "cast" else computed.attributes
+        builder.add_tensor(replace(computed, name=step.target, attributes=attributes))
     if codecs:
         index = Index.concat([index, builder.index(index.format)], format=index.format)
     kept = index.take(order)
@@ -193,3 +202,13 @@ def _make_archive(
         attributes=kept.attributes if spec.attributes else {},
     )
     return archive.with_index(kept), codecs
+
+
+def _compute(
+    tensor: Tensor, step: Step, *, strict: bool, executor: Executor | None
+) -> tuple[Tensor, CastCodec | QuantizeCodec]:
+    """The tensor in another type, or quantized."""
+    if step.scheme is not None:
+        return quantize_tensor(tensor, scheme_of(step.scheme), step.target)
+    part, codec = cast_tensor(tensor, BY_NAME[step.new], strict=strict, executor=executor)
+    return Tensor(step.target, {"data": part}), codec

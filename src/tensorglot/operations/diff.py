@@ -2,7 +2,8 @@
 
 A difference is a value, like a problem of `verify`. Formats do not count: the same
 tensors in two formats are equal, and what one of the formats cannot store is ignored.
-Tensors are read side by side, in bounded memory.
+Tensors are read side by side, in bounded memory; many small ones that are equal are found
+by the columns of both indexes, before any Tensor is made.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.containers.table import named
-from tensorglot.errors import UnsupportedError, escape, plural
+from tensorglot.errors import FormatError, UnsupportedError, escape, plural
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
-from tensorglot.model.index import Index
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._compare import Comparison, compare
+from tensorglot.operations._equal_rows import find_equal_rows
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._places import options_for_both
 from tensorglot.operations._progress import Progress, start_progress
@@ -118,13 +119,15 @@ def diff(
         as_archive(a, limits=limits, storage_options=of_a) as one,
         as_archive(b, limits=limits, storage_options=of_b) as two,
     ):
-        names = [*one, *(name for name in two if name not in one)]
-        nbytes = [0 if _cheap(name, one, two) else one[name].nbytes for name in names]
-        total, done, equal = sum(nbytes), 0, 0
+        equal_rows = find_equal_rows(one, two)
+        names = [name for name in one if name not in equal_rows]
+        names += [name for name in two if name not in one]
+        nbytes = [one[name].nbytes if name in one else 0 for name in names]
+        total, done, equal = sum(nbytes), 0, len(equal_rows)
         changes = list(_metadata_changes(one, two))
 
         def compare_batch(batch: range) -> tuple[range, list[list[Change]]]:
-            return batch, [list(_tensor_changes(names[i], one, two)) for i in batch]
+            return batch, [_changes_of(names[i], one, two) for i in batch]
 
         with start_progress(progress, "comparing") as report:
             for batch, found in ordered_map(compare_batch, _batches(nbytes)):
@@ -133,11 +136,7 @@ def diff(
                 done += sum(nbytes[i] for i in batch)
                 if report is not None:
                     report(done, total)
-        return Diff((one.format, two.format), len(names), equal, tuple(changes))
-
-
-def _cheap(name: str, one: Archive, two: Archive) -> bool:
-    return name not in one or (name in two and _same_cid(name, one.index, two.index))
+        return Diff((one.format, two.format), len(names) + len(equal_rows), equal, tuple(changes))
 
 
 def _batches(nbytes: list[int]) -> Iterator[range]:
@@ -173,14 +172,20 @@ def _holds(archive: Archive, what: Literal["metadata", "attributes"]) -> bool:
     return spec.attributes if what == "attributes" else spec.metadata != "none"
 
 
+def _changes_of(name: str, one: Archive, two: Archive) -> list[Change]:
+    try:
+        return list(_tensor_changes(name, one, two))
+    except FormatError as error:
+        error.tensor = error.tensor or name
+        raise
+
+
 def _tensor_changes(name: str, one: Archive, two: Archive) -> Iterator[Change]:
     if name not in two:
         yield Change("removed", name, old=str(one[name].type))
         return
     if name not in one:
         yield Change("added", name, new=str(two[name].type))
-        return
-    if _same_cid(name, one.index, two.index):
         return
     x, y = one[name], two[name]
     if _holds(one, "attributes") and _holds(two, "attributes") and not _equal(x.attributes, y.attributes):
@@ -189,14 +194,6 @@ def _tensor_changes(name: str, one: Archive, two: Archive) -> Iterator[Change]:
     if found and not x.layout == y.layout == "dense" and _same_value(x, y):
         return
     yield from found
-
-
-def _same_cid(name: str, one: Index, two: Index) -> bool:
-    """Whether both come from a store, which names tensors by their contents."""
-    if one.cids is None or two.cids is None:
-        return False
-    cid = one.cids[one.positions[name]]
-    return cid is not None and cid == two.cids[two.positions[name]]
 
 
 def _value_changes(x: Tensor, y: Tensor) -> Iterator[Change]:

@@ -115,7 +115,7 @@ def _open_file(
             name = None if path is None else name_of(path)
             spec, version = named(format) if format is not None else (detect(opened, name), None)
             beside = None if path is None else partial(_open_beside, Folder.of(path, options), backend)
-            index = spec.container.read(opened, ReadOptions(version, strict, limits, name, beside))
+            index = spec.container.read(opened, ReadOptions(version, strict, limits, name, beside, verifier))
             # At a URL, looking for a sidecar is one more request: it is made by who asks for checksums.
             wanted = verifier is not None and (verifier.required or not remote)
             if path is not None and wanted and index.checksums is None:

@@ -144,7 +144,7 @@ def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) 
             tensor=next((name for name in index.names if name != UNNAMED), None),
         )
     for position, layout in index.layouts.items():
-        if layout.name not in spec.layouts and "*" not in spec.layouts:
+        if not spec.holds_layout(layout.name):
             raise UnsupportedError(
                 f"{spec.name} cannot store a tensor of layout '{escape(layout.name)}' (type {layout.type!s:.60})",
                 rule="save.layout",
@@ -176,3 +176,7 @@ def check_metadata(metadata: Mapping[str, Any], spec: Format) -> None:
                 raise InputError(
                     "metadata has a lone surrogate, which UTF-8 cannot encode", rule="save.metadata"
                 ) from error
+    for key, fault in spec.metadata_faults(metadata).items():
+        raise UnsupportedError(
+            f"{spec.name} cannot store the metadata '{escape(key)}': {fault}", rule=f"{spec.name}.write.metadata"
+        )

@@ -18,21 +18,25 @@ import errno
 import fcntl
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from tensorglot.errors import InputError
+from tensorglot.errors import FormatError, InputError
 from tensorglot.io.local import FileSource
 from tensorglot.io.pieces import Piece
-from tensorglot.io.sink import AtomicFile
+from tensorglot.io.sink import AtomicFile, is_temporary
 
 __all__ = ["Backend", "Directory", "Entry", "File", "Writer"]
 
 _OPEN_FILES = 64
 """Packs that are kept open."""
+_FOLDERS = ("packs", "refs", "condemned", "writers")
+_SMALL_NBYTES = 1 << 16
+"""The largest object that is changed by compare-and-swap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,10 @@ class Backend(Protocol):
         """The running writers by their ids, with their notes."""
         ...
 
+    def clean(self, grace: float) -> None:
+        """Removes what killed writers have left, if it is that many seconds old and no writer runs."""
+        ...
+
     def exclusive(self, what: str) -> AbstractContextManager[None]:
         """One at a time; another one is an InputError."""
         ...
@@ -162,6 +170,8 @@ class Directory:
             file = FileSource(self._path(key))
         except FileNotFoundError:
             return None
+        if file.size > _SMALL_NBYTES:
+            raise FormatError(f"{file.size} bytes, at most {_SMALL_NBYTES} expected", rule="store.object", path=key)
         return file.read_bytes(0, file.size)
 
     def swap(self, key: str, old: bytes | None, new: bytes | None) -> bool:
@@ -259,6 +269,19 @@ class Directory:
                 finally:
                     os.close(fd)
         return found
+
+    def clean(self, grace: float) -> None:
+        # Listed before the writers: whoever is announced later has files that are not in this list.
+        left = [path for folder in ("", *_FOLDERS) for path in self._temporary_files(folder)]
+        if left and not self.writers():
+            for path in left:
+                with contextlib.suppress(FileNotFoundError):
+                    if time.time() - os.lstat(path).st_mtime >= grace:
+                        os.unlink(path)  # noqa: PTH108
+
+    def _temporary_files(self, folder: str) -> Iterator[str]:
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._path(folder)) as entries:
+            yield from (entry.path for entry in entries if is_temporary(entry.name))
 
 
 class _Announcement:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-import numpy as np
-
 from tensorglot.errors import FormatError, TensorglotError
 from tensorglot.operations._progress import Progress
 from tensorglot.operations.verify import Problem, Report
@@ -20,7 +18,7 @@ from tensorglot.store.checkout import FORMAT
 from tensorglot.store.objects import Commit
 from tensorglot.store.packs import Packs, pack_key
 from tensorglot.store.reach import Walk
-from tensorglot.store.refs import Ref, list_ref_names, read_ref
+from tensorglot.store.refs import Ref, inspect_refs
 from tensorglot.store.stats import Sizes
 from tensorglot.threads import ordered_map
 from tensorglot.wire.cid import CID, DAG_CBOR
@@ -35,13 +33,14 @@ def check_store(backend: Backend, packs: Packs, *, data: bool, progress: Progres
     """The report on a whole store."""
     packs.refresh()
     problems = [Problem(error.rule, f"{pack_key(name)}: {error.message}") for name, error in packs.damaged.items()]
-    refs, wrong_refs = _read_refs(backend)
-    problems += wrong_refs
+    refs = list(inspect_refs(backend))
+    problems += [Problem.of(error) for error in refs if isinstance(error, TensorglotError)]
     walk = Walk(packs, keep_links=True)
-    missing = [cid for cid in walk.visit(ref.cid for ref in refs) if packs.find(cid.digest) is None]
+    roots = [ref.cid for ref in refs if isinstance(ref, Ref)]
+    missing = [cid for cid in walk.visit(roots) if packs.find(cid.digest) is None]
     wrong: dict[bytes, TensorglotError] = {cid.digest: error for cid, error in walk.broken}
-    wrong |= {cid.digest: FormatError(f"block {cid} is missing", rule="store.block.missing") for cid in missing}
-    wrong = dict(_broken_deltas(packs)) | wrong
+    orphans = packs.orphans() if missing else {}
+    wrong |= {cid.digest: _missing(cid, orphans.get(cid.digest)) for cid in missing}
     hashed = 0
     for digest, error in _rehash(packs, progress) if data else ():
         hashed += 1
@@ -55,39 +54,21 @@ def check_store(backend: Backend, packs: Packs, *, data: bool, progress: Progres
     return Report(FORMAT, len(sizes.tensors), nbytes, hashed, problems=tuple(problems))
 
 
-def _read_refs(backend: Backend) -> tuple[list[Ref], list[Problem]]:
-    refs, problems = [], []
-    for name in list_ref_names(backend):
-        try:
-            ref = read_ref(backend, name)
-        except TensorglotError as error:
-            problems.append(Problem.of(error))
-        else:
-            refs += [] if ref is None else [ref]
-    return refs, problems
-
-
-def _broken_deltas(packs: Packs) -> Iterator[tuple[bytes, TensorglotError]]:
-    """The blocks that are deltas from a block that is not there."""
-    for name, index in packs.indexes.items():
-        bases = [base.tobytes() for base in index.bases]
-        absent = [i for i, found in enumerate(packs.contains(bases)) if not found]
-        rows = np.flatnonzero(np.isin(index.records["base"], absent))
-        for block in np.flatnonzero(np.isin(index.blocks["record"], rows)).tolist():
-            base = bases[int(index.records["base"][index.blocks["record"][block]])]
-            yield (
-                index.digests[block].tobytes(),
-                FormatError(
-                    f"block {CID(base)} is missing, from which a delta was made",
-                    rule="store.chain.base",
-                    path=pack_key(name),
-                ),
-            )
+def _missing(cid: CID, orphan: tuple[str, bytes] | None) -> FormatError:
+    """The error for a block that is not there, or only as a delta from one that is not."""
+    if orphan is None:
+        return FormatError(f"block {cid} is missing", rule="store.block.missing")
+    pack, base = orphan
+    return FormatError(
+        f"block {cid} is a delta from block {CID(base)}, which is missing",
+        rule="store.chain.base",
+        path=pack_key(pack),
+    )
 
 
 def _rehash(packs: Packs, progress: Progress | None) -> Iterator[tuple[bytes, TensorglotError | None]]:
-    """Every block of every pack, and what is wrong with it."""
-    digests = {digest.tobytes() for index in packs.indexes.values() for digest in index.digests}
+    """Every block of every pack that has its base, and what is wrong with it."""
+    digests = {digest for digest, *_ in packs.copies()}
     order = sorted(digests, key=lambda digest: _place(packs, digest))
     done = 0
     for batch in ordered_map(

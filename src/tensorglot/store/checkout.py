@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import accumulate
 from threading import Lock
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from tensorglot.containers.dynd import index_of
 from tensorglot.dynd.schema import plan_of
 from tensorglot.dynd.tensors import SERIALIZED
-from tensorglot.errors import FormatError, TensorglotError
+from tensorglot.errors import FormatError, LimitError, TensorglotError
 from tensorglot.io.local import BaseSource
 from tensorglot.limits import Limits
 from tensorglot.memory import allocate
@@ -32,13 +33,26 @@ from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.algebra import dense_parts, symbolic
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse_canonical
+from tensorglot.store.chunks import Chunks
 from tensorglot.store.manifest import Manifest
 from tensorglot.store.objects import ArrayNode, Commit, TensorNode, parse_array, parse_tensor
 from tensorglot.store.packs import Packs
 from tensorglot.threads import for_each
-from tensorglot.wire.cid import CHUNK_NBYTES, CID, DAG_CBOR, RAW, chunk_links
+from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, DAG_CBOR
 
-__all__ = ["FORMAT", "ArraySource", "array_tensor", "open_commit", "parse_type", "read_node", "value_chunks"]
+__all__ = [
+    "FORMAT",
+    "ArraySource",
+    "PartRow",
+    "TensorRows",
+    "array_tensor",
+    "check_node",
+    "open_commit",
+    "parse_type",
+    "read_node",
+    "rows_index",
+    "value_chunks",
+]
 
 FORMAT = "store@1"
 _KEPT_CHUNKS = 16
@@ -49,18 +63,19 @@ _THREAD_NBYTES = 4 << 20
 
 def read_node(packs: Packs, link: CID) -> bytes:
     """A DAG-CBOR block, compared with its link."""
-    if link.codec != DAG_CBOR:
-        raise FormatError(f"{link} is not the CID of a node", rule="store.node")
+    check_node(link)
     return packs.read(link.digest)
 
 
-def value_chunks(packs: Packs, array: ArrayNode) -> list[bytes]:
+def check_node(link: CID) -> None:
+    """Refuses a link that cannot be that of a node in a store."""
+    if link.codec != DAG_CBOR or link.hash != BLAKE3:
+        raise FormatError(f"{link} is not the CID of a node", rule="store.node")
+
+
+def value_chunks(packs: Packs, array: ArrayNode) -> Chunks:
     """The digests of the chunks of a value, in order."""
-    if array.data.codec == RAW:
-        if array.nbytes > CHUNK_NBYTES:
-            raise FormatError(f"{array.data} cannot have {array.nbytes} bytes: a block is smaller", rule="store.array")
-        return [array.data.digest]
-    return [link.digest for link, _ in chunk_links(array.data, partial(read_node, packs), array.nbytes)]
+    return Chunks(array, partial(read_node, packs))
 
 
 class ArraySource(BaseSource):
@@ -70,9 +85,11 @@ class ArraySource(BaseSource):
         self._packs = packs
         self.concurrency = packs.backend.concurrency
         self._arrays = arrays
-        self._begins = np.cumsum([0, *(array.nbytes for array in arrays)]).tolist()
+        self._begins = list(accumulate((array.nbytes for array in arrays), initial=0))
         self.size = self._begins[-1]
-        self._chunks: dict[int, list[bytes]] = {}
+        if self.size >= 1 << 63:
+            raise LimitError(f"arrays of {self.size} bytes in total", rule="store.size")
+        self._chunks: dict[int, Chunks] = {}
         self._kept: OrderedDict[bytes, memoryview] = OrderedDict()
         self._lock = Lock()
 
@@ -123,7 +140,7 @@ class ArraySource(BaseSource):
                 target[:] = self._chunk(chunks[number], whole)[begin : begin + nbytes]
             done += nbytes
 
-    def _chunks_of(self, position: int) -> list[bytes]:
+    def _chunks_of(self, position: int) -> Chunks:
         found = self._chunks.get(position)
         if found is None:
             found = self._chunks[position] = value_chunks(self._packs, self._arrays[position])
@@ -152,18 +169,22 @@ def open_commit(packs: Packs, commit: Commit, limits: Limits, reopen: Callable[[
     tensors = [_tensor(packs, name, link, block) for (name, link), block in zip(entries, blocks, strict=True)]
     source = ArraySource(packs, [part.array for tensor in tensors for part in tensor.parts])
     cids = [bytes(link) for _, link in entries]
-    index = replace(_index(tensors, source.spans), format=FORMAT, metadata=commit.metadata, cids=cids)
+    index = replace(rows_index(tensors, source.spans), format=FORMAT, metadata=commit.metadata, cids=cids)
     return Archive(index, source, limits=limits, reopen=reopen)
 
 
 def array_tensor(packs: Packs, array: ArrayNode) -> Tensor:
     """One value, without a name."""
     source = ArraySource(packs, [array])
-    return Archive(_index([_Tensor("", [_Part("data", array, _type_of(array))])], source.spans), source).tensor_at(0)
+    return Archive(
+        rows_index([TensorRows("", [PartRow("data", array, _type_of(array))])], source.spans), source
+    ).tensor_at(0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class PartRow:
+    """One value of a tensor."""
+
     name: str
     array: ArrayNode
     type: Type
@@ -172,26 +193,27 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tensor:
+class TensorRows:
+    """The values of a tensor."""
+
     name: str
-    parts: list[_Part]
+    parts: list[PartRow]
     node: TensorNode | None = None
     """Of a tensor with attributes, or of several parts."""
 
 
-def _tensor(packs: Packs, name: str, link: CID, block: bytes) -> _Tensor:
+def _tensor(packs: Packs, name: str, link: CID, block: bytes) -> TensorRows:
     try:
-        if link.codec != DAG_CBOR:
-            raise FormatError(f"{link} is not the CID of a node", rule="store.node")
+        check_node(link)
         if block[:1] == b"\xa4":
             array = parse_array(block)
-            return _Tensor(name, [_Part("data", array, _type_of(array))])
+            return TensorRows(name, [PartRow("data", array, _type_of(array))])
         node = parse_tensor(block)
         parts = []
         for part in node.parts:
             array = parse_array(read_node(packs, part.array))
-            parts.append(_Part(part.name, array, _type_of(array), part.dtype, part.shape))
-        return _Tensor(name, parts, node)
+            parts.append(PartRow(part.name, array, _type_of(array), part.dtype, part.shape))
+        return TensorRows(name, parts, node)
     except TensorglotError as error:
         error.tensor = name
         raise
@@ -223,7 +245,8 @@ def parse_type(text: str) -> Type:
     return type
 
 
-def _index(tensors: Sequence[_Tensor], spans: list[tuple[int, int]]) -> Index:
+def rows_index(tensors: Sequence[TensorRows], spans: list[tuple[int, int]]) -> Index:
+    """The index of tensors whose canonical bytes are at spans of a source."""
     parts = [part for tensor in tensors for part in tensor.parts]
     rows = index_of([(part.name, part.type) for part in parts], spans)
     names = [tensor.name for tensor in tensors]

@@ -10,6 +10,7 @@ from typing import Any
 from tensorglot.arguments import as_path
 from tensorglot.errors import FormatError, InputError, UnsupportedError
 from tensorglot.io.local import absolute
+from tensorglot.io.sink import is_temporary
 from tensorglot.io.urls import file_path, is_url
 from tensorglot.store.backend import Backend, Directory
 from tensorglot.store.remote import Bucket
@@ -35,7 +36,7 @@ def create_store(url: str | os.PathLike[str], options: Mapping[str, Any] | None)
     backend = _backend(url, options)
     if isinstance(backend, Directory):
         os.makedirs(backend.url, exist_ok=True)  # noqa: PTH103
-        others = set(os.listdir(backend.url)) - {"lock"}  # noqa: PTH208
+        others = {name for name in os.listdir(backend.url) if name != "lock" and not is_temporary(name)}  # noqa: PTH208
         if others and _KEY not in others:
             raise InputError("the directory is not empty", rule="store.create", path=backend.url)
     elif backend.get(_KEY) is None and backend.list(""):

@@ -7,7 +7,8 @@ The sorted list of names is cut where the names themselves say so: after a name 
 CRC-32, started with the level of the node, has five zero bits at its end. So a cut does
 not move when tensors change or come and go elsewhere, and a commit in which ten of
 100,000 tensors changed writes the nodes on the way to these ten. A node has at least two
-entries, unless it is the only one of its level, and at most 256 (257 at the end).
+entries, unless it is the only one of its level, and at most 256 (257 at the end). It is
+also cut behind the name with which its names have 256 KiB or more.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ __all__ = ["Entry", "Manifest", "Node", "build", "parse_node"]
 
 _MASK = 31
 _LEAST, _MOST = 2, 256
+_MOST_NBYTES = 256 << 10
+"""Of the names of a node, but for the last one: a node must fit into a block."""
 _MAX_LEVELS = 64
 """A tree of two entries for each node that is deeper has more names than there are atoms."""
 
@@ -53,13 +56,15 @@ def build(entries: Sequence[Entry], add: Add) -> CID:
 
 
 def _cut(rows: list[Entry], level: int) -> Iterator[list[Entry]]:
-    start, last = 0, len(rows)
+    start, last, nbytes = 0, len(rows), 0
     for at, (name, _) in enumerate(rows):
-        count = at + 1 - start
+        count, key = at + 1 - start, name.encode()
+        nbytes += len(key)
+        full = count >= _MOST or nbytes >= _MOST_NBYTES
         # What remains must be no entry, or enough for a node.
-        if count >= _LEAST and last - at != 2 and (count >= _MOST or not zlib.crc32(name.encode(), level) & _MASK):
+        if count >= _LEAST and last - at != 2 and (full or not zlib.crc32(key, level) & _MASK):
             yield rows[start : at + 1]
-            start = at + 1
+            start, nbytes = at + 1, 0
     if start < last or not rows:
         yield rows[start:]
 

@@ -58,7 +58,7 @@ def parse_array(block: bytes) -> ArrayNode:
         except UnicodeDecodeError:
             pass
         else:
-            if node.encode() == block:  # in the shortest form
+            if node.encode() == block and node.nbytes < 1 << 63:  # in the shortest form
                 return node
     raise FormatError("not an array node", rule="store.array")
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tensorglot.dynd.merkle import Link, links_of, may_link
-from tensorglot.errors import FormatError
+from tensorglot.errors import FormatError, TensorglotError, TensorNotFound
 from tensorglot.model.types.base import Type
 from tensorglot.store.blocks import Blocks
-from tensorglot.store.checkout import array_tensor, parse_type
+from tensorglot.store.checkout import array_tensor, parse_type, read_node
 from tensorglot.store.objects import parse_array
 from tensorglot.store.packs import Packs
 from tensorglot.wire.cid import CID, DAG_CBOR, decode_node
@@ -32,7 +32,7 @@ class Walk:
     def __init__(self, packs: Packs, *, keep_links: bool = False) -> None:
         self.seen: set[CID] = set()
         """The blocks that were visited."""
-        self.broken: list[tuple[CID, FormatError]] = []
+        self.broken: list[tuple[CID, TensorglotError]] = []
         """Nodes that could not be read."""
         self.links: dict[CID, list[CID]] | None = {} if keep_links else None
         """The links in each node, if they are kept."""
@@ -57,11 +57,11 @@ class Walk:
                     known = self.links.setdefault(cid, [])
                     known += (each.cid if isinstance(each, Link) else each for each in below)
                 stack += below
-            except FormatError as error:
+            except (FormatError, TensorNotFound) as error:
                 self.broken.append((cid, error))
 
     def _below(self, cid: CID) -> list[CID | Link]:
-        block = self._packs.read(cid.digest)
+        block = read_node(self._packs, cid)
         found: list[CID | Link] = []
         if block[:1] == b"\xa4":
             array = parse_array(block)

@@ -221,6 +221,9 @@ class Bucket:
         for_each_request(look, self.list("writers"))
         return found
 
+    def clean(self, grace: float) -> None:
+        """Nothing: an upload that was not completed is not an object."""
+
     @contextmanager
     def exclusive(self, what: str) -> Iterator[None]:
         self._check_conditions()

@@ -17,7 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from tensorglot.arguments import as_names
+from tensorglot.arguments import as_names, check_mapping
 from tensorglot.dynd import array
 from tensorglot.dynd.merkle import load_links, may_link, save_links
 from tensorglot.dynd.tensors import from_tensor, to_tensor
@@ -116,9 +116,11 @@ class Store:
         """
         check_ref_name(ref)
         check_message(message)
+        if metadata is not None:
+            check_mapping(metadata, "metadata", "save.metadata")
         old = self._branch(ref)
         with start_session(self._backend, self._packs) as session:
-            given = None if parent is None else self._resolve(parent)
+            given = None if parent is None else self._parent(session, parent)
             base = given or (None if old is None else old.cid)
             with (
                 as_archive(tensors, storage_options=storage_options) as source,
@@ -142,6 +144,22 @@ class Store:
             f"'{escape(ref)}' was changed by another writer meanwhile; commit again", rule="store.ref.changed"
         )
 
+    def _parent(self, session: Session, parent: str) -> CID:
+        """The commit of a name, if a collector cannot remove it while the session runs."""
+        cid = self._resolve(parent)
+        if session.packs is not self._packs or str(cid) not in self.refs().values():
+            self._require(session, cid)
+        return cid
+
+    def _require(self, session: Session, cid: CID) -> None:
+        """Refuses what is incomplete, or in packs that a collector is about to remove."""
+        missing = first_missing(session.packs, cid)
+        if missing is not None:
+            raise InputError(
+                f"{cid} is incomplete or about to be collected: block {missing} is missing",
+                rule="store.commit.missing",
+            )
+
     def _branch(self, name: str) -> Ref | None:
         ref = read_ref(self._backend, name)
         if ref is not None and ref.kind == "tag":
@@ -158,7 +176,26 @@ class Store:
                 report(min(done, total), total)
 
         before = None if base is None else self._previous(base)
-        return build(ingest(session, archive, before, seen), session.put)
+        linking = [position for position, layout in archive.index.layouts.items() if may_link(layout.type)]
+        for position in linking:
+            save_links(archive.tensor_at(position), NewBlocks(session))
+        entries = ingest(session, archive, before, seen)
+        links = dict(entries) if linking else {}
+        for position in linking:
+            name = archive.index.names[position]
+            self._check_links(session, links[name], name)
+        return build(entries, session.put)
+
+    def _check_links(self, session: Session, cid: CID, name: str | None) -> None:
+        """Refuses a value with links to what is not in the store: a commit is complete."""
+        session.flush()  # only what is in a pack can be read
+        missing = first_missing(session.packs, cid)
+        if missing is not None:
+            raise InputError(
+                f"the value links to {missing}, which is not in the store; put it first",
+                rule="store.link",
+                tensor=name,
+            )
 
     def _previous(self, base: CID) -> Any:
         """Looks up the values of the tensors of a commit."""
@@ -221,12 +258,7 @@ class Store:
         check_ref_name(name)
         with start_session(self._backend, self._packs) as session:
             cid = self._resolve(ref, any_node=True)
-            missing = first_missing(session.packs, cid)
-            if missing is not None:
-                raise InputError(
-                    f"{cid} is incomplete or about to be collected: block {missing} is missing",
-                    rule="store.tag.missing",
-                )
+            self._require(session, cid)
             if not swap_ref(self._backend, name, None, Ref.new(name, cid, "tag", None)):
                 raise InputError(f"'{escape(name)}' exists: delete it first", rule="store.ref.exists")
 
@@ -371,10 +403,12 @@ class Store:
     ) -> Transferred:
         """Writes a commit and all that it leads to as a CAR file; without what a receiver of `have` has."""
         known = () if have is None else (self._resolve(have),)
+        named = self._ref(ref)
+        self._read_commit(named.cid)  # a tag may name a value, which has no bundle
         counts = [0, 0]
 
         def pieces() -> Iterator[memoryview]:
-            for piece in write_bundle(self._packs, self._ref(ref), known):
+            for piece in write_bundle(self._packs, named, known):
                 counts[0] += 1
                 counts[1] += len(piece)
                 yield memoryview(piece)
@@ -387,9 +421,8 @@ class Store:
         """Stores what is in a CAR file of `bundle`, each block checked, and moves its ref forward."""
         opened = source_for(source, options=options_for(source, storage_options))
         with start_session(self._backend, self._packs) as session:
-            bundle, _, _ = read_bundle(opened, session)
+            bundle = read_bundle(opened, session)
             session.flush()
-            check_ref_name(bundle.ref)
             missing = first_missing(session.packs, bundle.commit)
             if missing is not None:
                 raise InputError(
@@ -398,9 +431,10 @@ class Store:
                     rule="bundle.have",
                 )
             self._packs.refresh()
+            commit = self._read_commit(bundle.commit)
             ref = Ref.new(bundle.ref, bundle.commit, "tag" if bundle.tag else "branch", None)
             forward_ref(self._backend, ref, self._ancestors)
-        return self._read_commit(bundle.commit)
+        return commit
 
     # Values
 
@@ -409,7 +443,10 @@ class Store:
         with start_session(self._backend, self._packs) as session:
             tensor = array(value)
             save_links(tensor, NewBlocks(session))
-            return str(ingest_value(session, tensor))
+            cid = ingest_value(session, tensor)
+            if may_link(tensor.type):
+                self._check_links(session, cid, None)
+            return str(cid)
 
     def get(self, cid: str) -> Tensor:
         """The value with a CID, read when it is needed. Links in it load their values from the store."""

@@ -47,6 +47,7 @@ __all__ = [
     "data_cid",
     "decode_node",
     "encode_node",
+    "parse_chunk_node",
 ]
 
 RAW, DAG_CBOR = 0x55, 0x71
@@ -307,7 +308,7 @@ def data_bytes(cid: CID, fetch: Fetch, nbytes: int | None = None) -> memoryview:
 
 def _check_expansion(cid: CID, fetch: Fetch, nbytes: int | None) -> None:
     """Refuses huge data of a few repeated chunks, before any chunk is fetched."""
-    size = _chunk_node(_fetch_checked(cid, fetch))[1]
+    size = parse_chunk_node(_fetch_checked(cid, fetch))[1]
     if size > _MOST_PER_STORED * CHUNK_NBYTES:
         stored = sum(chunk for _, chunk in chunk_links(cid, fetch, nbytes, set()))
         if size > _MOST_PER_STORED * stored:
@@ -320,7 +321,7 @@ def _check_expansion(cid: CID, fetch: Fetch, nbytes: int | None) -> None:
 
 def chunk_links(cid: CID, fetch: Fetch, nbytes: int | None, seen: set[CID] | None = None) -> Iterator[tuple[CID, int]]:
     """Yields the CIDs and sizes of all chunks of a tree; with `seen`, each distinct one once."""
-    root = _chunk_node(_fetch_checked(cid, fetch))
+    root = parse_chunk_node(_fetch_checked(cid, fetch))
     size = root[1]
     _check_size(cid, size, nbytes)
     capacity = CHUNK_NBYTES  # the most bytes below a link of some level
@@ -338,7 +339,7 @@ def chunk_links(cid: CID, fetch: Fetch, nbytes: int | None, seen: set[CID] | Non
         if link.codec == RAW:
             yield link, size
             continue
-        links, stated = root if link is cid else _chunk_node(_fetch_checked(link, fetch))
+        links, stated = root if link is cid else parse_chunk_node(_fetch_checked(link, fetch))
         capacity //= FANOUT
         starts = range(0, size, capacity)
         if stated != size or len(links) != len(starts):
@@ -372,7 +373,7 @@ def _other_tree(cid: CID) -> FormatError:
     return FormatError(f"the tree of {cid} does not have the shape that its size requires", rule="cid.tree")
 
 
-def _chunk_node(block: bytes) -> tuple[list[CID], int]:
+def parse_chunk_node(block: bytes) -> tuple[list[CID], int]:
     """Parses a node; returns its links and the number of bytes below it."""
     cbor.check(block, PROFILE)
     cursor = cbor.Cursor(block, rule="cid.tree")

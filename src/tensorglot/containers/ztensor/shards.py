@@ -7,7 +7,7 @@ listed without its shards. A shard of another size than the root says is refused
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -17,6 +17,7 @@ from tensorglot.containers.ztensor.rules import SIZE_END
 from tensorglot.containers.ztensor.scan import Field, Record, scan
 from tensorglot.errors import FormatError, InputError, IntegrityError, UnsupportedError
 from tensorglot.memory import cut
+from tensorglot.model.lazy_source import LazySource
 from tensorglot.model.names import Names
 from tensorglot.model.payload import PIECE_NBYTES, Source
 from tensorglot.wire import checksums
@@ -69,12 +70,11 @@ def read_shards(cursor: Cursor) -> dict[str, Shard]:
     return shards
 
 
-class ShardSource:
+class ShardSource(LazySource):
     """The bytes of a shard, from the file beside the root."""
 
     def __init__(self, shard: Shard, root: str | None, open_file: Callable[[str], Source] | None) -> None:
         self.shard = shard
-        self.size = shard.size
         self._root = root
         self._open_file = open_file
         self._source: Source | None = None
@@ -115,24 +115,10 @@ class ShardSource:
         if hasher.digest() != expected.digest:
             raise IntegrityError(f"the digest of shard '{self.shard.name}' does not match", rule="ztensor.shard.digest")
 
-    def read(self, offset: int, nbytes: int) -> memoryview:
-        return self.open().read(offset, nbytes)
-
-    def read_into(self, offset: int, out: memoryview) -> None:
-        self.open().read_into(offset, out)
-
     @property
-    def concurrency(self) -> int | None:
-        return self.open().concurrency
-
-    def read_runs(self, begins: Sequence[int], sizes: Sequence[int], offsets: Sequence[int], out: memoryview) -> None:
-        self.open().read_runs(begins, sizes, offsets, out)
-
-    def read_bytes(self, offset: int, nbytes: int) -> bytes:
-        return self.open().read_bytes(offset, nbytes)
-
-    def view(self, offset: int, nbytes: int) -> memoryview | None:
-        return self.open().view(offset, nbytes)
+    def size(self) -> int:
+        """As the root has it, which `open` compares."""
+        return self.shard.size
 
     def close(self) -> None:
         self._closed = True

@@ -1,0 +1,76 @@
+"""A distributed checkpoint: a directory of files, one or more for each rank, and an index of them.
+
+Two kinds of directory are read. `torch.distributed.checkpoint` writes `.metadata`, a
+pickle, and `*.distcp` files of concatenated `torch.save` archives; nothing of it is
+executed. `tensorglot.bridges.dcp` writes `dcp.json` and a tensor file for each rank.
+
+    records     the objects in `.metadata`: which classes are allowed, and their fields
+    metadata    those objects as a checkpoint
+    manifest    the JSON index as a checkpoint
+    plain       plain values in JSON, both ways
+    checkpoint  what both kinds describe: tensors, their boxes, values; the checks of it
+    directory   the files, opened when something in them is read
+    joined      a tensor that consists of boxes
+    values      the plain values of a checkpoint of PyTorch
+
+A tensor is stored in *boxes* (DCP calls them chunks): each is a block of the tensor that
+starts at its offsets in the global shape. Boxes do not overlap and leave no hole. Opening
+reads the index and the plain values, no tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tensorglot.containers.dcp.checkpoint import Checkpoint, check_checkpoint
+from tensorglot.containers.dcp.directory import Directory, RankFiles, SavedItems
+from tensorglot.containers.dcp.joined import Joined
+from tensorglot.containers.dcp.manifest import Manifest, read_manifest
+from tensorglot.containers.dcp.metadata import read_metadata
+from tensorglot.containers.dcp.values import read_values
+from tensorglot.containers.table import Container, ReadOptions, WriteOptions
+from tensorglot.containers.torchsave.names import DTYPES
+from tensorglot.errors import FormatError
+from tensorglot.model.archive import Archive
+from tensorglot.model.builder import IndexBuilder, Row
+from tensorglot.model.index import Index
+from tensorglot.model.payload import Chunk, Source
+
+__all__ = ["CONTAINER"]
+
+
+def read(source: Source, options: ReadOptions) -> Index:
+    if source.read_bytes(0, min(1, source.size)) == b"{":
+        checkpoint = read_manifest(source, options.limits)
+        check_checkpoint(checkpoint, options.limits)
+        return _index(checkpoint, RankFiles(options), options)
+    checkpoint = read_metadata(source, options.limits)
+    check_checkpoint(checkpoint, options.limits)
+    items = SavedItems(options)
+    return _index(read_values(checkpoint, items, options), items, options)
+
+
+def _index(checkpoint: Checkpoint, files: Directory, options: ReadOptions) -> Index:
+    """A row for each tensor. Rows have spans one after the other of a file that does not exist."""
+    if options.strict and checkpoint.notes:
+        raise FormatError(checkpoint.notes[0].message, rule=checkpoint.notes[0].rule)
+    builder = IndexBuilder(options.limits, "dcp")
+    end = 0
+    for tensor in checkpoint.tensors:
+        begin, end = end, end + tensor.nbytes
+        row = Row(
+            dtype=tensor.dtype, shape=tensor.shape, begin=begin, end=end, codec=Joined(tensor), nbytes=tensor.nbytes
+        )
+        builder.add(tensor.name, row)
+    index = builder.index(f"dcp@{checkpoint.version}", checkpoint.metadata or None, checkpoint.notes)
+    return replace(index, sources=dict.fromkeys(range(len(index.names)), files))
+
+
+def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
+    """The index of a checkpoint, given as metadata under the key `manifest`: `bridges.dcp` writes the tensors."""
+    manifest: Manifest = (archive.metadata or {})["manifest"]
+    yield manifest.encode()
+
+
+CONTAINER = Container(DTYPES, read, write)

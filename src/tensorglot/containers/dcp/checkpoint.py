@@ -1,0 +1,216 @@
+"""What the index of a distributed checkpoint describes, and the rules that it must keep.
+
+Both indexes are parsed to these values. `check_checkpoint` proves from them alone that
+every tensor is covered by its boxes exactly once, that files are in the directory, and
+that no byte of a file belongs to two boxes: so all values together are no larger than
+the files.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import FormatError, LimitError, escape
+from tensorglot.limits import Limits
+from tensorglot.model.dtypes import DType
+from tensorglot.model.index import Note, first_overlap
+
+__all__ = ["Checkpoint", "Place", "StoredTensor", "check_checkpoint", "check_shape"]
+
+_COMPONENT = re.compile(r"[^/\\:\x00-\x1f\x7f]{1,255}")
+_PATH_NBYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a box or a value is: at a span of a file, or a tensor of a file."""
+
+    file: str
+    begin: int = 0
+    end: int = 0
+    name: str = ""
+    """Of the tensor in the file, which is a tensor file."""
+    dtype: str = ""
+    """What PyTorch calls the element type, in a file of PyTorch."""
+    transforms: tuple[str, ...] = ()
+    """What was done to the bytes; we know none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredTensor:
+    """A tensor and its boxes."""
+
+    name: str
+    dtype: DType | str
+    """A str is the name of an unknown element type."""
+    itemsize: int
+    shape: tuple[int, ...]
+    starts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    """Where each box starts and how wide it is: boxes × dimensions."""
+    places: Sequence[Place]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.itemsize
+
+    @property
+    def box_nbytes(self) -> list[int]:
+        return [math.prod(sizes) * self.itemsize for sizes in self.counts.tolist()]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The contents of an index."""
+
+    version: str
+    """`torch` or `json`."""
+    tensors: Sequence[StoredTensor]
+    values: Mapping[str, Place] = field(default_factory=dict)
+    """Plain values that are in files."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Plain values that are in the index."""
+    notes: Sequence[Note] = ()
+
+
+def check_shape(shape: Sequence[int], itemsize: int, limits: Limits, tensor: str) -> None:
+    """Checked before the boxes are: what follows can use 64-bit integers."""
+    if len(shape) > limits.rank:
+        raise LimitError(
+            f"{len(shape)} dimensions exceed Limits.rank ({limits.rank})", rule="dcp.limit.rank", tensor=tensor
+        )
+    if math.prod(size for size in shape if size) * itemsize >= 1 << 63:
+        raise FormatError("the tensor would have 2**63 bytes or more", rule="dcp.shape.product", tensor=tensor)
+
+
+def check_checkpoint(checkpoint: Checkpoint, limits: Limits) -> None:
+    """Checks paths, boxes and spans."""
+    if len(checkpoint.tensors) > limits.tensors_or():
+        raise LimitError("more tensors than Limits.tensors allows", rule="dcp.limit.tensors")
+    for tensor in checkpoint.tensors:
+        _check_boxes(tensor)
+    for file in {place.file for _, place, _ in _items(checkpoint)}:
+        _check_path(file)
+    if checkpoint.version == "torch":
+        _check_spans(checkpoint)
+    else:
+        _check_names(checkpoint)
+
+
+def _items(checkpoint: Checkpoint) -> Iterator[tuple[str, Place, int]]:
+    """Name, place and size of everything that is in a file."""
+    for tensor in checkpoint.tensors:
+        for place, nbytes in zip(tensor.places, tensor.box_nbytes, strict=True):
+            yield tensor.name, place, nbytes
+    for name, place in checkpoint.values.items():
+        yield name, place, 0
+
+
+def _check_path(path: str) -> None:
+    """A path inside the directory: no absolute path, no `..`, no hidden file."""
+    parts = path.split("/")
+    plain = all(_COMPONENT.fullmatch(part) and not part.startswith(".") and part.isprintable() for part in parts)
+    if not plain or len(path) > _PATH_NBYTES:
+        raise FormatError(
+            f"the file '{escape(path, longest=60)}' must be a path inside the directory", rule="dcp.file.path"
+        )
+
+
+def _check_boxes(tensor: StoredTensor) -> None:
+    """The boxes are inside the tensor, do not overlap, and have all of its elements."""
+    starts, counts = tensor.starts, tensor.counts
+    outside = (starts < 0) | (counts < 0) | (starts > np.array(tensor.shape) - counts)
+    if outside.any():
+        at = int(outside.any(axis=1).argmax())
+        raise FormatError(
+            f"box {counts[at].tolist()} at {starts[at].tolist()} is outside the shape {list(tensor.shape)}",
+            rule="dcp.box.range",
+            tensor=tensor.name,
+        )
+    filled = np.flatnonzero((counts > 0).all(axis=1))
+    clash = _first_clash(starts[filled], counts[filled])
+    if clash is not None:
+        one, other = (starts[filled[at]].tolist() for at in clash)
+        raise FormatError(f"the boxes at {one} and {other} overlap", rule="dcp.box.overlap", tensor=tensor.name)
+    covered = sum(tensor.box_nbytes)
+    if covered != tensor.nbytes:
+        raise FormatError(
+            f"the boxes have {covered} of the tensor's {tensor.nbytes} bytes",
+            rule="dcp.box.missing",
+            tensor=tensor.name,
+        )
+
+
+def _first_clash(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[int, int] | None:
+    """Two boxes that overlap, or None.
+
+    A sweep along the axis on which the boxes start at the most places: each box is compared
+    with those before it that have not ended.
+    """
+    if len(starts) < 2:
+        return None
+    if not starts.shape[1]:
+        return 0, 1  # two boxes without dimensions are the same element
+    axis = max(range(starts.shape[1]), key=lambda axis: len(np.unique(starts[:, axis])))
+    order = np.argsort(starts[:, axis], kind="stable")
+    starts, ends = starts[order], starts[order] + counts[order]
+    if (starts[1:, axis] >= ends[:-1, axis]).all():
+        return None  # the common case: one after the other
+    active = np.empty(0, np.int64)
+    for box in range(len(starts)):
+        active = active[ends[active, axis] > starts[box, axis]]
+        meets = ((starts[active] < ends[box]) & (ends[active] > starts[box])).all(axis=1)
+        if meets.any():
+            return int(order[active[meets.argmax()]]), int(order[box])
+        active = np.append(active, box)
+    return None
+
+
+def _check_spans(checkpoint: Checkpoint) -> None:
+    """Each box fits its span, and no two spans of a file overlap."""
+    by_file: dict[str, list[tuple[str, Place]]] = {}
+    for name, place, nbytes in _items(checkpoint):
+        if nbytes > place.end - place.begin and not place.transforms:
+            raise FormatError(
+                f"a box of {nbytes} bytes cannot be in {place.end - place.begin} bytes of {escape(place.file)}",
+                rule="dcp.item.size",
+                tensor=name,
+            )
+        by_file.setdefault(place.file, []).append((name, place))
+    for file, items in by_file.items():
+        begins = np.array([place.begin for _, place in items], np.int64)
+        ends = np.array([place.end for _, place in items], np.int64)
+        clash = first_overlap(begins, ends) or _first_repeated(begins, ends)
+        if clash is not None:
+            name, other = items[clash[0]][0], items[clash[1]][0]
+            raise FormatError(
+                f"its bytes in {escape(file)} overlap those of '{escape(other)}'", rule="dcp.item.overlap", tensor=name
+            )
+
+
+def _check_names(checkpoint: Checkpoint) -> None:
+    """No two boxes are the same tensor of a file."""
+    seen: set[tuple[str, str]] = set()
+    for name, place, _ in _items(checkpoint):
+        if (place.file, place.name) in seen:
+            raise FormatError(
+                f"'{escape(place.name)}' of {escape(place.file)} is in the index twice",
+                rule="dcp.item.overlap",
+                tensor=name,
+            )
+        seen.add((place.file, place.name))
+
+
+def _first_repeated(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[int, int] | None:
+    """Two spans that are the same and not empty, or None."""
+    filled = np.flatnonzero(ends > begins)
+    order = filled[np.argsort(begins[filled], kind="stable")]
+    at = np.flatnonzero(begins[order[1:]] == begins[order[:-1]])
+    return (int(order[at[0]]), int(order[at[0] + 1])) if at.size else None

@@ -1,0 +1,137 @@
+"""A tensor that consists of boxes, each a tensor of another archive.
+
+It is a codec, whose decoded bytes are the C order of the global shape. A selection is
+split by box, and each box reads its part of it: a box that the selection does not touch
+is not opened. For a conversion, boxes that are whole slices along the first axis follow
+one another as they are; any other arrangement is read in strips of whole rows, so that
+boxes of columns are read in long runs and memory is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.containers.dcp.checkpoint import StoredTensor
+from tensorglot.containers.dcp.directory import Directory, File
+from tensorglot.errors import FormatError
+from tensorglot.model.archive import Verifier
+from tensorglot.model.payload import Chunk, Encoded, Span, as_bytes
+from tensorglot.model.slicing import Axis
+from tensorglot.model.strided import boxes
+from tensorglot.model.tensor import Part
+from tensorglot.threads import for_each
+
+__all__ = ["Joined"]
+
+STRIP_NBYTES = 16 << 20
+"""What is read at a time of a tensor that is not cut along its first axis."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Joined:
+    """A codec."""
+
+    tensor: StoredTensor
+    name: ClassVar[str] = "joined"
+    frames_checked: ClassVar[bool] = True
+    """Boxes have the checksums."""
+
+    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
+        width = self.tensor.itemsize
+        if not len(out):
+            for number in range(len(self.tensor.places)):
+                self._box(payload, number)
+        first, rest = divmod(offset, width)
+        last = -(-(offset + len(out)) // width)
+        exact = rest == 0 and len(out) == (last - first) * width
+        values = np.frombuffer(out, f"V{width}") if exact else np.empty(last - first, f"V{width}")
+        done = 0
+        for starts, counts in boxes(self.tensor.shape, first, last):
+            count = int(np.prod(counts, dtype=np.int64))
+            axes = [Axis(start, 1, size) for start, size in zip(starts, counts, strict=True)]
+            self.fill(payload, axes, values[done : done + count].reshape(counts))
+            done += count
+        if not exact:
+            out[:] = as_bytes(values)[rest : rest + len(out)]
+
+    def chunks(self, payload: Encoded) -> Iterator[Chunk]:
+        if self._in_order:
+            for number in np.argsort(self.tensor.starts[:, :1].sum(axis=1), kind="stable").tolist():
+                part = self._box(payload, number)
+                yield from map(_unwrap, part.swapped_chunks() if part.big_endian else part.payload.chunks())
+            return
+        for number in range(len(self.tensor.places)):
+            self._box(payload, number).payload.verify()
+        row = self.tensor.nbytes // self.tensor.shape[0] if self.tensor.nbytes else 1
+        step = STRIP_NBYTES if row > STRIP_NBYTES else STRIP_NBYTES // row * row
+        for begin in range(0, payload.nbytes, step):
+            yield payload.read(begin, min(step, payload.nbytes - begin))
+
+    def threaded(self, payload: Encoded) -> bool:
+        return len(self.tensor.places) > 1
+
+    def verify(self, payload: Encoded, verifier: Verifier) -> bool:
+        """Compares the checksums of all boxes. Whether each has one."""
+        parts = [self._box(payload, number, verifier) for number in range(len(self.tensor.places))]
+        for part in parts:
+            part.payload.verify()
+        return all(part.checksum is not None for part in parts if part.nbytes)
+
+    @property
+    def _in_order(self) -> bool:
+        """Every box is whole slices along the first axis."""
+        return bool((self.tensor.counts[:, 1:] == self.tensor.shape[1:]).all())
+
+    def _box(self, payload: Encoded, number: int, verifier: Verifier | None = None) -> Part:
+        """A box, which must have the shape and the width that the index says."""
+        directory, tensor = cast("Directory", payload.source), self.tensor
+        part = directory.box(tensor.places[number], tensor.name, verifier)
+        counts = tuple(tensor.counts[number].tolist())
+        if part.shape != counts or part.nbytes != tensor.box_nbytes[number]:
+            raise FormatError(
+                f"a box of shape {list(part.shape)} and {part.nbytes} bytes where the index says {list(counts)}",
+                rule="dcp.box.shape",
+                tensor=tensor.name,
+                path=directory.path(tensor.places[number].file),
+            )
+        return part
+
+    def fill(self, payload: Encoded, axes: Sequence[Axis], out: NDArray[Any]) -> None:
+        """Reads the parts of a selection from the boxes that it touches."""
+        if not out.size:
+            return
+        tensor, elements = self.tensor, out.view(f"V{self.tensor.itemsize}")
+        first = np.array([axis.start for axis in axes], np.int64)
+        last = np.array([axis.start + axis.step * (axis.count - 1) for axis in axes], np.int64)
+        touched = ((tensor.starts <= last) & (tensor.starts + tensor.counts > first)).all(axis=1)
+
+        def read(number: int) -> None:
+            pairs = zip(axes, tensor.starts[number].tolist(), tensor.counts[number].tolist(), strict=True)
+            spans = [_overlap(axis, start, count) for axis, start, count in pairs]
+            if all(target.start < target.stop for target, _ in spans):
+                where: Any = (*(target for target, _ in spans), ...)
+                part = self._box(payload, number)
+                region = elements[where].view(part.numpy_dtype(tensor.name))
+                part.select_into([inside for _, inside in spans], region, tensor.name)
+
+        for_each(read, np.flatnonzero(touched).tolist())
+
+
+def _unwrap(chunk: Chunk) -> Chunk:
+    """A span of the file itself, which the OS can copy."""
+    if isinstance(chunk, Span) and isinstance(chunk.source, File):
+        return Span(chunk.source.open(), chunk.begin, chunk.end)
+    return chunk
+
+
+def _overlap(axis: Axis, start: int, count: int) -> tuple[slice, slice]:
+    """Which positions of a selection are in `start` to `start + count`: in the selection, and from `start` on."""
+    begin = max(0, -((axis.start - start) // axis.step))
+    end = min(axis.count, -((axis.start - start - count) // axis.step))
+    inside = axis.start + begin * axis.step - start
+    return slice(begin, end), slice(inside, axis.start + (end - 1) * axis.step - start + 1, axis.step)

@@ -1,0 +1,35 @@
+"""What `torch.save` writes (`.pt`, `.pth`, `.bin`): a pickle of whatever was saved, and the storages of its tensors.
+
+Read, not written, and never executed: see `torchsave`. Tensors may share storages, and
+have strides.
+
+The name of a tensor is the keys that lead to it, joined by dots: `model.layer.weight`,
+`optimizer.state.0.exp_avg`; a single tensor is called `data`. Other values become
+metadata under such names.
+"""
+
+from __future__ import annotations
+
+from tensorglot.containers.table import Container, ReadOptions
+from tensorglot.containers.torchsave.files import open_legacy, open_zip
+from tensorglot.containers.torchsave.flatten import flatten
+from tensorglot.containers.torchsave.names import DTYPES
+from tensorglot.containers.torchsave.tensors import add_tensor
+from tensorglot.model.builder import IndexBuilder
+from tensorglot.model.index import Index
+from tensorglot.model.payload import Source
+
+__all__ = ["CONTAINER"]
+
+
+def read(source: Source, options: ReadOptions) -> Index:
+    head = source.read_bytes(0, min(4, source.size))
+    saved = open_zip(source, options) if head[:2] == b"PK" else open_legacy(source, options)
+    tensors, metadata = flatten(saved.root, saved.pickle_nbytes)
+    builder = IndexBuilder(options.limits, "pt")
+    for name, view in tensors.items():
+        add_tensor(builder, name, view, saved, options.limits.rank)
+    return builder.index(f"pt@{saved.version}", metadata, saved.notes)
+
+
+CONTAINER = Container(DTYPES, read)

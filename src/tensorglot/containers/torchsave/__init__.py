@@ -1,0 +1,9 @@
+"""Reading what `torch.save` writes, executing nothing: shared by the formats `pt` and `dcp`.
+
+machine     the state of a pickle interpreter: stack, marks, memo
+opcodes     the opcodes that are interpreted; all others are refused by name
+names       the globals that are allowed, and our value of each
+files       the pickle and the storages in a file
+flatten     tensors and plain values by the keys that lead to them
+tensors     a tensor as a row of an index
+"""

@@ -1,0 +1,75 @@
+"""Flattens nested dicts and lists: tensors by the keys that lead to them, other values as metadata.
+
+A pickle may refer to one container many times, so a small pickle can expand without end.
+The depth, the number of visited values and the total length of names are bounded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorglot.containers.table import UNNAMED
+from tensorglot.containers.torchsave.names import ElementType, Pairs, View
+from tensorglot.errors import FormatError, LimitError, UnsupportedError, escape
+
+__all__ = ["flatten"]
+
+DEPTH = 64
+_SCALARS = (type(None), bool, int, float, str, bytes)
+
+
+def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, View], dict[str, Any] | None]:
+    """Returns the tensors by name, in order, and the other values as metadata, or None."""
+    if isinstance(root, View):
+        return {UNNAMED: root}, None
+    found: dict[str, Any] = {}
+    visits = 1000 + pickle_nbytes // 2
+    letters = 8 * pickle_nbytes + (4 << 20)
+    left = [("", 0, root)]
+    while left:
+        name, depth, value = left.pop()
+        if isinstance(value, (list, tuple)):
+            visits -= len(value)
+            letters -= len(name) * len(value)
+            if visits < 0 or letters < 0 or depth > DEPTH:
+                raise LimitError("nested containers expand to far more than the size of the pickle", rule="pt.nest")
+        children = _children(value)
+        if children is not None:
+            left.extend((f"{name}.{key}" if depth else key, depth + 1, child) for key, child in reversed(children))
+        elif name in found:
+            raise FormatError(
+                "duplicate name: the keys of two values are equal when joined by dots",
+                rule="pt.name.duplicate",
+                tensor=name,
+            )
+        else:
+            found[name] = value if isinstance(value, View) else _plain(value)
+    tensors = {name: value for name, value in found.items() if isinstance(value, View)}
+    return tensors, {name: value for name, value in found.items() if name not in tensors} or None
+
+
+def _children(value: Any) -> list[tuple[str, Any]] | None:
+    """Returns the items of a container with keys as text; None for a scalar or a list of scalars."""
+    if type(value) is Pairs and value:
+        return [(_key(key), child) for key, child in zip(value[::2], value[1::2], strict=True)]
+    if type(value) in (list, tuple) and not all(isinstance(item, _SCALARS) for item in value):
+        return [(str(i), item) for i, item in enumerate(value)]
+    return None
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, (str, bool, int, float, type(None))):
+        return str(key)
+    raise UnsupportedError("dict keys must be text or numbers", rule="pt.key")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, _SCALARS):
+        return value
+    if type(value) in (list, tuple):
+        return list(value)
+    if type(value) is Pairs:
+        return {}
+    if isinstance(value, ElementType):
+        return value.name
+    raise UnsupportedError(f"unsupported value of type {escape(type(value).__name__)}", rule="pt.value")

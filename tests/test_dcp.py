@@ -1,0 +1,585 @@
+"""Distributed checkpoints: directories of PyTorch equal to what PyTorch finds, ours, and hostile ones of both kinds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from arrays import raw
+from bounds import MB, allocated_nbytes, seconds
+from command_line import run
+from dcp_pickles import METADATA, Call, Global, Object, Raw, assemble, box, metadata, place
+from dcp_ranks import WAYS, launch
+from peers import needs
+
+CORPUS = Path(__file__).parent / "corpus" / "dcp"
+MANIFEST: dict[str, dict[str, Any]] = json.loads((CORPUS / "manifest.json").read_text())
+VALUES = {"step": 7, "lr": 1e-3, "name": "é", "nothing": None, "betas": [0.9, 0.999], "big": 2**70, "raw": b"\0\xff"}
+
+
+def entries(source: Any) -> dict[str, Any]:
+    with tg.open(source) as archive:
+        return {
+            name: [str(tensor.dtype), list(tensor.shape), hashlib.sha256(raw(tensor.numpy())).hexdigest()]
+            for name, tensor in archive.items()
+        }
+
+
+@pytest.fixture(params=MANIFEST)
+def checkpoint(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class TestDirectoriesOfPyTorch:
+    """Made with torch 2.13.0 by two and by four ranks; the manifest has what dcp_to_torch_save finds."""
+
+    def test_it_is_complete(self) -> None:
+        assert {path.name for path in CORPUS.iterdir() if path.is_dir()} == set(MANIFEST)
+
+    def test_equal_to_pytorch(self, checkpoint: str) -> None:
+        assert entries(CORPUS / checkpoint) == MANIFEST[checkpoint]
+        loaded = tg.load(CORPUS / checkpoint)
+        with tg.open(CORPUS / checkpoint / ".metadata") as archive:
+            assert all(raw(loaded[name]) == raw(tensor.numpy()) for name, tensor in archive.items())
+
+    def test_plain_values_are_metadata(self, checkpoint: str) -> None:
+        with tg.open(CORPUS / checkpoint) as archive:
+            assert archive.metadata == {f"values.{name}": value for name, value in VALUES.items()}
+            assert archive.format == "dcp@torch"
+            assert archive.notes == ()
+
+    def test_checksums_of_all_boxes_are_compared(self, checkpoint: str, tmp_path: Path) -> None:
+        report = tg.verify(CORPUS / checkpoint, deep=True)
+        assert report.ok
+        assert report.unverified == ()
+        copy = tmp_path / "copy"
+        shutil.copytree(CORPUS / checkpoint, copy)
+        data = bytearray((copy / "__0_0.distcp").read_bytes())
+        with tg.open(copy) as archive:
+            wanted = raw(archive["model.rows to columns"][:1])
+        data[data.index(wanted)] ^= 1
+        (copy / "__0_0.distcp").write_bytes(data)
+        report = tg.verify(copy)
+        assert [problem.rule for problem in report.problems] == ["checksum.mismatch"]
+        assert report.problems[0].tensor == "model.rows to columns"
+        with tg.open(copy) as archive, pytest.raises(tg.IntegrityError):
+            archive["model.rows to columns"].numpy()
+        with pytest.raises(tg.IntegrityError):
+            tg.convert(copy, tmp_path / "x.safetensors", on_loss="drop", select="model.rows*")
+        assert not (tmp_path / "x.safetensors").exists()
+        with tg.open(copy, verify="never") as archive:
+            archive["model.rows to columns"].numpy()
+
+    def test_slices(self, checkpoint: str) -> None:
+        with tg.open(CORPUS / checkpoint) as archive:
+            for tensor in archive.values():
+                whole = tensor.numpy()
+                for index in indices(whole.shape):
+                    assert raw(np.asarray(tensor[index])) == raw(np.asarray(whole[index])), (tensor.name, index)
+                payload = tensor.parts["data"].payload
+                for _ in range(20):
+                    a, b = sorted(random.randrange(payload.nbytes + 1) for _ in range(2))
+                    assert bytes(payload.read(a, b - a)) == raw(whole)[a:b]
+
+    @pytest.mark.parametrize("suffix", [".safetensors", ".zt", ".npz"])
+    def test_convert_merges(self, checkpoint: str, suffix: str, tmp_path: Path) -> None:
+        report = tg.convert(CORPUS / checkpoint, tmp_path / f"model{suffix}", on_loss="drop")
+        assert report.written
+        assert entries(tmp_path / f"model{suffix}") == MANIFEST[checkpoint]
+        assert tg.diff(CORPUS / checkpoint, tmp_path / f"model{suffix}").equal == len(MANIFEST[checkpoint])
+
+    def test_the_command_line(self, checkpoint: str) -> None:
+        for verb in ("ls", "info", "verify", "stats", "hash"):
+            assert run(verb, str(CORPUS / checkpoint)).exit_code == 0, verb
+
+    def test_archives_travel_to_other_processes(self, checkpoint: str) -> None:
+        with tg.open(CORPUS / checkpoint) as archive, pickle.loads(pickle.dumps(archive)) as again:
+            assert {name: raw(t.numpy()) for name, t in again.items()} == {
+                n: raw(t.numpy()) for n, t in archive.items()
+            }
+
+
+def indices(shape: tuple[int, ...]) -> Iterator[Any]:
+    yield ...
+    choices = [
+        [slice(None), slice(1, None), slice(None, None, -2), slice(0, 0), slice(2, None, 3), *([0, -1] if size else [])]
+        for size in shape
+    ]
+    for _ in range(60 if shape else 0):
+        yield tuple(map(random.choice, choices))
+
+
+def save_boxes(folder: Path, name: str, array: np.ndarray[Any, Any], cuts: list[list[int]], suffix: str) -> None:
+    """A directory as our writer makes it: a file for each box of a regular grid."""
+    boxes: list[Any] = []
+    files: list[str] = []
+    edges = [[0, *cut, size] for cut, size in zip(cuts, array.shape, strict=True)]
+    for at in np.ndindex(*(len(edge) - 1 for edge in edges)):
+        starts = [edge[i] for edge, i in zip(edges, at, strict=True)]
+        ends = [edge[i + 1] for edge, i in zip(edges, at, strict=True)]
+        files.append(f"{len(files)}{suffix}")
+        tg.save(folder / files[-1], {name: array[tuple(map(slice, starts, ends))]})
+        boxes.append([len(files) - 1, name, starts, [b - a for a, b in zip(starts, ends, strict=True)]])
+    tensor = {"dtype": str(array.dtype), "itemsize": array.itemsize, "shape": list(array.shape), "boxes": boxes}
+    write_index(folder, files=files, tensors={name: tensor})
+
+
+def write_index(folder: Path, **fields: Any) -> None:
+    index = {"tensorglot": "dcp", "version": 1, "files": [], "tensors": {}, "values": {}, "paths": {}} | fields
+    (folder / "dcp.json").write_text(json.dumps(index, separators=(",", ":")))
+
+
+class TestOurDirectories:
+    @pytest.mark.parametrize("suffix", [".safetensors", ".zt", ".bt"])
+    def test_boxes_become_the_array(self, suffix: str, tmp_path: Path) -> None:
+        array = np.arange(7 * 10 * 3, dtype=np.float32).reshape(7, 10, 3)
+        save_boxes(tmp_path, "w", array, [[2, 5], [4], [1, 2]], suffix)
+        with tg.open(tmp_path) as archive:
+            assert archive.format == "dcp@json"
+            for index in indices(array.shape):
+                assert raw(np.asarray(archive["w"][index])) == raw(np.asarray(array[index]))
+        assert tg.diff(tmp_path, {"w": array}).same
+        assert tg.verify(tmp_path).ok
+
+    def test_a_slice_needs_only_the_files_of_its_boxes(self, tmp_path: Path) -> None:
+        array = np.arange(80, dtype=np.int16).reshape(8, 10)
+        save_boxes(tmp_path, "w", array, [[4], [5]], ".safetensors")
+        (tmp_path / "3.safetensors").unlink()
+        with tg.open(tmp_path) as archive:
+            assert (archive["w"][:4] == array[:4]).all()
+            assert (archive["w"][:, :5] == array[:, :5]).all()
+            assert (archive["w"][::7, 4] == array[::7, 4]).all()
+            with pytest.raises(tg.FormatError, match=r"3\.safetensors is missing"):
+                archive["w"][4:, 5:]
+        assert [problem.rule for problem in tg.verify(tmp_path).problems] == ["dcp.file.missing"]
+
+    @pytest.mark.parametrize("cuts", [[[512], []], [[], [512]], [[300, 700], [100, 900]]])
+    def test_converting_takes_little_memory(self, cuts: list[list[int]], tmp_path: Path) -> None:
+        """A tensor of 64 MB, cut by rows, by columns and both, in 40 MB."""
+        array = np.random.default_rng(0).random((8192, 1024))
+        save_boxes(tmp_path, "w", array, cuts, ".safetensors")
+        assert allocated_nbytes(lambda: tg.convert(tmp_path, tmp_path / "whole.npy", on_loss="drop")) < 40 * MB
+        assert (np.load(tmp_path / "whole.npy") == array).all()
+
+    def test_more_files_than_stay_open(self, tmp_path: Path) -> None:
+        array = np.arange(100 * 3, dtype=np.int64).reshape(100, 3)
+        save_boxes(tmp_path, "w", array, [list(range(1, 100)), []], ".safetensors")
+        with tg.open(tmp_path) as archive:
+            assert (archive["w"].numpy() == array).all()
+            tg.save(tmp_path / "0.safetensors", {"w": array[:1] + 1})
+            with pytest.raises(tg.InputError, match="changed"):
+                archive["w"].numpy()
+
+    def test_a_closed_archive_reads_nothing(self, tmp_path: Path) -> None:
+        save_boxes(tmp_path, "w", np.ones((4, 2)), [[2], []], ".safetensors")
+        with tg.open(tmp_path) as archive:
+            tensor = archive["w"]
+        with pytest.raises(tg.InputError, match="closed"):
+            tensor.numpy()
+
+
+def box_of(file: int, name: Any, starts: Any, counts: Any) -> list[Any]:
+    return [file, name, starts, counts]
+
+
+WHOLE = {"dtype": "float32", "itemsize": 4, "shape": [4, 2], "boxes": [box_of(0, "w", [0, 0], [4, 2])]}
+BAD_INDEXES: dict[str, tuple[dict[str, Any], str]] = {
+    "no files": ({"files": None}, "dcp.index"),
+    "a file above": ({"files": ["../w.safetensors"]}, "dcp.file.path"),
+    "an absolute file": ({"files": ["/etc/passwd"]}, "dcp.file.path"),
+    "a file in a hidden folder": ({"files": ["a/.git/w"]}, "dcp.file.path"),
+    "a control character": ({"files": ["w\x1b.safetensors"]}, "dcp.file.path"),
+    "another version": ({"version": 2}, "dcp.index"),
+    "a box outside": ({"tensors": {"w": WHOLE | {"boxes": [box_of(0, "w", [1, 0], [4, 2])]}}}, "dcp.box.range"),
+    "a box that wraps": (
+        {"tensors": {"w": WHOLE | {"boxes": [box_of(0, "w", [2**63 - 1, 0], [4, 2])]}}},
+        "dcp.box.range",
+    ),
+    "a hole": ({"tensors": {"w": WHOLE | {"boxes": [box_of(0, "w", [0, 0], [3, 2])]}}}, "dcp.box.missing"),
+    "no boxes": ({"tensors": {"w": WHOLE | {"boxes": []}}}, "dcp.box.missing"),
+    "an overlap": (
+        {"tensors": {"w": WHOLE | {"boxes": [box_of(0, "w", [0, 0], [3, 2]), box_of(0, "v", [2, 0], [1, 2])]}}},
+        "dcp.box.overlap",
+    ),
+    "a place used twice": (
+        {"tensors": {"w": WHOLE | {"boxes": [box_of(0, "w", [0, 0], [2, 2]), box_of(0, "w", [2, 0], [2, 2])]}}},
+        "dcp.item.overlap",
+    ),
+    "a place of two tensors": ({"tensors": {"w": WHOLE, "v": WHOLE}}, "dcp.item.overlap"),
+    "a file number beyond": ({"tensors": {"w": WHOLE | {"boxes": [box_of(1, "w", [0, 0], [4, 2])]}}}, "dcp.index"),
+    "a bool as a size": ({"tensors": {"w": WHOLE | {"shape": [True, 2]}}}, "dcp.index"),
+    "a negative size": ({"tensors": {"w": WHOLE | {"shape": [-4, -2]}}}, "dcp.index"),
+    "more than 2**63 bytes": ({"tensors": {"w": WHOLE | {"shape": [2**40, 2**40]}}}, "dcp.shape.product"),
+    "65 dimensions": ({"tensors": {"w": WHOLE | {"shape": [1] * 65}}}, "dcp.limit.rank"),
+    "a wrong width": ({"tensors": {"w": WHOLE | {"itemsize": 8}}}, "dcp.index"),
+    "a value of an impossible kind": ({"values": {"x": {"!": "set", "of": 5}}}, "dcp.value"),
+    "a path that is none": ({"paths": {"w": "w"}}, "dcp.index"),
+}
+
+
+class TestHostileIndexes:
+    @pytest.mark.parametrize("attack", BAD_INDEXES)
+    def test_refused_when_opened(self, attack: str, tmp_path: Path) -> None:
+        fields, rule = BAD_INDEXES[attack]
+        write_index(tmp_path, **({"files": ["w.safetensors"], "tensors": {"w": WHOLE}} | fields))
+        with pytest.raises(tg.FormatError) as caught:
+            tg.open(tmp_path)
+        assert caught.value.rule == rule
+
+    @pytest.mark.parametrize(
+        ("tensors", "rule"),
+        [
+            ({"v": np.ones((4, 2), np.float32)}, "dcp.box.absent"),
+            ({"w": np.ones((2, 4), np.float32)}, "dcp.box.shape"),
+            ({"w": np.ones((4, 2), np.float64)}, "dcp.box.shape"),
+        ],
+    )
+    def test_a_file_that_does_not_match(self, tensors: Any, rule: str, tmp_path: Path) -> None:
+        write_index(tmp_path, files=["w.safetensors"], tensors={"w": WHOLE})
+        tg.save(tmp_path / "w.safetensors", tensors)
+        with tg.open(tmp_path) as archive, pytest.raises(tg.FormatError) as caught:
+            archive["w"].numpy()
+        assert caught.value.rule == rule
+
+    def test_a_tensor_larger_than_memory(self, tmp_path: Path) -> None:
+        huge = WHOLE | {"shape": [2**45, 2], "boxes": [box_of(0, "w", [0, 0], [2**45, 2])]}
+        write_index(tmp_path, files=["w.safetensors"], tensors={"w": huge})
+        tg.save(tmp_path / "w.safetensors", {"w": np.ones((4, 2), np.float32)})
+        for read in (tg.load, lambda path: tg.open(path)["w"].numpy(), lambda path: tg.open(path)["w"][-1]):
+            with pytest.raises(tg.FormatError):
+                read(tmp_path)
+
+    def test_an_index_beside_a_fifo(self, tmp_path: Path) -> None:
+        import os
+
+        write_index(tmp_path, files=["w.safetensors"], tensors={"w": WHOLE})
+        os.mkfifo(tmp_path / "w.safetensors")
+        with tg.open(tmp_path) as archive, pytest.raises(tg.FormatError, match="FIFO"):
+            archive["w"].numpy()
+
+
+GOOD = ("float32", (4, 2), [box((0, 0), (2, 2)), box((2, 0), (2, 2))])
+PLACES = [("w", (0, 0), place("a.distcp", 0, 100)), ("w", (2, 0), place("a.distcp", 100, 100))]
+
+
+def of(tensors: dict[str, Any] | None = None, places: list[Any] | None = None, **more: Any) -> bytes:
+    return assemble(metadata(tensors or {"w": GOOD}, places or PLACES, **more))
+
+
+def places_at(*at: Any) -> list[Any]:
+    return [(name, offset, place(*where)) for (name, offset, _), where in zip(PLACES, at, strict=True)]
+
+
+ITSELF = Raw(b"]\x94h\x00a")  # a list that contains itself
+MANY = Raw(b"(" + b"K\x01" * 20_000 + b"t\x94")
+
+
+def bomb() -> bytes:
+    """torch.Size of one tuple of 20,000 numbers, 5,000 times: 100 million numbers in 90 KB."""
+    call = b"h\x00h\x01\x85R"
+    return b"\x80\x04" + b"ctorch\nSize\n\x94" + b"(" + b"K\x01" * 20_000 + b"t\x94(" + call * 5_000 + b"t."
+
+
+HOSTILE: dict[str, tuple[bytes, str]] = {
+    "a function": (assemble(Call(Global("os", "system"), ("touch hacked",))), "pt.pickle.global"),
+    "a function in a field": (of(planner_data=Call(Global("builtins", "eval"), ("1",))), "pt.pickle.global"),
+    "an attribute of torch": (of(planner_data=Global("torch", "load")), "pt.pickle.global"),
+    "a class that is not allowed": (of(storage_meta=Object(Global("io", "BytesIO"))), "pt.pickle.global"),
+    "a storage": (of(planner_data=Raw(b"NQ")), "pt.pickle.opcode"),
+    "a function as a class": (of(storage_meta=Raw(b"ctorch\nSize\n)\x81")), "pt.pickle.call"),
+    "a class as a function": (of(storage_meta=Call(Global(METADATA, "Metadata"), ())), "pt.pickle.call"),
+    "a state of another class": (
+        of(storage_meta=Object(Global(METADATA, "StorageMeta"), {"__class__": 1})), "pt.pickle.build",
+    ),
+    "a state of a thousand fields": (
+        of(storage_meta=Object(Global(METADATA, "StorageMeta"), {str(i): i for i in range(999)})), "pt.pickle.build",
+    ),
+    "not metadata": (assemble({"w": 1}), "dcp.metadata"),
+    "chunks that contain themselves": (of({"w": ("float32", (4, 2), ITSELF)}), "dcp.metadata"),
+    "a tensor that is none": (of({"w": 5}), "dcp.metadata"),
+    "a dtype that is none": (of({"w": ("Size", (4, 2), [])}), "dcp.metadata"),
+    "an unknown dtype": (of({"w": ("float1", (4, 2), [])}), "pt.pickle.global"),
+    "a sparse layout": (
+        of(planner_data=Call(Global("torch.serialization", "_get_layout"), ("torch.sparse_coo",))), "dcp.layout",
+    ),
+    "negative sizes": (of({"w": ("float32", (-4, -2), [])}), "pt.tensor.shape"),
+    "2**80 bytes": (of({"w": ("float32", (2**40, 2**40), [])}), "dcp.shape.product"),
+    "65 dimensions": (of({"w": ("float32", (1,) * 65, [])}), "dcp.limit.rank"),
+    "a box too many": (
+        of({"w": (*GOOD[:2], [*GOOD[2], box((1, 0), (1, 2))])}, [*PLACES, ("w", (1, 0), place("a.distcp", 200, 50))]),
+        "dcp.box.overlap",
+    ),
+    "a box twice": (of({"w": (*GOOD[:2], [GOOD[2][0], GOOD[2][0]])}), "dcp.item.missing"),
+    "a box too few": (of({"w": (*GOOD[:2], GOOD[2][:1])}), "dcp.box.missing"),
+    "a box outside": (of({"w": (*GOOD[:2], [GOOD[2][0], box((2, 0), (3, 2))])}), "dcp.box.range"),
+    "a box of another rank": (of({"w": (*GOOD[:2], [box((0,), (4,))])}), "dcp.metadata"),
+    "no place": (of(places=PLACES[:1]), "dcp.item.missing"),
+    "two places": (of(places=[*PLACES, PLACES[0]]), "dcp.metadata"),
+    "a file above": (of(places=places_at(("../a", 0, 100), ("../a", 100, 100))), "dcp.file.path"),
+    "a file above a folder": (of(places=places_at(("b/../../a", 0, 100), ("a", 0, 100))), "dcp.file.path"),
+    "an absolute file": (of(places=places_at(("/etc/passwd", 0, 100), ("a", 0, 100))), "dcp.file.path"),
+    "a drive": (of(places=places_at(("C:\\a", 0, 100), ("a", 0, 100))), "dcp.file.path"),
+    "a NUL": (of(places=places_at(("a\0b", 0, 100), ("a", 0, 100))), "dcp.file.path"),
+    "an empty file name": (of(places=places_at(("", 0, 100), ("a", 0, 100))), "dcp.file.path"),
+    "a long file name": (of(places=places_at(("a" * 300, 0, 100), ("a", 0, 100))), "dcp.file.path"),
+    "one span of two boxes": (of(places=places_at(("a", 0, 100), ("a", 0, 100))), "dcp.item.overlap"),
+    "spans that overlap": (of(places=places_at(("a", 0, 100), ("a", 50, 100))), "dcp.item.overlap"),
+    "a span too small": (of(places=places_at(("a", 0, 8), ("a", 8, 100))), "dcp.item.size"),
+    "a span that wraps": (of(places=places_at(("a", 2**62, 2**62), ("a", 2**63 - 1, 2**63 - 1))), "dcp.metadata"),
+    "a negative offset": (of(places=places_at(("a", -8, 100), ("a", 8, 100))), "dcp.metadata"),
+    "a path that is a number": (of(places=places_at((5, 0, 100), ("a", 8, 100))), "dcp.metadata"),
+    "an offset that is a nest": (
+        of(places=[("w", (0, 0), Object(Global("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+            {"relative_path": "a", "offset": ITSELF, "length": 1}))]), "dcp.metadata",
+    ),
+    "numbers again and again": (bomb(), "pt.pickle.bomb"),
+    "a tuple nested 50,000 deep": (of(planner_data=Raw(b")" + b"\x85" * 50_000)), "pt.pickle.bomb"),
+    "trailing bytes": (of() + b"N.", "dcp.pickle.trailing"),
+}  # fmt: skip
+
+
+class TestHostileMetadata:
+    def test_the_pattern_of_all_is_valid(self, tmp_path: Path) -> None:
+        (tmp_path / ".metadata").write_bytes(of())
+        with tg.open(tmp_path) as archive:
+            assert archive["w"].shape == (4, 2)
+            with pytest.raises(tg.FormatError, match=r"a\.distcp is missing"):
+                archive["w"].numpy()
+
+    @pytest.mark.parametrize("attack", HOSTILE)
+    def test_refused_and_nothing_executed(self, attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        data, rule = HOSTILE[attack]
+        (tmp_path / ".metadata").write_bytes(data)
+        with pytest.raises(tg.TensorglotError) as caught:
+            tg.open(tmp_path, format="dcp")
+        assert caught.value.rule == rule
+        assert not (tmp_path / "hacked").exists()
+
+    @pytest.mark.parametrize("attack", HOSTILE)
+    def test_within_bounds(self, attack: str, tmp_path: Path) -> None:
+        path = tmp_path / ".metadata"
+        path.write_bytes(HOSTILE[attack][0])
+
+        def opening() -> None:
+            with pytest.raises(tg.TensorglotError):
+                tg.open(tmp_path, format="dcp")
+
+        nbytes = path.stat().st_size
+        assert seconds(opening, 0.01 + 3e-6 * nbytes) < 0.02 + 3e-6 * nbytes
+        assert allocated_nbytes(opening) < 8 * MB + 40 * nbytes
+
+    def test_many_boxes_are_checked_in_time(self, tmp_path: Path) -> None:
+        """A grid of 60 × 60 boxes, and one of them moved."""
+        grid = [(2 * i, 2 * j) for i in range(60) for j in range(60)]
+        spans = [("w", at, place("a", 20 * i, 20)) for i, at in enumerate(grid)]
+        boxes = [box(at, (2, 2)) for at in grid]
+        (tmp_path / ".metadata").write_bytes(of({"w": ("float32", (120, 120), boxes)}, spans))
+        tg.open(tmp_path).close()
+        moved = [*grid[:-1], (117, 117)]
+        spans[-1] = ("w", moved[-1], spans[-1][2])
+        data = of({"w": ("float32", (120, 120), [box(at, (2, 2)) for at in moved])}, spans)
+        (tmp_path / ".metadata").write_bytes(data)
+        with pytest.raises(tg.FormatError, match="overlap"):
+            tg.open(tmp_path)
+
+    @pytest.mark.parametrize(("file", "count"), [(".metadata", 500), ("__0_0.distcp", 120)])
+    def test_mutants(self, file: str, count: int, tmp_path: Path) -> None:
+        """Only our errors leave, whatever byte is changed, wherever the file ends."""
+        copy = tmp_path / "copy"
+        shutil.copytree(CORPUS / "ranks2", copy)
+        good = (copy / file).read_bytes()
+        dice = random.Random(file)
+        for number in range(count):
+            data = bytearray(good)
+            if number % 5 == 0:
+                del data[dice.randrange(len(data)) :]
+            else:
+                for _ in range(dice.choice([1, 1, 2, 8])):
+                    data[dice.randrange(len(data))] = dice.choice([0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256)])
+            (copy / file).write_bytes(data)
+            with suppress(tg.TensorglotError):
+                tg.load(copy)
+
+    def test_a_value_that_is_not_plain_is_listed(self, tmp_path: Path) -> None:
+        import io
+        import zipfile
+
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr("v/data.pkl", assemble(Call(Global("os", "system"), ("touch hacked",))))
+        value = buffer.getvalue()
+        (tmp_path / "v.distcp").write_bytes(value + b"raw")
+        places = [("bad", None, place("v.distcp", 0, len(value))), ("raw", None, place("v.distcp", len(value), 3))]
+        (tmp_path / ".metadata").write_bytes(of({"bad": None, "raw": None}, places))
+        with tg.open(tmp_path) as opened:
+            assert opened.metadata is None
+            assert ["os.system" in note.message for note in opened.notes] == [True, False]
+            assert "not an archive of torch.save" in opened.notes[1].message
+        with pytest.raises(tg.FormatError, match=r"os\.system"):
+            tg.open(tmp_path, strict=True)
+
+    def test_transforms_are_unsupported(self, tmp_path: Path) -> None:
+        packed = {"transform_descriptors": ["stream.zstd"]}
+        places = [("w", (0, 0), place("a", 0, 9, **packed)), ("w", (2, 0), place("a", 9, 9, **packed))]
+        (tmp_path / ".metadata").write_bytes(of(places=places))
+        with tg.open(tmp_path) as archive, pytest.raises(tg.UnsupportedError, match=r"stream\.zstd"):
+            archive["w"].numpy()
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ranks have saved in every way, loaded with other placements and compared."""
+    needs("torch")
+    folder = tmp_path_factory.mktemp("ranks")
+    launch(folder, request.param)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore")
+class TestRanks:
+    """Two and four processes: see dcp_ranks, which compares after resharding."""
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_equal_to_the_state(self, saved: Path, way: str) -> None:
+        full = {f"{group}.{name}": found for group, name, found in self.full(saved)}
+        loaded = tg.load(saved / way, framework="torch")
+        assert set(loaded) == set(full)
+        for name, tensor in full.items():
+            assert raw(np.asarray(loaded[name].reshape(-1).view(self.torch.uint8))) == raw(
+                np.asarray(tensor.reshape(-1).view(self.torch.uint8))
+            ), name
+        with tg.open(saved / way) as archive:
+            assert archive.metadata == {f"values.{name}": value for name, value in VALUES.items()}
+        assert tg.verify(saved / way).ok
+
+    @property
+    def torch(self) -> Any:
+        return needs("torch")
+
+    def full(self, saved: Path) -> Iterator[tuple[str, str, Any]]:
+        state = self.torch.load(saved / "full.pt", weights_only=True)
+        return ((group, name, value) for group in ("model", "extra") for name, value in state[group].items())
+
+    def test_equal_to_dcp_to_torch_save(self, saved: Path, tmp_path: Path) -> None:
+        from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+        dcp_to_torch_save(saved / "torch", tmp_path / "joined.pt")
+        assert entries(saved / "torch") == entries(tmp_path / "joined.pt")
+
+    def test_nothing_but_the_checkpoint_is_left(self, saved: Path) -> None:
+        for way in WAYS[1:]:
+            files = json.loads((saved / way / "dcp.json").read_text())["files"]
+            assert {path.name for path in (saved / way).iterdir()} == {"dcp.json", *files}
+
+
+@pytest.mark.filterwarnings("ignore")
+class TestOneProcess:
+    @pytest.fixture(autouse=True)
+    def _torch(self) -> None:
+        needs("torch")
+
+    def save(self, state: dict[str, Any], path: Path, format: str = "safetensors") -> None:
+        import torch.distributed.checkpoint as dcp
+
+        from tensorglot.bridges.dcp import Writer
+
+        dcp.save(state, storage_writer=Writer(path, format), no_dist=True)  # type: ignore[arg-type]
+
+    def load(self, state: dict[str, Any], source: Any) -> None:
+        import torch.distributed.checkpoint as dcp
+
+        from tensorglot.bridges.dcp import Reader
+
+        dcp.load(state, storage_reader=Reader(source), no_dist=True)  # type: ignore[arg-type]
+
+    def test_an_interrupted_save_is_not_a_checkpoint(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        import torch
+        from torch.distributed.checkpoint.api import CheckpointException
+
+        from tensorglot.bridges.dcp import Writer
+
+        def interrupted(*_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Writer, "finish", interrupted)
+        with pytest.raises((CheckpointException, KeyboardInterrupt)):
+            self.save({"w": torch.ones(3)}, tmp_path)
+        assert len(list(tmp_path.iterdir())) == 1
+        self.refused(tmp_path)
+        monkeypatch.undo()
+        self.save({"w": torch.ones(3)}, tmp_path)
+        assert len(list(tmp_path.iterdir())) == 2
+        monkeypatch.setattr(Writer, "finish", interrupted)
+        with pytest.raises((CheckpointException, KeyboardInterrupt)):
+            self.save({"w": torch.zeros(3)}, tmp_path)
+        assert tg.load(tmp_path)["w"].tolist() == [1, 1, 1]
+
+    def refused(self, path: Path) -> None:
+        import torch
+        from torch.distributed.checkpoint.api import CheckpointException
+
+        with pytest.raises(CheckpointException):
+            self.load({"w": torch.zeros(3), "v": torch.zeros(3)}, path)
+
+    @pytest.mark.parametrize("value", [object, Path("x"), {1: {2: object}}])
+    def test_a_value_that_needs_pickle_is_refused(self, value: Any, tmp_path: Path) -> None:
+        import torch
+        from torch.distributed.checkpoint.api import CheckpointException
+
+        with pytest.raises(CheckpointException, match="without pickle"):
+            self.save({"w": torch.ones(1), "odd": value}, tmp_path)
+        assert not (tmp_path / "dcp.json").exists()
+
+    def test_plain_values_return_as_they_were(self, tmp_path: Path) -> None:
+        import collections
+
+        import torch
+
+        values = {
+            "tuple": (1, (2.5, "x")), "set": {1, 2}, "bytes": b"\0", "nan": float("-inf"), "complex": 1 - 2j,
+            "size": torch.Size([3]), "dtype": torch.bfloat16, "device": torch.device("cuda", 1),
+            "list": [None, True, 2**100, collections.OrderedDict({"a": 1})], "text": "\u2028",
+        }  # fmt: skip
+        self.save(values, tmp_path)
+        loaded: dict[str, Any] = dict.fromkeys(values)
+        self.load(loaded, tmp_path)
+        assert loaded == values
+        assert {name: type(value) for name, value in loaded.items()} == {n: type(v) for n, v in values.items()}
+
+    @pytest.mark.parametrize("name", ["m.safetensors", "m.zt", "m.npz", "m.bt"])
+    def test_the_reader_takes_any_file(self, name: str, tmp_path: Path) -> None:
+        import torch
+
+        tg.save(tmp_path / name, {"w": np.arange(6.0).reshape(2, 3), "v": np.ones(2, np.int8)})
+        state = {"w": torch.zeros(2, 3, dtype=torch.float32)}  # the planner casts
+        self.load(state, tmp_path / name)
+        assert state["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+    def test_the_reader_takes_a_store(self, tmp_path: Path) -> None:
+        import torch
+
+        state = {"w": torch.arange(6.0)}
+        self.save(state, tmp_path / "dcp")
+        with tg.store.Store.create(str(tmp_path / "store")) as store:
+            store.commit("main", tmp_path / "dcp")
+        loaded = {"w": torch.zeros(6)}
+        self.load(loaded, f"store://{tmp_path / 'store'}#main")
+        assert torch.equal(loaded["w"], state["w"])
+
+    def test_a_format_without_names(self, tmp_path: Path) -> None:
+        from tensorglot.bridges.dcp import Writer
+
+        with pytest.raises(tg.InputError, match="no names"):
+            Writer(tmp_path, "npy")
