@@ -23,7 +23,7 @@ from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._compare import Comparison, compare
 from tensorglot.operations._equal_rows import find_equal_rows
 from tensorglot.operations._jsonable import Record, field_dict
-from tensorglot.operations._places import options_for_both
+from tensorglot.operations._places import options_for_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.threads import ordered_map
 
@@ -114,7 +114,7 @@ def diff(
     storage_options: Mapping[str, Any] | None = None,
 ) -> Diff:
     """Compares two files, archives or mappings of arrays. `storage_options` are for those of them that are URLs."""
-    of_a, of_b = options_for_both(a, b, storage_options)
+    of_a, of_b = options_for_each(storage_options, a, b)
     with (
         as_archive(a, limits=limits, storage_options=of_a) as one,
         as_archive(b, limits=limits, storage_options=of_b) as two,
