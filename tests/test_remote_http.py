@@ -7,6 +7,7 @@ import multiprocessing
 import pickle
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,26 @@ class TestGood:
             assert pickle.loads(pickle.dumps(archive)).keys() == TENSORS.keys()
         assert tg.verify(url, deep=True).ok
         assert tg.diff(url, TENSORS).same
+
+    def test_threads_that_scan_and_slice_the_same_archive(self, site: Site) -> None:
+        """Short reads, columns and whole tensors at the same time: they share what is read ahead and the connections."""
+        tensors = {f"w{i}": np.arange(i, i + 300_000, dtype=np.int32).reshape(600, 500) for i in range(24)}
+        site.files["/many.safetensors"] = tg.dumps(tensors, format="safetensors")
+        with tg.open(f"{site.url}/many.safetensors") as archive, ThreadPoolExecutor(64) as pool:
+
+            def scan(name: str) -> bool:
+                tensor = archive[name]
+                parts = [tensor[row : row + 20] for row in range(0, 600, 20)]
+                return bool((np.concatenate(parts) == tensors[name]).all())
+
+            def columns(name: str) -> bool:
+                return bool((archive[name][:, 3::50] == tensors[name][:, 3::50]).all())
+
+            def whole(name: str) -> bool:
+                return bool((archive[name].numpy() == tensors[name]).all())
+
+            jobs = [pool.submit(work, name) for name in tensors for work in (scan, columns, whole)]
+            assert all(job.result(timeout=120) for job in jobs)
 
     def test_a_query_belongs_to_the_url_and_is_never_shown(self, site: Site) -> None:
         url = f"{site.url}/model.safetensors?signature=SIGNATURE"
