@@ -1,12 +1,13 @@
-"""A proxy between a client and a server that counts requests and bytes of answers, and can break off."""
+"""A proxy between a client and a server: it counts requests and bytes of answers, and can interfere."""
 
 from __future__ import annotations
 
 import http.client
 import http.server
+import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from urllib.parse import urlsplit
 
 __all__ = ["Proxy", "proxy_of"]
@@ -21,6 +22,8 @@ class Proxy:
         """Method, path and range."""
         self.nbytes = 0
         self.endpoint = ""
+        self.lose: Callable[[str, str], bool] = lambda method, path: False
+        """Requests that are done, and whose answer is lost."""
         self._lock = threading.Lock()
 
     def clear(self) -> None:
@@ -47,15 +50,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def forward(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        upstream = http.client.HTTPConnection(self.server.proxy.upstream, timeout=30)
-        # The client has signed its Host, so it is passed on as it is.
-        upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in self.headers.items():
-            upstream.putheader(name, value)
-        upstream.endheaders(body)
-        answer = upstream.getresponse()
-        data = answer.read()
+        with closing(http.client.HTTPConnection(self.server.proxy.upstream, timeout=30)) as upstream:
+            # The client has signed its Host, so it is passed on as it is.
+            upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                upstream.putheader(name, value)
+            upstream.endheaders(body)
+            answer = upstream.getresponse()
+            data = answer.read()
         self.server.proxy.count((self.command, self.path, self.headers.get("Range")), len(data))
+        if self.server.proxy.lose(self.command, self.path):
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True
+            return
         self.send_response_only(answer.status, answer.reason)
         for name, value in answer.getheaders():
             if name.lower() not in ("transfer-encoding", "connection"):
@@ -64,9 +71,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
-        upstream.close()
 
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = forward
+    def do_GET(self) -> None:
+        self.forward()
+
+    def do_HEAD(self) -> None:
+        self.forward()
+
+    def do_PUT(self) -> None:
+        self.forward()
+
+    def do_POST(self) -> None:
+        self.forward()
+
+    def do_DELETE(self) -> None:
+        self.forward()
 
 
 @contextmanager

@@ -65,9 +65,25 @@ class Seaweed:
             "max_retries": 3,
             "retry_timeout": "10s",
         }
+        self.environment = {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1",
+        }
+        """The same by the usual names."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        """Starts the server and waits until an object can be written. Another process may take a port meanwhile."""
+        for _ in range(3):
+            self._spawn()
+            if self._answers():
+                return
+            self.kill()
+        missing(f"weed does not start: {(self.folder / 'log').read_text(errors='replace')[-500:]}")
+
+    def _spawn(self) -> None:
         s3, master, volume, filer = self.ports
         config = self.folder / "s3.json"
         credentials = [{"accessKey": KEY, "secretKey": SECRET}]
@@ -76,29 +92,24 @@ class Seaweed:
         )
         command = [
             binary(), "server", f"-dir={self.folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-volume.max=20",
-            "-master.volumeSizeLimitMB=1024", "-s3", f"-s3.port={s3}", "-s3.port.iceberg=0", "-s3.port.lance=0",
+            "-master.volumeSizeLimitMB=1024", "-master.electionTimeout=1s", "-s3", f"-s3.port={s3}",
+            "-s3.port.iceberg=0", "-s3.port.lance=0",
             f"-s3.config={config}", f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}",
         ]  # fmt: skip
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        self._wait()
 
-    def _wait(self) -> None:
-        """Until an object can be written."""
-        obstore = needs("obstore")
-        client = self.client()
+    def _answers(self) -> bool:
+        obstore, client = needs("obstore"), self.client()
         end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
-            assert self.process is not None
-            if self.process.poll() is not None:
-                missing(f"weed does not start: {(self.folder / 'log').read_text()[-500:]}")
+        while time.monotonic() < end and self.process is not None and self.process.poll() is None:
             try:
                 obstore.put(client, "ready", b"1")
             except Exception:  # noqa: BLE001 - it says in many ways that it is not ready
                 time.sleep(0.1)
             else:
-                return
-        missing("weed does not answer")
+                return True
+        return False
 
     def client(self, bucket: str = "tests") -> Any:
         """Of obstore: another pair of eyes."""

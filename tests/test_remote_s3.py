@@ -20,6 +20,8 @@ from counting import Proxy, proxy_of
 from gallery import same
 from peers import needs
 from seaweed import KEY, SECRET, Seaweed
+from test_ztensor_2 import shard_of
+from ztensor_builder import file2, part, tensor
 
 pytestmark = pytest.mark.remote
 
@@ -149,17 +151,19 @@ class TestVerbs:
             tg.split(url, f"{base}/half", shard_nbytes=2000, progress=fail, storage_options=options)
         assert s3_server.keys(f"{base.removeprefix('s3://tests/')}/half") == []
 
-    def test_shards_of_ztensor_2(self, base: str, options: dict[str, Any], s3_server: Seaweed) -> None:
-        folder = next(iter(sorted({path.parent for path in CORPUS.rglob("*-*.zt")})), None)
-        roots = [] if folder is None else [p for p in folder.glob("*.zt") if list(folder.glob(f"{p.stem}-*.zt"))]
-        if not roots:
-            pytest.skip("the corpus has no zTensor of several files")
-        for file in folder.glob(f"{roots[0].stem}*.zt") if folder is not None else ():
-            needs("obstore").put(
-                s3_server.client(), f"{base.removeprefix('s3://tests/')}/{file.name}", file.read_bytes()
-            )
-        found = tg.identify(f"{base}/{roots[0].name}", storage_options=options)
-        assert found.to_dict() == tg.identify(roots[0]).to_dict()
+    def test_shards_of_ztensor_2(self, base: str, options: dict[str, Any], s3_server: Seaweed, tmp_path: Path) -> None:
+        """A root that names another file, which is opened by its name beside it."""
+        root = tmp_path / "model.zt"
+        table = {"00001": shard_of(root, "00001", b"abcd")}
+        root.write_bytes(file2({"objects": {"one": tensor(parts={"data": part(shard="00001")})}, "shards": table}))
+        for file in tmp_path.glob("*.zt"):
+            key = f"{base.removeprefix('s3://tests/')}/{file.name}"
+            needs("obstore").put(s3_server.client(), key, file.read_bytes())
+        with tg.open(f"{base}/model.zt", storage_options=options) as archive:
+            assert archive["one"].numpy().tobytes() == b"abcd"
+        needs("obstore").delete(s3_server.client(), f"{base.removeprefix('s3://tests/')}/model-00001.zt")
+        with pytest.raises(tg.FormatError, match=r"model-00001\.zt is missing"):
+            tg.load(f"{base}/model.zt", storage_options=options)
 
     def test_sidecars(self, base: str, options: dict[str, Any], s3_server: Seaweed) -> None:
         url = f"{base}/model.safetensors"

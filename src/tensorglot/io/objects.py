@@ -19,7 +19,7 @@ from functools import lru_cache, partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from tensorglot.errors import InputError, RemoteError, UnsupportedError, escape
+from tensorglot.errors import InputError, RemoteError, TensorglotError, UnsupportedError, escape
 from tensorglot.extras import library
 from tensorglot.io.hub import hub_url, resolve, token
 from tensorglot.io.storage_options import Given, StorageOptions, as_storage_options
@@ -144,6 +144,8 @@ def _make_client(url: str, kept: _ByKey, environment: object) -> Any:
     store, options = library("obstore.store", "remote"), kept.options
     scheme, rest = url.split("://", 1)
     client, config = options.client, options.config
+    if scheme == "s3":
+        config.setdefault("disable_bulk_delete", True)  # objects are removed one by one, and not every server has it
     if scheme in _KINDS:
         if scheme == "s3" and _endpoint(config).startswith("http://"):
             client.setdefault("allow_http", True)
@@ -182,6 +184,8 @@ def guarded(url: str, function: Callable[[], T]) -> T:
 
 def _translate(error: Exception, url: str) -> Exception:
     kind, text = type(error).__name__, str(error)
+    if isinstance(error, TensorglotError):
+        return error
     status = _STATUS.search(text)
     code = 0 if status is None else int(status[1])
     if isinstance(error, FileNotFoundError):

@@ -37,7 +37,9 @@ _TAIL_NBYTES = range(HEAD_NBYTES, 4 << 20)
 _PIECE_NBYTES = range(1 << 20, 8 << 20)
 """Of one request for a part of a tensor."""
 _AHEAD_NBYTES = range(2 << 20, 4 << 20)
-"""Read ahead in a scan: twice as much each time."""
+"""Read ahead in a scan."""
+_SCAN_READS = 4
+"""So many short reads one after the other are a scan."""
 _KEPT_NBYTES = 32 << 20
 """Of headers and of what was read ahead."""
 _STREAMS = 16
@@ -81,7 +83,7 @@ class RemoteSource(BaseSource):
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, memoryview] = OrderedDict()
         self._streams: OrderedDict[int, int] = OrderedDict()
-        """Where reads ended, and how much is read ahead if another one begins there."""
+        """Where reads ended, and how many there were one after the other."""
         self._coming: list[_Window] = []
         """What is being read to be kept."""
         self._readers = 0
@@ -89,9 +91,10 @@ class RemoteSource(BaseSource):
         self.size = 0 if version is None else version[0]
         if version is not None:
             return
-        head = bytearray(HEAD_NBYTES)
-        got = self._fetch(0, memoryview(head))
-        self._keep(0, memoryview(head)[:got])
+        head = memoryview(bytearray(HEAD_NBYTES))
+        got = self._fetch(0, head)
+        self._check_complete(0, got, min(HEAD_NBYTES, self.size))
+        self._keep(0, head[:got])
 
     def __repr__(self) -> str:
         return f"RemoteSource({self.path})"
@@ -137,22 +140,33 @@ class RemoteSource(BaseSource):
         def work(group: list[int]) -> None:
             first, last = group[0], group[-1]
             if first == last:
-                self.read_into(begins[first], out[offsets[first] : offsets[first] + sizes[first]])
+                self._read_exactly(begins[first], out[offsets[first] : offsets[first] + sizes[first]])
                 return
             base = begins[first]
             together = memoryview(bytearray(begins[last] + sizes[last] - base))
-            self.read_into(base, together)
+            self._read_exactly(base, together)
             for i in group:
                 out[offsets[i] : offsets[i] + sizes[i]] = together[begins[i] - base : begins[i] - base + sizes[i]]
 
         for_each_request(work, groups)
 
+    def _read_exactly(self, offset: int, out: memoryview) -> None:
+        """Called by threads for requests: one that waited for a window could keep its pieces from being read."""
+        self._check_open()
+        with self._lock:
+            done = self._copy_kept(offset, out)
+        if done < len(out):
+            self._fetch_pieces(offset + done, out[done:])
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError("the archive is closed", rule="archive.closed")
+
     def _read(self, offset: int, out: memoryview, *, header: bool) -> None:
         if offset + len(out) > self.size:
             raise self.truncation_error(offset, len(out))
-        if self._closed:
-            raise InputError("the archive is closed", rule="archive.closed")
-        ahead = self._ahead(offset, len(out))
+        self._check_open()
+        ahead = 0 if header else self._ahead(offset, len(out))
         done = 0
         while True:
             with self._lock:
@@ -222,11 +236,11 @@ class RemoteSource(BaseSource):
         if nbytes >= _AHEAD_NBYTES.start:
             return 0
         with self._lock:
-            ahead = self._streams.pop(offset, 0)
-            self._streams[offset + nbytes] = _clamp(2 * ahead, _AHEAD_NBYTES)
+            reads = self._streams.pop(offset, 0)
+            self._streams[offset + nbytes] = reads + 1
             if len(self._streams) > _STREAMS:
                 self._streams.popitem(last=False)
-        return ahead
+        return 0 if reads < _SCAN_READS else _clamp(reads << 20, _AHEAD_NBYTES)
 
     def _fetch_pieces(self, begin: int, out: memoryview, least: int = _PIECE_NBYTES.start) -> None:
         """By several requests, the more the fewer threads read at present."""
@@ -248,10 +262,12 @@ class RemoteSource(BaseSource):
                 self._readers -= 1
 
     def _fetch_all(self, begin: int, out: memoryview) -> None:
-        got = self._fetch(begin, out)
-        if got < len(out):
+        self._check_complete(begin, self._fetch(begin, out), len(out))
+
+    def _check_complete(self, begin: int, got: int, nbytes: int) -> None:
+        if got < nbytes:
             raise RemoteError(
-                f"the server sent {got} of {len(out)} bytes", rule="remote.short", offset=begin + got, path=self.path
+                f"the server sent {got} of {nbytes} bytes", rule="remote.short", offset=begin + got, path=self.path
             )
 
     def _fetch(self, begin: int, out: memoryview) -> int:

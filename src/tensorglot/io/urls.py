@@ -84,7 +84,9 @@ def _is_bucket(url: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """The URL without user information and query."""
+    """The URL without user information and query; a path as it is."""
+    if "://" not in url:
+        return url
     scheme, _, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     path, query, _ = (path, "", "") if scheme in BUCKETS else path.partition("?")

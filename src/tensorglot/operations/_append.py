@@ -16,6 +16,7 @@ from tensorglot.containers.table import named
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.io.in_place import lock_for_edit
 from tensorglot.io.local import change_error, file_stamp
+from tensorglot.io.urls import is_url
 from tensorglot.model.archive import Archive
 from tensorglot.operations._options import SaveOptions
 from tensorglot.operations._revise import revise, write_revision
@@ -40,7 +41,7 @@ class Appended:
     @classmethod
     def of(cls, path: str | None, format: str | None) -> Appended:
         """The file as it is now; one that cannot be appended to is refused before anything is computed."""
-        if path is None or is_sharded(path):
+        if path is None or is_url(path) or is_sharded(path):
             raise InputError("append needs the path of one file", rule="writer.append")
         with open(path, format=format, verify="never") as archive:
             spec, version = named(archive.format)

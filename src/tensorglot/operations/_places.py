@@ -8,7 +8,7 @@ from tensorglot.arguments import as_path
 from tensorglot.errors import InputError
 from tensorglot.io.storage_options import Given, StorageOptions, as_storage_options
 
-__all__ = ["options_for", "options_for_both"]
+__all__ = ["options_for", "options_for_each"]
 
 
 def _at_url(place: object) -> bool:
@@ -17,12 +17,12 @@ def _at_url(place: object) -> bool:
 
 def options_for(place: object, given: Given) -> StorageOptions | None:
     """The options for a source or target; None if it is not at a URL, which must have none."""
-    return options_for_both(place, None, given)[0]
+    return options_for_each(given, place)[0]
 
 
-def options_for_both(one: object, other: object, given: Given) -> tuple[StorageOptions | None, StorageOptions | None]:
-    """The options for each of two places; None for what is not at a URL. Options that nothing uses are an error."""
-    if given is not None and not (_at_url(one) or _at_url(other)):
+def options_for_each(given: Given, *places: object) -> list[StorageOptions | None]:
+    """The options for each of several places; None for what is not at a URL. Options that nothing uses are an error."""
+    if given is not None and not any(map(_at_url, places)):
         raise InputError("storage_options need a URL", rule="source.url")
     kept = as_storage_options(given)
-    return kept if _at_url(one) else None, kept if _at_url(other) else None
+    return [kept if _at_url(place) else None for place in places]

@@ -34,7 +34,7 @@ from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, S
 from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import DTypes, Rename, Schemes, Select
-from tensorglot.operations._places import options_for_both
+from tensorglot.operations._places import options_for_each
 from tensorglot.operations._progress import Progress
 from tensorglot.operations._quantize import Quantization, QuantizeCodec, quantize_tensor, scheme_of
 from tensorglot.operations._sidecar import check_target, write_sidecar
@@ -110,7 +110,7 @@ def convert(
     """
     check_choice(on_loss, ("error", "warn", "drop"), "on_loss", "convert.on_loss")
     sidecar_of = check_target(target) if sums else None
-    of_source, of_target = options_for_both(source, target, storage_options)
+    of_source, of_target = options_for_each(storage_options, source, target)
     options = ConvertOptions(
         select=select,
         rename=rename,

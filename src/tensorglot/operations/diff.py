@@ -23,7 +23,7 @@ from tensorglot.operations._compare import Comparison, compare
 from tensorglot.operations._equal_rows import find_equal_rows
 from tensorglot.operations._executor import JOB_NBYTES, Executor, Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
-from tensorglot.operations._places import options_for_both
+from tensorglot.operations._places import options_for_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.threads import ordered_map
 
@@ -116,7 +116,7 @@ def diff(
 
     `storage_options` are for those of them that are URLs.
     """
-    of_a, of_b = options_for_both(a, b, storage_options)
+    of_a, of_b = options_for_each(storage_options, a, b)
     with (
         as_archive(a, limits=limits, storage_options=of_a) as one,
         as_archive(b, limits=limits, storage_options=of_b) as two,

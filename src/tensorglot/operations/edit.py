@@ -26,6 +26,7 @@ from tensorglot.errors import Hint, InputError, TensorNotFound, UnsupportedError
 from tensorglot.io.in_place import lock_for_edit, replace_tail
 from tensorglot.io.local import Stamp, change_error, file_stamp
 from tensorglot.io.sink import AtomicFile
+from tensorglot.io.urls import file_path, is_url, shown
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.names import check_name
@@ -82,7 +83,13 @@ def edit(
     only for metadata. It is fast for any size of file; a kill or a crash while it is written loses the file. If
     another process changes the file meanwhile, that is an error and its change is kept.
     """
-    path = as_path(path)
+    path = file_path(as_path(path))
+    if is_url(path):
+        raise UnsupportedError(
+            "an object at a URL cannot be edited; convert(url, url, metadata=…) replaces it",
+            rule="edit.url",
+            path=shown(path),
+        )
     if is_sharded(path):
         raise UnsupportedError(
             "a sharded checkpoint cannot be edited as a whole: edit one of its files", rule="edit.source"

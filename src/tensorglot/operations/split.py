@@ -36,7 +36,7 @@ from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
-from tensorglot.operations._places import options_for_both
+from tensorglot.operations._places import options_for_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._shards import INDEX_SUFFIX, common_metadata, join_archives
 from tensorglot.operations.open import open
@@ -72,7 +72,7 @@ def split(
     if not isinstance(shard_nbytes, int) or not 0 < shard_nbytes < 1 << 62:
         raise InputError(f"shard_nbytes must be a positive integer, not {shard_nbytes!r}", rule="split.size")
     place = as_path(target)
-    of_source, of_target = options_for_both(source, target, storage_options)
+    of_source, of_target = options_for_each(storage_options, source, target)
     with (
         open(source, limits=limits, storage_options=of_source) as archive,
         start_progress(progress, "splitting") as report,
@@ -213,12 +213,12 @@ def merge(
     are URLs.
     """
     paths = _as_paths(sources)
-    kept = [options_for_both(path, target, storage_options) for path in paths]
+    of_target, *of_sources = options_for_each(storage_options, target, *paths)
     spec, version = for_target(target, format)
     with ExitStack() as stack:
         archives = [
             stack.enter_context(open(path, limits=limits, storage_options=of_source))
-            for path, (of_source, _) in zip(paths, kept, strict=True)
+            for path, of_source in zip(paths, of_sources, strict=True)
         ]
         said, conflicts = common_metadata(archives)
         if metadata is None:
@@ -232,7 +232,7 @@ def merge(
             checksum=checksum,
             durable=durable,
             progress=progress,
-            storage_options=kept[0][1] if kept else None,
+            storage_options=of_target,
         )
         save_archive(target, joined, f"{spec.name}@{version}", options)
         return Report(

@@ -26,6 +26,7 @@ from tensorglot.arguments import check_mapping
 from tensorglot.containers.delta.index import Body, DeltaIndex
 from tensorglot.errors import Hint, InputError, TensorglotError, escape
 from tensorglot.io.source import Readable
+from tensorglot.operations._places import options_for
 from tensorglot.store import encodings
 from tensorglot.store.delta_file import (
     DeltaFile,
@@ -50,7 +51,7 @@ Place = tuple[Target, int]
 """A chunk of a target."""
 
 
-def apply(delta: Readable, tensors: Mapping[str, Any]) -> None:
+def apply(delta: Readable, tensors: Mapping[str, Any], *, storage_options: Mapping[str, Any] | None = None) -> None:
     """Turns tensors in memory from the old version of a delta into the new one, in place.
 
     `tensors` maps names to arrays of NumPy or tensors of PyTorch; those of a model's
@@ -58,9 +59,10 @@ def apply(delta: Readable, tensors: Mapping[str, Any]) -> None:
     anything is changed, and the result with what the delta promises; after an error they
     are as they were. Tensors that the delta does not name are left alone. A delta that
     adds, removes or resizes tensors is refused: `patch` writes the new version of a file.
+    `storage_options` are for a delta at a URL.
     """
     check_mapping(tensors, "tensors", "delta.tensors")
-    file = read_delta(delta)
+    file = read_delta(delta, options_for(delta, storage_options))
     _check_structure(file.index)
     with _one_at_a_time:
         work = _Work(file, targets_of(file.index, tensors))

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from blake3 import blake3
 from xxhash import xxh3_64_intdigest
 
+from tensorglot.arguments import as_path
 from tensorglot.containers.delta.index import Body, Change, DeltaIndex, read_index
 from tensorglot.errors import InputError, IntegrityError
 from tensorglot.io.local import add_path_to_errors
 from tensorglot.io.source import Readable, source_for
+from tensorglot.io.storage_options import StorageOptions
+from tensorglot.io.urls import shown
 from tensorglot.limits import DEFAULT
 from tensorglot.memory import scratch
 from tensorglot.store.encodings import IS_DELTA, decode
@@ -50,11 +53,11 @@ class DeltaFile:
             return blake3(room).digest()
 
 
-def read_delta(source: Readable) -> DeltaFile:
+def read_delta(source: Readable, options: StorageOptions | None) -> DeltaFile:
     """Reads and checks a delta."""
-    path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
+    path = shown(as_path(source)) if isinstance(source, (str, os.PathLike)) else None
     with add_path_to_errors(path):
-        opened = source_for(source)
+        opened = source_for(source, options=options)
         file = DeltaFile(read_index(opened, DEFAULT), opened.read(0, opened.size))
         file.check()
         return file

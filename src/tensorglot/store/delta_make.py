@@ -8,7 +8,6 @@ only be applied to what it was made from, and gives what it was made for.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -18,13 +17,14 @@ import xxhash
 from blake3 import blake3
 
 from tensorglot.containers.delta.index import MAGIC, Base, Body, Change, DeltaIndex, Special, encode_index
-from tensorglot.errors import InputError, TensorglotError, UnsupportedError, human_nbytes, plural
-from tensorglot.io.sink import AtomicFile, Writable
-from tensorglot.io.stream import write_stream
+from tensorglot.errors import TensorglotError, UnsupportedError, human_nbytes, plural
+from tensorglot.io.sink import Writable
+from tensorglot.io.target import open_target
 from tensorglot.model.archive import Archive
 from tensorglot.model.types.text import text_of
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._jsonable import field_dict
+from tensorglot.operations._places import options_for_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.verify import Report
 from tensorglot.store.encodings import Encoded, encode
@@ -67,22 +67,29 @@ _UNUSED = frozenset(Report.__dataclass_fields__)
 
 
 def delta(
-    old: Given, new: Given, target: Writable, *, durable: bool = True, progress: Progress | bool | None = None
+    old: Given,
+    new: Given,
+    target: Writable,
+    *,
+    durable: bool = True,
+    progress: Progress | bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> DeltaReport:
     """Writes what turns `old` into `new`: atomic, and durable when it returns.
 
     Both are what `save` takes, or sources: a path, an archive, `store://run#main`. `apply`
     changes tensors in memory by it, `patch` writes the new version of a file.
+    `storage_options` are for those of the three that are URLs.
     """
-    with as_archive(old) as a, as_archive(new) as b, start_progress(progress, "comparing") as report:
+    of_old, of_new, of_target = options_for_each(storage_options, old, new, target)
+    with (
+        as_archive(old, storage_options=of_old) as a,
+        as_archive(new, storage_options=of_new) as b,
+        start_progress(progress, "comparing") as report,
+        open_target(target, durable=durable, options=of_target) as file,
+    ):
         work = _Delta(a, b, report)
-        if isinstance(target, (str, os.PathLike)):
-            with AtomicFile(target, durable=durable) as file:
-                file.write(work.pieces())
-        elif hasattr(target, "write"):
-            write_stream(target, work.pieces())
-        else:
-            raise InputError(f"target must be a path or a binary file, not {type(target).__name__}", rule="sink.target")
+        file.write(work.pieces())
         return work.report()
 
 

@@ -7,25 +7,26 @@ anything is written. So tensors may be added, removed and resized.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from typing import Any
 
 from blake3 import blake3
 
 from tensorglot.containers.delta.index import Body, Change, DeltaIndex
 from tensorglot.containers.table import for_target
 from tensorglot.errors import LimitError, TensorglotError
-from tensorglot.io.local import BufferSource, file_stamp
-from tensorglot.io.sink import AtomicFile, Writable
+from tensorglot.io.local import BufferSource
+from tensorglot.io.sink import Writable
 from tensorglot.io.source import Readable
-from tensorglot.io.stream import write_stream
+from tensorglot.io.target import open_target, version_read
 from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
 from tensorglot.model.types.text import text_of
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._options import SaveOptions
+from tensorglot.operations._places import options_for_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.save import prepare
 from tensorglot.operations.verify import Report
@@ -60,27 +61,27 @@ def patch(
     format: str | None = None,
     durable: bool = True,
     progress: Progress | bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Report:
     """Writes the new version of a delta: what `source` becomes by it. Atomic, and durable when it returns.
 
     `source` must be what the delta was made from, and may be the target. The format is that
     of the target's suffix or of `format`; a file that is replaced keeps its own. The metadata is
-    that of the new version.
+    that of the new version. `storage_options` are for those of the three that are URLs.
     """
-    file = read_delta(delta)
-    with as_archive(source) as archive, start_progress(progress, "applying") as report:
-        stamp = None
-        if isinstance(target, (str, os.PathLike)) and archive.source is not None:
-            stamp = file_stamp(archive.source, target)
-        spec, version = for_target(target, format or (None if stamp is None else archive.format))
+    of_delta, of_source, of_target = options_for_each(storage_options, delta, source, target)
+    file = read_delta(delta, of_delta)
+    with (
+        as_archive(source, storage_options=of_source) as archive,
+        start_progress(progress, "applying") as report,
+    ):
+        read = None if archive.source is None else version_read(archive.source, target)
+        spec, version = for_target(target, format or (None if read is None else archive.format))
         patched = _patched(file, archive, report)
         settled = prepare(patched, spec, version, SaveOptions())
         chunks = spec.write(patched, settled)
-        if isinstance(target, (str, os.PathLike)):
-            with AtomicFile(target, durable=durable, expect=stamp) as out:
-                out.write(chunks)
-        else:
-            write_stream(target, chunks)
+        with open_target(target, durable=durable, expect=read, options=of_target) as out:
+            out.write(chunks)
     return Report(f"{spec.name}@{version}", len(patched), int(patched.index.nbytes.sum()))
 
 

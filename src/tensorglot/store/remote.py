@@ -196,6 +196,7 @@ class Bucket:
 
     @contextmanager
     def announce(self) -> Iterator[Writer]:
+        self._check_conditions()  # before much is written
         name = os.urandom(8).hex()
         address = self._object(f"writers/{name}")
         with Lease(name, address).held() as lease:
