@@ -2,7 +2,9 @@
 
     table       the bridge for the library of a value
     torch       tensors, whole modules (`save_model`, `load_model`)
+    dcp         distributed checkpoints of PyTorch: a writer and a reader
     jax         arrays
+    dask        lazy arrays of any source
     dlpack      any exporter of DLPack, small floats included
     awkward     ragged arrays, by their layouts
     arrow       arrays and tables, by their buffers; arrow_export is the way out

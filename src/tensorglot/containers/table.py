@@ -98,6 +98,8 @@ class Container:
     """Supported dtypes by version, where versions differ."""
     keeps: Callable[[str, str], bool] | None = None
     """Whether a version can store elements of an unknown dtype under its name in the file."""
+    raw_rows: bool = False
+    """Rows are written as `Archive.chunks` gives them, and the rest of the file depends on the index alone."""
     tensors_max: int = TENSORS_MAX
     header_nbytes_max: int = HEADER_NBYTES_MAX
     """Default limits for reading."""

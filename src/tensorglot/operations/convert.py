@@ -12,25 +12,20 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
-
 from tensorglot.arguments import check_choice
-from tensorglot.containers.table import Format, for_target
+from tensorglot.containers.table import for_target
 from tensorglot.errors import Hint, LossWarning, UnsupportedError, human_nbytes, plural
 from tensorglot.io.sink import Writable
 from tensorglot.limits import Limits
-from tensorglot.model.archive import Archive
-from tensorglot.model.builder import IndexBuilder
-from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.index import Index
-from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
-from tensorglot.operations._cast import Cast, CastCodec, cast_tensor
+from tensorglot.operations._cast import Cast
 from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, make_plan
+from tensorglot.operations._convert_archive import make_archive
+from tensorglot.operations._convert_elsewhere import convert_elsewhere
+from tensorglot.operations._executor import can_send, refer_to
 from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import DTypes, Rename, Select
@@ -39,6 +34,7 @@ from tensorglot.operations._sidecar import check_target, write_sidecar
 from tensorglot.operations.open import Verify, open
 from tensorglot.operations.save import prepare, write_archive
 from tensorglot.operations.verify import Problem, Report
+from tensorglot.threads import Executor
 
 __all__ = ["Conversion", "OnLoss", "convert"]
 
@@ -97,8 +93,9 @@ def convert(
     that the target cannot store is never an error, and `sums` writes a sidecar of them.
     `dtype` casts: a type for all tensors of its kind, or a mapping from patterns to types.
     A real type also converts quantized tensors to their real values. A value too large for
-    the new type is a loss, too. `dry_run` makes the plan and writes nothing. The casts run
-    on `executor` if one is given.
+    the new type is a loss, too. `dry_run` makes the plan and writes nothing. With an
+    `executor` (anything with `submit`) workers open the source, and write tensors to their
+    places in the new file; of a source in memory, only the casts run there.
     """
     check_choice(on_loss, ("error", "warn", "drop"), "on_loss", "convert.on_loss")
     sidecar_of = check_target(target) if sums else None
@@ -116,7 +113,8 @@ def convert(
         plan = make_plan(archive, spec, version, options)
         report = Conversion(plan.target, tensors=len(plan.steps), nbytes=plan.nbytes, plan=plan)
         refused = [loss for loss in plan.losses if loss.refused] if on_loss == "error" else []
-        converted, codecs = _make_archive(archive, plan, spec, strict=on_loss == "error", executor=executor)
+        strict = on_loss == "error"
+        converted, codecs = make_archive(archive, plan, attributes=spec.attributes, strict=strict, executor=executor)
         settled = prepare(converted, spec, version, plan.save)
         if dry_run:
             problems = tuple(Problem(f"convert.{loss.kind}", loss.message, loss.tensor) for loss in refused)
@@ -126,16 +124,20 @@ def convert(
         if on_loss == "warn":
             for loss in plan.losses:
                 warnings.warn(str(loss), LossWarning, stacklevel=2)
-        write_archive(target, converted, spec, settled, plan.save)
+        if executor is not None and can_send(source):
+            reference = refer_to(source, archive, format=source_format, verify=verify, limits=limits)
+            casts = convert_elsewhere(executor, reference, target, converted, plan, spec, settled, strict=strict)
+        else:
+            write_archive(target, converted, spec, settled, plan.save)
+            casts = [replace(codec.account, tensor=name) for name, codec in codecs.items()]
     if sidecar_of is not None:
         with open(sidecar_of, format=plan.target, verify="never") as written:
             write_sidecar(written, sidecar_of)
-    casts = tuple(replace(codec.account, tensor=name) for name, codec in codecs.items())
     if on_loss == "warn":
         for cast in casts:
             if cast.overflowed:
                 warnings.warn(f"{cast.tensor}: {cast.overflowed} values overflowed", LossWarning, stacklevel=2)
-    return replace(report, casts=casts, seconds=time.perf_counter() - begun, written=True)
+    return replace(report, casts=tuple(casts), seconds=time.perf_counter() - begun, written=True)
 
 
 def _refusal(losses: Sequence[Loss]) -> UnsupportedError:
@@ -147,38 +149,3 @@ def _refusal(losses: Sequence[Loss]) -> UnsupportedError:
         tensor=first.tensor,
         hint=Hint("pass on_loss='drop' to convert the rest", "pass --on-loss drop to convert the rest"),
     )
-
-
-def _make_archive(
-    archive: Archive, plan: Plan, spec: Format, *, strict: bool, executor: Executor | None
-) -> tuple[Archive, dict[str, CastCodec]]:
-    """The archive to be written, and the codecs of its casts by the tensor's name in the source.
-
-    Its index is that of the source, taken at the tensors of the plan; cast tensors have new rows.
-    """
-    index = archive.index
-    order = np.array([index.positions[step.source] for step in plan.steps], np.int64)
-    codecs: dict[str, CastCodec] = {}
-    parts: dict[str, tuple[Part, CastCodec]] = {}
-    builder = IndexBuilder(archive.limits, "convert")
-    for at, step in enumerate(plan.steps):
-        if step.action not in ("cast", "dequantize"):
-            continue
-        tensor = archive[step.source]
-        if step.tied is None:
-            parts[step.target] = cast_tensor(tensor, BY_NAME[step.new], strict=strict, executor=executor)
-        part, codecs[step.source] = parts[step.tied or step.target]
-        # Attributes that say how a tensor is quantized say nothing of its real values.
-        attributes = tensor.attributes if step.action == "cast" else {}
-        order[at] = len(index.names) + len(codecs) - 1
-        builder.add_tensor(Tensor(step.target, {"data": part}, attributes=attributes))
-    if codecs:
-        index = Index.concat([index, builder.index(index.format)], format=index.format)
-    kept = index.take(order)
-    kept = replace(
-        kept,
-        names=[step.target for step in plan.steps],
-        metadata=plan.metadata,
-        attributes=kept.attributes if spec.attributes else {},
-    )
-    return archive.with_index(kept), codecs

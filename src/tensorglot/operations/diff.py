@@ -21,10 +21,10 @@ from tensorglot.model.index import Index
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._compare import Comparison, compare
-from tensorglot.operations._executor import Executor, Reference, batches, refer_to, run_jobs
+from tensorglot.operations._executor import Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._progress import Progress, start_progress
-from tensorglot.threads import ordered_map
+from tensorglot.threads import Executor, ordered_map
 
 __all__ = ["Change", "Diff", "Kind", "diff"]
 

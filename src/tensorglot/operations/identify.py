@@ -14,11 +14,12 @@ from tensorglot.errors import FormatError, UnsupportedError, plural
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.operations._as_archive import Given, as_archive
-from tensorglot.operations._executor import Executor, Reference, batches, refer_to, run_jobs
+from tensorglot.operations._executor import Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._patterns import Select, select_names
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.verify import Problem
+from tensorglot.threads import Executor
 from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, encode_node
 
 __all__ = ["Identity", "identify"]
