@@ -38,7 +38,7 @@ def cluster(folder: Path) -> Any:
     stack.enter_context(dask.config.set({"distributed.scheduler.allowed-failures": 3}))
     local = stack.enter_context(
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, local_directory=str(folder)
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", local_directory=str(folder)
         )
     )
     client = distributed.Client(local)
@@ -96,7 +96,7 @@ class TestResults:
 
     @pytest.mark.parametrize("target", ["x.safetensors", "x.bt", "x.zt", "x.npz"])
     @pytest.mark.parametrize(
-        "options", [{}, {"dtype": {"large": "bfloat16"}}, {"select": "small.*", "rename": {"small.": "s."}}]
+        "options", [{}, {"dtype": {"large": "bfloat16"}}, {"select": "small.*", "rename": {"small.*": "s.*"}}]
     )
     def test_convert(
         self, target: str, options: dict[str, Any], folder: Path, tmp_path: Path, executor: Executor

@@ -87,5 +87,7 @@ class _Lazy:
     def __getitem__(self, index: Any) -> NDArray[Any]:
         source, stamp, options = self._reference.source, self._reference.stamp, self._reference.options
         storage = options.get("storage_options")
-        opened = _opened(source, stamp, None if storage is None else tuple(storage.items()))
+        opened = source
+        if not isinstance(source, Archive):
+            opened = _opened(source, stamp, None if storage is None else tuple(storage.items()))
         return np.asarray(opened[self._name][index])

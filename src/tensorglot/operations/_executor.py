@@ -79,9 +79,12 @@ def refer_to(source: Given, archive: Archive, **options: Any) -> Reference:
 
 
 def batches(nbytes: Sequence[int], most: int = JOB_NBYTES) -> Iterator[range]:
-    """Positions of adjacent tensors, enough for one job."""
+    """Positions of adjacent tensors, enough for one job; a tensor that is enough for one has its own."""
     first, together = 0, 0
     for i, size in enumerate(nbytes):
+        if size >= most and i > first:
+            yield range(first, i)
+            first, together = i, 0
         together += size + _TENSOR_COST
         if together >= most:
             yield range(first, i + 1)
