@@ -165,7 +165,10 @@ class Update:
     """Bytes that leave the storage."""
     server: float
     """Bytes that the busiest server receives and sends."""
+    moved: float
+    """Seconds until every server has the bytes."""
     seconds: float
+    """Until every server has the weights; a server works on what has arrived."""
 
 
 def updates(rates: Rates, at: Assumed) -> list[Update]:
@@ -176,7 +179,7 @@ def updates(rates: Rates, at: Assumed) -> list[Update]:
     found = []
     for way, nbytes, before, after in (("full", at.checkpoint, 0.0, loaded), ("delta", delta, made, applied)):
         served = max(at.servers * nbytes / at.storage, nbytes / at.server_network)
-        found.append(Update(way, nbytes, at.servers * nbytes, nbytes, before + max(served, after)))
+        found.append(Update(way, nbytes, at.servers * nbytes, nbytes, before + served, before + max(served, after)))
     moved, levels = tree_seconds(delta, at)
     found.append(
         Update(
@@ -184,6 +187,7 @@ def updates(rates: Rates, at: Assumed) -> list[Update]:
             delta,
             at.fan_out * delta,
             (1 + at.fan_out) * delta,
+            made + moved,
             made + max(moved, applied),
         )
     )
@@ -215,13 +219,11 @@ def human(nbytes: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    return (
-        f"{seconds:.2g} s"
-        if seconds < 60
-        else f"{seconds / 60:.3g} min"
-        if seconds < 3600
-        else f"{seconds / 3600:.3g} h"
-    )
+    for unit, many in (("s", 60.0), ("min", 60.0)):
+        if seconds < many:
+            return f"{seconds:.2g} {unit}"
+        seconds /= many
+    return f"{seconds:.2g} h"
 
 
 def main(megabytes: int) -> None:
@@ -245,12 +247,11 @@ def main(megabytes: int) -> None:
     *together, index = parts.values()
     print(f"| all of it | {clock(max(together) + index)} |\n")
     print(f"New weights for {at.servers:,} servers, 2 % of them changed:\n")
-    print(
-        "| | published | leaves the storage | busiest server moves | all servers have it after |\n|---|---|---|---|---|"
-    )
+    print("| | published | leaves the storage | busiest server moves | received after | in memory after |")
+    print("|---|---|---|---|---|---|")
     for update in updates(rates, at):
         sizes = " | ".join(human(nbytes) for nbytes in (update.stored, update.source, update.server))
-        print(f"| {update.way} | {sizes} | {clock(update.seconds)} |")
+        print(f"| {update.way} | {sizes} | {clock(update.moved)} | {clock(update.seconds)} |")
 
 
 if __name__ == "__main__":
