@@ -3,7 +3,9 @@
     table       the bridge for the library of a value
     drop_in     the functions of safetensors and bintensors, for `tensorglot.numpy`, `.torch` and `.jax`
     torch       tensors; torch_layouts sparse and quantized ones; torch_module whole modules
+    dcp         distributed checkpoints of PyTorch: a writer and a reader
     jax         arrays
+    dask        lazy arrays of any source
     dlpack      any exporter of DLPack, small floats included
     awkward     ragged arrays, by their layouts
     arrow       arrays, by their buffers; arrow_export is the way out

@@ -117,6 +117,8 @@ class Container:
     """Whether a version can store elements of an unknown dtype under its name in the file."""
     metadata_faults: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None
     """Keys of metadata that cannot be stored, each with the reason, where `metadata="any"` is not any value."""
+    raw_rows: bool = False
+    """Rows are written as `Archive.chunks` gives them, and the rest of the file depends on the index alone."""
     tensors_max: int = TENSORS_MAX
     header_nbytes_max: int = HEADER_NBYTES_MAX
     """Default limits for reading."""

@@ -22,7 +22,10 @@ What they share:
     _places             options for sources and targets at URLs
     _patterns           which tensors, under which names, in which types
     _progress           progress: a function or a bar
+    _executor           jobs for workers that open the source themselves
     _conversion_plan    steps and losses of a conversion
+    _convert_archive    the archive that a conversion writes
+    _convert_elsewhere  a conversion by workers
     _cast               values in another element type, counting losses
     _dequantize         the real values of quantized tensors
     _quantize           schemes of quantization, and their errors

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from tensorglot.errors import InputError
 from tensorglot.io.local import Stamp, absolute, change_error, file_stamp
@@ -24,10 +24,11 @@ from tensorglot.io.storage_options import StorageOptions
 from tensorglot.model.archive import Archive
 from tensorglot.operations._as_archive import Given
 from tensorglot.operations.open import open
+from tensorglot.threads import Executor
 
-__all__ = ["JOB_NBYTES", "Executor", "Reference", "batches", "can_send", "refer_to", "run_jobs"]
+__all__ = ["JOB_NBYTES", "Reference", "batches", "can_send", "refer_to", "run_jobs"]
 
-JOB_NBYTES = 64 << 20
+JOB_NBYTES = 16 << 20
 """What a worker reads in one job: long enough that sending it costs nothing."""
 _IN_FLIGHT = 256
 """Jobs submitted and not yet collected."""
@@ -35,14 +36,6 @@ _TENSOR_COST = 4 << 10
 """The cost of a tensor, in bytes that could be read in the same time."""
 
 T = TypeVar("T")
-
-
-class Executor(Protocol):
-    """A pool of `concurrent.futures`, a Dask client, or anything else that can do this."""
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Any:
-        """Calls the function elsewhere. The future that it returns has `result` and `cancel`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +84,12 @@ def refer_to(source: Given, archive: Archive, **options: Any) -> Reference:
 
 
 def batches(nbytes: Sequence[int], most: int = JOB_NBYTES) -> Iterator[range]:
-    """Positions of adjacent tensors, enough for one job."""
+    """Positions of adjacent tensors, enough for one job; a tensor that is enough for one has its own."""
     first, together = 0, 0
     for i, size in enumerate(nbytes):
+        if size >= most and i > first:
+            yield range(first, i)
+            first, together = i, 0
         together += size + _TENSOR_COST
         if together >= most:
             yield range(first, i + 1)

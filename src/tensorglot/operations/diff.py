@@ -21,11 +21,11 @@ from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._compare import Comparison, compare
 from tensorglot.operations._equal_rows import find_equal_rows
-from tensorglot.operations._executor import JOB_NBYTES, Executor, Reference, batches, refer_to, run_jobs
+from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._places import options_for_each
 from tensorglot.operations._progress import Progress, start_progress
-from tensorglot.threads import ordered_map
+from tensorglot.threads import Executor, ordered_map
 
 __all__ = ["Change", "Diff", "Kind", "diff"]
 

@@ -18,13 +18,14 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.types.algebra import dense
 from tensorglot.operations._as_archive import Given, as_archive
-from tensorglot.operations._executor import JOB_NBYTES, Executor, Reference, batches, refer_to, run_jobs
+from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._patterns import Select, select_names
 from tensorglot.operations._places import options_for
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._small_rows import small_rows
 from tensorglot.operations.verify import Problem
+from tensorglot.threads import Executor
 from tensorglot.wire.cid import DAG_CBOR, block_cid, checkpoint_block, cid_texts
 
 __all__ = ["Identity", "identify"]

@@ -20,12 +20,13 @@ from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._distribution import Tally
 from tensorglot.operations._elements import elements
-from tensorglot.operations._executor import Executor, Reference, batches, refer_to, run_jobs
+from tensorglot.operations._executor import Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._patterns import Select, select_names
 from tensorglot.operations._places import options_for
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.verify import Problem
+from tensorglot.threads import Executor
 
 __all__ = ["Stats", "TensorStats", "stats"]
 

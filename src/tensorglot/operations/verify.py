@@ -30,7 +30,7 @@ from tensorglot.model.index import Note
 from tensorglot.model.layouts import check_values
 from tensorglot.model.payload import read_pieces
 from tensorglot.operations._checksums import Checked, check_archive
-from tensorglot.operations._executor import Executor, Reference, batches, refer_to, run_jobs
+from tensorglot.operations._executor import Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._places import options_for
 from tensorglot.operations._progress import Progress, start_progress
@@ -38,7 +38,7 @@ from tensorglot.operations._shards import find_file
 from tensorglot.operations._sidecar import check_rest, check_sidecar, read_sidecar, write_sidecar
 from tensorglot.operations._value_rules import check_bytes
 from tensorglot.operations.open import open
-from tensorglot.threads import for_each
+from tensorglot.threads import Executor, for_each
 
 __all__ = ["Problem", "Report", "verify"]
 
