@@ -44,6 +44,7 @@ __all__ = [
     "TensorglotError",
     "TruncatedError",
     "UnsupportedError",
+    "did_you_mean",
     "escape",
     "human_nbytes",
     "plural",
@@ -64,6 +65,12 @@ def escape(name: str, *, longest: int = 120) -> str:
 def plural(count: int, one: str, several: str = "") -> str:
     """`1 tensor`, `2,000 tensors`, `3 losses`"""
     return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'w'`, with the nearest of the names; empty if none is near."""
+    near = difflib.get_close_matches(name, itertools.islice(known, 10_000), n=3)
+    return "; did you mean " + ", ".join(f"'{escape(one)}'" for one in near) if near else ""
 
 
 def human_nbytes(nbytes: float) -> str:
@@ -174,9 +181,7 @@ class TensorNotFound(TensorglotError, KeyError):
 
     @classmethod
     def among(cls, name: str, names: Iterable[str]) -> TensorNotFound:
-        near = difflib.get_close_matches(name, itertools.islice(names, 10_000), n=3)
-        hint = "; did you mean " + ", ".join(f"'{escape(n)}'" for n in near) if near else ""
-        return cls(f"no such tensor{hint}", rule="tensor.name", tensor=name)
+        return cls(f"no such tensor{did_you_mean(name, names)}", rule="tensor.name", tensor=name)
 
 
 class MissingFile(TensorglotError, FileNotFoundError):

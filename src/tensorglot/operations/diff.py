@@ -14,13 +14,13 @@ from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.containers.table import named
-from tensorglot.errors import UnsupportedError, escape, plural
+from tensorglot.errors import InputError, UnsupportedError, escape, plural
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
-from tensorglot.operations._compare import Comparison, compare
+from tensorglot.operations._compare import Comparison, Tolerance, compare
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.threads import ordered_map
@@ -103,8 +103,21 @@ class Diff(Record):
         return f"Diff({tensors} differ: {kinds}; first: {self.changes[0]})"
 
 
-def diff(a: Given, b: Given, *, limits: Limits | None = None, progress: Progress | bool | None = None) -> Diff:
-    """Compares two files, archives or mappings of arrays."""
+def diff(
+    a: Given,
+    b: Given,
+    *,
+    atol: float = 0.0,
+    rtol: float = 0.0,
+    limits: Limits | None = None,
+    progress: Progress | bool | None = None,
+) -> Diff:
+    """Compares two files, archives or mappings of arrays.
+
+    Numbers are the same if they differ by at most `atol` plus `rtol` times the larger of
+    the two magnitudes; bits that make no difference to a number count only if both are 0.
+    """
+    tolerance = _tolerance(atol, rtol)
     with as_archive(a, limits=limits) as one, as_archive(b, limits=limits) as two:
         names = [*one, *(name for name in two if name not in one)]
         nbytes = [0 if _cheap(name, one, two) else one[name].nbytes for name in names]
@@ -112,7 +125,7 @@ def diff(a: Given, b: Given, *, limits: Limits | None = None, progress: Progress
         changes = list(_metadata_changes(one, two))
 
         def compare_batch(batch: range) -> tuple[range, list[list[Change]]]:
-            return batch, [list(_tensor_changes(names[i], one, two)) for i in batch]
+            return batch, [list(_tensor_changes(names[i], one, two, tolerance)) for i in batch]
 
         with start_progress(progress, "comparing") as report:
             for batch, found in ordered_map(compare_batch, _batches(nbytes)):
@@ -140,6 +153,13 @@ def _batches(nbytes: list[int]) -> Iterator[range]:
         yield range(first, len(nbytes))
 
 
+def _tolerance(atol: object, rtol: object) -> Tolerance:
+    for name, value in (("atol", atol), ("rtol", rtol)):
+        if not isinstance(value, (int, float)) or not value >= 0:
+            raise InputError(f"{name} must be a number of at least 0, not {value!r}", rule="diff.tolerance")
+    return Tolerance(atol, rtol)  # type: ignore[arg-type]
+
+
 def _metadata_changes(one: Archive, two: Archive) -> Iterator[Change]:
     if _holds(one, "metadata") and _holds(two, "metadata"):
         old, new = one.metadata or {}, two.metadata or {}
@@ -161,7 +181,7 @@ def _holds(archive: Archive, what: Literal["metadata", "attributes"]) -> bool:
     return spec.attributes if what == "attributes" else spec.metadata != "none"
 
 
-def _tensor_changes(name: str, one: Archive, two: Archive) -> Iterator[Change]:
+def _tensor_changes(name: str, one: Archive, two: Archive, tolerance: Tolerance) -> Iterator[Change]:
     if name not in two:
         yield Change("removed", name, old=str(one[name].type))
         return
@@ -173,7 +193,7 @@ def _tensor_changes(name: str, one: Archive, two: Archive) -> Iterator[Change]:
     x, y = one[name], two[name]
     if _holds(one, "attributes") and _holds(two, "attributes") and not _equal(x.attributes, y.attributes):
         yield Change("attributes", name, old=dict(x.attributes), new=dict(y.attributes))
-    found = list(_value_changes(x, y))
+    found = list(_value_changes(x, y, tolerance))
     if found and not x.layout == y.layout == "dense" and _same_value(x, y):
         return
     yield from found
@@ -187,14 +207,14 @@ def _same_cid(name: str, one: Index, two: Index) -> bool:
     return cid is not None and cid == two.cids[two.positions[name]]
 
 
-def _value_changes(x: Tensor, y: Tensor) -> Iterator[Change]:
+def _value_changes(x: Tensor, y: Tensor, tolerance: Tolerance) -> Iterator[Change]:
     if x.layout != y.layout:
         yield Change("layout", x.name, old=x.layout, new=y.layout)
         return
     if x.declared is not None and x.type != y.type:
         yield Change("type", x.name, old=str(x.type), new=str(y.type))
     for part in {**x.parts, **y.parts}:
-        yield from _part_changes(part, x, y)
+        yield from _part_changes(part, x, y, tolerance)
 
 
 def _same_value(x: Tensor, y: Tensor) -> bool:
@@ -205,7 +225,7 @@ def _same_value(x: Tensor, y: Tensor) -> bool:
         return False
 
 
-def _part_changes(name: str, x: Tensor, y: Tensor) -> Iterator[Change]:
+def _part_changes(name: str, x: Tensor, y: Tensor, tolerance: Tolerance) -> Iterator[Change]:
     label = None if x.layout == "dense" else name
     if name not in x.parts or name not in y.parts:
         kind: Kind = "added" if name in y.parts else "removed"
@@ -224,10 +244,10 @@ def _part_changes(name: str, x: Tensor, y: Tensor) -> Iterator[Change]:
         return
     for tensor in (x, y):
         tensor.verify()
-    values = compare(one, two, x.name)
+    values = compare(one, two, x.name, tolerance)
     if values.changed:
         yield Change("values", x.name, label, values=values)
-    elif values.bits_only:
+    elif values.bits_only and not tolerance:
         yield Change("bits", x.name, label, values=values)
 
 
