@@ -32,7 +32,7 @@ FOUNDATION = {"arguments", "errors", "extras", "limits", "memory", "providers", 
 VALUES = FOUNDATION | {"kernels", "model", "wire", "dynd"}
 CONTAINERS = VALUES | {"containers"}
 VERBS = CONTAINERS | {"io", "operations"}
-PEOPLE = VERBS | {"bson", "bridges", "store"}
+PEOPLE = VERBS | {"bson", "bridges", "report", "store"}
 LAYERS: dict[str, set[str]] = {
     "arguments": {"errors"},
     "errors": set(),
@@ -49,6 +49,7 @@ LAYERS: dict[str, set[str]] = {
     "containers": VALUES,
     "operations": CONTAINERS | {"io"},
     "bson": VERBS,
+    "report": VERBS,
     "store": VERBS,
     "bridges": VERBS | {"bson"},
     "jax": PEOPLE,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tensorglot import dynd as dynd
     from tensorglot import jax as jax
     from tensorglot import numpy as numpy
+    from tensorglot import report as report
     from tensorglot import store as store
     from tensorglot import torch as torch
     from tensorglot.bridges.drop_in import safe_open as safe_open
@@ -85,7 +86,7 @@ _HOMES = {
     "operations.writer": ("Writer",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("bson", "dynd", "jax", "numpy", "store", "torch")
+_MODULES = ("bson", "dynd", "jax", "numpy", "report", "store", "torch")
 """Subpackages that are attributes of the package."""
 
 _PROVIDERS = {

@@ -25,6 +25,8 @@ What they share:
     _cast               values in another element type, counting losses
     _dequantize         the real values of quantized tensors
     _compare            two parts, element by element
+    _distribution       counts, moments, norms, quantiles and a histogram of values, in one pass
+    _moments            sums that neither overflow nor cancel
     _elements           the values of a part as a stream of short arrays
     _outputs            the caller's arrays to read into
     _load_rows          raw dense tensors, by the columns of the index
