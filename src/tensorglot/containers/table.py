@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tensorglot.arguments import as_path
-from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError
+from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError, did_you_mean, escape
 from tensorglot.limits import DEFAULT, HEADER_NBYTES_MAX, TENSORS_MAX, Limits
 from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.index import Index
@@ -394,14 +394,16 @@ def formats() -> tuple[Format, ...]:
 
 
 def named(text: str) -> tuple[Format, str | None]:
-    """`bintensors` or `bintensors@1` to a spec and a version."""
+    """`bintensors`, `bintensors@1` or a suffix (`bt`, `zt@2`) to a spec and a version."""
     if not isinstance(text, str):
         raise InputError(f"a format is a str like 'ztensor@2', not {type(text).__name__}", rule="format.name")
     name, _, version = text.partition("@")
-    spec = _BY_NAME.get(name)
+    spec = _BY_NAME.get(name) or next((spec for spec in TABLE if f".{name}" in spec.suffixes), None)
     if spec is None:
+        known = [spec.name for spec in TABLE]
         raise InputError(
-            f"unknown format '{name}' (known: {', '.join(spec.name for spec in TABLE)})", rule="format.name"
+            f"unknown format '{escape(name)}' (known: {', '.join(known)}){did_you_mean(name, known)}",
+            rule="format.name",
         )
     if version and version not in spec.versions:
         raise InputError(

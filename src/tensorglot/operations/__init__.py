@@ -13,6 +13,7 @@
     edit        other metadata in a file
     split       shards with an index; and `merge`
     listing     rows for `ls` and a summary for `info`
+    tree        the same by the prefixes of names, with totals
     excerpt     a slice as text, JSON or .npy
 
 What they share:
