@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_SHORT = 16
+_SHORT = 12
 """Characters of a CID: the first seven are the same for all commits."""
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -117,7 +117,8 @@ def commit(
 def log(store: str, ref: str | None, limit: int | None, as_json: bool) -> None:
     """List the commits of a ref, and what each has cost; without REF, of every ref.
 
-    "stored" are the bytes that a commit added, "share" is their part of its size.
+    "changed" are its tensors that no earlier commit has, "stored" are the bytes that it
+    added, "share" is their part of its size.
 
     \b
     Example:
@@ -132,13 +133,12 @@ def log(store: str, ref: str | None, limit: int | None, as_json: bool) -> None:
         return
     for position, (name, costs) in enumerate(found.items()):
         if len(found) > 1:
-            print(("\n" if position else "") + bold(escape(name)))
+            print(("\n" if position else "") + bold(escape(name, longest=78)))
         print_table(
             [
                 Column("commit", [cost.commit.cid[:_SHORT] for cost in costs]),
                 Column("time", [f"{cost.commit.time.astimezone():%Y-%m-%d %H:%M}" for cost in costs]),
-                Column("tensors", [f"{cost.tensors:,}" for cost in costs], right=True),
-                Column("changed", [f"{cost.changed:,}" for cost in costs], right=True),
+                Column("changed", [f"{cost.changed:,} of {cost.tensors:,}" for cost in costs], right=True),
                 Column("size", [human_nbytes(cost.nbytes) for cost in costs], right=True),
                 Column("stored", [human_nbytes(cost.stored_nbytes) for cost in costs], right=True),
                 Column("share", [_share(cost.stored_nbytes, cost.nbytes) for cost in costs], right=True),
@@ -155,7 +155,7 @@ def _flat(cost: CommitCost) -> dict[str, Any]:
 
 
 def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.2%}" if whole else "-"
+    return f"{part / whole:.1%}" if 0 < whole >= part else "-"
 
 
 @command.command
