@@ -68,16 +68,17 @@ def test_commit(root: Path) -> None:
 
 def test_log(filled: Path) -> None:
     lines = run("store", "log", "run", "main").stdout.splitlines()
-    assert lines[0].split() == ["commit", "time", "changed", "size", "stored", "share", "message"]
-    assert [line.split()[-1] for line in lines[1:]] == ["second", "first"]
-    assert lines[1].startswith(Store(filled).show("main").cid[:12])
-    assert re.search(r" 1 of 3 +1\.1 MiB ", lines[1])
+    assert lines[0].split() == ["commit", "time", "changed", "stored", "share", "message"]
+    assert [line.split()[-1] for line in lines[1:3]] == ["second", "first"]
+    assert lines[1].startswith(Store(filled).show("main").cid[:14])
+    assert re.search(r" 1/3 ", lines[1])
     share = float(re.search(r"([\d.]+)%", lines[1])[1])  # type: ignore[index]
     assert 0 < share < 3
-    assert len(run("store", "log", "run", "main", "-n", "1").stdout.splitlines()) == 2
+    assert lines[3].startswith("2 commits, 2.3 MiB stored in ")
+    assert len(run("store", "log", "run", "main", "-n", "1").stdout.splitlines()) == 3
     everything = run("store", "log", "run").stdout
-    assert "main\n" in everything
-    assert "v1\n" in everything
+    assert "[main] second\n" in everything
+    assert "[v1] first\n" in everything
     found = said("log", "run")
     assert [cost["message"] for cost in found["main"]] == ["second", "first"]
     assert found["v1"][0]["changed"] == 3
