@@ -32,7 +32,7 @@ def stored(path: Path, name: str = "embedding") -> np.ndarray[Any, Any]:
     return np.load(path) if path.suffix == ".npy" else tg.load(path)[name]
 
 
-@pytest.mark.parametrize("command", ["import", "export", "inspect", "quantize", "migrate"])
+@pytest.mark.parametrize("command", ["import", "export", "inspect", "quantize", "recall", "migrate"])
 def test_help(command: str) -> None:
     out = run(command, "--help").stdout
     assert "--json" in out

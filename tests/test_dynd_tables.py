@@ -174,6 +174,7 @@ def test_a_table_that_was_changed_is_read_by_what_it_is(tmp_path: Path) -> None:
         "fewer columns": (table.select(["b"]), "var * {b: ?string}"),
         "another column": (table.append_column("c", pa.array([5, 6])), "var * {a: ?int32, b: ?string, c: int64}"),
         "another type": (table.set_column(0, "a", pa.array([1.5, 2.5])), "var * {a: float64, b: ?string}"),
+        "equal numbers": (table.set_column(0, "a", pa.array([1.0, 2.0])), "var * {a: float64, b: ?string}"),
         "renamed": (table.rename_columns(["a", "z"]), "2 * {a: int32, z: string}"),
         "no metadata": (table.replace_schema_metadata(None), "2 * {a: int32, b: string}"),
         "broken metadata": (table.replace_schema_metadata({"dynd.type": "{"}), "2 * {a: int32, b: string}"),

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
-from tensorglot.bridges import pandas, polars
-from tensorglot.bson import migrate as mongo_migrate
+from tensorglot.bridges import dask, pandas, polars
 from tensorglot.bson import mongodb as pymongo
 
 EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -33,7 +32,15 @@ USES: dict[str, tuple[str, str, Callable[[], Any]]] = {
     "Vector.binary_vector": ("bson.binary", "mongo", tg.bson.Vector([1.0]).binary_vector),
     "write_matrix": ("pymongo", "mongo", lambda: pymongo.write_matrix(None, np.ones((1, 2)), "v")),  # type: ignore[arg-type]
     "read_matrix": ("bson", "mongo", lambda: pymongo.read_matrix(None, "v")),  # type: ignore[call-overload]
-    "migrate": ("pymongo", "mongo", lambda: mongo_migrate.migrate(None, "v")),  # type: ignore[arg-type]
+    "migrate": ("pymongo", "mongo", lambda: tg.bson.migrate(None, "v")),  # type: ignore[arg-type]
+    "read_embeddings": ("pymongo", "mongo", lambda: tg.bson.read_embeddings("mongodb://host/a.b")),
+    "type_registry": ("bson.codec_options", "mongo", tg.bson.type_registry),
+    "to_table": ("pyarrow", "arrow", lambda: tg.dynd.to_table([1])),
+    "from_parquet": ("pyarrow", "arrow", lambda: tg.dynd.from_parquet("x.parquet")),
+    "to_pandas": ("pandas", "pandas", lambda: tg.dynd.to_pandas([1])),
+    "a URL": ("obstore", "remote", lambda: tg.open("s3://bucket/model.zt")),
+    "dask.open": ("dask.array", "dask", lambda: dask.open(DENSE)),
+    "to_polars": ("polars", "polars", lambda: tg.dynd.to_polars([1])),
 }
 
 
@@ -54,6 +61,7 @@ def test_every_extra_for_users_has_a_use_here() -> None:
         "lint",
         "bench",
         "docs",
+        "guided",
         "oracles",
         "wheels",
     }
