@@ -44,7 +44,7 @@ COMMANDS = {
     "convert": "Write the tensors of a file to another, in any format.",
     "split": "Write a file to a directory of shards with their index.",
     "merge": "Write a directory of shards, or several files, to one file.",
-    "edit": "Change the metadata of a file, and nothing else.",
+    "edit": "Change the metadata and the tensors of a file.",
     "vectors": "Move vectors between files and MongoDB, and make them smaller.",
     "dynd": "Serialize values of any type to canonical bytes, and back.",
     "store": "Keep every version of a checkpoint, for little more than one.",
