@@ -78,7 +78,7 @@ def test_exit_codes(model: Path) -> None:
     run("merge", model, model, model.with_name("b.bt"), code=2)
     run("merge", model, code=2)
     run("merge", model, "-", "--to", "bintensors", "--json", code=2)
-    run("split", model, shards, "--to", "gguf", code=2)
+    run("split", model, shards, "--to", "pt", code=2)
     run("split", model, shards)
     (shards / "model-00001-of-00001.safetensors").write_bytes(b"\xff" * 20)
     run("merge", shards, model.with_name("b.bt"), code=3)

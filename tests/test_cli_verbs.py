@@ -191,9 +191,9 @@ class TestTerminals:
     @pytest.mark.parametrize(
         "command",
         [
-            ["convert", "{one}", "x.npz"],
+            ["convert", "{one}", "x.dynd"],
             ["diff", "{one}", "nothing.bt"],
-            ["convert", "{one}", "x.gguf"],
+            ["convert", "{one}", "x.pt"],
             ["stats", "no"],
         ],
     )

@@ -9,12 +9,20 @@ from bounds import INTERPRETED, MB, allocated_nbytes, seconds
 from test_gguf import REFUSED as GGUF
 from test_numpy_files import NPZ_REFUSED as NPZ
 from test_numpy_files import REFUSED as NPY
+from test_onnx import REFUSED as ONNX
 from test_pt import REFUSED as PT
 from test_safetensors import REFUSED as SAFETENSORS
 
 CASES: dict[str, tuple[bytes, str]] = {
     f"{format}: {case}": (row[0], format)
-    for format, table in (("safetensors", SAFETENSORS), ("npy", NPY), ("npz", NPZ), ("gguf", GGUF), ("pt", PT))
+    for format, table in (
+        ("safetensors", SAFETENSORS),
+        ("npy", NPY),
+        ("npz", NPZ),
+        ("gguf", GGUF),
+        ("pt", PT),
+        ("onnx", ONNX),
+    )
     for case, row in table.items()
 }
 

@@ -42,7 +42,7 @@ def test_a_name_too_long_to_be_read_is_not_saved(tmp_path: Path, format: str, le
     if nbytes > 100_000:
         assert rule == "name.length"
     else:
-        assert rule in ("read", "ztensor.write.name", "npz.write.name", "dynd.type.length")
+        assert rule in ("read", "ztensor.write.name", "npz.write.name", "gguf.write.name", "dynd.type.length")
 
 
 def test_names_of_every_kind_of_value(tmp_path: Path) -> None:
@@ -98,7 +98,10 @@ def test_the_real_numbers_of_tensors() -> None:
     }
 
 
-@pytest.mark.parametrize("format", [format for format in WRITABLE if named(format)[0].metadata != "none"])
+@pytest.mark.parametrize(
+    "format",
+    [f for f in WRITABLE if named(f)[0].metadata != "none" and f != "npz@1"],  # a ZIP comment has a limit of its own
+)
 def test_a_header_too_large_to_be_read_is_not_saved(
     tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

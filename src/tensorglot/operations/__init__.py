@@ -10,7 +10,7 @@
     diff        what differs between two archives
     stats       minimum, maximum, mean, deviation of each tensor
     identify    a CID for each tensor, and one for all
-    edit        other metadata in a file
+    edit        other metadata and tensors in a file
     split       shards with an index; and `merge`
     listing     rows for `ls` and a summary for `info`
     tree        the same by the prefixes of names, with totals
@@ -24,6 +24,8 @@ What they share:
     _patterns           which tensors, under which names, in which types
     _progress           progress: a function or a bar
     _executor           jobs for workers that open the source themselves
+    _revise             other tensors in a file, by one atomic copy
+    _append             tensors added to the file that is there
     _conversion_plan    steps and losses of a conversion
     _convert_archive    the archive that a conversion writes
     _convert_elsewhere  a conversion by workers

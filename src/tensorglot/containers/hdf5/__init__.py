@@ -2,6 +2,7 @@
 
     objects     superblock, object headers and their messages, groups
     types       element types
+    space       shapes
     walk        the datasets of all groups: the name and the storage of each tensor
     attributes  the attributes of the root, as metadata
     chunks      the codec of chunked datasets: deflate, shuffle
