@@ -1,0 +1,60 @@
+"""Many small tensors are stored in batches: the same blocks as one at a time, from every source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tensorglot as tg
+
+
+def tensors() -> dict[str, Any]:
+    """Small ones of several types and shapes, and what the batches leave out: large, empty, bool and sub-byte ones."""
+    rng = np.random.default_rng(1)
+    kinds = (np.float32, ml_dtypes.bfloat16, np.int64, np.uint8)
+    small = {f"layer.{i}.bias": rng.integers(0, 9, (1 + i % 3, 2)).astype(kinds[i % 4]) for i in range(150)}
+    others = {"large": np.arange(500.0), "flag": np.array([True]), "four": np.array([1, -2], ml_dtypes.int4)}
+    return {**small, "empty": np.zeros((0, 2), np.float32), "scalar": np.array(2.5), **others}
+
+
+@pytest.mark.parametrize("suffix", [".bt", ".zt", ".safetensors", ".npz"])
+def test_the_same_tensors_from_a_file_and_from_memory_are_no_new_bytes(suffix: str, tmp_path: Path) -> None:
+    arrays = {name: array for name, array in tensors().items() if name != "four"}
+    store = tg.store.Store.create(tmp_path / "run")
+    first = store.commit("main", arrays)
+    before = store.stats()
+    tg.save(tmp_path / f"a{suffix}", arrays)
+    second = store.commit("main", tmp_path / f"a{suffix}")
+    assert second.tensors == first.tensors
+    assert store.stats().blocks == before.blocks + 1
+    assert store.stats().tensors == before.tensors
+
+
+def test_each_has_its_identity_and_comes_back(tmp_path: Path) -> None:
+    arrays = tensors()
+    store = tg.store.Store.create(tmp_path / "run")
+    store.commit("main", arrays)
+    with store.checkout("main") as archive:
+        for name, array in arrays.items():
+            assert archive[name].cid() == tg.dynd.array(array).cid()
+            assert store.get(archive[name].cid()).numpy().tobytes() == array.tobytes()
+    loaded = tg.load(f"store://{tmp_path}/run#main")
+    assert all(loaded[name].tobytes() == array.tobytes() for name, array in arrays.items())
+    assert store.check(data=True).ok
+
+
+def test_a_commit_of_many_writes_what_changed(tmp_path: Path) -> None:
+    arrays = {f"block.{i}.bias": np.full(4, i, np.float32) for i in range(5000)}
+    store = tg.store.Store.create(tmp_path / "run")
+    store.commit("main", arrays)
+    arrays["block.7.bias"] = np.ones(4, np.float32)
+    store.commit("main", arrays)
+    one, two = store.costs("main")
+    assert (one.changed, two.changed, two.tensors) == (5000, 1, 5000)
+    assert two.stored_nbytes < 20_000 < one.stored_nbytes
+    newest = min((tmp_path / "run/packs").iterdir(), key=lambda path: path.stat().st_size)
+    assert newest.stat().st_size < 20_000
