@@ -26,7 +26,7 @@ def _backend(url: str | os.PathLike[str], options: Mapping[str, Any] | None) -> 
     path = as_path(url).removeprefix(_SCHEME)
     if is_url(path):
         return Bucket(path, options)
-    if options is not None and "://" not in path:
+    if options and "://" not in path:
         raise InputError("storage_options need a URL", rule="store.url")
     return Directory(absolute(file_path(path)))
 
