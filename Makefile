@@ -14,7 +14,7 @@ CREATE  := $(PYTHON) -m venv $(VENV)
 INSTALL := PIP_NO_COMPILE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo test test-interpreted lint bench fuzz fuzz-asan fuzz-guided mutants clean
+.PHONY: demo test test-interpreted lint bench fuzz fuzz-asan fuzz-guided mutants wheel docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tensorglot demo
@@ -52,6 +52,14 @@ COUNT ?= 300
 mutants: $(VENV)/.test
 	$(BIN)/python tests/mutants.py $(COUNT)
 
+# One wheel for Python 3.11 and newer and a pure one, in dist/, each tested in a clean environment.
+wheel: $(VENV)/.wheels
+	bash .ci/wheels $(BIN)/python dist
+
+# The documentation, in site/. A broken link is an error.
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict --quiet
+
 $(VENV)/.installed: pyproject.toml setup.py $(KERNELS)
 	$(CREATE)
 	$(INSTALL) --editable .
@@ -64,4 +72,4 @@ $(VENV)/.%: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) build src/*.egg-info src/tensorglot/kernels/*.so
+	rm -rf $(VENV) build dist site src/*.egg-info src/tensorglot/kernels/*.so

@@ -1,4 +1,4 @@
-"""The fuzz targets as modules."""
+"""The fuzz targets as modules: `from fuzzing import bintensors` is fuzz/bintensors.py."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FOLDER", "bintensors", "bson", "campaign", "chunk_encodings", "dynd", "foreign", "target", "ztensor"]
+__all__ = ["FOLDER"]
 
 FOLDER = Path(__file__).parents[1] / "fuzz"
 
 
-def target(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"fuzz_{name}", FOLDER / f"{name}.py")
+def __getattr__(name: str) -> Any:
+    path = FOLDER / f"{name}.py"
+    if not path.exists():
+        raise AttributeError(name)
+    spec = importlib.util.spec_from_file_location(f"fuzz_{name}", path)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    globals()[name] = module
     return module
-
-
-bintensors = target("bintensors")
-bson = target("bson")
-campaign = target("campaign")
-chunk_encodings = target("chunk_encodings")
-dynd = target("dynd")
-foreign = target("foreign")
-ztensor = target("ztensor")

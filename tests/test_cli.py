@@ -69,8 +69,8 @@ def test_ls_patterns(model: Path) -> None:
     assert [line.split()[0] for line in lines[1:-1]] == ["layers.0.w", "layers.1.w", "flags"]
     result = run("ls", model, "layer.0.w", code=2)
     assert (
-        result.stderr
-        == "error: no such tensor; did you mean 'layers.0.w', 'layers.1.w' (tensor 'layer.0.w', rule tensor.name)\n"
+        result.stderr == f"error: {model}: no such tensor; did you mean 'layers.0.w', 'layers.1.w' "
+        "(tensor 'layer.0.w', rule tensor.name)\n"
     )
 
 

@@ -143,7 +143,7 @@ class TestDiff:
         assert ["k", "metadata", "v", "→", "w"] in cells
         assert ["ids", "shape", "[4]", "→", "[5]"] in cells
         assert ["model.w", "values", "1", "of", "12,", "8.33%", "inf", "inf"] in cells
-        assert lines[-1] == "different: 2 tensors of 3, 1 equal"
+        assert lines[-1] == "different: 2 of 3 tensors (1 metadata, 1 shape, 1 values), by at most inf"
         document = run("diff", model, model.with_name("b.bt"), "--json", code=1).stdout
         report = json.loads(document, parse_constant=pytest.fail)
         assert report["changes"][-1]["values"]["largest_absolute"] == "Infinity"

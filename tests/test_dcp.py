@@ -94,7 +94,7 @@ class TestDirectoriesOfPyTorch:
 
     @pytest.mark.parametrize("suffix", [".safetensors", ".zt", ".npz"])
     def test_convert_merges(self, checkpoint: str, suffix: str, tmp_path: Path) -> None:
-        report = tg.convert(CORPUS / checkpoint, tmp_path / f"model{suffix}", on_loss="drop")
+        report = tg.convert(CORPUS / checkpoint, tmp_path / f"model{suffix}", metadata={"step": "7"}, on_loss="drop")
         assert report.written
         assert entries(tmp_path / f"model{suffix}") == MANIFEST[checkpoint]
         assert tg.diff(CORPUS / checkpoint, tmp_path / f"model{suffix}").equal == len(MANIFEST[checkpoint])
@@ -550,7 +550,7 @@ class TestOneProcess:
         values = {
             "tuple": (1, (2.5, "x")), "set": {1, 2}, "bytes": b"\0", "nan": float("-inf"), "complex": 1 - 2j,
             "size": torch.Size([3]), "dtype": torch.bfloat16, "device": torch.device("cuda", 1),
-            "list": [None, True, 2**100, collections.OrderedDict({"a": 1})], "text": "\u2028",
+            "nested": (None, True, 2**100, collections.OrderedDict(a=1), {3: [4]}), "text": "\u2028",
         }  # fmt: skip
         self.save(values, tmp_path)
         loaded: dict[str, Any] = dict.fromkeys(values)

@@ -29,7 +29,7 @@ def test_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, r
             monkeypatch.setenv(name, value)
     namespace: dict[str, object] = {}
     for kind, text in BLOCK.findall(page.read_text()):
-        for library in re.findall(r"^(?:import|from) (safetensors|awkward|pyarrow|scipy|torch)\b", text, re.M):
+        for library in re.findall(r"^(?:import|from) (safetensors|awkward|dask|pyarrow|scipy|torch)\b", text, re.M):
             needs(library)  # the blocks before this one have run
         if kind == "python":
             exec(compile(text, str(page), "exec"), namespace)

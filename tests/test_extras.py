@@ -50,4 +50,11 @@ def test_the_refusal_names_the_extra(use: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_every_extra_for_users_has_a_use_here() -> None:
-    assert {extra for _, extra, _ in USES.values()} == EXTRAS.keys() - {"test", "lint", "bench", "oracles"}
+    assert {extra for _, extra, _ in USES.values()} == EXTRAS.keys() - {
+        "test",
+        "lint",
+        "bench",
+        "docs",
+        "oracles",
+        "wheels",
+    }

@@ -52,7 +52,7 @@ class TestGood:
         assert tg.diff(url, TENSORS).same
 
     def test_threads_that_scan_and_slice_the_same_archive(self, site: Site) -> None:
-        """Short reads, columns and whole tensors at the same time: they share what is read ahead and the connections."""
+        """Short reads, columns and whole tensors at the same time: they share what is read ahead."""
         tensors = {f"w{i}": np.arange(i, i + 300_000, dtype=np.int32).reshape(600, 500) for i in range(24)}
         site.files["/many.safetensors"] = tg.dumps(tensors, format="safetensors")
         with tg.open(f"{site.url}/many.safetensors") as archive, ThreadPoolExecutor(64) as pool:

@@ -277,22 +277,39 @@ def test_two_copies_that_are_deltas_from_each_other(store: Store, root: Path) ->
     assert same_tensors(archives[1], back[1])
 
 
-def test_a_parent_that_may_be_collected_is_refused(store: Store, root: Path) -> None:
-    old = store.commit("old", tensors(1))
+@pytest.mark.parametrize("how", ["tag", "parent"])
+def test_what_is_condemned_can_be_rescued(how: str, store: Store, root: Path) -> None:
+    """By name or as a parent. It is copied, since a collector may be removing it."""
+    first = store.commit("old", tensors(1))
+    old = store.commit("old", step(tensors(1), 1))
     store.commit("main", {"x": np.zeros(3)})
     store.delete("old")
     store.collect(DAY)
-    for call in (
-        lambda: store.commit("new", {"x": np.ones(3)}, parent=old.cid),
-        lambda: store.tag("rescued", old.cid),
-    ):
-        with pytest.raises(tg.InputError) as caught:
-            call()
-        assert caught.value.rule == "store.commit.missing"
-    store.commit("rescued", store.checkout(old.cid))
+    if how == "tag":
+        store.tag("rescued", old.cid)
+    else:
+        store.commit("rescued", {"x": np.ones(3)}, parent=old.cid)
     store.collect(0)
-    assert same_tensors(store.checkout("rescued"), tensors(1))
     assert_clean(store)
+    assert [commit.cid for commit in store.log("rescued")][-2:] == [old.cid, first.cid]
+    assert same_tensors(Store(root).checkout(old.cid), step(tensors(1), 1))
+    assert same_tensors(Store(root).checkout(first.cid), tensors(1))
+
+
+def test_what_is_incomplete_cannot_be_named(store: Store, root: Path) -> None:
+    old = store.commit("old", tensors(1))
+    (pack,) = packs(root)
+    new = store.commit("old", {"x": np.ones(3)})
+    store.delete("old")
+    pack.unlink()
+    for call in (
+        lambda: Store(root).commit("new", {"x": np.ones(3)}, parent=new.cid),
+        lambda: Store(root).tag("new", new.cid),
+    ):
+        with pytest.raises(tg.InputError, match=old.cid[5:]) as caught:
+            call()
+        assert caught.value.rule == "store.incomplete"
+    assert Store(root).refs() == {}
 
 
 def test_one_collector_at_a_time(store: Store, root: Path) -> None:

@@ -80,17 +80,21 @@ def dying(strike: int, *, after: bool) -> Iterator[DyingOs]:
         os.close(fd)
 
 
-def version(kind: int, seed: int) -> dict[str, Any]:
-    """Versions of a kind are steps of each other, so that they are stored as deltas."""
+def version(kind: int, seed: int, names: set[str]) -> dict[str, Any]:
+    """Versions of a kind are steps of each other, so that they are stored as deltas. Not every one has every tensor."""
     random = np.random.default_rng(kind)
     big = random.normal(0, 1, 6000).astype(np.float32)
     for i in range(seed):
         big[i::700] += 1
     shared = np.arange(kind, 3000, dtype=np.int32)
-    return {"big": big, "shared": shared, "small": np.int64(seed), f"only.{kind}": random.integers(0, 99, 50)}
+    tensors = {"big": big, "shared": shared, "small": np.int64(seed), "noise": random.integers(0, 99, 50 + seed)}
+    return {name: tensors[name] for name in names}
 
 
-VERSIONS = st.builds(version, st.integers(0, 1), st.integers(0, 5))
+NAMES = st.sampled_from(
+    [{"big"}, {"big", "small"}, {"small"}, {"noise", "shared"}, {"big", "shared", "small", "noise"}]
+)
+VERSIONS = st.builds(version, st.integers(0, 1), st.integers(0, 5), NAMES)
 
 
 class StoreMachine(RuleBasedStateMachine):

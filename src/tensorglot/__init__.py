@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tensorglot import dynd as dynd
     from tensorglot import jax as jax
     from tensorglot import numpy as numpy
+    from tensorglot import report as report
     from tensorglot import store as store
     from tensorglot import torch as torch
     from tensorglot.bridges.drop_in import safe_open as safe_open
@@ -89,7 +90,7 @@ _HOMES = {
     "operations.writer": ("Writer",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("bson", "dynd", "jax", "numpy", "store", "torch")
+_MODULES = ("bson", "dynd", "jax", "numpy", "report", "store", "torch")
 """Subpackages that are attributes of the package."""
 
 _PROVIDERS = {
@@ -97,6 +98,11 @@ _PROVIDERS = {
     "bridges.framework": ("bridges.table", "framework"),
     "bridges.from_dlpack": ("bridges.dlpack", "to_numpy"),
     "bridges.torch_out": ("bridges.torch", "shared_array"),
+    "dynd.from_parquet": ("bridges.parquet", "from_parquet"),
+    "dynd.to_pandas": ("bridges.tables", "to_pandas"),
+    "dynd.to_parquet": ("bridges.parquet", "to_parquet"),
+    "dynd.to_polars": ("bridges.tables", "to_polars"),
+    "dynd.to_table": ("bridges.tables", "to_table"),
     "store.open": ("store", "open_url"),
     "tensor.arrow": ("bridges.arrow", "from_tensor"),
     "tensor.awkward": ("bridges.awkward", "from_tensor"),

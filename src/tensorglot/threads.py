@@ -11,12 +11,12 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from itertools import chain, islice
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
-__all__ = ["REQUESTS", "default_threads", "for_each", "for_each_request", "ordered_map"]
+__all__ = ["REQUESTS", "Executor", "default_threads", "for_each", "for_each_request", "ordered_map"]
 
 REQUESTS = 32
 """Requests to servers at a time."""
@@ -25,6 +25,14 @@ _REQUEST_NAMES = "tensorglot-request"
 
 S = TypeVar("S")
 T = TypeVar("T")
+
+
+class Executor(Protocol):
+    """A pool of `concurrent.futures`, a Dask client, or anything else that can do this."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Any:
+        """Calls the function elsewhere. The future that it returns has `result` and `cancel`."""
+        ...
 
 
 def default_threads() -> int:
@@ -94,7 +102,7 @@ def ordered_map(
     At most `ahead` items are computed before they are requested. A single item runs inline. When the iterator is
     closed, no further work starts.
     """
-    waiting: deque[Future[T]] = deque()
+    waiting: deque[Any] = deque()
     jobs = iter(items)
     first = list(islice(jobs, 2))
     if len(first) < 2 or _in_pool():

@@ -74,8 +74,8 @@ class SafeOpen:
         index = self.archive.index
         firsts = index.row_offsets[:-1]
         shards: dict[int, int] = {}
-        places = np.array([shards.setdefault(id(index.sources.get(row)), len(shards)) for row in firsts.tolist()])
-        return [index.names[i] for i in np.lexsort((index.begins[firsts], places)).tolist()]
+        places = [shards.setdefault(id(index.sources.get(row)), len(shards)) for row in firsts.tolist()]
+        return [index.names[i] for i in np.lexsort((index.begins[firsts], np.array(places))).tolist()]
 
     def metadata(self) -> dict[str, Any] | None:
         """The metadata of the file; None where it has none."""

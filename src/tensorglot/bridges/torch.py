@@ -71,9 +71,8 @@ def _private(array: NDArray[Any]) -> NDArray[Any]:
         base = base.base
     if not isinstance(base, PrivateMapping):
         return array.copy()
-    memory = np.frombuffer(base, np.uint8)
-    offset = array.__array_interface__["data"][0] - memory.__array_interface__["data"][0]
-    return np.ndarray(array.shape, array.dtype, memory, offset, array.strides) if array.size else array.copy()
+    offset = array.__array_interface__["data"][0] - base.address
+    return np.ndarray(array.shape, array.dtype, base, offset, array.strides) if array.size else array.copy()
 
 
 def from_tensor(tensor: Tensor, device: Any = None) -> torch.Tensor:

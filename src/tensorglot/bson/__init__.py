@@ -37,9 +37,11 @@ from tensorglot.bson.inspect import FieldReport, inspect
 from tensorglot.bson.matrix import decode_matrix, encode_documents, encode_matrix
 from tensorglot.bson.migrate import Migration, migrate
 from tensorglot.bson.mongodb import read_matrix, write_matrix
+from tensorglot.bson.nearest import Nearest, nearest
 from tensorglot.bson.other_databases import from_database, to_database
 from tensorglot.bson.quantize import Quantized, from_signed_bits, quantize, to_signed_bits
 from tensorglot.bson.reading import read_embeddings
+from tensorglot.bson.recall import Recall, recall
 from tensorglot.bson.upload import Written
 from tensorglot.bson.vector import Vector, decode, encode
 from tensorglot.bson.writing import write_embeddings
@@ -51,9 +53,11 @@ __all__ = [
     "FieldReport",
     "Int64",
     "Migration",
+    "Nearest",
     "PackedBits",
     "Quantized",
     "Raw",
+    "Recall",
     "Vector",
     "Written",
     "decode",
@@ -68,9 +72,11 @@ __all__ = [
     "from_signed_bits",
     "inspect",
     "migrate",
+    "nearest",
     "quantize",
     "read_embeddings",
     "read_matrix",
+    "recall",
     "to_database",
     "to_extjson",
     "to_signed_bits",

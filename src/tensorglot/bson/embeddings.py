@@ -43,6 +43,8 @@ class Embeddings:
     """Other fields by their dotted paths."""
     ranges: Ranges | None = None
     """What int8 vectors were quantized with."""
+    new_ranges: bool = False
+    """Whether no file has the ranges yet: `quantize` found them."""
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class Embeddings:
         *,
         dtype: DType = None,
         ranges: Ranges | None = None,
+        new_ranges: bool = False,
     ) -> None:
         vectors = matrix if isinstance(matrix, VectorData) else coerce_vector(matrix, dtype, None, 2)
         columns = {name: from_values(values) for name, values in (fields or {}).items()}
@@ -66,8 +69,8 @@ class Embeddings:
                 )
         if own_ids is not None and not own_ids.kinds.all():
             raise InputError(f"row {int(np.argmin(own_ids.kinds))} has no _id", rule="bson.ids")
-        values = (key, vectors, own_ids, columns, ranges)
-        for name, value in zip(("key", "vectors", "ids", "fields", "ranges"), values, strict=True):
+        values = (key, vectors, own_ids, columns, ranges, new_ranges)
+        for name, value in zip(self.__slots__, values, strict=True):
             object.__setattr__(self, name, value)
 
     @property
@@ -85,13 +88,14 @@ class Embeddings:
 
     def under(self, key: str) -> Embeddings:
         """The same under another key."""
-        return Embeddings(self.vectors, key, self.ids, self.fields, ranges=self.ranges)
+        return Embeddings(self.vectors, key, self.ids, self.fields, ranges=self.ranges, new_ranges=self.new_ranges)
 
     def quantize(self, to: Literal["int8", "packed_bit"] = "int8", *, ranges: Ranges | None = None) -> Embeddings:
         """Quantizes the vectors; ids and fields stay. `ranges` are those of another corpus, for queries."""
         small = quantize(self.matrix, to, ranges=ranges)
         kept = None if small.low is None or small.high is None else (small.low, small.high)
-        return Embeddings(small, self.key, self.ids, self.fields, ranges=kept)
+        new = kept is not None and ranges is None
+        return Embeddings(small, self.key, self.ids, self.fields, ranges=kept, new_ranges=new)
 
     def with_ids(self) -> Embeddings:
         """The same, with ids in any case: ObjectIds derived from the contents and the row if there are none.

@@ -8,7 +8,7 @@ there is reported. Values are compared here, byte for byte, never by a query.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -126,15 +126,16 @@ def upload(
 
     Embeddings without ids get some that are derived from their contents.
     """
-    require()
+    raw_document = require().raw_bson.RawBSONDocument
     if update and embeddings.ids is None:
         raise InputError("an update needs the _id of each row, and the source has none", rule="bson.ids")
     found = embeddings.with_ids()
     step = max(1, min(_BATCH_ROWS, _BATCH_NBYTES // max(1, found.vectors.row.nbytes)))
     total = Written(len(found), dry_run)
+    empty = not update and collection.find_one({}, {"_id": 1}) is None
     for begin in range(0, len(found), step):
-        batch = _Batch(collection, found, begin, min(begin + step, len(found)))
-        total = _add(total, batch.plan(update) if dry_run else batch.update() if update else batch.insert())
+        batch = _Batch(collection, found, begin, min(begin + step, len(found)), raw_document)
+        total = _add(total, batch.plan(update) if dry_run else batch.update() if update else batch.insert(empty))
         if progress is not None:
             progress(batch.end, len(found))
     return total
@@ -154,6 +155,8 @@ class _Batch:
     found: Embeddings
     begin: int
     end: int
+    raw_document: Callable[[bytes], Any]
+    """pymongo's class for a document that is encoded already."""
 
     @property
     def ids(self) -> ValueColumn:
@@ -161,23 +164,25 @@ class _Batch:
         assert column is not None  # noqa: S101 - upload has given ids to all
         return column
 
-    def insert(self) -> Written:
+    def insert(self, empty: bool) -> Written:
+        """Inserts the documents that are not there yet; looks for them first, unless the collection is empty."""
         from pymongo import InsertOne
 
-        made = documents(self.found, self.begin, self.end)
-        _, errors = self._bulk_write([InsertOne(_raw_document(data)) for data in made])
-        duplicates = [i for i, error in errors.items() if error["code"] == _DUPLICATE]
-        others = {i: error["errmsg"] for i, error in errors.items() if error["code"] != _DUPLICATE}
-        there = self._compare(duplicates)
-        other_key = {i: errors[i]["errmsg"] for i in duplicates if i not in there}  # another unique index
+        there = {} if empty else self._compare(None)
+        new = [i for i in range(self.end - self.begin) if i not in there]
+        made = documents(self.found, self.begin, self.end) if new else []
+        _, errors = self._bulk_write([InsertOne(self.raw_document(made[i])) for i in new])
+        refused = {new[i]: error for i, error in errors.items()}
+        there |= self._compare([i for i, error in refused.items() if error["code"] == _DUPLICATE])
+        failed = {i: error["errmsg"] for i, error in refused.items() if i not in there}
         conflicts = [i for i, equal in there.items() if not equal]
         return Written(
             0,
-            inserted=self.end - self.begin - len(errors),
+            inserted=len(new) - len(errors),
             unchanged=len(there) - len(conflicts),
             conflicts=len(conflicts),
-            failed=len(others) + len(other_key),
-            reasons=self._reasons(dict.fromkeys(conflicts, _CONFLICT) | others | other_key),
+            failed=len(failed),
+            reasons=self._reasons(dict.fromkeys(conflicts, _CONFLICT) | failed),
         )
 
     def update(self) -> Written:
@@ -186,13 +191,15 @@ class _Batch:
         columns = [elements for _, elements in self._set_elements()]
         updates = []
         for i in range(self.end - self.begin):
-            fields = Raw(DOCUMENT, _close(b"".join(column[i] for column in columns)))
-            own_id = _raw_document(encode_document({"_id": self.ids.raw(self.begin + i)}))
-            updates.append(UpdateOne(own_id, _raw_document(encode_document({"$set": fields}))))
+            own_id = self.raw_document(_close(self.ids.elements(b"_id\0", self.begin + i, self.begin + i + 1)[0]))
+            fields = self.raw_document(_close(b"".join([column[i] for column in columns])))
+            updates.append(UpdateOne(own_id, {"$set": fields}))
         result, errors = self._bulk_write(updates)
         left = result["nMatched"] + len(errors)
-        there: Mapping[int, bool] = {} if left == len(updates) else self._compare(None)
-        missing = [] if left == len(updates) else [i for i in range(len(updates)) if i not in there]
+        missing: list[int] = []
+        if left < len(updates):
+            there = self._compare(None)
+            missing = [i for i in range(len(updates)) if i not in there]
         failed = {i: error["errmsg"] for i, error in errors.items()}
         return Written(
             0,
@@ -226,6 +233,8 @@ class _Batch:
         """Sends the requests, and returns the counts and the errors by position."""
         from pymongo.errors import BulkWriteError
 
+        if not requests:
+            return {}, {}
         try:
             return self.collection.bulk_write(requests, ordered=False).bulk_api_result, {}
         except BulkWriteError as error:
@@ -240,7 +249,7 @@ class _Batch:
             return {}
         own_ids = [self.ids.raw(self.begin + i) for i in wanted]
         places = {_identity(own_id): i for own_id, i in zip(own_ids, wanted, strict=True)}
-        query = _raw_document(encode_document({"_id": {"$in": own_ids}}))
+        query = self.raw_document(encode_document({"_id": {"$in": own_ids}}))
         fields = dict(self._set_elements())
         stored: dict[int, bool] = {}
         for batch in self.collection.find_raw_batches(query, {"_id": 1, **dict.fromkeys(fields, 1)}):
@@ -260,10 +269,6 @@ class _Batch:
 
 _CONFLICT = "exists with other values"
 _MISSING = "does not exist"
-
-
-def _raw_document(data: bytes) -> Any:
-    return require().raw_bson.RawBSONDocument(data)
 
 
 def _identity(own_id: Raw) -> Any:

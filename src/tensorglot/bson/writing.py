@@ -47,11 +47,11 @@ def write_embeddings(
 
     In a collection documents are inserted, or with `update` those with the same ids are
     changed; `upload` says what running it again does. `ranges` is a file for the ranges
-    of int8 vectors; a place that cannot hold them needs it. With `dry_run` nothing is
+    of int8 vectors; a place that cannot hold new ones needs it. With `dry_run` nothing is
     written, and the target of a collection is compared.
     """
     holds_ranges = not is_collection(place) and not is_dump(place) and not as_path(place).endswith(".npy")
-    if embeddings.ranges is not None and ranges is None and not holds_ranges:
+    if embeddings.new_ranges and ranges is None and not holds_ranges:
         raise InputError(
             f"queries need the ranges, and {escape(place_text(place))} cannot hold them: pass a file for them",
             rule="place.ranges",

@@ -13,6 +13,7 @@ the table below.
     report, view                    pictures, in a browser
     formats, completion, demo       about tensorglot itself
 
+    complete    what the shell completes
     exits       errors to exit codes
     options     arguments that several commands share
     terminal    tables, colours, bars
@@ -30,6 +31,7 @@ from typing import Any, NoReturn
 import click
 
 from tensorglot.cli.exits import EXITS, finish
+from tensorglot.errors import did_you_mean
 
 __all__ = ["COMMANDS", "commands", "main"]
 
@@ -45,7 +47,7 @@ COMMANDS = {
     "convert": "Write the tensors of a file to another, in any format.",
     "split": "Write a file to a directory of shards with their index.",
     "merge": "Write a directory of shards, or several files, to one file.",
-    "edit": "Change the metadata of a file, and nothing else.",
+    "edit": "Change the metadata and the tensors of a file.",
     "vectors": "Move vectors between files and MongoDB, and make them smaller.",
     "dynd": "Serialize values of any type to canonical bytes, and back.",
     "store": "Keep every version of a checkpoint, for little more than one.",
@@ -71,6 +73,15 @@ class Commands(click.Group):
         command = import_module(f"tensorglot.cli.{cmd_name}").command
         assert isinstance(command, click.Command)  # noqa: S101
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = did_you_mean(args[0], COMMANDS)
+            raise click.UsageError(error.message.rstrip(".") + near + ("?" if near else "."), ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 
 import click
 
+from tensorglot.cli.complete import complete_names
 from tensorglot.cli.options import as_json, file_argument, reading_format, source_of
-from tensorglot.cli.terminal import message
+from tensorglot.cli.terminal import clip, message, screen_lines
 
 __all__ = ["command"]
+
+MOST_WIDTH = 2000
+"""Characters of a line that are kept: no terminal is wider."""
 
 
 @click.command
 @file_argument
-@click.argument("name")
+@click.argument("name", shell_complete=complete_names)
 @click.argument("index", default="...")
 @click.option("--npy", is_flag=True, help="Write a .npy file instead of text.")
 @click.option("-o", "--output", type=click.Path(), help="Write to this file, atomically.")
@@ -27,7 +32,8 @@ def command(file: str, name: str, index: str, npy: bool, output: str | None, for
     is read.
 
     As text, a vector has a value per line; with more dimensions, each line is a row,
-    with an empty line between matrices. Nothing is elided. With --json a complex
+    with an empty line between matrices. On a terminal more than a screen is
+    shortened, which is said; in a pipe and with -o nothing is. With --json a complex
     number is a pair, and NaN and the infinities are text.
 
     \b
@@ -50,7 +56,9 @@ def command(file: str, name: str, index: str, npy: bool, output: str | None, for
         tensor = archive[name]
         form = npy_bytes if npy else json_document if as_json else text_lines
         pieces = form(tensor, chosen)
-        if output is None:
+        if output is None and form is text_lines and sys.stdout.isatty():
+            _print_screen(pieces)
+        elif output is None:
             write_stream(sys.stdout.buffer, pieces)
         else:
             with AtomicFile(output) as target:
@@ -60,3 +68,31 @@ def command(file: str, name: str, index: str, npy: bool, output: str | None, for
         message(
             f"NumPy has no dtype {kind}: read it with tensorglot, or numpy.load(file)['{kind}'].view(ml_dtypes.{kind})"
         )
+
+
+def _print_screen(pieces: Iterable[bytes | memoryview]) -> None:
+    """The first lines, each as wide as the terminal, and a message if that is not everything."""
+    shown: list[str] = []
+    cut = False
+    for line in _lines(pieces, MOST_WIDTH):
+        if len(shown) == screen_lines() - 2:
+            cut = True
+            break
+        shown.append(clip(line))
+        cut = cut or shown[-1] != line
+    print("\n".join(shown))
+    if cut:
+        message("shortened to the screen: pass an index ('[:5, :8]'), or | less -S, or -o FILE for all of it")
+
+
+def _lines(pieces: Iterable[bytes | memoryview], most: int) -> Iterator[str]:
+    """Lines of text in pieces of any size, each cut after `most` characters."""
+    begun = ""
+    for piece in pieces:
+        *ended, rest = bytes(piece).decode().split("\n")
+        for line in ended:
+            yield (begun + line)[:most]
+            begun = ""
+        begun = (begun + rest)[:most]
+    if begun:
+        yield begun

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tensorglot.cli.complete import complete_dtypes, complete_formats, complete_names
 from tensorglot.cli.options import as_json, pairs, shape_text, source_of, target_of, writing_options
 from tensorglot.cli.terminal import (
     WIDE,
@@ -36,13 +37,27 @@ CASTS_SHOWN = 8
 @click.argument("source", type=click.Path())
 @click.argument("target", type=click.Path())
 @writing_options
-@click.option("--from", "from_", metavar="FORMAT", help="Format of the source; detected by default.")
 @click.option(
-    "--select", metavar="PATTERN", multiple=True, help="Convert only tensors whose names match; may be repeated."
+    "--from",
+    "from_",
+    metavar="FORMAT",
+    shell_complete=complete_formats,
+    help="Format of the source; detected by default.",
+)
+@click.option(
+    "--select",
+    metavar="PATTERN",
+    multiple=True,
+    shell_complete=complete_names,
+    help="Convert only tensors whose names match; may be repeated.",
 )
 @click.option("--rename", metavar="OLD=NEW", multiple=True, help="Rename tensors by name or pattern, e.g. 'model.*=*'.")
 @click.option(
-    "--dtype", metavar="[PATTERN=]TYPE", multiple=True, help="Cast all tensors of the same kind, or those that match."
+    "--dtype",
+    metavar="[PATTERN=]TYPE",
+    multiple=True,
+    shell_complete=complete_dtypes,
+    help="Cast all tensors of the same kind, or those that match.",
 )
 @click.option(
     "--quantize",
@@ -88,7 +103,7 @@ def command(
     \b
     Examples:
       tensorglot convert model.safetensors model.bt --dry-run
-      tensorglot convert model.bt half.bt --dtype bfloat16 --select 'layers.*'
+      tensorglot convert model.bt half.bt --dtype bf16 --select 'layers.*'
       tensorglot convert model.safetensors model.gguf --quantize '*_proj.weight=q8_0'
       tensorglot convert old.bt - --to bintensors@1 | ssh host 'cat > new.bt'
     """

@@ -1,8 +1,15 @@
-"""`tensorglot diff`: the result of `tg.diff` as a table or as JSON, and an exit code."""
+"""`tensorglot diff`: the result of `tg.diff` as a table or as JSON, and an exit code.
+
+A tensor has one row, whatever differs about it. Metadata has a row for each key.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -11,55 +18,114 @@ from tensorglot.cli.terminal import WIDE, Column, escape_whole, informative, pri
 from tensorglot.errors import escape, plural
 
 if TYPE_CHECKING:
+    from tensorglot.operations._compare import Comparison
     from tensorglot.operations.diff import Change, Diff
 
 __all__ = ["command", "print_diff"]
 
 
+class Row(NamedTuple):
+    """All changes of one tensor, or one of the metadata."""
+
+    changes: Sequence[Change]
+
+    @property
+    def name(self) -> str:
+        first = self.changes[0]
+        if first.tensor is None:
+            return str(first.key)
+        parts = {change.key for change in self.changes}
+        return f"{first.tensor}#{first.key}" if len(parts) == 1 and first.key is not None else first.tensor
+
+    @property
+    def values(self) -> Comparison | None:
+        found = [change.values for change in self.changes if change.values is not None]
+        return reduce(add, found) if found else None
+
+
+SORTS: dict[str, Callable[[Row], tuple[float, str]]] = {
+    "name": lambda row: (0.0, row.name),
+    "absolute": lambda row: (-_largest(row, "largest_absolute"), row.name),
+    "relative": lambda row: (-_largest(row, "largest_relative"), row.name),
+    "share": lambda row: (-_largest(row, "share"), row.name),
+}
+
+
+def _largest(row: Row, measure: str) -> float:
+    """Rows without values first: a tensor that is missing differs more than any number."""
+    found = None if row.values is None else getattr(row.values, measure)
+    return float("inf") if found is None else float(found)
+
+
 @click.command
 @click.argument("one", type=click.Path())
 @click.argument("two", type=click.Path())
+@click.option("--atol", type=click.FloatRange(min=0), default=0.0, help="Numbers this close are the same.")
+@click.option("--rtol", type=click.FloatRange(min=0), default=0.0, help="The same, times the larger magnitude.")
+@click.option(
+    "--sort", type=click.Choice(list(SORTS)), help="By name, or by the largest difference or share; default: as in ONE."
+)
+@click.option("--limit", type=click.IntRange(min=1), help="Show only this many rows.")
 @as_json
-def command(one: str, two: str, as_json: bool) -> int:
+def command(one: str, two: str, atol: float, rtol: float, sort: str | None, limit: int | None, as_json: bool) -> int:
     """Compare two files: names, types, shapes, values, metadata.
 
     Exits with 1 if they differ. Formats do not count: the same tensors in two formats
-    are the same. NaN equals NaN. The relative difference is to the larger of the two
-    magnitudes. Values are compared in bounded memory. - is stdin.
+    are the same. NaN equals NaN. Numbers are the same if they differ by at most atol +
+    rtol times the larger of the two magnitudes; so is the relative difference. A
+    tensor has one row, the last line is the sum. Values are compared in bounded memory.
+    - is stdin.
 
     \b
     Examples:
       tensorglot diff before.bt after.bt
+      tensorglot diff before.bt after.bt --rtol 1e-3 --sort absolute --limit 10
       tensorglot diff model.bt model.zt && rm model.bt
-      tensorglot diff a.bt b.bt --json | jq '.changes[].tensor'
+      tensorglot diff before.bt after.bt --json | jq '.changes[].tensor'
     """
     import tensorglot as tg
 
     with progress_bar("comparing") as progress:
-        found = tg.diff(source_of(one), source_of(two), progress=progress)
-    return print_diff(found, one, two, as_json=as_json)
+        found = tg.diff(source_of(one), source_of(two), atol=atol, rtol=rtol, progress=progress)
+    return print_diff(found, one, two, sort=sort, limit=limit, as_json=as_json)
 
 
-def print_diff(found: Diff, one: str, two: str, *, as_json: bool) -> int:
+def print_diff(
+    found: Diff, one: str, two: str, *, sort: str | None = None, limit: int | None = None, as_json: bool
+) -> int:
     """Prints the differences; returns the exit code."""
+    rows = _rows(found)
+    if sort is not None:
+        rows.sort(key=SORTS[sort])
+    shown = rows[:limit]
     if as_json:
-        print_json({"one": one, "two": two, **found.to_dict()})
+        changes = [change.to_dict() for row in shown for change in row.changes]
+        print_json({"one": one, "two": two, **found.to_dict(), "changes": changes})
+    elif found.same:
+        print(f"the same: {plural(found.tensors, 'tensor')}")
     else:
-        _print(found)
+        _print(shown)
+        if len(shown) < len(rows):
+            print(f"… {len(rows) - len(shown):,} more of {plural(len(rows), 'row')}")
+        print(_summary(found, rows))
     return 0 if found.same else 1
 
 
-def _print(found: Diff) -> None:
-    tensors = plural(found.tensors, "tensor")
-    if found.same:
-        print(f"the same: {tensors}")
-        return
-    changes = found.changes
-    values = [change.values for change in changes]
-    differences = [_difference(change) for change in changes]
+def _rows(found: Diff) -> list[Row]:
+    """The changes, those of one tensor together, in the order of the files."""
+    groups: dict[tuple[str | None, str | None], list[Change]] = {}
+    for change in found.changes:
+        groups.setdefault((change.tensor, None if change.tensor is not None else change.key), []).append(change)
+    return [Row(changes) for changes in groups.values()]
+
+
+def _print(rows: Sequence[Row]) -> None:
+    values = [row.values for row in rows]
+    differences = [", ".join(filter(None, map(_difference, row.changes))) for row in rows]
+    kinds = [", ".join(dict.fromkeys(change.kind for change in row.changes)) for row in rows]
     columns = [
-        Column("name", [_name(change) for change in changes], elastic=True),
-        Column("change", [change.kind for change in changes]),
+        Column("name", [escape_whole(row.name) for row in rows], elastic=True),
+        Column("change", kinds),
         Column("difference", differences, elastic=max(map(len, differences)) > WIDE),
         Column("absolute", ["" if v is None else _number(v.largest_absolute) for v in values], right=True),
         Column("relative", ["" if v is None else _number(v.largest_relative) for v in values], right=True),
@@ -67,12 +133,15 @@ def _print(found: Diff) -> None:
         Column("bits", ["" if v is None or not v.bits_only else f"{v.bits_only:,}" for v in values], right=True),
     ]
     print_table([column for column in columns if informative(column, "")])
-    print(f"different: {plural(found.tensors - found.equal, 'tensor')} of {found.tensors:,}, {found.equal:,} equal")
 
 
-def _name(change: Change) -> str:
-    name = "#".join(part for part in (change.tensor, change.key) if part is not None)
-    return escape_whole(name)
+def _summary(found: Diff, rows: Sequence[Row]) -> str:
+    """How many tensors differ, in what, and by how much at most."""
+    kinds = Counter(kind for row in rows for kind in {change.kind for change in row.changes})
+    different = f"{found.tensors - found.equal:,} of {plural(found.tensors, 'tensor')}"
+    text = f"different: {different} ({', '.join(f'{count:,} {kind}' for kind, count in sorted(kinds.items()))})"
+    most = [v.largest_absolute for row in rows if (v := row.values) is not None and v.largest_absolute]
+    return f"{text}, by at most {_number(max(most))}" if most else text
 
 
 def _difference(change: Change) -> str:

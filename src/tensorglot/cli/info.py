@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tensorglot.cli.complete import complete_names
 from tensorglot.cli.options import as_json, file_argument, ratio_text, reading_format, shape_text, source_of
 from tensorglot.cli.terminal import Column, escape_whole, message, print_fields, print_json, print_table
 from tensorglot.errors import escape, human_nbytes, plural
 
 if TYPE_CHECKING:
-    from tensorglot.operations.listing import Summary
+    from tensorglot.operations.listing import Shard, Summary
 
 __all__ = ["command"]
+
+SHARDS_SHOWN = 16
+"""Up to here each shard has a line; --json has all of them."""
 
 
 @click.command
 @file_argument
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_names)
 @reading_format
 @as_json
 def command(file: str, name: str | None, format: str | None, as_json: bool) -> None:
     """Describe a file, or one tensor of it.
 
     For a file: the format and the packages that read it, tensors and bytes of each
-    element type, and the metadata. For a tensor: all that the file has about it. No
-    values are read.
+    element type, and the metadata; for a directory also its shards. For a tensor: all
+    that the file has about it. No values are read.
 
     \b
     Examples:
@@ -65,8 +69,9 @@ def _print_summary(file: str, summary: Summary, metadata: Mapping[str, Any] | No
     fields = [
         ("file", escape_whole(file)),
         ("size", "-" if whole is None else f"{human_nbytes(whole)} ({whole:,} bytes)"),
+        *([("shards", _shards(summary.shards))] if summary.shards else []),
         ("format", summary.format),
-        ("", summary.note or ""),
+        *([("", summary.note)] if summary.note else []),
         ("tensors", f"{summary.tensors:,} ({summary.elements:,} elements, {size})"),
         ("checksums", f"{summary.checksums:,} of {plural(summary.tensors, 'tensor')}"),
     ]
@@ -74,6 +79,15 @@ def _print_summary(file: str, summary: Summary, metadata: Mapping[str, Any] | No
         if set(counts) - {"raw", "dense"}:
             fields.append((title, ", ".join(f"{escape(name)} {count:,}" for name, count in counts.items())))
     print_fields(fields)
+    if 1 < len(summary.shards) <= SHARDS_SHOWN:
+        print()
+        print_table(
+            [
+                Column("shard", [escape_whole(shard.file) for shard in summary.shards], elastic=True),
+                Column("tensors", [f"{shard.tensors:,}" for shard in summary.shards], right=True),
+                Column("size", [human_nbytes(shard.nbytes) for shard in summary.shards], right=True),
+            ]
+        )
     if summary.dtypes:
         print()
         uses = summary.dtypes.values()
@@ -95,6 +109,13 @@ def _print_summary(file: str, summary: Summary, metadata: Mapping[str, Any] | No
         )
     else:
         print("no metadata" if metadata is None else "empty metadata")
+
+
+def _shards(shards: Sequence[Shard]) -> str:
+    """How many, and how large."""
+    sizes = [shard.nbytes for shard in shards]
+    low, high = human_nbytes(min(sizes)), human_nbytes(max(sizes))
+    return f"{len(shards):,} of {low}" + ("" if low == high else f" to {high}")
 
 
 def _print_tensor(fields: Mapping[str, Any]) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO, TypeVar
+from functools import wraps
+from typing import Any, BinaryIO, TypeVar, cast
 
 import click
+
+from tensorglot.cli.complete import complete_formats, complete_names
 
 __all__ = [
     "as_json",
@@ -25,11 +28,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def file_argument(command: F) -> F:
-    return click.argument("file", type=click.Path())(command)
+    """The file, which every error of the command names."""
+
+    @wraps(command)
+    def with_path(*args: Any, file: str, **options: Any) -> Any:
+        from tensorglot.io.local import add_path_to_errors
+
+        with add_path_to_errors(None if file == "-" else file):
+            return command(*args, file=file, **options)
+
+    return click.argument("file", type=click.Path())(cast("F", with_path))
 
 
 def patterns_argument(command: F) -> F:
-    return click.argument("patterns", metavar="[PATTERN]...", nargs=-1)(command)
+    return click.argument("patterns", metavar="[PATTERN]...", nargs=-1, shell_complete=complete_names)(command)
 
 
 def as_json(command: F) -> F:
@@ -42,16 +54,24 @@ def writing_options(command: F) -> F:
         click.option("--checksum", metavar="NAME", help="Add checksums, e.g. crc32c."),
         click.option("--level", type=int, help="Compression level."),
         click.option("--compression", metavar="NAME", help="Compress, e.g. zstd."),
-        click.option("--to", metavar="FORMAT", help="Format to write, e.g. bintensors@1; default: by suffix."),
+        click.option(
+            "--to",
+            metavar="FORMAT",
+            shell_complete=complete_formats,
+            help="Format to write, e.g. bintensors@1; default: by suffix.",
+        ),
     ):
         command = option(command)
     return command
 
 
 def reading_format(command: F) -> F:
-    return click.option("--format", metavar="NAME", help="Format of the file, e.g. bintensors@1; detected by default.")(
-        command
-    )
+    return click.option(
+        "--format",
+        metavar="NAME",
+        shell_complete=complete_formats,
+        help="Format of the file, e.g. bintensors@1; detected by default.",
+    )(command)
 
 
 def shape_text(shape: Sequence[int]) -> str:

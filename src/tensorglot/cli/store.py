@@ -6,7 +6,8 @@ it had to be stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -14,7 +15,6 @@ import click
 from tensorglot.cli.options import as_json, pairs, source_of, writing_options
 from tensorglot.cli.terminal import (
     Column,
-    bold,
     escape_whole,
     message,
     print_fields,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_SHORT = 16
+_SHORT = 14
 """Characters of a CID: the first seven are the same for all commits."""
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -117,36 +117,51 @@ def commit(
 def log(store: str, ref: str | None, limit: int | None, as_json: bool) -> None:
     """List the commits of a ref, and what each has cost; without REF, of every ref.
 
-    "stored" are the bytes that a commit added, "share" is their part of its size.
+    The last one is first, with the names of its refs in brackets. "changed" are tensors
+    that no earlier commit has, "stored" the bytes that a commit added, "share" is their
+    part of its size.
 
     \b
     Example:
       tensorglot store log run main
     """
     opened = _open(store)
+    refs = opened.refs()
     found: dict[str, list[CommitCost]] = {}
-    for name in [ref] if ref is not None else opened.refs():
+    for name in [ref] if ref is not None else refs:
         found[name] = opened.costs(name)[::-1][:limit]
     if as_json:
         print_json({name: [_flat(cost) for cost in costs] for name, costs in found.items()})
         return
-    for position, (name, costs) in enumerate(found.items()):
-        if len(found) > 1:
-            print(("\n" if position else "") + bold(escape(name)))
-        print_table(
-            [
-                Column("commit", [cost.commit.cid[:_SHORT] for cost in costs]),
-                Column("time", [f"{cost.commit.time.astimezone():%Y-%m-%d %H:%M}" for cost in costs]),
-                Column("tensors", [f"{cost.tensors:,}" for cost in costs], right=True),
-                Column("changed", [f"{cost.changed:,}" for cost in costs], right=True),
-                Column("size", [human_nbytes(cost.nbytes) for cost in costs], right=True),
-                Column("stored", [human_nbytes(cost.stored_nbytes) for cost in costs], right=True),
-                Column("share", [_share(cost.stored_nbytes, cost.nbytes) for cost in costs], right=True),
-                Column("message", [escape(cost.commit.message) for cost in costs], elastic=True),
-            ]
-        )
-    if not found:
+    # A commit of several refs is listed once: the one that came first has paid for it.
+    unique = {cost.commit.cid: cost for costs in found.values() for cost in costs}
+    costs = sorted(unique.values(), key=lambda cost: cost.commit.time, reverse=True)
+    if not costs:
         message("the store has no commits yet")
+        return
+    print_table(
+        [
+            Column("commit", [cost.commit.cid[:_SHORT] for cost in costs]),
+            Column("time", [_when(cost.commit.time) for cost in costs]),
+            Column("changed", [f"{cost.changed:,}/{cost.tensors:,}" for cost in costs], right=True),
+            Column("stored", [human_nbytes(cost.stored_nbytes) for cost in costs], right=True),
+            Column("share", [_share(cost.stored_nbytes, cost.nbytes) for cost in costs], right=True),
+            Column("message", [_titled(cost.commit, refs) for cost in costs], elastic=True),
+        ]
+    )
+    nbytes, stored = sum(cost.nbytes for cost in costs), sum(cost.stored_nbytes for cost in costs)
+    print(f"{plural(len(costs), 'commit')}, {human_nbytes(nbytes)} stored in {human_nbytes(stored)}")
+
+
+def _when(time: datetime) -> str:
+    """Short: of this year without the year, of others without the hour."""
+    local = time.astimezone()
+    return f"{local:%m-%d %H:%M}" if local.year == datetime.now().astimezone().year else f"{local:%Y-%m-%d}"
+
+
+def _titled(commit: Commit, refs: Mapping[str, str]) -> str:
+    names = ", ".join(escape(name, longest=40) for name, cid in refs.items() if cid == commit.cid)
+    return " ".join(filter(None, (f"[{names}]" if names else "", escape(commit.message))))
 
 
 def _flat(cost: CommitCost) -> dict[str, Any]:
@@ -155,7 +170,7 @@ def _flat(cost: CommitCost) -> dict[str, Any]:
 
 
 def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.2%}" if whole else "-"
+    return f"{part / whole:.1%}" if 0 < whole >= part else "-"
 
 
 @command.command
@@ -388,8 +403,8 @@ def stats(store: str, as_json: bool) -> None:
         [
             ("commits", f"{found.commits:,}"),
             ("tensors", f"{found.tensors:,} different"),
-            ("as files", human_nbytes(found.logical_nbytes)),
-            ("different", f"{human_nbytes(found.unique_nbytes)} in chunks that are not the same"),
+            ("as files", f"{human_nbytes(found.logical_nbytes)}, each commit in full"),
+            ("distinct", f"{human_nbytes(found.unique_nbytes)}, equal chunks counted once"),
             ("stored", human_nbytes(found.stored_nbytes) + saved),
             ("packs", f"{found.packs:,} with {plural(found.blocks, 'block')}"),
         ]

@@ -26,6 +26,7 @@ __all__ = [
     "WIDE",
     "Column",
     "bold",
+    "clip",
     "escape_whole",
     "informative",
     "message",
@@ -34,6 +35,7 @@ __all__ = [
     "print_json",
     "print_table",
     "progress_bar",
+    "screen_lines",
     "styled",
 ]
 
@@ -178,6 +180,17 @@ def _prefix(text: str, width: int) -> str:
 
 def _terminal_width() -> int:
     return shutil.get_terminal_size().columns
+
+
+def screen_lines() -> int:
+    """The lines of the terminal; 24 where there is none."""
+    return shutil.get_terminal_size().lines
+
+
+def clip(text: str) -> str:
+    """A line that fits the terminal, with an ellipsis if it was cut."""
+    width = _terminal_width()
+    return text if _width(text) <= width else _prefix(text, width - 1) + "…"
 
 
 def bold(text: str) -> str:

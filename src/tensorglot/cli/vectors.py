@@ -235,10 +235,54 @@ def quantize(transfer: Transfer, to: Any, ranges: str | None, use_ranges: str | 
     if same and not transfer.update:
         raise click.UsageError("SOURCE and TARGET are the same: pass --update and --key to add a field.")
     known = None if use_ranges is None else read_ranges(use_ranges)
-    small = transfer.read(on_missing=on_missing).quantize(to, ranges=known)
-    if known is not None and ranges is None:
-        ranges = use_ranges
-    return transfer.write(small, ranges)
+    return transfer.write(transfer.read(on_missing=on_missing).quantize(to, ranges=known), ranges)
+
+
+@command.command("recall")
+@click.argument("source", type=click.Path())
+@click.option("--from", "name", metavar="NAME", help="Name of the vectors in SOURCE, if there are several.")
+@click.option("--queries", type=click.Path(), help="File of queries; default: a sample of SOURCE.")
+@click.option("-k", "sizes", type=click.IntRange(1), multiple=True, help="Neighbours; may be repeated.")
+@click.option(
+    "--metric", type=click.Choice(["cosine", "dot", "euclidean"]), default="cosine", help="How vectors are compared."
+)
+@click.option("--sample", type=click.IntRange(1), default=1000, show_default=True, help="Queries taken from SOURCE.")
+@as_json
+def recall(
+    source: str, name: str | None, queries: str | None, sizes: tuple[int, ...], metric: Any, sample: int, as_json: bool
+) -> None:
+    """Measure what quantization costs: recall at k of int8 and bits.
+
+    The nearest neighbours in the smaller vectors are compared with those in float32,
+    found by an exact search. int8 compares the stored codes, as a database does; int8,
+    dequantized the values that the ranges restore; packed_bit counts differing bits.
+
+    \b
+    Examples:
+      tensorglot vectors recall embeddings.npy
+      tensorglot vectors recall all.parquet --queries q.npy -k 10 --metric dot
+    """
+    import tensorglot as tg
+    from tensorglot.bson.places import place_text
+
+    values = tg.bson.read_embeddings(source, name).matrix
+    wanted = None if queries is None else tg.bson.read_embeddings(queries).matrix
+    found = tg.bson.recall(values, wanted, sizes or (1, 10, 100), metric, sample=sample)
+    if as_json:
+        print_json({"source": place_text(source), **found.to_dict()})
+        return
+    message(f"{found.vectors:,} vectors of {found.columns}, {found.queries:,} queries, {found.metric}")
+    nbytes = [found.nbytes, *(row.nbytes for row in found.rows)]
+    print_table(
+        [
+            Column("search", ["float32", *(row.name for row in found.rows)]),
+            Column("size", [human_nbytes(each) for each in nbytes], right=True),
+            *(
+                Column(f"recall@{k}", ["1.000", *(f"{row.recalls[i]:.3f}" for row in found.rows)], right=True)
+                for i, k in enumerate(found.k)
+            ),
+        ]
+    )
 
 
 @command.command("migrate")

@@ -11,7 +11,7 @@
     gguf            .gguf
     pt              what torch.save writes, read only, executing nothing
     onnx            .onnx, the initializers of a model, read only
-    hdf5            .h5, .keras: HDF5 datasets and the weights of Keras, read only, through h5py
+    hdf5            .h5, .keras: HDF5 datasets and the weights of Keras, read only
     delta           .tgdelta, what differs between two versions, listed and checked
     dcp             directories of torch.distributed.checkpoint, and ours for it
     torchsave       what pt and dcp share: pickles and storages of torch.save

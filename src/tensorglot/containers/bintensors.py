@@ -261,4 +261,4 @@ def _codes(index: Index) -> NDArray[np.int16]:
     return codes
 
 
-CONTAINER = Container(DTYPES, read, write, tensors_max=TENSORS_MAX)
+CONTAINER = Container(DTYPES, read, write, raw_rows=True, tensors_max=TENSORS_MAX)

@@ -95,8 +95,11 @@ class Pickled:
     def below(self, payload: Encoded) -> Span | Encoded:
         return inner_payload(payload, self.inner, self.nbytes)
 
+    def refuse(self, payload: Encoded) -> UnsupportedError:
+        return UnsupportedError(_PICKLE, rule="npz.objects", offset=payload.begin, tensor=payload.tensor)
+
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
-        raise UnsupportedError(_PICKLE, rule="npz.objects", offset=payload.begin, tensor=payload.tensor)
+        raise self.refuse(payload)
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
         self.decode_into(payload, 0, memoryview(b""))

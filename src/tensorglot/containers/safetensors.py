@@ -220,4 +220,4 @@ def _encode(index: Index, order: NDArray[np.int64], codes: NDArray[np.int16]) ->
     )
 
 
-CONTAINER = Container(DTYPES, read, write)
+CONTAINER = Container(DTYPES, read, write, raw_rows=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tensorglot.arguments import as_path
-from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError
+from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError, did_you_mean, escape
 from tensorglot.limits import DEFAULT, HEADER_NBYTES_MAX, TENSORS_MAX, Limits
 from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.index import Index
@@ -117,6 +117,8 @@ class Container:
     """Whether a version can store elements of an unknown dtype under its name in the file."""
     metadata_faults: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None
     """Keys of metadata that cannot be stored, each with the reason, where `metadata="any"` is not any value."""
+    raw_rows: bool = False
+    """Rows are written as `Archive.chunks` gives them, and the rest of the file depends on the index alone."""
     tensors_max: int = TENSORS_MAX
     header_nbytes_max: int = HEADER_NBYTES_MAX
     """Default limits for reading."""
@@ -326,7 +328,7 @@ TABLE: tuple[Format, ...] = (
         pattern=rb"PK\x03\x04.{26}metadata\.json",
         metadata="any",
         ties=True,
-        notes={"1": "the datasets of a file, weights of Keras included; needs h5py (the extra hdf5)"},
+        notes={"1": "what h5py and Keras write by default: datasets by their paths"},
     ),
     Format(
         name="dcp",
@@ -392,14 +394,16 @@ def formats() -> tuple[Format, ...]:
 
 
 def named(text: str) -> tuple[Format, str | None]:
-    """`bintensors` or `bintensors@1` to a spec and a version."""
+    """`bintensors`, `bintensors@1` or a suffix (`bt`, `zt@2`) to a spec and a version."""
     if not isinstance(text, str):
         raise InputError(f"a format is a str like 'ztensor@2', not {type(text).__name__}", rule="format.name")
     name, _, version = text.partition("@")
-    spec = _BY_NAME.get(name)
+    spec = _BY_NAME.get(name) or next((spec for spec in TABLE if f".{name}" in spec.suffixes), None)
     if spec is None:
+        known = [spec.name for spec in TABLE]
         raise InputError(
-            f"unknown format '{name}' (known: {', '.join(spec.name for spec in TABLE)})", rule="format.name"
+            f"unknown format '{escape(name)}' (known: {', '.join(known)}){did_you_mean(name, known)}",
+            rule="format.name",
         )
     if version and version not in spec.versions:
         raise InputError(
@@ -410,10 +414,11 @@ def named(text: str) -> tuple[Format, str | None]:
 
 def for_target(target: object, format: str | None) -> tuple[Format, str]:
     """The spec and version to write: as named, or by the suffix of the target, if that is a path."""
+    path = as_path(target) if isinstance(target, (str, os.PathLike)) else ""
     if format is not None:
         spec, version = named(format)
     else:
-        suffix = Path(as_path(target)).suffix.lower() if isinstance(target, (str, os.PathLike)) else ""
+        suffix = Path(path).suffix.lower()
         found = [spec for spec in TABLE if suffix in spec.suffixes and spec.writes]
         if not found:
             read = next((spec.name for spec in TABLE if suffix in spec.suffixes), None)

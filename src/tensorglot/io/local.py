@@ -20,8 +20,10 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeAlias, cast
+
+import numpy as np
 
 from tensorglot.arguments import as_path
 from tensorglot.errors import InputError, TensorglotError, TruncatedError
@@ -264,6 +266,11 @@ class PrivateMapping(mmap.mmap):
     The arrays of a mapped file are read-only all the same. Frameworks that have no such
     arrays (PyTorch) may share the memory.
     """
+
+    @cached_property
+    def address(self) -> int:
+        """Of the first byte."""
+        return int(np.frombuffer(self, np.uint8).__array_interface__["data"][0])
 
 
 class MmapSource(BufferSource):

@@ -57,7 +57,8 @@ class AtomicFile:
 
     A link at the target is followed, unless the caller derived the name itself
     (`follow=False`): then anything but a regular file is refused. With `expect` the
-    target must still have that stamp when it is replaced.
+    target must still have that stamp when it is replaced. A `shared` one has a name from
+    the beginning (`path`), so that other processes can write to it.
     """
 
     stamp: Stamp | None = None
@@ -74,9 +75,11 @@ class AtomicFile:
         durable: bool = True,
         follow: bool = True,
         expect: Stamp | None = None,
+        shared: bool = False,
     ) -> None:
         self._target = Path(as_path(target))
         self._durable = durable
+        self._shared = shared
         self._expect = expect
         resolved = self._target if not follow else Path(os.path.realpath(self._target))
         self._parent = Path(os.path.realpath(resolved.parent))
@@ -108,7 +111,7 @@ class AtomicFile:
 
     def _create(self) -> None:
         """An empty file, without a name where the file system supports that."""
-        if hasattr(os, "O_TMPFILE"):
+        if hasattr(os, "O_TMPFILE") and not self._shared:
             try:
                 return self._open(".", os.O_TMPFILE)
             except OSError as error:
@@ -145,6 +148,17 @@ class AtomicFile:
             for data in [piece] if isinstance(piece, memoryview) else self._copy(piece):
                 self._write_buffer(data)
         return self._position
+
+    @property
+    def path(self) -> str:
+        """Of the temporary file, if it is shared."""
+        return str(self._parent / self._temporary)
+
+    def skip(self, nbytes: int) -> int:
+        """Leaves room for bytes that another process writes. Returns where they begin."""
+        begin = self._position
+        self._position += nbytes
+        return begin
 
     def _write_buffer(self, data: memoryview) -> None:
         write_at(self._fd, data, self._position)

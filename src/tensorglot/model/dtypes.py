@@ -16,9 +16,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.errors import InputError, UnsupportedError, did_you_mean
 
-__all__ = ["BY_NAME", "TABLE", "DType", "dtype_of", "pack", "unpack"]
+__all__ = ["ALIASES", "BY_NAME", "TABLE", "DType", "dtype_of", "pack", "unpack"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +91,8 @@ TABLE: tuple[DType, ...] = tuple(
     DType(code, name, bits, None if kind is None else np.dtype(kind)) for code, (name, bits, kind) in enumerate(_ROWS)
 )
 BY_NAME: dict[str, DType] = {row.name: row for row in TABLE}
+ALIASES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64"}
+"""Other names that people type."""
 _BY_NUMPY: dict[np.dtype[Any], DType] = {row.numpy: row for row in TABLE if row.numpy is not None}
 
 
@@ -98,12 +100,15 @@ def dtype_of(kind: DType | DTypeLike, tensor: str | None = None) -> DType:
     """The row for a name, a NumPy type of either byte order, or a row itself."""
     if isinstance(kind, DType):
         return kind
-    if isinstance(kind, str) and kind in BY_NAME:
-        return BY_NAME[kind]
+    if isinstance(kind, str):
+        kind = ALIASES.get(kind, kind)
+        if kind in BY_NAME:
+            return BY_NAME[kind]
     try:
         numpy = np.dtype(kind)
     except (TypeError, ValueError) as error:
-        raise InputError(f"unknown element type {kind!r}", rule="dtype.name", tensor=tensor) from error
+        near = did_you_mean(kind, [*BY_NAME, *ALIASES]) if isinstance(kind, str) else ""
+        raise InputError(f"unknown element type {kind!r}{near}", rule="dtype.name", tensor=tensor) from error
     row = _BY_NUMPY.get(numpy) or _BY_NUMPY.get(numpy.newbyteorder("="))
     if row is None:
         raise UnsupportedError(f"NumPy's {numpy} is not supported as an element type", rule="dtype.name", tensor=tensor)

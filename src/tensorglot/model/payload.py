@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import LimitError
+from tensorglot.errors import LimitError, TensorglotError
 from tensorglot.memory import cut
 from tensorglot.model.dtypes import TABLE
 
@@ -40,6 +40,7 @@ __all__ = [
     "Source",
     "Span",
     "Threaded",
+    "Undecodable",
     "as_bytes",
     "buffers",
     "copy_range",
@@ -123,6 +124,15 @@ class Rearranged(Codec, Protocol):
 
     def below(self, payload: Encoded) -> Span | Encoded:
         """The bytes before they are rearranged: those that a checksum of decoded bytes covers."""
+        ...
+
+
+@runtime_checkable
+class Undecodable(Codec, Protocol):
+    """A codec of bytes that can only be copied. It is asked before memory is allocated for what it cannot decode."""
+
+    def refuse(self, payload: Encoded) -> TensorglotError:
+        """The error for every attempt to decode."""
         ...
 
 
@@ -260,7 +270,13 @@ class Encoded:
     held: memoryview | None = field(default=None, compare=False, repr=False)
     """The encoded bytes, where they have been read already."""
 
+    def require_decodable(self) -> None:
+        """Raises where nothing can be decoded."""
+        if isinstance(self.codec, Undecodable):
+            raise self.codec.refuse(self)
+
     def read(self, offset: int, nbytes: int) -> memoryview:
+        self.require_decodable()
         try:
             out = np.empty(nbytes, np.uint8).data
         except MemoryError as error:

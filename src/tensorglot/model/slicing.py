@@ -10,6 +10,7 @@ selection itself plus gaps of at most GAP_NBYTES.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import OutOfRange
+from tensorglot.errors import LimitError, OutOfRange
 from tensorglot.model.payload import Encoded, Payload, Span
 
 __all__ = ["DECODED_GAP_NBYTES", "GAP_NBYTES", "SCRATCH_NBYTES", "Axis", "Index", "Selection", "read_block", "select"]
@@ -142,9 +143,15 @@ def read_block(
     payload: Payload, start: int, counts: tuple[int, ...], steps: Sequence[int], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     """An array of elements `steps` bytes apart, in any order of steps. An axis of step 0 is read once and broadcast."""
+    if isinstance(payload, Encoded):
+        payload.require_decodable()
     axes = sorted(range(len(counts)), key=lambda axis: -steps[axis])
     once = [counts[axis] if steps[axis] else min(counts[axis], 1) for axis in axes]
-    block = _read_descending(payload, start, once, [steps[axis] for axis in axes], dtype)
+    try:
+        block = _read_descending(payload, start, once, [steps[axis] for axis in axes], dtype)
+    except MemoryError as error:
+        needed = math.prod(once) * dtype.itemsize
+        raise LimitError(f"out of memory: {needed} bytes needed", rule="memory.size") from error
     block = block.transpose(sorted(range(len(axes)), key=axes.__getitem__))
     return block if block.shape == counts else np.broadcast_to(block, counts)
 

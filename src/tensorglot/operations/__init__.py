@@ -13,6 +13,7 @@
     edit        other metadata in a file
     split       shards with an index; and `merge`
     listing     rows for `ls` and a summary for `info`
+    tree        the same by the prefixes of names, with totals
     excerpt     a slice as text, JSON or .npy
 
 What they share:
@@ -22,13 +23,18 @@ What they share:
     _places             options for sources and targets at URLs
     _patterns           which tensors, under which names, in which types
     _progress           progress: a function or a bar
+    _executor           jobs for workers that open the source themselves
     _conversion_plan    steps and losses of a conversion
+    _convert_archive    the archive that a conversion writes
+    _convert_elsewhere  a conversion by workers
     _cast               values in another element type, counting losses
     _dequantize         the real values of quantized tensors
     _quantize           schemes of quantization, and their errors
     _compare            two parts, element by element
     _distribution       counts, moments, norms, quantiles and a histogram of values, in one pass
     _moments            sums that neither overflow nor cancel
+    _equal_rows         tensors that are equal, by the columns of two indexes
+    _small_rows         tensors so small that their rows are read in runs
     _elements           the values of a part as a stream of short arrays
     _outputs            the caller's arrays to read into
     _load_rows          raw dense tensors, by the columns of the index

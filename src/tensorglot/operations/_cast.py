@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,7 +25,7 @@ from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._dequantize import real_values
 from tensorglot.operations._elements import BLOCK_COUNT, elements
 from tensorglot.operations._jsonable import Record
-from tensorglot.threads import ordered_map
+from tensorglot.threads import Executor, ordered_map
 
 __all__ = ["Cast", "CastCodec", "Kind", "cast", "cast_tensor", "kind_of"]
 

@@ -1,7 +1,9 @@
 """Comparing the values of two parts of one shape, piece by piece.
 
 Two elements are equal if they are the same number; NaN equals NaN. Equal numbers with
-different bits (0 and -0, NaNs with different payloads) are counted separately.
+different bits (0 and -0, NaNs with different payloads) are counted separately, and so are
+those that differ within a tolerance: by at most `atol`, or `rtol` times the larger of the
+two magnitudes, or the sum of both.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from tensorglot.model.tensor import Part
 from tensorglot.operations._elements import BLOCK_COUNT, PIECE_COUNT, blocks, elements
 from tensorglot.operations._jsonable import Record
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["EXACT", "Comparison", "Tolerance", "compare"]
 
 Array = NDArray[Any]
 
@@ -36,6 +38,8 @@ class Comparison(Record):
     """Elements that are the same number with different bits."""
     nan: int = 0
     """Elements that are NaN on one side only; they are not in the differences."""
+    within: int = 0
+    """Elements that differ within the tolerance. They do not count as changed, but are in the differences."""
     largest_absolute: float | None = 0.0
     largest_relative: float | None = 0.0
     """Relative to the larger of the two magnitudes."""
@@ -51,6 +55,7 @@ class Comparison(Record):
             self.changed + other.changed,
             self.bits_only + other.bits_only,
             self.nan + other.nan,
+            self.within + other.within,
             _larger(self.largest_absolute, other.largest_absolute),
             _larger(self.largest_relative, other.largest_relative),
         )
@@ -63,7 +68,25 @@ def _larger(one: float | None, two: float | None) -> float | None:
     return None if one is None or two is None else max(one, two)
 
 
-def compare(one: Part, two: Part, tensor: str) -> Comparison:
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far numbers may be apart: absolutely, plus relative to the larger of the two magnitudes."""
+
+    atol: float = 0.0
+    rtol: float = 0.0
+
+    def __bool__(self) -> bool:
+        return self.atol > 0 or self.rtol > 0
+
+    def allows(self, distance: Array, magnitude: Array) -> NDArray[np.bool_]:
+        with np.errstate(invalid="ignore", over="ignore"):
+            return np.asarray(distance <= self.atol + self.rtol * magnitude) & np.isfinite(distance)
+
+
+EXACT = Tolerance()
+
+
+def compare(one: Part, two: Part, tensor: str, tolerance: Tolerance = EXACT) -> Comparison:
     """Compares every element, in bounded memory. The parts have one shape; their types may differ."""
     pairs: Iterator[tuple[Array, Array]]
     if _numbers(one) and _numbers(two):
@@ -75,7 +98,7 @@ def compare(one: Part, two: Part, tensor: str) -> Comparison:
     for x, y in pairs:
         for start in range(0, len(x), BLOCK_COUNT):
             block = slice(start, start + BLOCK_COUNT)
-            total += _compare(x[block], y[block])
+            total += _compare(x[block], y[block], tolerance)
     return total
 
 
@@ -92,7 +115,7 @@ def _opaque(part: Part) -> Iterator[Array]:
         yield np.frombuffer(block, f"V{size}")
 
 
-def _compare(x: Array, y: Array) -> Comparison:
+def _compare(x: Array, y: Array, tolerance: Tolerance) -> Comparison:
     count = len(x)
     if x.dtype == y.dtype:
         at = np.flatnonzero(_differs(x, y))
@@ -100,10 +123,10 @@ def _compare(x: Array, y: Array) -> Comparison:
             return Comparison(count)
         x, y = x[at], y[at]
     if x.dtype.type is np.void:
-        return Comparison(count, len(x), 0, 0, None, None)
+        return Comparison(count, len(x), largest_absolute=None, largest_relative=None)
     if _integral(x) and _integral(y):
-        return _compare_integers(x, y, count)
-    return _compare_inexact(x, y, count)
+        return _compare_integers(x, y, count, tolerance)
+    return _compare_inexact(x, y, count, tolerance)
 
 
 def _differs(x: Array, y: Array) -> NDArray[np.bool_]:
@@ -118,11 +141,11 @@ def _integral(x: Array) -> bool:
     return x.dtype.kind in "biu" or x.dtype.name.startswith(("int", "uint"))
 
 
-def _compare_integers(x: Array, y: Array, count: int) -> Comparison:
+def _compare_integers(x: Array, y: Array, count: int, tolerance: Tolerance) -> Comparison:
     """Exact: the difference of any two 64-bit integers of one signedness fits 64 bits."""
     signed = [v.dtype.kind == "i" or v.dtype.name.startswith("int") for v in (x, y)]
     if signed[0] != signed[1] and 8 in (x.dtype.itemsize, y.dtype.itemsize):
-        return _compare_inexact(x, y, count)
+        return _compare_inexact(x, y, count, tolerance)
     wide = np.int64 if any(signed) else np.uint64
     x, y = x.astype(wide), y.astype(wide)
     low, high = np.minimum(x, y).view(np.uint64), np.maximum(x, y).view(np.uint64)
@@ -132,10 +155,11 @@ def _compare_integers(x: Array, y: Array, count: int) -> Comparison:
         return Comparison(count)
     magnitude = np.maximum(np.abs(x.astype(np.float64)), np.abs(y.astype(np.float64)))
     relative = np.divide(distance, magnitude, out=np.zeros(len(x)), where=magnitude > 0)
-    return Comparison(count, changed, 0, 0, float(distance.max()), float(relative.max()))
+    within = int(np.count_nonzero(tolerance.allows(distance, magnitude)[distance > 0])) if tolerance else 0
+    return Comparison(count, changed - within, 0, 0, within, float(distance.max()), float(relative.max()))
 
 
-def _compare_inexact(x: Array, y: Array, count: int) -> Comparison:
+def _compare_inexact(x: Array, y: Array, count: int, tolerance: Tolerance) -> Comparison:
     same_type = x.dtype == y.dtype
     wide = np.complex128 if "c" in (x.dtype.kind, y.dtype.kind) else np.float64
     with np.errstate(invalid="ignore"):  # of a signalling NaN
@@ -151,7 +175,9 @@ def _compare_inexact(x: Array, y: Array, count: int) -> Comparison:
     x, y = x[numbers], y[numbers]
     with np.errstate(over="ignore", invalid="ignore"):
         distance = np.abs(x - y)
-        relative = distance / np.maximum(np.abs(x), np.abs(y))
+        magnitude = np.maximum(np.abs(x), np.abs(y))
+        relative = distance / magnitude
     distance[np.isnan(distance)] = np.inf
     relative[np.isnan(relative)] = np.inf  # an infinity on one side, or one of each sign
-    return Comparison(count, total, bits_only, nan, float(distance.max()), float(relative.max()))
+    within = int(np.count_nonzero(tolerance.allows(distance, magnitude))) if tolerance else 0
+    return Comparison(count, total - within, bits_only, nan, within, float(distance.max()), float(relative.max()))

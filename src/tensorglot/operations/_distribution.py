@@ -237,12 +237,11 @@ class Distribution:
         elif low == high:
             return [low, high], [self.count]
         centres = np.clip(lower / 2 + upper / 2, self.low, self.high)
-        width = high / bins - low / bins
-        places = np.clip(((centres / width) - low / width).astype(np.int64), 0, bins - 1)
+        edges = np.linspace(low / 2, high / 2, bins + 1) * 2  # halves: the range may exceed float64
+        places = np.clip(np.searchsorted(edges, centres, side="right") - 1, 0, bins - 1)
         found = np.zeros(bins, np.int64)
         np.add.at(found, places, counts)
-        edges = [low + width * i for i in range(bins)] + [high]
-        return edges, found.tolist()
+        return edges.tolist(), found.tolist()
 
 
 class _Finder:

@@ -41,6 +41,7 @@ from tensorglot.wire.checksums import Checksum, hasher, parse
 
 __all__ = [
     "Sums",
+    "check_rest",
     "check_sidecar",
     "check_target",
     "move_sidecar",
@@ -197,10 +198,19 @@ def _text(quoted: bytes, position: int) -> str:
     return text
 
 
-def check_sidecar(archive: Archive, sums: Sums, seen: Callable[[int], None]) -> Iterator[Checked]:
-    """Compares every checksum of a sidecar, that of the bytes outside the tensors included."""
+def check_sidecar(
+    archive: Archive, sums: Sums, seen: Callable[[int], None], tensors: range | None = None
+) -> Iterator[Checked]:
+    """Compares the checksums of a sidecar: all, that of the bytes outside the tensors included, or of some tensors."""
     index = with_sidecar(archive.index, _one_source(archive).size, sums)
+    index = index if tensors is None else index.take(np.array(tensors, np.int64))
     yield from check_archive(Archive(index, archive.source), seen)
+    if tensors is None:
+        yield from check_rest(archive, sums)
+
+
+def check_rest(archive: Archive, sums: Sums) -> Iterator[Checked]:
+    """Compares the checksum of the bytes outside the tensors."""
     expected = parse(sums.rest)
     if expected.digest is None:
         return

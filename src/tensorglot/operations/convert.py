@@ -12,35 +12,31 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
-
 from tensorglot.arguments import check_choice
-from tensorglot.containers.table import Format, for_target
+from tensorglot.containers.table import for_target
 from tensorglot.errors import Hint, LossWarning, UnsupportedError, human_nbytes, plural
 from tensorglot.io.sink import Writable
 from tensorglot.limits import Limits
-from tensorglot.model.archive import Archive
-from tensorglot.model.builder import IndexBuilder
-from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.index import Index
-from tensorglot.model.tensor import Tensor
 from tensorglot.operations._as_archive import Given, as_archive
-from tensorglot.operations._cast import Cast, CastCodec, cast_tensor
-from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, Step, make_plan
+from tensorglot.operations._cast import Cast
+from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, make_plan
+from tensorglot.operations._convert_archive import make_archive
+from tensorglot.operations._convert_elsewhere import convert_elsewhere
+from tensorglot.operations._executor import can_send, refer_to
 from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import DTypes, Rename, Schemes, Select
 from tensorglot.operations._places import options_for_each
 from tensorglot.operations._progress import Progress
-from tensorglot.operations._quantize import Quantization, QuantizeCodec, quantize_tensor, scheme_of
+from tensorglot.operations._quantize import Quantization
 from tensorglot.operations._sidecar import check_target, write_sidecar
 from tensorglot.operations.open import Verify, open
 from tensorglot.operations.save import prepare, write_archive
 from tensorglot.operations.verify import Problem, Report
+from tensorglot.threads import Executor
 
 __all__ = ["Conversion", "OnLoss", "convert"]
 
@@ -105,8 +101,10 @@ def convert(
     the new type is a loss, too. `quantize` rounds to small integers with scales, for zTensor
     (`"int8"`, `"int4"`, `"int4:128"`) or GGUF (`"q8_0"`, …): one scheme for every matrix that
     it fits, or a mapping from patterns to schemes; the report has the errors of each tensor.
-    `dry_run` makes the plan and writes nothing. The casts run on `executor` if one is given.
-    `storage_options` are for whichever of source and target is a URL.
+    `dry_run` makes the plan and writes nothing. With an `executor` (anything with `submit`)
+    workers open the source, and write tensors to their places in the new file; of a source in
+    memory, only the casts run there. `storage_options` are for whichever of source and target
+    is a URL.
     """
     check_choice(on_loss, ("error", "warn", "drop"), "on_loss", "convert.on_loss")
     sidecar_of = check_target(target) if sums else None
@@ -133,7 +131,8 @@ def convert(
         plan = make_plan(archive, spec, version, options)
         report = Conversion(plan.target, tensors=len(plan.steps), nbytes=plan.nbytes, plan=plan)
         refused = [loss for loss in plan.losses if loss.refused] if on_loss == "error" else []
-        converted, codecs = _make_archive(archive, plan, spec, strict=on_loss == "error", executor=executor)
+        strict = on_loss == "error"
+        converted, codecs = make_archive(archive, plan, attributes=spec.attributes, strict=strict, executor=executor)
         settled = prepare(converted, spec, version, plan.save)
         if dry_run:
             problems = tuple(Problem(f"convert.{loss.kind}", loss.message, loss.tensor) for loss in refused)
@@ -143,14 +142,19 @@ def convert(
         if on_loss == "warn":
             for loss in plan.losses:
                 warnings.warn(str(loss), LossWarning, stacklevel=2)
-        write_archive(target, converted, spec, settled, plan.save)
+        if executor is not None and can_send(source):
+            reference = refer_to(
+                source, archive, format=source_format, verify=verify, limits=limits, storage_options=of_source
+            )
+            accounts = convert_elsewhere(executor, reference, target, converted, plan, spec, settled, strict=strict)
+        else:
+            write_archive(target, converted, spec, settled, plan.save)
+            accounts = [replace(codec.account, tensor=name) for name, codec in codecs.items()]
+    casts = tuple(one for one in accounts if isinstance(one, Cast))
+    quantized = tuple(one for one in accounts if isinstance(one, Quantization))
     if sidecar_of is not None:
         with open(sidecar_of, format=plan.target, verify="never", storage_options=of_target) as written:
             write_sidecar(written, sidecar_of, of_target)
-    casts = tuple(replace(codec.account, tensor=name) for name, codec in codecs.items() if isinstance(codec, CastCodec))
-    quantized = tuple(
-        replace(codec.account, tensor=name) for name, codec in codecs.items() if isinstance(codec, QuantizeCodec)
-    )
     if on_loss == "warn":
         for cast in casts:
             if cast.overflowed:
@@ -167,48 +171,3 @@ def _refusal(losses: Sequence[Loss]) -> UnsupportedError:
         tensor=first.tensor,
         hint=Hint("pass on_loss='drop' to convert the rest", "pass --on-loss drop to convert the rest"),
     )
-
-
-def _make_archive(
-    archive: Archive, plan: Plan, spec: Format, *, strict: bool, executor: Executor | None
-) -> tuple[Archive, dict[str, CastCodec | QuantizeCodec]]:
-    """The archive to be written, and the codecs of what is cast or quantized by the tensor's name in the source.
-
-    Its index is that of the source, taken at the tensors of the plan; what is cast or quantized has new rows.
-    """
-    index = archive.index
-    order = np.array([index.positions[step.source] for step in plan.steps], np.int64)
-    codecs: dict[str, CastCodec | QuantizeCodec] = {}
-    made: dict[str, tuple[Tensor, CastCodec | QuantizeCodec]] = {}
-    builder = IndexBuilder(archive.limits, "convert")
-    for at, step in enumerate(plan.steps):
-        if step.action not in ("cast", "dequantize", "quantize"):
-            continue
-        tensor = archive[step.source]
-        if step.tied is None:
-            made[step.target] = _compute(tensor, step, strict=strict, executor=executor)
-        computed, codecs[step.source] = made[step.tied or step.target]
-        order[at] = len(index.names) + len(codecs) - 1
-        # Attributes that say how a tensor is quantized say nothing of its real values.
-        attributes = tensor.attributes if step.action == "cast" else computed.attributes
-        builder.add_tensor(replace(computed, name=step.target, attributes=attributes))
-    if codecs:
-        index = Index.concat([index, builder.index(index.format)], format=index.format)
-    kept = index.take(order)
-    kept = replace(
-        kept,
-        names=[step.target for step in plan.steps],
-        metadata=plan.metadata,
-        attributes=kept.attributes if spec.attributes else {},
-    )
-    return archive.with_index(kept), codecs
-
-
-def _compute(
-    tensor: Tensor, step: Step, *, strict: bool, executor: Executor | None
-) -> tuple[Tensor, CastCodec | QuantizeCodec]:
-    """The tensor in another type, or quantized."""
-    if step.scheme is not None:
-        return quantize_tensor(tensor, scheme_of(step.scheme), step.target)
-    part, codec = cast_tensor(tensor, BY_NAME[step.new], strict=strict, executor=executor)
-    return Tensor(step.target, {"data": part}), codec

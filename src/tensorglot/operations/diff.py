@@ -11,27 +11,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.containers.table import named
-from tensorglot.errors import FormatError, UnsupportedError, escape, plural
+from tensorglot.errors import FormatError, InputError, UnsupportedError, escape, plural
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
-from tensorglot.operations._compare import Comparison, compare
+from tensorglot.operations._compare import Comparison, Tolerance, compare
 from tensorglot.operations._equal_rows import find_equal_rows
+from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._places import options_for_each
 from tensorglot.operations._progress import Progress, start_progress
-from tensorglot.threads import ordered_map
+from tensorglot.threads import Executor, ordered_map
 
 __all__ = ["Change", "Diff", "Kind", "diff"]
 
 _BATCH_NBYTES = 4 << 20
-_TENSOR_COST = 4 << 10
-"""The cost of a tensor, in bytes that could be compared in the same time."""
 
 Kind: TypeAlias = Literal[
     "removed", "added", "layout", "type", "shape", "values", "bits", "attributes", "metadata"
@@ -109,46 +107,70 @@ def diff(
     a: Given,
     b: Given,
     *,
+    atol: float = 0.0,
+    rtol: float = 0.0,
+    executor: Executor | None = None,
     limits: Limits | None = None,
     progress: Progress | bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Diff:
-    """Compares two files, archives or mappings of arrays. `storage_options` are for those of them that are URLs."""
+    """Compares two files, archives or mappings of arrays; tensors on the executor, if one is given.
+
+    Numbers are the same if they differ by at most `atol` plus `rtol` times the larger of
+    the two magnitudes; bits that make no difference to a number count only if both are 0.
+    `storage_options` are for those of the sources that are URLs.
+    """
+    tolerance = _tolerance(atol, rtol)
     of_a, of_b = options_for_each(storage_options, a, b)
     with (
         as_archive(a, limits=limits, storage_options=of_a) as one,
         as_archive(b, limits=limits, storage_options=of_b) as two,
     ):
-        equal_rows = find_equal_rows(one, two)
-        names = [name for name in one if name not in equal_rows]
-        names += [name for name in two if name not in one]
-        nbytes = [one[name].nbytes if name in one else 0 for name in names]
-        total, done, equal = sum(nbytes), 0, len(equal_rows)
+        names = [*one, *(name for name in two if name not in one)]
+        nbytes = [*one.index.tensor_nbytes.tolist(), *([0] * (len(names) - len(one)))]
+        total, done, equal = sum(nbytes), 0, 0
         changes = list(_metadata_changes(one, two))
-
-        def compare_batch(batch: range) -> tuple[range, list[list[Change]]]:
-            return batch, [_changes_of(names[i], one, two) for i in batch]
-
+        ranges = list(batches(nbytes, _BATCH_NBYTES if executor is None else JOB_NBYTES))
+        parts = [names[part.start : part.stop] for part in ranges]
+        if executor is None:
+            results = ordered_map(lambda part: _changes(part, one, two, tolerance), parts)
+        else:
+            both = (
+                refer_to(a, one, limits=limits, storage_options=of_a),
+                refer_to(b, two, limits=limits, storage_options=of_b),
+            )
+            results = run_jobs(executor, _compare_elsewhere, [(*both, part, tolerance) for part in parts])
         with start_progress(progress, "comparing") as report:
-            for batch, found in ordered_map(compare_batch, _batches(nbytes)):
-                equal += found.count([])
-                changes += chain.from_iterable(found)
-                done += sum(nbytes[i] for i in batch)
+            for part, found in zip(ranges, results, strict=True):
+                equal += len(part) - len({change.tensor for change in found})
+                changes += found
+                done += sum(nbytes[part.start : part.stop])
                 if report is not None:
                     report(done, total)
-        return Diff((one.format, two.format), len(names) + len(equal_rows), equal, tuple(changes))
+        return Diff((one.format, two.format), len(names), equal, tuple(changes))
 
 
-def _batches(nbytes: list[int]) -> Iterator[range]:
-    """Positions of adjacent tensors, enough for one job."""
-    first, together = 0, 0
-    for i, size in enumerate(nbytes):
-        together += size + _TENSOR_COST
-        if together >= _BATCH_NBYTES:
-            yield range(first, i + 1)
-            first, together = i + 1, 0
-    if first < len(nbytes):
-        yield range(first, len(nbytes))
+def _changes(names: list[str], one: Archive, two: Archive, tolerance: Tolerance) -> list[Change]:
+    """The changes of some tensors. Most are equal, which their rows tell."""
+    equal = find_equal_rows(one, two, names)
+    return [change for name in names if name not in equal for change in _changes_of(name, one, two, tolerance)]
+
+
+def _compare_elsewhere(a: Reference, b: Reference, names: list[str], tolerance: Tolerance) -> list[Change]:
+    """The job of a worker."""
+    one, two = a.open(), b.open()
+    try:
+        return _changes(names, one, two, tolerance)
+    finally:
+        a.close(one)
+        b.close(two)
+
+
+def _tolerance(atol: object, rtol: object) -> Tolerance:
+    for name, value in (("atol", atol), ("rtol", rtol)):
+        if not isinstance(value, (int, float)) or not value >= 0:
+            raise InputError(f"{name} must be a number of at least 0, not {value!r}", rule="diff.tolerance")
+    return Tolerance(atol, rtol)  # type: ignore[arg-type]
 
 
 def _metadata_changes(one: Archive, two: Archive) -> Iterator[Change]:
@@ -172,15 +194,15 @@ def _holds(archive: Archive, what: Literal["metadata", "attributes"]) -> bool:
     return spec.attributes if what == "attributes" else spec.metadata != "none"
 
 
-def _changes_of(name: str, one: Archive, two: Archive) -> list[Change]:
+def _changes_of(name: str, one: Archive, two: Archive, tolerance: Tolerance) -> list[Change]:
     try:
-        return list(_tensor_changes(name, one, two))
+        return list(_tensor_changes(name, one, two, tolerance))
     except FormatError as error:
         error.tensor = error.tensor or name
         raise
 
 
-def _tensor_changes(name: str, one: Archive, two: Archive) -> Iterator[Change]:
+def _tensor_changes(name: str, one: Archive, two: Archive, tolerance: Tolerance) -> Iterator[Change]:
     if name not in two:
         yield Change("removed", name, old=str(one[name].type))
         return
@@ -190,20 +212,20 @@ def _tensor_changes(name: str, one: Archive, two: Archive) -> Iterator[Change]:
     x, y = one[name], two[name]
     if _holds(one, "attributes") and _holds(two, "attributes") and not _equal(x.attributes, y.attributes):
         yield Change("attributes", name, old=dict(x.attributes), new=dict(y.attributes))
-    found = list(_value_changes(x, y))
+    found = list(_value_changes(x, y, tolerance))
     if found and not x.layout == y.layout == "dense" and _same_value(x, y):
         return
     yield from found
 
 
-def _value_changes(x: Tensor, y: Tensor) -> Iterator[Change]:
+def _value_changes(x: Tensor, y: Tensor, tolerance: Tolerance) -> Iterator[Change]:
     if x.layout != y.layout:
         yield Change("layout", x.name, old=x.layout, new=y.layout)
         return
     if x.declared is not None and x.type != y.type:
         yield Change("type", x.name, old=str(x.type), new=str(y.type))
     for part in {**x.parts, **y.parts}:
-        yield from _part_changes(part, x, y)
+        yield from _part_changes(part, x, y, tolerance)
 
 
 def _same_value(x: Tensor, y: Tensor) -> bool:
@@ -214,7 +236,7 @@ def _same_value(x: Tensor, y: Tensor) -> bool:
         return False
 
 
-def _part_changes(name: str, x: Tensor, y: Tensor) -> Iterator[Change]:
+def _part_changes(name: str, x: Tensor, y: Tensor, tolerance: Tolerance) -> Iterator[Change]:
     label = None if x.layout == "dense" else name
     if name not in x.parts or name not in y.parts:
         kind: Kind = "added" if name in y.parts else "removed"
@@ -233,10 +255,10 @@ def _part_changes(name: str, x: Tensor, y: Tensor) -> Iterator[Change]:
         return
     for tensor in (x, y):
         tensor.verify()
-    values = compare(one, two, x.name)
+    values = compare(one, two, x.name, tolerance)
     if values.changed:
         yield Change("values", x.name, label, values=values)
-    elif values.bits_only:
+    elif values.bits_only and not tolerance:
         yield Change("bits", x.name, label, values=values)
 
 

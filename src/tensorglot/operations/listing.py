@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tensorglot.containers.table import named
@@ -19,7 +20,7 @@ from tensorglot.model.index import Index
 from tensorglot.model.types.algebra import leading
 from tensorglot.operations._jsonable import Record
 
-__all__ = ["Entry", "Summary", "entries", "summarize"]
+__all__ = ["Entry", "Shard", "Summary", "entries", "summarize"]
 
 
 class Entry(NamedTuple):
@@ -51,6 +52,15 @@ class Use(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class Shard(Record):
+    """One file of several."""
+
+    file: str
+    nbytes: int
+    tensors: int
+
+
+@dataclass(frozen=True, slots=True)
 class Summary(Record):
     """A whole file in a few numbers."""
 
@@ -62,12 +72,15 @@ class Summary(Record):
     nbytes: int
     stored_nbytes: int
     file_nbytes: int | None
+    """Of all shards."""
     checksums: int
     """Tensors that have one."""
     dtypes: dict[str, Use]
     """The one with the most bytes first."""
     encodings: dict[str, int]
     layouts: dict[str, int]
+    shards: tuple[Shard, ...] = ()
+    """The files of an archive of several, in order."""
 
 
 def entries(archive: Archive, names: Iterable[str] | None = None) -> list[Entry]:
@@ -133,6 +146,7 @@ def summarize(archive: Archive) -> Summary:
         before = uses.get(entry.dtype, Use(0, 0, 0))
         elements = math.prod(entry.shape)
         uses[entry.dtype] = Use(before.tensors + 1, before.elements + elements, before.nbytes + entry.nbytes)
+    shards = _shards(archive)
     return Summary(
         format=archive.format,
         note=spec.notes.get(version or ""),
@@ -140,9 +154,25 @@ def summarize(archive: Archive) -> Summary:
         elements=sum(use.elements for use in uses.values()),
         nbytes=sum(use.nbytes for use in uses.values()),
         stored_nbytes=sum(entry.stored_nbytes for entry in rows),
-        file_nbytes=None if archive.source is None else archive.source.size,
+        file_nbytes=_file_nbytes(archive, shards),
         checksums=sum(entry.checksum is not None for entry in rows),
         dtypes=dict(sorted(uses.items(), key=lambda item: -item[1].nbytes)),
         encodings=dict(Counter(entry.encoding for entry in rows).most_common()),
         layouts=dict(Counter(entry.layout for entry in rows).most_common()),
+        shards=shards,
     )
+
+
+def _shards(archive: Archive) -> tuple[Shard, ...]:
+    """The files that the tensors are in, unless that is the archive's own."""
+    index = archive.index
+    used = {id(source): source for source in index.sources.values()}
+    counts = Counter(id(index.sources[row]) for row in index.row_offsets[:-1].tolist() if row in index.sources)
+    named = ((key, source, getattr(source, "path", None)) for key, source in used.items())
+    return tuple(Shard(Path(path).name, source.size, counts[key]) for key, source, path in named if path is not None)
+
+
+def _file_nbytes(archive: Archive, shards: Sequence[Shard]) -> int | None:
+    if archive.source is not None:
+        return archive.source.size
+    return sum(shard.nbytes for shard in shards) if shards else None

@@ -20,11 +20,13 @@ from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._distribution import Tally
 from tensorglot.operations._elements import elements
+from tensorglot.operations._executor import Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._patterns import Select, select_names
 from tensorglot.operations._places import options_for
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.verify import Problem
+from tensorglot.threads import Executor
 
 __all__ = ["Stats", "TensorStats", "stats"]
 
@@ -87,13 +89,15 @@ def stats(
     select: Select | None = None,
     *,
     format: str | None = None,
+    executor: Executor | None = None,
     progress: Progress | bool | None = None,
     limits: Limits | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Stats:
     """Minimum, maximum, mean, deviation, zeros, NaN and Inf of every tensor, or of those selected.
 
-    A problem of a tensor is in its row; the others have their numbers.
+    A problem of a tensor is in its row; the others have their numbers. Tensors are read on
+    the executor, if one is given.
     """
     kept = options_for(source, storage_options)
     with (
@@ -101,7 +105,27 @@ def stats(
         start_progress(progress, "reading") as report,
     ):
         names = select_names(archive.index.names, select)
-        return Stats(archive.format, tuple(_rows([archive[name] for name in names], report)))
+        if executor is None:
+            return Stats(archive.format, tuple(_rows([archive[name] for name in names], report)))
+        reference = refer_to(source, archive, format=format, limits=limits, storage_options=kept)
+        sizes = archive.index.tensor_nbytes[[archive.index.positions[name] for name in names]].tolist()
+        rows: list[TensorStats] = []
+        parts = list(batches(sizes))
+        jobs = [(reference, names[part.start : part.stop]) for part in parts]
+        for part, found in zip(parts, run_jobs(executor, _rows_elsewhere, jobs), strict=True):
+            rows += found
+            if report is not None:
+                report(sum(sizes[: part.stop]), sum(sizes))
+        return Stats(archive.format, tuple(rows))
+
+
+def _rows_elsewhere(source: Reference, names: list[str]) -> list[TensorStats]:
+    """The job of a worker."""
+    archive = source.open()
+    try:
+        return list(_rows([archive[name] for name in names], None))
+    finally:
+        source.close(archive)
 
 
 def _rows(tensors: Sequence[Tensor], progress: Progress | None) -> Iterator[TensorStats]:

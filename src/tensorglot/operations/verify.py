@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
+
 from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import ReadOptions, named
 from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError, plural
@@ -28,14 +30,15 @@ from tensorglot.model.index import Note
 from tensorglot.model.layouts import check_values
 from tensorglot.model.payload import read_pieces
 from tensorglot.operations._checksums import Checked, check_archive
+from tensorglot.operations._executor import Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._places import options_for
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._shards import find_file
-from tensorglot.operations._sidecar import check_sidecar, read_sidecar, write_sidecar
+from tensorglot.operations._sidecar import check_rest, check_sidecar, read_sidecar, write_sidecar
 from tensorglot.operations._value_rules import check_bytes
 from tensorglot.operations.open import open
-from tensorglot.threads import for_each
+from tensorglot.threads import Executor, for_each
 
 __all__ = ["Problem", "Report", "verify"]
 
@@ -97,6 +100,7 @@ def verify(
     strict: bool = False,
     deep: bool = False,
     sums: Literal["check", "write"] = "check",
+    executor: Executor | None = None,
     progress: Progress | bool | None = None,
     limits: Limits | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -105,7 +109,8 @@ def verify(
 
     Checksums are the format's own and those of the sidecar `<name>.sums`, if there is
     one. `sums="write"` writes that sidecar instead, if there is no other problem. Only
-    invalid arguments and I/O errors are raised.
+    invalid arguments and I/O errors are raised. Tensors are read on the executor, if one
+    is given.
     """
     options = options_for(source, storage_options)
     path = find_file(file_path(as_path(source)), options) if _is_file(source) else None
@@ -126,13 +131,25 @@ def verify(
         return Report(format, problems=(Problem.of(error),))
     with archive, start_progress(progress, "verifying") as report:
         seen = _Seen(report)
-        problems, checked = _checksums(archive, path if sums == "check" else None, options, limits or DEFAULT, seen)
+        sidecar = path if sums == "check" else None
+        if executor is None:
+            problems, checked = _look(archive, sidecar, options, limits or DEFAULT, deep, seen)
+        else:
+            reference = refer_to(
+                source,
+                archive,
+                format=format,
+                backend=backend,
+                strict=strict,
+                verify="never",
+                limits=limits,
+                storage_options=options,
+            )
+            problems, checked = _look_elsewhere(executor, reference, archive, sidecar, deep, seen)
         problems += _missing_files(archive)
         container = named(archive.format)[0].container
-        if deep:
-            problems += _deep_problems(archive, {problem.tensor for problem in problems}, seen)
-            if container.inspect is not None:
-                problems += map(Problem.of, container.inspect(archive))
+        if deep and container.inspect is not None:
+            problems += map(Problem.of, container.inspect(archive))
         problems = list(dict.fromkeys(problems))
         problems.sort(key=lambda problem: archive.index.positions.get(problem.tensor or "", len(archive)))
         if sums == "write" and path is not None and not problems:
@@ -174,28 +191,74 @@ class _Seen:
                 self._progress(min(self._done, self._total), self._total)
 
 
-def _checksums(
-    archive: Archive, path: str | None, options: StorageOptions | None, limits: Limits, seen: _Seen
+def _look(
+    archive: Archive,
+    sidecar: str | None,
+    options: StorageOptions | None,
+    limits: Limits,
+    deep: bool,
+    seen: _Seen,
+    tensors: range | None = None,
 ) -> tuple[list[Problem], list[Checked]]:
-    """All checksums, those of a sidecar included."""
-    stored = int((archive.index.ends - archive.index.begins).sum())
+    """All checksums, those of a sidecar included, and with `deep` the values; of all tensors, or of some."""
+    looked = archive if tensors is None else archive.with_index(archive.index.take(np.array(tensors, np.int64)))
+    stored = int((looked.index.ends - looked.index.begins).sum())
     checked: list[Checked] = []
-    if archive.index.checksums is not None or archive.index.codecs:
+    if looked.index.checksums is not None or looked.index.codecs:
         seen.expect(stored)
-        checked += check_archive(archive, seen)
-    if archive.index.cids is not None:
+        checked += check_archive(looked, seen)
+    if looked.index.cids is not None:
         seen.expect(stored)
-        checked += _read_all(archive, seen)
+        checked += _read_all(looked, seen)
     problems: list[Problem] = []
     try:
-        sums = None if path is None else read_sidecar(path, limits, options)
+        sums = None if sidecar is None else read_sidecar(sidecar, limits, options)
         if sums is not None:
             seen.expect(stored)
-            checked += check_sidecar(archive, sums, seen)
+            checked += check_sidecar(archive, sums, seen, tensors)
     except FormatError as error:
         problems.append(Problem.of(error))
     problems += [Problem.of(one.error) for one in checked if one.error is not None]
+    if deep:
+        problems += _deep_problems(looked, {problem.tensor for problem in problems}, seen)
     return problems, checked
+
+
+def _look_elsewhere(
+    executor: Executor,
+    source: Reference,
+    archive: Archive,
+    sidecar: str | None,
+    deep: bool,
+    seen: _Seen,
+) -> tuple[list[Problem], list[Checked]]:
+    """The same on an executor. The bytes outside the tensors are few, and read here."""
+    nbytes = archive.index.tensor_nbytes.tolist()
+    seen.expect(sum(nbytes))
+    problems: list[Problem] = []
+    checked: list[Checked] = []
+    parts = list(batches(nbytes))
+    jobs = [(source, part, sidecar, archive.limits, deep) for part in parts]
+    for part, (wrong, found) in zip(parts, run_jobs(executor, _look_as_worker, jobs), strict=True):
+        problems += wrong
+        checked += found
+        seen(sum(nbytes[part.start : part.stop]))
+    with suppress(FormatError):  # the workers have reported it
+        sums = None if sidecar is None else read_sidecar(sidecar, archive.limits, source.storage_options)
+        rest = [] if sums is None else list(check_rest(archive, sums))
+        checked += rest
+        problems += [Problem.of(one.error) for one in rest if one.error is not None]
+    return problems, checked
+
+
+def _look_as_worker(
+    source: Reference, tensors: range, sidecar: str | None, limits: Limits, deep: bool
+) -> tuple[list[Problem], list[Checked]]:
+    archive = source.open()
+    try:
+        return _look(archive, sidecar, source.storage_options, limits, deep, _Seen(None), tensors)
+    finally:
+        source.close(archive)
 
 
 def _read_all(archive: Archive, seen: _Seen) -> list[Checked]:

@@ -46,7 +46,7 @@ class Viewer:
         shown = numbers("page", {"mode": "view", "one": describe(archive, name)})
         self._page = (before + shown + after).encode()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, self))
-        self._thread = threading.Thread(target=self._server.serve_forever, name="viewer", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="viewer", daemon=True)
 
     @property
     def url(self) -> str:

@@ -27,8 +27,10 @@ The verbs:
     store.py        Store
     units.py        tensors as values that are stored
     ingest.py       from tensors to blocks
+    small.py        the same for many small tensors at once
     checkout.py     from a commit to an archive
     stats.py        what a store holds, what a commit costs
+    structure.py    whether nodes are what they must be
     check.py        whether all is there and undamaged
     collect.py      removing garbage, joining packs
     transfer.py     push and pull

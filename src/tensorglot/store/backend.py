@@ -292,18 +292,24 @@ class _Announcement:
             self.id = os.urandom(8).hex()
             self._path = f"{folder}/{self.id}"
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-            if os.fstat(self._fd).st_nlink:
-                return
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX)
+                if os.fstat(self._fd).st_nlink:
+                    return
+            except BaseException:
+                self.end()
+                raise
             os.close(self._fd)  # a collector removed it before it was locked
 
     def note(self, text: str) -> None:
         os.pwrite(self._fd, text.encode(), 0)
 
     def end(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)  # noqa: PTH108
-        os.close(self._fd)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)  # noqa: PTH108
+        finally:
+            os.close(self._fd)
 
 
 def _sync(folder: str) -> None:

@@ -13,7 +13,7 @@ from tensorglot.errors import FormatError
 from tensorglot.store.objects import ArrayNode
 from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, FANOUT, RAW, parse_chunk_node
 
-__all__ = ["Chunks"]
+__all__ = ["Chunks", "check_tree"]
 
 _KEPT_NODES = 4
 """Nodes that are kept: chunks are mostly read in order."""
@@ -55,23 +55,49 @@ class Chunks(Sequence[bytes]):
 
     def _check(self, link: CID, capacity: int) -> None:
         if (link.codec == RAW) != (capacity == CHUNK_NBYTES) or link.hash != BLAKE3:
-            raise self._other_tree()
+            raise _other_tree(self._array)
 
     def _links(self, link: CID, size: int, count: int) -> list[CID]:
         found = self._nodes.get(link)
         if found is None:
             found, stated = parse_chunk_node(self._read(link))
             if stated != size:
-                raise self._other_tree()
+                raise _other_tree(self._array)
             if len(self._nodes) >= _KEPT_NODES:
                 self._nodes.clear()
             self._nodes[link] = found
         if len(found) != count:
-            raise self._other_tree()
+            raise _other_tree(self._array)
         return found
 
-    def _other_tree(self) -> FormatError:
-        return FormatError(
-            f"the tree of {self._array.data} does not have the shape that {self._array.nbytes} bytes require",
-            rule="cid.tree",
-        )
+
+def check_tree(
+    array: ArrayNode, read: Callable[[CID], bytes], nbytes_of: Callable[[CID], int], seen: set[tuple[CID, int]]
+) -> None:
+    """Checks the shape of the tree of a value and the sizes of its chunks; `seen` has the links that were checked."""
+    capacity = CHUNK_NBYTES
+    while capacity < array.nbytes:
+        capacity *= FANOUT
+    stack = [(array.data, array.nbytes, capacity)]
+    while stack:
+        link, size, capacity = stack.pop()
+        if (link, size) in seen:
+            continue
+        seen.add((link, size))
+        if capacity == CHUNK_NBYTES:
+            if link.codec != RAW or link.hash != BLAKE3 or nbytes_of(link) != size:
+                raise _other_tree(array)
+            continue
+        capacity //= FANOUT
+        links, stated = parse_chunk_node(read(link))
+        if stated != size or len(links) != -(-size // capacity):
+            raise _other_tree(array)
+        whole, rest = divmod(size, capacity)
+        stack += {(child, capacity, capacity) for child in links[:whole]}
+        stack += [(links[-1], rest, capacity)] if rest else []
+
+
+def _other_tree(array: ArrayNode) -> FormatError:
+    return FormatError(
+        f"the tree of {array.data} does not have the shape that {array.nbytes} bytes require", rule="cid.tree"
+    )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blake3 import blake3
+from xxhash import xxh3_64_intdigest
 
 from tensorglot.arguments import as_path
 from tensorglot.containers.delta.index import Body, Change, DeltaIndex, read_index
@@ -33,6 +34,17 @@ class DeltaFile:
     def body(self, body: Body) -> memoryview:
         return self.data[body.begin : body.end]
 
+    def check(self) -> None:
+        """Compares the checksums of all bodies."""
+        for row in self.index.rows:
+            if row.bodies and xxh3_64_intdigest(self.data[row.bodies[0].begin : row.bodies[-1].end]) != row.checksum:
+                raise IntegrityError(
+                    "the delta is damaged: a checksum does not match; nothing was changed",
+                    rule="delta.checksum",
+                    tensor=self.index.names[row.tensor],
+                    offset=row.bodies[0].begin,
+                )
+
     def full_digest(self, body: Body, nbytes: int) -> bytes:
         """The digest of a chunk that is in the delta in full."""
         with scratch() as memory:
@@ -46,7 +58,9 @@ def read_delta(source: Readable, options: StorageOptions | None) -> DeltaFile:
     path = shown(as_path(source)) if isinstance(source, (str, os.PathLike)) else None
     with add_path_to_errors(path):
         opened = source_for(source, options=options)
-        return DeltaFile(read_index(opened, DEFAULT), opened.read(0, opened.size))
+        file = DeltaFile(read_index(opened, DEFAULT), opened.read(0, opened.size))
+        file.check()
+        return file
 
 
 def in_full(body: Body) -> bool:

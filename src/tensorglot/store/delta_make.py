@@ -9,7 +9,7 @@ only be applied to what it was made from, and gives what it was made for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -114,14 +114,16 @@ class _Row:
         self.trees[which].add(0, CID(digest, RAW), nbytes)
         self.nbytes[which] += nbytes
 
-    def finish(self, rows: Sequence[_Row]) -> Change:
-        held = self if self.tied is None else rows[self.tied]
+    def finish(self, done: Sequence[Change]) -> Change:
+        """The row of the index, behind those that are done."""
+        checksum = self.checksum.intdigest()
+        if self.tied is not None:
+            return replace(done[self.tied], tensor=self.tensor, bodies=(), tied=self.tied, checksum=checksum)
         base = None
-        if held.old is not None:
-            base = Base(text_of(held.old.tensor.type), held.nbytes[1], held.trees[1].root().digest)
-        digest, checksum = held.trees[0].root().digest, self.checksum.intdigest()
-        type = text_of(self.new.tensor.type)
-        return Change(self.tensor, type, held.nbytes[0], digest, base, tuple(self.bodies), self.tied, checksum)
+        if self.old is not None:
+            base = Base(text_of(self.old.tensor.type), self.nbytes[1], self.trees[1].root().digest)
+        type, digest = text_of(self.new.tensor.type), self.trees[0].root().digest
+        return Change(self.tensor, type, self.nbytes[0], digest, base, tuple(self.bodies), checksum=checksum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +179,12 @@ class _Delta:
                 done += len(compared.pair.new or b"")
                 if self._progress is not None:
                     self._progress(min(done, total), total)
+        rows: list[Change] = []
+        for row in self._rows:
+            rows.append(row.finish(rows))
         self._index = DeltaIndex(
             list(self._new.index.names),
-            [row.finish(self._rows) for row in self._rows],
+            rows,
             [name for name in self._old.index.names if name not in self._new],
             self._special,
             self._new.metadata,

@@ -66,20 +66,20 @@ def patch(
     """Writes the new version of a delta: what `source` becomes by it. Atomic, and durable when it returns.
 
     `source` must be what the delta was made from, and may be the target. The format is that
-    of the target's suffix or of `format`. The metadata is that of the new version.
-    `storage_options` are for those of the three that are URLs.
+    of the target's suffix or of `format`; a file that is replaced keeps its own. The metadata is
+    that of the new version. `storage_options` are for those of the three that are URLs.
     """
     of_delta, of_source, of_target = options_for_each(storage_options, delta, source, target)
     file = read_delta(delta, of_delta)
-    spec, version = for_target(target, format)
     with (
         as_archive(source, storage_options=of_source) as archive,
         start_progress(progress, "applying") as report,
     ):
+        read = None if archive.source is None else version_read(archive.source, target)
+        spec, version = for_target(target, format or (None if read is None else archive.format))
         patched = _patched(file, archive, report)
         settled = prepare(patched, spec, version, SaveOptions())
         chunks = spec.write(patched, settled)
-        read = None if archive.source is None else version_read(archive.source, target)
         with open_target(target, durable=durable, expect=read, options=of_target) as out:
             out.write(chunks)
     return Report(f"{spec.name}@{version}", len(patched), int(patched.index.nbytes.sum()))

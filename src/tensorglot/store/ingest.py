@@ -2,7 +2,7 @@
 
 One pipeline for all tensors of a commit: this thread reads them and writes records, in
 order; a pool of threads hashes the chunks and encodes those that are new. Memory is a few
-chunks for each thread, whatever the size. Many small tensors travel in batches.
+chunks for each thread, whatever the size. Tiny tensors are stored before (`small.py`).
 
 A chunk that is new is encoded against the chunk at the same place of the tensor's
 predecessor, if that has the same element type and the same dims after the first one. The
@@ -29,6 +29,7 @@ from tensorglot.store.objects import ArrayNode
 from tensorglot.store.pack import MAX_CHAIN, MAX_DEPTH
 from tensorglot.store.packs import Packs, Stored
 from tensorglot.store.session import SMALL_NBYTES, Delta, Session
+from tensorglot.store.small import TINY_NBYTES, ingest_small, small_tensors
 from tensorglot.store.units import Unit, comparable, element_nbytes, tensor_node, units_of
 from tensorglot.threads import ordered_map
 from tensorglot.wire.cid import CHUNK_NBYTES, CID, RAW, ChunkTree
@@ -37,9 +38,6 @@ __all__ = ["Previous", "Value", "ingest", "ingest_value"]
 
 _BATCH_COUNT = 4096
 """Chunks that one thread takes at a time, at most a chunk's bytes in total."""
-
-_TINY_NBYTES = 256
-"""Smaller chunks are not stored as deltas: the record of a delta would take as much."""
 
 Previous = Callable[[str, str], "Value | None"]
 """The value of a part of a tensor in the parent commit."""
@@ -102,13 +100,15 @@ class _Made:
 
 def ingest(session: Session, archive: Archive, previous: Previous | None, seen: Callable[[int], None]) -> list[Entry]:
     """Stores the tensors of an archive; returns their names and links, sorted."""
-    stored: list[list[_Stored]] = []
+    links = dict(ingest_small(session, archive, small_tensors(archive), seen))
+    stored: dict[int, list[_Stored]] = {}
 
     def chunks() -> Iterator[_Chunk]:
         for position in range(len(archive)):
+            if position in links:
+                continue
             tensor = archive.tensor_at(position)
-            values = [_Stored(unit, previous, _tree(session)) for unit in units_of(tensor)]
-            stored.append(values)
+            values = stored[position] = [_Stored(unit, previous, _tree(session)) for unit in units_of(tensor)]
             try:
                 for value in values:
                     yield from value.chunks()
@@ -120,11 +120,10 @@ def ingest(session: Session, archive: Archive, previous: Previous | None, seen: 
         for made in batch:
             _write(session, made)
             seen(len(made.data))
-    entries = [
-        (name, _link(session, archive.tensor_at(position), list(map(partial(_array, session), stored[position]))))
-        for position, name in enumerate(archive.index.names)
-    ]
-    return sorted(entries, key=lambda entry: entry[0].encode())
+    for position, values in stored.items():
+        links[position] = _link(session, archive.tensor_at(position), list(map(partial(_array, session), values)))
+    # Code points are in the order of their UTF-8.
+    return sorted((name, links[position]) for position, name in enumerate(archive.index.names))
 
 
 def ingest_value(session: Session, tensor: Tensor) -> CID:
@@ -177,7 +176,7 @@ def _make(batch: list[_Chunk], packs: Packs) -> list[_Made]:
 
 def _encode(chunk: _Chunk, digest: bytes, packs: Packs) -> _Made:
     value, data = chunk.value, chunk.data
-    if len(data) < _TINY_NBYTES:
+    if len(data) < TINY_NBYTES:
         return _Made(value, digest, data)
     base = packs.find(value.bases[chunk.position]) if chunk.position < len(value.bases) else None
     if base is not None:

@@ -23,13 +23,13 @@ from tensorglot.errors import FormatError
 from tensorglot.wire import cbor
 from tensorglot.wire.cid import CID, DAG_CBOR, LINK_HEAD, LINK_NBYTES, PROFILE
 
-__all__ = ["Entry", "Manifest", "Node", "build", "parse_node"]
+__all__ = ["MAX_LEVELS", "Entry", "Manifest", "Node", "build", "parse_node"]
 
 _MASK = 31
 _LEAST, _MOST = 2, 256
 _MOST_NBYTES = 256 << 10
 """Of the names of a node, but for the last one: a node must fit into a block."""
-_MAX_LEVELS = 64
+MAX_LEVELS = 64
 """A tree of two entries for each node that is deeper has more names than there are atoms."""
 
 Entry = tuple[str, CID]
@@ -132,7 +132,7 @@ class Manifest:
     def find(self, name: str) -> CID | None:
         """The link of one tensor, by reading the nodes on the way to it."""
         link = self.root
-        for _ in range(_MAX_LEVELS):
+        for _ in range(MAX_LEVELS):
             node = self._node(link)
             # Code points are in the order of their UTF-8.
             at = bisect_right(node.names, name) - 1
@@ -149,7 +149,7 @@ class Manifest:
         stack = [(self.root, 0, "")]
         while stack:
             link, level, first = stack.pop()
-            if level > _MAX_LEVELS:
+            if level > MAX_LEVELS:
                 raise _deep()
             node = self._node(link)
             if first and node.names[:1] != [first]:
@@ -180,4 +180,4 @@ class Manifest:
 
 
 def _deep() -> FormatError:
-    return FormatError(f"a manifest of more than {_MAX_LEVELS} levels", rule="store.manifest")
+    return FormatError(f"a manifest of more than {MAX_LEVELS} levels", rule="store.manifest")

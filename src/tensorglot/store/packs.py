@@ -35,7 +35,7 @@ from tensorglot.store.pack import MAX_DEPTH, PackIndex, Record, read_index
 from tensorglot.threads import for_each
 from tensorglot.wire.cid import CID, RAW
 
-__all__ = ["Packs", "Stored", "pack_key"]
+__all__ = ["MissingBlock", "Packs", "Stored", "pack_key"]
 
 _CACHE_NBYTES = 32 << 20
 """Decoded groups of small blocks that are kept."""
@@ -257,6 +257,22 @@ class Packs:
                 if (number, row) not in lost:
                     yield digest.tobytes(), name, row, depth
 
+    def sizes(self, digests: Sequence[bytes]) -> tuple[int, int]:
+        """The bytes of blocks in total, and their stored bytes: of a group, the share of each."""
+        table = self._loaded()
+        packs, rows = table.find_many(digests)
+        nbytes = stored = 0
+        for pack in np.unique(packs[packs >= 0]).tolist():
+            index, here = table.indexes[pack], rows[packs == pack]
+            records, sizes = index.blocks["record"][here], index.blocks["nbytes"][here].astype(np.int64)
+            decoded = np.maximum(1, index.records["decoded"][records].astype(np.int64))
+            nbytes += int(sizes.sum())
+            # An empty block that is a record of its own has a body, too.
+            whole = sizes == index.records["decoded"][records]
+            shares = np.where(whole, 1, sizes / decoded)
+            stored += int((index.records["stored"][records] * shares).sum())
+        return nbytes, stored
+
     def digests_with(self, prefix: bytes) -> list[bytes]:
         """The digests that begin with these bytes; at most eight of them decide."""
         table = self._loaded()
@@ -307,7 +323,7 @@ class Packs:
         """Once more, with the packs of now, if a pack is gone or a block was not there."""
         try:
             return work()
-        except (FileNotFoundError, _MissingBlock):
+        except (FileNotFoundError, MissingBlock):
             self.refresh()
             return work()
 
@@ -343,12 +359,12 @@ class Packs:
             damage = "".join(f"; damaged pack {name}: {error.message}" for name, error in self.damaged.items())
             orphan = self.orphans().get(digest)
             if orphan is not None:
-                raise _MissingBlock(
+                raise MissingBlock(
                     f"block {_name(digest)} is a delta from block {_name(orphan[1])}, which is missing{damage}",
                     rule="store.chain.base",
                     path=pack_key(orphan[0]),
                 )
-            raise _MissingBlock(f"block {_name(digest)} is missing from the store{damage}", rule="store.block.missing")
+            raise MissingBlock(f"block {_name(digest)} is missing from the store{damage}", rule="store.block.missing")
         return found
 
     def _decode(self, stored: Stored, out: memoryview) -> None:
@@ -408,7 +424,7 @@ class Packs:
         return found
 
 
-class _MissingBlock(IntegrityError):
+class MissingBlock(IntegrityError):
     """A block that something refers to is not in the store."""
 
 

@@ -8,6 +8,7 @@ link to each other.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -22,6 +23,8 @@ from tensorglot.wire.cid import CID, DAG_CBOR, decode_node
 
 __all__ = ["Walk", "first_missing"]
 
+_AHEAD = 4096
+"""Nodes that are read together."""
 _LINKING = ("merkle[", "array[")
 """Types of values that may have links in them are spelled with one of these."""
 
@@ -38,6 +41,8 @@ class Walk:
         """The links in each node, if they are kept."""
         self._packs = packs
         self._loaded: set[tuple[CID, Type]] = set()
+        self._ahead: dict[bytes, bytes] = {}
+        """Blocks that were read together with others."""
 
     def visit(self, roots: Iterable[CID]) -> Iterator[CID]:
         """The blocks that were not visited before, parents first."""
@@ -50,6 +55,10 @@ class Walk:
                 self.seen.add(cid)
                 yield cid
             try:
+                if new and cid.codec == DAG_CBOR and cid.digest not in self._ahead:
+                    self._read_ahead(
+                        [cid, *(one for one in stack[-_AHEAD:] if isinstance(one, CID) and one not in self.seen)]
+                    )
                 below = self._below(cid) if new and cid.codec == DAG_CBOR else []
                 if isinstance(item, Link) and may_link(item.type):
                     below += self._links(item)
@@ -60,8 +69,15 @@ class Walk:
             except (FormatError, TensorNotFound) as error:
                 self.broken.append((cid, error))
 
+    def _read_ahead(self, cids: list[CID]) -> None:
+        """Reads nodes together. One that cannot be read is left to its turn."""
+        nodes = {cid.digest for cid in cids if cid.codec == DAG_CBOR} - self._ahead.keys()
+        there = [digest for digest, found in zip(nodes, self._packs.contains(list(nodes)), strict=True) if found]
+        with contextlib.suppress(FormatError):
+            self._ahead.update(zip(there, self._packs.read_many(there), strict=True))
+
     def _below(self, cid: CID) -> list[CID | Link]:
-        block = read_node(self._packs, cid)
+        block = self._ahead.pop(cid.digest, None) or read_node(self._packs, cid)
         found: list[CID | Link] = []
         if block[:1] == b"\xa4":
             array = parse_array(block)

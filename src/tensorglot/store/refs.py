@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 from tensorglot.errors import FormatError, InputError, TensorglotError, TensorNotFound, escape
 from tensorglot.store.backend import Backend
-from tensorglot.wire.cid import CID
+from tensorglot.wire.cid import BLAKE3, CID, DAG_CBOR
 
 __all__ = ["Ref", "check_ref_name", "inspect_refs", "list_refs", "missing_ref", "read_ref", "swap_ref"]
 
@@ -90,7 +90,8 @@ def _parse(name: str, data: bytes) -> Ref:
         ref = Ref(name, CID.parse(fields["cid"]), fields["kind"], fields["count"], fields["nonce"])
     except (ValueError, KeyError, TypeError, RecursionError, TensorglotError) as error:
         raise FormatError(f"the ref '{escape(name)}' is damaged", rule="store.ref") from error
-    if ref.kind not in ("branch", "tag") or type(ref.count) is not int or ref.encode() != data:
+    known = ref.kind in ("branch", "tag") and ref.cid.codec == DAG_CBOR and ref.cid.hash == BLAKE3
+    if not known or (type(ref.count), type(ref.nonce)) != (int, str) or ref.encode() != data:
         raise FormatError(f"the ref '{escape(name)}' is damaged", rule="store.ref")
     return ref
 

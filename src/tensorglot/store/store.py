@@ -49,7 +49,7 @@ from tensorglot.store.reach import first_missing
 from tensorglot.store.refs import Ref, check_ref_name, list_refs, missing_ref, read_ref, swap_ref
 from tensorglot.store.session import Session, start_session
 from tensorglot.store.stats import CommitCost, StoreStats, commit_costs, store_stats
-from tensorglot.store.transfer import Transferred, forward_ref, transfer
+from tensorglot.store.transfer import Transferred, copy_missing, forward_ref, transfer
 from tensorglot.wire.cid import CID, DAG_CBOR
 
 __all__ = ["Store", "open_url"]
@@ -145,20 +145,20 @@ class Store:
         )
 
     def _parent(self, session: Session, parent: str) -> CID:
-        """The commit of a name, if a collector cannot remove it while the session runs."""
+        """The commit of a name, which no collector can remove while the session runs."""
         cid = self._resolve(parent)
         if session.packs is not self._packs or str(cid) not in self.refs().values():
-            self._require(session, cid)
+            self._adopt(session, cid)
         return cid
 
-    def _require(self, session: Session, cid: CID) -> None:
-        """Refuses what is incomplete, or in packs that a collector is about to remove."""
-        missing = first_missing(session.packs, cid)
-        if missing is not None:
-            raise InputError(
-                f"{cid} is incomplete or about to be collected: block {missing} is missing",
-                rule="store.commit.missing",
-            )
+    def _adopt(self, session: Session, cid: CID) -> None:
+        """Copies what a collector is about to remove; refuses what is incomplete."""
+        try:
+            copy_missing(self._packs, session, [cid])
+        except FileNotFoundError as error:
+            raise InputError(f"{cid} was collected meanwhile", rule="store.incomplete") from error
+        except FormatError as error:
+            raise InputError(f"{cid} is incomplete: {error.message}", rule="store.incomplete") from error
 
     def _branch(self, name: str) -> Ref | None:
         ref = read_ref(self._backend, name)
@@ -258,7 +258,7 @@ class Store:
         check_ref_name(name)
         with start_session(self._backend, self._packs) as session:
             cid = self._resolve(ref, any_node=True)
-            self._require(session, cid)
+            self._adopt(session, cid)
             if not swap_ref(self._backend, name, None, Ref.new(name, cid, "tag", None)):
                 raise InputError(f"'{escape(name)}' exists: delete it first", rule="store.ref.exists")
 
@@ -423,14 +423,15 @@ class Store:
         with start_session(self._backend, self._packs) as session:
             bundle = read_bundle(opened, session)
             session.flush()
-            missing = first_missing(session.packs, bundle.commit)
+            self._packs.refresh()
+            missing = first_missing(self._packs, bundle.commit)
             if missing is not None:
                 raise InputError(
                     f"block {missing} is neither in the bundle nor in the store: "
                     "the bundle was made for a store that has an earlier commit",
                     rule="bundle.have",
                 )
-            self._packs.refresh()
+            self._adopt(session, bundle.commit)
             commit = self._read_commit(bundle.commit)
             ref = Ref.new(bundle.ref, bundle.commit, "tag" if bundle.tag else "branch", None)
             forward_ref(self._backend, ref, self._ancestors)

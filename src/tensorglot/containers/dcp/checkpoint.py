@@ -62,8 +62,10 @@ class StoredTensor:
         return math.prod(self.shape) * self.itemsize
 
     @property
-    def box_nbytes(self) -> list[int]:
-        return [math.prod(sizes) * self.itemsize for sizes in self.counts.tolist()]
+    def box_nbytes(self) -> NDArray[np.int64]:
+        """The size of each box, which is inside the shape."""
+        sizes: NDArray[np.int64] = self.counts.prod(axis=1, dtype=np.int64) * self.itemsize
+        return sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ def check_checkpoint(checkpoint: Checkpoint, limits: Limits) -> None:
 def _items(checkpoint: Checkpoint) -> Iterator[tuple[str, Place, int]]:
     """Name, place and size of everything that is in a file."""
     for tensor in checkpoint.tensors:
-        for place, nbytes in zip(tensor.places, tensor.box_nbytes, strict=True):
+        for place, nbytes in zip(tensor.places, tensor.box_nbytes.tolist(), strict=True):
             yield tensor.name, place, nbytes
     for name, place in checkpoint.values.items():
         yield name, place, 0
@@ -139,7 +141,7 @@ def _check_boxes(tensor: StoredTensor) -> None:
     if clash is not None:
         one, other = (starts[filled[at]].tolist() for at in clash)
         raise FormatError(f"the boxes at {one} and {other} overlap", rule="dcp.box.overlap", tensor=tensor.name)
-    covered = sum(tensor.box_nbytes)
+    covered = int(tensor.box_nbytes.sum())
     if covered != tensor.nbytes:
         raise FormatError(
             f"the boxes have {covered} of the tensor's {tensor.nbytes} bytes",

@@ -9,6 +9,7 @@ boxes of columns are read in long runs and memory is bounded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -92,7 +93,7 @@ class Joined:
         directory, tensor = cast("Directory", payload.source), self.tensor
         part = directory.box(tensor.places[number], tensor.name, verifier)
         counts = tuple(tensor.counts[number].tolist())
-        if part.shape != counts or part.nbytes != tensor.box_nbytes[number]:
+        if part.shape != counts or part.nbytes != math.prod(counts) * tensor.itemsize:
             raise FormatError(
                 f"a box of shape {list(part.shape)} and {part.nbytes} bytes where the index says {list(counts)}",
                 rule="dcp.box.shape",

@@ -16,9 +16,11 @@ from __future__ import annotations
 import json as standard_json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorglot.containers.dcp import plain
 from tensorglot.containers.dcp.checkpoint import Checkpoint, Place, StoredTensor, check_shape
@@ -92,23 +94,38 @@ def _read_tensor(name: str, entry: Any, files: Sequence[str], limits: Limits) ->
     if not 1 <= itemsize <= 16 or (known is not None and not known.packed and known.bits != 8 * itemsize):
         raise FormatError(f"{escape(dtype)} does not have {itemsize} bytes", rule="dcp.index", tensor=name)
     check_shape(shape, itemsize, limits, name)
-    if not all(_is_box(box, len(shape), len(files)) for box in boxes):
+    if not all(type(box) is list and len(box) == 4 for box in boxes):
         raise FormatError("a box is [file, name, starts, counts]", rule="dcp.index", tensor=name)
+    numbers, inner, starts, counts = zip(*boxes, strict=True) if boxes else ((), (), (), ())
+    at = _matrix([numbers], len(boxes))
+    columns = _matrix(starts, len(shape)), _matrix(counts, len(shape))
+    if at is None or at.max(initial=-1) >= len(files) or not set(map(type, inner)) <= {str}:
+        raise FormatError("a box needs the number of a file and a name", rule="dcp.index", tensor=name)
+    if columns[0] is None or columns[1] is None:
+        raise FormatError(f"a box needs {len(shape)} starts and counts", rule="dcp.index", tensor=name)
     return StoredTensor(
         name,
         dtype if known is None or known.packed else known,
         itemsize,
         tuple(shape),
-        np.array([box[2] for box in boxes], np.int64).reshape(len(boxes), len(shape)),
-        np.array([box[3] for box in boxes], np.int64).reshape(len(boxes), len(shape)),
-        [Place(files[box[0]], name=box[1]) for box in boxes],
+        columns[0],
+        columns[1],
+        [Place(files[number], name=text) for number, text in zip(numbers, inner, strict=True)],
     )
 
 
-def _is_box(box: Any, rank: int, files: int) -> bool:
-    if not isinstance(box, list) or len(box) != 4 or not _are_sizes(box[:1]) or not isinstance(box[1], str):
-        return False
-    return box[0] < files and all(_are_sizes(sizes) and len(sizes) == rank for sizes in box[2:])
+def _matrix(rows: Sequence[Any], width: int) -> NDArray[np.int64] | None:
+    """Lists of as many numbers from 0 to 2**63 - 1; None if they are not."""
+    if not all(type(row) in (list, tuple) and len(row) == width for row in rows):
+        return None
+    values = list(chain.from_iterable(rows))
+    if not set(map(type, values)) <= {int}:
+        return None
+    try:
+        matrix = np.array(values, np.int64).reshape(len(rows), width)
+    except OverflowError:
+        return None
+    return matrix if matrix.min(initial=0) >= 0 else None
 
 
 def _are_sizes(value: Any) -> bool:

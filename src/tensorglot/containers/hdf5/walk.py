@@ -8,180 +8,245 @@ bytes.
 from __future__ import annotations
 
 import math
-from typing import Any
+import struct
+from dataclasses import dataclass
 
-import numpy as np
-
-from tensorglot.containers.hdf5.codec import DatasetCodec, Filtered
-from tensorglot.containers.hdf5.library import HDF5File
-from tensorglot.errors import FormatError, LimitError, escape
-from tensorglot.extras import library
+from tensorglot.containers.hdf5.attributes import read_attributes
+from tensorglot.containers.hdf5.chunks import DEFLATE, FLETCHER32, SHUFFLE, Chunk, Chunked, Unreadable
+from tensorglot.containers.hdf5.objects import (
+    DATASPACE,
+    DATATYPE,
+    EXTERNAL,
+    FILL,
+    FILTERS,
+    LAYOUT,
+    UNDEFINED,
+    Message,
+    Objects,
+)
+from tensorglot.containers.hdf5.space import parse_shape
+from tensorglot.containers.hdf5.types import DTYPES, Element, parse_type
+from tensorglot.errors import FormatError, LimitError, TensorglotError, TruncatedError, escape
 from tensorglot.limits import Limits
 from tensorglot.model.builder import IndexBuilder, Row
-from tensorglot.model.dtypes import BY_NAME, DType
+from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Note
 from tensorglot.model.payload import Codec
 
-__all__ = ["DTYPES", "add_datasets"]
+__all__ = ["add_datasets"]
 
-DTYPES: dict[str, str] = {
-    name: name
-    for name in (
-        "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
-        "float64", "complex64", "complex128", "bfloat16",
-    )
-}  # fmt: skip
-"""By h5py's name; Keras marks bfloat16 with an attribute."""
 DEPTH = 64
 EXPANSION = 1032
-"""The largest compression ratio of deflate, the strongest of the filters."""
+"""The largest compression ratio of deflate."""
 SPARE_NBYTES = 1 << 20
 """Datasets up to this size may consist of their fill value."""
-_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
-"""deflate, shuffle, fletcher32, szip, nbit, scaleoffset and h5py's lzf; others would be loaded as plugins."""
-_ATTRIBUTE_NBYTES = 1 << 24
+_FILTERS = {DEFLATE: "deflate", SHUFFLE: "shuffle", FLETCHER32: "fletcher32"}
 
 
-def add_datasets(builder: IndexBuilder, file: HDF5File, limits: Limits) -> tuple[dict[str, Any] | None, list[Note]]:
-    """Adds all datasets; returns the attributes of the root, and notes."""
-    h5py = library("h5py", "hdf5")
-    notes: list[Note] = []
-    walked: set[Any] = set()
+def add_datasets(builder: IndexBuilder, objects: Objects, limits: Limits, notes: list[Note]) -> None:
+    """Adds the datasets of all groups, depth first, in the order of the file."""
+    walked: set[int] = set()
     entries = 0
-    with file.errors():
-        todo: list[tuple[str, Any, int]] = [("", file.root["/"], 0)]
-        metadata = _attributes(file.root, notes)
+    todo: list[tuple[str, int, int]] = [("", objects.root(), 0)]
     while todo:
-        path, group, depth = todo.pop()
-        with file.errors():
-            address = h5py.h5o.get_info(group.id).addr
-            if address in walked:
-                notes.append(Note("hdf5.group", f"the group '{escape(path)}' is another name of one before"))
-                continue
-            walked.add(address)
-            names = list(group)
-        groups = []
-        for name in names:
+        path, address, depth = todo.pop()
+        messages = objects.header(address)
+        by_kind = {message.kind: message for message in messages}
+        if LAYOUT in by_kind:
+            try:
+                builder.add(path, _Dataset(objects, by_kind, messages).row(limits))
+            except TensorglotError as error:
+                error.tensor = error.tensor or path
+                raise
+            continue
+        if address in walked:
+            notes.append(Note("hdf5.group", f"the group '{escape(path)}' is another name of one before"))
+            continue
+        walked.add(address)
+        if depth > DEPTH:
+            raise LimitError(f"groups nested deeper than {DEPTH} levels", rule="hdf5.limit.depth")
+        inner: dict[str, int] = {}
+        for link in objects.links(messages, address):
             entries += 1
             if entries > limits.tensors_or():
-                raise LimitError("more datasets and groups than Limits.tensors", rule="hdf5.limit.tensors")
-            inner = _join(path, name)
-            with file.errors(inner):
-                link = group.get(name, getlink=True)
-                if not isinstance(link, h5py.HardLink):
-                    notes.append(Note("hdf5.link", f"the link '{escape(inner)}' is not followed"))
-                    continue
-                found = group[name]
-            if isinstance(found, h5py.Dataset):
-                with file.errors(inner):
-                    builder.add(inner, _row(found, file, limits, inner))
-            elif isinstance(found, h5py.Group):
-                if depth >= DEPTH:
-                    raise LimitError(f"groups nested deeper than {DEPTH} levels", rule="hdf5.limit.depth")
-                groups.append((inner, found, depth + 1))
-        todo += reversed(groups)
-    file.end_walk()
-    return metadata, notes
+                raise LimitError("more entries of groups than Limits.tensors", rule="hdf5.limit.tensors")
+            name = _join(path, link.name, objects, address)
+            if link.address is None:
+                notes.append(Note("hdf5.link", f"the link '{escape(name)}' is not followed"))
+            elif inner.setdefault(name, link.address) is not link.address:
+                raise FormatError("duplicate name in a group", rule="hdf5.name.duplicate", tensor=name)
+        todo += [(name, place, depth + 1) for name, place in reversed(inner.items())]
 
 
-def _join(path: str, name: Any) -> str:
+def _join(path: str, name: bytes, objects: Objects, address: int) -> str:
     try:
-        text = name.decode() if isinstance(name, bytes) else name
-        text.encode()
-    except UnicodeError:
-        raise FormatError("invalid UTF-8 in the name of an HDF5 object", rule="hdf5.name") from None
-    return f"{path}/{text}" if path else str(text)
+        text = name.decode()
+    except UnicodeDecodeError:
+        raise objects.fault("invalid UTF-8 in a name", "name", address) from None
+    if not text or "/" in text:
+        raise objects.fault("a name is empty or has a slash", "name", address)
+    return f"{path}/{text}" if path else text
 
 
-def _attributes(root: Any, notes: list[Note]) -> dict[str, Any] | None:
-    """Text, numbers and arrays of them; others are noted."""
-    found: dict[str, Any] = {}
-    for key in root.attrs:
-        attribute = root.attrs.get_id(key)
-        value = None
-        fixed = attribute.get_type().get_class() in (0, 1)
-        if fixed and attribute.get_storage_size() <= _ATTRIBUTE_NBYTES and isinstance(key, str):
-            value = _plain(root.attrs[key])
-        if value is None:
-            notes.append(Note("hdf5.attribute", f"the attribute '{escape(str(key))}' is not read"))
-        else:
-            found[str(key)] = value
-    return found or None
+@dataclass(frozen=True, slots=True)
+class _Dataset:
+    objects: Objects
+    by_kind: dict[int, Message]
+    messages: list[Message]
+
+    def row(self, limits: Limits) -> Row:
+        """The row of the dataset, wherever its values are."""
+        for kind, what in ((DATASPACE, "dataspace"), (DATATYPE, "datatype")):
+            if kind not in self.by_kind:
+                raise FormatError(f"a dataset has no {what}", rule="hdf5.dataset", offset=self._layout.offset)
+        space, kind_of = self.by_kind[DATASPACE], self.by_kind[DATATYPE]
+        shape = parse_shape(self.objects, space.data, space.offset - self.objects.begin)
+        element = parse_type(kind_of.data, kind_of.offset)
+        if shape is None:
+            return Row(dtype=f"empty {element.name}", shape=())
+        if len(shape) > limits.rank:
+            raise LimitError(f"{len(shape)} dimensions exceed Limits.rank", rule="hdf5.limit.rank", offset=space.offset)
+        if math.prod(size for size in shape if size) * element.nbytes >= 1 << 60:
+            raise FormatError("the dataset would have 2**60 bytes or more", rule="hdf5.shape", offset=space.offset)
+        nbytes = math.prod(shape) * element.nbytes
+        name = DTYPES[element.name] if element.known else self._marked(element)
+        base = Row(dtype=BY_NAME[name] if name else element.name, shape=shape, big_endian=element.big_endian)
+        return self._placed(base, shape, element, nbytes)
+
+    @property
+    def _layout(self) -> Message:
+        return self.by_kind[LAYOUT]
+
+    def _marked(self, element: Element) -> str | None:
+        """Keras stores bfloat16 as opaque bytes, and says so in an attribute."""
+        if element.kind != "opaque" or element.nbytes != 2:
+            return None
+        attributes = read_attributes(self.objects, self.messages) or {}
+        return "bfloat16" if attributes.get("dtype") == "bfloat16" else None
+
+    def _placed(self, base: Row, shape: tuple[int, ...], element: Element, nbytes: int) -> Row:
+        """IV.A.2.i: compact, contiguous or chunked."""
+        data, address = self._layout.data, self._layout.offset - self.objects.begin
+        version, kind = self.objects.unpack("<2B", data, address)
+        if version not in (3, 4):
+            return _encoded(base, Unreadable(f"layout version {version} is not supported"), nbytes, 0)
+        if EXTERNAL in self.by_kind or kind > 2:
+            return _encoded(base, Unreadable("values in other files are not followed"), nbytes, 0)
+        if kind == 0:
+            size = self.objects.unpack("<H", data, address, 2)[0]
+            return self._span(base, self._layout.offset + 4, size, nbytes)
+        if kind == 1:
+            begin, size = self.objects.unpack("<2Q", data, address, 2)
+            if begin == UNDEFINED:
+                return self._chunked(base, shape or (1,), shape or (1,), element, nbytes, {}, ())
+            return self._span(base, self.objects.begin + begin, size, nbytes)
+        if version == 4:
+            return _encoded(base, Unreadable("this index of chunks is not supported: use h5repack"), nbytes, 0)
+        return self._chunked_3(base, shape, element, nbytes)
+
+    def _span(self, base: Row, begin: int, size: int, nbytes: int) -> Row:
+        if size < nbytes:
+            raise FormatError(
+                f"dtype and shape need {nbytes} bytes, the dataset has {size}", rule="hdf5.data.size", offset=begin
+            )
+        if begin + nbytes > self.objects.end:
+            raise TruncatedError(
+                f"file truncated: needs {begin + nbytes} bytes, has {self.objects.end}",
+                rule="hdf5.data.end",
+                offset=min(begin, self.objects.end),
+            )
+        return _at(base, begin, begin + nbytes)
+
+    def _chunked_3(self, base: Row, shape: tuple[int, ...], element: Element, nbytes: int) -> Row:
+        data, address = self._layout.data, self._layout.offset - self.objects.begin
+        rank, tree = self.objects.unpack("<BQ", data, address, 2)
+        sizes = self.objects.unpack(f"<{rank}I", data, address, 11)
+        grid = sizes[:-1]
+        if len(grid) != len(shape) or 0 in sizes or sizes[-1] != element.nbytes:
+            raise FormatError("the chunks do not fit the dataset", rule="hdf5.chunk.grid", offset=self._layout.offset)
+        filters = self._filters()
+        unknown = [kind for kind in filters if kind not in _FILTERS]
+        if unknown:
+            return _encoded(base, Unreadable(f"filter {unknown[0]} is not supported"), nbytes, 0)
+        chunks = {} if tree == UNDEFINED else self._chunks(tree, shape, grid, math.prod(sizes))
+        return self._chunked(base, shape, grid, element, nbytes, chunks, filters)
+
+    def _chunks(
+        self, tree: int, shape: tuple[int, ...], grid: tuple[int, ...], nbytes: int
+    ) -> dict[tuple[int, ...], Chunk]:
+        objects, rank = self.objects, len(shape)
+        found: dict[tuple[int, ...], Chunk] = {}
+        for key, place in objects.tree(tree, 1, 16 + 8 * rank):
+            size, mask, *offsets = struct.unpack(f"<2I{rank + 1}Q", key)
+            corner = tuple(at // step for at, step in zip(offsets, grid, strict=False))
+            wrong = any(at % step or at >= length for at, step, length in zip(offsets, grid, shape, strict=False))
+            if wrong or offsets[-1] or corner in found:
+                raise objects.fault("a chunk is not at a corner of the grid, or two are at one", "chunk.place", place)
+            if objects.begin + place + size > objects.end or nbytes > EXPANSION * size + 64:
+                raise objects.fault("a chunk is outside the file, or too small to be expanded", "chunk.span", place)
+            found[corner] = Chunk(objects.begin + place, size, mask)
+        return found
+
+    def _chunked(
+        self,
+        base: Row,
+        shape: tuple[int, ...],
+        grid: tuple[int, ...],
+        element: Element,
+        nbytes: int,
+        chunks: dict[tuple[int, ...], Chunk],
+        filters: tuple[int, ...],
+    ) -> Row:
+        stored = sum(chunk.nbytes for chunk in chunks.values())
+        chunk_nbytes = math.prod(grid) * element.nbytes
+        if nbytes > EXPANSION * stored + SPARE_NBYTES or chunk_nbytes > EXPANSION * max(stored, 1) + SPARE_NBYTES:
+            raise LimitError(
+                f"{stored} stored bytes are expanded to {nbytes}",
+                rule="hdf5.limit.expansion",
+                offset=self._layout.offset,
+            )
+        if isinstance(base.dtype, str):
+            return _encoded(base, Unreadable(f"type {base.dtype} is not supported"), nbytes, stored)
+        codec = Chunked(shape, grid, element.nbytes, filters, chunks, self._fill(element.nbytes))
+        return _encoded(base, codec, nbytes, stored)
+
+    def _fill(self, nbytes: int) -> bytes:
+        """IV.A.2.f: the value of what was never written; zero by default."""
+        message = self.by_kind.get(FILL)
+        if message is not None and len(message.data) >= 2:
+            data = message.data
+            defined = data[3] if data[0] < 3 and len(data) > 3 else data[1] & 0x20
+            at = 4 if data[0] < 3 else 2
+            size = int.from_bytes(data[at : at + 4], "little")
+            if defined and size == nbytes and len(data) >= at + 4 + size:
+                return data[at + 4 : at + 4 + size]
+        return bytes(nbytes)
+
+    def _filters(self) -> tuple[int, ...]:
+        """IV.A.2.l: the filters in the order in which they were applied."""
+        message = self.by_kind.get(FILTERS)
+        if message is None:
+            return ()
+        data, address = message.data, message.offset - self.objects.begin
+        version, count = self.objects.unpack("<2B", data, address)
+        at = 8 if version == 1 else 2
+        found = []
+        for _ in range(count):
+            named = version == 1 or self.objects.unpack("<H", data, address, at)[0] >= 256
+            if named:
+                kind, name_nbytes, _, values = self.objects.unpack("<4H", data, address, at)
+                at += 8 + (-(-name_nbytes // 8) * 8 if version == 1 else name_nbytes) + 4 * values
+            else:
+                kind, _, values = self.objects.unpack("<3H", data, address, at)
+                at += 6 + 4 * values
+            at += 4 if version == 1 and values % 2 else 0
+            found.append(kind)
+        return tuple(found)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, (np.ndarray, np.generic)):
-        value = value.tolist()
-    if isinstance(value, list):
-        items = [_plain(item) for item in value]
-        return None if any(item is None for item in items) else items
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value
-    return value if isinstance(value, (str, bool, int, float)) else None
+def _at(base: Row, begin: int, end: int) -> Row:
+    return Row(dtype=base.dtype, shape=base.shape, begin=begin, end=end, big_endian=base.big_endian)
 
 
-def _row(dataset: Any, file: HDF5File, limits: Limits, name: str) -> Row:
-    shape = dataset.shape
-    if shape is None:
-        return Row(dtype="empty", shape=())
-    if len(shape) > limits.rank:
-        raise LimitError(f"{len(shape)} dimensions exceed Limits.rank", rule="hdf5.limit.rank", tensor=name)
-    if math.prod(size for size in shape if size) >= 1 << 56:
-        raise FormatError("the dataset would have 2**56 elements or more", rule="hdf5.shape", tensor=name)
-    dtype, itemsize, big_endian = _element(dataset)
-    nbytes = math.prod(shape) * itemsize
-    begin = dataset.id.get_offset()
-    stored = dataset.id.get_storage_size()
-    elsewhere = dataset.is_virtual or dataset.external
-    if begin is not None and not elsewhere and dataset.chunks is None and stored == nbytes and _as_in_memory(dataset):
-        begin += file.window.begin
-        if begin + nbytes > file.window.end:
-            raise FormatError("the dataset ends beyond the file", rule="hdf5.data.end", offset=begin, tensor=name)
-        return Row(dtype=dtype, shape=shape, begin=begin, end=begin + nbytes, big_endian=big_endian)
-    codec: Codec = DatasetCodec(dataset.name, shape, itemsize, _encoding(dataset))
-    if elsewhere:
-        codec = Filtered("storage in other files")
-    elif not _filters(dataset) <= _FILTERS:
-        codec = Filtered(f"filter {min(_filters(dataset) - _FILTERS)}")
-    elif nbytes > EXPANSION * stored + SPARE_NBYTES:
-        raise LimitError(
-            f"{stored} stored bytes cannot be the {nbytes} of the dataset", rule="hdf5.data.expansion", tensor=name
-        )
-    elif dataset.chunks is not None and math.prod(dataset.chunks) * itemsize > nbytes + SPARE_NBYTES:
-        raise LimitError("a chunk is larger than the dataset", rule="hdf5.data.chunk", tensor=name)
-    if isinstance(dtype, str):
-        codec = Filtered(f"type {dtype}")
-    return Row(
-        dtype=dtype, shape=shape, codec=codec, nbytes=nbytes, big_endian=big_endian, source=file, begin=0, end=stored
-    )
-
-
-def _as_in_memory(dataset: Any) -> bool:
-    """Whether the bytes in the file are NumPy's; HDF5 also has numbers of other widths and bit orders."""
-    if dataset.dtype.kind not in "biufc":
-        return True
-    standard = library("h5py", "hdf5").h5t.py_create(dataset.dtype, logical=True)
-    return bool(dataset.id.get_type() == standard)
-
-
-def _filters(dataset: Any) -> set[int]:
-    plan = dataset.id.get_create_plist()
-    return {plan.get_filter(i)[0] for i in range(plan.get_nfilters())}
-
-
-def _encoding(dataset: Any) -> str:
-    return str(dataset.compression or ("chunked" if dataset.chunks else "compact"))
-
-
-def _element(dataset: Any) -> tuple[DType | str, int, bool]:
-    """Our element type, or HDF5's name of it; bytes for each; the byte order."""
-    found = dataset.dtype
-    if found.kind == "V" and found.itemsize == 2 and found.names is None and dataset.attrs.get("dtype") == "bfloat16":
-        return BY_NAME["bfloat16"], 2, False
-    plain = found.newbyteorder("=")
-    if plain.kind in "biufc" and plain.name in DTYPES:
-        return BY_NAME[DTYPES[plain.name]], found.itemsize, found.byteorder == ">"
-    return str(found), found.itemsize, False
+def _encoded(base: Row, codec: Codec, nbytes: int, stored: int) -> Row:
+    return Row(dtype=base.dtype, shape=base.shape, end=stored, codec=codec, nbytes=nbytes, big_endian=base.big_endian)

@@ -1,0 +1,93 @@
+"""Dask: the tensors of any source as lazy arrays.
+
+A block of an array is read by the worker that needs it: what travels is the path, the
+name of the tensor and a slice. A worker keeps the archives that it has opened. To run
+the verbs on a cluster, pass its client as `executor=`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.arguments import as_names
+from tensorglot.errors import TensorNotFound, UnsupportedError
+from tensorglot.extras import library
+from tensorglot.io.local import Stamp
+from tensorglot.io.source import Readable
+from tensorglot.model.archive import Archive
+from tensorglot.operations._executor import Reference, refer_to
+from tensorglot.operations.open import open as open_archive
+
+if TYPE_CHECKING:
+    import dask.array
+
+__all__ = ["open"]
+
+_KEPT = 16
+"""Archives that a worker keeps open."""
+
+
+def open(
+    source: Readable | Archive,
+    chunks: Any = "128MiB",
+    *,
+    names: Iterable[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> dict[str, dask.array.Array]:
+    """The dense tensors of a source, or those in `names`, as Dask arrays. No tensor is read.
+
+    `chunks` is what Dask takes: the size of a block as text, or its shape. A tensor that is
+    not an array is an error.
+    """
+    array = library("dask.array", "dask")
+    opened = source if isinstance(source, Archive) else open_archive(source, storage_options=storage_options)
+    try:
+        reference = refer_to(source, opened, storage_options=storage_options)
+        return {
+            name: _array(array, _Lazy(reference, opened, name), chunks)
+            for name in (opened if names is None else as_names(names, "names", "dask.names"))
+        }
+    finally:
+        if opened is not source:
+            opened.close()
+
+
+def _array(array: Any, lazy: _Lazy, chunks: Any) -> dask.array.Array:
+    meta: NDArray[Any] = np.empty((0,) * lazy.ndim, lazy.dtype)
+    made: dask.array.Array = array.from_array(lazy, chunks=chunks, name=False, asarray=False, meta=meta)
+    return made
+
+
+@lru_cache(_KEPT)
+def _opened(source: Any, stamp: Stamp | None, storage: tuple[tuple[str, Any], ...] | None) -> Archive:
+    options = {"storage_options": None if storage is None else dict(storage)}
+    return Reference(source, options, stamp).open()
+
+
+class _Lazy:
+    """What Dask slices: a tensor of a source that is opened elsewhere."""
+
+    def __init__(self, reference: Reference, archive: Archive, name: str) -> None:
+        if name not in archive:
+            raise TensorNotFound.among(name, archive.index.names)
+        tensor = archive[name]
+        if tensor.dtype is None:
+            raise UnsupportedError(
+                f"{tensor!r} is not an array: pass names= without it", rule="dask.dense", tensor=name
+            )
+        self.shape, self.dtype, self.ndim = tensor.shape, tensor.dtype, tensor.ndim
+        self._reference = reference
+        self._name = name
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        source, stamp, options = self._reference.source, self._reference.stamp, self._reference.options
+        storage = options.get("storage_options")
+        opened = source
+        if not isinstance(source, Archive):
+            opened = _opened(source, stamp, None if storage is None else tuple(storage.items()))
+        return np.asarray(opened[self._name][index])

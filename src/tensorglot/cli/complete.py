@@ -1,0 +1,54 @@
+"""What the shell completes: names of tensors in the file, formats, element types.
+
+Called while somebody types: nothing is printed, whatever goes wrong, and names that a
+shell could not show on one line are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import click
+
+__all__ = ["complete_dtypes", "complete_formats", "complete_names"]
+
+MOST = 500
+"""Names that are offered at once."""
+
+Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def _starting(words: Iterable[str], typed: str) -> list[str]:
+    return [word for word in words if word.startswith(typed)][:MOST]
+
+
+def complete_names(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """Names of the file that was typed before."""
+    import tensorglot as tg
+
+    file = context.params.get("file") or context.params.get("source")
+    if not file or file == "-":
+        return []
+    try:
+        with tg.open(file) as archive:
+            return _starting((name for name in archive if name.isprintable() and not name.isspace()), typed)
+    except (tg.TensorglotError, OSError):
+        return []
+
+
+def complete_formats(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    import tensorglot as tg
+
+    writing = parameter.name == "to"
+    specs = [spec for spec in tg.formats() if spec.writes or not writing]
+    versions = [f"{spec.name}@{version}" for spec in specs for version in (spec.writes if writing else spec.versions)]
+    return _starting([spec.name for spec in specs] if "@" not in typed else versions, typed)
+
+
+def complete_dtypes(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """Element types, also after a pattern: `layers.*=bf16`."""
+    from tensorglot.model.dtypes import ALIASES, TABLE
+
+    pattern, equals, begun = typed.rpartition("=")
+    names = [*(row.name for row in TABLE if row.numpy is not None), *ALIASES]
+    return [f"{pattern}{equals}{name}" for name in _starting(names, begun)]

@@ -1,0 +1,219 @@
+"""Converting on an executor: workers write the bytes of tensors to disjoint spans of one file.
+
+The sizes of all rows are known from the plan, so the place of each is computed before a
+byte is read. A job has steps of the plan and a place for each; the worker opens the
+source, decodes and casts these tensors, and writes them. It may run twice, on another
+worker after the first one died: it writes the same bytes to the same place.
+
+Where a format stores rows as they are (`Container.raw_rows`), the file is the target's own
+temporary file: the calling process writes what is between the rows. A format whose bytes
+depend on the values (checksums, compression) is written from a staging file here.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.containers.table import Format, WriteOptions
+from tensorglot.errors import TruncatedError
+from tensorglot.io.local import FileSource, file_stamp
+from tensorglot.io.sink import AtomicFile, Writable, write_at
+from tensorglot.model.archive import Archive
+from tensorglot.model.payload import Chunk, as_bytes, buffers
+from tensorglot.operations._cast import Cast
+from tensorglot.operations._conversion_plan import Plan, Step
+from tensorglot.operations._convert_archive import make_archive
+from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, run_jobs
+from tensorglot.operations._options import SaveOptions
+from tensorglot.operations._progress import start_progress
+from tensorglot.operations._quantize import Quantization
+from tensorglot.operations.save import write_archive
+from tensorglot.threads import Executor
+
+__all__ = ["convert_elsewhere"]
+
+
+def convert_elsewhere(
+    executor: Executor,
+    source: Reference,
+    target: Writable,
+    converted: Archive,
+    plan: Plan,
+    spec: Format,
+    settled: WriteOptions,
+    *,
+    strict: bool,
+) -> list[Cast | Quantization]:
+    """Writes the archive of a plan by workers. Returns what casting and quantizing did."""
+    jobs = _Jobs(executor, source, converted, plan, spec, strict)
+    if spec.container.raw_rows and isinstance(target, (str, os.PathLike)) and "://" not in str(target):
+        sources = {converted.source, *converted.index.sources.values()} - {None}
+        read = next((stamp for one in sources if (stamp := file_stamp(one, target)) is not None), None)
+        with AtomicFile(target, durable=plan.save.durable, expect=read, shared=True) as file:
+            places = _Places(converted)
+            for chunk in spec.write(places, settled):
+                if isinstance(chunk, _Place):
+                    places.offsets[chunk.row] = file.skip(chunk.nbytes)
+                else:
+                    file.write([chunk])
+            return jobs.run(file.path, places.offsets)
+    with _staging_file(target) as path:
+        sizes = converted.index.nbytes
+        begins = np.cumsum(sizes) - sizes
+        _share_ties(begins, converted.index.row_offsets, plan)
+        accounts = jobs.run(path, begins)
+        staged = FileSource(path)
+        try:
+            index = replace(
+                converted.index,
+                begins=begins,
+                ends=begins + sizes,
+                codecs={},
+                decoded_nbytes={},
+                payloads=None,
+                sources={},
+                big_endian=frozenset(),
+                checksums=None,
+                checksums_decoded=None,
+            )
+            write_archive(target, Archive(index, staged), spec, settled, replace(plan.save, progress=None))
+        finally:
+            staged.close()
+    return accounts
+
+
+def _share_ties(begins: NDArray[np.int64], row_offsets: NDArray[np.int64], plan: Plan) -> None:
+    """Gives tensors that share their bytes in the source the same place."""
+    positions = {step.target: i for i, step in enumerate(plan.steps)}
+    for i, step in enumerate(plan.steps):
+        if step.tied is not None:
+            first = positions[step.tied]
+            begins[row_offsets[i] : row_offsets[i + 1]] = begins[row_offsets[first] : row_offsets[first + 1]]
+
+
+class _Place(bytes):
+    """Stands for the bytes of a row in the chunks of a writer."""
+
+    row: int
+    nbytes: int
+
+
+class _Places(Archive):
+    """An archive whose rows are places, for a writer that does not look at them."""
+
+    def __init__(self, archive: Archive) -> None:
+        super().__init__(archive.index, archive.source, limits=archive.limits)
+        self.offsets: NDArray[np.int64] = np.zeros(len(archive.index.dtypes), np.int64)
+
+    def chunks(self, rows: NDArray[np.int64], pads: Sequence[bytes] | None = None) -> Iterator[Chunk]:
+        for i, row in enumerate(rows.tolist()):
+            if pads is not None:
+                yield pads[i]
+            place = _Place()
+            place.row, place.nbytes = row, int(self.index.nbytes[row])
+            yield place
+
+
+@contextmanager
+def _staging_file(target: Writable) -> Iterator[str]:
+    """A file beside the target, removed at the end; in the folder for temporary files if the target is none."""
+    local = isinstance(target, (str, os.PathLike)) and "://" not in str(target)
+    folder = Path(os.path.realpath(str(target))).parent if local else None
+    fd, path = tempfile.mkstemp(prefix=".tensorglot-", suffix=".tmp", dir=folder)
+    os.close(fd)
+    try:
+        yield path
+    finally:
+        Path(path).unlink(missing_ok=True)
+
+
+class _Jobs:
+    """The steps of a plan, cut into jobs."""
+
+    def __init__(
+        self, executor: Executor, source: Reference, converted: Archive, plan: Plan, spec: Format, strict: bool
+    ) -> None:
+        self._executor = executor
+        self._source = source
+        self._index = converted.index
+        self._plan = replace(plan, save=SaveOptions(durable=plan.save.durable), metadata=None, losses=())
+        self._progress = plan.save.progress
+        self._spec = spec
+        self._strict = strict
+
+    def run(self, path: str, offsets: NDArray[np.int64]) -> list[Cast | Quantization]:
+        """Writes all rows to their offsets of a file."""
+        steps, row_offsets = self._plan.steps, self._index.row_offsets.tolist()
+        nbytes = self._index.nbytes
+        sizes = [int(nbytes[a:b].sum()) for a, b in pairwise(row_offsets)]
+        os.truncate(path, int((offsets + nbytes).max(initial=Path(path).stat().st_size)))
+        jobs, done = [], []
+        for part in batches(sizes):
+            rows = slice(row_offsets[part.start], row_offsets[part.stop])
+            plan = replace(self._plan, steps=tuple(replace(step, tied=None) for step in steps[part.start : part.stop]))
+            whole = (self._source, plan, self._spec.name, self._strict, path, offsets[rows].tolist())
+            for piece in self._pieces(steps[part.start : part.stop], rows, sizes[part.start]):
+                jobs.append((*whole, piece))
+                done.append(piece[1] - piece[0] if piece is not None else sum(sizes[part.start : part.stop]))
+        accounts: list[Cast | Quantization] = []
+        total, reached = sum(done), 0
+        with start_progress(self._progress, "converting") as report:
+            for count, found in zip(done, run_jobs(self._executor, _write_rows, jobs), strict=True):
+                accounts += found
+                reached += count
+                if report is not None:
+                    report(reached, total)
+        return accounts
+
+    def _pieces(self, steps: Sequence[Step], rows: slice, nbytes: int) -> list[tuple[int, int] | None]:
+        """A large row that is copied without a checksum is cut into pieces; None is all that a job has."""
+        checksums = self._index.checksums
+        checked = checksums is not None and checksums[rows.start] is not None
+        if rows.stop - rows.start > 1 or steps[0].action != "copy" or checked or nbytes < 2 * JOB_NBYTES:
+            return [None]
+        return [(begin, min(begin + JOB_NBYTES, nbytes)) for begin in range(0, nbytes, JOB_NBYTES)]
+
+
+def _write_rows(
+    source: Reference,
+    plan: Plan,
+    format: str,
+    strict: bool,
+    path: str,
+    offsets: list[int],
+    piece: tuple[int, int] | None,
+) -> list[Cast | Quantization]:
+    """The job of a worker: writes the rows of some tensors, or a piece of one row."""
+    archive = source.open()
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        converted, codecs = make_archive(archive, plan, attributes=False, strict=strict, executor=None)
+        if piece is not None:
+            begin, end = piece
+            write_at(fd, converted.payload(0, converted.index.names[0]).read(begin, end - begin), offsets[0] + begin)
+            if plan.save.durable:
+                os.fsync(fd)
+            return []
+        for row, offset in enumerate(offsets):
+            at = offset
+            for data in map(as_bytes, buffers(converted.chunks(np.array([row])))):
+                write_at(fd, data, at)
+                at += len(data)
+            if at - offset != converted.index.nbytes[row]:
+                name = converted.index.name_of(row)
+                raise TruncatedError(f"{at - offset} bytes decoded", rule="convert.size", tensor=name)
+        if plan.save.durable:
+            os.fsync(fd)
+        return [replace(codec.account, tensor=name) for name, codec in codecs.items()]
+    finally:
+        os.close(fd)
+        source.close(archive)

@@ -1,0 +1,123 @@
+"""Verbs on an executor: jobs go to workers, which open the source themselves and return small results.
+
+An executor is anything with `submit`: a pool of threads or processes, a Dask client. A
+worker gets a `Reference` to the source and which tensors to look at; arrays never travel.
+The source must be one that a worker can open: a path, a URL, bytes, or an archive opened
+from one of them. A file that changed since it was referred to is an error.
+
+When `run_jobs` fails, jobs that have not begun are cancelled, and those that have are
+waited for: nothing is running when it returns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from tensorglot.errors import InputError
+from tensorglot.io.local import Stamp, absolute, change_error, file_stamp
+from tensorglot.io.storage_options import StorageOptions
+from tensorglot.model.archive import Archive
+from tensorglot.operations._as_archive import Given
+from tensorglot.operations.open import open
+from tensorglot.threads import Executor
+
+__all__ = ["JOB_NBYTES", "Reference", "batches", "can_send", "refer_to", "run_jobs"]
+
+JOB_NBYTES = 16 << 20
+"""What a worker reads in one job: long enough that sending it costs nothing."""
+_IN_FLIGHT = 256
+"""Jobs submitted and not yet collected."""
+_TENSOR_COST = 4 << 10
+"""The cost of a tensor, in bytes that could be read in the same time."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A source for a worker to open."""
+
+    source: Any
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of `open`."""
+    stamp: Stamp | None = None
+    """Of its file, when it was referred to."""
+
+    @property
+    def storage_options(self) -> StorageOptions | None:
+        return self.options.get("storage_options")
+
+    def open(self) -> Archive:
+        archive: Archive = self.source if isinstance(self.source, Archive) else open(self.source, **self.options)
+        if self.stamp is not None and file_stamp(archive.source) != self.stamp:
+            self.close(archive)
+            raise change_error(str(self.source))
+        return archive
+
+    def close(self, archive: Archive) -> None:
+        """Closes what `open` has opened, not an archive of the caller."""
+        if archive is not self.source:
+            archive.close()
+
+
+def can_send(source: Given) -> bool:
+    """Whether workers can open it; values in memory and streams they cannot."""
+    return isinstance(source, (str, os.PathLike, bytes, Archive))
+
+
+def refer_to(source: Given, archive: Archive, **options: Any) -> Reference:
+    """A reference to a source; `archive` is what the caller opened it as."""
+    if not can_send(source):
+        raise InputError(
+            f"with an executor, workers open the source: pass a path, a URL or an archive, not {type(source).__name__}",
+            rule="executor.source",
+        )
+    if isinstance(source, (str, os.PathLike)):
+        text = os.fspath(source)
+        return Reference(text if "://" in text else absolute(text), options, file_stamp(archive.source))
+    return Reference(source, {} if isinstance(source, Archive) else options)
+
+
+def batches(nbytes: Sequence[int], most: int = JOB_NBYTES) -> Iterator[range]:
+    """Positions of adjacent tensors, enough for one job; a tensor that is enough for one has its own."""
+    first, together = 0, 0
+    for i, size in enumerate(nbytes):
+        if size >= most and i > first:
+            yield range(first, i)
+            first, together = i, 0
+        together += size + _TENSOR_COST
+        if together >= most:
+            yield range(first, i + 1)
+            first, together = i + 1, 0
+    if first < len(nbytes):
+        yield range(first, len(nbytes))
+
+
+def run_jobs(executor: Executor, work: Callable[..., T], jobs: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+    """The results of `work(*job)`, in the order of the jobs."""
+    if not callable(getattr(executor, "submit", None)):
+        raise InputError(f"an executor needs a method submit: {type(executor).__name__} has none", rule="executor.kind")
+    waiting: deque[Any] = deque()
+    try:
+        for job in jobs:
+            waiting.append(executor.submit(_call, os.urandom(8), work, job))
+            if len(waiting) >= _IN_FLIGHT:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+        for future in waiting:
+            with suppress(Exception):
+                future.result()
+
+
+def _call(token: bytes, work: Callable[..., T], job: tuple[Any, ...]) -> T:
+    """The token makes every call another one: Dask keeps the results of calls that are equal."""
+    return work(*job)
