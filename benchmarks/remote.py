@@ -43,9 +43,15 @@ def tensors(nbytes: int) -> dict[str, Any]:
     return found
 
 
-def ours(options: dict[str, Any]) -> Callable[[], object]:
+def _import_ours() -> None:
+    """All modules that loading needs, which are imported when they are first used."""
     import obstore.store  # noqa: F401
 
+    tg.loads(tg.dumps({"w": np.zeros(1)}, format="safetensors"))
+
+
+def ours(options: dict[str, Any]) -> Callable[[], object]:
+    _import_ours()
     return lambda: tg.load(URL, storage_options=options)
 
 
@@ -100,7 +106,7 @@ def download_then_load(options: dict[str, Any]) -> Callable[[], object]:
 
 
 def one_tensor(options: dict[str, Any]) -> Callable[[], object]:
-    import obstore.store  # noqa: F401
+    _import_ours()
 
     def get() -> object:
         with tg.open(URL, storage_options=options) as archive:

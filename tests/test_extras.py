@@ -21,6 +21,7 @@ CSR = {"values": np.ones(1), "indices": np.zeros(1, np.uint64), "indptr": np.arr
 
 USES: dict[str, tuple[str, str, Callable[[], Any]]] = {
     "Tensor.scipy": ("scipy.sparse", "scipy", tg.Tensor.of_parts("m", "zt.sparse_csr/1", (1, 1), CSR).scipy),
+    "a URL": ("obstore", "remote", lambda: tg.open("http://127.0.0.1/model.bt")),
     "Tensor.awkward": ("awkward", "awkward", tg.dynd.array([[1], []]).awkward),
     "Tensor.arrow": ("pyarrow", "arrow", tg.dynd.array([[1], []]).arrow),
     "a Series of pandas": ("pandas", "pandas", lambda: pandas.to_tensor(None, None)),

@@ -40,7 +40,7 @@ MATRIX = {"data": RANDOM.standard_normal((700, 64)).astype(np.float32)}
 
 def values(format: str) -> dict[str, Any]:
     """What every format can store."""
-    return MATRIX if format.startswith(("bson", "npy@")) else TENSORS
+    return MATRIX if format.startswith(("bson", "gguf", "npy@")) else TENSORS
 
 
 @pytest.fixture

@@ -36,6 +36,10 @@ _TAIL_NBYTES = range(HEAD_NBYTES, 4 << 20)
 """Read at once at the end of an object: 1/1024 of it, within these bounds."""
 _PIECE_NBYTES = range(1 << 20, 8 << 20)
 """Of one request for a part of a tensor."""
+_FEW_READERS = 4
+"""If so few threads read, each read is cut into several requests."""
+_SPLIT = 16
+"""Requests for them together."""
 _AHEAD_NBYTES = range(2 << 20, 4 << 20)
 """Read ahead in a scan."""
 _SCAN_READS = 4
@@ -245,7 +249,8 @@ class RemoteSource(BaseSource):
     def _fetch_pieces(self, begin: int, out: memoryview, least: int = _PIECE_NBYTES.start) -> None:
         """By several requests, the more the fewer threads read at present."""
         with self._reading() as readers:
-            each = max(least, _clamp(-(-len(out) * readers // REQUESTS), _PIECE_NBYTES))
+            share = -(-len(out) * readers // _SPLIT) if readers <= _FEW_READERS else len(out)
+            each = max(least, _clamp(share, _PIECE_NBYTES))
             for_each_request(
                 lambda piece: self._fetch_all(begin + piece[0], out[piece[0] : sum(piece)]), cut(len(out), each)
             )
