@@ -78,7 +78,8 @@ def terminal(command: list[str], folder: Path, target: Path) -> None:
     lines = [f"$ tensorglot {' '.join(command)}", *printed.rstrip().splitlines()]
     width, height = max(map(len, lines)) * CHARACTER + 40, len(lines) * LINE + 56
     text = "".join(
-        f'<text x="20" y="{52 + i * LINE}" fill="{"#9fd3b6" if i == 0 else "#e8eaf0"}">{escape(line)}</text>\n'
+        f'<text xml:space="preserve" x="20" y="{52 + i * LINE}" fill="{"#e8eaf0" if i else "#9fd3b6"}">'
+        f"{escape(line)}</text>\n"
         for i, line in enumerate(lines)
     )
     dots = "".join(
@@ -88,8 +89,8 @@ def terminal(command: list[str], folder: Path, target: Path) -> None:
     target.write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" width="{width:.0f}">\n'
         f'<rect width="100%" height="100%" rx="10" fill="#161920"/>{dots}\n'
-        '<g font-family="ui-monospace, Menlo, Consolas, \'DejaVu Sans Mono\', monospace" font-size="13" '
-        f'style="white-space: pre">\n{text}</g>\n</svg>\n'
+        '<g font-family="ui-monospace, Menlo, Consolas, \'DejaVu Sans Mono\', monospace" font-size="13">\n'
+        f"{text}</g>\n</svg>\n"
     )
 
 
@@ -102,8 +103,8 @@ def main() -> None:
         tg.save(folder / "after.zt", train(before), metadata={"step": "2000", "lr": "3e-4"})
         tg.report.write(folder / "before.zt", folder / "report.html")
         tg.report.write(folder / "before.zt", folder / "changes.html", other=folder / "after.zt")
-        screenshot(folder / "report.html", TARGET / "report.png", "light", 1000)
-        screenshot(folder / "changes.html", TARGET / "changes.png", "dark", 1000)
+        screenshot(folder / "report.html", TARGET / "report.png", "light", 1180)
+        screenshot(folder / "changes.html", TARGET / "changes.png", "dark", 1290)
         terminal(["diff", "before.zt", "after.zt"], folder, TARGET / "diff.svg")
 
 
