@@ -43,7 +43,10 @@ function summary() {
     tile("Elements", large(sum("elements")), count(sum("elements"))),
     tile("Checksums", checksums(one), null, true),
   ];
-  if (index.two) made.push(...changeTiles());
+  if (index.two) {
+    made[0].children[1].classList.add("pair");
+    made.push(...changeTiles());
+  }
   if (index.odd.size) made.push(tile("Worth a look", count(index.odd.size), "tensors with NaN, Inf or a problem: marked !"));
   const mix = el("div", { className: "mix" }, ...rows.map(([dtype, row]) => el("i", { style: { flex: String(row.nbytes / (nbytes || 1)), background: `var(${colourOf(dtype)})` } })));
   const legend = el("div", { className: "legend" }, ...rows.slice(0, 12).map(([dtype, row]) => el("span", {}, el("i", { className: "dot", style: { background: `var(${colourOf(dtype)})` } }), el("b", {}, show(dtype, 40)), el("span", { className: "soft" }, `  ${percent(row.nbytes / (nbytes || 1))} · ${bytes(row.nbytes)} · ${plural(row.tensors, "tensor")}`))));
