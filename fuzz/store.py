@@ -27,7 +27,6 @@ from blake3 import blake3
 import tensorglot as tg
 from tensorglot.io.local import BufferSource
 from tensorglot.limits import DEFAULT
-from tensorglot.operations._as_archive import collect as archive_of
 from tensorglot.store.backend import Entry
 from tensorglot.store.bundle import read_bundle, write_bundle
 from tensorglot.store.check import check_store
@@ -149,7 +148,12 @@ def commit(backend: Memory, tensors: dict[str, Any], parent: CID | None) -> CID:
         return Value(node.type, value_chunks(packs, node))
 
     with start_session(backend, packs) as session:
-        entries = ingest(session, archive_of(tensors), None if parent is None else previous, lambda nbytes: None)
+        entries = ingest(
+            session,
+            tg.open(tg.dumps(tensors, format="ztensor")),
+            None if parent is None else previous,
+            lambda nbytes: None,
+        )
         manifest = build(entries, session.put)
         parents = () if parent is None else (parent,)
         return session.put(Commit.encode(manifest, parents, "message", {"step": "1"}, 1_700_000_000_000_000))

@@ -366,7 +366,6 @@ NODES: dict[str, Attack] = {
     "a part of shape 2^62": tensor_node(
         parts=[{"array": link(ARRAY), "name": "data", "dtype": "q", "shape": [1 << 62, 1 << 62]}]
     ),
-    "a sparse tensor without indices": tensor_node(layout="zt.sparse_csr/1"),
     "a layout of control characters": tensor_node(layout="\x1b[2J"),
     "a dense tensor of another type": tensor_node(type="7 * int64"),
     "a tensor of no type": tensor_node(type="(("),
@@ -459,7 +458,6 @@ HARMLESS = {
     "node: attributes that claim a type",
     "node: a layout of control characters",
     "node: a ragged value that lies",  # found when it is decoded
-    "node: a sparse tensor without indices",  # so is this one
     "node: a part of shape 2^62",  # of an unknown element type
     "ref: to an array",
     "ref: named ../x",  # files that begin with a dot are those of writers
