@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
-from tensorglot.bridges import pandas, polars, torch
+from tensorglot.bridges import dask, pandas, polars, torch
 from tensorglot.bson import migrate as mongo_migrate
 from tensorglot.bson import mongodb as pymongo
 
@@ -27,6 +27,7 @@ USES: dict[str, tuple[str, str, Callable[[], Any]]] = {
     "a Series of pandas": ("pandas", "pandas", lambda: pandas.to_tensor(None, None)),
     "a Series of polars": ("polars", "polars", lambda: polars.to_tensor(None, None)),
     "framework torch": ("torch", "torch", lambda: tg.loads(DENSE, framework="torch")),
+    "a Dask array": ("dask.array", "dask", lambda: dask.open(DENSE)),
     "framework jax": ("jax", "jax", lambda: tg.loads(DENSE, framework="jax")),
     "load_model": ("torch", "torch", lambda: torch.load_model(DENSE, None)),  # type: ignore[arg-type]
     "Vector.binary": ("bson.binary", "mongo", tg.bson.Vector([1.0]).binary),
