@@ -14,7 +14,7 @@ CREATE  := $(PYTHON) -m venv $(VENV)
 INSTALL := PIP_NO_COMPILE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo test test-interpreted lint bench fuzz clean
+.PHONY: demo test test-interpreted lint bench fuzz fuzz-asan fuzz-guided mutants wheel docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tensorglot demo
@@ -34,9 +34,31 @@ lint: $(VENV)/.lint
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
 
-COUNT ?= 200000
+# Mutants for every reader; `python fuzz/NAME.py COUNT SEED` runs one target.
+SECONDS ?= 60
 fuzz: $(VENV)/.test
-	for target in $(filter-out fuzz/campaign.py,$(wildcard fuzz/*.py)); do $(BIN)/python $$target $(COUNT) || exit 1; done
+	$(BIN)/python fuzz $(SECONDS)
+
+# The same on kernels compiled with the address and undefined-behaviour sanitizers.
+fuzz-asan: $(VENV)/.test
+	PYTHON=$(BIN)/python fuzz/with_sanitizers $(BIN)/python fuzz $(SECONDS)
+
+# The same inputs as a start, then whatever reaches new code: with atheris, on interpreted kernels.
+fuzz-guided: $(VENV)/.test $(VENV)/.guided
+	$(BIN)/python fuzz/guided.py $(SECONDS)
+
+# One change to the source for each mutant, which the tests must notice.
+COUNT ?= 300
+mutants: $(VENV)/.test
+	$(BIN)/python tests/mutants.py $(COUNT)
+
+# One wheel for Python 3.11 and newer and a pure one, in dist/, each tested in a clean environment.
+wheel: $(VENV)/.wheels
+	bash .ci/wheels $(BIN)/python dist
+
+# The documentation, in site/. A broken link is an error.
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict --quiet
 
 $(VENV)/.installed: pyproject.toml setup.py $(KERNELS)
 	$(CREATE)
@@ -50,4 +72,4 @@ $(VENV)/.%: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) build src/*.egg-info src/tensorglot/kernels/*.so
+	rm -rf $(VENV) build dist site src/*.egg-info src/tensorglot/kernels/*.so

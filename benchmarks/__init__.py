@@ -5,4 +5,4 @@
 a module with a function `cases()`; GROUPS lists them.
 """
 
-GROUPS = ("containers", "ztensor", "nested", "vectors", "foreign", "verbs")
+GROUPS = ("containers", "ztensor", "nested", "vectors", "foreign", "verbs", "frameworks")

@@ -138,8 +138,9 @@ def mutants(count: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
         yield format, bytes(data)
 
 
-def check(format: str, data: bytes) -> str:
+def check(mutant: tuple[str, bytes]) -> str:
     """Holds the invariant for one file; returns what became of it."""
+    format, data = mutant
     try:
         archive = tg.open(data, format=format)
     except tg.TensorglotError as error:
@@ -190,4 +191,4 @@ def _said(error: tg.TensorglotError) -> str:
 if __name__ == "__main__":
     from campaign import campaign
 
-    campaign(mutants, lambda mutant: check(*mutant))
+    campaign(mutants, check)

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from mongod import mongod_url  # noqa: F401
+from seaweed import s3_server  # noqa: F401
 
 # How quick the machine is today is no property of the code.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,4 +1,4 @@
-"""The fuzz targets as modules."""
+"""The fuzz targets as modules: `from fuzzing import bintensors` is fuzz/bintensors.py."""
 
 from __future__ import annotations
 
@@ -7,23 +7,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["bintensors", "bson", "campaign", "dynd", "encodings", "foreign", "ztensor"]
+__all__ = ["FOLDER"]
+
+FOLDER = Path(__file__).parents[1] / "fuzz"
 
 
-def _target(name: str) -> Any:
-    path = Path(__file__).parents[1] / "fuzz" / f"{name}.py"
+def __getattr__(name: str) -> Any:
+    path = FOLDER / f"{name}.py"
+    if not path.exists():
+        raise AttributeError(name)
     spec = importlib.util.spec_from_file_location(f"fuzz_{name}", path)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    globals()[name] = module
     return module
-
-
-bintensors = _target("bintensors")
-bson = _target("bson")
-dynd = _target("dynd")
-encodings = _target("encodings")
-ztensor = _target("ztensor")
-foreign = _target("foreign")
-campaign = _target("campaign").campaign

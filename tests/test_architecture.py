@@ -32,7 +32,7 @@ FOUNDATION = {"arguments", "errors", "extras", "limits", "memory", "providers", 
 VALUES = FOUNDATION | {"kernels", "model", "wire", "dynd"}
 CONTAINERS = VALUES | {"containers"}
 VERBS = CONTAINERS | {"io", "operations"}
-PEOPLE = VERBS | {"bson", "bridges", "store"}
+PEOPLE = VERBS | {"bson", "bridges", "report", "store"}
 LAYERS: dict[str, set[str]] = {
     "arguments": {"errors"},
     "errors": set(),
@@ -44,15 +44,19 @@ LAYERS: dict[str, set[str]] = {
     "kernels": set(),
     "model": {"errors", "limits", "memory", "providers", "kernels"},
     "wire": {"errors", "limits", "threads", "kernels"},
-    "io": {"arguments", "errors", "threads", "memory"},
+    "io": {"arguments", "errors", "extras", "threads", "memory"},
     "dynd": VALUES - {"dynd"},
     "containers": VALUES,
     "operations": CONTAINERS | {"io"},
     "bson": VERBS,
+    "report": VERBS,
     "store": VERBS,
     "bridges": VERBS | {"bson"},
+    "jax": PEOPLE,
+    "numpy": PEOPLE,
+    "torch": PEOPLE,
     "cli": PEOPLE | {"__init__"},
-    "__init__": PEOPLE,
+    "__init__": PEOPLE | {"jax", "numpy", "torch"},
     "__main__": {"cli"},
 }
 """What each layer may import, itself apart."""

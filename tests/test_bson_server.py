@@ -131,7 +131,27 @@ class TestWriteAndRead:
 
     def test_nothing(self, collection: Any) -> None:
         assert write_matrix(collection, self.MATRIX[:0], "v") == []
+        with pytest.raises(tg.TensorNotFound, match=r"no (database|collection)"):
+            read_matrix(collection, "v")
+        collection.database.create_collection(collection.name)
         assert read_matrix(collection, "v").shape == (0, 0)
+
+    @pytest.mark.parametrize("on_missing", ["error", "skip", "nan"])
+    def test_a_key_that_no_document_has(self, collection: Any, on_missing: Any) -> None:
+        write_matrix(collection, self.MATRIX, "meta.vector", range(30))
+        for call in (
+            lambda: read_matrix(collection, "meta.vecter", on_missing=on_missing),
+            lambda: migrate(collection, "meta.vecter"),
+        ):
+            with pytest.raises(tg.TensorNotFound, match=r"did you mean 'meta\.vector'"):
+                call()
+        assert read_matrix(collection, "meta.vector", {"_id": 99}).shape == (0, 0)
+        assert migrate(collection, "meta.vector").found == 0
+        misnamed = collection.database[collection.name + "s"]
+        with pytest.raises(tg.TensorNotFound, match=f"did you mean '{collection.name}'"):
+            read_matrix(misnamed, "meta.vector", on_missing=on_missing)
+        with pytest.raises(tg.TensorNotFound, match=f"did you mean '{collection.name}'"):
+            migrate(misnamed, "meta.vector")
 
     def test_errors_of_the_driver_pass_through(self, collection: Any) -> None:
         with pytest.raises(needs("pymongo").errors.BulkWriteError):

@@ -50,9 +50,10 @@ def test_there_and_back(tmp_path: Path, container: str, what: str) -> None:
     else:
         tg.save(source, {"embedding": matrix, "bias": np.zeros(3)})
     told = run_json("import", source, dump)
-    assert (told["vectors"], told["count"], told["dtype"], told["name"]) == (20, 13, matrix.dtype.name, "embedding")
+    dtype = "packed_bit" if what == "bits" else what
+    assert (told["vectors"], told["count"], told["dtype"], told["name"]) == (20, 13, dtype, "embedding")
     assert np.array_equal(tg.load(dump)["embedding"], matrix)
-    assert run("export", dump, back).stdout == f"20 vectors of {matrix.dtype.name}[13] as 'embedding'\n"
+    assert run("export", dump, back).stdout == f"20 vectors of {dtype}[13] as 'embedding'\n"
     assert np.array_equal(stored(back), matrix)
     (tmp_path / "d.bson.gz").write_bytes(gzip.compress(dump.read_bytes()))
     run("export", tmp_path / "d.bson.gz", tmp_path / "e.npy")
@@ -110,14 +111,15 @@ def test_inspect(tmp_path: Path) -> None:
 
 def test_quantize(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", MATRIX)
-    assert run_json("quantize", tmp_path / "a.npy", tmp_path / "a.bt")["others"] == ["embedding.high", "embedding.low"]
+    assert run_json("quantize", tmp_path / "a.npy", tmp_path / "a.bt")["ranges"] is True
     expected = tg.bson.quantize(MATRIX)
     found = tg.load(tmp_path / "a.bt")
     assert np.array_equal(found["embedding"], expected.data)
     assert np.array_equal(found["embedding.low"], expected.low)
     assert np.array_equal(found["embedding.high"], expected.high)
-    result = run("quantize", tmp_path / "a.npy", tmp_path / "a.bson")
-    assert "ranges are not kept" in result.stderr
+    for name in ("a.bson", "b.npy"):
+        assert "queries need the ranges" in run("quantize", tmp_path / "a.npy", tmp_path / name, code=2).stderr
+        assert not (tmp_path / name).exists()
     run("quantize", tmp_path / "a.npy", tmp_path / "a.bson", "--ranges", tmp_path / "r.bt")
     assert np.array_equal(tg.load(tmp_path / "a.bson")["embedding"], expected.data)
     assert np.array_equal(tg.load(tmp_path / "r.bt")["low"], expected.low)

@@ -192,8 +192,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "unlike values": (lambda: [1, "a"], "dynd.infer"),
     "a bool that is 2": (lambda: np.array([2], np.uint8).view(np.bool_), "values.bool"),
     "a lone surrogate": (lambda: "\ud800", "dynd.utf8"),
-    "a sparse tensor of torch": (
-        library("torch", lambda torch: torch.eye(2).to_sparse()), "torch.layout"
+    "a hybrid tensor of torch": (
+        library("torch", lambda torch: torch.ones(2, 2).to_sparse(1)), "torch.layout"
+    ),
+    "a quantized tensor of torch that has no layout": (
+        library("torch", lambda torch: torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint32)),
+        "torch.quantized"
     ),
     "a tensor without values": (library("torch", lambda torch: torch.zeros(2, device="meta")), "torch.meta"),
     "a union of awkward": (library("awkward", lambda ak: ak.Array([1, "a"])), "dynd.awkward"),

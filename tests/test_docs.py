@@ -20,9 +20,13 @@ BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.M | re.S)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """The blocks of a page share one folder and one namespace, as a reader would run them."""
     monkeypatch.chdir(tmp_path)
+    if any("s3://" in text for _, text in BLOCK.findall(page.read_text())):
+        server = request.getfixturevalue("s3_server")
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
     namespace: dict[str, object] = {}
     for kind, text in BLOCK.findall(page.read_text()):
         for library in re.findall(r"^(?:import|from) (safetensors|awkward|dask|pyarrow|scipy|torch)\b", text, re.M):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
-from tensorglot.bridges import dask, pandas, polars, torch
+from tensorglot.bridges import dask, pandas, polars
 from tensorglot.bson import migrate as mongo_migrate
 from tensorglot.bson import mongodb as pymongo
 
@@ -29,7 +29,7 @@ USES: dict[str, tuple[str, str, Callable[[], Any]]] = {
     "framework torch": ("torch", "torch", lambda: tg.loads(DENSE, framework="torch")),
     "a Dask array": ("dask.array", "dask", lambda: dask.open(DENSE)),
     "framework jax": ("jax", "jax", lambda: tg.loads(DENSE, framework="jax")),
-    "load_model": ("torch", "torch", lambda: torch.load_model(DENSE, None)),  # type: ignore[arg-type]
+    "load_model": ("torch", "torch", lambda: tg.torch.load_model(None, DENSE)),  # type: ignore[arg-type]
     "Vector.binary": ("bson.binary", "mongo", tg.bson.Vector([1.0]).binary),
     "Vector.binary_vector": ("bson.binary", "mongo", tg.bson.Vector([1.0]).binary_vector),
     "write_matrix": ("pymongo", "mongo", lambda: pymongo.write_matrix(None, np.ones((1, 2)), "v")),  # type: ignore[arg-type]
@@ -50,4 +50,11 @@ def test_the_refusal_names_the_extra(use: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_every_extra_for_users_has_a_use_here() -> None:
-    assert {extra for _, extra, _ in USES.values()} == EXTRAS.keys() - {"test", "lint", "bench", "oracles"}
+    assert {extra for _, extra, _ in USES.values()} == EXTRAS.keys() - {
+        "test",
+        "lint",
+        "bench",
+        "docs",
+        "oracles",
+        "wheels",
+    }

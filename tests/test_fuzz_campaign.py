@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from fuzzing import campaign
+from fuzzing import FOLDER, campaign
 
 
 def numbers(count: int, seed: int) -> Iterator[int]:
@@ -15,7 +19,7 @@ def numbers(count: int, seed: int) -> Iterator[int]:
 
 def test_outcomes_are_counted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["target", "10", "3"])
-    campaign(numbers, lambda number: "odd" if number % 2 else ["even", "two"])
+    campaign.campaign(numbers, lambda number: "odd" if number % 2 else ["even", "two"])
     printed = capsys.readouterr().out
     assert [line.split() for line in printed.splitlines()[:3]] == [["5", "odd"], ["5", "even"], ["5", "two"]]
     assert "10 mutants of seed 3" in printed
@@ -29,8 +33,49 @@ def test_it_stops_where_the_invariant_breaks(
         return "fine"
 
     monkeypatch.setattr("sys.argv", ["target", "10", "3"])
-    with pytest.raises(AssertionError):
-        campaign(numbers, check)
-    printed = capsys.readouterr()
-    assert printed.err == "mutant 4 of seed 3: 7\n"
-    assert printed.out == ""
+    with pytest.raises(SystemExit) as caught:
+        campaign.campaign(numbers, check)
+    said = str(caught.value.code)
+    assert said.startswith("mutant 4 of seed 3: 7\n")
+    assert "assert number != 7" in said
+    assert capsys.readouterr().out == ""
+
+
+def test_a_warning_is_a_finding() -> None:
+    def check(number: int) -> str:
+        warnings.warn("odd", stacklevel=1)
+        return "fine"
+
+    assert "UserWarning: odd" in str(campaign.run(numbers, check, 0, 1).finding)
+
+
+def test_time_ends_a_campaign() -> None:
+    result = campaign.run(numbers, lambda number: "fine", 0, seconds=0)
+    assert (result.executions, result.finding, result.outcomes) == (1, None, {"fine": 1})
+
+
+TARGETS = {
+    "good": "def mutants(count, seed):\n    return iter(range(3))\n\n\ndef check(mutant):\n    return 'fine'\n",
+    "bad": "def mutants(count, seed):\n    return iter(range(3))\n\n\ndef check(mutant):\n    assert mutant < 2\n"
+    "    return 'fine'\n",
+    "deadly": "import os\n\n\ndef mutants(count, seed):\n    return iter(range(3))\n\n\ndef check(mutant):\n"
+    "    os.abort()\n",
+    "helper": "def check(mutant):\n    return 'not a target'\n",
+}
+
+
+def test_all_targets_are_run_and_findings_are_counted(tmp_path: Path) -> None:
+    """Also those of a target that ends its process."""
+    for name in ("campaign", "__main__"):
+        (tmp_path / f"{name}.py").write_text((FOLDER / f"{name}.py").read_text("utf-8"))
+    for name, text in TARGETS.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    run = subprocess.run([sys.executable, str(tmp_path), "60", "9"], capture_output=True, text=True, check=False)
+    rows = {line.split()[0]: line.split()[1:] for line in run.stdout.splitlines() if line.split()[1:2]}
+    assert run.returncode == 1
+    assert rows["good"][::3] == ["3", "0"]
+    assert rows["bad"][::3] == ["2", "1"]
+    assert rows["deadly"][::3] == ["0", "1"]
+    assert rows["all"] == ["5", "2"]
+    assert "helper" not in rows
+    assert "bad: mutant 2 of seed 9: 2" in run.stdout

@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from fuzzing import encodings
+from fuzzing import chunk_encodings
 from tensorglot.store.encodings import Encoding
 
 
 def test_the_invariant_holds_for_mutants() -> None:
-    outcomes = Counter(map(encodings.check, encodings.mutants(2000, seed=1)))
+    outcomes = Counter(map(chunk_encodings.check, chunk_encodings.mutants(2000, seed=1)))
     for encoding in Encoding:
         assert outcomes[f"{encoding.value}: accepted"] > 3, encoding
         assert outcomes[f"{encoding.value}: refused"] > 3, encoding
@@ -23,6 +23,6 @@ def test_the_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
         if not undo:
             out[:] = bytes(len(out))
 
-    monkeypatch.setattr(encodings, "apply", forgetful)
+    monkeypatch.setattr(chunk_encodings, "apply", forgetful)
     with pytest.raises(AssertionError):
-        encodings.check((Encoding.SPARSE_XOR, b"", 10))
+        chunk_encodings.check((Encoding.SPARSE_XOR, b"", 10))

@@ -129,6 +129,9 @@ def bson_walk_calls() -> Iterator[Call]:
             yield "vectors", lambda data=data, size=size, room=room, depth=depth: (
                 data, 0, size, *np.zeros((3, depth), np.int64), {}, 60, 7, *np.zeros((4, room), np.int64),
             )  # fmt: skip
+            yield "arrays", lambda data=data, size=size, room=room, depth=depth: (
+                data, 0, size, *np.zeros((3, depth), np.int64), {}, 60, *np.zeros((4, room), np.int64),
+            )  # fmt: skip
         for room in (1, 8):
             yield "numbers", lambda data=data, size=size, room=room: (
                 data, 0, size, np.zeros(room, np.uint8), np.zeros(8 * room, np.uint8),
@@ -224,6 +227,12 @@ def planes_calls() -> Iterator[Call]:
         gaps = bytes(rng.choice((0, 1, 30, 254, 255, 255)) for _ in range(rng.randrange(6)))
         positions = sum(gap != 255 for gap in gaps) + rng.choice((0, 0, 0, 1, -1))
         elements = rng.choice((0, 1, 255, 300, 1000))
+        wide, difference, undo = rng.choice((0, 1, 2, 3, 4, 8)), rng.random() < 0.6, rng.random() < 0.5
+        values = rng.randbytes(max(0, positions) * wide + rng.choice((0, 0, 0, 0, 1)))
+        memory = rng.randbytes(elements * wide + rng.choice((0, 0, 1)))
+        yield "patch", lambda gaps=gaps, values=values, wide=wide, difference=difference, undo=undo, memory=memory: (
+            gaps, values, wide, difference, undo, np.frombuffer(memory, np.uint8).copy()
+        )  # fmt: skip
         yield "expand", lambda gaps=gaps, elements=elements, positions=positions: (
             gaps, elements, np.zeros(max(0, positions), np.int64),
         )  # fmt: skip

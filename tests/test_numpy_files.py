@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 import random
@@ -382,10 +383,26 @@ def overlapping() -> bytes:
     return ONE[:CENTRAL] + entry + second + struct.pack("<4sHHHHLLH", b"PK\5\6", 0, 0, 2, 2, 2 * len(entry), CENTRAL, 0)
 
 
+def commented(comment: bytes) -> bytes:
+    """The archive with a comment."""
+    return ONE[:-2] + struct.pack("<H", len(comment)) + comment
+
+
 NPZ_REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
     "nothing": (b"", tg.TruncatedError, "zip.end"),
     "no end record": (ONE[:-1], tg.FormatError, "zip.end"),
-    "a comment": (ONE[:-2] + b"\1\0x", tg.FormatError, "zip.end"),
+    "a comment that is no JSON": (commented(b"x"), tg.FormatError, "metadata.syntax"),
+    "a comment that is no object": (commented(b"[]"), tg.FormatError, "metadata.kind"),
+    "a comment that is not UTF-8": (commented(b'{"a":"\xff"}'), tg.FormatError, "metadata.utf8"),
+    "a key twice in the comment": (commented(b'{"a":1,"a":1}'), tg.FormatError, "metadata.duplicate"),
+    "a deep comment": (commented(b'{"a":' + b"[" * 30_000 + b"]" * 30_000 + b"}"), tg.LimitError, "metadata.depth"),
+    "a comment cut": (commented(b"{}")[:-1], tg.FormatError, "zip.end"),
+    "an archive in the comment": (commented(ONE), tg.FormatError, "zip.directory"),
+    "two end records": (
+        commented(struct.pack("<4sHHHHLLH", b"PK\5\6", 0, 0, 0, 0, 0, 0, 2) + b"{}"),
+        tg.FormatError,
+        "zip.end",
+    ),
     "bytes behind": (ONE + b"x", tg.FormatError, "zip.end"),
     "bytes before": (b"x" + ONE, tg.FormatError, "zip.directory"),
     "bytes before, offsets right": (
@@ -689,3 +706,71 @@ def test_mutants_raise_only_our_errors(seed: int) -> None:
         except tg.TensorglotError:
             pass
     assert 0 < accepted < 1500
+
+
+class TestMetadata:
+    VALUES: ClassVar[dict[str, Any]] = {
+        "step": 10,
+        "é": ["x", None, True, 0.5],
+        "nested": {"a": {"b": []}},
+        "": "",
+        "big": 2**70,
+    }
+
+    @pytest.mark.parametrize("compression", [None, "deflate"])
+    def test_it_is_kept_and_numpy_ignores_it(self, tmp_path: Path, compression: str | None) -> None:
+        path = tmp_path / "x.npz"
+        for metadata in (None, {}, self.VALUES):
+            tg.save(path, {"a": np.arange(3)}, metadata=metadata, compression=compression)
+            with tg.open(path, strict=compression is None) as archive:
+                assert archive.metadata == metadata
+                assert archive["a"].numpy().tolist() == [0, 1, 2]
+            with np.load(path) as seen:
+                assert seen["a"].tolist() == [0, 1, 2]
+            with zipfile.ZipFile(path) as seen:
+                assert (json.loads(seen.comment) if seen.comment else None) == metadata
+                assert seen.testzip() is None
+        assert tg.verify(path).ok
+
+    @pytest.mark.parametrize("in_place", [False, True])
+    def test_an_edit_changes_the_comment_and_nothing_else(self, tmp_path: Path, in_place: bool) -> None:
+        path = tmp_path / "x.npz"
+        tg.save(path, {"a": np.zeros(5000), "b": np.arange(9)}, metadata={"old": 1}, compression="deflate")
+        before = path.read_bytes()
+        tg.edit(path, {"new": self.VALUES}, remove=["old"], in_place=in_place)
+        after = path.read_bytes()
+        with tg.open(path) as archive:
+            assert archive.metadata == {"new": self.VALUES}
+            assert archive["a"].encoding == "deflate"
+        end = before.rindex(b"PK\5\6")
+        assert after[: end + 20] == before[: end + 20]
+
+    def test_the_longest_comment(self, tmp_path: Path) -> None:
+        longest = {"k": "x" * (65_535 - len('{"k":""}'))}
+        tg.save(tmp_path / "x.npz", {}, metadata=longest)
+        assert tg.open(tmp_path / "x.npz").metadata == longest
+        longer = {"k": longest["k"] + "x"}
+        with pytest.raises(tg.UnsupportedError, match="65536 bytes") as caught:
+            tg.save(tmp_path / "y.npz", {}, metadata=longer)
+        assert caught.value.rule == "npz.write.metadata"
+        data = tg.dumps({"a": np.ones(1)}, format="ztensor", metadata=longer)
+        with pytest.raises(tg.UnsupportedError, match="'k'") as caught:
+            tg.convert(data, tmp_path / "y.npz")
+        assert caught.value.rule == "convert.metadata"
+        assert not (tmp_path / "y.npz").exists()
+        assert [loss.kind for loss in tg.convert(data, tmp_path / "y.npz", on_loss="drop").losses] == ["metadata"]
+        assert tg.open(tmp_path / "y.npz").metadata == {}
+
+    @pytest.mark.parametrize("value", [b"x", float("nan"), {1: 2}, {"a": {2}}, np.int64(1), "\ud800", [[]] * 1 + [b""]])
+    def test_what_json_cannot_hold_is_refused(self, value: Any) -> None:
+        with pytest.raises(tg.TensorglotError) as caught:
+            tg.dumps({}, format="npz", metadata={"ok": 1, "k": value})
+        assert caught.value.rule == "npz.write.metadata"
+        assert "'k'" in caught.value.message
+
+    def test_deep_metadata_is_refused_on_both_sides(self) -> None:
+        deep: Any = 0
+        for _ in range(40):
+            deep = [deep]
+        with pytest.raises(tg.UnsupportedError, match="deeper"):
+            tg.dumps({}, format="npz", metadata={"k": deep})

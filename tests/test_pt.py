@@ -416,6 +416,33 @@ REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
         tg.FormatError,
         "shape.product",
     ),
+    "stride 0 of 2**40 elements": (
+        zipped(held(view(shape=integers(2**40, 1), strides=integers(0, 0))), DATA),
+        tg.LimitError,
+        "limit.views",
+    ),
+    "overlapping views": (
+        zipped(held(view(shape=integers(*[2] * 22), strides=integers(0, 1, *[0] * 20))), DATA),
+        tg.LimitError,
+        "limit.views",
+    ),
+    "one text 20,000 times": (
+        zipped(b"\x80\x02](" + text("x" * 60_000) + b"q\0" + b"h\0" * 20_000 + b"e."),
+        tg.LimitError,
+        "nest",
+    ),
+    "one text under 20,000 names": (
+        zipped(
+            b"\x80\x02}("
+            + text("k")
+            + text("x" * 60_000)
+            + b"q\0"
+            + b"".join(text(str(i)) + b"h\0" for i in range(20_000))
+            + b"u."
+        ),
+        tg.LimitError,
+        "nest",
+    ),
     "rank 65": (
         zipped(held(view(shape=integers(*[1] * 65), strides=integers(*[1] * 65))), DATA),
         tg.LimitError,
@@ -528,3 +555,24 @@ def test_mutants_raise_only_our_errors(file: str) -> None:
 def test_it_is_not_written() -> None:
     with pytest.raises(tg.InputError):
         tg.dumps({}, format="pt")
+
+
+class TestViews:
+    def test_the_stride_of_an_axis_of_length_1_means_nothing(self, tmp_path: Path) -> None:
+        data = zipped(held(view(shape=integers(1, 3), strides=integers(2**62, 1))), DATA)
+        with tg.open(data, format="pt") as archive:
+            expected = archive["w"].numpy()
+            assert expected.shape == (1, 3)
+            for index in (slice(None), slice(None, None, 2), (0, slice(None, None, -1)), ...):
+                assert (archive["w"][index] == expected[index]).all()
+        tg.convert(data, tmp_path / "x.zt", source_format="pt")
+        assert (tg.load(tmp_path / "x.zt")["w"] == expected).all()
+
+    def test_views_are_repeated_up_to_a_bound(self) -> None:
+        small = zipped(held(view(shape=integers(1 << 17, 2), strides=integers(0, 1))), DATA)
+        assert tg.loads(small, format="pt")["w"].shape == (1 << 17, 2)
+        large = zipped(held(view(shape=integers(1 << 20, 2), strides=integers(0, 1))), DATA)
+        with pytest.raises(tg.LimitError):
+            tg.open(large, format="pt")
+        loaded = tg.loads(large, format="pt", limits=tg.Limits(view_ratio=1 << 20))
+        assert loaded["w"].shape == (1 << 20, 2)

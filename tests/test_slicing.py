@@ -23,7 +23,7 @@ from hypothesis.extra.numpy import array_shapes, basic_indices
 from numpy.typing import NDArray
 
 import tensorglot as tg
-from tensorglot.model import slicing
+from tensorglot.model import picking, slicing
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Source
 from tensorglot.model.tensor import Tensor
@@ -104,12 +104,79 @@ def test_an_index_that_numpy_refuses_is_refused(index: Any, shape: tuple[int, ..
         assert_same(tensor[index], expected)
 
 
-@pytest.mark.parametrize("index", [True, np.True_, [0, 1], np.array([0, 1]), (0, [1]), np.array([[True]])], ids=repr)
-def test_masks_and_lists_are_refused_by_name(index: Any) -> None:
-    tensor = tg.open(tg.dumps({"x": np.zeros((2, 2))}, format="bintensors"))["x"]
-    with pytest.raises(tg.InputError) as caught:
-        tensor[index]
-    assert (caught.value.rule, caught.value.tensor) == ("index.basic", "x")
+@st.composite
+def indices_with_an_array(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
+    """A basic index of which one item is a list, an array or a mask; at any place, beside an Ellipsis and new axes."""
+    axes = list(range(draw(st.integers(1, len(shape)))))
+    place = draw(st.sampled_from(axes))
+    items: list[Any] = []
+    for axis in axes:
+        size = shape[axis]
+        if axis == place:
+            mask = st.lists(st.booleans(), min_size=size, max_size=size).map(lambda bits: np.array(bits, np.bool_))
+            several = st.lists(st.integers(-size, size - 1), max_size=9) if size else st.just([])
+            matrix = several.map(lambda found: np.array(found[: len(found) // 2 * 2], np.int16).reshape(-1, 2))
+            items.append(draw(mask | several | several.map(lambda found: np.array(found, np.int64)) | matrix))
+        else:
+            some = a_slice().filter(lambda found: found.step != 0)
+            items.append(draw(st.integers(-size, size - 1) | some if size else some))
+    if draw(st.booleans()):
+        whole = len(axes) == len(shape)
+        items.insert(draw(st.integers(0, len(items))) if whole else len(items), Ellipsis)
+    for _ in range(draw(st.integers(0, 2))):
+        items.insert(draw(st.integers(0, len(items))), None)
+    return items[0] if len(items) == 1 and draw(st.booleans()) else tuple(items)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    data=st.data(), dtype=st.sampled_from(DTYPES), shape=array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=6)
+)
+def test_a_list_or_mask_along_one_axis_gives_what_numpy_gives(
+    data: st.DataObject, dtype: np.dtype[Any], shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    array = an_array(dtype, shape)
+    index = data.draw(indices_with_an_array(shape))
+    encoded = tg.dumps({"before": np.zeros(3, np.uint8), "x": array}, format="bintensors@1")
+    path = tmp_path / "x.bt"
+    path.write_bytes(encoded)
+    expected = array[index]
+    for opened in OPENED.values():
+        with opened(encoded, path) as archive, patch.object(picking, "GAP_NBYTES", data.draw(st.integers(0, 20))):
+            assert_same(archive["x"][index], expected)
+    for value in (array, np.array(array, dtype.newbyteorder(">"), order="F")):
+        assert_same(tg.dynd.array(value)[index], expected)
+    compressed = tg.dumps({"x": array}, format="ztensor@2", compression="zstd")
+    assert_same(tg.open(compressed)["x"][index], expected)
+
+
+WRONG_ARRAYS: dict[str, tuple[Any, str]] = {
+    "a bool": (True, "index.basic"),
+    "a bool of NumPy": (np.True_, "index.basic"),
+    "two lists": (([0], [1]), "index.arrays"),
+    "a mask of two axes": (np.zeros((2, 2), bool), "index.mask"),
+    "a mask of another size": ([True], "index.mask"),
+    "floats": ([0.0], "index.basic"),
+    "text": (["a"], "index.basic"),
+    "a ragged list": ([[0], [0, 1]], "index.basic"),
+    "beyond the end": ([0, 2], "index.range"),
+    "before the start": ((slice(None), [-3]), "index.range"),
+    "more than any integer": ([1 << 70], "index.basic"),
+    "more axes than there are": ((0, 0, [0]), "index.rank"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_ARRAYS)
+def test_other_arrays_are_refused_by_rule(what: str) -> None:
+    index, rule = WRONG_ARRAYS[what]
+    for tensor in (
+        tg.open(tg.dumps({"x": np.zeros((2, 2))}, format="bintensors"))["x"],
+        tg.dynd.array(np.zeros((2, 2))),
+    ):
+        with pytest.raises(IndexError) as caught:
+            tensor[index]
+        assert isinstance(caught.value, tg.InputError)
+        assert caught.value.rule == rule
 
 
 class Recorded:
@@ -127,6 +194,10 @@ class Recorded:
     def read_into(self, offset: int, out: memoryview) -> None:
         self.reads.append((offset, offset + len(out)))
         self.source.read_into(offset, out)
+
+    def read_runs(self, begins: list[int], sizes: list[int], offsets: list[int], out: memoryview) -> None:
+        for begin, nbytes, offset in zip(begins, sizes, offsets, strict=True):
+            self.read_into(begin, out[offset : offset + nbytes])
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
         return bytes(self.read(offset, nbytes))
@@ -224,6 +295,11 @@ def test_rows_are_one_read_of_exactly_their_bytes(index: Any, rows: tuple[int, i
         ((slice(0, 2), slice(0, 1900)), 2, 2 * 7600),  # one of 4400 is not
         ((slice(0, 2), slice(10, 10)), 0, 0),
         ((3, 4), 1, 4),
+        ([0, 99], 2, 2 * 12000),
+        ([5, 3, 3, 4], 1, 3 * 12000),  # neighbours in one read, a repeated one once
+        ((slice(0, 2), [0, 2999]), 4, 4 * 4),
+        ((7, [10, 11, 500]), 1, 491 * 4),
+        ([], 0, 0),
     ],
     ids=repr,
 )

@@ -10,6 +10,7 @@ import pytest
 import xxhash
 
 import tensorglot as tg
+from bounds import MB, allocated_nbytes
 from test_ztensor_01 import index_of
 from test_ztensor_2 import manifest_of
 from ztensor_builder import entry, file01, file1, file2, part, tensor
@@ -167,3 +168,20 @@ def test_an_unknown_format_of_version_1() -> None:
         for version in ("ztensor@0.1", "ztensor@2"):
             again = tg.open(tg.dumps(archive, format=version))["m"]
             assert (again.layout, again.parts["values"].unknown_dtype) == ("q", "float64 in part")
+
+
+@pytest.mark.parametrize("index", [slice(None, None, 3), slice(0, 1 << 29), slice(None, None, -1), ...])
+def test_nothing_is_allocated_for_what_cannot_be_decoded(index: Any) -> None:
+    """A file of a few bytes that says it has 1 TiB in an encoding of the future."""
+    data = file01([entry(shape=[1 << 38], encoding="x.z/1", size=16, dtype="float32")], b"x" * 16)
+
+    def refused() -> None:
+        with tg.open(data) as archive:
+            (held,) = archive.values()
+            with pytest.raises(tg.UnsupportedError) as caught:
+                held[index]
+            assert caught.value.rule == "encoding.known"
+            with pytest.raises(tg.UnsupportedError):
+                held.numpy()
+
+    assert allocated_nbytes(refused) < 8 * MB

@@ -16,7 +16,12 @@ from tensorglot.providers import provide
 if TYPE_CHECKING:
     from tensorglot import bson as bson
     from tensorglot import dynd as dynd
+    from tensorglot import jax as jax
+    from tensorglot import numpy as numpy
+    from tensorglot import report as report
     from tensorglot import store as store
+    from tensorglot import torch as torch
+    from tensorglot.bridges.drop_in import safe_open as safe_open
     from tensorglot.containers.table import Format as Format
     from tensorglot.containers.table import formats as formats
     from tensorglot.errors import AmbiguousFormat as AmbiguousFormat
@@ -25,7 +30,10 @@ if TYPE_CHECKING:
     from tensorglot.errors import IntegrityError as IntegrityError
     from tensorglot.errors import LimitError as LimitError
     from tensorglot.errors import LossWarning as LossWarning
+    from tensorglot.errors import MissingFile as MissingFile
     from tensorglot.errors import OutOfRange as OutOfRange
+    from tensorglot.errors import RemoteError as RemoteError
+    from tensorglot.errors import StateError as StateError
     from tensorglot.errors import TensorglotError as TensorglotError
     from tensorglot.errors import TensorNotFound as TensorNotFound
     from tensorglot.errors import TruncatedError as TruncatedError
@@ -43,6 +51,7 @@ if TYPE_CHECKING:
     from tensorglot.operations.load import load as load
     from tensorglot.operations.load import loads as loads
     from tensorglot.operations.open import open as open
+    from tensorglot.operations.quantize import quantize as quantize
     from tensorglot.operations.save import dumps as dumps
     from tensorglot.operations.save import save as save
     from tensorglot.operations.split import merge as merge
@@ -56,10 +65,12 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOMES = {
+    "bridges.drop_in": ("safe_open",),
     "containers.table": ("Format", "formats"),
     "errors": (
-        "AmbiguousFormat", "FormatError", "InputError", "IntegrityError", "LimitError", "LossWarning", "OutOfRange",
-        "TensorNotFound", "TensorglotError", "TruncatedError", "UnsupportedError",
+        "AmbiguousFormat", "FormatError", "InputError", "IntegrityError", "LimitError", "LossWarning", "MissingFile",
+        "OutOfRange", "RemoteError", "StateError", "TensorNotFound", "TensorglotError", "TruncatedError",
+        "UnsupportedError",
     ),
     "limits": ("Limits",),
     "model.archive": ("Archive",),
@@ -71,6 +82,7 @@ _HOMES = {
     "operations.identify": ("Identity", "identify"),
     "operations.load": ("load", "loads"),
     "operations.open": ("open",),
+    "operations.quantize": ("quantize",),
     "operations.save": ("dumps", "save"),
     "operations.split": ("merge", "split"),
     "operations.stats": ("Stats", "stats"),
@@ -78,7 +90,7 @@ _HOMES = {
     "operations.writer": ("Writer",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("bson", "dynd", "store")
+_MODULES = ("bson", "dynd", "jax", "numpy", "report", "store", "torch")
 """Subpackages that are attributes of the package."""
 
 _PROVIDERS = {
@@ -86,6 +98,11 @@ _PROVIDERS = {
     "bridges.framework": ("bridges.table", "framework"),
     "bridges.from_dlpack": ("bridges.dlpack", "to_numpy"),
     "bridges.torch_out": ("bridges.torch", "shared_array"),
+    "dynd.from_parquet": ("bridges.parquet", "from_parquet"),
+    "dynd.to_pandas": ("bridges.tables", "to_pandas"),
+    "dynd.to_parquet": ("bridges.parquet", "to_parquet"),
+    "dynd.to_polars": ("bridges.tables", "to_polars"),
+    "dynd.to_table": ("bridges.tables", "to_table"),
     "store.open": ("store", "open_url"),
     "tensor.arrow": ("bridges.arrow", "from_tensor"),
     "tensor.awkward": ("bridges.awkward", "from_tensor"),

@@ -7,9 +7,12 @@
     │   ├── IntegrityError     a checksum does not match, or is required and absent
     │   └── AmbiguousFormat    the bytes are valid in two formats that disagree
     ├── InputError           an argument of the caller is invalid
-    │   └── OutOfRange         an index out of bounds; also an IndexError
+    │   ├── OutOfRange         an index out of bounds; also an IndexError
+    │   └── StateError         tensors that do not fit a module, or share memory; also a RuntimeError
     ├── UnsupportedError     valid, but it cannot be expressed or decoded here
-    └── TensorNotFound       no tensor of that name; also a KeyError
+    ├── RemoteError          a server failed, or answered wrongly; also an OSError
+    ├── TensorNotFound       no tensor of that name; also a KeyError
+    └── MissingFile          of the drop-in modules: no such file; also a FileNotFoundError
 
 Every error carries the rule that was broken, and where they apply the byte offset
 in the source, the name of the tensor, the path of the file, and what to do about it, in
@@ -21,7 +24,9 @@ from __future__ import annotations
 
 import copyreg
 import difflib
+import errno
 import itertools
+import os
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -33,11 +38,15 @@ __all__ = [
     "IntegrityError",
     "LimitError",
     "LossWarning",
+    "MissingFile",
     "OutOfRange",
+    "RemoteError",
+    "StateError",
     "TensorNotFound",
     "TensorglotError",
     "TruncatedError",
     "UnsupportedError",
+    "did_you_mean",
     "escape",
     "human_nbytes",
     "plural",
@@ -69,6 +78,12 @@ def human_nbytes(nbytes: float) -> str:
         if nbytes < 1024:
             return f"{nbytes:.1f} {unit}"
     return f"{nbytes / 1024:.1f} TiB"
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The end of a message about a name that does not exist: the nearest names, or nothing."""
+    near = difflib.get_close_matches(name, itertools.islice(names, 10_000), n=3)
+    return "; did you mean " + ", ".join(f"'{escape(n)}'" for n in near) if near else ""
 
 
 class Hint(NamedTuple):
@@ -151,8 +166,16 @@ class OutOfRange(InputError, IndexError):
     """An index that is out of bounds, or of a type that cannot be an index."""
 
 
+class StateError(InputError, RuntimeError):
+    """Tensors that do not fit a module, or that cannot be stored as they are: RuntimeError is what PyTorch raises."""
+
+
 class UnsupportedError(TensorglotError):
     """Valid, but it cannot be expressed or decoded here."""
+
+
+class RemoteError(TensorglotError, OSError):
+    """A server cannot be reached, failed after all retries, or does not answer as its protocol requires."""
 
 
 class LossWarning(UserWarning):
@@ -164,6 +187,15 @@ class TensorNotFound(TensorglotError, KeyError):
 
     @classmethod
     def among(cls, name: str, names: Iterable[str]) -> TensorNotFound:
-        near = difflib.get_close_matches(name, itertools.islice(names, 10_000), n=3)
-        hint = "; did you mean " + ", ".join(f"'{escape(n)}'" for n in near) if near else ""
-        return cls(f"no such tensor{hint}", rule="tensor.name", tensor=name)
+        return cls(f"no such tensor{did_you_mean(name, names)}", rule="tensor.name", tensor=name)
+
+
+class MissingFile(TensorglotError, FileNotFoundError):
+    """No such file, from a function that stands for one of safetensors: their callers catch both classes."""
+
+    errno = errno.ENOENT
+    strerror = os.strerror(errno)
+
+    @property
+    def filename(self) -> str | None:
+        return self.path

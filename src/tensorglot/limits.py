@@ -40,6 +40,9 @@ class Limits:
     """The window that a zstd frame may ask for."""
     gzip_ratio: int = 16
     """Bytes that a gzipped dump may give for each byte of it, once they are more than 1 MiB."""
+    view_ratio: int = 1024
+    """Bytes that views of repeated elements (stride 0) may have for each byte of the file, once they are more than
+    1 MiB."""
     path_ratio: int = 4
     """Bytes that the paths of vectors may take for each byte of BSON documents, once they are more than 1 MiB."""
     void_count: int = 1 << 20

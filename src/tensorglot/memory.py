@@ -67,7 +67,14 @@ class Scratch:
         return self._pages[start : start + nbytes]
 
 
-_kept = threading.local()
+class _Kept(threading.local):
+    """Scratch memory of a thread that is not in use."""
+
+    def __init__(self) -> None:
+        self.free: list[Scratch] = []
+
+
+_kept = _Kept()
 
 
 @contextmanager
@@ -76,8 +83,9 @@ def scratch() -> Iterator[Scratch]:
 
     A nested call gets other memory.
     """
-    mine: Scratch = vars(_kept).pop("scratch", None) or Scratch(SCRATCH_NBYTES)
+    free = _kept.free
+    mine = free.pop() if free else Scratch(SCRATCH_NBYTES)
     try:
         yield mine
     finally:
-        _kept.scratch = mine
+        free.append(mine)

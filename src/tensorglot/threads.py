@@ -1,6 +1,8 @@
-"""A thread pool: `for_each` calls a function on every item, `ordered_map` gives the results in order.
+"""Thread pools: `for_each` calls a function on every item, `ordered_map` gives the results in order.
 
 Nested calls run inline: a thread that waited for others of its own pool could deadlock.
+Requests to servers have a larger pool of their own (`for_each_request`), since they wait
+and do not compute; a thread of another pool may wait for them.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ from functools import cache
 from itertools import chain, islice
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["Executor", "default_threads", "for_each", "ordered_map"]
+__all__ = ["REQUESTS", "Executor", "default_threads", "for_each", "for_each_request", "ordered_map"]
 
+REQUESTS = 32
+"""Requests to servers at a time."""
 _NAMES = "tensorglot"
+_REQUEST_NAMES = "tensorglot-request"
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -40,6 +45,11 @@ def _pool(threads: int, pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix=_NAMES)
 
 
+@cache
+def _request_pool(pid: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(REQUESTS, thread_name_prefix=_REQUEST_NAMES)
+
+
 def _in_pool() -> bool:
     return threading.current_thread().name.startswith(_NAMES)
 
@@ -57,10 +67,24 @@ def for_each(work: Callable[[T], None], items: Iterable[T], threads: int | None 
         for job in jobs:
             work(job)
         return
+    _run(_pool(count, os.getpid()), work, jobs)
+
+
+def for_each_request(work: Callable[[T], None], items: Iterable[T]) -> None:
+    """The same for work that waits for a server, and that calls none of these functions."""
+    jobs = list(items)
+    if len(jobs) < 2 or threading.current_thread().name.startswith(_REQUEST_NAMES):
+        for job in jobs:
+            work(job)
+    else:
+        _run(_request_pool(os.getpid()), work, jobs)
+
+
+def _run(pool: Executor, work: Callable[[T], None], jobs: Iterable[T]) -> None:
     futures: list[Future[None]] = []
     try:
         for job in jobs:
-            futures.append(_pool(count, os.getpid()).submit(work, job))
+            futures.append(pool.submit(work, job))
         for future in futures:
             future.result()
     except BaseException:

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.bridges.arrow_export import arrow_array
-from tensorglot.bridges.table import Bridge
 from tensorglot.dynd.atoms import Atom
 from tensorglot.dynd.coerce.anything import as_tensor
 from tensorglot.dynd.coerce.python import chars_to_array, stored_order
@@ -34,7 +33,7 @@ from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.temporal import DIGITS_MAX, Date, DateTime, Decimal, Time, TimeDelta, Unit
 
-__all__ = ["BRIDGE", "from_tensor", "to_tensor"]
+__all__ = ["as_array", "element_type", "from_tensor", "to_tensor", "to_value", "type_of"]
 
 _NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 _PLAIN: dict[str, Type] = {"null": ty.Void(), "large_string": ty.String(), "large_binary": ty.Bytes()}
@@ -57,7 +56,7 @@ def from_tensor(tensor: Tensor) -> Any:
     return whole.values if lists and whole.is_valid else whole
 
 
-def _array(value: Any) -> Any:
+def as_array(value: Any) -> Any:
     """Any of Arrow's collections as one array."""
     pa = _arrow()
     if isinstance(value, pa.Table):
@@ -73,12 +72,12 @@ def type_of(value: Any) -> Type:
     """The type of an Arrow array, scalar, batch or table."""
     pa = _arrow()
     if isinstance(value, pa.Scalar):
-        return _type(pa.repeat(value, 1))
-    array = _array(value)
-    return ty.Fixed(len(array), _type(array))
+        return element_type(pa.repeat(value, 1))
+    array = as_array(value)
+    return ty.Fixed(len(array), element_type(array))
 
 
-def _type(array: Any) -> Type:
+def element_type(array: Any) -> Type:
     """The type of one element of an array."""
     array = _plain(array)
     inner = _present_type(array)
@@ -93,16 +92,16 @@ def _present_type(array: Any) -> Type:
     if is_.is_fixed_size_binary(kind):
         return ty.FixedBytes(kind.byte_width)
     if is_.is_large_list(kind):
-        return ty.Var(_type(array.flatten()))
+        return ty.Var(element_type(array.flatten()))
     if is_.is_fixed_size_list(kind):
-        return ty.Fixed(kind.list_size, _type(array.flatten()))
+        return ty.Fixed(kind.list_size, element_type(array.flatten()))
     if is_.is_struct(kind):
         present = array.drop_null() if array.null_count else array
-        return ty.Struct(tuple((field.name, _type(present.field(i))) for i, field in enumerate(kind)))
+        return ty.Struct(tuple((field.name, element_type(present.field(i))) for i, field in enumerate(kind)))
     if is_.is_map(kind):
         edges = np.asarray(array.offsets)
         begin, end = int(edges[0]), int(edges[-1])
-        return ty.Map(_type(array.keys[begin:end]), _type(array.items[begin:end]))
+        return ty.Map(element_type(array.keys[begin:end]), element_type(array.items[begin:end]))
     temporal = _temporal(kind)
     if temporal is not None:
         return temporal
@@ -163,7 +162,7 @@ def to_value(value: Any, plan: Plan) -> Value:
     if isinstance(value, pa.Scalar):
         root = pa.repeat(value, 1)
     else:  # the array as the only element of another
-        array = _array(value)
+        array = as_array(value)
         root = pa.LargeListArray.from_arrays(np.array([0, len(array)]), array)
     columns: list[Column] = [None] * len(plan.nodes)
     stack: list[tuple[Node, Any, Live]] = [(plan.root, root, None)]
@@ -179,6 +178,8 @@ def to_value(value: Any, plan: Plan) -> Value:
         if node.kind is Kind.BLOCK:
             columns[node.id] = _block(node, array, live)
         elif node.is_text:
+            if isinstance(node.type, ty.TypeType) and pa.types.is_large_string(array.type):
+                array = _fill(array, live, "void")
             columns[node.id], columns[node.child.id] = _texts(node, array)
         elif node.kind is Kind.LIST:
             lists, contents = _lists(node, array)
@@ -189,7 +190,7 @@ def to_value(value: Any, plan: Plan) -> Value:
         elif node.kind is Kind.REPEAT:
             stack.append((node.child, *_dims(node, array, live)))
         elif node.kind is Kind.CHAR and pa.types.is_large_string(array.type):
-            columns[node.id] = chars_to_array(array.fill_null("?").to_pylist())
+            columns[node.id] = chars_to_array(_fill(array, live, "?").to_pylist())
         elif node.kind is Kind.SEQUENCE and pa.types.is_struct(array.type):
             if {field.name for field in array.type} != set(node.names):
                 raise _refuse(node, array)
@@ -240,6 +241,15 @@ def _lists(node: Node, array: Any) -> tuple[Lists, list[Any]]:
         raise _refuse(node, array)
     offsets = np.asarray(array.offsets).astype(np.int64, copy=False)
     return lists_of(offsets), [array.keys, array.items] if mapped else [array.values]
+
+
+def _fill(array: Any, live: Live, text: str) -> Any:
+    """Texts with a valid one where a missing value has a placeholder."""
+    pa = _arrow()
+    filled = array.fill_null(text)
+    if live is None:
+        return filled
+    return library("pyarrow.compute", "arrow").if_else(pa.array(live()), filled, pa.scalar(text, array.type))
 
 
 def _texts(node: Node, array: Any) -> tuple[Lists, NDArray[np.uint8]]:
@@ -319,14 +329,20 @@ def _leaf(node: Node, array: Any) -> NDArray[Any]:
         bits = np.unpackbits(np.frombuffer(buffer, np.uint8), bitorder="little")
         values: NDArray[Any] = bits[array.offset : array.offset + len(array)].view(np.bool_)
     else:
-        values = np.frombuffer(buffer, row.numpy)[array.offset : array.offset + len(array)]
+        values = _values(array, row.numpy)
     return values if values.dtype == atom.base and not atom.tail else atoms_to_array(atom, values)
+
+
+def _values(array: Any, dtype: Any) -> NDArray[Any]:
+    """The values in the data buffer of an array, which may be longer than they are, by any number of bytes."""
+    end = array.offset + len(array)
+    return np.frombuffer(array.buffers()[1] or b"", dtype, end)[array.offset :] if end else np.empty(0, dtype)
 
 
 def _times(node: Node, atom: Atom, array: Any, given: Date | Unit | Decimal) -> NDArray[Any]:
     """Dates, times, durations and decimals; zero for missing values, whose placeholders may be invalid."""
     width = array.type.bit_width // 8
-    raw = np.frombuffer(array.buffers()[1] or b"", f"V{width}")[array.offset : array.offset + len(array)]
+    raw = _values(array, f"V{width}")
     if array.null_count:
         raw = np.where(_valid(array), raw, np.zeros(1, f"V{width}"))
     if isinstance(given, Decimal):
@@ -340,6 +356,3 @@ def _times(node: Node, atom: Atom, array: Any, given: Date | Unit | Decimal) -> 
     if given.__class__ is not atom.type.__class__ or not isinstance(atom.type, Date | Unit) or len(set(zones)) > 1:
         raise _refuse(node, array)
     return counts_of_array(atom.type, counts.astype(np.int64).view(numpy_name(given)))
-
-
-BRIDGE = Bridge(to_tensor, type_of)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorglot.bridges import arrow
+from tensorglot.bridges import arrow, tables
 from tensorglot.bridges.table import Bridge
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError
@@ -25,7 +25,8 @@ __all__ = ["BRIDGE"]
 def to_tensor(value: Any, type: Type | None) -> Tensor:
     pandas, pa = library("pandas", "pandas"), library("pyarrow", "arrow")
     if isinstance(value, pandas.DataFrame):
-        return arrow.to_tensor(pa.Table.from_pandas(value, preserve_index=False), type)
+        table = pa.Table.from_pandas(value, preserve_index=False)
+        return tables.to_tensor(table.replace_schema_metadata(tables.metadata_of(value.attrs)), type)
     if value is pandas.NA or value is pandas.NaT:
         return coerce(None, type)
     if not isinstance(value, pandas.Series | pandas.Index | pandas.api.extensions.ExtensionArray):

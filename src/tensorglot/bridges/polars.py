@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorglot.bridges import arrow
+from tensorglot.bridges import tables
 from tensorglot.bridges.table import Bridge
 from tensorglot.errors import InputError
 from tensorglot.extras import library
@@ -18,7 +18,7 @@ def to_tensor(value: Any, type: Type | None) -> Tensor:
     polars = library("polars", "polars")
     if not isinstance(value, polars.Series | polars.DataFrame):
         raise InputError(f"expected a polars Series or DataFrame, not {value.__class__.__name__}", rule="polars.value")
-    return arrow.to_tensor(value.to_arrow(), type)
+    return tables.to_tensor(value.to_arrow(), type)
 
 
 BRIDGE = Bridge(to_tensor)

@@ -40,7 +40,7 @@ _MODULES = {
     "jaxlib": "jax",
     "pandas": "pandas",
     "polars": "polars",
-    "pyarrow": "arrow",
+    "pyarrow": "tables",
     "scipy": "scipy",
     "tensorglot.bson.vector": "pymongo",
     "torch": "torch",

@@ -21,11 +21,12 @@ from tensorglot.errors import FormatError, InputError
 from tensorglot.model.payload import as_bytes
 from tensorglot.wire.bson_vector import IgnoredBits, Row
 
-__all__ = ["Assembled", "MatrixOptions", "OnMissing", "Out", "PackedBits", "ReadOptions", "assemble"]
+__all__ = ["MISSING_RULE", "Assembled", "MatrixOptions", "OnMissing", "Out", "PackedBits", "ReadOptions", "assemble"]
 
 OnMissing: TypeAlias = Literal["error", "skip", "nan"]
 Out: TypeAlias = NDArray[Any] | None
 
+MISSING_RULE = "bson.field.missing"
 _EXPECTED_NBYTES = 4 << 30
 """Upper bound on memory allocated from an estimated row count."""
 _UNPACKED_ROWS = 4096
@@ -81,6 +82,8 @@ class Assembled:
 
     matrix: NDArray[Any] | PackedBits
     ids: list[Any]
+    vectors: int
+    """Vectors found; rows of NaN are not counted."""
 
     def numbers(self) -> NDArray[Any]:
         """The matrix with a column for each number or bit."""
@@ -92,7 +95,7 @@ def assemble(parts: Iterable[Batch], options: MatrixOptions) -> Assembled:
     matrix = _GrowableMatrix(options)
     for part in parts:
         matrix.add(part)
-    return Assembled(matrix.finish(), matrix.ids)
+    return Assembled(matrix.finish(), matrix.ids, matrix.vectors)
 
 
 class _GrowableMatrix:
@@ -100,6 +103,7 @@ class _GrowableMatrix:
 
     def __init__(self, options: MatrixOptions) -> None:
         self.ids: list[Any] = []
+        self.vectors = 0
         self._options = options
         self._row: Row | None = None
         self._matrix: NDArray[Any] | None = None
@@ -112,6 +116,7 @@ class _GrowableMatrix:
         if absent:
             self._check_missing(missing)
         self._documents += len(missing)
+        self.vectors += len(missing) - absent
         skipped = absent if self._options.on_missing == "skip" else 0
         if batch.ids is not None:
             self.ids += [i for i, lost in zip(batch.ids, missing, strict=True) if not lost] if skipped else batch.ids
@@ -134,7 +139,7 @@ class _GrowableMatrix:
             number = self._documents + int(np.flatnonzero(missing)[0])
             raise FormatError(
                 f"document {number} has no vector; pass on_missing='skip' or 'nan' to continue",
-                rule="bson.field.missing",
+                rule=MISSING_RULE,
             )
 
     def _check_nan(self) -> None:

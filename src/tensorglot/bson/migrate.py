@@ -7,17 +7,18 @@ interrupted run is completed by running it again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.bson.lookup import refuse_nothing
 from tensorglot.bson.mongodb import Progress, pymongo_ids, require
 from tensorglot.bson.vector import encode
 from tensorglot.errors import TensorglotError
-from tensorglot.wire.bson import ARRAY, VECTOR_SUBTYPE, Column, find, kind_name, numbers, path_bytes, view
+from tensorglot.wire.bson import ARRAY, BINARY, VECTOR_SUBTYPE, Column, find, kind_name, numbers, path_bytes, view
 from tensorglot.wire.bson_value import Raw, encode_document
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class Migration:
     """Documents that now have a vector."""
     changed: int = 0
     """Documents left alone because another client changed them meanwhile."""
+    concurrent: int = 0
+    """Documents that another migration converted meanwhile, to the same vector."""
     skipped: int = 0
     """Documents left alone because their array cannot be a vector."""
     reasons: tuple[tuple[Any, str], ...] = field(default=())
@@ -72,7 +75,8 @@ def migrate(
     """Converts the arrays of numbers at the dotted path `key` to float32 vectors, in batches.
 
     With `dry_run` nothing is written. An array with elements that are not numbers, or with
-    numbers out of the range of float32, is left alone and reported.
+    numbers out of the range of float32, is left alone and reported. Several migrations may
+    run at once. A collection that does not exist, and a key that no document has, are errors.
     """
     require()
     path_bytes(key)
@@ -84,6 +88,8 @@ def migrate(
         result = _migrate_batch(collection, key, data, result)
         if progress is not None:
             progress(min(result.found, total), total)
+    if not result.found:
+        refuse_nothing(collection, key)
     return result
 
 
@@ -91,6 +97,7 @@ def migrate(
 class _Converted:
     """A stored array, its numbers, and the payload that replaces it."""
 
+    own_id: Raw
     array: Raw
     values: NDArray[np.float64]
     kinds: NDArray[np.uint8]
@@ -115,21 +122,25 @@ def _migrate_batch(collection: Collection[Any], key: str, data: memoryview, resu
     reasons = list(result.reasons)
     for own_id, raw_id, array in zip(ids, _raw(data, id_column), _raw(data, find(data, path_bytes(key))), strict=True):
         try:
-            found = _convert(array)
+            found = _convert(raw_id, array)
         except _Unconvertible as reason:
             if len(reasons) < _REASONS:
                 reasons.append((own_id, str(reason)))
             continue
         converted.append(found)
-        updates.append(_update(key, raw_id, found))
+        updates.append(_update(key, found))
     matched = len(updates)
+    concurrent = 0
     if updates and not result.dry_run:
         matched = int(collection.bulk_write(updates, ordered=False).matched_count)
+        if matched < len(updates):
+            concurrent = _count_equal(collection, key, converted) - matched
     return replace(
         result,
         found=result.found + len(ids),
         migrated=result.migrated + matched,
-        changed=result.changed + len(updates) - matched,
+        changed=result.changed + len(updates) - matched - concurrent,
+        concurrent=result.concurrent + concurrent,
         skipped=result.skipped + len(ids) - len(updates),
         reasons=tuple(reasons),
         nbytes_before=result.nbytes_before + sum(len(one.array.data) for one in converted),
@@ -143,7 +154,7 @@ def _raw(data: memoryview, column: Column) -> list[Raw]:
     return [Raw(kind, bytes(data[begin:end])) for kind, begin, end in spans]
 
 
-def _convert(array: Raw) -> _Converted:
+def _convert(own_id: Raw, array: Raw) -> _Converted:
     if array.kind != ARRAY:
         raise _Unconvertible(f"the field is {kind_name(array.kind)}, not an array")
     try:
@@ -153,15 +164,28 @@ def _convert(array: Raw) -> _Converted:
         raise _Unconvertible(error.message) from error
     if not values.size:
         raise _Unconvertible("the array is empty")
-    return _Converted(array, values, kinds, payload)
+    return _Converted(own_id, array, values, kinds, payload)
 
 
-def _update(key: str, own_id: Raw, found: _Converted) -> Any:
+def _count_equal(collection: Collection[Any], key: str, converted: Sequence[_Converted]) -> int:
+    """How many of the documents have the vector of their array now, whoever wrote it."""
+    from bson.raw_bson import RawBSONDocument
+
+    expected = {found.own_id: found.payload for found in converted}
+    query = RawBSONDocument(encode_document({"_id": {"$in": list(expected)}}))
+    equal = 0
+    for data in map(view, collection.find_raw_batches(query, {key: 1})):
+        values = zip(_raw(data, find(data, [b"_id\0"])), _raw(data, find(data, path_bytes(key))), strict=True)
+        equal += sum(value.kind == BINARY and value.data[5:] == expected.get(own_id) for own_id, value in values)
+    return equal
+
+
+def _update(key: str, found: _Converted) -> Any:
     from bson import Binary
     from bson.raw_bson import RawBSONDocument
     from pymongo import UpdateOne
 
-    guard = encode_document({"_id": own_id, "$expr": {"$and": _match_unchanged(key, found)}})
+    guard = encode_document({"_id": found.own_id, "$expr": {"$and": _match_unchanged(key, found)}})
     return UpdateOne(RawBSONDocument(guard), {"$set": {key: Binary(found.payload, VECTOR_SUBTYPE)}})
 
 

@@ -6,21 +6,22 @@ Errors of the server and the driver pass through as pymongo raises them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.bson.assemble import MatrixOptions, PackedBits, ReadOptions, assemble
+from tensorglot.bson.assemble import MISSING_RULE, Assembled, MatrixOptions, PackedBits, ReadOptions, assemble
 from tensorglot.bson.coerce import DType, VectorData, coerce_vector
+from tensorglot.bson.columns import encode_by_pymongo
+from tensorglot.bson.lookup import refuse_nothing
 from tensorglot.bson.matrix import check_count, encode_documents, encode_matrix
-from tensorglot.bson.sources import Batch, batches
-from tensorglot.errors import InputError, escape
+from tensorglot.bson.sources import Batch, IdReader, batches
+from tensorglot.errors import FormatError, InputError, escape
 from tensorglot.extras import library
 from tensorglot.wire.bson import NULL, VECTOR_SUBTYPE, Column, path_bytes
-from tensorglot.wire.bson_value import Raw
 
 if TYPE_CHECKING:
     from pymongo.collection import Collection
@@ -90,7 +91,7 @@ def _to_python(value: Any) -> Any:
 
 
 def _raw_documents(part: VectorData, key: str, ids: list[Any]) -> list[Any]:
-    encoded = ids if all(type(value) is int for value in ids) else [_raw(value) for value in ids]
+    encoded = ids if all(type(value) is int for value in ids) else [encode_by_pymongo(value) for value in ids]
     data = encode_documents(part, key, encoded)
     document = require().raw_bson.RawBSONDocument
     documents, at = [], 0
@@ -99,12 +100,6 @@ def _raw_documents(part: VectorData, key: str, ids: list[Any]) -> list[Any]:
         documents.append(document(data[at:end]))
         at = end
     return documents
-
-
-def _raw(value: Any) -> Raw:
-    """Encodes any value that pymongo supports."""
-    data = require().encode({"": value})
-    return Raw(data[4], data[6:-1])
 
 
 def _merge(
@@ -144,30 +139,42 @@ class QueryOptions(ReadOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Selects the vectors at a dotted path in the documents that match a filter."""
+    """Selects the vectors at a dotted path, and other fields, in the documents that match a filter."""
 
     collection: Collection[Any]
     key: str
     filter: Filter = None
-    ids: bool = False
+    fields: tuple[str, ...] = ()
     progress: Progress | None = None
 
     def expected_rows(self) -> int:
         """Returns the number of documents if the server has it in its metadata, else 0."""
         return 0 if self.filter else self.collection.estimated_document_count()
 
-    def batches(self) -> Iterator[Batch]:
-        """Yields the vectors in batches."""
+    def batches(self, ids: IdReader | None = None) -> Iterator[Batch]:
+        """Yields the vectors in batches. `_id` is read if it is one of the fields."""
         require()
         path_bytes(self.key)
-        wanted, filter = {self.key: 1, "_id": int(self.ids)}, self.filter or {}
+        wanted, filter = {"_id": 0, self.key: 1, **dict.fromkeys(self.fields, 1)}, self.filter or {}
         sample = b"".join(self.collection.find_raw_batches(filter, wanted, limit=1))
         count = max(_LEAST_BATCH, _READ_NBYTES // max(1, len(sample)))
         cursor = self.collection.find_raw_batches(filter, wanted, batch_size=count)
-        found = batches(cursor, self.key, pymongo_ids if self.ids else None)
+        found = batches(cursor, self.key, ids)
         if self.progress is None:
             return found
         return _report(found, self.collection.count_documents(filter), self.progress)
+
+    def assemble(self, parts: Iterable[Batch], options: MatrixOptions) -> Assembled:
+        """Collects the batches. A collection that does not exist, and a key that no document has, are errors."""
+        try:
+            found = assemble(parts, options)
+        except FormatError as error:
+            if error.rule == MISSING_RULE:
+                refuse_nothing(self.collection, self.key)
+            raise
+        if not found.vectors:
+            refuse_nothing(self.collection, self.key)
+        return found
 
 
 def _report(found: Iterator[Batch], total: int, progress: Progress) -> Iterator[Batch]:
@@ -227,11 +234,12 @@ def read_matrix(
 ) -> Any:
     """Reads the vectors at the dotted path `key` of the documents that match, in the server's order.
 
-    The options are those of `decode_matrix`.
+    The options are those of `decode_matrix`. A collection that does not exist, and a key
+    that no document has, are errors.
     """
-    query = Query(collection, key, filter, ids, progress)
-    parts = query.batches()
-    found = assemble(parts, MatrixOptions(packed=packed, expected_rows=query.expected_rows(), **options))
+    query = Query(collection, key, filter, ("_id",) if ids else (), progress)
+    parts = query.batches(pymongo_ids if ids else None)
+    found = query.assemble(parts, MatrixOptions(packed=packed, expected_rows=query.expected_rows(), **options))
     return (found.matrix, found.ids) if ids else found.matrix
 
 

@@ -1,137 +1,88 @@
-"""Reads and writes matrices of vectors in files of any format and in MongoDB collections.
+"""Places of vectors: files, and collections as `mongodb://host/database.collection` or pymongo's objects.
 
-A place is a string: a path, or `mongodb://host/database.collection`. A matrix is read as
-float32, int8, or bool for bits; each of these can be written to any place. Errors of the
-server are raised as OSError, like those of a disk.
+Connects to the collection of a URL, with errors of the server and the driver as one line
+in an OSError, like those of a disk. No password of a URL gets into a message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+import re
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-from numpy.typing import NDArray
-
-from tensorglot.bson.assemble import MatrixOptions, OnMissing, assemble
-from tensorglot.bson.coerce import coerce_vector
+from tensorglot.arguments import as_path
 from tensorglot.bson.inspect import FieldReport, inspect
-from tensorglot.bson.mongodb import Progress, Query, require, write_matrix
-from tensorglot.bson.sources import batches
-from tensorglot.containers.table import for_target, named
-from tensorglot.errors import InputError, escape
-from tensorglot.model.archive import Archive
-from tensorglot.operations.open import open
-from tensorglot.operations.save import save
+from tensorglot.bson.lookup import check_collection
+from tensorglot.bson.mongodb import require
+from tensorglot.errors import InputError
 
 if TYPE_CHECKING:
     from pymongo.collection import Collection
 
-__all__ = ["Named", "collection_at", "holds_several", "inspect_place", "is_url", "natural", "read_place", "write_place"]
+__all__ = ["Place", "collection_at", "inspect_place", "is_collection", "is_dump", "is_parquet", "place_text"]
+
+Place: TypeAlias = Union[str, os.PathLike[str], "Collection[Any]"]
 
 _URLS = ("mongodb://", "mongodb+srv://")
-_NAMELESS = "data"
-"""Name of the tensor in a file format without names."""
-_LOOKED_AT = 100
-"""Documents searched for a vector field if none was named."""
+_USER = re.compile("//[^/]*@")
+_TIMEOUT_MS = 5000
+_TAIL = re.compile(r" \(configured timeouts:.*|, Timeout: .*|, full error: .*", re.S)
+"""What the driver adds to the reason of a failure: its settings, and the state of every server."""
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A matrix and its name in the place it was read from."""
-
-    name: str | None
-    matrix: NDArray[Any]
+def is_collection(place: Place) -> bool:
+    """Whether a place is a collection, not a file."""
+    return place.startswith(_URLS) if isinstance(place, str) else hasattr(place, "full_name")
 
 
-def is_url(place: str) -> bool:
-    return place.startswith(_URLS)
+def is_dump(place: Place) -> bool:
+    return not is_collection(place) and as_path(place).endswith((".bson", ".bson.gz"))
+
+
+def is_parquet(place: Place) -> bool:
+    return not is_collection(place) and as_path(place).endswith((".parquet", ".pq"))
+
+
+def place_text(place: Place) -> str:
+    """A place for messages, without user and password."""
+    if not is_collection(place):
+        return as_path(place)
+    return _USER.sub("//", place) if isinstance(place, str) else str(getattr(place, "full_name", place))
 
 
 @contextmanager
-def collection_at(url: str) -> Iterator[Collection[Any]]:
-    """Connects to the collection of a URL."""
+def collection_at(place: Place) -> Iterator[Collection[Any]]:
+    """Connects to a collection; one of pymongo's is passed on with its own errors."""
     require()
+    if not isinstance(place, str):
+        yield place
+        return
     from pymongo import MongoClient
-    from pymongo.errors import InvalidURI, PyMongoError
+    from pymongo.errors import ConfigurationError, InvalidURI, PyMongoError
     from pymongo.uri_parser import parse_uri
 
     try:
-        parts = parse_uri(url)
-    except (InvalidURI, ValueError) as error:
-        raise InputError(f"not a MongoDB URL: {error}", rule="place.url") from error
+        parts = parse_uri(place)
+    except (InvalidURI, ConfigurationError, ValueError) as error:
+        user = _USER.search(place)
+        reason = str(error) if user is None else str(error).replace(user.group()[2:-1], "…")
+        raise InputError(f"not a MongoDB URL: {reason}", rule="place.url") from error
     if not parts["database"] or not parts["collection"]:
         raise InputError("the URL has no collection; write mongodb://HOST/DATABASE.COLLECTION", rule="place.url")
+    timeout = {} if "serverselectiontimeoutms" in place.lower() else {"serverSelectionTimeoutMS": _TIMEOUT_MS}
     try:
-        with MongoClient[Any](url, serverSelectionTimeoutMS=5000) as client:
+        with MongoClient[Any](place, **timeout) as client:
             yield client[parts["database"]][parts["collection"]]
     except PyMongoError as error:
-        raise OSError(str(error)) from error
+        raise OSError(f"MongoDB: {_TAIL.sub('', str(error))}") from error
 
 
-def read_place(
-    place: str, name: str | None, *, on_missing: OnMissing = "error", progress: Progress | None = None
-) -> Named:
-    """Reads the matrix of a name, or the only one."""
-    if is_url(place):
-        with collection_at(place) as collection:
-            return _read_collection(collection, name, on_missing, progress)
-    if place.endswith((".bson", ".bson.gz")):
-        return Named(name, assemble(batches(place, name, None), MatrixOptions(on_missing=on_missing)).numbers())
-    with open(place) as archive:
-        chosen = name or _only_matrix(archive)
-        bears_name = named(archive.format)[0].names
-        return Named(chosen if bears_name else name, archive[chosen].numpy())
-
-
-def _only_matrix(archive: Archive) -> str:
-    matrices = [name for name, tensor in archive.items() if len(tensor.shape) == 2]
-    if len(matrices) != 1:
-        found = ", ".join(f"'{escape(name)}'" for name in matrices[:10]) or "none"
-        raise InputError(f"pass the name of the matrix to read (matrices found: {found})", rule="place.name")
-    return matrices[0]
-
-
-def _read_collection(
-    collection: Collection[Any], name: str | None, on_missing: OnMissing, progress: Progress | None
-) -> Named:
-    if name is None:
-        fields = inspect(collection.find_raw_batches({}, limit=_LOOKED_AT))
-        if len(fields) != 1:
-            found = ", ".join(f"'{escape(field.name)}'" for field in fields[:10]) or "none"
-            raise InputError(f"pass the name of the vector field to read (fields found: {found})", rule="place.name")
-        name = fields[0].name
-    query = Query(collection, name, progress=progress)
-    options = MatrixOptions(on_missing=on_missing, expected_rows=query.expected_rows())
-    return Named(name, assemble(query.batches(), options).numbers())
-
-
-def natural(matrix: Any, dtype: str | None = None) -> NDArray[Any]:
-    """Converts to float32, int8 or bool, which every place supports. Packed bits need `dtype="packed_bit"`."""
-    return coerce_vector(matrix, dtype, None, 2).numbers()
-
-
-def holds_several(place: str) -> bool:
-    """Whether tensors of other shapes can be stored beside the vectors."""
-    return not is_url(place) and not place.endswith((".npy", ".bson"))
-
-
-def write_place(
-    place: str, name: str, matrix: NDArray[Any], *, others: Mapping[str, NDArray[Any]], progress: Progress | None
-) -> None:
-    """Writes a matrix under a name, and `others` beside it if the place holds several tensors."""
-    if is_url(place):
-        with collection_at(place) as collection:
-            write_matrix(collection, matrix, name, progress=progress)
-    else:
-        bears_name = for_target(place, None)[0].names
-        save(place, {name if bears_name else _NAMELESS: matrix, **others})
-
-
-def inspect_place(place: str) -> list[FieldReport]:
-    """Lists the vector fields of a dump or of a collection."""
-    if not is_url(place):
+def inspect_place(place: Place) -> list[FieldReport]:
+    """Lists the fields of a dump or of a collection that have vectors, or arrays that could be vectors."""
+    if not is_collection(place):
         return inspect(place)
     with collection_at(place) as collection:
+        check_collection(collection)
         return inspect(collection.find_raw_batches({}))

@@ -10,6 +10,7 @@ the table below.
     convert, split, merge, edit     write
     vectors, dynd                   vectors for MongoDB, values of any type
     store                           versions of checkpoints
+    report, view                    pictures, in a browser
     formats, completion, demo       about tensorglot itself
 
     exits       errors to exit codes
@@ -48,6 +49,8 @@ COMMANDS = {
     "vectors": "Move vectors between files and MongoDB, and make them smaller.",
     "dynd": "Serialize values of any type to canonical bytes, and back.",
     "store": "Keep every version of a checkpoint, for little more than one.",
+    "report": "Write a page with pictures of every tensor, or of what changed.",
+    "view": "Show the same page for a file of any size, in the browser.",
     "formats": "List the formats and what each can read, write and store.",
     "completion": "Print a completion script for a shell.",
     "demo": "Make a small checkpoint and run the main commands on it.",

@@ -23,6 +23,7 @@ from tensorglot.errors import escape, human_nbytes, plural
 if TYPE_CHECKING:
     from tensorglot.operations._cast import Cast
     from tensorglot.operations._conversion_plan import Plan
+    from tensorglot.operations._quantize import Quantization
     from tensorglot.operations.convert import Conversion
 
 __all__ = ["command"]
@@ -43,6 +44,12 @@ CASTS_SHOWN = 8
 @click.option(
     "--dtype", metavar="[PATTERN=]TYPE", multiple=True, help="Cast all tensors of the same kind, or those that match."
 )
+@click.option(
+    "--quantize",
+    metavar="[PATTERN=]SCHEME",
+    multiple=True,
+    help="Round matrices, or tensors that match, to int8, int4, int4:GROUP (.zt) or q8_0, q4_0, q4_1, q5_0, q5_1.",
+)
 @click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Write this metadata instead of the source's.")
 @click.option("--sums", is_flag=True, help="Write checksums to TARGET.sums.")
 @click.option(
@@ -62,6 +69,7 @@ def command(
     select: tuple[str, ...],
     rename: tuple[str, ...],
     dtype: tuple[str, ...],
+    quantize: tuple[str, ...],
     metadata: tuple[str, ...],
     compression: str | None,
     level: int | None,
@@ -81,6 +89,7 @@ def command(
     Examples:
       tensorglot convert model.safetensors model.bt --dry-run
       tensorglot convert model.bt half.bt --dtype bfloat16 --select 'layers.*'
+      tensorglot convert model.safetensors model.gguf --quantize '*_proj.weight=q8_0'
       tensorglot convert old.bt - --to bintensors@1 | ssh host 'cat > new.bt'
     """
     import tensorglot as tg
@@ -95,7 +104,8 @@ def command(
             source_format=from_,
             select=select or None,
             rename=pairs(rename, "--rename") or None,
-            dtype=_dtype(dtype),
+            dtype=_one_or_pairs(dtype, "--dtype"),
+            quantize=_one_or_pairs(quantize, "--quantize"),
             metadata=pairs(metadata, "--metadata") or None,
             compression=compression,
             level=level,
@@ -114,11 +124,11 @@ def command(
     return 0 if report.ok else 4
 
 
-def _dtype(given: Sequence[str]) -> str | dict[str, str] | None:
-    """One type for its kind, or types by pattern."""
+def _one_or_pairs(given: Sequence[str], option: str) -> str | dict[str, str] | None:
+    """One choice for all that it fits, or choices by pattern."""
     if len(given) == 1 and "=" not in given[0]:
         return given[0]
-    return pairs(given, "--dtype") or None
+    return pairs(given, option) or None
 
 
 def _print_done(target: str, report: Conversion, *, losses: bool) -> None:
@@ -130,7 +140,7 @@ def _print_done(target: str, report: Conversion, *, losses: bool) -> None:
         f"{plural(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}{where}: {report.format}, "
         f"{report.seconds:.1f} s, {human_nbytes(rate)}/s"
     )
-    for text in _casts_text(report.casts):
+    for text in (*_casts_text(report.casts), *_quantized_text(report.quantized)):
         message(text)
     for loss in report.losses if losses else ():
         message(f"lost: {loss}")
@@ -151,6 +161,20 @@ def _casts_text(casts: Sequence[Cast]) -> Iterator[str]:
             sum(getattr(c, name) for c in casts) for name in ("rounded", "overflowed", "count")
         )
         yield f"{plural(len(casts), 'tensor')} cast: {_lost(rounded, overflowed, count)}; --json has each"
+
+
+def _quantized_text(quantized: Sequence[Quantization]) -> Iterator[str]:
+    """A line for each tensor; if there are many, one for the worst of each scheme."""
+    worst: dict[str, Quantization] = {}
+    for one in quantized:
+        worst[one.new] = max(worst.get(one.new, one), one, key=lambda q: q.rms_error)
+    many = len(quantized) > CASTS_SHOWN
+    for one in worst.values() if many else quantized:
+        where = f"{plural(len(quantized), 'tensor')} quantized, the worst: " if many else ""
+        yield (
+            f"{where}{escape(one.tensor)}: {one.old} to {one.new}, error at most {one.max_error:.3g}, "
+            f"RMS {one.rms_error:.3g}{'; --json has each' if many else ''}"
+        )
 
 
 def _lost(rounded: int, overflowed: int, count: int) -> str:

@@ -31,7 +31,7 @@ _output = click.option("-o", "--output", type=click.Path(), help="Write to this 
 def command() -> None:
     """Serialize values of any type to canonical bytes, and back.
 
-    A value is JSON, or an array in a .npy file. In JSON bytes are {"$hex": "00ff"}, a
+    A value is JSON, an array in a .npy file, or a table in a .parquet file. In JSON bytes are {"$hex": "00ff"}, a
     complex number is the pair of its parts, and an element of array[T] is {"$type":
     ..., "$value": ...}. Each of the commands has --json.
 
@@ -72,12 +72,15 @@ def encode(file: str, type_text: str | None, pack: bool, as_hex: bool, output: s
 @_file
 @_type
 @click.option("--hex", "as_hex", is_flag=True, help="FILE has hexadecimal digits.")
+@click.option(
+    "-o", "--output", type=click.Path(), help="Write to this file: Parquet if it ends in .parquet, else JSON."
+)
 @as_json
-def decode(file: str, type_text: str | None, as_hex: bool, as_json: bool) -> None:
+def decode(file: str, type_text: str | None, as_hex: bool, output: str | None, as_json: bool) -> None:
     """Print the value of canonical bytes, as JSON.
 
     Without --type the bytes have their type before them, as a .dynd file has. With
-    --json the type is printed, too.
+    --json the type is printed, too. With -o the value goes to a file.
 
     \b
     Examples:
@@ -87,7 +90,16 @@ def decode(file: str, type_text: str | None, as_hex: bool, as_json: bool) -> Non
     from tensorglot import dynd
 
     data = _bytes(file, as_hex)
-    _print(dynd.unpack(data) if type_text is None else dynd.deserialize(data, type_text), as_json)
+    tensor = dynd.unpack(data) if type_text is None else dynd.deserialize(data, type_text)
+    if output is None:
+        _print(tensor, as_json)
+        return
+    if output.lower().endswith(".parquet"):
+        dynd.to_parquet(tensor, output)
+    else:
+        _save(output, dynd.to_json(tensor).encode() + b"\n")
+    if as_json:
+        print_json({"type": str(tensor.type), "output": output})
 
 
 @command.command("type")
@@ -162,6 +174,9 @@ def _value(file: str, type_text: str | None) -> Tensor:
 
     if file.lower().endswith(".npy"):
         return tg.dynd.array(tg.load(file, format="npy")["data"], type_text)
+    if file.lower().endswith(".parquet"):
+        found = tg.dynd.from_parquet(file)
+        return found if type_text is None else tg.dynd.array(found.tolist(), type_text)
     return from_json(_bytes(file, False), None if type_text is None else tg.dynd.parse(type_text))
 
 
@@ -172,7 +187,6 @@ def _print(tensor: Tensor, as_json: bool) -> None:
 
 
 def _write(data: memoryview, as_hex: bool, output: str | None, as_json: bool, about: dict[str, Any]) -> None:
-    from tensorglot.io.sink import AtomicFile
     from tensorglot.io.stream import write_stream
 
     if as_json:
@@ -180,9 +194,15 @@ def _write(data: memoryview, as_hex: bool, output: str | None, as_json: bool, ab
         return
     if output is None and not as_hex and sys.stdout.isatty():
         raise click.UsageError("stdout is a terminal: pass --hex or -o FILE.")
-    pieces = [data.hex().encode() + b"\n" if as_hex else data]
+    piece = data.hex().encode() + b"\n" if as_hex else data
     if output is None:
-        write_stream(sys.stdout.buffer, pieces)
+        write_stream(sys.stdout.buffer, [piece])
     else:
-        with AtomicFile(output) as target:
-            target.write(pieces)
+        _save(output, piece)
+
+
+def _save(path: str, data: bytes | memoryview) -> None:
+    from tensorglot.io.sink import AtomicFile
+
+    with AtomicFile(path) as target:
+        target.write([data])

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tensorglot.cli.options import as_json, file_argument, pairs, reading_format
 from tensorglot.cli.terminal import message, print_fields, print_json, progress_bar
 from tensorglot.errors import escape
+
+if TYPE_CHECKING:
+    from tensorglot.model.tensor import Tensor
 
 __all__ = ["command"]
 
@@ -21,7 +26,15 @@ __all__ = ["command"]
     "--set-json", metavar="KEY=JSON", multiple=True, help="Set a key to any JSON value, where the format allows."
 )
 @click.option("--remove", metavar="KEY", multiple=True, help="Remove a key; may be repeated.")
-@click.option("--in-place", is_flag=True, help="Write only the end of the file, where the index is.")
+@click.option(
+    "--replace",
+    metavar="NAME=FILE[:TENSOR]",
+    multiple=True,
+    help="Replace a tensor by one of another file: TENSOR, or its only one, or the one of the same name.",
+)
+@click.option("--add", metavar="NAME=FILE[:TENSOR]", multiple=True, help="Add a tensor of another file.")
+@click.option("--drop", metavar="NAME", multiple=True, help="Drop a tensor; may be repeated.")
+@click.option("--in-place", is_flag=True, help="Write only the end of the file, where the index is; for metadata.")
 @reading_format
 @as_json
 def command(
@@ -29,20 +42,24 @@ def command(
     set_: tuple[str, ...],
     set_json: tuple[str, ...],
     remove: tuple[str, ...],
+    replace: tuple[str, ...],
+    add: tuple[str, ...],
+    drop: tuple[str, ...],
     in_place: bool,
     format: str | None,
     as_json: bool,
 ) -> None:
-    """Change the metadata of a file, and nothing else.
+    """Change the metadata and the tensors of a file.
 
-    Tensors stay as they are, with their encodings and checksums. The file is replaced
-    atomically. --in-place copies nothing, in formats that have their index behind the
+    All other tensors stay as they are, with their encodings and checksums. The file is
+    replaced atomically. --in-place copies nothing, in formats that have their index behind the
     tensors; if the process is killed or the machine crashes while it is written, the
     file is lost. If another process changes the file meanwhile, that is an error.
 
     \b
     Examples:
       tensorglot edit model.bt --set step=11 --remove draft
+      tensorglot edit model.zt --replace head.weight=new.npy --drop head.bias
       tensorglot edit huge.zt --set-json 'layers=[1, 2]' --in-place
     """
     import tensorglot as tg
@@ -53,13 +70,38 @@ def command(
             values[key] = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise click.UsageError(f"--set-json {key}: not JSON: {error}") from error
-    if not values and not remove:
-        raise click.UsageError("Nothing to do: pass --set, --set-json or --remove.")
-    with progress_bar("copying") as progress:
-        done = tg.edit(file, values, remove=remove, in_place=in_place, format=format, progress=progress)
+    if not (values or remove or replace or add or drop):
+        raise click.UsageError("Nothing to do: pass --set, --set-json, --remove, --replace, --add or --drop.")
+    with progress_bar("copying") as progress, ExitStack() as files:
+        done = tg.edit(
+            file,
+            values or None,
+            remove=remove,
+            replace=_tensors(replace, "--replace", files),
+            add=_tensors(add, "--add", files),
+            drop=drop,
+            in_place=in_place,
+            format=format,
+            progress=progress,
+        )
     if as_json:
         print_json({"file": file, **done.to_dict()})
         return
     print_fields([(escape(key), escape(str(value))) for key, value in done.metadata.items()])
+    for what, names in (("replaced", done.replaced), ("added", done.added), ("dropped", done.dropped)):
+        for name in names:
+            message(f"{what} {escape(name)}")
     if not done.changed:
         message("nothing changed: the metadata already had these values")
+
+
+def _tensors(given: tuple[str, ...], option: str, files: ExitStack) -> dict[str, Tensor]:
+    """The tensors of other files by their new names; the files stay open as long as `files`."""
+    import tensorglot as tg
+
+    found = {}
+    for name, place in pairs(given, option).items():
+        path, _, tensor = (place, "", "") if Path(place).exists() else place.rpartition(":")
+        archive = files.enter_context(tg.open(path or place))
+        found[name] = archive[tensor or (next(iter(archive)) if len(archive) == 1 else name)]
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import click
 
@@ -51,4 +52,4 @@ def command(source: str, directory: str, shard_size: int, to: str | None, as_jso
     if as_json:
         print_json({"source": source, "target": directory, "files": [str(file) for file in files]})
     else:
-        message(f"{plural(len(files) - 1, 'shard')} and {files[-1].name} in {directory}")
+        message(f"{plural(len(files) - 1, 'shard')} and {Path(files[-1]).name} in {directory}")

@@ -1,13 +1,13 @@
-"""`tensorglot vectors`: matrices between places, which are files, `.bson` dumps and collections of a server.
+"""`tensorglot vectors`: vectors between places, which are files, `.bson` dumps and collections of a server.
 
-All commands read one matrix from a place and write one to another; `bson.places` knows
-what a place is, `tensorglot.bson` what a vector is.
+Each command reads embeddings from a place and writes them to another, or prints a table.
+`tensorglot.bson` knows what a place is and what a vector is.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,7 @@ from tensorglot.cli.terminal import Column, message, print_fields, print_json, p
 from tensorglot.errors import escape, human_nbytes, plural
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tensorglot.bson.places import Named
+    from tensorglot.bson.embeddings import Embeddings
 
 __all__ = ["command"]
 
@@ -31,58 +29,83 @@ DEFAULT_KEY = "embedding"
 def command() -> None:
     """Move vectors between files and MongoDB, and make them smaller.
 
-    A place is a file (.npy, .bson, or a container such as .zt and .bt) or a
-    collection, mongodb://HOST/DATABASE.COLLECTION. In BSON every row of a matrix is a
-    vector in a document of its own; in containers and .npy files it is one tensor:
-    float32, int8, or bool for packed bits. Each of the commands has --json.
+    A place is a file (.bson, .parquet, .npz, .npy, or a container such as .zt) or a
+    collection, mongodb://HOST/DATABASE.COLLECTION. The _id of each vector goes with it,
+    and so do the fields that are named with --field; only a .npy file has no room for
+    them. Each of the commands has --json.
 
     \b
     Examples:
-      tensorglot vectors import embeddings.npy mongodb://localhost/shop.products
+      tensorglot vectors export mongodb://localhost/shop.products all.parquet
       tensorglot vectors inspect dump/products.bson.gz
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Source and target of a matrix, its names there, and the form of the report."""
+    """Source and target, names there, what to keep, and the form of the report."""
 
     source: str
     target: str
     name: str | None
     key: str | None
+    fields: tuple[str, ...]
+    update: bool
+    dry_run: bool
     as_json: bool
 
-    def key_of(self, found: Named) -> str:
-        return self.key or found.name or DEFAULT_KEY
+    def read(self, **options: Any) -> Embeddings:
+        from tensorglot.bson import read_embeddings
 
-    def write(self, matrix: NDArray[Any], key: str, others: Mapping[str, NDArray[Any]] | None = None) -> None:
-        from tensorglot.bson.places import write_place
+        with progress_bar("reading", unit="documents") as progress:
+            found = read_embeddings(self.source, self.name, fields=self.fields, progress=progress, **options)
+        return found.under(self.key) if self.key is not None else found
+
+    def write(self, found: Embeddings, ranges: str | None = None) -> int:
+        from tensorglot.bson import write_embeddings
+        from tensorglot.bson.places import is_collection, place_text
 
         with progress_bar("writing", unit="documents") as progress:
-            write_place(self.target, key, matrix, others=others or {}, progress=progress)
-        rows, columns = matrix.shape
+            done = write_embeddings(
+                self.target, found, update=self.update, ranges=ranges, dry_run=self.dry_run, progress=progress
+            )
+        row = found.vectors.row
         if self.as_json:
-            places = {"source": self.source, "target": self.target, "name": key}
-            shape = {"vectors": rows, "count": columns, "dtype": matrix.dtype.name}
-            print_json({**places, **shape, "others": sorted(others or {})})
-        else:
-            print(f"{plural(rows, 'vector')} of {matrix.dtype.name}[{columns}] as '{escape(key)}'")
+            places = {"source": place_text(self.source), "target": place_text(self.target), "name": found.key}
+            shape = {"vectors": len(found), "count": row.count, "dtype": row.kind.name}
+            beside = {"ids": found.ids is not None, "fields": list(found.fields), "ranges": found.ranges is not None}
+            print_json({**places, **shape, **beside, **done.to_dict()})
+            return 0 if done.ok else 1
+        for own_id, reason in done.reasons:
+            message(f"{escape(own_id)}: {reason}")
+        if found.ids is not None and self.target.endswith(".npy"):
+            message("the ids are not kept: a .npy file has no room for them; write .npz or .parquet")
+        word = "would be written: " if self.dry_run else ""
+        print(f"{word}{plural(len(found), 'vector')} of {row} as '{escape(found.key)}'")
+        if is_collection(self.target):
+            counts = ("inserted", "updated", "unchanged", "conflicts", "missing", "failed")
+            print_fields([(name, f"{count:,}") for name in counts if (count := getattr(done, name))])
+        return 0 if done.ok else 1
 
 
-def _transfer(command: Callable[..., None]) -> Callable[..., None]:
+_dry_run = click.option("--dry-run", is_flag=True, help="Write nothing, only report what would be done.")
+
+
+def _transfer(command: Callable[..., int]) -> Callable[..., int]:
     """A command that takes a Transfer, with the arguments and options that make one, `@as_json` below it included."""
 
     @functools.wraps(command)
-    def run(source: str, target: str, name: str | None, key: str | None, as_json: bool, **options: Any) -> None:
-        command(Transfer(source, target, name, key, as_json), **options)
+    def run(source: str, target: str, name: str | None, key: str | None, **options: Any) -> int:
+        own = {option: options.pop(option) for option in ("update", "dry_run", "as_json")}
+        return command(Transfer(source, target, name, key, options.pop("fields"), **own), **options)
 
-    wrapped: Callable[..., None] = run
+    wrapped: Callable[..., int] = run
     for option in (
-        click.option("--key", metavar="NAME", help="Name of the field or tensor in TARGET; dots give a nested field."),
-        click.option(
-            "--from", "name", metavar="NAME", help="Name of the field or tensor in SOURCE, if there are several."
-        ),
+        _dry_run,
+        click.option("--update", is_flag=True, help="Change the documents with the same _id instead of inserting."),
+        click.option("--field", "fields", metavar="NAME", multiple=True, help="Keep this field, too; may be repeated."),
+        click.option("--key", metavar="NAME", help="Name of the vectors in TARGET; dots give a nested field."),
+        click.option("--from", "name", metavar="NAME", help="Name of the vectors in SOURCE, if there are several."),
         click.argument("target", type=click.Path()),
         click.argument("source", type=click.Path()),
     ):
@@ -106,76 +129,81 @@ _on_missing = click.option(
     help="Element type of the vectors; default: by the source.",
 )
 @as_json
-def import_(transfer: Transfer, dtype: str | None) -> None:
-    """Write the rows of a matrix as vectors.
+def import_(transfer: Transfer, dtype: str | None) -> int:
+    """Write vectors of a file to a collection.
 
-    TARGET is a collection, to which documents are added, or a .bson file, which is
-    replaced. Numbers become float32 vectors, int8 stays int8, bool becomes packed bits;
-    bytes that are packed bits already need --dtype packed_bit.
+    TARGET is a collection, or a .bson file, which is replaced. Numbers become float32
+    vectors, int8 stays int8, bool becomes packed bits; bytes that are packed bits
+    already need --dtype packed_bit. A source without ids gets some that follow from
+    its contents.
+
+    An interrupted import is completed by running it again: what is there already is
+    counted as unchanged. A document that exists with other values is left alone,
+    listed, and makes the exit code 1; --update overwrites its vector and fields.
 
     \b
     Examples:
       tensorglot vectors import embeddings.npy mongodb://localhost/shop.products
-      tensorglot vectors import model.zt vectors.bson --from embed --key meta.v
+      tensorglot vectors import all.parquet all.bson --field title --key v
     """
-    from tensorglot.bson.places import natural, read_place
-
-    found = read_place(transfer.source, transfer.name)
-    transfer.write(natural(found.matrix, dtype), transfer.key_of(found))
+    return transfer.write(transfer.read(dtype=dtype))
 
 
 @command.command("export")
 @_transfer
 @_on_missing
 @as_json
-def export(transfer: Transfer, on_missing: Any) -> None:
-    """Write the vectors of documents as one matrix.
+def export(transfer: Transfer, on_missing: Any) -> int:
+    """Write the vectors of documents to a file, with their ids.
 
     SOURCE is a collection or a .bson file, also gzipped. Documents are read in the
     order in which the server or the file has them.
 
     \b
     Examples:
-      tensorglot vectors export mongodb://localhost/shop.products embeddings.npy
-      tensorglot vectors export dump/products.bson.gz v.zt --on-missing skip
+      tensorglot vectors export mongodb://localhost/shop.products all.parquet
+      tensorglot vectors export dump/products.bson.gz v.zt --field title
     """
-    from tensorglot.bson.places import read_place
-
-    with progress_bar("reading", unit="documents") as progress:
-        found = read_place(transfer.source, transfer.name, on_missing=on_missing, progress=progress)
-    transfer.write(found.matrix, transfer.key_of(found))
+    return transfer.write(transfer.read(on_missing=on_missing))
 
 
 @command.command("inspect")
 @click.argument("source", type=click.Path())
 @as_json
 def inspect(source: str, as_json: bool) -> int:
-    """List the vector fields of documents, and their problems.
+    """List vector fields with their problems, and arrays that could be vectors.
 
-    SOURCE is a collection or a .bson file, also gzipped; all of it is read. Exits with
-    1 if the vectors of a field cannot be the rows of one matrix.
+    SOURCE is a collection or a .bson file, also gzipped; all of it is read. An array
+    of numbers is listed with what a migration to float32 vectors would save. Exits
+    with 1 if the vectors or arrays of a field cannot be the rows of one matrix.
 
     \b
     Examples:
       tensorglot vectors inspect dump/products.bson
       tensorglot vectors inspect mongodb://localhost/shop.products --json
     """
-    from tensorglot.bson.places import inspect_place
+    from tensorglot.bson.places import inspect_place, place_text
 
     fields = inspect_place(source)
     if as_json:
-        print_json({"source": source, "fields": [field.to_dict() for field in fields]})
-    else:
-        print_table(
-            [
-                Column("field", [escape(field.name) for field in fields], elastic=True),
-                Column("dtype", [field.dtype or "-" for field in fields]),
-                Column("count", ["-" if field.count is None else str(field.count) for field in fields], right=True),
-                Column("vectors", [f"{field.vectors:,}" for field in fields], right=True),
-                Column("documents", [f"{field.documents:,}" for field in fields], right=True),
-                Column("trouble", [field.trouble or "-" for field in fields], elastic=True),
-            ]
-        )
+        print_json({"source": place_text(source), "fields": [field.to_dict() for field in fields]})
+        return 1 if any(field.trouble for field in fields) else 0
+    dtypes = [field.dtype or ("/".join(field.types) if field.arrays else "-") for field in fields]
+    columns = [
+        Column("field", [escape(field.name) for field in fields], elastic=True),
+        Column("dtype", dtypes),
+        Column("count", ["-" if field.count is None else str(field.count) for field in fields], right=True),
+        Column("vectors", [f"{field.vectors:,}" for field in fields], right=True),
+        Column("documents", [f"{field.documents:,}" for field in fields], right=True),
+        Column("trouble", [field.trouble or "-" for field in fields], elastic=True),
+    ]
+    if any(field.arrays for field in fields):
+        columns[4:4] = [
+            Column("arrays", [f"{field.arrays:,}" for field in fields], right=True),
+            Column("size", [human_nbytes(field.arrays_nbytes) for field in fields], right=True),
+            Column("saved", [human_nbytes(field.saved_nbytes) for field in fields], right=True),
+        ]
+    print_table(columns)
     return 1 if any(field.trouble for field in fields) else 0
 
 
@@ -185,35 +213,76 @@ def inspect(source: str, as_json: bool) -> int:
     "--to", type=click.Choice(["int8", "packed_bit"]), default="int8", help="A byte or a bit for each number."
 )
 @click.option("--ranges", type=click.Path(), help="Write the ranges of the dimensions to this file.")
+@click.option("--use-ranges", type=click.Path(), help="Use the ranges of this file, for queries.")
 @_on_missing
 @as_json
-def quantize(transfer: Transfer, to: Any, ranges: str | None, on_missing: Any) -> None:
+def quantize(transfer: Transfer, to: Any, ranges: str | None, use_ranges: str | None, on_missing: Any) -> int:
     """Make vectors smaller: a byte or a bit for each number.
 
     Bytes spread the range of each dimension over 256 steps. The ranges, which undo it
-    and are needed for queries, go into TARGET as NAME.low and NAME.high if it is a
-    container, else into the file of --ranges.
+    and are needed for queries, go into TARGET: in a container as NAME.low and
+    NAME.high, in Parquet as metadata of the column. A collection, a .bson and a .npy
+    file have no room for them and need --ranges FILE.
 
     \b
     Examples:
       tensorglot vectors quantize embeddings.npy small.zt
       tensorglot vectors quantize e.npy bits.bson --to packed_bit
     """
-    import tensorglot as tg
-    from tensorglot.bson.places import holds_several, natural, read_place
+    from tensorglot.bson.reading import read_ranges
 
-    found = read_place(transfer.source, transfer.name, on_missing=on_missing)
-    smaller = tg.bson.quantize(found.matrix, to=to)
-    key = transfer.key_of(found)
-    others: dict[str, NDArray[Any]] = {}
-    if smaller.low is not None and smaller.high is not None:
-        if ranges is not None:
-            tg.save(ranges, {"low": smaller.low, "high": smaller.high})
-        elif holds_several(transfer.target):
-            others = {f"{key}.low": smaller.low, f"{key}.high": smaller.high}
-        else:
-            message(f"the ranges are not kept: {transfer.target} cannot hold them; pass --ranges FILE")
-    transfer.write(natural(smaller), key, others)
+    same = transfer.source == transfer.target
+    if same and not transfer.update:
+        raise click.UsageError("SOURCE and TARGET are the same: pass --update and --key to add a field.")
+    known = None if use_ranges is None else read_ranges(use_ranges)
+    return transfer.write(transfer.read(on_missing=on_missing).quantize(to, ranges=known), ranges)
+
+
+@command.command("recall")
+@click.argument("source", type=click.Path())
+@click.option("--from", "name", metavar="NAME", help="Name of the vectors in SOURCE, if there are several.")
+@click.option("--queries", type=click.Path(), help="File of queries; default: a sample of SOURCE.")
+@click.option("-k", "sizes", type=click.IntRange(1), multiple=True, help="Neighbours; may be repeated.")
+@click.option(
+    "--metric", type=click.Choice(["cosine", "dot", "euclidean"]), default="cosine", help="How vectors are compared."
+)
+@click.option("--sample", type=click.IntRange(1), default=1000, show_default=True, help="Queries taken from SOURCE.")
+@as_json
+def recall(
+    source: str, name: str | None, queries: str | None, sizes: tuple[int, ...], metric: Any, sample: int, as_json: bool
+) -> None:
+    """Measure what quantization costs: recall at k of int8 and bits.
+
+    The nearest neighbours in the smaller vectors are compared with those in float32,
+    found by an exact search. int8 compares the stored codes, as a database does; int8,
+    dequantized the values that the ranges restore; packed_bit counts differing bits.
+
+    \b
+    Examples:
+      tensorglot vectors recall embeddings.npy
+      tensorglot vectors recall all.parquet --queries q.npy -k 10 --metric dot
+    """
+    import tensorglot as tg
+    from tensorglot.bson.places import place_text
+
+    values = tg.bson.read_embeddings(source, name).matrix
+    wanted = None if queries is None else tg.bson.read_embeddings(queries).matrix
+    found = tg.bson.recall(values, wanted, sizes or (1, 10, 100), metric, sample=sample)
+    if as_json:
+        print_json({"source": place_text(source), **found.to_dict()})
+        return
+    message(f"{found.vectors:,} vectors of {found.columns}, {found.queries:,} queries, {found.metric}")
+    nbytes = [found.nbytes, *(row.nbytes for row in found.rows)]
+    print_table(
+        [
+            Column("search", ["float32", *(row.name for row in found.rows)]),
+            Column("size", [human_nbytes(each) for each in nbytes], right=True),
+            *(
+                Column(f"recall@{k}", ["1.000", *(f"{row.recalls[i]:.3f}" for row in found.rows)], right=True)
+                for i, k in enumerate(found.k)
+            ),
+        ]
+    )
 
 
 @command.command("migrate")
@@ -221,7 +290,7 @@ def quantize(transfer: Transfer, to: Any, ranges: str | None, on_missing: Any) -
 @click.option(
     "--key", metavar="NAME", default=DEFAULT_KEY, show_default=True, help="The field; dots are nested fields."
 )
-@click.option("--dry-run", is_flag=True, help="Write nothing, only report what would be done.")
+@_dry_run
 @click.option("--batch-size", type=click.IntRange(1), default=500, show_default=True, help="Documents at a time.")
 @as_json
 def migrate(collection: str, key: str, dry_run: bool, batch_size: int, as_json: bool) -> int:
@@ -250,6 +319,7 @@ def migrate(collection: str, key: str, dry_run: bool, batch_size: int, as_json: 
             [
                 ("arrays", f"{result.found:,}"),
                 ("would be migrated" if dry_run else "migrated", f"{result.migrated:,}"),
+                ("migrated by another", f"{result.concurrent:,}"),
                 ("changed meanwhile", f"{result.changed:,}"),
                 ("left as they are", f"{result.skipped:,}"),
                 ("saved", human_nbytes(result.saved_nbytes)),

@@ -8,8 +8,11 @@
     bson            .bson, MongoDB dumps: the vector fields as matrices
     safetensors     .safetensors
     npz, npy        NumPy's files
-    gguf            .gguf, read only
+    gguf            .gguf
     pt              what torch.save writes, read only, executing nothing
+    onnx            .onnx, the initializers of a model, read only
+    hdf5            .h5, .keras: HDF5 datasets and the weights of Keras, read only
+    delta           .tgdelta, what differs between two versions, listed and checked
     dcp             directories of torch.distributed.checkpoint, and ours for it
     torchsave       what pt and dcp share: pickles and storages of torch.save
     store           commits of a store, which are not files

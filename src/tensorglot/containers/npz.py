@@ -1,6 +1,7 @@
 """NumPy's .npz: a ZIP archive of `.npy` files, stored or deflated.
 
-The name of a tensor is that of its member without the suffix. A member that is not an
+Metadata is one JSON object in the comment of the archive, which NumPy ignores. The name
+of a tensor is that of its member without the suffix. A member that is not an
 array is refused. An array of pickled objects is listed with a note and verified by its
 checksum, but never read. Written deterministically: no dates, sorted by name, arrays at
 multiples of 64 bytes, so that they can be memory-mapped.
@@ -11,9 +12,10 @@ from __future__ import annotations
 import math
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from json import dumps
 from typing import Any, cast
 
 import numpy as np
@@ -36,7 +38,7 @@ from tensorglot.model.payload import (
     read_pieces,
 )
 from tensorglot.model.subbyte import unpack_pieces
-from tensorglot.wire import npy, ziparchive
+from tensorglot.wire import json, npy, ziparchive
 from tensorglot.wire.crc import crc32_of_rest
 from tensorglot.wire.inflate import Inflater, deflate
 
@@ -45,6 +47,8 @@ __all__ = ["CONTAINER"]
 DTYPES: dict[str, str] = npy.DTYPES
 SUFFIX = ".npy"
 LEVEL = 6
+DEPTH = 32
+"""Of JSON in metadata."""
 KEPT_NBYTES = 1 << 16
 OBJECTS = "object (pickled)"
 """dtype of arrays that are listed but never read."""
@@ -91,8 +95,11 @@ class Pickled:
     def below(self, payload: Encoded) -> Span | Encoded:
         return inner_payload(payload, self.inner, self.nbytes)
 
+    def refuse(self, payload: Encoded) -> UnsupportedError:
+        return UnsupportedError(_PICKLE, rule="npz.objects", offset=payload.begin, tensor=payload.tensor)
+
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
-        raise UnsupportedError(_PICKLE, rule="npz.objects", offset=payload.begin, tensor=payload.tensor)
+        raise self.refuse(payload)
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
         self.decode_into(payload, 0, memoryview(b""))
@@ -108,10 +115,17 @@ def _inflater(source: Source, begin: int, end: int, nbytes: int, tensor: str) ->
 
 def read(source: Source, options: ReadOptions) -> Index:
     limits = options.limits
+    end = ziparchive.find_comment(source.read_bytes, source.size)
     members = ziparchive.scan(
-        source.read_bytes, source.size, rule="npz", max_members=limits.tensors_or(), max_directory=limits.header_or()
+        source.read_bytes,
+        end,
+        rule="npz",
+        max_members=limits.tensors_or(),
+        max_directory=limits.header_or(),
+        comment_nbytes=source.size - end,
     )
-    window = ziparchive.Window(source.read_bytes, source.size)
+    metadata = _read_metadata(source, end)
+    window = ziparchive.Window(source.read_bytes, end)
     builder = IndexBuilder(limits, "npz")
     notes: list[Note] = []
     for member in members:
@@ -124,10 +138,68 @@ def read(source: Source, options: ReadOptions) -> Index:
         except TensorglotError as error:
             error.tensor, error.offset = name, member.begin + (error.offset or 0)
             raise
-    index = builder.index("npz@1", notes=notes)
+    index = builder.index("npz@1", metadata, notes=notes)
     if options.strict:
         check_canonical(source, write(Archive(index, source), WriteOptions("1")), "npz.strict")
     return index
+
+
+def _read_metadata(source: Source, begin: int) -> dict[str, Any] | None:
+    """The JSON object in the comment, which begins at `begin`."""
+    if begin == source.size:
+        return None
+    try:
+        value = json.parse(source.read_bytes(begin, source.size - begin), depth=DEPTH, rule="npz.metadata")
+    except FormatError as error:
+        error.offset = begin + (error.offset or 0)
+        raise
+    if not isinstance(value, dict):
+        raise FormatError("the ZIP comment is not a JSON object", rule="npz.metadata.kind", offset=begin)
+    return value
+
+
+def find_faults(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Values that JSON cannot represent; all of them if together they exceed a comment."""
+    faults = {}
+    for key, value in metadata.items():
+        try:
+            _encode({key: value})
+        except (TypeError, ValueError, RecursionError) as error:
+            faults[key] = str(error)
+    kept = {key: value for key, value in metadata.items() if key not in faults}
+    nbytes = len(_encode(kept))
+    if nbytes > ziparchive.COMMENT_NBYTES:
+        fault = f"as JSON the metadata has {nbytes} bytes, a ZIP comment holds {ziparchive.COMMENT_NBYTES}"
+        faults |= dict.fromkeys(kept, fault)
+    return faults
+
+
+def _encode(metadata: Mapping[str, Any]) -> bytes:
+    _check_json(metadata, DEPTH)
+    return dumps(metadata, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _check_json(value: Any, depth: int) -> None:
+    """What `dumps` would change silently, or `parse` refuse."""
+    if depth < 0:
+        raise ValueError(f"nested deeper than {DEPTH} levels")
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"a JSON key is text, not {type(key).__name__}")
+            _check_json(item, depth - 1)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _check_json(item, depth - 1)
+
+
+def edit(archive: Archive, metadata: Mapping[str, Any] | None) -> Iterator[Chunk]:
+    """The archive with another comment: nothing before the end record changes."""
+    source = cast("Source", archive.source)
+    end = ziparchive.find_comment(source.read_bytes, source.size) - ziparchive.END_NBYTES
+    yield Span(source, 0, end)
+    record = source.read_bytes(end, ziparchive.END_NBYTES)
+    yield ziparchive.with_comment(record, b"" if metadata is None else _encode(metadata))
 
 
 def _read_member(
@@ -201,7 +273,8 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
             yield from _store(archive, row, name, header, writer)
         else:
             yield from _deflate(archive, row, name, header, writer, level)
-    yield writer.finish()
+    metadata = index.metadata
+    yield writer.finish(b"" if metadata is None else _encode(metadata))
 
 
 def _check_writable(index: Index, row: int) -> None:
@@ -257,4 +330,4 @@ def _deflate(
     yield writer.end(crc32, stored, nbytes)
 
 
-CONTAINER = Container(DTYPES, read, write)
+CONTAINER = Container(DTYPES, read, write, edit=edit, metadata_faults=find_faults)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +30,7 @@ __all__ = [
     "Format",
     "PerTensor",
     "ReadOptions",
+    "Revision",
     "WriteOptions",
     "check_header",
     "detect",
@@ -46,10 +48,10 @@ class ReadOptions:
     version: str | None = None
     strict: bool = False
     limits: Limits = DEFAULT
-    path: str | None = None
-    """Path of the source, for formats of several files."""
+    name: str | None = None
+    """File name of the source, for formats of several files."""
     open_file: Callable[[str], Source] | None = None
-    """Opens another file of the same archive."""
+    """Opens another file in the same folder, by its name."""
     verifier: Verifier | None = None
     """Compares checksums of tensors in other files."""
 
@@ -81,6 +83,19 @@ class WriteOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Revision:
+    """Other tensors for an existing file."""
+
+    names: Sequence[str]
+    """Of all tensors, in their new order."""
+    added: Archive
+    """The new ones among them; the others stay."""
+    metadata: Mapping[str, Any] | None
+    options: WriteOptions
+    """For the new ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class Container:
     """What the module of a format provides: its dtype codes, its two functions, and optional operations."""
 
@@ -90,6 +105,8 @@ class Container:
     write: Callable[[Archive, WriteOptions], Iterator[Chunk]] | None = None
     edit: Callable[[Archive, Mapping[str, Any] | None], Iterator[Chunk]] | None = None
     """Replaces the metadata without rewriting the tensors."""
+    revise: Callable[[Archive, Revision], Iterator[Chunk]] | None = None
+    """Drops, replaces and adds tensors, copying the stored bytes of the others."""
     inspect: Callable[[Archive], Iterable[FormatError]] | None = None
     """Finds errors that opening the file does not find."""
     content_digest: Callable[[Archive], str | None] | None = None
@@ -100,6 +117,8 @@ class Container:
     """Whether a version can store elements of an unknown dtype under its name in the file."""
     raw_rows: bool = False
     """Rows are written as `Archive.chunks` gives them, and the rest of the file depends on the index alone."""
+    metadata_faults: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None
+    """Keys of metadata that cannot be stored, each with the reason, where `metadata="any"` is not any value."""
     tensors_max: int = TENSORS_MAX
     header_nbytes_max: int = HEADER_NBYTES_MAX
     """Default limits for reading."""
@@ -131,7 +150,7 @@ class Format:
     version_checksums: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Per-version override of `checksums`."""
     layouts: tuple[str, ...] = ("dense",)
-    """Supported layouts; * is any."""
+    """Supported layouts, or shell patterns of them."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Packages that read or write it, by version."""
 
@@ -162,6 +181,15 @@ class Format:
     def most_tensors(self) -> int:
         """Default limit on the number of tensors when reading."""
         return DEFAULT.tensors_or(self.container.tensors_max)
+
+    def holds_layout(self, layout: str) -> bool:
+        """Whether tensors of a layout can be stored."""
+        return any(fnmatchcase(layout, pattern) for pattern in self.layouts)
+
+    def metadata_faults(self, metadata: Mapping[str, Any]) -> Mapping[str, str]:
+        """Keys of metadata that cannot be stored, each with the reason."""
+        find = self.container.metadata_faults
+        return {} if find is None else find(metadata)
 
     def write(self, archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
         """The bytes of a file with the tensors of an archive."""
@@ -243,9 +271,12 @@ TABLE: tuple[Format, ...] = (
         suffixes=(".npz",),
         magic=(b"PK\5\6",),
         pattern=rb"PK\x03\x04.{26}[^\0]*?\.npy",
+        metadata="any",
         compression=("deflate",),
         checksums=("crc32",),
-        notes={"1": "read by NumPy; types of ml_dtypes as a struct of one field that bears their name"},
+        notes={
+            "1": "read by NumPy; types of ml_dtypes as a struct of one field with their name; metadata as a comment"
+        },
     ),
     Format(
         name="npy",
@@ -259,12 +290,15 @@ TABLE: tuple[Format, ...] = (
     Format(
         name="gguf",
         versions=("2", "3"),
-        writes=(),
+        writes=("3",),
         suffixes=(".gguf",),
         magic=(b"GGUF",),
         metadata="any",
         layouts=("dense", "gguf.*"),
-        notes={"2": "written by older tools of llama.cpp", "3": "written by llama.cpp and gguf"},
+        notes={
+            "2": "written by older tools of llama.cpp",
+            "3": "read by llama.cpp and gguf; names are kept, not mapped to those of an architecture",
+        },
     ),
     Format(
         name="pt",
@@ -275,6 +309,26 @@ TABLE: tuple[Format, ...] = (
         pattern=rb"PK\x03\x04.{26}[^/]*/data\.pkl",
         metadata="any",
         notes={"zip": "written by torch.save since 1.6", "legacy": "written by torch.save before"},
+    ),
+    Format(
+        name="onnx",
+        versions=("1",),
+        writes=(),
+        suffixes=(".onnx",),
+        metadata="any",
+        layouts=("dense", "zt.sparse_coo/1"),
+        notes={"1": "the initializers of a model, in the file or beside it"},
+    ),
+    Format(
+        name="hdf5",
+        versions=("1",),
+        writes=(),
+        suffixes=(".h5", ".hdf5", ".keras"),
+        magic=(b"\x89HDF\r\n\x1a\n",),
+        pattern=rb"PK\x03\x04.{26}metadata\.json",
+        metadata="any",
+        ties=True,
+        notes={"1": "what h5py and Keras write by default: datasets by their paths"},
     ),
     Format(
         name="dcp",
@@ -297,6 +351,19 @@ TABLE: tuple[Format, ...] = (
         attributes=True,
         layouts=("dense", "nested"),
         notes={"1": "a DyND array[Any]; read by tensorglot"},
+    ),
+    Format(
+        name="delta",
+        versions=("1",),
+        writes=(),
+        suffixes=(".tgdelta",),
+        magic=(b"tgdelta1",),
+        metadata="any",
+        attributes=True,
+        ties=True,
+        checksums=("xxh3",),
+        layouts=("dense", "*"),
+        notes={"1": "what tg.store.delta writes and tg.store.apply reads"},
     ),
 )
 STORE = Format(
@@ -345,10 +412,11 @@ def named(text: str) -> tuple[Format, str | None]:
 
 def for_target(target: object, format: str | None) -> tuple[Format, str]:
     """The spec and version to write: as named, or by the suffix of the target, if that is a path."""
+    path = as_path(target) if isinstance(target, (str, os.PathLike)) else ""
     if format is not None:
         spec, version = named(format)
     else:
-        suffix = Path(as_path(target)).suffix.lower() if isinstance(target, (str, os.PathLike)) else ""
+        suffix = Path(path).suffix.lower()
         found = [spec for spec in TABLE if suffix in spec.suffixes and spec.writes]
         if not found:
             read = next((spec.name for spec in TABLE if suffix in spec.suffixes), None)

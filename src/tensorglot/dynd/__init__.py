@@ -5,6 +5,9 @@
     pack(value)                unpack(data)                the type, and the data
     dump(value, stream, type)  load(stream, type)          in pieces, in bounded memory
     to_cbor(value)             from_cbor(data, type)       CBOR, for exchange
+    to_json(value)             from_json(text, type)       JSON, for people
+    to_table(value), to_pandas(value), to_polars(value)    back with array(table)
+    to_parquet(value, path)    from_parquet(path)          Parquet files
 
 A value is a Tensor, an array of NumPy, awkward or Arrow, or plain Python. The result is
 a Tensor: `.numpy()`, `.tolist()`, `.awkward()`, `.arrow()`, `.cid()`. A type is a Type or
@@ -29,8 +32,10 @@ If bytes are accepted, serializing the result gives the same bytes again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from functools import partial
+from json import dumps
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -38,6 +43,7 @@ from numpy.typing import NDArray
 
 from tensorglot.arguments import check_choice
 from tensorglot.dynd import cbor
+from tensorglot.dynd import json as json_form
 from tensorglot.dynd.codec import inputs
 from tensorglot.dynd.codec.decode import decode, decode_all
 from tensorglot.dynd.codec.encode import encode, type_header
@@ -53,6 +59,7 @@ from tensorglot.limits import DEFAULT, Limits, as_limits
 from tensorglot.model.tensor import NESTED, Tensor
 from tensorglot.model.types.algebra import ANY, Array, Type
 from tensorglot.model.types.text import parse, text_of
+from tensorglot.providers import provided
 from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, data_cid
 
 __all__ = [
@@ -65,12 +72,19 @@ __all__ = [
     "deserialize",
     "dump",
     "from_cbor",
+    "from_json",
+    "from_parquet",
     "load",
     "numpy",
     "pack",
     "parse",
     "serialize",
     "to_cbor",
+    "to_json",
+    "to_pandas",
+    "to_parquet",
+    "to_polars",
+    "to_table",
     "tolist",
     "typeof",
     "unpack",
@@ -229,6 +243,44 @@ def from_cbor(
     return to_tensor(value if store is None else load_links(value, store))
 
 
+def to_json(value: Any, type: Type | str | None = None) -> str:
+    """A value as JSON text, in the form of the command line: bytes are {"$hex": …}, dates and decimals text."""
+    return dumps(json_form.to_json(array(value, type)), allow_nan=False, ensure_ascii=False)
+
+
+def from_json(text: str | bytes, type: Type | str | None = None) -> Tensor:
+    """The value of a JSON text; the type decides how it is read, and is inferred where none is given."""
+    if not isinstance(text, str | bytes | bytearray):
+        raise InputError(f"JSON must be str or bytes, not {_kind(text)}", rule="dynd.json")
+    return json_form.from_json(text, None if type is None else as_type(type))
+
+
+def to_table(value: Any, type: Type | str | None = None) -> Any:
+    """An Arrow table, with a column for each field of a record, or else one: `array(table)` is the value again."""
+    return provided("dynd.to_table")(value, None if type is None else as_type(type))
+
+
+def to_pandas(value: Any, type: Type | str | None = None) -> Any:
+    """A DataFrame of records, or a Series, with Arrow's types."""
+    return provided("dynd.to_pandas")(value, None if type is None else as_type(type))
+
+
+def to_polars(value: Any, type: Type | str | None = None) -> Any:
+    """A DataFrame of records, or a Series. polars keeps no DyND type: pass it to `array`."""
+    return provided("dynd.to_polars")(value, None if type is None else as_type(type))
+
+
+def to_parquet(value: Any, path: str | os.PathLike[str], type: Type | str | None = None) -> None:
+    """Writes a value as a Parquet file, atomically."""
+    provided("dynd.to_parquet")(value, path, None if type is None else as_type(type))
+
+
+def from_parquet(path: str | os.PathLike[str], columns: Iterable[str] | None = None) -> Tensor:
+    """Reads a Parquet file, or some of its columns, as one value."""
+    tensor: Tensor = provided("dynd.from_parquet")(path, columns)
+    return tensor
+
+
 def tolist(tensor: Tensor) -> Any:
     """Plain Python values."""
     return to_python(from_tensor(tensor), to_tensor)
@@ -241,7 +293,8 @@ def numpy(tensor: Tensor) -> NDArray[Any]:
 
 def array_node(tensor: Tensor) -> bytes:
     """The DAG-CBOR block of a tensor: its type, its size, and a link to its bytes."""
-    return cbor.to_dag(tensor.type, *data_cid(tensor_pieces(tensor)))
+    data, nbytes = data_cid(tensor_pieces(tensor))
+    return cbor.array_block(str(tensor.type), nbytes, data)
 
 
 def cid(tensor: Tensor) -> str:

@@ -30,9 +30,9 @@ from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse_canonical, text_of
 from tensorglot.wire import cbor
-from tensorglot.wire.cid import CID, data_bytes, decode_node, encode_node
+from tensorglot.wire.cid import CID, LINK_HEAD, data_bytes, decode_node, encode_node
 
-__all__ = ["from_dag", "from_exchange", "is_native", "to_dag", "to_exchange"]
+__all__ = ["ARRAY_HEAD", "array_block", "from_dag", "from_exchange", "is_native", "to_dag", "to_exchange"]
 
 TAG = 0x64796E64
 C_ORDER, F_ORDER = 40, 1040
@@ -57,6 +57,8 @@ _PROFILE = cbor.Profile(
     tags=frozenset({TAG, C_ORDER, F_ORDER, *_BY_TAG}),
     depth=32,
 )
+ARRAY_HEAD = b"\xa4\x64data" + LINK_HEAD
+"""The beginning of an array in DAG-CBOR, up to the CID of its bytes."""
 MOST_DEPTH = 128
 """Upper bound of Limits.cbor_depth: each level takes a frame of Python's stack."""
 
@@ -218,6 +220,12 @@ def _dynd(text: Any, raw: Any, limits: Limits) -> tuple[Type, list[bytes]]:
 def to_dag(type: Type, data: bytes | CID, size: int) -> bytes:
     """A value as a DAG-CBOR block."""
     return encode_node({"data": data, "dynd": 1, "size": size, "type": text_of(type)})
+
+
+def array_block(type: str, nbytes: int, data: CID) -> bytes:
+    """The DAG-CBOR block of an array: the text of its type, and a link to its bytes. Quicker than `to_dag`."""
+    size, text = cbor.head(0, nbytes), cbor.text(type)
+    return b"".join((ARRAY_HEAD, bytes(data), b"\x64dynd\x01\x64size", size, b"\x64type", text))
 
 
 def from_dag(block: bytes, fetch: Callable[[CID], Any] | None, limits: Limits) -> tuple[Type, bytes | memoryview]:

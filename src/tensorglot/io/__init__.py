@@ -2,8 +2,17 @@
 
 local       memory, or a regular file by pread or mmap
 stream      file objects of the caller, to read and to write
+remote      an object at a URL, by ranges
+folder      the files of one checkpoint
 source      whatever a caller passes, as a source
 pieces      buffers and spans to be written
 sink        a file that is replaced atomically and durably
+upload      an object that is written as a whole
+target      whatever a caller passes, as a target
 in_place    a file that is changed where it is
+
+urls                URLs as text
+storage_options     how to reach a server, kept secret
+objects             requests to servers, through obstore
+hub                 files of the Hugging Face hub
 """

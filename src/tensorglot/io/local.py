@@ -12,11 +12,13 @@ reference to the owner, and the descriptor is closed once, with the last referen
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import stat
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, TypeAlias, cast
@@ -32,6 +34,7 @@ __all__ = [
     "Descriptor",
     "FileSource",
     "MmapSource",
+    "PrivateMapping",
     "Stamp",
     "absolute",
     "add_path_to_errors",
@@ -42,6 +45,8 @@ __all__ = [
 
 Stamp: TypeAlias = tuple[int, int, int, int]
 """Changes when a file is replaced or written to: device, inode, size, time of the last change."""
+_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
+"""MAP_NORESERVE: a private mapping larger than the memory is not refused."""
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
@@ -93,6 +98,7 @@ class BaseSource(ABC):
 
     size: int
     path: str | None = None
+    concurrency: int | None = None
 
     def read(self, offset: int, nbytes: int) -> memoryview:
         if offset + nbytes > self.size:
@@ -104,6 +110,10 @@ class BaseSource(ABC):
     @abstractmethod
     def read_into(self, offset: int, out: memoryview) -> None:
         """Fills `out` with the bytes from `offset` on."""
+
+    def read_runs(self, begins: Sequence[int], sizes: Sequence[int], offsets: Sequence[int], out: memoryview) -> None:
+        for begin, nbytes, offset in zip(begins, sizes, offsets, strict=True):
+            self.read_into(begin, out[offset : offset + nbytes])
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
         return bytes(self.read(offset, nbytes))
@@ -248,6 +258,14 @@ class FileSource(BaseSource):
         self._descriptor = None
 
 
+class PrivateMapping(mmap.mmap):
+    """A file in memory of which a page that is written to becomes this process's own: the file never changes.
+
+    The arrays of a mapped file are read-only all the same. Frameworks that have no such
+    arrays (PyTorch) may share the memory.
+    """
+
+
 class MmapSource(BufferSource):
     """A regular file as shared memory: no copy, and the caller's promise that nobody truncates the file.
 
@@ -259,7 +277,7 @@ class MmapSource(BufferSource):
             self.path, self.stamp = absolute(path), file.stamp
             held = file.descriptor()
             try:
-                data = mmap.mmap(held.fd, file.size, access=mmap.ACCESS_READ) if file.size else b""
+                data = _map(held.fd, file.size) if file.size else b""
             except ValueError:
                 raise self.truncation_error(0, file.size, os.fstat(held.fd).st_size) from None
             finally:
@@ -268,6 +286,15 @@ class MmapSource(BufferSource):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (type(self), self.path, self.stamp)
+
+
+def _map(fd: int, size: int) -> mmap.mmap:
+    try:
+        return PrivateMapping(fd, size, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    except OSError as error:
+        if error.errno != errno.ENOMEM:  # a system that reserves memory for every page that could be written to
+            raise
+        return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
 
 
 def _reopen(kind: type[FileSource] | type[MmapSource], path: str, stamp: Stamp) -> FileSource | MmapSource:

@@ -30,7 +30,7 @@ from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource, Stamp, change_error, stamp_of
 from tensorglot.io.pieces import COPY_NBYTES, Piece, Stored, join_small, read_pieces
 
-__all__ = ["AtomicFile", "Writable", "lock", "temporary_name", "write_at"]
+__all__ = ["AtomicFile", "Writable", "is_temporary", "lock", "temporary_name", "write_at"]
 
 Writable: TypeAlias = "str | os.PathLike[str] | BinaryIO"
 
@@ -45,6 +45,11 @@ _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 def temporary_name() -> str:
     """A random name for a file or directory that is being written."""
     return f".tensorglot-{os.urandom(8).hex()}.tmp"
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a name may be one of `temporary_name`."""
+    return name.startswith(".tensorglot-") and name.endswith(".tmp")
 
 
 class AtomicFile:

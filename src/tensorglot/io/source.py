@@ -6,9 +6,13 @@ import mmap
 import os
 from typing import BinaryIO, Literal, TypeAlias, cast
 
+from tensorglot.arguments import as_path
 from tensorglot.errors import InputError
 from tensorglot.io.local import BaseSource, BufferSource, FileSource, MmapSource
+from tensorglot.io.remote import RemoteSource
+from tensorglot.io.storage_options import Given
 from tensorglot.io.stream import source_of_stream
+from tensorglot.io.urls import file_path, is_url, shown
 
 __all__ = ["Backend", "Readable", "source_for"]
 
@@ -16,9 +20,17 @@ Backend: TypeAlias = Literal["auto", "pread", "mmap"]
 Readable: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO"
 
 
-def source_for(source: Readable, backend: Backend = "auto") -> BaseSource:
+def source_for(source: Readable, backend: Backend = "auto", options: Given = None) -> BaseSource:
     if isinstance(source, (str, os.PathLike)):
-        return MmapSource(source) if backend == "mmap" else FileSource(source)
+        path = as_path(source)
+        if not is_url(path):
+            path = file_path(path)
+            return MmapSource(path) if backend == "mmap" else FileSource(path)
+        if backend == "mmap":
+            raise InputError(
+                "a URL cannot be mapped into memory: leave out backend", rule="source.backend", path=shown(path)
+            )
+        return RemoteSource(path, options)
     if hasattr(source, "read") and not isinstance(source, mmap.mmap):
         return source_of_stream(cast("BinaryIO", source))
     try:

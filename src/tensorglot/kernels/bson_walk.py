@@ -410,6 +410,115 @@ def _path(
     return path
 
 
+@cython.cfunc
+@cython.exceptval(check=False)
+def _number_kinds(data: cython.p_const_uchar, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
+    """The number types of an array at `begin` to `end`: 1 double, 2 int32, 4 int64, added; and its count times 8.
+
+    0 for an array that is empty, or has anything else, or is broken.
+    """
+    at: cython.Py_ssize_t = begin + 4
+    last: cython.Py_ssize_t = end - 1
+    found: cython.longlong = 0
+    seen: cython.longlong = 0
+    kind: cython.int
+    while at < last:
+        kind = data[at]
+        if kind == 0x01:
+            seen |= 1
+        elif kind == 0x10:
+            seen |= 2
+        elif kind == 0x12:
+            seen |= 4
+        else:
+            return 0
+        at = _after_nul(data, at + 1, last)
+        if at < 0:
+            return 0
+        at += 4 if kind == 0x10 else 8
+        if at > last:
+            return 0
+        found += 8
+    return found + seen
+
+
+def arrays(
+    data: cython.const[cython.uchar][::1],
+    begin: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    closings: cython.longlong[::1],
+    names: cython.longlong[::1],
+    values: cython.longlong[::1],
+    paths: dict[bytes, int],
+    budget: cython.longlong,
+    fields: cython.longlong[::1],
+    counts: cython.longlong[::1],
+    kinds: cython.longlong[::1],
+    sizes: cython.longlong[::1],
+) -> tuple[Any, ...]:
+    """Every array of numbers that is reached through documents alone: (fault, position, rows, budget).
+
+    A row gets the number of its path in `paths`, the count of its numbers, their types
+    (1 double, 2 int32, 4 int64, added) and the bytes of the array. Paths, scratch, `budget`
+    and FULL are those of `vectors`.
+    """
+    walk: Walk = Walk()
+    walk.data = uchars_in(data)
+    walk.closings = longlongs_out(closings)
+    walk.at = begin
+    name_begins: cython.p_longlong = longlongs_out(names)
+    name_ends: cython.p_longlong = longlongs_out(values)
+    start: cython.Py_ssize_t
+    step: cython.Py_ssize_t
+    level: cython.Py_ssize_t
+    room: cython.Py_ssize_t = len(fields)
+    deepest: cython.Py_ssize_t = len(closings)
+    rows: cython.Py_ssize_t = 0
+    kept: cython.Py_ssize_t
+    found: cython.longlong
+    nbytes: cython.longlong
+    unspent: cython.longlong
+    while walk.at < end:
+        start = walk.at
+        kept = rows
+        unspent = budget
+        step = walk.start(start, end)
+        while step >= 0:
+            step = walk.step()
+            if step <= 0:
+                break
+            name_begins[walk.depth] = walk.name
+            name_ends[walk.depth] = walk.value
+            if walk.kind == 0x03:
+                if walk.depth + 1 == deepest:
+                    return DEPTH, walk.name - 1, rows, budget
+                walk.enter()
+            elif walk.kind == 0x04:
+                found = _number_kinds(walk.data, walk.value, walk.after)
+                if found == 0:
+                    continue
+                if rows == room:
+                    return FULL, start, kept, unspent
+                nbytes = 0
+                for level in range(walk.depth + 1):
+                    nbytes += name_ends[level] - name_begins[level]
+                budget -= nbytes
+                if budget < 0:
+                    return PATHS, walk.name - 1, rows, budget
+                path = _path(walk.data, name_begins, name_ends, walk.depth, nbytes)
+                field = paths.get(path)
+                if field is None:
+                    field = paths[path] = len(paths)
+                fields[rows] = field
+                counts[rows] = found >> 3
+                kinds[rows] = found & 7
+                sizes[rows] = walk.after - walk.value
+                rows += 1
+        if step < 0:
+            return step, walk.at, rows, budget
+    return OK, walk.at, rows, budget
+
+
 def numbers(
     data: cython.const[cython.uchar][::1],
     begin: cython.Py_ssize_t,

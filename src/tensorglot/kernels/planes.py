@@ -283,3 +283,109 @@ def expand(gaps: cython.const[cython.uchar][::1], elements: cython.longlong, pos
         if filled:
             np.frombuffer(positions, np.int64)[:] = found
     return filled
+
+
+def patch(
+    gaps: cython.const[cython.uchar][::1],
+    values: cython.const[cython.uchar][::1],
+    width: cython.Py_ssize_t,
+    difference: cython.bint,
+    undo: cython.bint,
+    out: cython.uchar[::1],
+) -> bool:
+    """Changes the elements of `out` that `gaps` lead to by `values`, which are planes: XOR, or a zigzag difference.
+
+    `width` is 1, 2, 4 or 8. False, and nothing, unless the gaps lead to as many elements as there are values, all of
+    them in `out`.
+    """
+    count: cython.Py_ssize_t = 0
+    reach: cython.longlong = 0
+    if width not in (1, 2, 4, 8) or len(values) % width:
+        return False
+    most: cython.Py_ssize_t = len(values) // width
+    elements: cython.longlong = len(out) // width
+    if cython.compiled:
+        i: cython.Py_ssize_t
+        size: cython.Py_ssize_t = len(gaps)
+        if size == 0:
+            return bool(most == 0)
+        if most == 0 or elements == 0:
+            return False
+        steps: cython.p_const_uchar = uchars_in(gaps)
+        source: cython.p_const_uchar = uchars_in(values)
+        target: cython.p_uchar = uchars_out(out)
+        with cython.nogil:
+            for i in range(size):
+                reach += steps[i]
+                count += steps[i] != _LONGEST
+        # The last position is below `reach` + `count`, and positions ascend.
+        if count != most or reach + count > elements or steps[size - 1] == _LONGEST:
+            return False
+        with cython.nogil:
+            # A compiler that knows width and operation unrolls the loop over the bytes of an element.
+            if width == 2 and difference:
+                _patch(steps, size, source, most, 2, True, undo, target)
+            elif width == 2:
+                _patch(steps, size, source, most, 2, False, undo, target)
+            elif width == 4 and difference:
+                _patch(steps, size, source, most, 4, True, undo, target)
+            elif width == 4:
+                _patch(steps, size, source, most, 4, False, undo, target)
+            elif width == 8:
+                _patch(steps, size, source, most, 8, difference, undo, target)
+            else:
+                _patch(steps, size, source, most, 1, difference, undo, target)
+    else:
+        positions = np.empty(most, np.int64)
+        if not expand(gaps, elements, positions):
+            return False
+        written = np.frombuffer(out, f"<u{width}", elements)
+        change = np.frombuffer(values, np.uint8).reshape(width, most).T.reshape(-1).view(written.dtype)
+        if difference:
+            change = (change >> 1) ^ (~(change & 1) + 1)
+            written[positions] += ~change + 1 if undo else change
+        else:
+            written[positions] ^= change
+    return True
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _patch(
+    steps: cython.p_const_uchar,
+    size: cython.Py_ssize_t,
+    source: cython.p_const_uchar,
+    count: cython.Py_ssize_t,
+    width: cython.Py_ssize_t,
+    difference: cython.bint,
+    undo: cython.bint,
+    target: cython.p_uchar,
+) -> cython.void:
+    """Byte by byte: compilers join the loads and stores. Positions are those that the caller has checked."""
+    i: cython.Py_ssize_t
+    plane: cython.Py_ssize_t
+    value: cython.ulonglong
+    old: cython.ulonglong
+    minus: cython.ulonglong = undo
+    at: cython.p_uchar = target
+    done: cython.Py_ssize_t = 0
+    for i in range(size):
+        at += steps[i] * width
+        if steps[i] != _LONGEST:
+            value = 0
+            old = 0
+            for plane in range(width):
+                value |= cython.cast(cython.ulonglong, source[plane * count + done]) << (8 * plane)
+                old |= cython.cast(cython.ulonglong, at[plane]) << (8 * plane)
+            if difference:
+                # Modulo 2^64, so also modulo what the element has: the bytes above are not written.
+                value = (value >> 1) ^ (0 - (value & 1))
+                old += (value ^ (0 - minus)) + minus
+            else:
+                old ^= value
+            for plane in range(width):
+                at[plane] = cython.cast(cython.uchar, (old >> (8 * plane)) & 255)
+            done += 1
+            at += width

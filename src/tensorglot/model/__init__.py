@@ -3,10 +3,12 @@
 dtypes      the table of element types
 types       the DyND types: algebra and text
 payload     where bytes are: a span of a source, encoded at one, in memory
+lazy_source a source that is opened when it is first read
 strided     a codec for elements in another order than C order
 subbyte     a codec for sub-byte elements stored one per byte
 truth       a codec for bools in which every non-zero byte is true
 slicing     a basic index as a few runs of bytes
+picking     a list, an array or a mask along one axis
 tensor      a type plus named flat parts
 layouts     the parts of sparse and quantized tensors, and their rules
 index       all tensors of a file as columns, with `take` and `concat`

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import InputError, TensorNotFound
+from tensorglot.errors import InputError, TensorNotFound, TruncatedError
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.index import Index, Note, place_rows
 from tensorglot.model.names import Names
@@ -29,6 +30,7 @@ from tensorglot.model.payload import (
     Payload,
     Source,
     Span,
+    as_bytes,
     join_arrays,
     location,
 )
@@ -37,6 +39,8 @@ from tensorglot.model.tensor import Part, Tensor
 __all__ = ["Archive", "Verifier"]
 
 
+_GAP_NBYTES = 8 << 10
+"""Rows with less than this between them are read at once."""
 TIED_NBYTES = 4096
 """From here on arrays in memory are compared by their addresses."""
 
@@ -207,7 +211,7 @@ class Archive(Mapping[str, Tensor]):
                 if set(map(type, held)) == {np.ndarray}:
                     yield join_arrays(cast("list[NDArray[Any]]", held), None if pads is None else pads[a:b])
                     continue
-            close = self._read_together(rows[a:b]) if payloads is None and b - a > 1 else None
+            close = self.read_rows(rows[a:b]) if b - a > 1 else None
             for i, row in enumerate(listed[a:b], a):
                 if pads is not None:
                     yield pads[i]
@@ -216,24 +220,43 @@ class Archive(Mapping[str, Tensor]):
                 else:
                     yield close[i - a]
 
-    def _read_together(self, rows: NDArray[np.int64]) -> list[memoryview] | None:
-        """The bytes of small raw rows that are close together in the source, in one read."""
-        index, source = self.index, self.source  # which may be closed meanwhile
-        if source is None or any(
-            not column.isdisjoint(rows.tolist())
-            for column in (index.codecs.keys(), index.sources.keys(), index.big_endian)
-            if column
-        ):
+    def read_rows(self, rows: NDArray[np.int64]) -> list[memoryview] | None:
+        """The bytes of small raw rows, in few reads, compared with their checksums.
+
+        None if one of them is encoded, big-endian or not an array in memory, or if a file is
+        truncated or closed: reading them one by one names the tensor.
+        """
+        index, listed = self.index, rows.tolist()
+        if any(not column.isdisjoint(listed) for column in (index.codecs.keys(), index.big_endian) if column):
             return None
-        begins, ends = index.begins[rows], index.ends[rows]
-        low, high = int(begins.min()), int(ends.max())
-        if high - low > 2 * PIECE_NBYTES:
+        if index.payloads is not None:
+            held = [index.payloads[row] for row in listed]
+            arrays = [as_bytes(array) for array in held if isinstance(array, np.ndarray)]
+            return arrays if len(arrays) == len(held) else None
+        pieces: list[memoryview] = []
+        at: list[int] = []
+        try:
+            for source, chosen in self.by_source(rows):
+                order = np.argsort(index.begins[rows[chosen]], kind="stable")
+                pieces += _read_runs(source, index.begins[rows[chosen]][order], index.ends[rows[chosen]][order])
+                at += chosen[order].tolist()
+        except TruncatedError:
             return None
-        data = source.read(low, high - low)
-        pieces = [data[a:b] for a, b in zip((begins - low).tolist(), (ends - low).tolist(), strict=True)]
+        if len(pieces) != len(listed):
+            return None
+        in_order = [piece for _, piece in sorted(zip(at, pieces, strict=True), key=itemgetter(0))]
         if self.verifier is not None and index.checksums is not None:
-            self.verifier.compare(index, rows, pieces)
-        return pieces
+            self.verifier.compare(index, rows, in_order)
+        return in_order
+
+    def by_source(self, rows: NDArray[np.int64]) -> list[tuple[Source, NDArray[np.int64]]]:
+        """The files of the archive, and the positions in `rows` of the rows in each."""
+        own, sources = self.source, self.index.sources  # may be closed meanwhile
+        held = {id(source): source for source in (own, *sources.values()) if source is not None}
+        if len(held) == 1:
+            return [(source, np.arange(len(rows))) for source in held.values()]
+        ids = np.array([id(sources.get(row, own)) for row in rows.tolist()], np.int64)
+        return [(source, np.flatnonzero(ids == key)) for key, source in held.items()]
 
     def _row_chunks(self, row: int) -> Iterator[Chunk]:
         name = self.index.name_of(row)
@@ -292,11 +315,27 @@ class Archive(Mapping[str, Tensor]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._reopen is None:
-            raise InputError("only an archive opened from a path or bytes can be pickled", rule="archive.pickle")
+            raise InputError(
+                "only an archive opened from a path, bytes, or a URL without credentials in it can be pickled",
+                rule="archive.pickle",
+            )
         return self._reopen, ()
 
     def __repr__(self) -> str:
         return f"Archive({self.format}, {len(self)} tensor{'' if len(self) == 1 else 's'})"
+
+
+def _read_runs(source: Source, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[memoryview]:
+    """The bytes of spans in ascending order; those that are close together in one read."""
+    new = np.zeros(len(begins), np.bool_)
+    new[1:] = begins[1:] - np.maximum.accumulate(ends)[:-1] > _GAP_NBYTES
+    new[1:] |= np.diff((begins - begins[:1]) // PIECE_NBYTES) > 0
+    for a, b in pairwise([0, *np.flatnonzero(new).tolist(), len(begins)]):
+        if b > a:
+            low, high = int(begins[a]), int(ends[a:b].max())
+            data = source.read(low, high - low)
+            for begin, end in zip((begins[a:b] - low).tolist(), (ends[a:b] - low).tolist(), strict=True):
+                yield data[begin:end]
 
 
 def _maybe_shared(payloads: Sequence[Payload | NDArray[Any] | None], nbytes: NDArray[np.int64]) -> NDArray[np.int64]:

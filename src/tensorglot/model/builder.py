@@ -21,7 +21,7 @@ from tensorglot.errors import LimitError
 from tensorglot.limits import Limits
 from tensorglot.model.dtypes import DType
 from tensorglot.model.index import UNKNOWN, Index, Layout, Note, shape_columns
-from tensorglot.model.payload import Codec, Payload
+from tensorglot.model.payload import Codec, Payload, Source
 from tensorglot.model.strided import Strided
 from tensorglot.model.subbyte import UnpackedSubByte
 from tensorglot.model.tensor import Part, Tensor
@@ -46,6 +46,8 @@ class Row:
     big_endian: bool = False
     checksum: str | None = None
     checksum_decoded: bool = True
+    source: Source | None = None
+    """If it is in another file."""
 
     @classmethod
     def of(cls, name: str, part: Part) -> Row:
@@ -167,5 +169,6 @@ class IndexBuilder:
             decoded_nbytes={at: rows[at].nbytes for at in encoded},
             big_endian=frozenset(at for at, row in enumerate(rows) if row.big_endian),
             unknown_dtypes={at: row.dtype for at, row in enumerate(rows) if isinstance(row.dtype, str)},
+            sources={at: row.source for at, row in enumerate(rows) if row.source is not None},
             notes=notes,
         )

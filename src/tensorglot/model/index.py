@@ -152,6 +152,15 @@ class Index:
             sizes[list(self.decoded_nbytes)] = list(self.decoded_nbytes.values())
         return sizes
 
+    @cached_property
+    def tensor_nbytes(self) -> NDArray[np.int64]:
+        """Decoded bytes of each tensor."""
+        if self.first_rows is None:
+            return self.nbytes
+        before = np.append(0, np.cumsum(self.nbytes))
+        sizes: NDArray[np.int64] = np.diff(before[self.first_rows])
+        return sizes
+
     def find_shared_rows(self) -> NDArray[np.int64]:
         """Rows that have the same span as another one, perhaps of another source."""
         if (self.begins[1:] >= self.ends[:-1]).all():

@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import LimitError
+from tensorglot.errors import LimitError, TensorglotError
 from tensorglot.memory import cut
 from tensorglot.model.dtypes import TABLE
 
@@ -40,6 +40,7 @@ __all__ = [
     "Source",
     "Span",
     "Threaded",
+    "Undecodable",
     "as_bytes",
     "buffers",
     "copy_range",
@@ -67,12 +68,21 @@ class Source(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def concurrency(self) -> int | None:
+        """Reads at a time with which it is fastest; None: as many as there are processors."""
+        ...
+
     def read(self, offset: int, nbytes: int) -> memoryview:
         """The bytes in fresh, writable memory; TruncatedError where the source ends first."""
         ...
 
     def read_into(self, offset: int, out: memoryview) -> None:
         """Fills `out`, or raises TruncatedError."""
+        ...
+
+    def read_runs(self, begins: Sequence[int], sizes: Sequence[int], offsets: Sequence[int], out: memoryview) -> None:
+        """Fills several parts of `out`, each from a run of bytes. The runs are in the order of the source."""
         ...
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
@@ -114,6 +124,15 @@ class Rearranged(Codec, Protocol):
 
     def below(self, payload: Encoded) -> Span | Encoded:
         """The bytes before they are rearranged: those that a checksum of decoded bytes covers."""
+        ...
+
+
+@runtime_checkable
+class Undecodable(Codec, Protocol):
+    """A codec of bytes that can only be copied. It is asked before memory is allocated for what it cannot decode."""
+
+    def refuse(self, payload: Encoded) -> TensorglotError:
+        """The error for every attempt to decode."""
         ...
 
 
@@ -200,6 +219,14 @@ class Span:
                 self.verify()
         return self.source.read_into(self.begin + offset, out)
 
+    def read_runs(self, begins: NDArray[np.int64], nbytes: int, out: memoryview) -> None:
+        """Fills `out` with runs of `nbytes` each, one after the other."""
+        if self.check is not None and self.check.strict and self.check.pending():
+            self.verify()
+        count = len(begins)
+        offsets = range(0, count * nbytes, max(nbytes, 1))
+        self.source.read_runs((begins + self.begin).tolist(), [nbytes] * count, offsets, out)
+
     def view(self, *, whole: bool = True) -> memoryview | None:
         """The bytes in shared memory, if they are there; not `whole` where only some of them will be looked at."""
         shared = self.source.view(self.begin, self.nbytes)
@@ -243,7 +270,13 @@ class Encoded:
     held: memoryview | None = field(default=None, compare=False, repr=False)
     """The encoded bytes, where they have been read already."""
 
+    def require_decodable(self) -> None:
+        """Raises where nothing can be decoded."""
+        if isinstance(self.codec, Undecodable):
+            raise self.codec.refuse(self)
+
     def read(self, offset: int, nbytes: int) -> memoryview:
+        self.require_decodable()
         try:
             out = np.empty(nbytes, np.uint8).data
         except MemoryError as error:

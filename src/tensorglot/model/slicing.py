@@ -2,13 +2,15 @@
 
 An index becomes, for each axis, a start, a step and a count. From the innermost axis
 outwards the selection is one run of bytes as long as the gaps inside it are small;
-the axes that remain outside are looped over, one read for each run. So a slice of
-rows is one read, a slice of columns one for each row, and no read is wider than the
+the axes that remain outside give many runs, which the source reads as it is fastest: a
+file one by one, a server several at once and together over wider gaps. So a slice of rows
+is one read, a slice of columns one for each row, and no read of a file is wider than the
 selection itself plus gaps of at most GAP_NBYTES.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +19,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import OutOfRange
-from tensorglot.model.payload import Encoded, Payload
+from tensorglot.errors import LimitError, OutOfRange
+from tensorglot.model.payload import Encoded, Payload, Span
 
-__all__ = ["GAP_NBYTES", "Axis", "Index", "Selection", "read_block", "select"]
+__all__ = ["DECODED_GAP_NBYTES", "GAP_NBYTES", "SCRATCH_NBYTES", "Axis", "Index", "Selection", "read_block", "select"]
 
 GAP_NBYTES = 4096
 """A gap of up to a page is read over: a second read would cost more."""
@@ -30,7 +32,7 @@ SCRATCH_NBYTES = 8 << 20
 """A run with gaps is read into scratch memory of at most this size."""
 
 Index: TypeAlias = Any
-"""Any subscript; `select` refuses all but basic indices."""
+"""Any subscript; `select` refuses all but basic indices, `pick` all but one array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ def _slice_axis(item: slice, size: int, tensor: str | None) -> tuple[Axis, slice
 def _integer_axis(item: object, size: int, axis: int, tensor: str | None) -> Axis:
     if isinstance(item, (bool, np.bool_)) or (isinstance(item, np.ndarray) and item.ndim):
         raise OutOfRange(
-            "an index must be integers, slices, Ellipsis and newaxis; for masks and lists use .numpy()[…]",
+            "an index must be integers, slices, Ellipsis, newaxis, and a list, an array or a mask along one axis",
             rule="index.basic",
             tensor=tensor,
         )
@@ -141,9 +143,15 @@ def read_block(
     payload: Payload, start: int, counts: tuple[int, ...], steps: Sequence[int], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     """An array of elements `steps` bytes apart, in any order of steps. An axis of step 0 is read once and broadcast."""
+    if isinstance(payload, Encoded):
+        payload.require_decodable()
     axes = sorted(range(len(counts)), key=lambda axis: -steps[axis])
     once = [counts[axis] if steps[axis] else min(counts[axis], 1) for axis in axes]
-    block = _read_descending(payload, start, once, [steps[axis] for axis in axes], dtype)
+    try:
+        block = _read_descending(payload, start, once, [steps[axis] for axis in axes], dtype)
+    except MemoryError as error:
+        needed = math.prod(once) * dtype.itemsize
+        raise LimitError(f"out of memory: {needed} bytes needed", rule="memory.size") from error
     block = block.transpose(sorted(range(len(axes)), key=axes.__getitem__))
     return block if block.shape == counts else np.broadcast_to(block, counts)
 
@@ -158,20 +166,34 @@ def _read_descending(
     if inner == 0 and dense:
         return np.ndarray(counts, dtype, payload.read(start, extent))
     block = np.empty(counts, dtype)
-    starts = np.full((), start, np.int64)
-    for count, step in zip(counts[:inner], steps[:inner], strict=True):
-        starts = starts[..., None] + step * np.arange(count)
-    if dense:
-        out = block.reshape(-1).view(np.uint8).data
-        for i, at in enumerate(starts.reshape(-1).tolist()):
-            payload.read_into(at, out[i * extent : (i + 1) * extent])
+    if inner == 0:
+        block[...] = np.ndarray(counts, dtype, payload.read(start, extent), 0, steps)
         return block
-    scratch = np.empty(extent, np.uint8)
-    run: NDArray[Any] = np.ndarray(counts[inner:], dtype, scratch, 0, steps[inner:])
-    for position, begin in np.ndenumerate(starts):
-        payload.read_into(int(begin), scratch.data)
-        block[position] = run
+    positions = np.full((), start, np.int64)
+    for count, step in zip(counts[:inner], steps[:inner], strict=True):
+        positions = positions[..., None] + step * np.arange(count)
+    starts = positions.reshape(-1)
+    if dense:
+        _read_runs(payload, starts, extent, block.reshape(-1).view(np.uint8).data)
+        return block
+    together = max(1, min(len(starts), SCRATCH_NBYTES // extent))
+    scratch = np.empty(together * extent, np.uint8)
+    runs: NDArray[Any] = np.ndarray((together, *counts[inner:]), dtype, scratch, 0, (extent, *steps[inner:]))
+    rows = block.reshape(-1, *counts[inner:])
+    for first in range(0, len(starts), together):
+        some = starts[first : first + together]
+        _read_runs(payload, some, extent, scratch.data[: len(some) * extent])
+        rows[first : first + together] = runs[: len(some)]
     return block
+
+
+def _read_runs(payload: Payload, starts: NDArray[np.int64], extent: int, out: memoryview) -> None:
+    """Runs of `extent` bytes, one after the other."""
+    if isinstance(payload, Span):
+        payload.read_runs(starts, extent, out)
+        return
+    for i, at in enumerate(starts.tolist()):
+        payload.read_into(at, out[i * extent : (i + 1) * extent])
 
 
 def _inner_run(counts: Sequence[int], steps: Sequence[int], itemsize: int, *, decoding: bool) -> tuple[int, int, bool]:

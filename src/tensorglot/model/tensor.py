@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from tensorglot.errors import (
 )
 from tensorglot.model.dtypes import DType, pack, unpack
 from tensorglot.model.payload import PIECE_NBYTES, Chunk, Composed, Encoded, Memory, Payload, as_bytes, read_pieces
+from tensorglot.model.picking import pick
 from tensorglot.model.slicing import Index as BasicIndex
 from tensorglot.model.slicing import Selection, read_block, select
 from tensorglot.model.strided import Strided
@@ -104,6 +106,12 @@ class Part:
     def select(self, index: BasicIndex, tensor: str | None = None) -> Any:
         """What NumPy's `array[index]` would give, a scalar included, reading as little as that needs."""
         dtype = self.numpy_dtype(tensor)
+        picks = pick(index, self.shape, tensor)
+        if picks is not None:
+            if isinstance(self.payload, Memory) or (self.dtype is not None and self.dtype.packed):
+                return self.array(tensor)[picks.index]
+            read = partial(self.select, tensor=tensor)
+            return picks.gather(read, self.shape, dtype.itemsize, decoding=isinstance(self.payload, Encoded))
         selection = select(index, self.shape, tensor)
         if isinstance(self.payload, Memory) or (self.dtype is not None and self.dtype.packed):
             return self.array(tensor)[index]
@@ -344,8 +352,9 @@ class Tensor:
             raise
 
     def __getitem__(self, index: BasicIndex) -> Any:
-        """`array[index]` as NumPy has it, for every basic index, reading only what it needs.
+        """`array[index]` as NumPy has it, reading only what it needs.
 
+        The index is basic, or has a list, an array or a mask along one axis.
         A nested value has rows, slices and fields (`t["name"]`): tensors, or single elements.
         """
         if self.layout == NESTED:

@@ -5,6 +5,7 @@
     save        values to a file
     writer      more than fits in memory, tensor by tensor
     convert     from one file to another, with a plan
+    quantize    small integers with scales for one value
     verify      structure, checksums, values
     diff        what differs between two archives
     stats       minimum, maximum, mean, deviation of each tensor
@@ -18,6 +19,7 @@ What they share:
 
     _as_archive         any argument of a caller as an archive
     _options            options for writing
+    _places             options for sources and targets at URLs
     _patterns           which tensors, under which names, in which types
     _progress           progress: a function or a bar
     _executor           jobs for workers that open the source themselves
@@ -26,7 +28,12 @@ What they share:
     _convert_elsewhere  a conversion by workers
     _cast               values in another element type, counting losses
     _dequantize         the real values of quantized tensors
+    _quantize           schemes of quantization, and their errors
     _compare            two parts, element by element
+    _distribution       counts, moments, norms, quantiles and a histogram of values, in one pass
+    _moments            sums that neither overflow nor cancel
+    _equal_rows         tensors that are equal, by the columns of two indexes
+    _small_rows         tensors so small that their rows are read in runs
     _elements           the values of a part as a stream of short arrays
     _outputs            the caller's arrays to read into
     _load_rows          raw dense tensors, by the columns of the index

@@ -50,7 +50,12 @@ _PLAIN = {
 
 @contextmanager
 def as_archive(
-    source: Given, *, format: str | None = None, verify: Verify = "auto", limits: Limits | None = None
+    source: Given,
+    *,
+    format: str | None = None,
+    verify: Verify = "auto",
+    limits: Limits | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Iterator[Archive]:
     """An archive of the caller stays open; a file that is opened here is closed at the end."""
     if isinstance(source, Archive):
@@ -58,7 +63,7 @@ def as_archive(
     elif isinstance(source, Mapping):
         yield collect(source)
     else:
-        with open(source, format=format, verify=verify, limits=limits) as archive:
+        with open(source, format=format, verify=verify, limits=limits, storage_options=storage_options) as archive:
             yield archive
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from tensorglot.arguments import check_mapping
 from tensorglot.containers.table import UNNAMED, Format
-from tensorglot.errors import TensorglotError, escape, human_nbytes, plural
+from tensorglot.errors import InputError, TensorglotError, escape, human_nbytes, plural
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
 from tensorglot.model.index import UNKNOWN, Index, Layout
@@ -23,13 +23,25 @@ from tensorglot.model.types.algebra import leading
 from tensorglot.operations._dequantize import can_dequantize
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
-from tensorglot.operations._patterns import DTypes, NewDType, Rename, Select, rename_all, select_names, settle_dtypes
+from tensorglot.operations._patterns import (
+    DTypes,
+    NewDType,
+    Rename,
+    Schemes,
+    Select,
+    by_pattern,
+    rename_all,
+    select_names,
+    settle_dtypes,
+)
+from tensorglot.operations._quantize import Scheme, scheme_of, why_not
 
 __all__ = ["Action", "ConvertOptions", "Loss", "LossKind", "Plan", "Step", "make_plan"]
 
 LossKind: TypeAlias = Literal["metadata", "attributes", "checksum", "ties", "layout", "dtype", "name"]
-Action: TypeAlias = Literal["copy", "decode", "swap", "cast", "dequantize"]
-"""Keep the stored bytes, decompress them, swap their byte order, change their type, or compute the real values."""
+Action: TypeAlias = Literal["copy", "decode", "swap", "cast", "dequantize", "quantize"]
+"""Keep the stored bytes, decompress them, swap their byte order, change their type, compute the real values, or round
+them to small integers with scales."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +83,8 @@ class Step(Record):
     """In the target, before any compression."""
     tied: str | None = None
     """An earlier tensor of the target that has the same bytes in the source."""
+    scheme: str | None = None
+    """How the tensor is quantized."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -122,6 +136,7 @@ class ConvertOptions:
     select: Select | None = None
     rename: Rename | None = None
     dtype: DTypes | None = None
+    quantize: Schemes | None = None
     metadata: Mapping[str, Any] | None = None
     sums: bool = False
     save: SaveOptions = field(default_factory=SaveOptions)
@@ -140,7 +155,8 @@ def make_plan(archive: Archive, spec: Format, version: str, options: ConvertOpti
         save = replace(save, checksum=_kept_checksum(index, names, spec, version, options.sums, losses))
     metadata = index.metadata if options.metadata is None else options.metadata
     metadata = _expressible_metadata(metadata, spec, losses)
-    planner = _Planner(index, spec, version, new_dtype)
+    schemes = _settle_schemes(index, names, every, options.quantize)
+    planner = _Planner(index, spec, version, new_dtype, schemes)
     steps: list[Step] = []
     for old, new in new_names.items():
         found = list(planner.find_losses(old))
@@ -198,7 +214,14 @@ def _expressible_metadata(
     """The metadata that the target can store: none, text, or any values."""
     if metadata is not None:
         check_mapping(metadata, "metadata", "save.metadata")
-    if not metadata or spec.metadata == "any":
+    if metadata and spec.metadata == "any":
+        faults = spec.metadata_faults(metadata)
+        losses += [
+            Loss("metadata", f"{spec.name} cannot store the metadata '{escape(key)}': {fault}")
+            for key, fault in faults.items()
+        ]
+        return {key: value for key, value in metadata.items() if key not in faults} if faults else metadata
+    if not metadata:
         return metadata if spec.metadata != "none" else None
     if spec.metadata == "none":
         losses.append(Loss("metadata", f"{spec.name} cannot store metadata: {', '.join(map(escape, metadata))}"))
@@ -220,6 +243,33 @@ def _expressible_metadata(
     return kept
 
 
+def _settle_schemes(index: Index, names: list[str], every: list[str], quantize: Schemes | None) -> dict[str, Scheme]:
+    """The scheme of each selected tensor that is to be quantized.
+
+    A single scheme is for the dense matrices that it fits. One by name or pattern is for all
+    tensors that match, and one that does not fit is an error.
+    """
+    if quantize is None:
+        return {}
+    if isinstance(quantize, Mapping):
+        by_name = {name: scheme_of(text, name) for name, text in by_pattern(quantize, every).items()}
+    else:
+        by_name = dict.fromkeys(names, scheme_of(quantize))
+    chosen: dict[str, Scheme] = {}
+    for name in names:
+        if name not in by_name:
+            continue
+        position = index.positions[name]
+        row, layout = index.rows(position)[0], index.layouts.get(position)
+        shape = index.shape(row) if layout is None else leading(layout.type)[0]
+        fault = why_not(by_name[name], index.dtype(row), "dense" if layout is None else layout.name, shape)
+        if fault is None and (isinstance(quantize, Mapping) or (layout is None and len(shape) > 1)):
+            chosen[name] = by_name[name]
+        elif isinstance(quantize, Mapping):
+            raise InputError(f"cannot quantize to {by_name[name].name}: {fault}", rule="quantize.value", tensor=name)
+    return chosen
+
+
 _REAL = BY_NAME["float128"]
 """Any real type; a caller cannot request this one."""
 
@@ -227,8 +277,11 @@ _REAL = BY_NAME["float128"]
 class _Planner:
     """The columns of an index as lists: fast enough to plan 100,000 tensors."""
 
-    def __init__(self, index: Index, spec: Format, version: str, new_dtype: NewDType | None) -> None:
+    def __init__(
+        self, index: Index, spec: Format, version: str, new_dtype: NewDType | None, schemes: Mapping[str, Scheme]
+    ) -> None:
         self._index = index
+        self._schemes = schemes
         self._format = index.format.partition("@")[0]
         self._spec = spec
         self._version = version
@@ -249,12 +302,17 @@ class _Planner:
         index, spec = self._index, self._spec
         position = self._positions[name]
         layout = index.layouts.get(position)
+        scheme = self._schemes.get(name)
+        if scheme is not None:
+            if not spec.holds_layout(scheme.layout):
+                yield Loss("layout", f"{spec.name} cannot store '{scheme.layout}'", name, fatal=True)
+            return
         real = None if layout is None else self._real_dtype(name, layout)
         if real is not None:
             if real.name not in self._held:
                 yield Loss("dtype", f"{spec.name} cannot store {real.name}", name, fatal=True)
             return
-        if layout is not None and not {layout.name, "*"} & {*spec.layouts}:
+        if layout is not None and not spec.holds_layout(layout.name):
             hint = "; cast it to a float type to convert its real values" if can_dequantize(layout.name) else ""
             yield Loss("layout", f"{spec.name} cannot store layout '{escape(layout.name)}'{hint}", name, fatal=True)
             return
@@ -282,6 +340,12 @@ class _Planner:
         rows = self._rows(position)
         layout = index.layouts.get(position)
         stored = sum(self._stored[row] for row in rows)
+        scheme = self._schemes.get(old)
+        if scheme is not None:
+            shape = self._shapes[rows[0]] if layout is None else leading(layout.type)[0]
+            before = index.dtype_name(rows[0]) if layout is None else layout.name
+            nbytes = sum(dtype.nbytes(math.prod(dims)) for dtype, dims in scheme.shapes(shape).values())
+            return Step(old, new, "quantize", before, scheme.layout, shape, stored, nbytes, scheme=scheme.name)
         if layout is not None:
             real = self._real_dtype(old, layout)
             if real is not None:
@@ -308,10 +372,10 @@ def _with_ties(archive: Archive, steps: list[Step]) -> list[Step]:
     if not ties:
         return steps
     positions = archive.index.positions
-    seen: dict[tuple[int, str], str] = {}
+    seen: dict[tuple[int, str, str | None], str] = {}
     tied: list[Step] = []
     for step in steps:
         position = positions[step.source]
-        first = seen.setdefault((ties.get(position, position), step.new), step.target)
+        first = seen.setdefault((ties.get(position, position), step.new, step.scheme), step.target)
         tied.append(step if first == step.target else replace(step, tied=first))
     return tied

@@ -1,4 +1,4 @@
-"""The archive that a conversion writes: the source's index, taken at the tensors of a plan, with casts in it."""
+"""The archive that a conversion writes: the source's index, taken at the tensors of a plan, with what is computed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index
-from tensorglot.model.tensor import Part, Tensor
+from tensorglot.model.tensor import Tensor
 from tensorglot.operations._cast import CastCodec, cast_tensor
-from tensorglot.operations._conversion_plan import Plan
+from tensorglot.operations._conversion_plan import Plan, Step
+from tensorglot.operations._quantize import QuantizeCodec, quantize_tensor, scheme_of
 from tensorglot.threads import Executor
 
 __all__ = ["make_archive"]
@@ -20,28 +21,28 @@ __all__ = ["make_archive"]
 
 def make_archive(
     archive: Archive, plan: Plan, *, attributes: bool, strict: bool, executor: Executor | None
-) -> tuple[Archive, dict[str, CastCodec]]:
-    """The archive to be written, and the codecs of its casts by the tensor's name in the source.
+) -> tuple[Archive, dict[str, CastCodec | QuantizeCodec]]:
+    """The archive to be written, and the codecs of what is cast or quantized by the tensor's name in the source.
 
-    Its index is that of the source, taken at the tensors of the plan; cast tensors have new
-    rows. `attributes` are kept if the target can store them.
+    Its index is that of the source, taken at the tensors of the plan; what is cast or quantized has
+    new rows. `attributes` are kept if the target can store them.
     """
     index = archive.index
     order = np.array([index.positions[step.source] for step in plan.steps], np.int64)
-    codecs: dict[str, CastCodec] = {}
-    parts: dict[str, tuple[Part, CastCodec]] = {}
+    codecs: dict[str, CastCodec | QuantizeCodec] = {}
+    made: dict[str, tuple[Tensor, CastCodec | QuantizeCodec]] = {}
     builder = IndexBuilder(archive.limits, "convert")
     for at, step in enumerate(plan.steps):
-        if step.action not in ("cast", "dequantize"):
+        if step.action not in ("cast", "dequantize", "quantize"):
             continue
         tensor = archive[step.source]
         if step.tied is None:
-            parts[step.target] = cast_tensor(tensor, BY_NAME[step.new], strict=strict, executor=executor)
-        part, codecs[step.source] = parts[step.tied or step.target]
-        # Attributes that say how a tensor is quantized say nothing of its real values.
-        kept_attributes = tensor.attributes if step.action == "cast" else {}
+            made[step.target] = _compute(tensor, step, strict=strict, executor=executor)
+        computed, codecs[step.source] = made[step.tied or step.target]
         order[at] = len(index.names) + len(codecs) - 1
-        builder.add_tensor(Tensor(step.target, {"data": part}, attributes=kept_attributes))
+        # Attributes that say how a tensor is quantized say nothing of its real values.
+        own = tensor.attributes if step.action == "cast" else computed.attributes
+        builder.add_tensor(replace(computed, name=step.target, attributes=own))
     if codecs:
         index = Index.concat([index, builder.index(index.format)], format=index.format)
     kept = index.take(order)
@@ -52,3 +53,13 @@ def make_archive(
         attributes=kept.attributes if attributes else {},
     )
     return archive.with_index(kept), codecs
+
+
+def _compute(
+    tensor: Tensor, step: Step, *, strict: bool, executor: Executor | None
+) -> tuple[Tensor, CastCodec | QuantizeCodec]:
+    """The tensor in another type, or quantized."""
+    if step.scheme is not None:
+        return quantize_tensor(tensor, scheme_of(step.scheme), step.target)
+    part, codec = cast_tensor(tensor, BY_NAME[step.new], strict=strict, executor=executor)
+    return Tensor(step.target, {"data": part}), codec

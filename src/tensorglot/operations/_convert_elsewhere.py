@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +36,14 @@ from tensorglot.operations._convert_archive import make_archive
 from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, run_jobs
 from tensorglot.operations._options import SaveOptions
 from tensorglot.operations._progress import start_progress
+from tensorglot.operations._quantize import Quantization
 from tensorglot.operations.save import write_archive
 from tensorglot.threads import Executor
 
 __all__ = ["convert_elsewhere"]
+
+Account: TypeAlias = Cast | Quantization
+"""What was done to the values of a tensor."""
 
 
 def convert_elsewhere(
@@ -51,8 +56,8 @@ def convert_elsewhere(
     settled: WriteOptions,
     *,
     strict: bool,
-) -> list[Cast]:
-    """Writes the archive of a plan by workers. Returns what the casts did."""
+) -> list[Account]:
+    """Writes the archive of a plan by workers. Returns what was done to values."""
     jobs = _Jobs(executor, source, converted, plan, spec, strict)
     if spec.container.raw_rows and isinstance(target, (str, os.PathLike)) and "://" not in str(target):
         sources = {converted.source, *converted.index.sources.values()} - {None}
@@ -149,7 +154,7 @@ class _Jobs:
         self._spec = spec
         self._strict = strict
 
-    def run(self, path: str, offsets: NDArray[np.int64]) -> list[Cast]:
+    def run(self, path: str, offsets: NDArray[np.int64]) -> list[Account]:
         """Writes all rows to their offsets of a file."""
         steps, row_offsets = self._plan.steps, self._index.row_offsets.tolist()
         nbytes = self._index.nbytes
@@ -163,7 +168,7 @@ class _Jobs:
             for piece in self._pieces(steps[part.start : part.stop], rows, sizes[part.start]):
                 jobs.append((*whole, piece))
                 done.append(piece[1] - piece[0] if piece is not None else sum(sizes[part.start : part.stop]))
-        casts: list[Cast] = []
+        casts: list[Account] = []
         total, reached = sum(done), 0
         with start_progress(self._progress, "converting") as report:
             for count, found in zip(done, run_jobs(self._executor, _write_rows, jobs), strict=True):
@@ -190,7 +195,7 @@ def _write_rows(
     path: str,
     offsets: list[int],
     piece: tuple[int, int] | None,
-) -> list[Cast]:
+) -> list[Account]:
     """The job of a worker: writes the rows of some tensors, or a piece of one row."""
     archive = source.open()
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tensorglot.memory import Scratch, cut, scratch
+from tensorglot.memory import SCRATCH_NBYTES, Scratch, cut, scratch
 from tensorglot.model.payload import Source
 from tensorglot.threads import default_threads, for_each, ordered_map
 from tensorglot.wire.checksums import hasher
@@ -34,6 +34,11 @@ class Stretch:
     @property
     def nbytes(self) -> int:
         return self.end - self.begin
+
+    @property
+    def step(self) -> int:
+        """What is read at a time; more from a server, which answers several requests at once."""
+        return READ_NBYTES if self.source.concurrency is None else SCRATCH_NBYTES
 
 
 def digests(stretches: Sequence[Stretch], seen: Callable[[int], None] = lambda nbytes: None) -> list[bytes]:
@@ -88,7 +93,7 @@ def _digests_of(stretches: Sequence[Stretch], group: list[int], seen: Callable[[
         stretch = stretches[group[0]]
         running = hasher(stretch.algorithm)
         with scratch() as memory:
-            for offset, nbytes in cut(stretch.nbytes, READ_NBYTES):
+            for offset, nbytes in cut(stretch.nbytes, stretch.step):
                 piece = memory.room(nbytes, stretch.begin + offset)
                 stretch.source.read_into(stretch.begin + offset, piece)
                 running.update(piece)
@@ -99,15 +104,15 @@ def _digests_of(stretches: Sequence[Stretch], group: list[int], seen: Callable[[
 def _read_ahead(stretch: Stretch, seen: Callable[[int], None]) -> bytes:
     """Other threads read while this one computes."""
     running = hasher(stretch.algorithm)
-    scratches = [Scratch(READ_NBYTES) for _ in range(AHEAD + 2)]  # those ahead, the next one, and the one in use
+    scratches = [Scratch(stretch.step) for _ in range(AHEAD + 2)]  # those ahead, the next one, and the one in use
 
     def read(piece: tuple[int, int]) -> memoryview:
         offset, nbytes = piece
-        room = scratches[offset // READ_NBYTES % len(scratches)].room(nbytes, stretch.begin + offset)
+        room = scratches[offset // stretch.step % len(scratches)].room(nbytes, stretch.begin + offset)
         stretch.source.read_into(stretch.begin + offset, room)
         return room
 
-    for data in ordered_map(read, cut(stretch.nbytes, READ_NBYTES), ahead=AHEAD):
+    for data in ordered_map(read, cut(stretch.nbytes, stretch.step), ahead=AHEAD):
         running.update(data)
         seen(len(data))
     return running.digest()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tensorglot.memory import cut
 from tensorglot.model.dtypes import unpack
-from tensorglot.model.payload import Chunk, Span, as_bytes
+from tensorglot.model.payload import PIECE_NBYTES, Chunk, Span, as_bytes
 from tensorglot.model.tensor import Part, check_bool
 
 __all__ = ["BLOCK_COUNT", "PIECE_COUNT", "blocks", "elements"]
@@ -73,8 +73,10 @@ def _views(chunks: Iterable[Chunk], nbytes: int) -> Iterator[memoryview]:
             yield shared
             continue
         assert isinstance(chunk, Span)  # noqa: S101
-        if scratch is None:
-            scratch = np.empty(nbytes, np.uint8).data
-        for offset, size in cut(chunk.nbytes, nbytes):
+        # A server answers several requests at once: what is read of it is larger.
+        step = nbytes if chunk.source.concurrency is None else max(nbytes, PIECE_NBYTES)
+        if scratch is None or len(scratch) < step:
+            scratch = np.empty(step, np.uint8).data
+        for offset, size in cut(chunk.nbytes, step):
             chunk.read_into(offset, scratch[:size])
             yield scratch[:size]

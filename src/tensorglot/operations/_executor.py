@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from tensorglot.errors import InputError
 from tensorglot.io.local import Stamp, absolute, change_error, file_stamp
+from tensorglot.io.storage_options import StorageOptions
 from tensorglot.model.archive import Archive
 from tensorglot.operations._as_archive import Given
 from tensorglot.operations.open import open
@@ -46,6 +47,10 @@ class Reference:
     """Of `open`."""
     stamp: Stamp | None = None
     """Of its file, when it was referred to."""
+
+    @property
+    def storage_options(self) -> StorageOptions | None:
+        return self.options.get("storage_options")
 
     def open(self) -> Archive:
         archive: Archive = self.source if isinstance(self.source, Archive) else open(self.source, **self.options)

@@ -42,7 +42,7 @@ def is_plain(archive: Archive) -> bool:
     ranks = np.diff(archive.index.dim_offsets)
     if ranks.size and ranks.max() >= NUMPY_RANK:
         return False
-    shared = any(held.view(0, 0) is not None for held, _ in _by_source(archive, np.empty(0, np.int64)))
+    shared = any(held.view(0, 0) is not None for held, _ in archive.by_source(np.empty(0, np.int64)))
     kinds = [TABLE[code] for code in np.unique(archive.index.dtypes).tolist()]
     return not shared and all(kind.numpy is not None and not kind.packed for kind in kinds)
 
@@ -53,18 +53,9 @@ def load_rows(
     """The arrays of some rows of a plain archive; those in `out` are contiguous."""
     loaded: dict[str, NDArray[Any] | Tensor] = {}
     checks = row_checks(archive)
-    for source, its_rows in _by_source(archive, rows):
-        loaded |= _load(archive.index, source, its_rows, out, threads, checks)
+    for source, chosen in archive.by_source(rows):
+        loaded |= _load(archive.index, source, rows[chosen], out, threads, checks)
     return loaded
-
-
-def _by_source(archive: Archive, rows: NDArray[np.int64]) -> list[tuple[Source, NDArray[np.int64]]]:
-    """The selected rows of each file of the archive."""
-    held = {id(source): source for source in (archive.source, *archive.index.sources.values()) if source is not None}
-    if len(held) == 1:
-        return [(source, rows) for source in held.values()]
-    ids = np.array([id(archive.index.sources.get(row, archive.source)) for row in rows.tolist()], np.int64)
-    return [(source, rows[ids == key]) for key, source in held.items()]
 
 
 def _load(

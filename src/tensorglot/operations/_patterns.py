@@ -19,13 +19,24 @@ from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.names import check_name
 from tensorglot.operations._cast import kind_of
 
-__all__ = ["DTypes", "NewDType", "Rename", "Select", "by_pattern", "rename_all", "select_names", "settle_dtypes"]
+__all__ = [
+    "DTypes",
+    "NewDType",
+    "Rename",
+    "Schemes",
+    "Select",
+    "by_pattern",
+    "rename_all",
+    "select_names",
+    "settle_dtypes",
+]
 
 T = TypeVar("T")
 
 Select: TypeAlias = "str | Iterable[str] | Callable[[str], bool]"
 Rename: TypeAlias = "Mapping[str, str] | Callable[[str], str]"
 DTypes: TypeAlias = "DTypeLike | DType | Mapping[str, DTypeLike | DType]"
+Schemes: TypeAlias = "str | Mapping[str, str]"
 NewDType: TypeAlias = Callable[[str, DType | None], DType | None]
 """The new type of a tensor, by its name and type; None to keep it."""
 

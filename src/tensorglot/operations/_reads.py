@@ -102,10 +102,7 @@ class Runs:
 
     def fill(self, source: Source) -> None:
         if not self._read_at_once(source):
-            for begin, nbytes, offset in zip(
-                self.begins.tolist(), self.sizes.tolist(), self.offsets.tolist(), strict=True
-            ):
-                source.read_into(begin, self.buffer[offset : offset + nbytes])
+            source.read_runs(self.begins.tolist(), self.sizes.tolist(), self.offsets.tolist(), self.buffer)
         if self.follow is not None:
             self.follow(self.first, self.first + len(self.begins))
 
@@ -131,7 +128,7 @@ def fill(source: Source, pieces: Iterable[Piece], scattered: Iterable[Runs], thr
 
     jobs: list[Sequence[Piece | Runs]] = [*_jobs(pieces)]
     jobs += [[runs.batch(start)] for runs in scattered for start in range(0, len(runs.begins), BATCH)]
-    for_each(work, jobs, threads)
+    for_each(work, jobs, source.concurrency if threads is None else threads)
 
 
 def _jobs(pieces: Iterable[Piece]) -> list[list[Piece]]:

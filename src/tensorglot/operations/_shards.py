@@ -22,10 +22,14 @@ import numpy as np
 
 from tensorglot.containers.table import TABLE, for_target
 from tensorglot.errors import FormatError, InputError, LimitError, escape
-from tensorglot.io.local import FileSource, Stamp, add_path_to_errors, file_stamp
+from tensorglot.io.folder import Folder, as_folder, name_of
+from tensorglot.io.local import BaseSource, Stamp, add_path_to_errors, file_stamp
+from tensorglot.io.source import source_for
+from tensorglot.io.storage_options import StorageOptions
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index, Note
+from tensorglot.threads import for_each_request
 from tensorglot.wire import json
 
 __all__ = [
@@ -33,6 +37,7 @@ __all__ = [
     "Shards",
     "common_metadata",
     "find_file",
+    "find_in_folder",
     "is_sharded",
     "join_archives",
     "open_shards",
@@ -49,51 +54,61 @@ Shards: TypeAlias = dict[str, list[str]]
 """Names of tensors by file name of the shard."""
 
 
-def is_sharded(path: str) -> bool:
-    """The path is a directory, or the index of a sharded checkpoint."""
-    return path.endswith(INDEX_SUFFIX) or os.path.isdir(path)  # noqa: PTH112
+def is_sharded(path: str, options: StorageOptions | None = None) -> bool:
+    """The path or URL is a folder, or the index of a sharded checkpoint."""
+    return path.endswith(INDEX_SUFFIX) or as_folder(path, options) is not None
 
 
-def find_file(path: str) -> Path:
-    """The file to open for a path: itself; for a directory its index, else its only tensor file."""
-    given = Path(path)
-    if not given.is_dir():
-        return given
-    names = sorted(entry.name for entry in given.iterdir() if entry.is_file())
+def find_file(path: str, options: StorageOptions | None = None) -> str:
+    """The file to open: the one at the path; for a folder its index of shards, else its only tensor file."""
+    folder = as_folder(path, options)
+    return path if folder is None else find_in_folder(folder)
+
+
+def find_in_folder(folder: Folder) -> str:
+    """The index of shards of a folder, else its only tensor file."""
+    names = folder.names()
+    if names is None:
+        names = next(([name] for name in PREFERRED if folder.has(name)), [])
     if DISTRIBUTED[0] in names:
-        return given / DISTRIBUTED[0]
+        return folder.file(DISTRIBUTED[0])
     suffixes = tuple(suffix for spec in TABLE for suffix in spec.suffixes)
     indexes = [name for name in names if name.endswith(INDEX_SUFFIX)]
     found = indexes or [name for name in names if name.lower().endswith(suffixes)]
     found = found or [name for name in names if name == DISTRIBUTED[1]]
     for name in PREFERRED:
         if name in found:
-            return given / name
+            return folder.file(name)
     if not found:
         raise InputError(
             f"the directory has no index of shards (*{INDEX_SUFFIX}) and no tensor file",
             rule="source.regular",
-            path=path,
+            path=folder.shown,
         )
     if len(found) > 1:
         raise InputError(
             f"the directory has {len(found)} candidates; open one of them: {', '.join(map(escape, found))}",
             rule="shards.index",
-            path=path,
+            path=folder.shown,
         )
-    return given / found[0]
+    return folder.file(found[0])
 
 
-def open_shards(index_path: Path, limits: Limits, strict: bool, open_file: Callable[[Path], Archive]) -> Index:
+def open_shards(
+    index_path: str,
+    limits: Limits,
+    strict: bool,
+    open_file: Callable[[str], Archive],
+    options: StorageOptions | None = None,
+) -> Index:
     """All shards of an index as one index; `open_file` opens one file."""
-    archives: list[Archive] = []
     files: dict[Stamp, str] = {}
-    with add_path_to_errors(index_path), ExitStack() as on_error:
-        shards = _read_index(index_path, limits)
-        notes = _stray_shards(index_path, shards)
-        for shard, names in shards.items():
-            archive = on_error.enter_context(_open_shard(index_path.parent / shard, open_file))
-            archives.append(archive)
+    folder = Folder.of(index_path, options)
+    with add_path_to_errors(folder.file(name_of(index_path))), ExitStack() as on_error:
+        shards = _read_index(source_for(index_path, options=options), limits)
+        notes = _stray_shards(name_of(index_path), folder, shards)
+        archives = _open_all(shards, folder, open_file, on_error)
+        for archive, (shard, names) in zip(archives, shards.items(), strict=True):
             stamp = file_stamp(archive.source)
             if stamp is not None and files.setdefault(stamp, shard) != shard:
                 raise FormatError(
@@ -110,32 +125,45 @@ def open_shards(index_path: Path, limits: Limits, strict: bool, open_file: Calla
         ]
         if strict and notes:
             raise FormatError(notes[0].message, rule=notes[0].rule)
-        joined = join_archives(archives, formats[0] if formats else _format_of(index_path), metadata, notes)
+        joined = join_archives(archives, formats[0] if formats else _format_of(name_of(index_path)), metadata, notes)
         on_error.pop_all()
     return joined
 
 
-def _open_shard(path: Path, open_file: Callable[[Path], Archive]) -> Archive:
+def _open_all(
+    shards: Shards, folder: Folder, open_file: Callable[[str], Archive], on_error: ExitStack
+) -> list[Archive]:
+    """The archive of each shard; those at URLs are opened at the same time."""
+    opened: dict[str, Archive] = {}
+
+    def work(shard: str) -> None:
+        opened[shard] = on_error.enter_context(_open_shard(folder.file(shard), shard, open_file))
+
+    if folder.remote:
+        for_each_request(work, shards)
+    else:
+        for shard in shards:
+            work(shard)
+    return [opened[shard] for shard in shards]
+
+
+def _open_shard(path: str, name: str, open_file: Callable[[str], Archive]) -> Archive:
     try:
         return open_file(path)
     except FileNotFoundError as error:
-        raise FormatError(f"the shard {escape(path.name)} is missing", rule="shards.missing", path=str(path)) from error
+        raise FormatError(f"the shard {escape(name)} is missing", rule="shards.missing", path=error.filename) from error
     except InputError as error:
         if error.rule != "source.regular":
             raise
         raise FormatError(
-            f"the shard {escape(path.name)} is {error.message}", rule="shards.file", path=str(path)
+            f"the shard {escape(name)} is {error.message}", rule="shards.file", path=error.path
         ) from error
 
 
-def _read_index(path: Path, limits: Limits) -> Shards:
-    source = FileSource(path)
-    try:
-        if source.size > limits.header_or():
-            raise LimitError(f"an index of {source.size} bytes exceeds Limits.header_nbytes", rule="shards.limit.index")
-        value = json.parse(source.read_bytes(0, source.size), depth=DEPTH, rule="shards.json")
-    finally:
-        source.close()
+def _read_index(source: BaseSource, limits: Limits) -> Shards:
+    if source.size > limits.header_or():
+        raise LimitError(f"an index of {source.size} bytes exceeds Limits.header_nbytes", rule="shards.limit.index")
+    value = json.parse(source.read_bytes(0, source.size), depth=DEPTH, rule="shards.json")
     weight_map = value.get("weight_map") if isinstance(value, dict) else None
     if not isinstance(weight_map, dict):
         raise FormatError("the index has no weight_map", rule="shards.weight_map")
@@ -163,13 +191,13 @@ def _check_file_name(shard: str, tensor: str) -> None:
         )
 
 
-def _stray_shards(index_path: Path, shards: Mapping[str, Any]) -> list[Note]:
-    suffixes = {Path(shard).suffix for shard in shards} or {Path(index_path.name.removesuffix(INDEX_SUFFIX)).suffix}
-    beside = sorted(entry.name for entry in index_path.parent.iterdir() if entry.suffix in suffixes)
+def _stray_shards(index_name: str, folder: Folder, shards: Mapping[str, Any]) -> list[Note]:
+    suffixes = {Path(shard).suffix for shard in shards} or {Path(index_name.removesuffix(INDEX_SUFFIX)).suffix}
+    beside = folder.names() or []
     return [
-        Note("shards.stray", f"{escape(name)} is not listed in {escape(index_path.name)}")
+        Note("shards.stray", f"{escape(name)} is not listed in {escape(index_name)}")
         for name in beside
-        if name not in shards
+        if Path(name).suffix in suffixes and name not in shards
     ]
 
 
@@ -220,7 +248,7 @@ def join_archives(
     )
 
 
-def _format_of(index_path: Path) -> str:
+def _format_of(index_name: str) -> str:
     """The format of an index without shards, by its name."""
-    spec, version = for_target(index_path.name.removesuffix(INDEX_SUFFIX), None)
+    spec, version = for_target(index_name.removesuffix(INDEX_SUFFIX), None)
     return f"{spec.name}@{version}"

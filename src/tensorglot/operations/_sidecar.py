@@ -18,7 +18,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,8 +25,11 @@ import numpy as np
 
 from tensorglot.arguments import as_path
 from tensorglot.errors import FormatError, Hint, InputError, IntegrityError, LimitError, TruncatedError
-from tensorglot.io.local import FileSource, add_path_to_errors, change_error, file_stamp, stamp_of
-from tensorglot.io.sink import AtomicFile
+from tensorglot.io.local import add_path_to_errors, change_error, file_stamp, stamp_of
+from tensorglot.io.source import source_for
+from tensorglot.io.storage_options import StorageOptions
+from tensorglot.io.target import open_target
+from tensorglot.io.urls import beside, is_url, last_name, shown
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
@@ -71,8 +73,9 @@ class Sums:
 
 
 def sidecar_path(path: str | os.PathLike[str]) -> str:
-    """The path of a file's sidecar."""
-    return f"{os.fspath(path)}{SUFFIX}"
+    """The path or URL of a file's sidecar."""
+    text = os.fspath(path)
+    return beside(text, f"{last_name(text)}{SUFFIX}") if is_url(text) else f"{text}{SUFFIX}"
 
 
 def check_target(target: object) -> str:
@@ -80,18 +83,18 @@ def check_target(target: object) -> str:
     if not isinstance(target, (str, os.PathLike)):
         raise InputError("sums needs a path as target", rule="sums.source")
     path = as_path(target)
-    if Path(sidecar_path(path)).is_symlink():
+    if not is_url(path) and Path(sidecar_path(path)).is_symlink():
         raise InputError("the target is a symbolic link", rule="sink.target", path=sidecar_path(path))
     return path
 
 
-def write_sidecar(archive: Archive, path: str | os.PathLike[str]) -> None:
+def write_sidecar(archive: Archive, path: str | os.PathLike[str], options: StorageOptions | None = None) -> None:
     """Writes the checksums of an archive beside its file."""
     source, index = _one_source(archive), archive.index
     spans = zip(index.begins.tolist(), index.ends.tolist(), strict=True)
     found = digests([Stretch(source, begin, end, ALGORITHM) for begin, end in spans])
     tensors = {key: str(Checksum(ALGORITHM, digest)) for key, digest in zip(_keys(index), found, strict=True)}
-    _write(archive, path, tensors, ALGORITHM)
+    _write(archive, path, tensors, ALGORITHM, options)
 
 
 def move_sidecar(archive: Archive, path: str | os.PathLike[str], sums: Sums) -> None:
@@ -99,13 +102,19 @@ def move_sidecar(archive: Archive, path: str | os.PathLike[str], sums: Sums) -> 
     _write(archive, path, sums.tensors, sums.rest.partition(":")[0])
 
 
-def _write(archive: Archive, path: str | os.PathLike[str], tensors: Mapping[Key, str], algorithm: str) -> None:
+def _write(
+    archive: Archive,
+    path: str | os.PathLike[str],
+    tensors: Mapping[Key, str],
+    algorithm: str,
+    options: StorageOptions | None = None,
+) -> None:
     lines = [f"tensorglot-sums 1 {_one_source(archive).size}"]
     for (tensor, part), checksum in tensors.items():
         names = json.dumps(tensor) if part == "data" else f"{json.dumps(tensor)} {json.dumps(part)}"
         lines.append(f"{checksum} {names}")
     lines.append(f"{Checksum(algorithm, _rest_digest(archive, algorithm))} -")
-    with AtomicFile(sidecar_path(path), follow=False) as file:
+    with open_target(sidecar_path(path), follow=False, options=options) as file:
         file.write([f"{line}\n".encode() for line in lines])
         stamp = file_stamp(archive.source)
         if stamp is not None and stamp != stamp_of(os.stat(path)):  # noqa: PTH116
@@ -137,15 +146,19 @@ def _rest_digest(archive: Archive, algorithm: str) -> bytes:
     return running.digest()
 
 
-def read_sidecar(path: str | os.PathLike[str], limits: Limits) -> Sums | None:
+def read_sidecar(path: str | os.PathLike[str], limits: Limits, options: StorageOptions | None = None) -> Sums | None:
     """The sidecar of a file; None if there is none."""
     place = sidecar_path(path)
-    if not os.path.exists(place):  # noqa: PTH110, every open asks, and a Path costs more than the answer
+    if not is_url(place) and not os.path.exists(place):  # noqa: PTH110, every open asks, and a Path costs more
         return None
-    with closing(FileSource(place)) as file, add_path_to_errors(place):
+    try:
+        file = source_for(place, options=options)
+    except FileNotFoundError:
+        return None
+    with add_path_to_errors(shown(place) if is_url(place) else place):
         if file.size > limits.header_or():
             raise LimitError(f"a sidecar of {file.size} bytes exceeds Limits.header_nbytes", rule="sums.limit")
-        return _parse(bytes(file.read(0, file.size)))
+        return _parse(file.read_bytes(0, file.size))
 
 
 def _parse(data: bytes) -> Sums:

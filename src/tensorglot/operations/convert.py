@@ -28,8 +28,10 @@ from tensorglot.operations._convert_elsewhere import convert_elsewhere
 from tensorglot.operations._executor import can_send, refer_to
 from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
-from tensorglot.operations._patterns import DTypes, Rename, Select
+from tensorglot.operations._patterns import DTypes, Rename, Schemes, Select
+from tensorglot.operations._places import options_for_each
 from tensorglot.operations._progress import Progress
+from tensorglot.operations._quantize import Quantization
 from tensorglot.operations._sidecar import check_target, write_sidecar
 from tensorglot.operations.open import Verify, open
 from tensorglot.operations.save import prepare, write_archive
@@ -47,6 +49,7 @@ class Conversion(Report):
 
     plan: Plan | None = None
     casts: tuple[Cast, ...] = field(default=())
+    quantized: tuple[Quantization, ...] = field(default=())
     seconds: float = 0.0
     written: bool = False
 
@@ -55,7 +58,7 @@ class Conversion(Report):
         return () if self.plan is None else self.plan.losses
 
     def to_dict(self) -> dict[str, Any]:
-        return field_dict(self, "ok", "written", "seconds", "problems", "casts", "plan")
+        return field_dict(self, "ok", "written", "seconds", "problems", "casts", "quantized", "plan")
 
     def __repr__(self) -> str:
         verb = "converted" if self.written else "planned"
@@ -72,6 +75,7 @@ def convert(
     select: Select | None = None,
     rename: Rename | None = None,
     dtype: DTypes | None = None,
+    quantize: Schemes | None = None,
     metadata: Mapping[str, Any] | None = None,
     compression: Choice = None,
     level: int | None = None,
@@ -85,6 +89,7 @@ def convert(
     durable: bool = True,
     progress: Progress | bool | None = None,
     limits: Limits | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Conversion:
     """Writes the tensors of one file to another, in the format of its suffix or of `format`.
 
@@ -93,23 +98,36 @@ def convert(
     that the target cannot store is never an error, and `sums` writes a sidecar of them.
     `dtype` casts: a type for all tensors of its kind, or a mapping from patterns to types.
     A real type also converts quantized tensors to their real values. A value too large for
-    the new type is a loss, too. `dry_run` makes the plan and writes nothing. With an
-    `executor` (anything with `submit`) workers open the source, and write tensors to their
-    places in the new file; of a source in memory, only the casts run there.
+    the new type is a loss, too. `quantize` rounds to small integers with scales, for zTensor
+    (`"int8"`, `"int4"`, `"int4:128"`) or GGUF (`"q8_0"`, …): one scheme for every matrix that
+    it fits, or a mapping from patterns to schemes; the report has the errors of each tensor.
+    `dry_run` makes the plan and writes nothing. With an `executor` (anything with `submit`)
+    workers open the source, and write tensors to their places in the new file; of a source
+    in memory, only the casts run there. `storage_options` are for whichever of source and
+    target is a URL.
     """
     check_choice(on_loss, ("error", "warn", "drop"), "on_loss", "convert.on_loss")
     sidecar_of = check_target(target) if sums else None
+    of_source, of_target = options_for_each(storage_options, source, target)
     options = ConvertOptions(
         select=select,
         rename=rename,
         dtype=dtype,
+        quantize=quantize,
         metadata=metadata,
         sums=sums,
-        save=SaveOptions(compression=compression, level=level, checksum=checksum, durable=durable, progress=progress),
+        save=SaveOptions(
+            compression=compression,
+            level=level,
+            checksum=checksum,
+            durable=durable,
+            progress=progress,
+            storage_options=of_target,
+        ),
     )
     begun = time.perf_counter()
     spec, version = for_target(target, format)
-    with as_archive(source, format=source_format, verify=verify, limits=limits) as archive:
+    with as_archive(source, format=source_format, verify=verify, limits=limits, storage_options=of_source) as archive:
         plan = make_plan(archive, spec, version, options)
         report = Conversion(plan.target, tensors=len(plan.steps), nbytes=plan.nbytes, plan=plan)
         refused = [loss for loss in plan.losses if loss.refused] if on_loss == "error" else []
@@ -125,19 +143,22 @@ def convert(
             for loss in plan.losses:
                 warnings.warn(str(loss), LossWarning, stacklevel=2)
         if executor is not None and can_send(source):
-            reference = refer_to(source, archive, format=source_format, verify=verify, limits=limits)
-            casts = convert_elsewhere(executor, reference, target, converted, plan, spec, settled, strict=strict)
+            sent = {"format": source_format, "verify": verify, "limits": limits, "storage_options": of_source}
+            reference = refer_to(source, archive, **sent)
+            accounts = convert_elsewhere(executor, reference, target, converted, plan, spec, settled, strict=strict)
         else:
             write_archive(target, converted, spec, settled, plan.save)
-            casts = [replace(codec.account, tensor=name) for name, codec in codecs.items()]
+            accounts = [replace(codec.account, tensor=name) for name, codec in codecs.items()]
     if sidecar_of is not None:
-        with open(sidecar_of, format=plan.target, verify="never") as written:
-            write_sidecar(written, sidecar_of)
+        with open(sidecar_of, format=plan.target, verify="never", storage_options=of_target) as written:
+            write_sidecar(written, sidecar_of, of_target)
+    casts = tuple(account for account in accounts if isinstance(account, Cast))
+    quantized = tuple(account for account in accounts if isinstance(account, Quantization))
     if on_loss == "warn":
         for cast in casts:
             if cast.overflowed:
                 warnings.warn(f"{cast.tensor}: {cast.overflowed} values overflowed", LossWarning, stacklevel=2)
-    return replace(report, casts=tuple(casts), seconds=time.perf_counter() - begun, written=True)
+    return replace(report, casts=casts, quantized=quantized, seconds=time.perf_counter() - begun, written=True)
 
 
 def _refusal(losses: Sequence[Loss]) -> UnsupportedError:

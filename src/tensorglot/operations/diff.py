@@ -2,27 +2,28 @@
 
 A difference is a value, like a problem of `verify`. Formats do not count: the same
 tensors in two formats are equal, and what one of the formats cannot store is ignored.
-Tensors are read side by side, in bounded memory.
+Tensors are read side by side, in bounded memory; many small ones that are equal are found
+by the columns of both indexes, before any Tensor is made.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.containers.table import named
-from tensorglot.errors import UnsupportedError, escape, plural
+from tensorglot.errors import FormatError, UnsupportedError, escape, plural
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
-from tensorglot.model.index import Index
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._compare import Comparison, compare
-from tensorglot.operations._executor import Reference, batches, refer_to, run_jobs
+from tensorglot.operations._equal_rows import find_equal_rows
+from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
+from tensorglot.operations._places import options_for_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.threads import Executor, ordered_map
 
@@ -109,37 +110,48 @@ def diff(
     executor: Executor | None = None,
     limits: Limits | None = None,
     progress: Progress | bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Diff:
-    """Compares two files, archives or mappings of arrays; tensors on the executor, if one is given."""
-    with as_archive(a, limits=limits) as one, as_archive(b, limits=limits) as two:
+    """Compares two files, archives or mappings of arrays; tensors on the executor, if one is given.
+
+    `storage_options` are for those of them that are URLs.
+    """
+    of_a, of_b = options_for_each(storage_options, a, b)
+    with (
+        as_archive(a, limits=limits, storage_options=of_a) as one,
+        as_archive(b, limits=limits, storage_options=of_b) as two,
+    ):
         names = [*one, *(name for name in two if name not in one)]
-        nbytes = [0 if _cheap(name, one, two) else one[name].nbytes for name in names]
+        nbytes = [*one.index.tensor_nbytes.tolist(), *([0] * (len(names) - len(one)))]
         total, done, equal = sum(nbytes), 0, 0
         changes = list(_metadata_changes(one, two))
+        ranges = list(batches(nbytes, _BATCH_NBYTES if executor is None else JOB_NBYTES))
+        parts = [names[part.start : part.stop] for part in ranges]
         if executor is None:
-            parts = [names[part.start : part.stop] for part in batches(nbytes, _BATCH_NBYTES)]
             results = ordered_map(lambda part: _changes(part, one, two), parts)
         else:
-            parts = [names[part.start : part.stop] for part in batches(nbytes)]
-            both = refer_to(a, one, limits=limits), refer_to(b, two, limits=limits)
+            both = (
+                refer_to(a, one, limits=limits, storage_options=of_a),
+                refer_to(b, two, limits=limits, storage_options=of_b),
+            )
             results = run_jobs(executor, _compare_elsewhere, [(*both, part) for part in parts])
-        sizes = dict(zip(names, nbytes, strict=True))
         with start_progress(progress, "comparing") as report:
-            for part, found in zip(parts, results, strict=True):
-                equal += found.count([])
-                changes += chain.from_iterable(found)
-                done += sum(sizes[name] for name in part)
+            for part, found in zip(ranges, results, strict=True):
+                equal += len(part) - len({change.tensor for change in found})
+                changes += found
+                done += sum(nbytes[part.start : part.stop])
                 if report is not None:
                     report(done, total)
         return Diff((one.format, two.format), len(names), equal, tuple(changes))
 
 
-def _changes(names: list[str], one: Archive, two: Archive) -> list[list[Change]]:
-    """The changes of each tensor."""
-    return [list(_tensor_changes(name, one, two)) for name in names]
+def _changes(names: list[str], one: Archive, two: Archive) -> list[Change]:
+    """The changes of some tensors. Most are equal, which their rows tell."""
+    equal = find_equal_rows(one, two, names)
+    return [change for name in names if name not in equal for change in _changes_of(name, one, two)]
 
 
-def _compare_elsewhere(a: Reference, b: Reference, names: list[str]) -> list[list[Change]]:
+def _compare_elsewhere(a: Reference, b: Reference, names: list[str]) -> list[Change]:
     """The job of a worker."""
     one, two = a.open(), b.open()
     try:
@@ -147,10 +159,6 @@ def _compare_elsewhere(a: Reference, b: Reference, names: list[str]) -> list[lis
     finally:
         a.close(one)
         b.close(two)
-
-
-def _cheap(name: str, one: Archive, two: Archive) -> bool:
-    return name not in one or (name in two and _same_cid(name, one.index, two.index))
 
 
 def _metadata_changes(one: Archive, two: Archive) -> Iterator[Change]:
@@ -174,14 +182,20 @@ def _holds(archive: Archive, what: Literal["metadata", "attributes"]) -> bool:
     return spec.attributes if what == "attributes" else spec.metadata != "none"
 
 
+def _changes_of(name: str, one: Archive, two: Archive) -> list[Change]:
+    try:
+        return list(_tensor_changes(name, one, two))
+    except FormatError as error:
+        error.tensor = error.tensor or name
+        raise
+
+
 def _tensor_changes(name: str, one: Archive, two: Archive) -> Iterator[Change]:
     if name not in two:
         yield Change("removed", name, old=str(one[name].type))
         return
     if name not in one:
         yield Change("added", name, new=str(two[name].type))
-        return
-    if _same_cid(name, one.index, two.index):
         return
     x, y = one[name], two[name]
     if _holds(one, "attributes") and _holds(two, "attributes") and not _equal(x.attributes, y.attributes):
@@ -190,14 +204,6 @@ def _tensor_changes(name: str, one: Archive, two: Archive) -> Iterator[Change]:
     if found and not x.layout == y.layout == "dense" and _same_value(x, y):
         return
     yield from found
-
-
-def _same_cid(name: str, one: Index, two: Index) -> bool:
-    """Whether both come from a store, which names tensors by their contents."""
-    if one.cids is None or two.cids is None:
-        return False
-    cid = one.cids[one.positions[name]]
-    return cid is not None and cid == two.cids[two.positions[name]]
 
 
 def _value_changes(x: Tensor, y: Tensor) -> Iterator[Change]:

@@ -1,10 +1,12 @@
-"""Editing the metadata of a file, and nothing else.
+"""Editing a file: keys of its metadata set and removed; tensors replaced, dropped and added.
 
-A format that has its index at the end of a file can implement `edit`: then everything
-before the index is one span, and only the index is new. In any other format the tensors
-are saved again as spans. Either way the OS copies them (copy_file_range), and the file is
-replaced atomically. In place, only the index is written: if the process is killed or the
-machine crashes meanwhile, the file is lost, so it is done only on request.
+For metadata alone, a format that has its index at the end of a file can implement `edit`: then
+everything before the index is one span, and only the index is new. In any other format
+the tensors are saved again as spans. Either way the OS copies them (copy_file_range), and
+the file is replaced atomically. Tensors are changed by such a copy, too (`_revise`), never
+in place: the old file is whole until the new one is. In place, only the index is written:
+if the process is killed or the machine crashes meanwhile, the file is lost, so it is done
+only on request.
 
 Editors lock the file against each other. A process that ignores the lock is detected:
 the edit stops unless the file is still the one that was read.
@@ -14,26 +16,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace as with_fields
 from typing import Any
 
-from tensorglot.arguments import as_names, as_path
+from tensorglot.arguments import as_names, as_path, check_mapping
 from tensorglot.containers.table import Format, WriteOptions, named
-from tensorglot.errors import Hint, InputError, UnsupportedError, escape
+from tensorglot.errors import Hint, InputError, TensorNotFound, UnsupportedError, escape
 from tensorglot.io.in_place import lock_for_edit, replace_tail
 from tensorglot.io.local import Stamp, change_error, file_stamp
 from tensorglot.io.sink import AtomicFile
+from tensorglot.io.urls import file_path, is_url, shown
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
+from tensorglot.model.names import check_name
 from tensorglot.model.payload import Chunk, Span, as_bytes
+from tensorglot.operations._as_archive import collect
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._progress import Progress, follow
+from tensorglot.operations._revise import inherited_options, revise, write_revision
 from tensorglot.operations._shards import is_sharded
 from tensorglot.operations._sidecar import check_target, move_sidecar, read_sidecar
-from tensorglot.operations.open import open
+from tensorglot.operations.open import Verify, open
 from tensorglot.operations.save import check_metadata
 
 __all__ = ["Edit", "edit"]
+
+_NOT_IN_PLACE = Hint("leave out in_place", "leave out --in-place")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +53,9 @@ class Edit(Record):
     metadata: Mapping[str, Any]
     changed: bool
     in_place: bool
+    replaced: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
 
 
 def edit(
@@ -51,29 +63,50 @@ def edit(
     metadata: Mapping[str, Any] | None = None,
     *,
     remove: Iterable[str] = (),
+    replace: Mapping[str, Any] | None = None,
+    drop: Iterable[str] = (),
+    add: Mapping[str, Any] | None = None,
     in_place: bool = False,
     format: str | None = None,
     durable: bool = True,
     progress: Progress | bool | None = None,
     limits: Limits | None = None,
 ) -> Edit:
-    """Sets and removes keys of a file's metadata. Tensors keep their encodings and checksums.
+    """Sets and removes keys of a file's metadata; replaces, drops and adds tensors.
 
-    `in_place` writes only the end of the file, in formats that have their index there. It
-    is fast for any size of file; a kill or a crash while it is written loses the file. If
+    The tensors that stay keep their encodings and checksums, and are copied without being
+    decoded where the format allows it (zTensor; raw tensors in every format). A tensor that
+    is replaced may change its type and shape; it keeps its compression and kind of checksum.
+    The file is replaced atomically: all changes are made, or none.
+
+    `in_place` writes only the end of the file, in formats that have their index there, and
+    only for metadata. It is fast for any size of file; a kill or a crash while it is written loses the file. If
     another process changes the file meanwhile, that is an error and its change is kept.
     """
-    path = as_path(path)
+    path = file_path(as_path(path))
+    if is_url(path):
+        raise UnsupportedError(
+            "an object at a URL cannot be edited; convert(url, url, metadata=…) replaces it",
+            rule="edit.url",
+            path=shown(path),
+        )
     if is_sharded(path):
         raise UnsupportedError(
             "a sharded checkpoint cannot be edited as a whole: edit one of its files", rule="edit.source"
         )
-    with lock_for_edit(path) as stamp, open(path, format=format, verify="never", limits=limits) as archive:
-        spec, version = _editable(archive)
+    removed = tuple(as_names(remove, "remove", "edit.remove"))
+    tensors = _Changes(replace or {}, tuple(as_names(drop, "drop", "edit.drop")), add or {})
+    verify: Verify = "auto" if tensors else "never"
+    with lock_for_edit(path) as stamp, open(path, format=format, verify=verify, limits=limits) as archive:
+        spec, version = _editable(archive, metadata=metadata is not None or bool(removed))
         if file_stamp(archive.source) != stamp:
             raise change_error(path)
         old = dict(archive.metadata or {})
-        new = _changed(old, metadata, remove, spec)
+        new = _changed(old, metadata, removed, spec)
+        if tensors:
+            if in_place:
+                raise UnsupportedError("only metadata can be edited in place", rule="edit.in_place", hint=_NOT_IN_PLACE)
+            return _change_tensors(path, archive, tensors, new, spec, version, stamp, durable, progress)
         if new == old:
             return Edit(archive.format, new, changed=False, in_place=False)
         sums = read_sidecar(path, archive.limits)
@@ -99,9 +132,71 @@ def edit(
         return Edit(archive.format, new, changed=True, in_place=in_place)
 
 
-def _editable(archive: Archive) -> tuple[Format, str]:
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """Tensors to be changed."""
+
+    replace: Mapping[str, Any]
+    drop: tuple[str, ...]
+    add: Mapping[str, Any]
+
+    def __bool__(self) -> bool:
+        return bool(self.replace or self.drop or self.add)
+
+    def check(self, archive: Archive) -> None:
+        """What is replaced or dropped is in the file, what is added is not; no tensor is changed twice."""
+        check_mapping(self.replace, "replace", "edit.replace")
+        check_mapping(self.add, "add", "edit.add")
+        for name in (*self.replace, *self.add):
+            check_name(name)
+        for name in (*self.replace, *self.drop):
+            if name not in archive:
+                raise TensorNotFound.among(name, archive.index.names)
+        for name in self.add:
+            if name in archive:
+                raise InputError("the file has a tensor of this name: replace it", rule="edit.add", tensor=name)
+        for name in self.drop:
+            if name in self.replace or self.drop.count(name) > 1:
+                raise InputError("the tensor is named twice", rule="edit.drop", tensor=name)
+
+
+def _change_tensors(
+    path: str,
+    archive: Archive,
+    changes: _Changes,
+    metadata: Mapping[str, Any],
+    spec: Format,
+    version: str,
+    stamp: Stamp,
+    durable: bool,
+    progress: Progress | bool | None,
+) -> Edit:
+    changes.check(archive)
+    kept = metadata if metadata or archive.metadata is not None else None
+    added = collect({**changes.replace, **changes.add})
+    options = inherited_options(archive, changes.replace, spec, version)
+    chunks, whole = revise(archive, spec, version, added=added, drop=changes.drop, metadata=kept, options=options)
+    if read_sidecar(path, archive.limits) is not None:
+        raise UnsupportedError(
+            "the file has a sidecar of checksums, which would not match: verify the file, remove the sidecar, and "
+            "write it again afterwards",
+            rule="edit.sidecar",
+        )
+    write_revision(path, chunks, whole, stamp=stamp, durable=durable, progress=progress)
+    return Edit(
+        archive.format,
+        metadata,
+        changed=True,
+        in_place=False,
+        replaced=tuple(changes.replace),
+        dropped=changes.drop,
+        added=tuple(changes.add),
+    )
+
+
+def _editable(archive: Archive, *, metadata: bool) -> tuple[Format, str]:
     spec, version = named(archive.format)
-    if spec.metadata == "none":
+    if metadata and spec.metadata == "none":
         raise UnsupportedError(f"{spec.name} cannot store metadata", rule="save.metadata")
     if version is None or version not in spec.writes:
         raise UnsupportedError(
@@ -116,7 +211,7 @@ def _changed(
     if metadata is not None:
         check_metadata(metadata, spec)
     new = {**old, **(metadata or {})}
-    for key in as_names(remove, "remove", "edit.remove"):
+    for key in remove:
         if key not in old:
             raise InputError(f"the metadata has no key '{escape(key)}'", rule="edit.remove")
         new.pop(key, None)
@@ -126,7 +221,7 @@ def _changed(
 def _chunks(archive: Archive, metadata: Mapping[str, Any], spec: Format, version: str) -> Iterator[Chunk]:
     if spec.container.edit is not None:
         return spec.container.edit(archive, metadata)
-    return spec.write(archive.with_index(replace(archive.index, metadata=metadata)), WriteOptions(version))
+    return spec.write(archive.with_index(with_fields(archive.index, metadata=metadata)), WriteOptions(version))
 
 
 def _write_tail(
@@ -139,7 +234,7 @@ def _write_tail(
         raise UnsupportedError(
             f"{archive.format} has its index before the tensors and cannot be edited in place",
             rule="edit.in_place",
-            hint=Hint("leave out in_place", "leave out --in-place"),
+            hint=_NOT_IN_PLACE,
         )
     tail = b"".join(as_bytes(chunk) for chunk in rest)
     return replace_tail(path, first.end, tail, expect=stamp, durable=durable)

@@ -10,19 +10,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from tensorglot.errors import FormatError, UnsupportedError, plural
+from tensorglot.dynd import array_node
+from tensorglot.dynd.cbor import array_block
+from tensorglot.errors import FormatError, IntegrityError, UnsupportedError, plural
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
+from tensorglot.model.dtypes import TABLE
+from tensorglot.model.types.algebra import dense
 from tensorglot.operations._as_archive import Given, as_archive
-from tensorglot.operations._executor import Reference, batches, refer_to, run_jobs
+from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._patterns import Select, select_names
+from tensorglot.operations._places import options_for
 from tensorglot.operations._progress import Progress, start_progress
+from tensorglot.operations._small_rows import small_rows
 from tensorglot.operations.verify import Problem
 from tensorglot.threads import Executor
-from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, encode_node
+from tensorglot.wire.cid import DAG_CBOR, block_cid, checkpoint_block, cid_texts
 
 __all__ = ["Identity", "identify"]
+
+_BATCH_NBYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -58,54 +66,82 @@ def identify(
     executor: Executor | None = None,
     progress: Progress | bool | None = None,
     limits: Limits | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Identity:
     """The CID of each tensor, and one of all together: the same for the same values in every container.
 
     A tensor without a CID is in `problems`; the others have theirs. Tensors are hashed on
     the executor, if one is given.
     """
-    found: dict[str, str] = {}
+    found: dict[str, bytes] = {}
     problems: list[Problem] = []
     unsupported: list[str] = []
-    with as_archive(source, format=format, limits=limits) as archive, start_progress(progress, "hashing") as report:
-        names = select_names(archive.index.names, select)
-        sizes = [archive[name].nbytes for name in names]
+    kept = options_for(source, storage_options)
+    with (
+        as_archive(source, format=format, limits=limits, storage_options=kept) as archive,
+        start_progress(progress, "hashing") as report,
+    ):
+        index = archive.index
+        names = select_names(index.names, select)
+        sizes = index.tensor_nbytes[[index.positions[name] for name in names]].tolist()
+        ranges = list(batches(sizes, _BATCH_NBYTES if executor is None else JOB_NBYTES))
+        parts = [names[part.start : part.stop] for part in ranges]
         if executor is None:
-            parts = [range(i, i + 1) for i in range(len(names))]
-            results: Iterator[_Found] = (_identify(archive, names[part.start : part.stop]) for part in parts)
+            results: Iterator[_Found] = (_identify(archive, part) for part in parts)
         else:
-            parts = list(batches(sizes))
-            reference = refer_to(source, archive, format=format, limits=limits)
-            jobs = [(reference, names[part.start : part.stop]) for part in parts]
-            results = run_jobs(executor, _identify_elsewhere, jobs)
+            reference = refer_to(source, archive, format=format, limits=limits, storage_options=kept)
+            results = run_jobs(executor, _identify_elsewhere, [(reference, part) for part in parts])
         total, done = sum(sizes), 0
-        for part, (cids, wrong, unknown) in zip(parts, results, strict=True):
+        for part, (cids, wrong, unknown) in zip(ranges, results, strict=True):
             found |= cids
             problems += wrong
             unsupported += unknown
             done += sum(sizes[part.start : part.stop])
             if report is not None:
                 report(done, total)
-    return Identity(None if problems else _together(found), found, tuple(problems), tuple(unsupported))
+    cid = None if problems else str(block_cid(checkpoint_block(found), DAG_CBOR))
+    texts = dict(zip(found, cid_texts(list(found.values())), strict=True))
+    return Identity(cid, texts, tuple(problems), tuple(unsupported))
 
 
-_Found: TypeAlias = tuple[dict[str, str], list[Problem], list[str]]
-"""CIDs by name, problems, and the names of tensors that cannot be decoded."""
+_Found: TypeAlias = tuple[dict[str, bytes], list[Problem], list[str]]
+"""CIDs in binary form by name, problems, and the names of tensors that cannot be decoded."""
 
 
 def _identify(archive: Archive, names: Sequence[str]) -> _Found:
-    found: dict[str, str] = {}
+    small = _identify_small(archive, names)
+    found: dict[str, bytes] = {}
     problems: list[Problem] = []
     unsupported: list[str] = []
     for name in names:
         try:
-            found[name] = archive[name].cid()
+            found[name] = small.get(name) or bytes(block_cid(array_node(archive[name]), DAG_CBOR))
         except (FormatError, UnsupportedError) as error:
             error.tensor = name
             problems.append(Problem.of(error))
             if isinstance(error, UnsupportedError):
                 unsupported.append(name)
     return found, problems, unsupported
+
+
+def _identify_small(archive: Archive, names: Sequence[str]) -> dict[str, bytes]:
+    """The CIDs of small tensors, read together, without making a Tensor of each."""
+    index = archive.index
+    rows = small_rows(index, [index.positions[name] for name in names])
+    try:
+        pieces = archive.read_rows(rows) if len(rows) > 1 else None
+    except IntegrityError:  # reading them one by one finds all that are damaged
+        pieces = None
+    types: dict[tuple[int, tuple[int, ...]], str] = {}
+    found = {}
+    for row, piece in zip(rows.tolist(), pieces or (), strict=pieces is not None):
+        code, shape = int(index.dtypes[row]), index.shape(row)
+        text = types.get((code, shape))
+        if text is None:
+            text = types[code, shape] = str(dense(TABLE[code], shape))
+        block = array_block(text, len(piece), block_cid(piece))
+        found[index.names[row]] = bytes(block_cid(block, DAG_CBOR))
+    return found
 
 
 def _identify_elsewhere(source: Reference, names: Sequence[str]) -> _Found:
@@ -115,10 +151,3 @@ def _identify_elsewhere(source: Reference, names: Sequence[str]) -> _Found:
         return _identify(archive, names)
     finally:
         source.close(archive)
-
-
-def _together(cids: Mapping[str, str]) -> str:
-    """The CID of tensors by their names and CIDs."""
-    tensors = {name: CID.parse(cid) for name, cid in cids.items()}
-    node = {"dynd": 1, "kind": "checkpoint", "meta": {}, "parents": [], "tensors": tensors}
-    return str(block_cid(encode_node(node), DAG_CBOR))

@@ -173,9 +173,7 @@ def _load_each(
     index = archive.index
     names = [index.names[row] for row in rows.tolist()]
     loaded: dict[str, NDArray[Any] | Tensor] = dict.fromkeys(names, np.empty(0))
-    first_rows = index.row_offsets
-    before = np.append(0, np.cumsum(index.nbytes))
-    sizes = (before[first_rows[rows + 1]] - before[first_rows[rows]]).tolist()
+    sizes = index.tensor_nbytes[rows].tolist()
 
     def read(several: Sequence[int]) -> None:
         slab = _Slab(sum(sizes[i] for i in several))

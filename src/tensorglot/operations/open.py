@@ -9,13 +9,18 @@ from typing import Any, Literal, TypeAlias, cast
 
 from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import ReadOptions, detect, named
-from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.io.folder import Folder, name_of
 from tensorglot.io.local import FileSource, absolute, add_path_to_errors
+from tensorglot.io.remote import RemoteSource
 from tensorglot.io.source import Backend, Readable, source_for
+from tensorglot.io.storage_options import StorageOptions
+from tensorglot.io.urls import file_path, has_credentials, is_url, shown
 from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
+from tensorglot.model.payload import Source
 from tensorglot.operations._checksums import Once
-from tensorglot.operations._shards import INDEX_SUFFIX, find_file, is_sharded, open_shards
+from tensorglot.operations._places import options_for
+from tensorglot.operations._shards import INDEX_SUFFIX, find_file, find_in_folder, is_sharded, open_shards
 from tensorglot.operations._sidecar import read_sidecar, with_sidecar
 from tensorglot.providers import provided
 
@@ -43,37 +48,51 @@ def open(
     is compared before a part of a tensor is read, too; `"never"` compares none. A file
     without checksums takes them from the sidecar `<name>.sums`, if there is one. A
     directory with a `*.index.json`, or that file, opens its shards as one archive; one
-    without opens `model.safetensors`, or else its only tensor file.
+    without opens `model.safetensors`, or else its only tensor file. At a URL only the
+    ranges that are needed are read, all of one version of the object; `storage_options`
+    say how to reach the server, in obstore's names.
     """
     path = as_path(source) if isinstance(source, (str, os.PathLike)) else None
     check_choice(backend, ("auto", "pread", "mmap"), "backend", "source.backend")
     check_choice(verify, ("auto", "never", "require"), "verify", "verify.mode")
     if path is not None and path.startswith("store://"):
         return cast("Archive", provided("store.open")(path, storage_options, limits))
-    if path is not None and "://" in path:
-        raise UnsupportedError("URLs are not supported: download the file first", rule="source.url")
-    if storage_options is not None:
-        raise InputError("storage_options need a URL", rule="source.url")
+    options = options_for(path, storage_options)
+    remote = path is not None and is_url(path)
+    place = None if path is None else path if remote else absolute(file_path(path))
     limits = as_limits(limits)
     verifier = None if verify == "never" else Once(required=verify == "require")
     again = partial(
         open,
-        source if path is None else absolute(path),
+        source if place is None else place,
         format=format,
         backend=backend,
         strict=strict,
         verify=verify,
         limits=limits,
+        storage_options=options,
     )
-    one = partial(_open_file, format=format, backend=backend, strict=strict, verifier=verifier, limits=limits)
-    if path is None or not is_sharded(path):
-        reopen = again if path is not None or isinstance(source, (bytes, bytearray)) else None
-        return one(source if path is None else path, reopen=reopen)
-    found = find_file(path)
-    if not found.name.endswith(INDEX_SUFFIX):
-        return one(found, reopen=again)
-    index = open_shards(found, limits, strict, one)
-    return Archive(index, None, limits=limits, verifier=verifier, reopen=again)
+    one = partial(
+        _open_file, format=format, backend=backend, strict=strict, verifier=verifier, limits=limits, options=options
+    )
+    if path is None:
+        return one(source, reopen=again if isinstance(source, (bytes, bytearray)) else None)
+    reopen = None if remote and has_credentials(path) else again
+    path = file_path(path)
+    if not is_sharded(path, options):
+        try:
+            return one(path, reopen=reopen)
+        except FileNotFoundError:
+            folder = Folder(f"{path}/", options)
+            if not remote or not folder.names():
+                raise
+        found = find_in_folder(folder)
+    else:
+        found = find_file(path, options)
+    if not found.endswith(INDEX_SUFFIX):
+        return one(found, reopen=reopen)
+    index = open_shards(found, limits, strict, one, options)
+    return Archive(index, None, limits=limits, verifier=verifier, reopen=reopen)
 
 
 def _open_file(
@@ -84,23 +103,31 @@ def _open_file(
     strict: bool,
     verifier: Once | None,
     limits: Limits,
+    options: StorageOptions | None,
     reopen: Callable[[], Archive] | None = None,
 ) -> Archive:
     """Opens one file, which is not an index of shards."""
-    path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
-    with add_path_to_errors(path):
-        opened = source_for(source, backend)
+    path = source if isinstance(source, str) else None
+    remote = path is not None and is_url(path)
+    with add_path_to_errors(shown(path) if path is not None and remote else path):
+        opened = source_for(source, backend, options)
         try:
-            spec, version = named(format) if format is not None else (detect(opened, path), None)
-            beside = None if path is None else absolute(path)
-            index = spec.container.read(
-                opened, ReadOptions(version, strict, limits, beside, partial(source_for, backend=backend), verifier)
-            )
-            if path is not None and verifier is not None and index.checksums is None:
-                sums = read_sidecar(path, limits)
+            name = None if path is None else name_of(path)
+            spec, version = named(format) if format is not None else (detect(opened, name), None)
+            beside = None if path is None else partial(_open_beside, Folder.of(path, options), backend)
+            index = spec.container.read(opened, ReadOptions(version, strict, limits, name, beside, verifier))
+            # At a URL, looking for a sidecar is one more request: it is made by who asks for checksums.
+            wanted = verifier is not None and (verifier.required or not remote)
+            if path is not None and wanted and index.checksums is None:
+                sums = read_sidecar(path, limits, options)
                 index = index if sums is None else with_sidecar(index, opened.size, sums)
         except BaseException:
-            if isinstance(opened, FileSource):
+            if isinstance(opened, (FileSource, RemoteSource)):
                 opened.close()
             raise
     return Archive(index, opened, limits=limits, verifier=verifier, reopen=reopen)
+
+
+def _open_beside(folder: Folder, backend: Backend, name: str) -> Source:
+    """Another file of the same archive."""
+    return source_for(folder.file(name), backend, folder.options)

@@ -7,16 +7,14 @@ string. Knows no format.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_target
 from tensorglot.errors import InputError, LossWarning, UnsupportedError, escape
-from tensorglot.io.local import file_stamp
-from tensorglot.io.sink import AtomicFile, Writable
-from tensorglot.io.stream import write_stream
+from tensorglot.io.sink import Writable
+from tensorglot.io.target import open_target, version_read
 from tensorglot.limits import DEFAULT
 from tensorglot.model.archive import Archive
 from tensorglot.model.names import check_name
@@ -25,6 +23,7 @@ from tensorglot.model.tensor import NESTED
 from tensorglot.model.types.text import text_of
 from tensorglot.operations._as_archive import collect
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
+from tensorglot.operations._places import options_for
 from tensorglot.operations._progress import Progress, follow
 
 __all__ = ["check_metadata", "dumps", "prepare", "save", "save_archive", "write_archive"]
@@ -44,7 +43,7 @@ def save(
     progress: Progress | bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes tensors to a file: atomic, and durable when it returns.
+    """Writes tensors to a file, or to an object at a URL: atomic, and durable when it returns.
 
     The format is that of the target's suffix or of `format="bintensors@1"`. Arrays of
     any memory order, stride and byte order are saved correctly. `compression` and
@@ -98,20 +97,12 @@ def write_archive(
 ) -> None:
     """Writes an archive that was prepared. A target that the archive was read from must be unchanged since."""
     total = int(archive.index.nbytes.sum())
-    if options.storage_options is not None:
-        raise InputError("storage_options need a URL", rule="sink.url")
+    storage_options = options_for(target, options.storage_options)
     with follow(spec.write(archive, settled), total, options.progress, "saving") as chunks:
-        if not isinstance(target, (str, os.PathLike)):
-            if not hasattr(target, "write"):
-                raise InputError(
-                    f"target must be a path or a binary file, not {type(target).__name__}", rule="sink.target"
-                )
-            write_stream(target, chunks)
-            return
         sources = {archive.source, *archive.index.sources.values()} - {None}
-        read = next((stamp for source in sources if (stamp := file_stamp(source, target)) is not None), None)
-        with AtomicFile(target, durable=options.durable, expect=read) as file:
-            if not settled.compression.choices:
+        read = next((stamp for source in sources if (stamp := version_read(source, target)) is not None), None)
+        with open_target(target, durable=options.durable, expect=read, options=storage_options) as file:
+            if not settled.compression.choices or storage_options is not None:
                 file.reserve(total)
             file.write(chunks)
 
@@ -153,7 +144,7 @@ def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) 
             tensor=next((name for name in index.names if name != UNNAMED), None),
         )
     for position, layout in index.layouts.items():
-        if layout.name not in spec.layouts and "*" not in spec.layouts:
+        if not spec.holds_layout(layout.name):
             raise UnsupportedError(
                 f"{spec.name} cannot store a tensor of layout '{escape(layout.name)}' (type {layout.type!s:.60})",
                 rule="save.layout",
@@ -185,3 +176,7 @@ def check_metadata(metadata: Mapping[str, Any], spec: Format) -> None:
                 raise InputError(
                     "metadata has a lone surrogate, which UTF-8 cannot encode", rule="save.metadata"
                 ) from error
+    for key, fault in spec.metadata_faults(metadata).items():
+        raise UnsupportedError(
+            f"{spec.name} cannot store the metadata '{escape(key)}': {fault}", rule=f"{spec.name}.write.metadata"
+        )

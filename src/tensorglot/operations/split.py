@@ -1,7 +1,8 @@
 """Splitting a checkpoint into shards, and merging shards or whole files into one.
 
 A split writes the shards and then their index to a temporary directory beside the
-target, which is renamed when everything is on disk. So it is atomic, and never mixes with
+target, which is renamed when everything is on disk. At a URL the index comes last, and
+after an error what was written is removed. So it is atomic, and never mixes with
 existing files: a directory that is not empty is not replaced. Nobody else can write to
 the temporary directory, so no link can be planted at the name of a shard. Names of
 tensors are used in the index only, never as file names.
@@ -15,7 +16,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,17 +27,22 @@ from numpy.typing import NDArray
 from tensorglot.arguments import as_path
 from tensorglot.containers.table import for_target
 from tensorglot.errors import Hint, InputError, LossWarning, UnsupportedError, escape
-from tensorglot.io.sink import AtomicFile, Writable, temporary_name
+from tensorglot.io.folder import Folder
+from tensorglot.io.sink import Writable, temporary_name
 from tensorglot.io.source import Readable
+from tensorglot.io.target import open_target
+from tensorglot.io.urls import check_target, file_path, is_url
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
+from tensorglot.operations._places import options_for_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._shards import INDEX_SUFFIX, common_metadata, join_archives
 from tensorglot.operations.open import open
 from tensorglot.operations.save import save_archive
 from tensorglot.operations.verify import Report
+from tensorglot.threads import for_each_request
 
 __all__ = ["merge", "split"]
 
@@ -54,46 +60,82 @@ def split(
     durable: bool = True,
     progress: Progress | bool | None = None,
     limits: Limits | None = None,
-) -> list[Path]:
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[Path] | list[str]:
     """Writes the tensors of a file to a new directory, in shards of up to `shard_nbytes`, with their index.
 
     A larger tensor gets its own shard. The format is the source's unless `format` is
-    given. Returns the files written, the index last. The directory can be opened like
-    the source.
+    given. Returns the files written, the index last: paths, or URLs if the target is one.
+    The directory can be opened like the source. `storage_options` are for whichever of
+    source and target is a URL.
     """
-    if not isinstance(shard_nbytes, int) or shard_nbytes < 1:
+    if not isinstance(shard_nbytes, int) or not 0 < shard_nbytes < 1 << 62:
         raise InputError(f"shard_nbytes must be a positive integer, not {shard_nbytes!r}", rule="split.size")
-    given = Path(as_path(target))
-    directory = Path(os.path.realpath(given))
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise InputError("the target exists and is not an empty directory", rule="split.target", path=str(directory))
-    with open(source, limits=limits) as archive, start_progress(progress, "splitting") as report, ExitStack() as stack:
-        spec, version = for_target(None, format or archive.format)
-        temporary = directory.parent / temporary_name()
-        stack.callback(shutil.rmtree, temporary, ignore_errors=True)
-        temporary.mkdir()
-        mode = temporary.stat().st_mode
-        temporary.chmod(0o700)
+    place = as_path(target)
+    of_source, of_target = options_for_each(storage_options, source, target)
+    with (
+        open(source, limits=limits, storage_options=of_source) as archive,
+        start_progress(progress, "splitting") as report,
+        ExitStack() as stack,
+    ):
+        spec, version = for_target(None, archive.format if format is None else format)
         groups = list(_groups(archive.index, shard_nbytes))
         _warn_of_ties(archive, groups)
         files = [f"{STEM}-{i:05d}-of-{len(groups):05d}{spec.suffixes[0]}" for i in range(1, len(groups) + 1)]
+        index = f"{STEM}{spec.suffixes[0]}{INDEX_SUFFIX}"
+        if is_url(place):
+            given = Folder(f"{place.rstrip('/')}/", of_target)
+            folder = stack.enter_context(_new_folder(given, (*files, index)))
+        else:
+            given = Folder(file_path(place))
+            folder = stack.enter_context(_new_directory(given, durable))
         done, total = 0, int(archive.index.nbytes.sum())
         for name, tensors in zip(files, groups, strict=True):
             shard = archive.with_index(archive.index.take(tensors))
             shifted = None if report is None else partial(_add_progress, report, done, total)
-            options = SaveOptions(durable=durable, progress=shifted)
-            save_archive(temporary / name, shard, f"{spec.name}@{version}", options)
+            options = SaveOptions(durable=durable, progress=shifted, storage_options=folder.options)
+            save_archive(folder.file(name), shard, f"{spec.name}@{version}", options)
             done += int(shard.index.nbytes.sum())
-        index = f"{STEM}{spec.suffixes[0]}{INDEX_SUFFIX}"
         names = archive.index.names
         weight_map = {names[i]: file for file, tensors in zip(files, groups, strict=True) for i in tensors.tolist()}
         document = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        with AtomicFile(temporary / index, durable=durable) as file:
+        with open_target(folder.file(index), durable=durable, options=folder.options) as file:
             file.write([json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"])
+    written = [given.file(name) for name in (*files, index)]
+    return written if given.remote else [Path(path) for path in written]
+
+
+@contextmanager
+def _new_directory(given: Folder, durable: bool) -> Iterator[Folder]:
+    """A temporary directory, which gets the name of the given one at the end."""
+    directory = Path(os.path.realpath(given.place))
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise InputError("the target exists and is not an empty directory", rule="split.target", path=str(directory))
+    temporary = directory.parent / temporary_name()
+    try:
+        temporary.mkdir()
+        mode = temporary.stat().st_mode
+        temporary.chmod(0o700)
+        yield Folder(str(temporary))
         temporary.chmod(mode)
         _rename(temporary, directory)
         _sync(directory.parent, durable)
-    return [given / file for file in (*files, index)]
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _new_folder(given: Folder, names: Sequence[str]) -> Iterator[Folder]:
+    """A folder at a URL, in which nothing is yet. After an error what has these names is removed."""
+    check_target(given.place)
+    if given.names():
+        raise InputError("the target exists and is not empty", rule="split.target", path=given.shown)
+    try:
+        yield given
+    except BaseException:
+        with suppress(OSError):  # the first error is what matters
+            for_each_request(given.remove, names)
+        raise
 
 
 def _groups(index: Index, shard_nbytes: int) -> Iterator[NDArray[np.int64]]:
@@ -162,16 +204,22 @@ def merge(
     durable: bool = True,
     progress: Progress | bool | None = None,
     limits: Limits | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Report:
     """Writes the tensors of a sharded checkpoint, or of several files, to one file.
 
     No two files may have a tensor of the same name, or, without `metadata`, different
-    values for a metadata key.
+    values for a metadata key. `storage_options` are for those of sources and target that
+    are URLs.
     """
     paths = _as_paths(sources)
+    of_target, *of_sources = options_for_each(storage_options, target, *paths)
     spec, version = for_target(target, format)
     with ExitStack() as stack:
-        archives = [stack.enter_context(open(path, limits=limits)) for path in paths]
+        archives = [
+            stack.enter_context(open(path, limits=limits, storage_options=of_source))
+            for path, of_source in zip(paths, of_sources, strict=True)
+        ]
         said, conflicts = common_metadata(archives)
         if metadata is None:
             _refuse_conflicts(archives, conflicts)
@@ -179,7 +227,12 @@ def merge(
         index = join_archives(archives, "memory", said if metadata is None else metadata)
         joined = Archive(index, None, verifier=archives[0].verifier if archives else None)
         options = SaveOptions(
-            compression=compression, level=level, checksum=checksum, durable=durable, progress=progress
+            compression=compression,
+            level=level,
+            checksum=checksum,
+            durable=durable,
+            progress=progress,
+            storage_options=of_target,
         )
         save_archive(target, joined, f"{spec.name}@{version}", options)
         return Report(

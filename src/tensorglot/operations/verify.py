@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +22,8 @@ from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import ReadOptions, named
 from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError, plural
 from tensorglot.io.source import Backend, Readable
+from tensorglot.io.storage_options import StorageOptions
+from tensorglot.io.urls import file_path
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Note
@@ -30,6 +32,7 @@ from tensorglot.model.payload import read_pieces
 from tensorglot.operations._checksums import Checked, check_archive
 from tensorglot.operations._executor import Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record
+from tensorglot.operations._places import options_for
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._shards import find_file
 from tensorglot.operations._sidecar import check_rest, check_sidecar, read_sidecar, write_sidecar
@@ -100,6 +103,7 @@ def verify(
     executor: Executor | None = None,
     progress: Progress | bool | None = None,
     limits: Limits | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Report:
     """Checks structure and checksums, and with `deep` every value. Problems are in the report.
 
@@ -108,22 +112,39 @@ def verify(
     invalid arguments and I/O errors are raised. Tensors are read on the executor, if one
     is given.
     """
-    path = find_file(as_path(source)) if isinstance(source, (str, os.PathLike)) else None
+    options = options_for(source, storage_options)
+    path = find_file(file_path(as_path(source)), options) if _is_file(source) else None
     check_choice(sums, ("check", "write"), "sums", "verify.sums")
     if sums == "write" and path is None:
         raise InputError("sums='write' needs a path as source", rule="verify.sums")
     try:
-        archive = open(source, format=format, backend=backend, strict=strict, verify="never", limits=limits)
+        archive = open(
+            source,
+            format=format,
+            backend=backend,
+            strict=strict,
+            verify="never",
+            limits=limits,
+            storage_options=options,
+        )
     except FormatError as error:
         return Report(format, problems=(Problem.of(error),))
     with archive, start_progress(progress, "verifying") as report:
         seen = _Seen(report)
         sidecar = path if sums == "check" else None
         if executor is None:
-            problems, checked = _look(archive, sidecar, limits or DEFAULT, deep, seen)
+            problems, checked = _look(archive, sidecar, options, limits or DEFAULT, deep, seen)
         else:
-            options = {"format": format, "backend": backend, "strict": strict, "verify": "never", "limits": limits}
-            reference = refer_to(source, archive, **options)
+            reference = refer_to(
+                source,
+                archive,
+                format=format,
+                backend=backend,
+                strict=strict,
+                verify="never",
+                limits=limits,
+                storage_options=options,
+            )
             problems, checked = _look_elsewhere(executor, reference, archive, sidecar, deep, seen)
         problems += _missing_files(archive)
         container = named(archive.format)[0].container
@@ -132,7 +153,7 @@ def verify(
         problems = list(dict.fromkeys(problems))
         problems.sort(key=lambda problem: archive.index.positions.get(problem.tensor or "", len(archive)))
         if sums == "write" and path is not None and not problems:
-            write_sidecar(archive, path)
+            write_sidecar(archive, path, options)
         return Report(
             archive.format,
             tensors=len(archive),
@@ -144,6 +165,11 @@ def verify(
             problems=tuple(problems),
             notes=archive.notes,
         )
+
+
+def _is_file(source: Readable) -> bool:
+    """A path or URL, but not that of a commit in a store."""
+    return isinstance(source, (str, os.PathLike)) and not as_path(source).startswith("store://")
 
 
 class _Seen:
@@ -167,7 +193,8 @@ class _Seen:
 
 def _look(
     archive: Archive,
-    sidecar: str | os.PathLike[str] | None,
+    sidecar: str | None,
+    options: StorageOptions | None,
     limits: Limits,
     deep: bool,
     seen: _Seen,
@@ -185,7 +212,7 @@ def _look(
         checked += _read_all(looked, seen)
     problems: list[Problem] = []
     try:
-        sums = None if sidecar is None else read_sidecar(sidecar, limits)
+        sums = None if sidecar is None else read_sidecar(sidecar, limits, options)
         if sums is not None:
             seen.expect(stored)
             checked += check_sidecar(archive, sums, seen, tensors)
@@ -201,13 +228,12 @@ def _look_elsewhere(
     executor: Executor,
     source: Reference,
     archive: Archive,
-    sidecar: str | os.PathLike[str] | None,
+    sidecar: str | None,
     deep: bool,
     seen: _Seen,
 ) -> tuple[list[Problem], list[Checked]]:
     """The same on an executor. The bytes outside the tensors are few, and read here."""
-    before = np.append(0, np.cumsum(archive.index.nbytes))
-    nbytes = np.diff(before[archive.index.row_offsets]).tolist()
+    nbytes = archive.index.tensor_nbytes.tolist()
     seen.expect(sum(nbytes))
     problems: list[Problem] = []
     checked: list[Checked] = []
@@ -218,7 +244,7 @@ def _look_elsewhere(
         checked += found
         seen(sum(nbytes[part.start : part.stop]))
     with suppress(FormatError):  # the workers have reported it
-        sums = None if sidecar is None else read_sidecar(sidecar, archive.limits)
+        sums = None if sidecar is None else read_sidecar(sidecar, archive.limits, source.storage_options)
         rest = [] if sums is None else list(check_rest(archive, sums))
         checked += rest
         problems += [Problem.of(one.error) for one in rest if one.error is not None]
@@ -226,11 +252,11 @@ def _look_elsewhere(
 
 
 def _look_as_worker(
-    source: Reference, tensors: range, sidecar: str | os.PathLike[str] | None, limits: Limits, deep: bool
+    source: Reference, tensors: range, sidecar: str | None, limits: Limits, deep: bool
 ) -> tuple[list[Problem], list[Checked]]:
     archive = source.open()
     try:
-        return _look(archive, sidecar, limits, deep, _Seen(None), tensors)
+        return _look(archive, sidecar, source.storage_options, limits, deep, _Seen(None), tensors)
     finally:
         source.close(archive)
 

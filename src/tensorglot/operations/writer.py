@@ -1,9 +1,13 @@
 """Writing more than fits in memory: values are spooled to disk, the file is written at the end.
 
 A header depends on all tensors, and most formats have it first. So values are written,
-raw, to an unnamed file beside the target, and closing the writer saves an archive of
+raw, to an unnamed file beside the target (for a URL, in the directory for temporary
+files), and closing the writer saves an archive of
 spans of that file: in any format, by the same path as every other save, copied by the OS
 (copy_file_range). The target is replaced atomically.
+
+To append is to revise the file that is there when the writer closes: under its lock, by
+one atomic copy, so that two who append both succeed unless they use one name.
 """
 
 from __future__ import annotations
@@ -27,13 +31,16 @@ from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource
 from tensorglot.io.sink import Writable
 from tensorglot.io.stream import write_stream
+from tensorglot.io.urls import file_path, is_url
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Chunk, Memory, Span, as_bytes
 from tensorglot.model.tensor import Part, Tensor, has_bad_bool
+from tensorglot.operations._append import Appended
 from tensorglot.operations._as_archive import collect, named_tensor
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import by_pattern
+from tensorglot.operations._places import options_for
 from tensorglot.operations._progress import Progress
 from tensorglot.operations.save import save_archive
 
@@ -110,13 +117,19 @@ class TensorStream:
 
 
 class Writer:
-    """`with Writer("big.bt") as out: out.add("w", array)`; see also `stream`."""
+    """`with Writer("big.bt") as out: out.add("w", array)`; see also `stream`.
+
+    `append=True` adds to the tensors of the file, which must exist: they keep their bytes,
+    encodings and checksums, and `metadata` sets keys. The file is replaced when the writer
+    closes, and stays as it is after an error.
+    """
 
     def __init__(
         self,
         target: Writable,
         *,
         format: str | None = None,
+        append: bool = False,
         metadata: Mapping[str, Any] | None = None,
         compression: Choice = None,
         level: int | None = None,
@@ -127,8 +140,12 @@ class Writer:
     ) -> None:
         path = as_path(target) if isinstance(target, (str, os.PathLike)) else None
         self._target = target
-        spec, version = for_target(target, format)
-        self._format = f"{spec.name}@{version}"
+        self._append_to = Appended.of(path, format) if append else None
+        if self._append_to is None:
+            spec, version = for_target(target, format)
+            self._format = f"{spec.name}@{version}"
+        else:
+            self._format = self._append_to.format
         self._options = SaveOptions(
             compression=compression,
             level=level,
@@ -139,7 +156,9 @@ class Writer:
         )
         self._choices: dict[str, dict[str, str | None]] = {"compression": {}, "checksum": {}}
         self._metadata = metadata
-        directory = None if path is None else os.path.dirname(os.path.realpath(path))  # noqa: PTH120
+        options_for(target, storage_options)
+        at_path = None if path is None or is_url(path) else file_path(path)
+        directory = None if at_path is None else os.path.dirname(os.path.realpath(at_path))  # noqa: PTH120
         self._spool = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
         self._source = FileSource(os.dup(self._spool.fileno()))
         self._tensors: dict[str, Tensor] = {}
@@ -195,7 +214,7 @@ class Writer:
         check_name(name)
         if self._spool.closed:
             raise InputError("the writer is closed", rule="writer.closed", tensor=name)
-        if name in self._tensors:
+        if name in self._tensors or (self._append_to is not None and name in self._append_to.names):
             raise InputError("a tensor of this name was added before", rule="writer.name", tensor=name)
         if self._streams and not self._streams[-1].complete:
             raise InputError("the previous stream is not complete", rule="writer.stream", tensor=name)
@@ -223,7 +242,10 @@ class Writer:
             compression=self._override(self._options.compression, self._choices["compression"]),
             checksum=self._override(self._options.checksum, self._choices["checksum"]),
         )
-        save_archive(self._target, collect(self._tensors, self._metadata), self._format, options)
+        if self._append_to is None:
+            save_archive(self._target, collect(self._tensors, self._metadata), self._format, options)
+        else:
+            self._append_to.append(collect(self._tensors), self._metadata, options)
 
     def _override(self, default: Choice, choices: Mapping[str, str | None]) -> Choice:
         """The writer's choice for all tensors, except those that `add` was given one for."""

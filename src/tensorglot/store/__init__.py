@@ -5,29 +5,44 @@ Logical, by content:
     objects.py      nodes: arrays, tensors, commits
     manifest.py     the names of a commit, in nodes that versions share
     reach.py        what a node leads to
+    chunks.py       the chunks of a value, by number
     blocks.py       all blocks as a mapping, for links
 
 Physical, where bytes are:
 
     backend.py      a directory: ranges, compare-and-swap, announcements of writers
+    remote.py       a folder of an object store, with the same keys
+    lease.py        announcements and locks that end by themselves
     location.py     paths and URLs of stores
     pack.py         many blocks in one object, with its index
     packs.py        all packs: looking up, decoding and checking blocks
     encodings.py    a chunk as stored bytes: planes, deltas
     session.py      writing new blocks
+    copying.py      blocks as they are stored, from one pack to another
     condemned.py    packs that are about to be removed
     refs.py         names of commits
 
 The verbs:
 
     store.py        Store
+    units.py        tensors as values that are stored
     ingest.py       from tensors to blocks
+    small.py        the same for many small tensors at once
     checkout.py     from a commit to an archive
     stats.py        what a store holds, what a commit costs
+    structure.py    whether nodes are what they must be
     check.py        whether all is there and undamaged
     collect.py      removing garbage, joining packs
     transfer.py     push and pull
     bundle.py       commits as CAR files
+
+Without a store:
+
+    delta_make.py      a delta of two versions
+    delta_file.py      a delta in memory
+    delta_targets.py   arrays of the caller as memory to change
+    delta_apply.py     applying a delta to them
+    delta_patch.py     applying a delta to a file
 """
 
 from __future__ import annotations
@@ -36,11 +51,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tensorglot.store.delta_apply import apply as apply
+    from tensorglot.store.delta_make import delta as delta
+    from tensorglot.store.delta_patch import patch as patch
     from tensorglot.store.objects import Commit as Commit
     from tensorglot.store.store import Store as Store
     from tensorglot.store.store import open_url as open_url
 
-_HOME_OF = {"Commit": "objects", "Store": "store", "open_url": "store"}
+_HOME_OF = {
+    "Commit": "objects",
+    "Store": "store",
+    "apply": "delta_apply",
+    "delta": "delta_make",
+    "open_url": "store",
+    "patch": "delta_patch",
+}
 
 __all__ = sorted(_HOME_OF)
 

@@ -18,21 +18,25 @@ import errno
 import fcntl
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from tensorglot.errors import InputError
+from tensorglot.errors import FormatError, InputError
 from tensorglot.io.local import FileSource
 from tensorglot.io.pieces import Piece
-from tensorglot.io.sink import AtomicFile
+from tensorglot.io.sink import AtomicFile, is_temporary
 
 __all__ = ["Backend", "Directory", "Entry", "File", "Writer"]
 
 _OPEN_FILES = 64
 """Packs that are kept open."""
+_FOLDERS = ("packs", "refs", "condemned", "writers")
+_SMALL_NBYTES = 1 << 16
+"""The largest object that is changed by compare-and-swap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,11 @@ class Backend(Protocol):
         """The path or URL, without credentials."""
         ...
 
+    @property
+    def concurrency(self) -> int | None:
+        """Reads at a time with which it is fastest; None: as many as there are processors."""
+        ...
+
     def read(self, key: str, offset: int, nbytes: int) -> memoryview:
         """A range of an object. One that ends beyond the object is a TruncatedError."""
         ...
@@ -111,6 +120,10 @@ class Backend(Protocol):
         """The running writers by their ids, with their notes."""
         ...
 
+    def clean(self, grace: float) -> None:
+        """Removes what killed writers have left, if it is that many seconds old and no writer runs."""
+        ...
+
     def exclusive(self, what: str) -> AbstractContextManager[None]:
         """One at a time; another one is an InputError."""
         ...
@@ -122,6 +135,8 @@ class Backend(Protocol):
 
 class Directory:
     """A store in a local directory."""
+
+    concurrency: int | None = None
 
     def __init__(self, path: str) -> None:
         self.url = path
@@ -155,6 +170,8 @@ class Directory:
             file = FileSource(self._path(key))
         except FileNotFoundError:
             return None
+        if file.size > _SMALL_NBYTES:
+            raise FormatError(f"{file.size} bytes, at most {_SMALL_NBYTES} expected", rule="store.object", path=key)
         return file.read_bytes(0, file.size)
 
     def swap(self, key: str, old: bytes | None, new: bytes | None) -> bool:
@@ -253,6 +270,19 @@ class Directory:
                     os.close(fd)
         return found
 
+    def clean(self, grace: float) -> None:
+        # Listed before the writers: whoever is announced later has files that are not in this list.
+        left = [path for folder in ("", *_FOLDERS) for path in self._temporary_files(folder)]
+        if left and not self.writers():
+            for path in left:
+                with contextlib.suppress(FileNotFoundError):
+                    if time.time() - os.lstat(path).st_mtime >= grace:
+                        os.unlink(path)  # noqa: PTH108
+
+    def _temporary_files(self, folder: str) -> Iterator[str]:
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._path(folder)) as entries:
+            yield from (entry.path for entry in entries if is_temporary(entry.name))
+
 
 class _Announcement:
     """A locked file. Whoever can lock it knows that its writer has ended."""
@@ -262,18 +292,24 @@ class _Announcement:
             self.id = os.urandom(8).hex()
             self._path = f"{folder}/{self.id}"
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-            if os.fstat(self._fd).st_nlink:
-                return
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX)
+                if os.fstat(self._fd).st_nlink:
+                    return
+            except BaseException:
+                self.end()
+                raise
             os.close(self._fd)  # a collector removed it before it was locked
 
     def note(self, text: str) -> None:
         os.pwrite(self._fd, text.encode(), 0)
 
     def end(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)  # noqa: PTH108
-        os.close(self._fd)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)  # noqa: PTH108
+        finally:
+            os.close(self._fd)
 
 
 def _sync(folder: str) -> None:

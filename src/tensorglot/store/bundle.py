@@ -17,19 +17,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from blake3 import blake3
-
-from tensorglot.errors import FormatError, IntegrityError, LimitError, TruncatedError
+from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError, TruncatedError
 from tensorglot.io.local import BaseSource
-from tensorglot.memory import scratch
-from tensorglot.store.encodings import IS_DELTA, Encoded, Encoding, apply
-from tensorglot.store.pack import MAX_CHAIN, MAX_DEPTH
+from tensorglot.store.copying import Copy, add_copy, restore
+from tensorglot.store.encodings import IS_DELTA, Encoded, Encoding
 from tensorglot.store.packs import Packs, pack_key
 from tensorglot.store.reach import Walk
-from tensorglot.store.refs import Ref
-from tensorglot.store.session import Delta, Session
+from tensorglot.store.refs import Ref, check_ref_name
+from tensorglot.store.session import Session
 from tensorglot.store.transfer import bases_of
-from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, DAG_CBOR, block_cid, decode_node, encode_node
+from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, DAG_CBOR, RAW, block_cid, decode_node, encode_node
 
 __all__ = ["Bundle", "read_bundle", "write_bundle"]
 
@@ -71,7 +68,7 @@ def write_bundle(packs: Packs, ref: Ref, have: tuple[CID, ...]) -> Iterator[byte
     yield _frame(encode_node({"roots": [block_cid(root, DAG_CBOR)], "version": 1}))
     yield _block(block_cid(root, DAG_CBOR), root)
     # By depth: a base comes before its deltas.
-    for digest in sorted(places, key=lambda digest: (places[digest].record.depth, places[digest].record.offset)):
+    for digest in sorted(places, key=lambda digest: places[digest].order):
         record = places[digest].record
         cid = CID(digest, wanted[digest])
         if not theirs or record.base is None:
@@ -96,14 +93,14 @@ def _frame(data: bytes) -> bytes:
     return bytes(size) + data
 
 
-def read_bundle(source: BaseSource, session: Session) -> tuple[Bundle, int, int]:
-    """Stores the blocks of a bundle; returns its root, the number of blocks that are new, and their bytes."""
+def read_bundle(source: BaseSource, session: Session) -> Bundle:
+    """Stores the blocks of a bundle that are not in the store; returns its root."""
     frames = _frames(source)
     header = decode_node(next(frames, (0, b""))[1])
     roots = header.get("roots") if isinstance(header, dict) and header.get("version") == 1 else None
     if not isinstance(roots, list) or len(roots) != 1 or not isinstance(roots[0], CID):
         raise FormatError("not a CAR file of version 1 with one root", rule="bundle.header", offset=0)
-    bundle, blocks, nbytes = None, 0, 0
+    bundle = None
     for offset, frame in frames:
         cid, block = _checked(frame, offset)
         node = decode_node(block) if cid.codec == DAG_CBOR else None
@@ -111,16 +108,18 @@ def read_bundle(source: BaseSource, session: Session) -> tuple[Bundle, int, int]
             bundle = _parse(node, offset)
             continue
         if isinstance(node, dict) and node.get("kind") == "delta":
-            new = _add_delta(node, session, offset)
-        else:
-            new = not session.known(cid.digest)
-            if new:
-                session.add(cid.digest, block, cid.codec)
-        blocks += new
-        nbytes += len(block) if new else 0
+            _add_delta(node, session, offset)
+        elif not session.known(cid.digest):
+            _check_size(block, offset)
+            session.add(cid.digest, block, cid.codec)
     if bundle is None:
         raise FormatError("the root of the bundle is missing", rule="bundle.root")
-    return bundle, blocks, nbytes
+    return bundle
+
+
+def _check_size(block: bytes, offset: int) -> None:
+    if len(block) > CHUNK_NBYTES:
+        raise LimitError(f"a block of {len(block)} bytes exceeds {CHUNK_NBYTES}", rule="bundle.block", offset=offset)
 
 
 def _frames(source: BaseSource) -> Iterator[tuple[int, bytes]]:
@@ -171,11 +170,15 @@ def _parse(node: Any, offset: int) -> Bundle:
         or not all(isinstance(cid, CID) for cid in node["have"])
     ):
         raise FormatError("not the root of a bundle", rule="bundle.root", offset=offset)
+    try:
+        check_ref_name(node["ref"])
+    except InputError as error:
+        raise FormatError(error.message, rule=error.rule, offset=offset) from error
     return Bundle(node["commit"], node["ref"], node["tag"], tuple(node["have"]))
 
 
-def _add_delta(node: dict[str, Any], session: Session, offset: int) -> bool:
-    """Decodes a delta, compares the result with its CID, and stores the delta. False if the block is there."""
+def _add_delta(node: dict[str, Any], session: Session, offset: int) -> None:
+    """Decodes a delta, compares the result with its CID, and stores the delta, unless the block is there."""
     fields = {"base": CID, "block": CID, "body": bytes, "encoding": int, "nbytes": int}
     if (
         node.keys() != {"dynd", "kind", *fields}
@@ -187,23 +190,14 @@ def _add_delta(node: dict[str, Any], session: Session, offset: int) -> bool:
         raise FormatError("not a delta", rule="bundle.delta", offset=offset)
     block, base, nbytes = node["block"].digest, node["base"].digest, node["nbytes"]
     if session.known(block):
-        return False
+        return
     if session.is_new(base):
         session.flush()  # only what is in a pack can be read
-    stored = session.packs.find(base)
-    if stored is None:
+    if session.packs.find(base) is None:
         raise FormatError(f"the base {node['base']} of a delta is not in the store", rule="bundle.base", offset=offset)
-    with scratch() as memory:
-        room = memory.room(max(nbytes, stored.record.nbytes), 0)
-        session.packs.read_into(base, room[: stored.record.nbytes])
-        room[stored.record.nbytes : nbytes] = bytes(max(0, nbytes - stored.record.nbytes))
-        apply(node["encoding"], memoryview(node["body"]), room[:nbytes])
-        if blake3(room[:nbytes]).digest() != block:
-            raise IntegrityError(f"a delta does not give block {node['block']}", rule="bundle.delta", offset=offset)
-        record = stored.record
-        if record.depth < MAX_DEPTH and record.chain + len(node["body"]) <= MAX_CHAIN * nbytes:
-            encoded = Encoded(Encoding(node["encoding"]), node["body"])
-            session.add_record(block, nbytes, encoded, Delta(base, record.depth, record.chain))
-        else:
-            session.add(block, bytes(room[:nbytes]))
-    return True
+    try:
+        data = restore(session.packs, block, Encoding(node["encoding"]), node["body"], base, nbytes)
+    except FormatError as error:
+        error.offset = offset
+        raise
+    add_copy(session, Copy(block, RAW, data, Encoded(Encoding(node["encoding"]), node["body"]), base))

@@ -8,22 +8,21 @@ all processors. A problem names the block, its pack, and the commits that need i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-
-import numpy as np
+from collections.abc import Iterator, Mapping, Set
 
 from tensorglot.errors import FormatError, TensorglotError
 from tensorglot.operations._progress import Progress
 from tensorglot.operations.verify import Problem, Report
 from tensorglot.store.backend import Backend
-from tensorglot.store.checkout import FORMAT
-from tensorglot.store.objects import Commit
-from tensorglot.store.packs import Packs, pack_key
+from tensorglot.store.checkout import FORMAT, read_node
+from tensorglot.store.objects import Commit, parse_array
+from tensorglot.store.packs import MissingBlock, Packs, pack_key
 from tensorglot.store.reach import Walk
-from tensorglot.store.refs import Ref, list_ref_names, read_ref
+from tensorglot.store.refs import Ref, inspect_refs
 from tensorglot.store.stats import Sizes
+from tensorglot.store.structure import Structure
 from tensorglot.threads import ordered_map
-from tensorglot.wire.cid import CID, DAG_CBOR
+from tensorglot.wire.cid import CID
 
 __all__ = ["check_store"]
 
@@ -35,59 +34,66 @@ def check_store(backend: Backend, packs: Packs, *, data: bool, progress: Progres
     """The report on a whole store."""
     packs.refresh()
     problems = [Problem(error.rule, f"{pack_key(name)}: {error.message}") for name, error in packs.damaged.items()]
-    refs, wrong_refs = _read_refs(backend)
-    problems += wrong_refs
+    refs = list(inspect_refs(backend))
+    problems += [Problem.of(error) for error in refs if isinstance(error, TensorglotError)]
     walk = Walk(packs, keep_links=True)
-    missing = [cid for cid in walk.visit(ref.cid for ref in refs) if packs.find(cid.digest) is None]
+    roots = [ref.cid for ref in refs if isinstance(ref, Ref)]
+    missing = [cid for cid in walk.visit(roots) if packs.find(cid.digest) is None]
     wrong: dict[bytes, TensorglotError] = {cid.digest: error for cid, error in walk.broken}
-    wrong |= {cid.digest: FormatError(f"block {cid} is missing", rule="store.block.missing") for cid in missing}
-    wrong = dict(_broken_deltas(packs)) | wrong
+    orphans = packs.orphans() if missing else {}
+    wrong |= {cid.digest: _missing(cid, orphans.get(cid.digest)) for cid in missing}
     hashed = 0
     for digest, error in _rehash(packs, progress) if data else ():
         hashed += 1
         if error is not None:
             wrong[digest] = error
-    commits = [cid for cid in walk.seen if cid.codec == DAG_CBOR and _is_commit(packs, cid)]
-    needed_by = _commits_that_need(wrong, walk.links or {}, set(commits)) if wrong else {}
+    commits = {cid: commit for cid in walk.seen if (commit := _commit(packs, cid)) is not None}
+    problems += _wrong_nodes(packs, roots, commits, wrong)
+    needed_by = _commits_that_need(wrong, walk.links or {}, commits.keys()) if wrong else {}
     problems += [_problem(error, needed_by.get(digest, [])) for digest, error in wrong.items()]
     sizes = Sizes(packs)
-    nbytes = 0 if problems else sum(sizes.of(_commit(packs, cid).tensors)[1] for cid in commits)
+    nbytes = 0 if problems else sum(sizes.of(commit.tensors)[1] for commit in commits.values())
     return Report(FORMAT, len(sizes.tensors), nbytes, hashed, problems=tuple(problems))
 
 
-def _read_refs(backend: Backend) -> tuple[list[Ref], list[Problem]]:
-    refs, problems = [], []
-    for name in list_ref_names(backend):
+def _wrong_nodes(
+    packs: Packs, roots: list[CID], commits: Mapping[CID, Commit], wrong: Mapping[bytes, TensorglotError]
+) -> Iterator[Problem]:
+    """Refs and parents that are no commits or values, and commits whose nodes are not what they must be."""
+    structure = Structure(packs)
+    for cid in roots:
+        if cid not in commits and cid.digest not in wrong:
+            try:
+                parse_array(read_node(packs, cid))
+            except TensorglotError as error:
+                yield Problem(error.rule, f"a ref leads to {cid}, which is neither a commit nor a value")
+    for cid, commit in commits.items():
         try:
-            ref = read_ref(backend, name)
+            for parent in map(CID.parse, commit.parents):
+                if parent not in commits and parent.digest not in wrong:
+                    raise FormatError(f"the parent {parent} is not a commit", rule="store.commit")
+            structure.check(commit)
+        except MissingBlock:
+            pass  # the block is a problem of its own
         except TensorglotError as error:
-            problems.append(Problem.of(error))
-        else:
-            refs += [] if ref is None else [ref]
-    return refs, problems
+            yield Problem(error.rule, f"commit {cid}: {error.message}", error.tensor, error.offset)
 
 
-def _broken_deltas(packs: Packs) -> Iterator[tuple[bytes, TensorglotError]]:
-    """The blocks that are deltas from a block that is not there."""
-    for name, index in packs.indexes.items():
-        bases = [base.tobytes() for base in index.bases]
-        absent = [i for i, found in enumerate(packs.contains(bases)) if not found]
-        rows = np.flatnonzero(np.isin(index.records["base"], absent))
-        for block in np.flatnonzero(np.isin(index.blocks["record"], rows)).tolist():
-            base = bases[int(index.records["base"][index.blocks["record"][block]])]
-            yield (
-                index.digests[block].tobytes(),
-                FormatError(
-                    f"block {CID(base)} is missing, from which a delta was made",
-                    rule="store.chain.base",
-                    path=pack_key(name),
-                ),
-            )
+def _missing(cid: CID, orphan: tuple[str, bytes] | None) -> FormatError:
+    """The error for a block that is not there, or only as a delta from one that is not."""
+    if orphan is None:
+        return FormatError(f"block {cid} is missing", rule="store.block.missing")
+    pack, base = orphan
+    return FormatError(
+        f"block {cid} is a delta from block {CID(base)}, which is missing",
+        rule="store.chain.base",
+        path=pack_key(pack),
+    )
 
 
 def _rehash(packs: Packs, progress: Progress | None) -> Iterator[tuple[bytes, TensorglotError | None]]:
-    """Every block of every pack, and what is wrong with it."""
-    digests = {digest.tobytes() for index in packs.indexes.values() for digest in index.digests}
+    """Every block of every pack that has its base, and what is wrong with it."""
+    digests = {digest for digest, *_ in packs.copies()}
     order = sorted(digests, key=lambda digest: _place(packs, digest))
     done = 0
     for batch in ordered_map(
@@ -113,20 +119,17 @@ def _read_error(packs: Packs, digest: bytes) -> TensorglotError | None:
     return None
 
 
-def _is_commit(packs: Packs, cid: CID) -> bool:
+def _commit(packs: Packs, cid: CID) -> Commit | None:
+    """The commit that a block is, if it is one: a map of seven keys."""
     try:
-        _commit(packs, cid)
+        block = read_node(packs, cid)
+        return Commit.parse(cid, block) if block[:1] == b"\xa7" else None
     except FormatError:
-        return False
-    return True
-
-
-def _commit(packs: Packs, cid: CID) -> Commit:
-    return Commit.parse(cid, packs.read(cid.digest))
+        return None
 
 
 def _commits_that_need(
-    wrong: Mapping[bytes, object], links: Mapping[CID, list[CID]], commits: set[CID]
+    wrong: Mapping[bytes, object], links: Mapping[CID, list[CID]], commits: Set[CID]
 ) -> dict[bytes, list[str]]:
     """For each block the commits that lead to it, other than through their parents."""
     above: defaultdict[bytes, list[CID]] = defaultdict(list)

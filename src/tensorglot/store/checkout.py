@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import accumulate
 from threading import Lock
 
 import numpy as np
@@ -21,46 +22,64 @@ import numpy as np
 from tensorglot.containers.dynd import index_of
 from tensorglot.dynd.schema import plan_of
 from tensorglot.dynd.tensors import SERIALIZED
-from tensorglot.errors import FormatError, TensorglotError
+from tensorglot.errors import FormatError, LimitError, TensorglotError, escape
 from tensorglot.io.local import BaseSource
 from tensorglot.limits import Limits
 from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import DType
 from tensorglot.model.index import UNKNOWN, Index, Layout, shape_columns
-from tensorglot.model.tensor import Tensor
+from tensorglot.model.tensor import NESTED, Tensor
 from tensorglot.model.types.algebra import dense_parts, symbolic
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse_canonical
-from tensorglot.store.manifest import Manifest
-from tensorglot.store.objects import ArrayNode, Commit, TensorNode, parse_array, parse_tensor
+from tensorglot.store.chunks import Chunks
+from tensorglot.store.manifest import Entry, Manifest
+from tensorglot.store.objects import ArrayNode, Commit, TensorNode, parse_array, parse_arrays, parse_tensor
 from tensorglot.store.packs import Packs
 from tensorglot.threads import for_each
-from tensorglot.wire.cid import CHUNK_NBYTES, CID, DAG_CBOR, RAW, chunk_links
+from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, DAG_CBOR, RAW
 
-__all__ = ["FORMAT", "ArraySource", "array_tensor", "open_commit", "parse_type", "read_node", "value_chunks"]
+__all__ = [
+    "FORMAT",
+    "ArraySource",
+    "PartRow",
+    "TensorRows",
+    "array_tensor",
+    "check_node",
+    "check_tensor",
+    "open_commit",
+    "parse_type",
+    "read_node",
+    "rows_index",
+    "value_chunks",
+]
 
 FORMAT = "store@1"
 _KEPT_CHUNKS = 16
 """Decoded chunks of which a part was read: neighbouring slices are often read next."""
+_SMALL_NBYTES = 16 << 10
+"""Arrays below this size are read together, if there are some of them: they lie in groups."""
+_FEW, _TOGETHER = 8, 4096
 _THREAD_NBYTES = 4 << 20
 """What one thread decodes at a time."""
 
 
 def read_node(packs: Packs, link: CID) -> bytes:
     """A DAG-CBOR block, compared with its link."""
-    if link.codec != DAG_CBOR:
-        raise FormatError(f"{link} is not the CID of a node", rule="store.node")
+    check_node(link)
     return packs.read(link.digest)
 
 
-def value_chunks(packs: Packs, array: ArrayNode) -> list[bytes]:
+def check_node(link: CID) -> None:
+    """Refuses a link that cannot be that of a node in a store."""
+    if link.codec != DAG_CBOR or link.hash != BLAKE3:
+        raise FormatError(f"{link} is not the CID of a node", rule="store.node")
+
+
+def value_chunks(packs: Packs, array: ArrayNode) -> Chunks:
     """The digests of the chunks of a value, in order."""
-    if array.data.codec == RAW:
-        if array.nbytes > CHUNK_NBYTES:
-            raise FormatError(f"{array.data} cannot have {array.nbytes} bytes: a block is smaller", rule="store.array")
-        return [array.data.digest]
-    return [link.digest for link, _ in chunk_links(array.data, partial(read_node, packs), array.nbytes)]
+    return Chunks(array, partial(read_node, packs))
 
 
 class ArraySource(BaseSource):
@@ -68,10 +87,13 @@ class ArraySource(BaseSource):
 
     def __init__(self, packs: Packs, arrays: Sequence[ArrayNode]) -> None:
         self._packs = packs
+        self.concurrency = packs.backend.concurrency
         self._arrays = arrays
-        self._begins = np.cumsum([0, *(array.nbytes for array in arrays)]).tolist()
+        self._begins = list(accumulate((array.nbytes for array in arrays), initial=0))
         self.size = self._begins[-1]
-        self._chunks: dict[int, list[bytes]] = {}
+        if self.size >= 1 << 63:
+            raise LimitError(f"arrays of {self.size} bytes in total", rule="store.size")
+        self._chunks: dict[int, Chunks] = {}
         self._kept: OrderedDict[bytes, memoryview] = OrderedDict()
         self._lock = Lock()
 
@@ -92,6 +114,7 @@ class ArraySource(BaseSource):
             for_each(
                 lambda span: self.read_into(span[0], out[span[0] - offset : span[1] - offset]),
                 zip(cuts, ends, strict=True),
+                self.concurrency,
             )
         return out
 
@@ -100,12 +123,33 @@ class ArraySource(BaseSource):
             raise self.truncation_error(offset, len(out))
         position, done = bisect_right(self._begins, offset) - 1, 0
         while done < len(out):
+            if self._begins[position] == offset + done:
+                position, read = self._read_small(position, out[done:])
+                done += read
+                if done == len(out):
+                    break
             start = offset + done - self._begins[position]
             nbytes = min(self._arrays[position].nbytes - start, len(out) - done)
             if nbytes:
                 self._read_array(position, start, out[done : done + nbytes])
             done += nbytes
             position += 1
+
+    def _read_small(self, position: int, out: memoryview) -> tuple[int, int]:
+        """Arrays from a position on that are small and end within `out`, together; the next position, and the bytes."""
+        last = bisect_right(self._begins, self._begins[position] + len(out)) - 1
+        end = position
+        while end < min(last, position + _TOGETHER) and _is_small(self._arrays[end]):
+            end += 1
+        if end - position < _FEW:
+            return position, 0
+        arrays = self._arrays[position:end]
+        blocks = self._packs.read_many([array.data.digest for array in arrays])
+        if list(map(len, blocks)) != [array.nbytes for array in arrays]:
+            raise FormatError("an array has a block of another size", rule="store.block.size")
+        nbytes = self._begins[end] - self._begins[position]
+        out[:nbytes] = b"".join(blocks)
+        return end, nbytes
 
     def _read_array(self, position: int, start: int, out: memoryview) -> None:
         array, done = self._arrays[position], 0
@@ -121,7 +165,7 @@ class ArraySource(BaseSource):
                 target[:] = self._chunk(chunks[number], whole)[begin : begin + nbytes]
             done += nbytes
 
-    def _chunks_of(self, position: int) -> list[bytes]:
+    def _chunks_of(self, position: int) -> Chunks:
         found = self._chunks.get(position)
         if found is None:
             found = self._chunks[position] = value_chunks(self._packs, self._arrays[position])
@@ -143,25 +187,33 @@ class ArraySource(BaseSource):
         return room
 
 
+def _is_small(array: ArrayNode) -> bool:
+    return array.nbytes < _SMALL_NBYTES and array.data.codec == RAW
+
+
 def open_commit(packs: Packs, commit: Commit, limits: Limits, reopen: Callable[[], Archive] | None) -> Archive:
     """The tensors of a commit."""
     entries = Manifest(commit.tensors, partial(read_node, packs)).entries(limits.tensors_or())
     blocks = packs.read_many([link.digest for _, link in entries])
-    tensors = [_tensor(packs, name, link, block) for (name, link), block in zip(entries, blocks, strict=True)]
+    tensors = _tensors(packs, entries, blocks)
     source = ArraySource(packs, [part.array for tensor in tensors for part in tensor.parts])
     cids = [bytes(link) for _, link in entries]
-    index = replace(_index(tensors, source.spans), format=FORMAT, metadata=commit.metadata, cids=cids)
+    index = replace(rows_index(tensors, source.spans), format=FORMAT, metadata=commit.metadata, cids=cids)
     return Archive(index, source, limits=limits, reopen=reopen)
 
 
 def array_tensor(packs: Packs, array: ArrayNode) -> Tensor:
     """One value, without a name."""
     source = ArraySource(packs, [array])
-    return Archive(_index([_Tensor("", [_Part("data", array, _type_of(array))])], source.spans), source).tensor_at(0)
+    return Archive(
+        rows_index([TensorRows("", [PartRow("data", array, _type_of(array))])], source.spans), source
+    ).tensor_at(0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class PartRow:
+    """One value of a tensor."""
+
     name: str
     array: ArrayNode
     type: Type
@@ -170,29 +222,55 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tensor:
+class TensorRows:
+    """The values of a tensor."""
+
     name: str
-    parts: list[_Part]
+    parts: list[PartRow]
     node: TensorNode | None = None
     """Of a tensor with attributes, or of several parts."""
 
 
-def _tensor(packs: Packs, name: str, link: CID, block: bytes) -> _Tensor:
-    try:
-        if link.codec != DAG_CBOR:
-            raise FormatError(f"{link} is not the CID of a node", rule="store.node")
-        if block[:1] == b"\xa4":
-            array = parse_array(block)
-            return _Tensor(name, [_Part("data", array, _type_of(array))])
-        node = parse_tensor(block)
-        parts = []
-        for part in node.parts:
-            array = parse_array(read_node(packs, part.array))
-            parts.append(_Part(part.name, array, _type_of(array), part.dtype, part.shape))
-        return _Tensor(name, parts, node)
-    except TensorglotError as error:
-        error.tensor = name
-        raise
+def _tensors(packs: Packs, entries: Sequence[Entry], blocks: Sequence[bytes]) -> list[TensorRows]:
+    found = []
+    types: dict[tuple[str, int], Type] = {}
+    for (name, link), block, array in zip(entries, blocks, parse_arrays(blocks), strict=True):
+        try:
+            check_node(link)
+            if array is None:
+                found.append(_tensor(packs, name, block))
+                continue
+            key = array.type, array.nbytes
+            if key not in types:
+                types[key] = _type_of(array)
+            found.append(TensorRows(name, [PartRow("data", array, types[key])]))
+        except TensorglotError as error:
+            error.tensor = name
+            raise
+    return found
+
+
+def _tensor(packs: Packs, name: str, block: bytes) -> TensorRows:
+    """A tensor with attributes, or of several parts."""
+    node = parse_tensor(block)
+    parts = []
+    for part in node.parts:
+        array = parse_array(read_node(packs, part.array))
+        parts.append(PartRow(part.name, array, _type_of(array), part.dtype, part.shape))
+        whole = node.layout in ("dense", NESTED) and part.dtype is None
+        if whole and (len(node.parts), array.type) != (1, node.type):
+            raise FormatError(f"a {node.layout} tensor needs one array of its type", rule="store.tensor")
+    return TensorRows(name, parts, node)
+
+
+def check_tensor(packs: Packs, name: str, link: CID) -> list[ArrayNode]:
+    """Checks the nodes of a tensor, as reading it does; returns its arrays."""
+    (tensor,) = _tensors(packs, [(name, link)], [read_node(packs, link)])
+    arrays = [part.array for part in tensor.parts]
+    if tensor.node is not None:
+        source = ArraySource(packs, arrays)
+        Archive(rows_index([tensor], source.spans), source).tensor_at(0)
+    return arrays
 
 
 def _type_of(array: ArrayNode) -> Type:
@@ -215,13 +293,17 @@ def _dense_nbytes(block: tuple[DType, tuple[int, ...]]) -> int:
 @lru_cache(maxsize=4096)
 def parse_type(text: str) -> Type:
     """The type of an array, which has data."""
-    type = parse_canonical(text)
+    try:
+        type = parse_canonical(text)
+    except TensorglotError as error:  # which shows the text on lines of its own
+        raise FormatError(f"malformed type {escape(text, longest=60)}", rule=error.rule) from error
     if symbolic(type):
         raise FormatError(f"symbolic type {text:.60} cannot have data", rule="store.array")
     return type
 
 
-def _index(tensors: Sequence[_Tensor], spans: list[tuple[int, int]]) -> Index:
+def rows_index(tensors: Sequence[TensorRows], spans: list[tuple[int, int]]) -> Index:
+    """The index of tensors whose canonical bytes are at spans of a source."""
     parts = [part for tensor in tensors for part in tensor.parts]
     rows = index_of([(part.name, part.type) for part in parts], spans)
     names = [tensor.name for tensor in tensors]

@@ -16,22 +16,23 @@ stored, into new packs. The old ones are then collected like any others.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tensorglot.errors import InputError, human_nbytes, plural
 from tensorglot.operations._jsonable import Record
 from tensorglot.store.backend import Backend
 from tensorglot.store.condemned import condemn, condemned, pardon
-from tensorglot.store.encodings import Encoded, Encoding
+from tensorglot.store.copying import Copy, add_copy, read_copy
 from tensorglot.store.pack import PackIndex
 from tensorglot.store.packs import Packs, Stored, pack_key
 from tensorglot.store.reach import Walk
 from tensorglot.store.refs import list_refs
-from tensorglot.store.session import PACK_NBYTES, Delta, Session, start_session
-from tensorglot.threads import for_each
+from tensorglot.store.session import PACK_NBYTES, Session, start_session
+from tensorglot.threads import for_each, ordered_map
 from tensorglot.wire.cid import CID, DAG_CBOR, RAW
 
-__all__ = ["GRACE", "Collected", "collect", "copy_block", "repack"]
+__all__ = ["GRACE", "Collected", "collect", "repack"]
 
 GRACE = 86_400.0
 """Seconds."""
@@ -58,13 +59,18 @@ class Collected(Record):
 
 def collect(backend: Backend, packs: Packs, grace: float) -> Collected:
     """Condemns packs that are not needed, and removes those whose time has come."""
-    if grace < 0:
-        raise InputError(f"grace must not be negative, is {grace}", rule="store.grace")
+    _check_grace(grace)
     with backend.exclusive("collect"):
         return _collect(backend, packs, grace)
 
 
+def _check_grace(grace: float) -> None:
+    if isinstance(grace, bool) or not isinstance(grace, (int, float)) or not grace >= 0:
+        raise InputError(f"grace must be a number of seconds, not {grace!r}", rule="store.grace")
+
+
 def _collect(backend: Backend, packs: Packs, grace: float) -> Collected:
+    backend.clean(grace)
     packs.refresh()
     before, writers = set(packs.indexes), backend.writers()
     for pack in before - _needed(backend, packs).rows.keys() - condemned(backend).keys():
@@ -106,11 +112,13 @@ def _needed(backend: Backend, packs: Packs) -> _Needed:
         raise InputError(
             f"nothing was removed, since {cid} cannot be read ({error.message}); run check", rule="store.collect.broken"
         )
+    # The copy with the fewest deltas: its base has a copy with still fewer. Among equals one in a pack that stays.
     doomed = condemned(backend)
-    home: dict[bytes, tuple[str, int]] = {}
-    for pack in sorted(packs.indexes, key=lambda pack: (pack not in doomed, packs.indexes[pack].nbytes, pack)):
-        digests = packs.indexes[pack].digests
-        home |= {digest.tobytes(): (pack, row) for row, digest in enumerate(digests)}
+    rank = {pack: (pack in doomed, -index.nbytes, pack) for pack, index in packs.indexes.items()}
+    home: dict[bytes, tuple[int, tuple[bool, int, str], str, int]] = {}
+    for digest, pack, row, depth in packs.copies():
+        place = depth, rank[pack], pack, row
+        home[digest] = min(place, home.get(digest, place))
     rows: dict[str, dict[bytes, int]] = {}
     wanted = [cid.digest for cid in reached]
     while wanted:
@@ -119,7 +127,7 @@ def _needed(backend: Backend, packs: Packs) -> _Needed:
             raise InputError(
                 f"nothing was removed, since block {CID(digest)} is missing; run check", rule="store.collect.broken"
             )
-        pack, row = home[digest]
+        _, _, pack, row = home[digest]
         found = rows.setdefault(pack, {})
         if digest not in found:
             found[digest] = row
@@ -130,6 +138,7 @@ def _needed(backend: Backend, packs: Packs) -> _Needed:
 
 def repack(backend: Backend, packs: Packs, grace: float) -> Collected:
     """Rewrites small packs and those with much garbage, and collects."""
+    _check_grace(grace)
     with backend.exclusive("collect"):
         packs.refresh()
         needed, writers = _needed(backend, packs), backend.writers()
@@ -140,11 +149,10 @@ def repack(backend: Backend, packs: Packs, grace: float) -> Collected:
         ]
         if len(poor) > 1 or any(len(needed.rows[pack]) < len(packs.indexes[pack].digests) for pack in poor):
             with start_session(backend, packs) as session:
-                for pack in poor:
-                    _copy(packs, pack, needed, session)
+                _copy(packs, poor, needed, session)
             copies = packs.without(poor)
             copies.refresh()
-            for_each(copies.check, [digest for pack in poor for digest in needed.rows[pack]])
+            for_each(copies.check, [digest for pack in poor for digest in needed.rows[pack]], backend.concurrency)
             for pack in poor:
                 condemn(backend, pack)
         return _collect(backend, packs, grace)
@@ -155,20 +163,16 @@ def _poor(index: PackIndex, needed: int) -> bool:
     return index.nbytes < PACK_NBYTES // 2 or needed < (1 - _GARBAGE) * len(index.digests)
 
 
-def _copy(packs: Packs, pack: str, needed: _Needed, session: Session) -> None:
-    """Copies records as they are, in their order; small blocks are grouped anew."""
-    index = packs.indexes[pack]
-    for digest, row in sorted(needed.rows[pack].items(), key=lambda item: index.blocks["record"][item[1]]):
-        codec = DAG_CBOR if digest in needed.nodes else RAW
-        copy_block(packs, Stored(pack, index.record(row)), digest, codec, session)
+def _copy(packs: Packs, poor: Iterable[str], needed: _Needed, session: Session) -> None:
+    """Copies records as they are, bases before their deltas; small blocks are grouped anew."""
+    places = {
+        digest: Stored(pack, packs.indexes[pack].record(row))
+        for pack in poor
+        for digest, row in needed.rows[pack].items()
+    }
 
+    def read(digest: bytes) -> Copy:
+        return read_copy(packs, places[digest], digest, DAG_CBOR if digest in needed.nodes else RAW)
 
-def copy_block(packs: Packs, stored: Stored, digest: bytes, codec: int, session: Session) -> None:
-    """Copies one block to a session, as it is stored. The base of a delta must be there, or be copied, too."""
-    record = stored.record
-    if record.grouped:
-        session.add(digest, packs.read(digest), codec)
-    else:
-        body = packs.backend.read(pack_key(stored.pack), record.offset, record.stored)
-        delta = None if record.base is None else Delta(record.base, record.depth - 1, record.chain - record.stored)
-        session.add_record(digest, record.nbytes, Encoded(Encoding(record.encoding), body), delta)
+    for copy in ordered_map(read, sorted(places, key=lambda digest: places[digest].order)):
+        add_copy(session, copy)

@@ -245,25 +245,37 @@ def apply(encoding: int, body: memoryview, out: memoryview, *, undo: bool = Fals
     reader = _Body(body)
     with scratch() as memory:
         room, other = _rooms(memory)
-        if sparse:
-            width, positions = reader.positions(len(out), other)
-        else:
-            width, positions = reader.width(), None
-        values = _elements(out, width)
-        count = len(values) if positions is None else len(positions)
-        delta = other[: count * width]
-        planes.merge(reader.planes(count, width, room), width, delta)
+        width = reader.width()
+        count, gaps = reader.gaps(len(out) // width, other) if sparse else (len(out) // width, None)
+        values = reader.planes(count, width, room)
         tail = bytearray(len(out) % width)
         reader.tail(len(tail), memoryview(tail))
-        changes = _elements(delta, width)
-        if positions is None:
-            operation.restore(values, changes, values, undo)
-        else:
-            chosen = values.take(positions, axis=0)
-            operation.restore(chosen, changes, chosen, undo)
-            values[positions] = chosen
+        if gaps is None:
+            delta = other[: len(values)]
+            planes.merge(values, width, delta)
+            elements = _elements(out, width)
+            operation.restore(elements, _elements(delta, width), elements, undo)
+        elif width not in _WORDS:
+            _patch_wide(gaps, values, width, operation, out, undo=undo)
+        elif not planes.patch(gaps, values, width, operation is _DIFFERENCE, undo, out):
+            raise _bad_gaps()
         for i, change in enumerate(tail, len(out) - len(tail)):
             out[i] ^= change
+
+
+def _patch_wide(
+    gaps: memoryview, values: memoryview, width: int, operation: _Operation, out: memoryview, *, undo: bool
+) -> None:
+    """As the kernel `patch`, of elements that no word has the width of."""
+    delta = np.empty(len(values), np.uint8).data
+    planes.merge(values, width, delta)
+    elements, changes = _elements(out, width), _elements(delta, width)
+    positions = np.empty(len(changes), np.int64)
+    if not planes.expand(gaps, len(elements), positions):
+        raise _bad_gaps()
+    chosen = elements.take(positions, axis=0)
+    operation.restore(chosen, changes, chosen, undo)
+    elements[positions] = chosen
 
 
 class _Body:
@@ -284,19 +296,14 @@ class _Body:
             raise _malformed(f"an element has 1 to {MAX_WIDTH} bytes, not {width}")
         return width
 
-    def positions(self, nbytes: int, room: memoryview) -> tuple[int, Array]:
-        """The width, and which elements of a chunk of `nbytes` a sparse delta changes."""
-        width = self.width()
+    def gaps(self, elements: int, room: memoryview) -> tuple[int, memoryview]:
+        """How many of the elements a sparse delta changes, and which."""
         count, used = _COUNTS.unpack(self._take(_COUNTS.size))
-        elements = nbytes // width
         if count > elements or not count <= used <= min(count + elements // planes.LONGEST, len(room)):
             raise _malformed(f"{count} changes with gaps of {used} bytes for {elements} elements")
         gaps = room[:used]
         self._stream(gaps)
-        positions = np.empty(count, np.int64)
-        if not planes.expand(gaps, elements, positions):
-            raise _malformed("the gaps do not lead to the declared number of elements")
-        return width, positions
+        return count, gaps
 
     def planes(self, count: int, width: int, room: memoryview) -> memoryview:
         for plane in range(width):
@@ -318,6 +325,10 @@ class _Body:
         out[len(out) - nbytes :] = self._take(nbytes)
         if self._rest:
             raise _malformed(f"{len(self._rest)} bytes follow the end")
+
+
+def _bad_gaps() -> FormatError:
+    return _malformed("the gaps do not lead to the declared number of elements")
 
 
 def _malformed(what: str) -> FormatError:

@@ -10,7 +10,10 @@ from typing import Any
 from tensorglot.arguments import as_path
 from tensorglot.errors import FormatError, InputError, UnsupportedError
 from tensorglot.io.local import absolute
+from tensorglot.io.sink import is_temporary
+from tensorglot.io.urls import file_path, is_url
 from tensorglot.store.backend import Backend, Directory
+from tensorglot.store.remote import Bucket
 
 __all__ = ["create_store", "open_store", "split_url"]
 
@@ -21,11 +24,11 @@ _SCHEME = "store://"
 
 def _backend(url: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Backend:
     path = as_path(url).removeprefix(_SCHEME)
-    if "://" in path and not path.startswith("file://"):
-        raise UnsupportedError("stores at URLs are not supported", rule="store.url")
-    if options is not None:
+    if is_url(path):
+        return Bucket(path, options)
+    if options and "://" not in path:
         raise InputError("storage_options need a URL", rule="store.url")
-    return Directory(absolute(path.removeprefix("file://")))
+    return Directory(absolute(file_path(path)))
 
 
 def create_store(url: str | os.PathLike[str], options: Mapping[str, Any] | None) -> None:
@@ -33,10 +36,12 @@ def create_store(url: str | os.PathLike[str], options: Mapping[str, Any] | None)
     backend = _backend(url, options)
     if isinstance(backend, Directory):
         os.makedirs(backend.url, exist_ok=True)  # noqa: PTH103
-        others = set(os.listdir(backend.url)) - {"lock"}  # noqa: PTH208
+        others = {name for name in os.listdir(backend.url) if name != "lock" and not is_temporary(name)}  # noqa: PTH208
         if others and _KEY not in others:
             raise InputError("the directory is not empty", rule="store.create", path=backend.url)
-    if not backend.swap(_KEY, None, _CONTENT):
+    elif backend.get(_KEY) is None and backend.list(""):
+        raise InputError("the folder is not empty", rule="store.create", path=backend.url)
+    if backend.get(_KEY) is not None or not backend.swap(_KEY, None, _CONTENT):
         raise InputError("there is a store already: open it with Store(path)", rule="store.create", path=backend.url)
 
 
@@ -63,6 +68,6 @@ def open_store(url: str | os.PathLike[str], options: Mapping[str, Any] | None) -
 
 
 def split_url(url: str) -> tuple[str, str | None]:
-    """Path or URL of the store, and the ref, of `store://path#ref`."""
+    """Path or URL of the store, and the ref, of `store://path#ref` and `store://s3://bucket/folder#ref`."""
     where, mark, ref = url.removeprefix(_SCHEME).rpartition("#")
     return (where, ref) if mark else (ref, None)

@@ -7,7 +7,8 @@ The sorted list of names is cut where the names themselves say so: after a name 
 CRC-32, started with the level of the node, has five zero bits at its end. So a cut does
 not move when tensors change or come and go elsewhere, and a commit in which ten of
 100,000 tensors changed writes the nodes on the way to these ten. A node has at least two
-entries, unless it is the only one of its level, and at most 256 (257 at the end).
+entries, unless it is the only one of its level, and at most 256 (257 at the end). It is
+also cut behind the name with which its names have 256 KiB or more.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from tensorglot.errors import FormatError
 from tensorglot.wire import cbor
 from tensorglot.wire.cid import CID, DAG_CBOR, LINK_HEAD, LINK_NBYTES, PROFILE
 
-__all__ = ["Entry", "Manifest", "Node", "build", "parse_node"]
+__all__ = ["MAX_LEVELS", "Entry", "Manifest", "Node", "build", "parse_node"]
 
 _MASK = 31
 _LEAST, _MOST = 2, 256
-_MAX_LEVELS = 64
+_MOST_NBYTES = 256 << 10
+"""Of the names of a node, but for the last one: a node must fit into a block."""
+MAX_LEVELS = 64
 """A tree of two entries for each node that is deeper has more names than there are atoms."""
 
 Entry = tuple[str, CID]
@@ -53,13 +56,15 @@ def build(entries: Sequence[Entry], add: Add) -> CID:
 
 
 def _cut(rows: list[Entry], level: int) -> Iterator[list[Entry]]:
-    start, last = 0, len(rows)
+    start, last, nbytes = 0, len(rows), 0
     for at, (name, _) in enumerate(rows):
-        count = at + 1 - start
+        count, key = at + 1 - start, name.encode()
+        nbytes += len(key)
+        full = count >= _MOST or nbytes >= _MOST_NBYTES
         # What remains must be no entry, or enough for a node.
-        if count >= _LEAST and last - at != 2 and (count >= _MOST or not zlib.crc32(name.encode(), level) & _MASK):
+        if count >= _LEAST and last - at != 2 and (full or not zlib.crc32(key, level) & _MASK):
             yield rows[start : at + 1]
-            start = at + 1
+            start, nbytes = at + 1, 0
     if start < last or not rows:
         yield rows[start:]
 
@@ -127,7 +132,7 @@ class Manifest:
     def find(self, name: str) -> CID | None:
         """The link of one tensor, by reading the nodes on the way to it."""
         link = self.root
-        for _ in range(_MAX_LEVELS):
+        for _ in range(MAX_LEVELS):
             node = self._node(link)
             # Code points are in the order of their UTF-8.
             at = bisect_right(node.names, name) - 1
@@ -144,7 +149,7 @@ class Manifest:
         stack = [(self.root, 0, "")]
         while stack:
             link, level, first = stack.pop()
-            if level > _MAX_LEVELS:
+            if level > MAX_LEVELS:
                 raise _deep()
             node = self._node(link)
             if first and node.names[:1] != [first]:
@@ -175,4 +180,4 @@ class Manifest:
 
 
 def _deep() -> FormatError:
-    return FormatError(f"a manifest of more than {_MAX_LEVELS} levels", rule="store.manifest")
+    return FormatError(f"a manifest of more than {MAX_LEVELS} levels", rule="store.manifest")

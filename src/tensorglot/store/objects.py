@@ -12,21 +12,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from tensorglot.dynd.cbor import ARRAY_HEAD, array_block
 from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError, escape
 from tensorglot.operations._jsonable import Record, field_dict
-from tensorglot.wire import cbor
-from tensorglot.wire.cid import CID, DAG_CBOR, LINK_HEAD, decode_node, encode_node
+from tensorglot.wire.cid import BLAKE3, CID, DAG_CBOR, DIGEST_NBYTES, RAW, decode_node, encode_node
 
-__all__ = ["ArrayNode", "Commit", "PartNode", "TensorNode", "parse_array", "parse_tensor"]
+__all__ = [
+    "ArrayNode",
+    "Commit",
+    "PartNode",
+    "TensorNode",
+    "check_message",
+    "leaf_array_ends",
+    "parse_array",
+    "parse_arrays",
+    "parse_tensor",
+]
 
-_ARRAY_HEAD = b"\xa4\x64data" + LINK_HEAD
 _ARRAY = re.compile(
-    re.escape(_ARRAY_HEAD)
+    re.escape(ARRAY_HEAD)
     + rb"(.{36})\x64dynd\x01\x64size"
     + rb"([\x00-\x17]|\x18.|\x19.{2}|\x1a.{4}|\x1b.{8})"
     + rb"\x64type(?:[\x60-\x77]|\x78.|\x79.{2}|\x7a.{4})(.*)",
@@ -44,8 +53,36 @@ class ArrayNode:
     data: CID
 
     def encode(self) -> bytes:
-        size, text = cbor.head(0, self.nbytes), cbor.text(self.type)
-        return b"".join((_ARRAY_HEAD, bytes(self.data), b"\x64dynd\x01\x64size", size, b"\x64type", text))
+        return array_block(self.type, self.nbytes, self.data)
+
+
+_LEAF_NBYTES = len(ARRAY_HEAD) + 4 + DIGEST_NBYTES
+_LEAF_HEAD = ARRAY_HEAD + bytes((1, RAW, BLAKE3, DIGEST_NBYTES))
+
+
+def leaf_array_ends(type: str, nbytes: int) -> tuple[bytes, bytes]:
+    """What is before and behind the digest in the node of an array that is one block."""
+    block = ArrayNode(type, nbytes, CID(bytes(DIGEST_NBYTES))).encode()
+    return block[: len(_LEAF_HEAD)], block[_LEAF_NBYTES:]
+
+
+def parse_arrays(blocks: Sequence[bytes]) -> list[ArrayNode | None]:
+    """Many array nodes; None for other nodes. Sizes and types that repeat are parsed once."""
+    known: dict[bytes, ArrayNode] = {}
+    found: list[ArrayNode | None] = []
+    for block in blocks:
+        end = block[_LEAF_NBYTES:]
+        like = known.get(end) if block.startswith(_LEAF_HEAD) else None
+        if like is not None:
+            found.append(ArrayNode(like.type, like.nbytes, CID(block[len(_LEAF_HEAD) : _LEAF_NBYTES])))
+        elif block[:1] == b"\xa4":
+            array = parse_array(block)
+            if array.data.codec == RAW and array.data.hash == BLAKE3:
+                known[end] = array
+            found.append(array)
+        else:
+            found.append(None)
+    return found
 
 
 def parse_array(block: bytes) -> ArrayNode:
@@ -58,7 +95,7 @@ def parse_array(block: bytes) -> ArrayNode:
         except UnicodeDecodeError:
             pass
         else:
-            if node.encode() == block:  # in the shortest form
+            if node.encode() == block and node.nbytes < 1 << 63:  # in the shortest form
                 return node
     raise FormatError("not an array node", rule="store.array")
 
@@ -109,7 +146,11 @@ def parse_tensor(block: bytes) -> TensorNode:
     parts = []
     for part in node["parts"]:
         known = isinstance(part, dict) and isinstance(part.get("array"), CID) and isinstance(part.get("name"), str)
-        opaque = known and part.keys() == {"array", "dtype", "name", "shape"} and isinstance(part["dtype"], str)
+        opaque = (
+            known
+            and part.keys() == {"array", "dtype", "name", "shape"}
+            and (type(part["dtype"]), type(part["shape"])) == (str, list)
+        )
         if opaque and all(type(size) is int and 0 <= size < 1 << 63 for size in part["shape"]):
             parts.append(PartNode(part["name"], part["array"], part["dtype"], tuple(part["shape"])))
         elif known and part.keys() == {"array", "name"}:

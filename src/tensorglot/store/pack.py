@@ -170,6 +170,7 @@ def _check(index: PackIndex, end: int) -> None:
         "a record decodes to more than a chunk": of_record["decoded"] > CHUNK_NBYTES,
         "a base is not in the table of bases": (of_record["base"] != NO_BASE) & (of_record["base"] >= len(index.bases)),
         "a chain of deltas is too long": of_record["depth"] > MAX_DEPTH,
+        "a delta needs a base and a depth": (of_record["base"] == NO_BASE) != (of_record["depth"] == 0),
     }
     for what, rows in wrong.items():
         if rows.any():

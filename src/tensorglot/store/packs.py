@@ -4,6 +4,11 @@ The indexes of all packs are joined into one sorted column of keys, the first ei
 of each digest: a lookup is a binary search, and many lookups are one vector operation.
 The table is replaced as a whole when packs appear or disappear, so readers need no lock.
 
+A block may be in several packs, here in full and there as a delta. The table has the
+copies that can be decoded, the one with the fewest deltas first: a copy of depth n needs
+a copy of its base of a smaller depth. So chains of deltas end, whoever wrote them, and a
+delta whose base was removed is not in the store: who needs the block writes it again.
+
 A block is decoded from its record: a record in full first, then the deltas on it, in
 place. It is compared with its digest at the end, whatever it was made from. A pack that
 is gone was collected or repacked: the packs are listed again, and the block is looked up
@@ -14,24 +19,23 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from tensorglot.errors import FormatError, IntegrityError
+from tensorglot.errors import FormatError, IntegrityError, TensorglotError
 from tensorglot.memory import scratch
 from tensorglot.store.backend import Backend
 from tensorglot.store.encodings import IS_DELTA, apply, decode
 from tensorglot.store.pack import MAX_DEPTH, PackIndex, Record, read_index
-from tensorglot.threads import ordered_map
+from tensorglot.threads import for_each
 from tensorglot.wire.cid import CID, RAW
 
-__all__ = ["Packs", "Stored", "pack_key"]
+__all__ = ["MissingBlock", "Packs", "Stored", "pack_key"]
 
 _CACHE_NBYTES = 32 << 20
 """Decoded groups of small blocks that are kept."""
@@ -51,6 +55,11 @@ class Stored:
     pack: str
     record: Record
 
+    @property
+    def order(self) -> tuple[int, str, int]:
+        """For copying: bases come before their deltas, neighbours together."""
+        return self.record.depth, self.pack, self.record.offset
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
@@ -61,6 +70,8 @@ class _Table:
     keys: NDArray[np.uint64]
     packs: NDArray[np.int32]
     rows: NDArray[np.int32]
+    orphans: list[tuple[int, int]]
+    """Pack and row of the copies that are left out: deltas whose base is not there."""
 
     @classmethod
     def of(cls, indexes: dict[str, PackIndex]) -> _Table:
@@ -68,8 +79,16 @@ class _Table:
         keys = np.concatenate([np.empty(0, np.uint64), *(_keys(index.digests) for index in found)])
         packs = np.repeat(np.arange(len(found), dtype=np.int32), [len(index.digests) for index in found])
         rows = np.concatenate([np.empty(0, np.int32), *(np.arange(len(i.digests), dtype=np.int32) for i in found)])
-        order = np.argsort(keys, kind="stable")
-        return cls(list(indexes), found, keys[order], packs[order], rows[order])
+        depths = np.concatenate([np.empty(0, np.uint8), *(i.records["depth"][i.blocks["record"]] for i in found)])
+        if not depths.any():
+            order, orphans = np.argsort(keys, kind="stable"), np.empty(0, np.intp)
+        else:
+            order = np.lexsort((depths, keys))
+            bases = np.concatenate([np.empty(0, np.uint64), *map(_base_keys, found)])
+            decodable = _decodable(keys[order], depths[order], bases[order])
+            order, orphans = order[decodable], order[~decodable]
+        lost = list(zip(packs[orphans].tolist(), rows[orphans].tolist(), strict=True))
+        return cls(list(indexes), found, keys[order], packs[order], rows[order], lost)
 
     def find(self, digest: bytes) -> tuple[int, int] | None:
         """The pack and row of a block."""
@@ -115,13 +134,33 @@ def _keys(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return keys
 
 
+def _base_keys(index: PackIndex) -> NDArray[np.uint64]:
+    """The key of the base of each block; 0 for one that has none."""
+    bases = np.append(_keys(index.bases), np.uint64(0))
+    numbers = index.records["base"][index.blocks["record"]]
+    keys: NDArray[np.uint64] = bases[np.minimum(numbers, len(index.bases))]
+    return keys
+
+
+def _decodable(keys: NDArray[np.uint64], depths: NDArray[np.uint8], bases: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which copies have a base that can be decoded and is less deep. `keys` are sorted."""
+    found: NDArray[np.bool_] = depths == 0
+    for depth in np.unique(depths[~found]).tolist():
+        known, here = keys[found], np.flatnonzero(depths == depth)
+        at = known.searchsorted(bases[here])
+        there = at < len(known)
+        there[there] = known[at[there]] == bases[here][there]
+        found[here] = there
+    return found
+
+
 class Packs:
     """The packs of a store. Threads may share it."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self._hidden: frozenset[str] = frozenset()
-        self.damaged: dict[str, FormatError] = {}
+        self.damaged: dict[str, TensorglotError] = {}
         """Packs whose index cannot be read; the others can be used."""
         self._indexes: dict[str, PackIndex] = {}
         self._table: _Table | None = None
@@ -157,7 +196,14 @@ class Packs:
         kept = {name: index for name, index in self._indexes.items() if name in names}
         new = sorted(names - kept.keys())
         self.damaged = {}
-        for name, found in zip(new, ordered_map(partial(_index_or_error, self.backend), new), strict=True):
+        read: dict[str, PackIndex | TensorglotError | None] = {}
+
+        def work(name: str) -> None:
+            read[name] = _index_or_error(self.backend, name)
+
+        for_each(work, new, self.backend.concurrency)
+        for name in new:
+            found = read[name]
             if isinstance(found, PackIndex):
                 kept[name] = found
             elif found is not None:
@@ -190,6 +236,43 @@ class Packs:
         found: list[bool] = (self._loaded().find_many(digests)[0] >= 0).tolist()
         return found
 
+    def orphans(self) -> dict[bytes, tuple[str, bytes]]:
+        """Blocks of which there are only deltas whose base is not there: the pack and the base."""
+        table = self._loaded()
+        found = {}
+        for pack, row in table.orphans:
+            index = table.indexes[pack]
+            digest, base = index.digests[row].tobytes(), index.record(row).base
+            if base is not None and table.find(digest) is None:
+                found[digest] = table.names[pack], base
+        return found
+
+    def copies(self) -> Iterator[tuple[bytes, str, int, int]]:
+        """Every copy of every block that can be decoded: digest, pack, row and depth."""
+        table = self._loaded()
+        lost = set(table.orphans)
+        for number, (name, index) in enumerate(zip(table.names, table.indexes, strict=True)):
+            depths = index.records["depth"][index.blocks["record"]].tolist()
+            for row, (digest, depth) in enumerate(zip(index.digests, depths, strict=True)):
+                if (number, row) not in lost:
+                    yield digest.tobytes(), name, row, depth
+
+    def sizes(self, digests: Sequence[bytes]) -> tuple[int, int]:
+        """The bytes of blocks in total, and their stored bytes: of a group, the share of each."""
+        table = self._loaded()
+        packs, rows = table.find_many(digests)
+        nbytes = stored = 0
+        for pack in np.unique(packs[packs >= 0]).tolist():
+            index, here = table.indexes[pack], rows[packs == pack]
+            records, sizes = index.blocks["record"][here], index.blocks["nbytes"][here].astype(np.int64)
+            decoded = np.maximum(1, index.records["decoded"][records].astype(np.int64))
+            nbytes += int(sizes.sum())
+            # An empty block that is a record of its own has a body, too.
+            whole = sizes == index.records["decoded"][records]
+            shares = np.where(whole, 1, sizes / decoded)
+            stored += int((index.records["stored"][records] * shares).sum())
+        return nbytes, stored
+
     def digests_with(self, prefix: bytes) -> list[bytes]:
         """The digests that begin with these bytes; at most eight of them decide."""
         table = self._loaded()
@@ -213,7 +296,10 @@ class Packs:
             first = index.record(places[0][1])
             if first.grouped:
                 stored = Stored(table.names[pack], first)
-                data = self._again(partial(self._group, stored))
+                try:
+                    data = self._group(stored)
+                except FileNotFoundError:
+                    continue  # collected or repacked: each is looked up again below
                 for at, block in places:
                     begin = int(index.blocks["begin"][block])
                     found[at] = data[begin : begin + int(index.blocks["nbytes"][block])]
@@ -237,7 +323,7 @@ class Packs:
         """Once more, with the packs of now, if a pack is gone or a block was not there."""
         try:
             return work()
-        except (FileNotFoundError, _MissingBlock):
+        except (FileNotFoundError, MissingBlock):
             self.refresh()
             return work()
 
@@ -271,7 +357,14 @@ class Packs:
         found = self.find(digest)
         if found is None:
             damage = "".join(f"; damaged pack {name}: {error.message}" for name, error in self.damaged.items())
-            raise _MissingBlock(f"block {_name(digest)} is missing from the store{damage}", rule="store.block.missing")
+            orphan = self.orphans().get(digest)
+            if orphan is not None:
+                raise MissingBlock(
+                    f"block {_name(digest)} is a delta from block {_name(orphan[1])}, which is missing{damage}",
+                    rule="store.chain.base",
+                    path=pack_key(orphan[0]),
+                )
+            raise MissingBlock(f"block {_name(digest)} is missing from the store{damage}", rule="store.block.missing")
         return found
 
     def _decode(self, stored: Stored, out: memoryview) -> None:
@@ -331,17 +424,17 @@ class Packs:
         return found
 
 
-class _MissingBlock(IntegrityError):
+class MissingBlock(IntegrityError):
     """A block that something refers to is not in the store."""
 
 
-def _index_or_error(backend: Backend, name: str) -> PackIndex | FormatError | None:
+def _index_or_error(backend: Backend, name: str) -> PackIndex | TensorglotError | None:
     """None for a pack that was removed after it was listed."""
     try:
         return read_index(backend, pack_key(name))
     except FileNotFoundError:
         return None
-    except FormatError as error:
+    except TensorglotError as error:
         return error
 
 

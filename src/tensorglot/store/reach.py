@@ -8,20 +8,23 @@ link to each other.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tensorglot.dynd.merkle import Link, links_of, may_link
-from tensorglot.errors import FormatError
+from tensorglot.errors import FormatError, TensorglotError, TensorNotFound
 from tensorglot.model.types.base import Type
 from tensorglot.store.blocks import Blocks
-from tensorglot.store.checkout import array_tensor, parse_type
+from tensorglot.store.checkout import array_tensor, parse_type, read_node
 from tensorglot.store.objects import parse_array
 from tensorglot.store.packs import Packs
 from tensorglot.wire.cid import CID, DAG_CBOR, decode_node
 
 __all__ = ["Walk", "first_missing"]
 
+_AHEAD = 4096
+"""Nodes that are read together."""
 _LINKING = ("merkle[", "array[")
 """Types of values that may have links in them are spelled with one of these."""
 
@@ -32,12 +35,14 @@ class Walk:
     def __init__(self, packs: Packs, *, keep_links: bool = False) -> None:
         self.seen: set[CID] = set()
         """The blocks that were visited."""
-        self.broken: list[tuple[CID, FormatError]] = []
+        self.broken: list[tuple[CID, TensorglotError]] = []
         """Nodes that could not be read."""
         self.links: dict[CID, list[CID]] | None = {} if keep_links else None
         """The links in each node, if they are kept."""
         self._packs = packs
         self._loaded: set[tuple[CID, Type]] = set()
+        self._ahead: dict[bytes, bytes] = {}
+        """Blocks that were read together with others."""
 
     def visit(self, roots: Iterable[CID]) -> Iterator[CID]:
         """The blocks that were not visited before, parents first."""
@@ -50,6 +55,10 @@ class Walk:
                 self.seen.add(cid)
                 yield cid
             try:
+                if new and cid.codec == DAG_CBOR and cid.digest not in self._ahead:
+                    self._read_ahead(
+                        [cid, *(one for one in stack[-_AHEAD:] if isinstance(one, CID) and one not in self.seen)]
+                    )
                 below = self._below(cid) if new and cid.codec == DAG_CBOR else []
                 if isinstance(item, Link) and may_link(item.type):
                     below += self._links(item)
@@ -57,11 +66,18 @@ class Walk:
                     known = self.links.setdefault(cid, [])
                     known += (each.cid if isinstance(each, Link) else each for each in below)
                 stack += below
-            except FormatError as error:
+            except (FormatError, TensorNotFound) as error:
                 self.broken.append((cid, error))
 
+    def _read_ahead(self, cids: list[CID]) -> None:
+        """Reads nodes together. One that cannot be read is left to its turn."""
+        nodes = {cid.digest for cid in cids if cid.codec == DAG_CBOR} - self._ahead.keys()
+        there = [digest for digest, found in zip(nodes, self._packs.contains(list(nodes)), strict=True) if found]
+        with contextlib.suppress(FormatError):
+            self._ahead.update(zip(there, self._packs.read_many(there), strict=True))
+
     def _below(self, cid: CID) -> list[CID | Link]:
-        block = self._packs.read(cid.digest)
+        block = self._ahead.pop(cid.digest, None) or read_node(self._packs, cid)
         found: list[CID | Link] = []
         if block[:1] == b"\xa4":
             array = parse_array(block)

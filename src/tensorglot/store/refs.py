@@ -17,9 +17,9 @@ from urllib.parse import quote, unquote
 
 from tensorglot.errors import FormatError, InputError, TensorglotError, TensorNotFound, escape
 from tensorglot.store.backend import Backend
-from tensorglot.wire.cid import CID
+from tensorglot.wire.cid import BLAKE3, CID, DAG_CBOR
 
-__all__ = ["Ref", "check_ref_name", "list_ref_names", "list_refs", "missing_ref", "read_ref", "swap_ref"]
+__all__ = ["Ref", "check_ref_name", "inspect_refs", "list_refs", "missing_ref", "read_ref", "swap_ref"]
 
 Kind = Literal["branch", "tag"]
 
@@ -90,21 +90,44 @@ def _parse(name: str, data: bytes) -> Ref:
         ref = Ref(name, CID.parse(fields["cid"]), fields["kind"], fields["count"], fields["nonce"])
     except (ValueError, KeyError, TypeError, RecursionError, TensorglotError) as error:
         raise FormatError(f"the ref '{escape(name)}' is damaged", rule="store.ref") from error
-    if ref.kind not in ("branch", "tag") or type(ref.count) is not int or ref.encode() != data:
+    known = ref.kind in ("branch", "tag") and ref.cid.codec == DAG_CBOR and ref.cid.hash == BLAKE3
+    if not known or (type(ref.count), type(ref.nonce)) != (int, str) or ref.encode() != data:
         raise FormatError(f"the ref '{escape(name)}' is damaged", rule="store.ref")
     return ref
 
 
-def list_ref_names(backend: Backend) -> list[str]:
-    return sorted(unquote(entry.name) for entry in backend.list(_FOLDER))
-
-
 def list_refs(backend: Backend) -> Iterator[Ref]:
     """All refs, by name. One that is damaged is an error."""
-    for name in list_ref_names(backend):
-        ref = read_ref(backend, name)
-        if ref is not None:
-            yield ref
+    for found in inspect_refs(backend):
+        if isinstance(found, TensorglotError):
+            raise found
+        yield found
+
+
+def inspect_refs(backend: Backend) -> Iterator[Ref | TensorglotError]:
+    """All refs, by name; in place of one that is damaged, what is wrong with it."""
+    for key in sorted(entry.name for entry in backend.list(_FOLDER)):
+        try:
+            ref = read_ref(backend, _name_of(key))
+        except TensorglotError as error:
+            yield error
+        else:
+            if ref is not None:
+                yield ref
+
+
+def _name_of(key: str) -> str:
+    """The name that has this key, which no other one may have."""
+    name = unquote(key)
+    try:
+        matches = _key(name) == f"{_FOLDER}/{key}"
+    except InputError:
+        matches = False
+    if not matches:
+        raise FormatError(
+            f"{_FOLDER}/{escape(key, longest=60)} is not the name of a ref; remove it", rule="store.ref.name"
+        )
+    return name
 
 
 def swap_ref(backend: Backend, name: str, old: Ref | None, new: Ref | None) -> bool:
@@ -113,7 +136,7 @@ def swap_ref(backend: Backend, name: str, old: Ref | None, new: Ref | None) -> b
 
 
 def missing_ref(name: str, backend: Backend) -> TensorNotFound:
-    known = [ref.name for ref in list_refs(backend)]
+    known = [ref.name for ref in inspect_refs(backend) if isinstance(ref, Ref)]
     shown = ", ".join(escape(ref, longest=60) for ref in known[:8]) + (", …" if len(known) > 8 else "")
     return TensorNotFound(
         f"no ref, tag or commit '{escape(name, longest=80)}' in {escape(backend.url)}; "

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 from blake3 import blake3
 
+from tensorglot.errors import UnsupportedError
 from tensorglot.store.backend import Backend, Writer
 from tensorglot.store.condemned import condemned
 from tensorglot.store.encodings import Encoded, encode
 from tensorglot.store.pack import GROUP_NBYTES, PackWriter
 from tensorglot.store.packs import Packs, pack_key
-from tensorglot.wire.cid import CID, DAG_CBOR, RAW
+from tensorglot.wire.cid import CHUNK_NBYTES, CID, DAG_CBOR, RAW
 
 __all__ = ["SMALL_NBYTES", "Delta", "Session", "start_session"]
 
@@ -48,7 +49,7 @@ class Session:
         self._backend = backend
         self._writer = writer
         self._stack = stack
-        self._new: set[bytes] = set()
+        self._new: dict[bytes, tuple[int, int]] = {}
         self._groups: dict[int, list[tuple[bytes, bytes]]] = {RAW: [], DAG_CBOR: []}
         self._group_nbytes = {RAW: 0, DAG_CBOR: 0}
         self._pack: PackWriter | None = None
@@ -56,6 +57,12 @@ class Session:
 
     def put(self, block: bytes, codec: int = DAG_CBOR) -> CID:
         """Stores a block of any kind, unless it is there."""
+        if len(block) > CHUNK_NBYTES:
+            raise UnsupportedError(
+                f"metadata, attributes, messages and types must fit into a block of {CHUNK_NBYTES} bytes, "
+                f"not {len(block)}",
+                rule="store.block.size",
+            )
         digest = blake3(block).digest()
         if not self.known(digest):
             self.add(digest, block, codec)
@@ -68,6 +75,13 @@ class Session:
         """Whether the block was added by this session."""
         return digest in self._new
 
+    def cost(self, digest: bytes) -> tuple[int, int]:
+        """What it costs to decode a block that is there or was added: depth and chain, as in `Record`."""
+        if digest in self._new:
+            return self._new[digest]
+        record = self.packs.locate(digest).record
+        return record.depth, record.chain
+
     def add(self, digest: bytes, block: bytes | memoryview, codec: int = RAW) -> None:
         """Adds a block that is not in the store."""
         if len(block) >= SMALL_NBYTES:
@@ -75,16 +89,17 @@ class Session:
             return
         if self._group_nbytes[codec] + len(block) > GROUP_NBYTES:
             self._end_group(codec)
-        self._new.add(digest)
+        self._new[digest] = 0, len(block)
         self._groups[codec].append((digest, bytes(block)))
         self._group_nbytes[codec] += len(block)
 
     def add_record(self, digest: bytes, nbytes: int, encoded: Encoded, delta: Delta | None = None) -> None:
         """Adds a chunk that was encoded."""
-        self._new.add(digest)
         if delta is None:
+            self._new[digest] = 0, len(encoded.body)
             self._write([(digest, 0, nbytes)], nbytes, encoded)
         else:
+            self._new[digest] = delta.depth + 1, delta.chain + len(encoded.body)
             self._write([(digest, 0, nbytes)], nbytes, encoded, delta.base, delta.depth + 1, delta.chain)
 
     def _write(

@@ -6,7 +6,7 @@ of manifests are added up once, however many commits share them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +14,7 @@ from tensorglot.errors import human_nbytes, plural
 from tensorglot.operations._jsonable import Record
 from tensorglot.store.checkout import read_node
 from tensorglot.store.manifest import parse_node
-from tensorglot.store.objects import Commit, parse_array, parse_tensor
+from tensorglot.store.objects import Commit, parse_array, parse_arrays, parse_tensor
 from tensorglot.store.packs import Packs
 from tensorglot.store.reach import Walk
 from tensorglot.wire.cid import CID, RAW
@@ -64,6 +64,7 @@ class Sizes:
     """Number and bytes of the tensors below nodes of manifests."""
 
     def __init__(self, packs: Packs) -> None:
+        self._packs = packs
         self._read = partial(read_node, packs)
         self._below: dict[CID, tuple[int, int]] = {}
         self.tensors: set[tuple[str, CID]] = set()
@@ -79,7 +80,7 @@ class Sizes:
             node = parse_node(self._read(link))
             if node.leaf:
                 self.tensors.update(zip(node.names, node.links, strict=True))
-                self._below[link] = len(node.links), sum(map(self._tensor, node.links))
+                self._below[link] = len(node.links), self._tensors(node.links)
                 continue
             missing = [child for child in node.links if child not in self._below]
             stack += missing
@@ -88,16 +89,16 @@ class Sizes:
                 self._below[link] = sum(count for count, _ in below), sum(nbytes for _, nbytes in below)
         return self._below[root]
 
-    def _tensor(self, link: CID) -> int:
-        found = self._below.get(link)
-        if found is None:
-            block = self._read(link)
-            if block[:1] == b"\xa4":
-                nbytes = parse_array(block).nbytes
+    def _tensors(self, links: Sequence[CID]) -> int:
+        new = [link for link in dict.fromkeys(links) if link not in self._below]
+        blocks = self._packs.read_many([link.digest for link in new])
+        for link, block, array in zip(new, blocks, parse_arrays(blocks), strict=True):
+            if array is not None:
+                nbytes = array.nbytes
             else:
                 nbytes = sum(parse_array(self._read(part.array)).nbytes for part in parse_tensor(block).parts)
-            found = self._below[link] = 1, nbytes
-        return found[1]
+            self._below[link] = 1, nbytes
+        return sum(self._below[link][1] for link in links)
 
 
 def store_stats(packs: Packs, commits: Iterable[Commit]) -> StoreStats:
@@ -107,9 +108,7 @@ def store_stats(packs: Packs, commits: Iterable[Commit]) -> StoreStats:
     for commit in commits:
         count += 1
         logical += sizes.of(commit.tensors)[1]
-        for cid in walk.visit([commit.tensors]):
-            stored = packs.find(cid.digest) if cid.codec == RAW else None
-            unique += 0 if stored is None else stored.record.nbytes
+        unique += packs.sizes([cid.digest for cid in walk.visit([commit.tensors]) if cid.codec == RAW])[0]
     indexes = packs.indexes.values()
     return StoreStats(
         logical_nbytes=logical,
@@ -128,11 +127,5 @@ def commit_costs(packs: Packs, commits: Iterable[Commit]) -> Iterator[CommitCost
     for commit in commits:
         before = len(sizes.tensors)
         count, nbytes = sizes.of(commit.tensors)
-        stored = 0
-        for cid in walk.visit([CID.parse(commit.cid)]):
-            found = packs.find(cid.digest)
-            if found is not None:
-                record = found.record
-                # Of a group, a block's share of the stored bytes.
-                stored += record.stored * record.nbytes // max(1, record.decoded)
+        stored = packs.sizes([cid.digest for cid in walk.visit([CID.parse(commit.cid)])])[1]
         yield CommitCost(commit, count, nbytes, len(sizes.tensors) - before, stored)

@@ -17,19 +17,21 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from tensorglot.arguments import as_names
+from tensorglot.arguments import as_names, check_mapping
 from tensorglot.dynd import array
 from tensorglot.dynd.merkle import load_links, may_link, save_links
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.errors import FormatError, InputError, escape
-from tensorglot.io.sink import AtomicFile, Writable
+from tensorglot.io.sink import Writable
 from tensorglot.io.source import Readable, source_for
-from tensorglot.io.stream import write_stream
+from tensorglot.io.storage_options import as_storage_options
+from tensorglot.io.target import open_target
 from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._as_archive import collect as archive_of
+from tensorglot.operations._places import options_for
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.diff import Diff, diff
 from tensorglot.operations.verify import Report
@@ -47,7 +49,7 @@ from tensorglot.store.reach import first_missing
 from tensorglot.store.refs import Ref, check_ref_name, list_refs, missing_ref, read_ref, swap_ref
 from tensorglot.store.session import Session, start_session
 from tensorglot.store.stats import CommitCost, StoreStats, commit_costs, store_stats
-from tensorglot.store.transfer import Transferred, forward_ref, transfer
+from tensorglot.store.transfer import Transferred, copy_missing, forward_ref, transfer
 from tensorglot.wire.cid import CID, DAG_CBOR
 
 __all__ = ["Store", "open_url"]
@@ -63,9 +65,10 @@ class Store:
 
     def __init__(self, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> None:
         """Opens a store."""
-        self._backend = open_store(url, storage_options)
+        kept = None if storage_options is None else as_storage_options(storage_options)
+        self._backend = open_store(url, kept)
         self._packs = Packs(self._backend)
-        self._again = partial(Store, url, storage_options)
+        self._again = partial(Store, url, kept)
 
     @classmethod
     def create(cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Store:
@@ -102,21 +105,27 @@ class Store:
         metadata: Mapping[str, Any] | None = None,
         parent: str | None = None,
         progress: Progress | bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Commit:
         """Stores tensors as the new commit of a ref: atomic, and durable when it returns.
 
         `tensors` is what `save` takes, or a source: a path, an archive. The parent is the
         present commit of the ref, if it has one; tensors are stored as differences from
         those of the same name in it. With `parent`, a ref or a CID, the ref must not
-        change meanwhile.
+        change meanwhile. `storage_options` are for a source at a URL.
         """
         check_ref_name(ref)
         check_message(message)
+        if metadata is not None:
+            check_mapping(metadata, "metadata", "save.metadata")
         old = self._branch(ref)
         with start_session(self._backend, self._packs) as session:
-            given = None if parent is None else self._resolve(parent)
+            given = None if parent is None else self._parent(session, parent)
             base = given or (None if old is None else old.cid)
-            with as_archive(tensors) as source, start_progress(progress, "committing") as report:
+            with (
+                as_archive(tensors, storage_options=storage_options) as source,
+                start_progress(progress, "committing") as report,
+            ):
                 archive = archive_of(source, metadata)
                 manifest = self._ingest(session, archive, base, report)
                 kept = archive.metadata
@@ -135,6 +144,22 @@ class Store:
             f"'{escape(ref)}' was changed by another writer meanwhile; commit again", rule="store.ref.changed"
         )
 
+    def _parent(self, session: Session, parent: str) -> CID:
+        """The commit of a name, which no collector can remove while the session runs."""
+        cid = self._resolve(parent)
+        if session.packs is not self._packs or str(cid) not in self.refs().values():
+            self._adopt(session, cid)
+        return cid
+
+    def _adopt(self, session: Session, cid: CID) -> None:
+        """Copies what a collector is about to remove; refuses what is incomplete."""
+        try:
+            copy_missing(self._packs, session, [cid])
+        except FileNotFoundError as error:
+            raise InputError(f"{cid} was collected meanwhile", rule="store.incomplete") from error
+        except FormatError as error:
+            raise InputError(f"{cid} is incomplete: {error.message}", rule="store.incomplete") from error
+
     def _branch(self, name: str) -> Ref | None:
         ref = read_ref(self._backend, name)
         if ref is not None and ref.kind == "tag":
@@ -151,7 +176,26 @@ class Store:
                 report(min(done, total), total)
 
         before = None if base is None else self._previous(base)
-        return build(ingest(session, archive, before, seen), session.put)
+        linking = [position for position, layout in archive.index.layouts.items() if may_link(layout.type)]
+        for position in linking:
+            save_links(archive.tensor_at(position), NewBlocks(session))
+        entries = ingest(session, archive, before, seen)
+        links = dict(entries) if linking else {}
+        for position in linking:
+            name = archive.index.names[position]
+            self._check_links(session, links[name], name)
+        return build(entries, session.put)
+
+    def _check_links(self, session: Session, cid: CID, name: str | None) -> None:
+        """Refuses a value with links to what is not in the store: a commit is complete."""
+        session.flush()  # only what is in a pack can be read
+        missing = first_missing(session.packs, cid)
+        if missing is not None:
+            raise InputError(
+                f"the value links to {missing}, which is not in the store; put it first",
+                rule="store.link",
+                tensor=name,
+            )
 
     def _previous(self, base: CID) -> Any:
         """Looks up the values of the tensors of a commit."""
@@ -214,12 +258,7 @@ class Store:
         check_ref_name(name)
         with start_session(self._backend, self._packs) as session:
             cid = self._resolve(ref, any_node=True)
-            missing = first_missing(session.packs, cid)
-            if missing is not None:
-                raise InputError(
-                    f"{cid} is incomplete or about to be collected: block {missing} is missing",
-                    rule="store.tag.missing",
-                )
+            self._adopt(session, cid)
             if not swap_ref(self._backend, name, None, Ref.new(name, cid, "tag", None)):
                 raise InputError(f"'{escape(name)}' exists: delete it first", rule="store.ref.exists")
 
@@ -354,42 +393,49 @@ class Store:
     def _ancestors(self, cid: CID) -> Iterator[CID]:
         return (CID.parse(commit.cid) for commit in self._commits_from([cid]))
 
-    def bundle(self, target: Writable, ref: str, have: str | None = None) -> Transferred:
+    def bundle(
+        self,
+        target: Writable,
+        ref: str,
+        have: str | None = None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Transferred:
         """Writes a commit and all that it leads to as a CAR file; without what a receiver of `have` has."""
         known = () if have is None else (self._resolve(have),)
+        named = self._ref(ref)
+        self._read_commit(named.cid)  # a tag may name a value, which has no bundle
         counts = [0, 0]
 
         def pieces() -> Iterator[memoryview]:
-            for piece in write_bundle(self._packs, self._ref(ref), known):
+            for piece in write_bundle(self._packs, named, known):
                 counts[0] += 1
                 counts[1] += len(piece)
                 yield memoryview(piece)
 
-        if isinstance(target, (str, os.PathLike)):
-            with AtomicFile(target) as file:
-                file.write(pieces())
-        else:
-            write_stream(target, pieces())
+        with open_target(target, options=options_for(target, storage_options)) as file:
+            file.write(pieces())
         return Transferred((ref,), counts[0] - 2, counts[1])
 
-    def unbundle(self, source: Readable) -> Commit:
+    def unbundle(self, source: Readable, *, storage_options: Mapping[str, Any] | None = None) -> Commit:
         """Stores what is in a CAR file of `bundle`, each block checked, and moves its ref forward."""
-        opened = source_for(source)
+        opened = source_for(source, options=options_for(source, storage_options))
         with start_session(self._backend, self._packs) as session:
-            bundle, _, _ = read_bundle(opened, session)
+            bundle = read_bundle(opened, session)
             session.flush()
-            check_ref_name(bundle.ref)
-            missing = first_missing(session.packs, bundle.commit)
+            self._packs.refresh()
+            missing = first_missing(self._packs, bundle.commit)
             if missing is not None:
                 raise InputError(
                     f"block {missing} is neither in the bundle nor in the store: "
                     "the bundle was made for a store that has an earlier commit",
                     rule="bundle.have",
                 )
-            self._packs.refresh()
+            self._adopt(session, bundle.commit)
+            commit = self._read_commit(bundle.commit)
             ref = Ref.new(bundle.ref, bundle.commit, "tag" if bundle.tag else "branch", None)
             forward_ref(self._backend, ref, self._ancestors)
-        return self._read_commit(bundle.commit)
+        return commit
 
     # Values
 
@@ -398,7 +444,10 @@ class Store:
         with start_session(self._backend, self._packs) as session:
             tensor = array(value)
             save_links(tensor, NewBlocks(session))
-            return str(ingest_value(session, tensor))
+            cid = ingest_value(session, tensor)
+            if may_link(tensor.type):
+                self._check_links(session, cid, None)
+            return str(cid)
 
     def get(self, cid: str) -> Tensor:
         """The value with a CID, read when it is needed. Links in it load their values from the store."""

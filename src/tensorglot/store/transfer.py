@@ -1,9 +1,9 @@
 """Moving commits from one store to another: only what is missing, as it is stored.
 
 All that a ref leads to is looked up in the target; what it lacks is copied, record by
-record, with the bases of deltas. The target's packs become visible every 256 MiB, so a
-transfer that was killed goes on where it stopped. Each new block is decoded and compared
-with its CID in the target before the ref is moved, which is last.
+record, with the bases of deltas. Each block is decoded and compared with its CID before
+it is written. The target's packs become visible every 256 MiB, so a transfer that was
+killed goes on where it stopped. The ref is moved last.
 
 A ref moves forward only: the target's commit must be an ancestor of the new one.
 """
@@ -17,15 +17,15 @@ from tensorglot.errors import InputError, escape, human_nbytes, plural
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._progress import Progress
 from tensorglot.store.backend import Backend
-from tensorglot.store.collect import copy_block
+from tensorglot.store.copying import Copy, add_copy, read_copy
 from tensorglot.store.packs import Packs
 from tensorglot.store.reach import Walk
 from tensorglot.store.refs import Ref, read_ref, swap_ref
-from tensorglot.store.session import start_session
-from tensorglot.threads import for_each
+from tensorglot.store.session import Session, start_session
+from tensorglot.threads import ordered_map
 from tensorglot.wire.cid import CID, RAW
 
-__all__ = ["Transferred", "bases_of", "forward_ref", "transfer"]
+__all__ = ["Transferred", "bases_of", "copy_missing", "forward_ref", "transfer"]
 
 _FLUSH_NBYTES = 256 << 20
 
@@ -69,29 +69,40 @@ def transfer(
     source.refresh()
     refs = list(refs)
     with start_session(backend, target) as session:
-        here = session.packs
-        walk = Walk(source)
-        missing = [cid for cid in walk.visit(ref.cid for ref in refs) if here.find(cid.digest) is None]
-        if walk.broken:
-            raise walk.broken[0][1]
-        wanted = bases_of(source, missing, lambda digest: here.find(digest) is not None)
-        places = {digest: source.locate(digest) for digest in wanted}
-        total = sum(stored.record.stored for stored in places.values())
-        done = since = 0
-        # In the order of the source: neighbours are read, and stay, together.
-        for digest in sorted(places, key=lambda digest: (places[digest].pack, places[digest].record.offset)):
-            copy_block(source, places[digest], digest, wanted[digest], session)
-            done += places[digest].record.stored
-            since += places[digest].record.stored
-            if since >= _FLUSH_NBYTES:
-                session.flush()
-                since = 0
-            if progress is not None:
-                progress(done, total)
-        session.flush()
-        for_each(here.check, wanted)
+        blocks, nbytes = copy_missing(source, session, [ref.cid for ref in refs], progress)
         moved = [ref.name for ref in refs if forward_ref(backend, ref, history)]
-    return Transferred(tuple(moved), len(wanted), total)
+    return Transferred(tuple(moved), blocks, nbytes)
+
+
+def copy_missing(
+    source: Packs, session: Session, roots: Iterable[CID], progress: Progress | None = None
+) -> tuple[int, int]:
+    """Copies what roots lead to and a session does not find; returns the number of blocks and their stored bytes."""
+    here = session.packs
+    walk = Walk(source)
+    missing = [cid for cid in walk.visit(roots) if here.find(cid.digest) is None]
+    if walk.broken:
+        raise walk.broken[0][1]
+    wanted = bases_of(source, missing, lambda digest: here.find(digest) is not None)
+    places = {digest: source.locate(digest) for digest in wanted}
+    total = sum(stored.record.stored for stored in places.values())
+    done = since = 0
+
+    def read(digest: bytes) -> Copy:
+        return read_copy(source, places[digest], digest, wanted[digest])
+
+    # Bases before their deltas; else in the order of the source: neighbours are read, and stay, together.
+    for copy in ordered_map(read, sorted(places, key=lambda digest: places[digest].order)):
+        add_copy(session, copy)
+        done += places[copy.digest].record.stored
+        since += places[copy.digest].record.stored
+        if since >= _FLUSH_NBYTES:
+            session.flush()
+            since = 0
+        if progress is not None:
+            progress(done, total)
+    session.flush()
+    return len(wanted), total
 
 
 def forward_ref(backend: Backend, ref: Ref, history: History) -> bool:

@@ -3,6 +3,7 @@
 cbor            strict and lenient CBOR
 json            JSON without duplicate keys or numbers that do not fit
 bson            documents: sizes, kinds, paths
+bson_arrays     the arrays of numbers of many documents
 bson_fields     the vector fields of many documents
 bson_template   documents of equal length, filled into one template
 bson_value      documents as Python values
@@ -12,6 +13,7 @@ seektable       the table of frames of seekable zstd
 gzipped         gzip with a bound on the decompressed size
 inflate         deflate streams, decoded sequentially to a declared size
 ziparchive      the directory and the members of a ZIP file
+protobuf        the fields of Protocol Buffers messages
 npy             the header of NumPy's files
 prefixed        a length-prefixed header, then the data
 fetch           a cursor that reads a header in blocks, up to a limit

@@ -27,6 +27,7 @@ __all__ = [
     "DOUBLE",
     "NULL",
     "PIECE_NBYTES",
+    "ROOM_ROWS",
     "VECTOR_SUBTYPE",
     "Column",
     "Vectors",
@@ -38,6 +39,7 @@ __all__ = [
     "numbers",
     "path_bytes",
     "path_texts",
+    "paths_budget",
     "pieces",
     "refusal",
     "view",
@@ -210,7 +212,7 @@ def find_vectors(data: memoryview, limits: Limits = DEFAULT, start: int = 0) -> 
     paths: dict[bytes, int] = {}
     blocks: list[NDArray[np.int64]] = []
     at = count = 0
-    budget = max(_PATHS_NBYTES, min(limits.path_ratio * len(data), 1 << 62))
+    budget = paths_budget(len(data), limits)
     room = min(ROOM_ROWS, len(data) // _VECTOR_NBYTES + 1)
     while True:
         block = np.empty((4, room), np.int64)
@@ -226,6 +228,11 @@ def find_vectors(data: memoryview, limits: Limits = DEFAULT, start: int = 0) -> 
             documents, fields, begins, ends = np.concatenate(blocks, axis=1)
             return Vectors(tuple(paths), documents, fields, begins, ends, count)
         room *= 2
+
+
+def paths_budget(nbytes: int, limits: Limits) -> int:
+    """How many bytes the paths of documents of this size may take."""
+    return max(_PATHS_NBYTES, min(limits.path_ratio * nbytes, 1 << 62))
 
 
 def check_fields(count: int, limits: Limits) -> None:

@@ -165,7 +165,7 @@ def encode_value(value: Any, default: Callable[[Any], Any] | None = None, depth:
         return _integer(value)
     if isinstance(value, float):
         return DOUBLE, _DOUBLE.pack(value)
-    if isinstance(value, str):
+    if isinstance(value, str) and type(value).__name__ != "Code":  # pymongo's is a str, and another type of BSON
         return STRING, _string(value)
     if isinstance(value, bytes):
         return BINARY, _binary(getattr(value, "subtype", 0), value)

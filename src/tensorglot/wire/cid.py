@@ -22,6 +22,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import blake3
+import numpy as np
 
 from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError
 from tensorglot.wire import cbor
@@ -42,11 +43,13 @@ __all__ = [
     "Cutter",
     "block_cid",
     "chunk_links",
+    "cid_texts",
     "data_blocks",
     "data_bytes",
     "data_cid",
     "decode_node",
     "encode_node",
+    "parse_chunk_node",
 ]
 
 RAW, DAG_CBOR = 0x55, 0x71
@@ -125,6 +128,19 @@ class CID:
         return cid
 
 
+def cid_texts(cids: Sequence[bytes]) -> list[str]:
+    """The texts of CIDs in their binary form: `str(CID)` for many at once, a hundred times faster."""
+    if not cids:
+        return []
+    bits = np.unpackbits(np.frombuffer(b"".join(cids), np.uint8).reshape(len(cids), -1), axis=1)
+    bits = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 5)))
+    digits = np.packbits(bits.reshape(-1, 5), axis=1) >> 3
+    text = _BASE32[digits].tobytes().decode("ascii")
+    width = bits.shape[1] // 5
+    return [f"b{text[start : start + width]}" for start in range(0, len(text), width)]
+
+
+_BASE32 = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz234567", np.uint8)
 _FORM = "not a CIDv1 of a raw or DAG-CBOR block with BLAKE3-256 or SHA-256"
 
 
@@ -143,6 +159,14 @@ def block_cid(block: Buffer, codec: int = RAW, hash: int = BLAKE3) -> CID:
     except (TypeError, ValueError, BufferError) as error:
         raise InputError(f"expected the bytes of a block, got {type(block).__name__}", rule="cid.data") from error
     return CID(digest, codec, hash)
+
+
+def checkpoint_block(cids: Mapping[str, bytes]) -> bytes:
+    """The checkpoint node of tensors by their names, without metadata and parents; the links in their binary form."""
+    empty = encode_node({"dynd": 1, "kind": "checkpoint", "meta": {}, "parents": [], "tensors": {}})
+    entries = sorted((len(key), key, cid) for key, cid in ((name.encode(), cid) for name, cid in cids.items()))
+    pairs = b"".join([cbor.head(3, size) + key + LINK_HEAD + cid for size, key, cid in entries])
+    return empty[:-1] + cbor.head(5, len(cids)) + pairs  # the map of tensors is the last value
 
 
 def encode_node(node: Any) -> bytes:
@@ -307,7 +331,7 @@ def data_bytes(cid: CID, fetch: Fetch, nbytes: int | None = None) -> memoryview:
 
 def _check_expansion(cid: CID, fetch: Fetch, nbytes: int | None) -> None:
     """Refuses huge data of a few repeated chunks, before any chunk is fetched."""
-    size = _chunk_node(_fetch_checked(cid, fetch))[1]
+    size = parse_chunk_node(_fetch_checked(cid, fetch))[1]
     if size > _MOST_PER_STORED * CHUNK_NBYTES:
         stored = sum(chunk for _, chunk in chunk_links(cid, fetch, nbytes, set()))
         if size > _MOST_PER_STORED * stored:
@@ -320,7 +344,7 @@ def _check_expansion(cid: CID, fetch: Fetch, nbytes: int | None) -> None:
 
 def chunk_links(cid: CID, fetch: Fetch, nbytes: int | None, seen: set[CID] | None = None) -> Iterator[tuple[CID, int]]:
     """Yields the CIDs and sizes of all chunks of a tree; with `seen`, each distinct one once."""
-    root = _chunk_node(_fetch_checked(cid, fetch))
+    root = parse_chunk_node(_fetch_checked(cid, fetch))
     size = root[1]
     _check_size(cid, size, nbytes)
     capacity = CHUNK_NBYTES  # the most bytes below a link of some level
@@ -338,7 +362,7 @@ def chunk_links(cid: CID, fetch: Fetch, nbytes: int | None, seen: set[CID] | Non
         if link.codec == RAW:
             yield link, size
             continue
-        links, stated = root if link is cid else _chunk_node(_fetch_checked(link, fetch))
+        links, stated = root if link is cid else parse_chunk_node(_fetch_checked(link, fetch))
         capacity //= FANOUT
         starts = range(0, size, capacity)
         if stated != size or len(links) != len(starts):
@@ -372,7 +396,7 @@ def _other_tree(cid: CID) -> FormatError:
     return FormatError(f"the tree of {cid} does not have the shape that its size requires", rule="cid.tree")
 
 
-def _chunk_node(block: bytes) -> tuple[list[CID], int]:
+def parse_chunk_node(block: bytes) -> tuple[list[CID], int]:
     """Parses a node; returns its links and the number of bytes below it."""
     cbor.check(block, PROFILE)
     cursor = cbor.Cursor(block, rule="cid.tree")

@@ -1,7 +1,7 @@
 """Reads and writes the plain ZIP archives that hold arrays.
 
-The reader accepts only unambiguous archives: one end record without a comment, local
-headers that agree with the central directory, contiguous members that fill the file,
+The reader accepts only unambiguous archives: one end record, a comment only where the
+caller has looked for it, local headers that agree with the central directory, contiguous members that fill the file,
 unique names, no encryption, only stored and deflated members. Declared sizes that no
 deflate stream can reach are refused before decompression. The writer is deterministic:
 no dates, data aligned to ALIGNMENT.
@@ -18,16 +18,34 @@ from typing import TypeAlias
 
 from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError, escape
 
-__all__ = ["ALIGNMENT", "DEFLATED", "STORED", "Member", "Read", "Window", "Writer", "scan"]
+__all__ = [
+    "ALIGNMENT",
+    "COMMENT_NBYTES",
+    "DEFLATED",
+    "END_NBYTES",
+    "STORED",
+    "Member",
+    "Read",
+    "Window",
+    "Writer",
+    "find_comment",
+    "scan",
+    "with_comment",
+]
 
 Read: TypeAlias = "Callable[[int, int], bytes]"
 """`read(offset, nbytes)`: exactly that many bytes."""
 
 STORED, DEFLATED = 0, 8
 ALIGNMENT = 64
+END_NBYTES = 22
+"""Size of the end record, without its comment."""
+COMMENT_NBYTES = 0xFFFF
+"""The longest comment of an archive."""
 RATIO = 1032
 """The largest compression ratio of deflate."""
 
+_END_SIGN = b"PK\5\6"
 _LOCAL = struct.Struct("<4sHHHHHLLLHH")
 _CENTRAL = struct.Struct("<4sHHHHHHLLLHHHHHLL")
 _END = struct.Struct("<4sHHHHLLH")
@@ -92,9 +110,31 @@ class _Entry:
     offset: int
 
 
-def scan(read: Read, size: int, *, rule: str, max_members: int, max_directory: int) -> list[Member]:
-    """Reads the members of an archive, in the order of the directory."""
-    begin, end, count = _directory(read, size, rule)
+def find_comment(read: Read, size: int) -> int:
+    """Offset of the comment that ends an archive; the size if there is none, or more than one could be meant."""
+    if size < END_NBYTES or read(size - END_NBYTES, 4) == _END_SIGN:
+        return size
+    least = max(0, size - END_NBYTES - COMMENT_NBYTES)
+    tail = read(least, size - least)
+    found = []
+    at = tail.find(_END_SIGN)
+    while 0 <= at <= len(tail) - END_NBYTES:
+        if at + END_NBYTES + int.from_bytes(tail[at + END_NBYTES - 2 : at + END_NBYTES], "little") == len(tail):
+            found.append(least + at + END_NBYTES)
+        at = tail.find(_END_SIGN, at + 1)
+    return found[0] if len(found) == 1 else size
+
+
+def with_comment(record: bytes, comment: bytes) -> bytes:
+    """The end record of an archive, with another comment."""
+    return record[: END_NBYTES - 2] + len(comment).to_bytes(2, "little") + comment
+
+
+def scan(
+    read: Read, size: int, *, rule: str, max_members: int, max_directory: int, comment_nbytes: int = 0
+) -> list[Member]:
+    """Reads the members of an archive, in the order of the directory. Its `size` is without the comment."""
+    begin, end, count = _directory(read, size, comment_nbytes, rule)
     if count > max_members:
         raise LimitError(
             f"{count} ZIP members exceed the limit of {max_members}", rule=f"{rule}.limit.members", offset=end
@@ -141,15 +181,15 @@ def scan(read: Read, size: int, *, rule: str, max_members: int, max_directory: i
     return [members[i] for i in range(count)]
 
 
-def _directory(read: Read, size: int, rule: str) -> tuple[int, int, int]:
+def _directory(read: Read, size: int, comment_nbytes: int, rule: str) -> tuple[int, int, int]:
     """Returns the span of the central directory and its number of entries."""
-    end = size - _END.size
+    end = size - END_NBYTES
     if end < 0:
         raise TruncatedError(
-            f"file truncated: a ZIP archive needs {_END.size} bytes, has {size}", rule=f"{rule}.zip.end", offset=0
+            f"file truncated: a ZIP archive needs {END_NBYTES} bytes, has {size}", rule=f"{rule}.zip.end", offset=0
         )
-    sign, disk, start_disk, here, count, nbytes, offset, comment = _END.unpack(read(end, _END.size))
-    if sign != b"PK\5\6" or comment:
+    sign, disk, start_disk, here, count, nbytes, offset, comment = _END.unpack(read(end, END_NBYTES))
+    if sign != _END_SIGN or comment != comment_nbytes:
         raise FormatError(
             "no ZIP end record at the end of the file (truncated, or with a comment)",
             rule=f"{rule}.zip.end",
@@ -373,7 +413,7 @@ class Writer:
         self._position += len(descriptor)
         return descriptor
 
-    def finish(self) -> bytes:
+    def finish(self, comment: bytes = b"") -> bytes:
         """Builds the central directory and the end records."""
         directory = b"".join(self._central)
         count, begin = len(self._central), self._position
@@ -384,4 +424,4 @@ class Writer:
             records += _LOCATOR.pack(b"PK\6\7", 0, end64, 1)
         plain = min(count, _FULL16)
         nbytes, offset = min(len(directory), _FULL32), min(begin, _FULL32)
-        return directory + records + _END.pack(b"PK\5\6", 0, 0, plain, plain, nbytes, offset, 0)
+        return directory + records + _END.pack(_END_SIGN, 0, 0, plain, plain, nbytes, offset, len(comment)) + comment

@@ -57,6 +57,8 @@ SCRATCH_NBYTES = 16 << 20
 """To read a part of a frame, a frame up to this size is decoded completely, a larger one as far as needed."""
 
 _MAGIC = 0xFD2FB528
+_RESERVED = 0x18
+"""Bits of a frame's descriptor that must be zero; decoders ignore one of them."""
 _SKIPPABLE = 0x184D2A50
 _HEADER_NBYTES = 18
 _WALK_NBYTES = 4096
@@ -69,6 +71,8 @@ _SKIP_NBYTES = 64 << 10
 """Bytes decoded at a time to skip them."""
 _AHEAD_NBYTES = 24 << 20
 """Bytes that threads decode or compress in advance."""
+_AT_ONCE_NBYTES = 96 << 10
+"""Larger results are decoded in place: new memory of that size has pages that are not mapped yet."""
 _MAX_BLOCK = 128 << 10
 _MIN_WINDOW = 1 << 20
 _KEPT_WINDOW = 2 << 20
@@ -127,7 +131,7 @@ def _frame(read: Read, head: memoryview, begin: int, size: int, max_window: int)
     blocks = 5 + (not single_segment) + dictionary_nbytes + size_nbytes
     if len(head) < blocks:
         raise TruncatedError("truncated zstd frame header", rule="zstd.ends", offset=begin)
-    if descriptor & 0x18:
+    if descriptor & _RESERVED:
         raise FormatError("reserved bit is set in a zstd frame", rule="zstd.reserved", offset=begin)
     if any(head[blocks - size_nbytes - dictionary_nbytes : blocks - size_nbytes]):
         raise FormatError("zstd frame needs a dictionary, which is not supported", rule="zstd.dictionary", offset=begin)
@@ -379,6 +383,8 @@ def compress_planes(data: Buffer) -> bytes:
 
 def decode_whole(encoded: memoryview, out: memoryview) -> None:
     """Decodes one frame that must fill `out` exactly, and be nothing but that frame."""
+    if _decode_declared(encoded, out):
+        return
 
     def read(offset: int, nbytes: int) -> memoryview:
         return encoded[offset : offset + nbytes]
@@ -388,6 +394,23 @@ def decode_whole(encoded: memoryview, out: memoryview) -> None:
         raise FormatError("expected exactly one zstd frame", rule="zstd.frames", offset=0)
     _check_total(frames, len(out))
     decode_frame(read, frames[0], len(out), 0, out)
+
+
+def _decode_declared(encoded: memoryview, out: memoryview) -> bool:
+    """Decodes a small frame that declares the size of `out`, by one call. False for any other, to be scanned."""
+    if not 0 < len(out) <= _AT_ONCE_NBYTES or len(encoded) < 5 or encoded[4] & _RESERVED:
+        return False
+    try:
+        declared = zstandard.get_frame_parameters(encoded)
+        if declared.content_size != len(out) or declared.dict_id or declared.window_size > _KEPT_WINDOW:
+            return False
+        data = _kept.decompressor.decompress(encoded, allow_extra_data=False)
+    except zstandard.ZstdError:
+        return False
+    if len(data) != len(out):
+        return False
+    out[:] = data
+    return True
 
 
 def compress(data: Buffer, *, level: int, checksum: bool) -> bytes:

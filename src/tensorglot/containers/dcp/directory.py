@@ -11,9 +11,9 @@ boxes are those of any tensor.
 
 from __future__ import annotations
 
-import posixpath
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
@@ -26,6 +26,7 @@ from tensorglot.containers.torchsave.tensors import add_tensor
 from tensorglot.errors import FormatError, InputError, TensorglotError, TruncatedError, UnsupportedError, escape
 from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.builder import IndexBuilder
+from tensorglot.model.lazy_source import LazySource
 from tensorglot.model.payload import Source
 from tensorglot.model.tensor import Part
 
@@ -42,6 +43,7 @@ class Directory(ABC):
     """The source of all tensors of a checkpoint. It has boxes, not bytes."""
 
     size = 0
+    concurrency: int | None = None
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -73,24 +75,25 @@ class Directory(ABC):
             return found
 
     def path(self, name: str) -> str:
-        """Beside the index; `/` also separates the parts of a URL."""
-        return posixpath.join(posixpath.dirname(self._options.path or ""), name)
+        """The path of a file, for errors."""
+        return getattr(self._open.get(name), "path", None) or name
 
     def _open_file(self, name: str) -> Source:
         options = self._options
-        if options.path is None or options.open_file is None:
+        if options.open_file is None:
             raise UnsupportedError("the tensors are in other files: open the directory by its path", rule="dcp.path")
-        path = self.path(name)
         try:
-            source = options.open_file(path)
+            source = options.open_file(name)
         except FileNotFoundError as error:
-            raise FormatError(f"the file {escape(name)} is missing", rule="dcp.file.missing", path=path) from error
+            message = f"the file {escape(name)} is missing"
+            raise FormatError(message, rule="dcp.file.missing", path=error.filename) from error
         except InputError as error:
             if error.rule != "source.regular":
                 raise
-            raise FormatError(f"{escape(name)} is {error.message}", rule="dcp.file.regular", path=path) from error
+            raise FormatError(f"{escape(name)} is {error.message}", rule="dcp.file.regular", path=error.path) from error
         stamp = getattr(source, "stamp", None)
         if self._stamps.setdefault(name, stamp) != stamp:
+            path = getattr(source, "path", None)
             raise InputError("the file was changed after it was read: try again", rule="source.changed", path=path)
         return source
 
@@ -99,6 +102,9 @@ class Directory(ABC):
 
     def read_into(self, offset: int, out: memoryview) -> None:
         self.read(offset, len(out))
+
+    def read_runs(self, begins: Sequence[int], sizes: Sequence[int], offsets: Sequence[int], out: memoryview) -> None:
+        self.read(0, len(out))
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
         return bytes(self.read(offset, nbytes))
@@ -114,7 +120,7 @@ class Directory(ABC):
             self._open.clear()
 
 
-class File:
+class File(LazySource):
     """A file of the directory."""
 
     def __init__(self, directory: Directory, name: str) -> None:
@@ -123,22 +129,6 @@ class File:
 
     def open(self) -> Source:
         return self._directory.open(self.name)
-
-    @property
-    def size(self) -> int:
-        return self.open().size
-
-    def read(self, offset: int, nbytes: int) -> memoryview:
-        return self.open().read(offset, nbytes)
-
-    def read_into(self, offset: int, out: memoryview) -> None:
-        self.open().read_into(offset, out)
-
-    def read_bytes(self, offset: int, nbytes: int) -> bytes:
-        return self.open().read_bytes(offset, nbytes)
-
-    def view(self, offset: int, nbytes: int) -> memoryview | None:
-        return self.open().view(offset, nbytes)
 
 
 class Section:
@@ -156,6 +146,10 @@ class Section:
         self._begin = begin
         self.size = end - begin
 
+    @property
+    def concurrency(self) -> int | None:
+        return self._file.concurrency
+
     def _at(self, offset: int, nbytes: int) -> int:
         if offset + nbytes > self.size:
             raise TruncatedError(
@@ -168,6 +162,10 @@ class Section:
 
     def read_into(self, offset: int, out: memoryview) -> None:
         self._file.read_into(self._at(offset, len(out)), out)
+
+    def read_runs(self, begins: Sequence[int], sizes: Sequence[int], offsets: Sequence[int], out: memoryview) -> None:
+        placed = [self._at(begin, nbytes) for begin, nbytes in zip(begins, sizes, strict=True)]
+        self._file.read_runs(placed, sizes, offsets, out)
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
         return self._file.read_bytes(self._at(offset, nbytes), nbytes)
@@ -203,7 +201,7 @@ class RankFiles(Directory):
         spec = detect(file, name)
         if not spec.writes:
             raise UnsupportedError(f"{escape(name)} is not a tensor file of a rank", rule="dcp.file.format")
-        index = spec.container.read(file, replace(self._options, version=None, path=None, open_file=None))
+        index = spec.container.read(file, replace(self._options, version=None, name=None, open_file=None))
         return Archive(index, file, limits=self._options.limits, verifier=self._options.verifier)
 
 

@@ -7,26 +7,22 @@ before anything is allocated.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tensorglot.containers.gguf.values import ARRAY, BOOL, DEPTH, SCALARS, STRING, typed
 from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
 from tensorglot.limits import Limits
 from tensorglot.model.payload import Source
 from tensorglot.wire.fetch import Fetched
 
-__all__ = ["Description", "Header", "read_header"]
+__all__ = ["Description", "Header", "alignment_of", "read_header"]
 
 ALIGNMENT = 32
-DEPTH = 8
 
-_SCALARS: dict[int, str] = {
-    0: "u1", 1: "i1", 2: "u2", 3: "i2", 4: "u4", 5: "i4", 6: "f4", 7: "?", 10: "u8", 11: "i8", 12: "f8",
-}  # fmt: skip
-"""NumPy dtypes of numeric metadata types."""
-_BOOL, _STRING, _ARRAY = 7, 8, 9
 _LEAST_PAIR_NBYTES = 13
 _LEAST_TENSOR_NBYTES = 24
 
@@ -107,7 +103,7 @@ def read_header(source: Source, limits: Limits) -> Header:
         if descriptions.setdefault(tensor.name, tensor) is not tensor:
             message = "duplicate tensor name"
             raise FormatError(message, rule="gguf.name.duplicate", offset=tensor.at, tensor=tensor.name)
-    alignment = _alignment(metadata)
+    alignment = alignment_of(metadata)
     data = -(-cursor.position // alignment) * alignment
     return Header(version, cursor.order == ">", metadata, list(descriptions.values()), alignment, data)
 
@@ -134,18 +130,18 @@ def _metadata(cursor: _Cursor, count: int) -> dict[str, Any]:
 
 
 def _value(cursor: _Cursor, kind: int, depth: int) -> Any:
-    if kind == _STRING:
+    if kind == STRING:
         return _string(cursor)
-    if kind != _ARRAY:
-        return _numbers(cursor, kind, 1)[0]
+    if kind != ARRAY:
+        return typed(_numbers(cursor, kind, 1)[0], kind)
     start = cursor.position
     if depth == 0:
         raise LimitError(f"metadata arrays nested deeper than {DEPTH} levels", rule="gguf.metadata.depth", offset=start)
     kind = cursor.number("I")
-    if kind in _SCALARS:
-        width = np.dtype(_SCALARS[kind]).itemsize
-        return _numbers(cursor, kind, cursor.count(width, "metadata.length"))
-    return [_value(cursor, kind, depth - 1) for _ in range(cursor.count(8, "metadata.length"))]
+    if kind in SCALARS:
+        width = np.dtype(SCALARS[kind]).itemsize
+        return typed(_numbers(cursor, kind, cursor.count(width, "metadata.length")), kind)
+    return typed([_value(cursor, kind, depth - 1) for _ in range(cursor.count(8, "metadata.length"))], kind)
 
 
 def _string(cursor: _Cursor) -> str | bytes:
@@ -159,11 +155,11 @@ def _string(cursor: _Cursor) -> str | bytes:
 
 def _numbers(cursor: _Cursor, kind: int, count: int) -> list[Any]:
     start = cursor.position
-    if kind not in _SCALARS:
+    if kind not in SCALARS:
         raise FormatError(f"unknown metadata type {kind}", rule="gguf.metadata.kind", offset=start)
-    dtype = np.dtype(_SCALARS[kind]).newbyteorder(cursor.order)  # type: ignore[arg-type]
+    dtype = np.dtype(SCALARS[kind]).newbyteorder(cursor.order)  # type: ignore[arg-type]
     raw = cursor.take(count * dtype.itemsize)
-    if kind == _BOOL and raw.translate(None, b"\0\1"):
+    if kind == BOOL and raw.translate(None, b"\0\1"):
         raise FormatError("a bool must be 0 or 1", rule="gguf.metadata.bool", offset=start)
     values: list[Any] = np.frombuffer(raw, dtype).tolist()
     return values
@@ -179,8 +175,15 @@ def _description(cursor: _Cursor, max_rank: int) -> Description:
     return Description(name, cursor.number("I"), sizes[::-1], cursor.number("Q"), start)
 
 
-def _alignment(metadata: dict[str, Any]) -> int:
+def alignment_of(metadata: Mapping[str, Any]) -> int:
+    """What the offsets of tensors are multiples of."""
     alignment = metadata.get("general.alignment", ALIGNMENT)
-    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1) or alignment >= 1 << 32:
+    if (
+        not isinstance(alignment, int)
+        or isinstance(alignment, bool)
+        or alignment < 1
+        or alignment & (alignment - 1)
+        or alignment >= 1 << 32
+    ):
         raise FormatError(f"general.alignment is not a power of two: {alignment!r}", rule="gguf.alignment")
-    return alignment
+    return int(alignment)

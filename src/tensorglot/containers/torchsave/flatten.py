@@ -1,7 +1,8 @@
 """Flattens nested dicts and lists: tensors by the keys that lead to them, other values as metadata.
 
 A pickle may refer to one container many times, so a small pickle can expand without end.
-The depth, the number of visited values and the total length of names are bounded.
+The depth, the number of visited values and the total length of names and texts are
+bounded, whatever they share.
 """
 
 from __future__ import annotations
@@ -30,9 +31,13 @@ def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, View], dict[str, A
         name, depth, value = left.pop()
         if isinstance(value, (list, tuple)):
             visits -= len(value)
-            letters -= len(name) * len(value)
+            letters -= len(name) * len(value) + sum(len(item) for item in value if isinstance(item, (str, bytes)))
             if visits < 0 or letters < 0 or depth > DEPTH:
                 raise LimitError("nested containers expand to far more than the size of the pickle", rule="pt.nest")
+        elif isinstance(value, (str, bytes)):
+            letters -= len(value)
+            if letters < 0:
+                raise LimitError("texts expand to far more than the size of the pickle", rule="pt.nest")
         children = _children(value)
         if children is not None:
             left.extend((f"{name}.{key}" if depth else key, depth + 1, child) for key, child in reversed(children))

@@ -14,7 +14,8 @@ from tensorglot.model.strided import Strided
 __all__ = ["add_tensor"]
 
 
-def add_tensor(builder: IndexBuilder, name: str, view: View, saved: Saved, max_rank: int) -> None:
+def add_tensor(builder: IndexBuilder, name: str, view: View, saved: Saved, max_rank: int) -> int:
+    """Returns how many bytes the view has beyond those that it covers: elements of stride 0 are repeated."""
     storage = saved.storages[view.storage.key]
     width = view.dtype.itemsize
     if len(view.shape) > max_rank:
@@ -45,6 +46,7 @@ def add_tensor(builder: IndexBuilder, name: str, view: View, saved: Saved, max_r
         checksum=f"crc32:0x{storage.crc32:08X}" if whole else None,
     )
     builder.add(name, row)
+    return max(0, row.nbytes - extent)
 
 
 def _element(view: View, *, in_order: bool) -> tuple[DType | str, tuple[int, ...]]:

@@ -12,7 +12,8 @@ checked against the rules of the version (`rules`).
     codecs           the encodings, as codecs of the model
     lazy             CBOR that is decoded on demand
     stored, hashing  what both writers share: blobs, compressed and hashed on other threads
-    strict, edit     the check of canonical form; new metadata for an existing file
+    strict           the check of canonical form
+    edit, revise     new metadata for an existing file; tensors dropped, replaced and added
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from tensorglot.containers.table import Container, ReadOptions, WriteOptions
-from tensorglot.containers.ztensor import edit, manifest, v01, v1, v2, write01, write2
+from tensorglot.containers.table import Container, ReadOptions, Revision, WriteOptions
+from tensorglot.containers.ztensor import edit, manifest, revise, v01, v1, v2, write01, write2
 from tensorglot.containers.ztensor.constants import (
     INDEX_NBYTES,
     LOGICAL_2,
@@ -52,6 +53,7 @@ _READERS = {MAGIC_01: v01.read, MAGIC_1: v1.read, MAGIC_2: v2.read}
 _NEWER = re.compile(rb"ZTEN(?!0000)([0-9]{4})|\x89ZT([3-9])\r\n\x1a\n")
 """The magic number of a future version."""
 _EDITORS = {"ztensor@0.1": edit.edit_01, "ztensor@2": edit.edit_2}
+_REVISERS = {"ztensor@0.1": revise.revise_01, "ztensor@2": revise.revise_2}
 _WRITERS = {"0.1": write01.write, "2": write2.write}
 
 
@@ -103,6 +105,11 @@ def edit_metadata(archive: Archive, metadata: Mapping[str, Any] | None) -> Itera
     return _EDITORS[archive.format](archive.source, metadata, archive.limits)
 
 
+def revise_tensors(archive: Archive, revision: Revision) -> Iterator[Chunk]:
+    """The file of an archive with other tensors."""
+    return _REVISERS[archive.format](archive, revision)
+
+
 def content_digest(archive: Archive) -> str | None:
     """The content digest of a version 2 file, from the digests of its parts (§6.4)."""
     return manifest.content_digest(archive) if archive.format == "ztensor@2" else None
@@ -123,6 +130,7 @@ CONTAINER = Container(
     read,
     write,
     edit=edit_metadata,
+    revise=revise_tensors,
     inspect=inspect,
     content_digest=content_digest,
     dtypes_in=dtypes_in,

@@ -201,10 +201,13 @@ class Opaque:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
-        raise UnsupportedError(
+    def refuse(self, payload: Encoded) -> UnsupportedError:
+        return UnsupportedError(
             f"unsupported encoding '{escape(self.name)}'", rule="encoding.known", tensor=payload.tensor
         )
+
+    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
+        raise self.refuse(payload)
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
         self.decode_into(payload, 0, memoryview(b""))

@@ -19,9 +19,9 @@ from tensorglot.limits import Limits
 from tensorglot.model.payload import Chunk, Source, Span
 from tensorglot.wire import cbor
 
-__all__ = ["edit_01", "edit_2"]
+__all__ = ["ROOT_FORM", "edit_01", "edit_2"]
 
-_ROOT_FORM = cbor.with_depth(cbor.DETERMINISTIC, 31)
+ROOT_FORM = cbor.with_depth(cbor.DETERMINISTIC, 31)
 
 
 def edit_01(source: Source, metadata: Mapping[str, Any] | None, limits: Limits) -> Iterator[Chunk]:
@@ -58,7 +58,7 @@ def edit_2(source: Source, metadata: Mapping[str, Any] | None, limits: Limits) -
         if manifest[slice(*key)] != cbor.text("attributes"):
             pairs.append((manifest[slice(*key)], manifest[slice(*value)]))
     if metadata is not None:
-        pairs.append((cbor.text("attributes"), cbor.encode(metadata, _ROOT_FORM)))
+        pairs.append((cbor.text("attributes"), cbor.encode(metadata, ROOT_FORM)))
     new = cbor.head(cbor.MAP, len(pairs)) + b"".join(key + value for key, value in sorted(pairs))
     yield Span(source, 0, begin)
     yield from write2.end_file(begin, new)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePosixPath
 
 from tensorglot.containers.ztensor.constants import FOOTER_2, MAGIC_2
 from tensorglot.containers.ztensor.lazy import Texts
@@ -17,6 +17,7 @@ from tensorglot.containers.ztensor.rules import SIZE_END
 from tensorglot.containers.ztensor.scan import Field, Record, scan
 from tensorglot.errors import FormatError, InputError, IntegrityError, UnsupportedError
 from tensorglot.memory import cut
+from tensorglot.model.lazy_source import LazySource
 from tensorglot.model.names import Names
 from tensorglot.model.payload import PIECE_NBYTES, Source
 from tensorglot.wire import checksums
@@ -69,12 +70,11 @@ def read_shards(cursor: Cursor) -> dict[str, Shard]:
     return shards
 
 
-class ShardSource:
+class ShardSource(LazySource):
     """The bytes of a shard, from the file beside the root."""
 
     def __init__(self, shard: Shard, root: str | None, open_file: Callable[[str], Source] | None) -> None:
         self.shard = shard
-        self.size = shard.size
         self._root = root
         self._open_file = open_file
         self._source: Source | None = None
@@ -90,18 +90,17 @@ class ShardSource:
                     f"shard '{self.shard.name}' is in another file; open the root by its path",
                     rule="ztensor.shard.path",
                 )
-            root = Path(self._root)
-            path = root.with_name(f"{root.stem}-{self.shard.name}.zt")
+            name = f"{PurePosixPath(self._root).stem}-{self.shard.name}.zt"
             try:
-                source = self._open_file(str(path))
+                source = self._open_file(name)
             except FileNotFoundError as error:
-                message = f"shard {path.name} is missing"
-                raise FormatError(message, rule="ztensor.shard.missing", path=str(path)) from error
+                message = f"shard {name} is missing"
+                raise FormatError(message, rule="ztensor.shard.missing", path=error.filename) from error
             magics = {source.read_bytes(at, 8) for at in (0, self.size - 8)} if source.size == self.size else set()
             if magics != {MAGIC_2}:
                 getattr(source, "close", bool)()
-                message = f"{path.name} is not the shard of {self.size} bytes that the root names"
-                raise IntegrityError(message, rule="ztensor.shard.size", path=str(path))
+                message = f"{name} is not the shard of {self.size} bytes that the root names"
+                raise IntegrityError(message, rule="ztensor.shard.size", path=getattr(source, "path", None))
             self._source = source
         return self._source
 
@@ -116,17 +115,10 @@ class ShardSource:
         if hasher.digest() != expected.digest:
             raise IntegrityError(f"the digest of shard '{self.shard.name}' does not match", rule="ztensor.shard.digest")
 
-    def read(self, offset: int, nbytes: int) -> memoryview:
-        return self.open().read(offset, nbytes)
-
-    def read_into(self, offset: int, out: memoryview) -> None:
-        self.open().read_into(offset, out)
-
-    def read_bytes(self, offset: int, nbytes: int) -> bytes:
-        return self.open().read_bytes(offset, nbytes)
-
-    def view(self, offset: int, nbytes: int) -> memoryview | None:
-        return self.open().view(offset, nbytes)
+    @property
+    def size(self) -> int:
+        """As the root has it, which `open` compares."""
+        return self.shard.size
 
     def close(self) -> None:
         self._closed = True

@@ -97,7 +97,7 @@ def read(source: Source, options: ReadOptions) -> Index:
     found, shards, attributes = _root(cbor.Cursor(data, base=begin, rule="ztensor.entry.kind"), limits)
     catalogue = _catalogue(found)
     _find_shards(
-        catalogue, found, {name: ShardSource(shard, options.path, options.open_file) for name, shard in shards.items()}
+        catalogue, found, {name: ShardSource(shard, options.name, options.open_file) for name, shard in shards.items()}
     )
     _check_shapes(catalogue)
     rules.check_limits(catalogue, limits)

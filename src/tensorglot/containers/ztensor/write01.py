@@ -41,7 +41,7 @@ from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import cbor, checksums
 from tensorglot.wire.prefixed import join_texts
 
-__all__ = ["encode_index", "end_file", "entries_of", "metadata_entry", "write"]
+__all__ = ["encode_index", "end_file", "entries_of", "metadata_entry", "place_entries", "write"]
 
 _THEIR_CODE = np.full(256, -1, np.int16)
 _THEIR_CODE[[BY_NAME[name].code for name in NAMES_01]] = range(len(NAMES_01))
@@ -151,12 +151,16 @@ class Entry:
 
 def _write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     entries = list(entries_of(archive, options))
+    yield MAGIC_01
+    yield from place_entries(entries, len(MAGIC_01), options.level)
+    yield from end_file(encode_index(entries))
+
+
+def place_entries(entries: Sequence[Entry], position: int, level: int | None) -> Iterator[Chunk]:
+    """The blobs of entries, from a position of the file on; fills in where each is."""
     blobs = [entry.blob for entry in entries]
     prepare(blobs, checksums_decoded=False)
-    yield MAGIC_01
-    stored = _stored(blobs, options.level)
-    yield from write_blobs(blobs, stored, len(MAGIC_01), ALIGNMENT_01, checksums_decoded=False)
-    yield from end_file(encode_index(entries))
+    yield from write_blobs(blobs, _stored(blobs, level), position, ALIGNMENT_01, checksums_decoded=False)
 
 
 def _stored(blobs: Sequence[Blob], level: int | None) -> Iterator[tuple[Blob, Iterable[Chunk]]]:

@@ -42,7 +42,7 @@ from tensorglot.threads import ordered_map
 from tensorglot.wire import checksums, zstd
 from tensorglot.wire.seektable import seek_table
 
-__all__ = ["end_file", "footer", "is_canonical_name", "spec_of", "write"]
+__all__ = ["end_file", "footer", "is_canonical_name", "spec_of", "stored_blobs", "write"]
 
 RANK = 64
 
@@ -56,7 +56,7 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     prepare(blobs, checksums_decoded=True)
     alignment = CANONICAL_ALIGNMENT if all(map(_is_canonical, specs)) else ALIGNMENT_2
     yield MAGIC_2
-    stored = _stored(blobs, options.level)
+    stored = stored_blobs(blobs, options.level)
     end = yield from write_blobs(blobs, stored, len(MAGIC_2), alignment, checksums_decoded=True)
     yield bytes(-end % alignment)
     yield from end_file(end + -end % alignment, encode_manifest(specs, metadata))
@@ -126,7 +126,7 @@ def _check_keys(attributes: Mapping[str, Any], tensor: str | None) -> None:
         _check_name(key, tensor)
 
 
-def _stored(blobs: Sequence[Blob], level: int | None) -> Iterator[tuple[Blob, Iterable[Chunk]]]:
+def stored_blobs(blobs: Sequence[Blob], level: int | None) -> Iterator[tuple[Blob, Iterable[Chunk]]]:
     """The blobs with their chunks, as they are to be stored; equal contents once.
 
     The caller takes all chunks of a blob before it asks for the next one.

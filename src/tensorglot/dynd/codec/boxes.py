@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +18,15 @@ class NullSource:
     """The source of a payload that is in no file."""
 
     size = 0
+    concurrency: int | None = None
 
     def read(self, offset: int, nbytes: int) -> memoryview:
         return memoryview(bytes(nbytes))
 
     def read_into(self, offset: int, out: memoryview) -> None:
+        return None
+
+    def read_runs(self, begins: Sequence[int], sizes: Sequence[int], offsets: Sequence[int], out: memoryview) -> None:
         return None
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:

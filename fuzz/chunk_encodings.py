@@ -1,4 +1,4 @@
-"""Mutants of encoded chunks: `python fuzz/encodings.py [COUNT] [SEED]`.
+"""Mutants of encoded chunks: `python fuzz/chunk_encodings.py [COUNT] [SEED]`.
 
 The invariant: whatever the encoding, the body and the size of the chunk are,
 

@@ -1,0 +1,112 @@
+"""W2 into PyTorch: loading alone, mapped or read, and into a module, by us, safetensors and fastsafetensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.case import Case
+from benchmarks.containers import NBYTES, imported
+from benchmarks.workloads import WORKLOADS
+
+FILE = "W2.safetensors"
+
+
+def prepare(folder: Path) -> None:
+    import tensorglot as tg
+
+    if not (folder / FILE).exists():
+        tg.save(folder / FILE, WORKLOADS["W2"](), durable=False)
+
+
+Load = Callable[[Path], Callable[[], Mapping[str, Any]]]
+
+
+def tensorglot(folder: Path, backend: str = "auto") -> Callable[[], Mapping[str, Any]]:
+    tg = imported()
+    tg.torch.load(tg.dumps({}, format="safetensors"))
+    return lambda: tg.load(folder / FILE, framework="torch", backend=backend)
+
+
+def safetensors(folder: Path) -> Callable[[], Mapping[str, Any]]:
+    from safetensors.torch import load_file
+
+    return lambda: load_file(folder / FILE)
+
+
+def fastsafetensors(folder: Path) -> Callable[[], Mapping[str, Any]]:
+    from fastsafetensors import SafeTensorsFileLoader, SingleGroup
+
+    def load() -> Mapping[str, Any]:
+        loader = SafeTensorsFileLoader(SingleGroup(), "cpu", nogds=True)
+        loader.add_filenames({0: [str(folder / FILE)]})
+        buffer = loader.copy_files_to_device()
+        return Held({name: buffer.get_tensor(name) for name in loader.get_keys()}, loader, buffer)
+
+    return load
+
+
+class Held(dict[str, Any]):
+    """Tensors, and what owns their memory."""
+
+    def __init__(self, tensors: Mapping[str, Any], *owners: Any) -> None:
+        super().__init__(tensors)
+        self.owners = owners
+
+
+def module(folder: Path) -> Any:
+    """A module with the parameters of the file, whose memory is in use already."""
+    import torch
+
+    import tensorglot as tg
+
+    root = torch.nn.Module()
+    with tg.open(folder / FILE) as archive:
+        for name, tensor in archive.items():
+            inner = root
+            *path, last = name.split(".")
+            for part in path:
+                if not hasattr(inner, part):
+                    inner.add_module(part, torch.nn.Module())
+                inner = getattr(inner, part)
+            values = torch.ones(tensor.shape, dtype=torch.bfloat16)
+            inner.register_parameter(last, torch.nn.Parameter(values, requires_grad=False))
+    return root
+
+
+def into_module(load: Load, folder: Path) -> Callable[[], Any]:
+    model, read = module(folder), load(folder)
+    return lambda: model.load_state_dict(read())
+
+
+def model_tensorglot(folder: Path) -> Callable[[], Any]:
+    tg = imported()
+    model = module(folder)
+    return lambda: tg.torch.load_model(model, folder / FILE)
+
+
+def model_safetensors(folder: Path) -> Callable[[], Any]:
+    from safetensors.torch import load_model
+
+    model = module(folder)
+    return lambda: load_model(model, folder / FILE)
+
+
+def cases() -> list[Case]:
+    peers: dict[str, Load] = {"safetensors": safetensors, "fastsafetensors": fastsafetensors}
+    mapped = {"tensorglot": partial(tensorglot, backend="mmap"), "safetensors": safetensors}
+    whole: dict[str, Load] = {"tensorglot": tensorglot, **peers}
+    state = {library: partial(into_module, load) for library, load in whole.items()}
+    models = {"tensorglot": model_tensorglot, "safetensors": model_safetensors}
+
+    def case(name: str, actions: Mapping[str, Any], goals: dict[str, float]) -> Case:
+        return Case(name, actions, prepare, NBYTES["W2"], 1, goals)
+
+    return [
+        case("torch load", whole, {}),
+        case("torch load, mmap", mapped, {"safetensors": 1.0}),
+        case("torch load and load_state_dict", state, {"safetensors": 1.5, "fastsafetensors": 1.5}),
+        case("torch load_model", models, {"safetensors": 1.5}),
+    ]

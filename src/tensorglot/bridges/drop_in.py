@@ -1,0 +1,268 @@
+"""The functions of safetensors and bintensors, by their names and argument orders, over every format.
+
+`tensorglot.numpy`, `tensorglot.torch` and `tensorglot.jax` have them for their framework.
+They are `tg.open`, `tg.load` and `tg.save` in other words; what they add is the classes of
+errors that callers of those packages catch, and the rule of `save_file` that tensors of
+PyTorch which share memory are refused. A format is chosen by the suffix of a file, and is
+safetensors where that names none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.arguments import check_mapping
+from tensorglot.bridges.table import framework as converter
+from tensorglot.containers.table import TABLE, for_target, named
+from tensorglot.errors import InputError, MissingFile
+from tensorglot.extras import library
+from tensorglot.io.source import Backend, Readable
+from tensorglot.model.archive import Archive
+from tensorglot.model.tensor import Tensor
+from tensorglot.operations.load import load, load_archive
+from tensorglot.operations.open import open
+from tensorglot.operations.save import dumps, save
+
+__all__ = ["DropIn", "SafeOpen", "Slice", "format_for", "safe_open", "their_errors"]
+
+_FRAMEWORKS = {
+    "pt": "torch", "torch": "torch", "pytorch": "torch",
+    "np": "numpy", "numpy": "numpy",
+    "jax": "jax", "flax": "jax",
+}  # fmt: skip
+"""Ours, by the names that people know."""
+_DEFAULT = "safetensors"
+
+
+def safe_open(
+    filename: Readable, framework: str, device: Any = "cpu", *, backend: Backend = "auto", format: str | None = None
+) -> SafeOpen:
+    """Opens a file of any format, to read tensors of a framework ("pt", "np", "jax", …) from it, one by one."""
+    return SafeOpen(filename, framework, device, backend, format)
+
+
+class SafeOpen:
+    """An open file. It and its slices end with the `with` block."""
+
+    def __init__(self, filename: Readable, framework: str, device: Any, backend: Backend, format: str | None) -> None:
+        self._framework = _framework(framework)
+        self._place = _placer(self._framework, device)
+        with their_errors():
+            self._archive: Archive | None = open(filename, backend=backend, format=format)
+
+    @property
+    def archive(self) -> Archive:
+        """The archive, while it is open."""
+        if self._archive is None:
+            raise InputError("the file is closed: its `with` block has ended", rule="archive.closed")
+        return self._archive
+
+    def keys(self) -> list[str]:
+        """The names of all tensors, sorted."""
+        return sorted(self.archive)
+
+    def offset_keys(self) -> list[str]:
+        """The names of all tensors in the order of their bytes, shard by shard."""
+        index = self.archive.index
+        firsts = index.row_offsets[:-1]
+        shards: dict[int, int] = {}
+        places = np.array([shards.setdefault(id(index.sources.get(row)), len(shards)) for row in firsts.tolist()])
+        return [index.names[i] for i in np.lexsort((index.begins[firsts], places)).tolist()]
+
+    def metadata(self) -> dict[str, Any] | None:
+        """The metadata of the file; None where it has none."""
+        found = self.archive.metadata
+        return None if found is None else dict(found)
+
+    def get_tensor(self, name: str) -> Any:
+        """A whole tensor."""
+        return self.convert(name, self.archive[name].numpy())
+
+    def get_tensors(self) -> dict[str, Any]:
+        """All tensors, read together."""
+        archive = self.archive
+        arrays = load_archive(archive, None, {})
+        return {name: self.convert(name, _as_array(arrays[name])) for name in self.offset_keys()}
+
+    def get_slice(self, name: str) -> Slice:
+        """A tensor to index: `f.get_slice("w")[:, 2:5]` reads only that."""
+        return Slice(self, self.archive[name])
+
+    def convert(self, name: str, array: NDArray[Any]) -> Any:
+        """The framework's array, on the device."""
+        return self._place(name, array)
+
+    def __enter__(self) -> SafeOpen:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        archive, self._archive = self._archive, None
+        if archive is not None:
+            archive.close()
+
+    def __repr__(self) -> str:
+        return f"safe_open({'closed' if self._archive is None else self._archive}, {self._framework})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Slice:
+    """A tensor of an open file, read where it is indexed."""
+
+    file: SafeOpen
+    tensor: Tensor
+
+    def get_shape(self) -> list[int]:
+        return list(self._open().shape)
+
+    def get_dtype(self) -> str:
+        """The element type as safetensors names it: "F32", "BF16"; one that it does not have by our name."""
+        part = self._open().parts.get("data")
+        if part is None or part.dtype is None:
+            return str(self.tensor.type)
+        codes = named(_DEFAULT)[0].container.dtypes
+        return next((code for code, name in codes.items() if name == part.dtype.name), part.dtype.name)
+
+    def __getitem__(self, index: Any) -> Any:
+        tensor = self._open()
+        return self.file.convert(tensor.name, np.asarray(tensor[index]))
+
+    def _open(self) -> Tensor:
+        self.file.archive  # noqa: B018 - refused once the file is closed
+        return self.tensor
+
+    def __repr__(self) -> str:
+        return f"Slice({self.tensor!r})"
+
+
+@dataclass(frozen=True)
+class DropIn:
+    """The functions of one framework."""
+
+    framework: str
+    is_tensor: Callable[[Any], bool]
+    refuse: Callable[[Mapping[str, Any], bool], None] = lambda tensors, ties: None
+    """Refuses tensors that cannot be stored as they are, in a format that has ties or not."""
+
+    def save_file(
+        self,
+        tensors: Mapping[str, Any],
+        filename: str | os.PathLike[str],
+        metadata: Mapping[str, str] | None = None,
+        *,
+        format: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Writes tensors to a file: atomic, and durable when it returns. `options` are those of `tg.save`."""
+        format = format_for(filename, format)
+        self._check(tensors, format)
+        save(filename, tensors, format=format, metadata=metadata, **options)
+
+    def save(
+        self, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None, *, format: str = _DEFAULT
+    ) -> bytes:
+        """The bytes of a file of the tensors."""
+        self._check(tensors, format)
+        return dumps(tensors, format=format, metadata=metadata)
+
+    def load_file(
+        self, filename: Readable, device: Any = "cpu", *, backend: Backend = "auto", format: str | None = None
+    ) -> dict[str, Any]:
+        """All tensors of a file of any format. With `backend="mmap"` they share the memory of the file."""
+        return self._load(filename, device, backend, format)
+
+    def load(self, data: bytes | bytearray | memoryview, *, format: str | None = None) -> dict[str, Any]:
+        """All tensors of the bytes of a file."""
+        if isinstance(data, (str, os.PathLike)) or hasattr(data, "read"):
+            raise InputError(f"load takes bytes, not {type(data).__name__}: use load_file", rule="loads.data")
+        return self._load(data, "cpu", "auto", format)
+
+    def _load(self, source: Readable, device: Any, backend: Backend, format: str | None) -> dict[str, Any]:
+        place = _placer(self.framework, device)
+        with their_errors():
+            loaded = load(source, backend=backend, format=format)
+        names = list(loaded)
+        return {name: place(name, _as_array(loaded.pop(name))) for name in names}
+
+    def _check(self, tensors: Mapping[str, Any], format: str) -> None:
+        check_mapping(tensors, "tensors", "save.tensors")
+        for name, value in tensors.items():
+            if not self.is_tensor(value):
+                raise InputError(
+                    f"expected a {self.framework} array, not {type(value).__name__}", rule="save.tensors", tensor=name
+                )
+        self.refuse(tensors, for_target(None, format)[0].ties)
+
+
+def _as_array(value: NDArray[Any] | Tensor) -> NDArray[Any]:
+    """What `load` gives; a Tensor that is no array raises its error."""
+    return value.numpy() if isinstance(value, Tensor) else value
+
+
+def format_for(filename: object, format: str | None) -> str:
+    """The format named, that of the suffix, or safetensors where no format has that suffix."""
+    if format is not None:
+        return format
+    suffix = Path(filename).suffix.lower() if isinstance(filename, (str, os.PathLike)) else ""
+    if not any(suffix in spec.suffixes for spec in TABLE):
+        return _DEFAULT
+    spec, version = for_target(filename, None)
+    return f"{spec.name}@{version}"
+
+
+def _framework(name: object) -> str:
+    found = _FRAMEWORKS.get(name) if isinstance(name, str) else None
+    if found is None:
+        known = ", ".join(map(repr, _FRAMEWORKS))
+        raise InputError(f"framework must be one of {known}, not {name!r}", rule="load.framework")
+    return found
+
+
+def _placer(framework: str, device: Any) -> Callable[[str, NDArray[Any]], Any]:
+    """How an array becomes the framework's, on a device. An unknown device is refused here."""
+    convert = converter(framework)
+    if framework == "torch":
+        from tensorglot.bridges.torch import as_device, from_numpy
+
+        where = as_device(device)
+        return from_numpy if where.type == "cpu" else lambda name, array: from_numpy(name, array).to(where)
+    if framework == "numpy" or convert is None:
+        if str(device) != "cpu":
+            raise InputError(f"NumPy arrays are on the CPU, not on {device!r}", rule="load.device")
+        return lambda name, array: array
+    chosen = _jax_device(device)
+    return lambda name, array: _put(convert(name, array), chosen)
+
+
+def _jax_device(device: Any) -> Any:
+    """A device of JAX: itself, or by the name of its platform, and number: "gpu:1"."""
+    jax = library("jax", "jax")
+    if not isinstance(device, str):
+        return device
+    platform, _, number = device.partition(":")
+    try:
+        return jax.devices(platform)[int(number or 0)]
+    except (RuntimeError, ValueError, IndexError) as error:
+        message = str(error).partition("\n")[0]
+        raise InputError(f"{device!r} is not a device: {message}", rule="load.device") from error
+
+
+def _put(array: Any, device: Any) -> Any:
+    return library("jax", "jax").device_put(array, device)
+
+
+@contextmanager
+def their_errors() -> Iterator[None]:
+    """A missing file is an error of ours, too."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        path = None if error.filename is None else os.fsdecode(error.filename)
+        raise MissingFile("No such file or directory", rule="source.missing", path=path) from error

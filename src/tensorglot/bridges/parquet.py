@@ -1,0 +1,101 @@
+"""Parquet files of values, through pyarrow: the tables of `tables`, stored and read back with the same type.
+
+What Arrow has a type for and Parquet has not is stored as canonical bytes, too. A file
+is written atomically. Any Parquet file can be read; one of another program has the types
+that Arrow gives it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from tensorglot.arguments import as_names, as_path
+from tensorglot.bridges.tables import from_table, to_table
+from tensorglot.errors import FormatError, TensorglotError, TensorNotFound, UnsupportedError, did_you_mean, escape
+from tensorglot.extras import library
+from tensorglot.io.sink import AtomicFile
+from tensorglot.model.tensor import Tensor
+from tensorglot.model.types.base import Type
+
+__all__ = ["from_parquet", "to_parquet"]
+
+
+def to_parquet(value: Any, path: str | os.PathLike[str], type: Type | None = None) -> None:
+    """Writes any value as a Parquet file."""
+    try:
+        data = _encode(to_table(value, type, _storable))
+    except library("pyarrow", "arrow").ArrowInvalid:  # seconds that Parquet's milliseconds cannot represent
+        data = _encode(to_table(value, type, lambda array: _storable(array) and "timestamp[s" not in str(array.type)))
+    with AtomicFile(path) as target:
+        target.write([data])
+
+
+def _encode(table: Any) -> memoryview:
+    sink = library("pyarrow", "arrow").BufferOutputStream()
+    # No dictionaries: they would make one value of NaNs with different bits.
+    library("pyarrow.parquet", "arrow").write_table(table, sink, compression="zstd", use_dictionary=False)
+    return memoryview(sink.getvalue())
+
+
+def _storable(array: Any) -> bool:
+    """Whether pyarrow reads back from Parquet what it writes."""
+    return _returns(array.type) and not _hides_fixed_lists(array.type, bool(array.null_count))
+
+
+def _hides_fixed_lists(kind: Any, missing: bool, record: bool = False) -> bool:
+    """Whether there are lists of a fixed size in records that may be missing, which pyarrow cannot read."""
+    is_ = library("pyarrow", "arrow").types
+    if is_.is_fixed_size_list(kind) and record and missing:
+        return True
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    inside = record or is_.is_struct(kind)
+    return any(_hides_fixed_lists(field.type, missing or field.nullable, inside) for field in fields)
+
+
+@lru_cache(maxsize=256)
+def _returns(kind: Any) -> bool:
+    """Whether Parquet gives back an Arrow type, but for units of time and the names of list elements."""
+    pa, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
+    sink = pa.BufferOutputStream()
+    try:
+        parquet.write_table(pa.table({"x": pa.array([], kind)}), sink)
+        return _same(parquet.read_schema(pa.BufferReader(sink.getvalue())).field("x").type, kind)
+    except (pa.ArrowException, OSError):  # OSError is Parquet's own refusal; nothing touches a disk here
+        return False
+
+
+def _same(found: Any, kind: Any) -> bool:
+    is_ = library("pyarrow", "arrow").types
+    if is_.is_fixed_size_list(kind) and kind.list_size == 0:
+        return False
+    if found.num_fields != kind.num_fields or found.id != kind.id:
+        return False
+    if kind.num_fields:
+        return all(_same(found.field(i).type, kind.field(i).type) for i in range(kind.num_fields))
+    return bool(is_.is_temporal(kind) or found == kind)
+
+
+def from_parquet(path: str | os.PathLike[str], columns: Iterable[str] | None = None) -> Tensor:
+    """Reads a Parquet file, or some of its columns, as one value."""
+    pa, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
+    text = as_path(path)
+    names = None if columns is None else as_names(columns, "columns", "parquet.columns")
+    with open(text, "rb") as stream:  # noqa: PTH123
+        try:
+            file = parquet.ParquetFile(stream)
+            for name in names or ():
+                if name not in file.schema_arrow.names:
+                    hint = did_you_mean(name, file.schema_arrow.names)
+                    raise TensorNotFound(f"no column '{escape(name)}'{hint}", rule="parquet.column", path=text)
+            table = file.read(columns=names)
+            table.validate(full=True)
+            return from_table(table)
+        except TensorglotError:
+            raise
+        except pa.ArrowNotImplementedError as error:
+            raise UnsupportedError(str(error), rule="parquet.unsupported", path=text) from error
+        except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+            raise FormatError(f"not a valid Parquet file: {error}", rule="parquet.file", path=text) from error

@@ -1,0 +1,219 @@
+"""Values as Arrow tables, and back with the same type: the way to Parquet, pandas and polars.
+
+A value of `N * {…}` or `var * {…}` has a column for each field; any other value is one
+column named `data`, with a row for each element of its first dimension. Arrow does not
+tell `?int64` without nulls from `int64`, `var` from `N`, or a tuple from a struct. So the
+metadata of the schema has the type of a row (`dynd.type`) and of the dimension
+(`dynd.rows`). A column that Arrow has no type for holds the canonical bytes of each row.
+
+A table that was changed by others is read by its Arrow types where these no longer fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tensorglot.bridges import arrow
+from tensorglot.bridges.arrow_export import arrow_array
+from tensorglot.bridges.table import Bridge
+from tensorglot.dynd.codec.decode import decode_all
+from tensorglot.dynd.codec.encode import encode, varint
+from tensorglot.dynd.coerce.anything import as_tensor, coerce
+from tensorglot.dynd.schema import plan_of
+from tensorglot.dynd.tensors import from_tensor
+from tensorglot.dynd.value import Column, Lists, Value, take
+from tensorglot.errors import FormatError, InputError, UnsupportedError
+from tensorglot.extras import library
+from tensorglot.model.tensor import Tensor
+from tensorglot.model.types import algebra as ty
+from tensorglot.model.types.base import Type
+from tensorglot.model.types.temporal import DateTime, Unit
+from tensorglot.model.types.text import parse
+
+__all__ = ["BRIDGE", "COLUMN", "METADATA", "from_table", "metadata_of", "to_pandas", "to_polars", "to_table"]
+
+COLUMN = "data"
+"""The column of a value whose rows are not records."""
+_ROWS, _TYPE = "dynd.rows", "dynd.type"
+METADATA = (_ROWS, _TYPE)
+Storable = Callable[[Any], bool]
+"""Whether an Arrow array can be stored."""
+
+
+def to_table(value: Any, type: Type | None = None, storable: Storable = lambda array: True) -> Any:
+    """An Arrow table of any value."""
+    pa = library("pyarrow", "arrow")
+    tensor = coerce(value, type)
+    rows, row = _split(tensor.type)
+    if isinstance(row, ty.Struct) and row.fields:
+        columns = {name: _column(each, storable) for name, each in _fields(tensor, row).items()}
+    else:
+        columns = {COLUMN: _column(tensor, storable)}
+    schema = pa.schema([pa.field(name, array.type) for name, array in columns.items()])
+    return pa.table(list(columns.values()), schema.with_metadata({_ROWS: rows, _TYPE: str(row)}))
+
+
+def _split(type: Type) -> tuple[str, Type]:
+    """How many rows a value has, and the type of one."""
+    if isinstance(type, ty.Fixed):
+        return "fixed", type.element
+    return ("var", type.element) if isinstance(type, ty.Var) else ("one", type)
+
+
+def _fields(tensor: Tensor, row: ty.Struct) -> dict[str, Tensor]:
+    """The fields of the rows of a value, each as a `var`."""
+    value = from_tensor(tensor)
+    node, rows = value.plan.root, slice(0, 1)
+    if isinstance(tensor.type, ty.Var):
+        lists = value.lists(node)
+        node, rows = node.child, slice(int(lists.starts[0]), int(lists.stops[0]))
+    elif isinstance(tensor.type, ty.Fixed):
+        node, rows = node.child, slice(0, tensor.type.size)
+    found = {}
+    for (name, type), child in zip(row.fields, node.children, strict=True):
+        found[name] = as_tensor(_lists_value(type, rows.stop - rows.start, take(child, value.columns, rows)))
+    return found
+
+
+def _lists_value(element: Type, count: int, columns: list[Column]) -> Value:
+    """`count` values as one `var`."""
+    return Value(plan_of(ty.Var(element)), (Lists(np.array([0]), np.array([count])), *columns))
+
+
+def _column(tensor: Tensor, storable: Storable) -> Any:
+    """The array of the rows of a value, or of their canonical bytes if Arrow has no type for them."""
+    rows, row = _split(tensor.type)
+    try:
+        array = arrow.from_tensor(tensor) if rows != "one" else arrow_array(from_tensor(tensor))
+        if storable(array):
+            return array
+    except UnsupportedError:
+        pass
+    pa = library("pyarrow", "arrow")
+    return pa.array(_cells(tensor, rows, row), pa.large_binary())
+
+
+def _cells(tensor: Tensor, rows: str, row: Type) -> list[bytes]:
+    """The canonical bytes of each row."""
+    data = bytes(tensor.serialize())
+    if rows == "one":
+        return [data]
+    value = decode_all(data if rows == "var" else varint(len(tensor)) + data, ty.Var(row))
+    node, plan, lists = value.plan.root.child, plan_of(row), value.lists(value.plan.root)
+    positions = range(int(lists.starts[0]), int(lists.stops[0]))
+    return [encode(Value(plan, tuple(take(node, value.columns, slice(i, i + 1))))).tobytes() for i in positions]
+
+
+def from_table(table: Any) -> Tensor:
+    """The value of a table: of the type in its metadata where that fits, else of its Arrow types."""
+    metadata = table.schema.metadata or {}
+    try:
+        rows, row = metadata[_ROWS.encode()].decode(), parse(metadata[_TYPE.encode()].decode())
+    except (KeyError, UnicodeDecodeError, InputError):
+        return arrow.to_tensor(table, None)
+    if rows == "one" and table.num_rows != 1:
+        rows = "fixed"
+    if isinstance(row, ty.Struct) and row.fields:
+        return _records(table, rows, dict(row.fields))
+    if table.column_names != [COLUMN]:
+        return arrow.to_tensor(table, None)
+    return as_tensor(_read(arrow.as_array(table.column(COLUMN)), row, rows)[1])
+
+
+def _records(table: Any, rows: str, known: dict[str, Type]) -> Tensor:
+    fields: list[tuple[str, Type]] = []
+    columns: list[Column] = [None]
+    for name in table.column_names:
+        type, value = _read(arrow.as_array(table.column(name)), known.get(name), "var")
+        fields.append((name, type))
+        columns += value.columns[1:]
+    row = ty.Struct(tuple(fields))
+    if rows == "var":
+        return as_tensor(_lists_value(row, table.num_rows, columns))
+    if rows == "one":
+        return as_tensor(Value(plan_of(row), tuple(columns)))
+    return as_tensor(Value(plan_of(ty.Fixed(table.num_rows, row)), (None, *columns)))
+
+
+def _read(array: Any, type: Type | None, rows: str) -> tuple[Type, Value]:
+    """The rows of a column, of the type given if that fits, else of the type that Arrow has."""
+    if type is not None:
+        whole = _whole(rows, len(array), type)
+        try:
+            if _plain(type) == _plain(arrow.element_type(array)):
+                return type, arrow.to_value(array[0] if rows == "one" else array, plan_of(whole))
+            if str(array.type) == "large_binary" and not array.null_count:
+                data = b"".join(array.to_pylist())
+                return type, decode_all(varint(len(array)) + data if rows == "var" else data, whole)
+        except (InputError, FormatError):  # a table that others have changed
+            pass
+    type = arrow.element_type(array)
+    whole = _whole(rows, len(array), type)
+    return type, arrow.to_value(array[0] if rows == "one" else array, plan_of(whole))
+
+
+def _whole(rows: str, count: int, row: Type) -> Type:
+    return row if rows == "one" else ty.Var(row) if rows == "var" else ty.Fixed(count, row)
+
+
+def _plain(type: Type) -> Type:
+    """What Arrow and Parquet keep of a type: no options, pointers and storage orders, tuples as structs, any unit."""
+    if isinstance(type, ty.Option | ty.Pointer | ty.Storage):
+        return _plain(type.element)
+    if isinstance(type, ty.Char | ty.FixedString | ty.TypeType):
+        return ty.String()
+    if isinstance(type, ty.Fixed):
+        return ty.Fixed(type.size, _plain(type.element))
+    if isinstance(type, ty.Var):
+        return ty.Var(_plain(type.element))
+    if isinstance(type, ty.Map):
+        return ty.Map(_plain(type.key), _plain(type.item))
+    if isinstance(type, ty.Tuple):
+        return ty.Struct(tuple((str(i), _plain(each)) for i, each in enumerate(type.elements)))
+    if isinstance(type, ty.Struct):
+        return ty.Struct(tuple((name, _plain(each)) for name, each in type.fields))
+    if isinstance(type, DateTime):
+        return DateTime("s", type.tz)
+    return type.__class__("s") if isinstance(type, Unit) else type
+
+
+def to_tensor(value: Any, type: Type | None) -> Tensor:
+    """Any of Arrow's collections as a tensor."""
+    if type is None and isinstance(value, library("pyarrow", "arrow").Table):
+        return from_table(value)
+    return arrow.to_tensor(value, type)
+
+
+def to_pandas(value: Any, type: Type | None = None) -> Any:
+    """A DataFrame of records, or a Series, with Arrow's types; `attrs` keep the DyND type."""
+    pandas = library("pandas", "pandas")
+    table = to_table(value, type)
+    frame = table.to_pandas(types_mapper=pandas.ArrowDtype)
+    found = frame if table.column_names != [COLUMN] else frame[COLUMN]
+    found.attrs.update({name: table.schema.metadata[name.encode()].decode() for name in METADATA})
+    return found
+
+
+def metadata_of(attrs: Mapping[Any, Any]) -> dict[str, str]:
+    """What `to_pandas` has put into `attrs`."""
+    return {name: attrs[name] for name in METADATA if isinstance(attrs.get(name), str)}
+
+
+def to_polars(value: Any, type: Type | None = None) -> Any:
+    """A DataFrame of records, or a Series. polars has no maps and no fixed bytes, and keeps no DyND type."""
+    polars = library("polars", "polars")
+    table = to_table(value, type)
+    found = polars.from_arrow(table)
+    return found if table.column_names != [COLUMN] else found[COLUMN]
+
+
+def type_of(value: Any) -> Type:
+    if isinstance(value, library("pyarrow", "arrow").Table):
+        return from_table(value).type
+    return arrow.type_of(value)
+
+
+BRIDGE = Bridge(to_tensor, type_of)

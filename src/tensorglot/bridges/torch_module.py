@@ -1,0 +1,252 @@
+"""Modules of PyTorch: all parameters and buffers to a file and back.
+
+Tensors of a module that share memory are stored once. Tied weights become names of the
+same bytes where the format supports that; otherwise, and for views, the tensor that
+covers the memory is stored, and the metadata names it for the others. Loading reads into
+the module's own memory, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from tensorglot.bridges.drop_in import format_for, their_errors
+from tensorglot.bridges.torch import as_device, from_numpy, to_numpy
+from tensorglot.containers.table import for_target
+from tensorglot.errors import InputError, StateError, escape
+from tensorglot.extras import library
+from tensorglot.io.sink import Writable
+from tensorglot.io.source import Backend, Readable
+from tensorglot.model.archive import Archive
+from tensorglot.model.payload import location
+from tensorglot.model.tensor import Tensor
+from tensorglot.operations._outputs import output_arrays, shares_memory
+from tensorglot.operations.load import load_archive
+from tensorglot.operations.open import open
+from tensorglot.operations.save import save
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["load_model", "save_model", "shared_names"]
+
+
+def save_model(
+    model: torch.nn.Module,
+    filename: Writable,
+    metadata: Mapping[str, str] | None = None,
+    force_contiguous: bool = True,
+    *,
+    format: str | None = None,
+    **options: Any,
+) -> None:
+    """Writes all parameters and buffers of a module. Shared memory is written once.
+
+    Tensors that overlap are refused unless one of them covers the others, and without
+    `force_contiguous` those that are not contiguous. `options` are those of `tg.save`.
+    """
+    spec, version = for_target(filename, format_for(filename, format))
+    state = _state(model)
+    notes = dict(metadata or {})
+    for group in _sharing(state):
+        kept = min(_covering(state, group))
+        for name in group:
+            if name != kept and not (spec.ties and _tied(state[name], state[kept])):
+                del state[name]
+                if spec.metadata != "none":
+                    notes.setdefault(name, kept)
+    if not force_contiguous:
+        for name, tensor in state.items():
+            if not tensor.is_contiguous():
+                raise InputError(
+                    "the tensor is not contiguous: use save_model(..., force_contiguous=True)",
+                    rule="torch.contiguous",
+                    tensor=name,
+                )
+    save(
+        filename,
+        state,
+        format=f"{spec.name}@{version}",
+        metadata=notes if notes or metadata is not None else None,
+        **options,
+    )
+
+
+def load_model(
+    model: torch.nn.Module,
+    filename: Readable,
+    strict: bool = True,
+    device: Any = "cpu",
+    *,
+    backend: Backend = "auto",
+    format: str | None = None,
+) -> tuple[list[str], list[str]]:
+    """Reads a file into a module, in place. Returns the missing and the unexpected names.
+
+    Values go to where the module's tensors are, whatever `device` says, and are cast to
+    their types, as `load_state_dict` does. Of tensors that share memory one is read, under
+    any of their names in the file; others of them in the file are unexpected unless they
+    are tied to it. With `strict`, a missing or unexpected name is an error. The module
+    stays unchanged unless all names and shapes match.
+    """
+    torch = library("torch", "torch")
+    as_device(device)
+    state = _state(model)
+    with their_errors(), open(filename, format=format, backend=backend) as archive:
+        others = _others(state, archive)
+        missing = [name for name in state if name not in archive and name not in others]
+        unexpected = [name for name in archive if name not in state or others.get(name) == "unexpected"]
+        if strict and (missing or unexpected):
+            raise _wrong_names(type(model).__name__, missing, unexpected)
+        wanted = [name for name in archive if name in state and name not in others]
+        found = {name: archive[name] for name in wanted}
+        for name, tensor in found.items():
+            _check_fit(tensor, state[name])
+        direct = {name: to_numpy(name, state[name]) for name in wanted if _in_place(state[name], found[name])}
+        arrays = load_archive(archive, wanted, output_arrays(direct))
+    with torch.no_grad():
+        for name in wanted:
+            if name not in direct:
+                state[name].copy_(from_numpy(name, np.asarray(arrays[name])))
+    return missing, unexpected
+
+
+def _check_fit(found: Tensor, own: torch.Tensor) -> None:
+    """Whether a tensor of a file can be copied to one of a module."""
+    if own.is_meta:
+        raise StateError(
+            "the module is on the meta device, which has no memory: call to_empty(device=...) first",
+            rule="torch.meta",
+            tensor=found.name,
+        )
+    shape = list(own.shape)
+    if str(own.dtype).endswith("_x2") and shape:
+        shape[-1] *= 2  # PyTorch counts pairs
+    if list(found.shape) != shape or found.dtype is None:
+        kind = str(own.dtype).removeprefix("torch.")
+        raise StateError(
+            f"size mismatch: the file has {found!r}, the module {kind}{list(own.shape)}",
+            rule="torch.shape",
+            tensor=found.name,
+        )
+
+
+def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    torch = library("torch", "torch")
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"expected a torch.nn.Module, not {type(model).__name__}", rule="torch.module")
+    state = dict(model.state_dict())
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor):
+            raise InputError(
+                f"the state_dict has a {type(value).__name__}, not a tensor", rule="torch.state", tensor=name
+            )
+    return state
+
+
+def _wrong_names(model: str, missing: list[str], unexpected: list[str]) -> StateError:
+    """The message of PyTorch's own load_state_dict."""
+    lines = [f"Error(s) in loading state_dict for {model}:"]
+    for what, names in (("Missing", missing), ("Unexpected", unexpected)):
+        if names:
+            quoted = ", ".join(f'"{escape(name)}"' for name in sorted(names))
+            lines.append(f"    {what} key(s) in state_dict: {quoted}")
+    return StateError("\n".join(lines), rule="torch.names")
+
+
+def _others(state: Mapping[str, torch.Tensor], archive: Archive) -> dict[str, Literal["same", "unexpected"]]:
+    """Names whose memory is read under another name, and whether the file also has them untied."""
+    found: dict[str, Literal["same", "unexpected"]] = {}
+    for group in _sharing(state):
+        covering = _covering(state, group)
+        kept = next((name for name in covering if name in archive), covering[0])
+        for name in group:
+            if name != kept:
+                same = name not in archive or (
+                    kept in archive
+                    and _tied(state[name], state[kept])
+                    and _place(archive[name]) == _place(archive[kept])
+                )
+                found[name] = "same" if same else "unexpected"
+    return found
+
+
+def _place(tensor: Tensor) -> list[tuple[object, ...]]:
+    return [location(part.payload) for part in tensor.parts.values()]
+
+
+def _tied(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Whether two tensors are the same view of the same memory."""
+    return (one.data_ptr(), one.shape, one.stride(), one.dtype) == (two.data_ptr(), two.shape, two.stride(), two.dtype)
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The address of the first byte, and the one after the last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def _sharing(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    """The names of tensors that have memory in common, directly or through others, in the order of the state."""
+    extents = sorted(
+        (str(tensor.device), *_extent(tensor), name)
+        for name, tensor in state.items()
+        if str(tensor.layout) == "torch.strided" and not tensor.is_nested and not tensor.is_meta and tensor.numel()
+    )
+    group_of: dict[str, set[str]] = {}
+    before: list[tuple[str, int, str]] = []
+    for device, low, high, name in extents:
+        before = [one for one in before if one[0] == device and one[1] > low]
+        group = group_of[name] = {name}
+        for _, _, other in before:
+            if other not in group and _overlap(state[name], state[other]):
+                group |= group_of[other]
+                group_of.update(dict.fromkeys(group, group))
+        before.append((device, high, name))
+    groups = {id(group): group for group in group_of.values() if len(group) > 1}
+    return [[name for name in state if name in group] for group in groups.values()]
+
+
+def _overlap(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Whether tensors share memory, given that their extents overlap; on another device, assumed."""
+    if one.device.type != "cpu":
+        return True
+    return shares_memory(to_numpy("", one), to_numpy("", two))
+
+
+def _covering(state: Mapping[str, torch.Tensor], group: list[str]) -> list[str]:
+    """The names of tensors that cover all memory of the group."""
+    if all(_tied(state[name], state[group[0]]) for name in group):
+        return group
+    extents = {name: _extent(state[name]) for name in group}
+    whole = min(low for low, _ in extents.values()), max(high for _, high in extents.values())
+    found = [
+        name
+        for name in group
+        if extents[name] == whole and state[name].numel() * state[name].element_size() == whole[1] - whole[0]
+    ]
+    if not found:
+        raise StateError(
+            f"tensors overlap, and none contains all of them: {', '.join(map(escape, group))};"
+            " clone() those that should not share memory",
+            rule="torch.shared",
+            tensor=group[0],
+        )
+    return found
+
+
+def _in_place(own: torch.Tensor, found: Tensor) -> bool:
+    """Whether a tensor's memory can be read into as it is."""
+    plain = own.device.type == "cpu" and own.is_contiguous() and not own.is_conj() and not own.is_neg()
+    return plain and found.dtype is not None and str(own.dtype) == f"torch.{found.dtype.name}"
+
+
+def shared_names(state: Mapping[str, torch.Tensor], *, ties: bool) -> list[str]:
+    """Names of tensors that share memory, of the first group that does; with `ties`, unless they are tied."""
+    for group in _sharing(state):
+        if not (ties and all(_tied(state[name], state[group[0]]) for name in group)):
+            return group
+    return []

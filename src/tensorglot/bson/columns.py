@@ -1,0 +1,218 @@
+"""The ids or another field of many documents: one column of BSON values, as they are stored.
+
+A value stays its BSON type and its bytes, so an int32 never becomes an int64, and an
+ObjectId, a decimal or a subdocument passes through any file unchanged. Where all values
+have one type that arrays have as well, the column is also an array (`plain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.bson.coerce import is_vector
+from tensorglot.bson.vector import encode
+from tensorglot.errors import FormatError, InputError, escape
+from tensorglot.extras import library
+from tensorglot.wire import bson as wire
+from tensorglot.wire.bson import VECTOR_SUBTYPE
+from tensorglot.wire.bson_value import (
+    BOOL,
+    DATE,
+    DOUBLE,
+    INT32,
+    INT64,
+    OBJECT_ID,
+    Binary,
+    Raw,
+    decode_value,
+    encode_value,
+)
+
+__all__ = [
+    "ABSENT",
+    "BSON_SUFFIX",
+    "ValueColumn",
+    "concat",
+    "encode_by_pymongo",
+    "from_array",
+    "from_dump",
+    "from_plain",
+    "from_values",
+    "gather",
+]
+
+ABSENT = 0
+"""The kind of a value that its document does not have."""
+BSON_SUFFIX = ".bson"
+"""A column that is not an array is stored as bytes: a document {name: value} for each row, under the name with this."""
+_PLAIN: dict[int | None, str] = {
+    DOUBLE: "<f8", INT32: "<i4", INT64: "<i8", BOOL: "|b1", DATE: "<i8", OBJECT_ID: "V12",
+}  # fmt: skip
+_KINDS = {"f8": DOUBLE, "i4": INT32, "i8": INT64, "b1": BOOL}
+"""The BSON type of an array's elements, by NumPy's name without the byte order."""
+_OBJECT_ID_NBYTES = 12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueColumn:
+    """A BSON value for each row."""
+
+    kinds: NDArray[np.uint8]
+    """BSON types; ABSENT where the document has no such field."""
+    offsets: NDArray[np.int64]
+    """Row i has data[offsets[i]:offsets[i + 1]]."""
+    data: bytes
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    @property
+    def kind(self) -> int | None:
+        """The type of all values that are there, or None if there are several."""
+        kinds = np.flatnonzero(np.bincount(self.kinds, minlength=1)[1:]) + 1
+        return int(kinds[0]) if len(kinds) == 1 else None
+
+    @property
+    def there(self) -> NDArray[np.bool_]:
+        """Which rows have a value."""
+        there: NDArray[np.bool_] = self.kinds != ABSENT
+        return there
+
+    def raw(self, row: int) -> Raw:
+        return Raw(int(self.kinds[row]), self.data[self.offsets[row] : self.offsets[row + 1]])
+
+    def elements(self, name: bytes, begin: int = 0, end: int | None = None) -> list[bytes]:
+        """The elements that documents have for rows `begin` to `end`: type, name, value; nothing for absent ones."""
+        kinds = self.kinds[begin:end].tolist()
+        edges = self.offsets[begin : None if end is None else end + 1].tolist()
+        return [
+            b"%c%b%b" % (kind, name, self.data[edges[i] : edges[i + 1]]) if kind else b""
+            for i, kind in enumerate(kinds)
+        ]
+
+    def tolist(self) -> list[Any]:
+        """Python values, None for absent ones. Types that Python lacks, such as ObjectId, are `Raw`."""
+        data, edges = memoryview(self.data), self.offsets.tolist()
+        return [
+            decode_value(data, kind, edges[i], edges[i + 1]) if kind else None
+            for i, kind in enumerate(self.kinds.tolist())
+        ]
+
+    def take(self, keep: NDArray[np.bool_]) -> ValueColumn:
+        """The rows of a mask."""
+        if keep.all():
+            return self
+        rows = np.flatnonzero(keep).tolist()
+        edges = self.offsets.tolist()
+        return _join(self.kinds[keep], [self.data[edges[i] : edges[i + 1]] for i in rows])
+
+    def plain(self) -> NDArray[Any] | None:
+        """The values as an array, if all are numbers, bools, dates (milliseconds) or ObjectIds (twelve bytes each).
+
+        Zeros stand for absent values.
+        """
+        kind, there = self.kind, self.there
+        dtype = np.dtype(_PLAIN[kind]) if kind in _PLAIN else None
+        if dtype is None:
+            return None
+        values = np.frombuffer(self.data, dtype)
+        if there.all():
+            return values
+        out = np.zeros(len(self), dtype)
+        out[there] = values
+        return out
+
+    def dump(self, name: str) -> bytes:
+        """A document {name: value} for each row, one after the other."""
+        key = wire.key_bytes(name)
+        return b"".join((len(element) + 5).to_bytes(4, "little") + element + b"\0" for element in self.elements(key))
+
+
+def _join(kinds: NDArray[np.uint8], values: Sequence[bytes]) -> ValueColumn:
+    sizes = np.fromiter(map(len, values), np.int64, len(values))
+    return ValueColumn(kinds, np.concatenate(([0], np.cumsum(sizes))), b"".join(values))
+
+
+def gather(data: memoryview, column: wire.Column) -> ValueColumn:
+    """Copies the values of one field out of a run of documents."""
+    spans = zip(column.begins.tolist(), column.ends.tolist(), strict=True)
+    whole = bytes(data) if column.ends.sum() - column.begins.sum() > len(data) // 4 else data
+    return _join(column.kinds, [bytes(whole[begin:end]) for begin, end in spans])
+
+
+def concat(columns: Sequence[ValueColumn]) -> ValueColumn:
+    """The rows of several columns, one after the other."""
+    if len(columns) == 1:
+        return columns[0]
+    starts = np.cumsum([0, *(len(column.data) for column in columns)])
+    offsets = [column.offsets[:-1] + start for column, start in zip(columns, starts, strict=False)]
+    return ValueColumn(
+        np.concatenate([np.empty(0, np.uint8), *(column.kinds for column in columns)]),
+        np.concatenate([*offsets, starts[-1:]]).astype(np.int64),
+        b"".join(column.data for column in columns),
+    )
+
+
+def from_values(values: Iterable[Any] | ValueColumn) -> ValueColumn:
+    """Encodes Python values, NumPy scalars, `Raw`, vectors and all that pymongo encodes; None is an absent value."""
+    if isinstance(values, ValueColumn):
+        return values
+    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.str[1:] in _KINDS:
+        return from_plain(values, _KINDS[values.dtype.str[1:]])
+    encoded = [(ABSENT, b"") if value is None else encode_value(value, _as_bson) for value in values]
+    return _join(np.array([kind for kind, _ in encoded], np.uint8), [data for _, data in encoded])
+
+
+def from_plain(values: NDArray[Any], kind: int, there: NDArray[np.bool_] | None = None) -> ValueColumn:
+    """The column of one type that `plain` makes this array of, absent where `there` is false."""
+    dtype = np.dtype(_PLAIN[kind])
+    kinds = np.full(len(values), kind, np.uint8)
+    sizes = np.full(len(values), dtype.itemsize, np.int64)
+    if there is not None and not there.all():
+        values, kinds, sizes = values[there], kinds * there, sizes * there
+    data = values.astype(dtype, copy=False).tobytes()
+    return ValueColumn(kinds, np.concatenate(([0], np.cumsum(sizes))), data)
+
+
+def encode_by_pymongo(value: Any) -> Raw:
+    """Encodes any value that pymongo supports."""
+    data = library("bson", "mongo").encode({"": value})
+    return Raw(data[4], data[6:-1])
+
+
+def _as_bson(value: Any) -> Any:
+    """Vectors, and the values of pymongo that Python lacks, at any depth."""
+    if is_vector(value):
+        return Binary(VECTOR_SUBTYPE, encode(value, ignored_bits="keep"))
+    if type(value).__module__.startswith("bson."):
+        return encode_by_pymongo(value)
+    raise InputError(f"BSON does not support {type(value).__name__}", rule="bson.value")
+
+
+def from_array(array: NDArray[Any], name: str) -> ValueColumn:
+    """A column of an array that `plain` could have made. Smaller integers become int32, floats double."""
+    if array.ndim == 2 and array.dtype == np.uint8 and array.shape[1] == _OBJECT_ID_NBYTES:
+        return from_plain(np.ascontiguousarray(array).view("V12").reshape(-1), OBJECT_ID)
+    if array.ndim != 1:
+        raise InputError(
+            f"'{escape(name)}' has {array.ndim} dimensions; a field needs one value for each row", rule="place.field"
+        )
+    if array.dtype.kind == "f":
+        array = array.astype(np.float64)
+    elif np.can_cast(array.dtype, np.int32) and array.dtype.kind != "b":
+        array = array.astype(np.int32)
+    return from_values(array)
+
+
+def from_dump(data: Any, name: str) -> ValueColumn:
+    """A column of the documents that `ValueColumn.dump` made."""
+    raw = wire.view(data)
+    try:
+        return gather(raw, wire.find(raw, [wire.key_bytes(name)]))
+    except FormatError as error:
+        raise FormatError(f"'{escape(name)}': {error.message}", rule=error.rule, offset=error.offset) from error

@@ -1,0 +1,174 @@
+"""Embeddings in Parquet files, through pyarrow: a column of vectors, `_id`, and a column for each field.
+
+Vectors are lists of a fixed size: float, int8, or bool for packed bits. A field of one
+BSON type is a column of Arrow's type; any other is binary, in each cell the BSON document
+{name: value}, and marked so in the metadata of the column. A null is an absent field.
+Files of other programs are read, too: any column that BSON has values for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from tensorglot.arguments import as_path
+from tensorglot.bson.coerce import DType, VectorData, coerce_vector
+from tensorglot.bson.columns import ValueColumn, from_dump, from_plain, from_values
+from tensorglot.bson.embeddings import ID, Embeddings, Ranges, check_paths
+from tensorglot.errors import (
+    FormatError,
+    InputError,
+    TensorglotError,
+    TensorNotFound,
+    UnsupportedError,
+    did_you_mean,
+    escape,
+)
+from tensorglot.extras import library
+from tensorglot.io.sink import AtomicFile
+from tensorglot.wire.bson_value import BOOL, DATE, DOUBLE, INT32, INT64, OBJECT_ID, STRING
+
+__all__ = ["read_parquet", "write_parquet"]
+
+_MARK = b"bson"
+"""The key of the metadata of a column whose BSON type Arrow does not have."""
+_EMPTY = b"\5\0\0\0\0"
+"""A document without fields."""
+_KINDS = {"double": DOUBLE, "int32": INT32, "int64": INT64, "bool": BOOL}
+
+
+def write_parquet(path: str, found: Embeddings) -> None:
+    """Writes a Parquet file, atomically."""
+    pa, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
+    columns = {} if found.ids is None else {ID: found.ids}
+    made = [_arrow_column(pa, name, column) for name, column in (*columns.items(), *found.fields.items())]
+    made.append(_arrow_vectors(pa, found))
+    table = pa.Table.from_arrays([array for _, array in made], schema=pa.schema([field for field, _ in made]))
+    sink = pa.BufferOutputStream()
+    parquet.write_table(table, sink, compression="zstd", use_dictionary=False)
+    with AtomicFile(path) as target:
+        target.write([memoryview(sink.getvalue())])
+
+
+def _arrow_vectors(pa: Any, found: Embeddings) -> tuple[Any, Any]:
+    matrix = found.matrix
+    kind = pa.list_(pa.field("element", pa.from_numpy_dtype(matrix.dtype), nullable=False), matrix.shape[1])
+    metadata = {}
+    if found.ranges is not None:
+        metadata = {name: json.dumps(bound.tolist()) for name, bound in zip(("low", "high"), found.ranges, strict=True)}
+    values = pa.array(matrix.reshape(-1))
+    array = pa.Array.from_buffers(kind, len(matrix), [None], children=[values])
+    return pa.field(found.key, kind, nullable=False, metadata=metadata), array
+
+
+def _arrow_column(pa: Any, name: str, column: ValueColumn) -> tuple[Any, Any]:
+    kind, gaps, plain = column.kind, ~column.there, column.plain()
+    if plain is not None and kind == OBJECT_ID:
+        type, marked = pa.binary(12), {_MARK: b"objectId"}
+        array: Any = pa.Array.from_buffers(type, len(column), [None, pa.py_buffer(plain)])
+        array = pa.compute.if_else(pa.array(gaps), pa.scalar(None, type), array) if gaps.any() else array
+    elif plain is not None:
+        type, marked = pa.timestamp("ms", "UTC") if kind == DATE else pa.from_numpy_dtype(plain.dtype), {}
+        array = pa.array(plain, mask=gaps)
+        array = array.view(type) if kind == DATE else array
+    elif kind == STRING:
+        type, marked = pa.string(), {}
+        array = pa.array(column.tolist(), type)
+    else:
+        type, marked = pa.large_binary(), {_MARK: b"document"}
+        array = pa.array([None if gap else _document(name, column, i) for i, gap in enumerate(gaps)], type)
+    return pa.field(name, type, metadata=marked), array
+
+
+def _document(name: str, column: ValueColumn, row: int) -> bytes:
+    (element,) = column.elements(name.encode() + b"\0", row, row + 1)
+    return (len(element) + 5).to_bytes(4, "little") + element + b"\0"
+
+
+def read_parquet(path: str, key: str | None, fields: Sequence[str], dtype: DType) -> Embeddings:
+    """Reads vectors, `_id` if there is one, and the fields that are named."""
+    pa, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
+    with open(as_path(path), "rb") as stream, _parsing(path):  # noqa: PTH123
+        file = parquet.ParquetFile(stream)
+        schema = file.schema_arrow
+        chosen = key or _only_vectors(pa, schema)
+        check_paths(chosen, fields)
+        for name in (chosen, *fields):
+            if name not in schema.names:
+                raise TensorNotFound(
+                    f"no column '{escape(name)}'{did_you_mean(name, schema.names)}", rule="parquet.column"
+                )
+        names = [name for name in schema.names if name in {chosen, ID, *fields}]
+        table = file.read(columns=names)
+        ranges = _ranges(schema.field(chosen).metadata or {})
+        columns = {name: _value_column(pa, table, name) for name in (ID, *fields) if name in names}
+        vectors = _vectors(pa, table.column(chosen), dtype, chosen)
+    return Embeddings(vectors, chosen, columns.pop(ID, None), columns, ranges=ranges)
+
+
+@contextmanager
+def _parsing(path: str) -> Iterator[None]:
+    """Whatever pyarrow raises for the bytes of a file is an error of that file."""
+    try:
+        yield
+    except TensorglotError:
+        raise
+    except (OSError, ValueError, KeyError, IndexError, TypeError, NotImplementedError, MemoryError) as error:
+        raise FormatError(f"not a valid Parquet file: {error}", rule="parquet.file", path=path) from error
+
+
+def _only_vectors(pa: Any, schema: Any) -> str:
+    is_ = pa.types
+    lists = [field.name for field in schema if is_.is_fixed_size_list(field.type) or is_.is_list(field.type)]
+    fixed = [name for name in lists if is_.is_fixed_size_list(schema.field(name).type)]
+    found = fixed if len(fixed) == 1 else lists
+    if len(found) != 1:
+        shown = ", ".join(f"'{escape(name)}'" for name in found[:10]) or "none"
+        raise InputError(f"pass the name of the vector column to read (lists found: {shown})", rule="place.name")
+    name: str = found[0]
+    return name
+
+
+def _ranges(metadata: dict[bytes, bytes]) -> Ranges | None:
+    try:
+        low, high = (np.array(json.loads(metadata[name]), np.float32) for name in (b"low", b"high"))
+    except (KeyError, ValueError, TypeError):
+        return None
+    return low, high
+
+
+def _vectors(pa: Any, column: Any, dtype: DType, name: str) -> VectorData:
+    array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    try:
+        if pa.types.is_fixed_size_list(array.type) and not array.null_count and not array.flatten().null_count:
+            flat = array.flatten().to_numpy(zero_copy_only=False)
+            return coerce_vector(flat.reshape(len(array), array.type.list_size), dtype, None, 2)
+        return coerce_vector(array, dtype, None, 2)
+    except InputError as error:
+        raise InputError(f"column '{escape(name)}': {error.message}", rule=error.rule) from error
+
+
+def _value_column(pa: Any, table: Any, name: str) -> ValueColumn:
+    column, marks = table.column(name), table.schema.field(name).metadata or {}
+    array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    there = np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    mark = marks.get(_MARK)
+    if mark == b"document":
+        return from_dump(b"".join(row or _EMPTY for row in array.to_pylist()), name)
+    if mark == b"objectId" and array.type == pa.binary(12):
+        rows = np.frombuffer(array.buffers()[1] or b"", "V12")[array.offset : array.offset + len(array)]
+        return from_plain(rows, OBJECT_ID, there)
+    if array.type == pa.timestamp("ms", "UTC"):
+        return from_plain(array.view(pa.int64()).fill_null(0).to_numpy(), DATE, there)
+    if str(array.type) in _KINDS:
+        filled = array.fill_null(False if str(array.type) == "bool" else 0)
+        return from_plain(filled.to_numpy(zero_copy_only=False), _KINDS[str(array.type)], there)
+    try:
+        return from_values(array.to_pylist())
+    except (InputError, ValueError, OverflowError) as error:
+        reason = error.message if isinstance(error, InputError) else str(error)
+        raise UnsupportedError(f"column '{escape(name)}' of {array.type}: {reason}", rule="parquet.column") from error

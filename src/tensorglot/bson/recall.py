@@ -1,0 +1,121 @@
+"""`recall`: what quantization costs. The share of the true nearest rows that a search in smaller vectors finds.
+
+Three searches are compared with the exact one in float32: in the int8 codes by the same
+metric, as a database does with the vectors that it stores; in the values that the ranges
+restore from these codes; and in packed bits by Hamming distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.arguments import check_choice
+from tensorglot.bson.coerce import coerce_vector
+from tensorglot.bson.nearest import Metric, nearest
+from tensorglot.bson.quantize import quantize
+from tensorglot.errors import InputError
+
+__all__ = ["Recall", "RecallRow", "recall"]
+
+_Metric: TypeAlias = Literal["cosine", "dot", "euclidean"]
+_METRICS = ("cosine", "dot", "euclidean")
+
+
+@dataclass(frozen=True, slots=True)
+class RecallRow:
+    """One way to search."""
+
+    name: str
+    """`int8`, `int8, dequantized` or `packed_bit`."""
+    nbytes: int
+    """Of the searched vectors."""
+    recalls: tuple[float, ...]
+    """For each k, the mean share of the k nearest rows that are found among k."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Recall at several k, against the exact search in float32."""
+
+    vectors: int
+    columns: int
+    queries: int
+    metric: str
+    k: tuple[int, ...]
+    nbytes: int
+    """Of the float32 vectors."""
+    rows: tuple[RecallRow, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("vectors", "columns", "queries", "metric", "nbytes")
+        rows = [{"name": row.name, "nbytes": row.nbytes, "recalls": list(row.recalls)} for row in self.rows]
+        return {**{name: getattr(self, name) for name in names}, "k": list(self.k), "rows": rows}
+
+
+def recall(
+    matrix: Any,
+    queries: Any = None,
+    k: int | Sequence[int] = (1, 10, 100),
+    metric: _Metric = "cosine",
+    *,
+    sample: int = 1000,
+    seed: int = 0,
+) -> Recall:
+    """Measures recall at k of int8 and packed bits against float32.
+
+    Without `queries`, `sample` rows of the matrix are the queries, each of which is not
+    its own neighbour. Queries are quantized with the ranges of the matrix.
+    """
+    check_choice(metric, _METRICS, "metric", "recall.metric")
+    values = coerce_vector(matrix, "float32", None, 2).data
+    sizes = (int(k),) if isinstance(k, (int, np.integer)) else tuple(k)
+    own: NDArray[np.int64] | None = None
+    if queries is None:
+        count = min(int(sample), len(values))
+        own = np.sort(np.random.default_rng(seed).choice(len(values), count, replace=False))
+        wanted = values[own]
+    else:
+        wanted = coerce_vector(queries, "float32", None, 2).data
+    if not sizes or min(sizes) < 1 or max(sizes) > len(values) - (own is not None) or not len(wanted):
+        raise InputError(
+            f"k must be from 1 to the number of other rows, of {len(values)}, and there must be a query",
+            rule="recall.k",
+        )
+    small = quantize(values)
+    assert small.low is not None and small.high is not None  # noqa: S101, PT018 - int8 has ranges
+    small_queries = quantize(wanted, ranges=(small.low, small.high))
+    bits, bit_queries = quantize(values, "packed_bit"), quantize(wanted, "packed_bit")
+    most = max(sizes)
+    truth = _search(values, wanted, most, metric, own)
+    searches: list[tuple[str, Any, Any, Metric]] = [
+        ("int8", small, small_queries, metric),
+        ("int8, dequantized", small.dequantize(), wanted, metric),
+        ("packed_bit", bits, bit_queries, "hamming"),
+    ]
+    nbytes = {"int8": small.data.nbytes, "int8, dequantized": small.data.nbytes, "packed_bit": bits.data.nbytes}
+    rows = []
+    for name, stored, asked, by in searches:
+        found = _search(stored, asked, most, by, own)
+        rows.append(RecallRow(name, nbytes[name], tuple(_share(truth[:, :size], found[:, :size]) for size in sizes)))
+    return Recall(len(values), values.shape[1], len(wanted), metric, sizes, values.nbytes, tuple(rows))
+
+
+def _search(matrix: Any, queries: Any, k: int, metric: Metric, own: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """The k nearest rows of each query, without the row that the query is."""
+    if own is None:
+        return nearest(matrix, queries, k, metric).indices
+    found = nearest(matrix, queries, k + 1, metric).indices
+    others = found != own[:, None]
+    others[others.all(axis=1), -1] = False
+    left: NDArray[np.int64] = found[others].reshape(len(found), k)
+    return left
+
+
+def _share(truth: NDArray[np.int64], found: NDArray[np.int64]) -> float:
+    hits = sum(len(np.intersect1d(one, other, assume_unique=True)) for one, other in zip(truth, found, strict=True))
+    return hits / truth.size

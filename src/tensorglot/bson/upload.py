@@ -1,0 +1,283 @@
+"""Writes embeddings to a collection in batches: inserts documents, or updates those with the same ids.
+
+A run that was interrupted is completed by running it again. Inserting: a document that is
+there already, with equal values, counts as unchanged; one with other values is left alone
+and reported. Updating: only the vector and the fields are set, and a document that is not
+there is reported. Values are compared here, byte for byte, never by a query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tensorglot.bson.columns import ValueColumn, gather
+from tensorglot.bson.embeddings import ID, Embeddings
+from tensorglot.bson.mongodb import Progress, require
+from tensorglot.errors import InputError
+from tensorglot.model.payload import as_bytes
+from tensorglot.wire.bson import BINARY, DOCUMENT, VECTOR_SUBTYPE, find, path_bytes, view
+from tensorglot.wire.bson_template import STORED_MAX_NBYTES
+from tensorglot.wire.bson_value import DOUBLE, INT32, INT64, Raw, decode_value, encode_document
+from tensorglot.wire.bson_vector import split
+
+if TYPE_CHECKING:
+    from pymongo.collection import Collection
+
+__all__ = ["Written", "documents", "upload"]
+
+_BATCH_NBYTES = 16 << 20
+_BATCH_ROWS = 1000
+_REASONS = 100
+"""At most this many documents are listed with the reason."""
+_DUPLICATE = 11000
+"""The server's code for an `_id` that exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written, or would be with `dry_run`."""
+
+    rows: int
+    dry_run: bool = False
+    inserted: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    """Documents that had these values already."""
+    conflicts: int = 0
+    """Documents left alone because they exist with other values."""
+    missing: int = 0
+    """Documents to update that do not exist."""
+    failed: int = 0
+    """Documents that the server refused."""
+    reasons: tuple[tuple[str, str], ...] = ()
+    """Ids of the first conflicts, missing and failed documents, with the reason."""
+
+    @property
+    def ok(self) -> bool:
+        return not (self.conflicts or self.missing or self.failed)
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("rows", "dry_run", "inserted", "updated", "unchanged", "conflicts", "missing", "failed")
+        reasons = [{"id": own_id, "reason": reason} for own_id, reason in self.reasons]
+        return {**{name: getattr(self, name) for name in names}, "reasons": reasons}
+
+
+Tree: TypeAlias = "dict[bytes, list[bytes] | Tree]"
+"""A document by its keys: the elements of each row, or the keys of a subdocument."""
+
+
+def _vector_elements(found: Embeddings, name: bytes, begin: int, end: int) -> list[bytes]:
+    row = found.vectors.row
+    data = as_bytes(found.vectors.data[begin:end])
+    before = bytes((BINARY,)) + name + (row.nbytes + 2).to_bytes(4, "little") + bytes((VECTOR_SUBTYPE,))
+    return [before + payload for payload in split(data, end - begin, row)]
+
+
+def _columns(found: Embeddings, begin: int, end: int) -> Iterator[tuple[str, list[bytes]]]:
+    """The elements of each field, named by the last key of its path."""
+    if found.ids is not None:
+        yield ID, found.ids.elements(b"_id\0", begin, end)
+    for path, column in found.fields.items():
+        yield path, column.elements(path_bytes(path)[-1], begin, end)
+    yield found.key, _vector_elements(found, path_bytes(found.key)[-1], begin, end)
+
+
+def documents(found: Embeddings, begin: int, end: int) -> list[bytes]:
+    """The documents of some rows: the id, the fields in their order, the vector."""
+    tree: Tree = {}
+    for path, elements in _columns(found, begin, end):
+        *outer, last = path_bytes(path)
+        inner = tree
+        for name in outer:
+            inner = inner.setdefault(name, {})  # type: ignore[assignment]
+        inner[last] = elements
+    made = [_close(_body(tree, row)) for row in range(end - begin)]
+    large = max(map(len, made), default=0)
+    if large > STORED_MAX_NBYTES:
+        raise InputError(f"a document of {large} bytes exceeds MongoDB's limit of 16 MiB", rule="bson.document.size")
+    return made
+
+
+def _body(tree: Tree, row: int) -> bytes:
+    parts = []
+    for name, node in tree.items():
+        if isinstance(node, list):
+            parts.append(node[row])
+        elif inner := _body(node, row):
+            parts.append(bytes((DOCUMENT,)) + name + _close(inner))
+    return b"".join(parts)
+
+
+def _close(body: bytes) -> bytes:
+    return (len(body) + 5).to_bytes(4, "little") + body + b"\0"
+
+
+def upload(
+    collection: Collection[Any],
+    embeddings: Embeddings,
+    *,
+    update: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Written:
+    """Inserts a document for each row, or sets the vector and the fields of the documents with these ids.
+
+    Embeddings without ids get some that are derived from their contents.
+    """
+    raw_document = require().raw_bson.RawBSONDocument
+    if update and embeddings.ids is None:
+        raise InputError("an update needs the _id of each row, and the source has none", rule="bson.ids")
+    found = embeddings.with_ids()
+    step = max(1, min(_BATCH_ROWS, _BATCH_NBYTES // max(1, found.vectors.row.nbytes)))
+    total = Written(len(found), dry_run)
+    empty = not update and collection.find_one({}, {"_id": 1}) is None
+    for begin in range(0, len(found), step):
+        batch = _Batch(collection, found, begin, min(begin + step, len(found)), raw_document)
+        total = _add(total, batch.plan(update) if dry_run else batch.update() if update else batch.insert(empty))
+        if progress is not None:
+            progress(batch.end, len(found))
+    return total
+
+
+def _add(total: Written, part: Written) -> Written:
+    counts = ("inserted", "updated", "unchanged", "conflicts", "missing", "failed")
+    sums = {name: getattr(total, name) + getattr(part, name) for name in counts}
+    return Written(total.rows, total.dry_run, **sums, reasons=(total.reasons + part.reasons)[:_REASONS])
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Some rows, on their way to a collection."""
+
+    collection: Collection[Any]
+    found: Embeddings
+    begin: int
+    end: int
+    raw_document: Callable[[bytes], Any]
+    """pymongo's class for a document that is encoded already."""
+
+    @property
+    def ids(self) -> ValueColumn:
+        column = self.found.ids
+        assert column is not None  # noqa: S101 - upload has given ids to all
+        return column
+
+    def insert(self, empty: bool) -> Written:
+        """Inserts the documents that are not there yet; looks for them first, unless the collection is empty."""
+        from pymongo import InsertOne
+
+        there = {} if empty else self._compare(None)
+        new = [i for i in range(self.end - self.begin) if i not in there]
+        made = documents(self.found, self.begin, self.end) if new else []
+        _, errors = self._bulk_write([InsertOne(self.raw_document(made[i])) for i in new])
+        refused = {new[i]: error for i, error in errors.items()}
+        there |= self._compare([i for i, error in refused.items() if error["code"] == _DUPLICATE])
+        failed = {i: error["errmsg"] for i, error in refused.items() if i not in there}
+        conflicts = [i for i, equal in there.items() if not equal]
+        return Written(
+            0,
+            inserted=len(new) - len(errors),
+            unchanged=len(there) - len(conflicts),
+            conflicts=len(conflicts),
+            failed=len(failed),
+            reasons=self._reasons(dict.fromkeys(conflicts, _CONFLICT) | failed),
+        )
+
+    def update(self) -> Written:
+        from pymongo import UpdateOne
+
+        columns = [elements for _, elements in self._set_elements()]
+        updates = []
+        for i in range(self.end - self.begin):
+            own_id = self.raw_document(_close(self.ids.elements(b"_id\0", self.begin + i, self.begin + i + 1)[0]))
+            fields = self.raw_document(_close(b"".join([column[i] for column in columns])))
+            updates.append(UpdateOne(own_id, {"$set": fields}))
+        result, errors = self._bulk_write(updates)
+        left = result["nMatched"] + len(errors)
+        missing: list[int] = []
+        if left < len(updates):
+            there = self._compare(None)
+            missing = [i for i in range(len(updates)) if i not in there]
+        failed = {i: error["errmsg"] for i, error in errors.items()}
+        return Written(
+            0,
+            updated=result["nModified"],
+            unchanged=result["nMatched"] - result["nModified"],
+            missing=len(updates) - left,
+            failed=len(errors),
+            reasons=self._reasons(dict.fromkeys(missing, _MISSING) | failed),
+        )
+
+    def plan(self, update: bool) -> Written:
+        """What `insert` or `update` would do."""
+        there = self._compare(None)
+        count, equal = self.end - self.begin, sum(there.values())
+        new = [i for i in range(count) if i not in there]
+        if update:
+            reasons = self._reasons(dict.fromkeys(new, _MISSING))
+            return Written(0, updated=len(there) - equal, unchanged=equal, missing=len(new), reasons=reasons)
+        conflicts = [i for i, same in there.items() if not same]
+        reasons = self._reasons(dict.fromkeys(conflicts, _CONFLICT))
+        return Written(0, inserted=len(new), unchanged=equal, conflicts=len(conflicts), reasons=reasons)
+
+    def _set_elements(self) -> Iterator[tuple[str, list[bytes]]]:
+        """The elements of a `$set`, named by whole paths."""
+        for path, column in self.found.fields.items():
+            yield path, column.elements(path.encode() + b"\0", self.begin, self.end)
+        key = self.found.key
+        yield key, _vector_elements(self.found, key.encode() + b"\0", self.begin, self.end)
+
+    def _bulk_write(self, requests: list[Any]) -> tuple[Mapping[str, Any], dict[int, Any]]:
+        """Sends the requests, and returns the counts and the errors by position."""
+        from pymongo.errors import BulkWriteError
+
+        if not requests:
+            return {}, {}
+        try:
+            return self.collection.bulk_write(requests, ordered=False).bulk_api_result, {}
+        except BulkWriteError as error:
+            if error.details.get("writeConcernErrors"):
+                raise
+            return error.details, {each["index"]: each for each in error.details["writeErrors"]}
+
+    def _compare(self, rows: Sequence[int] | None) -> dict[int, bool]:
+        """Which rows (all for None) have a document already, and whether it has the values of the row."""
+        wanted = range(self.end - self.begin) if rows is None else rows
+        if not wanted:
+            return {}
+        own_ids = [self.ids.raw(self.begin + i) for i in wanted]
+        places = {_identity(own_id): i for own_id, i in zip(own_ids, wanted, strict=True)}
+        query = self.raw_document(encode_document({"_id": {"$in": own_ids}}))
+        fields = dict(self._set_elements())
+        stored: dict[int, bool] = {}
+        for batch in self.collection.find_raw_batches(query, {"_id": 1, **dict.fromkeys(fields, 1)}):
+            data = view(batch)
+            found_ids = gather(data, find(data, [b"_id\0"]))
+            found = {path: gather(data, find(data, path_bytes(path))) for path in fields}
+            elements = {path: column.elements(path.encode() + b"\0") for path, column in found.items()}
+            for number in range(len(found_ids)):
+                i = places.get(_identity(found_ids.raw(number)))
+                if i is not None:
+                    stored[i] = all(own[i] in (b"", elements[path][number]) for path, own in fields.items())
+        return stored
+
+    def _reasons(self, found: Mapping[int, str]) -> tuple[tuple[str, str], ...]:
+        return tuple((_id_text(self.ids.raw(self.begin + i)), found[i]) for i in sorted(found)[:_REASONS])
+
+
+_CONFLICT = "exists with other values"
+_MISSING = "does not exist"
+
+
+def _identity(own_id: Raw) -> Any:
+    """What makes an id equal to another for the server: numbers of any type are compared by value."""
+    if own_id.kind in (DOUBLE, INT32, INT64):
+        return decode_value(memoryview(own_id.data), own_id.kind, 0, len(own_id.data))
+    return own_id
+
+
+def _id_text(own_id: Raw) -> str:
+    value = decode_value(memoryview(own_id.data), own_id.kind, 0, len(own_id.data))
+    return value.data.hex() if isinstance(value, Raw) else str(value)

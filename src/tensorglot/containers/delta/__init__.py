@@ -1,0 +1,109 @@
+"""A delta: what turns the tensors of one version into those of another. Read here, made and applied by the store.
+
+    file   = magic | bodies | index | footer
+    body   = the encoding of one chunk that differs (`docs/store.md`), in the order of rows and chunks
+    footer = offset of the index, its size (two uint64), BLAKE3 of the index, magic
+
+The index (`index`) is a DAG-CBOR map. `names` are the tensors of the new version, `rows` their values:
+one for each tensor, or one for each part. A row has the type, size and digest of the new
+value, and those of its base where they differ. Bodies lie behind each other without gaps,
+so their places follow from their sizes: every byte of the file is accounted for.
+
+As an archive a delta lists the tensors of the new version. Their values need the base.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+from tensorglot.containers.delta.index import MAGIC, Change, DeltaIndex, PartName, read_index
+from tensorglot.containers.table import Container, ReadOptions
+from tensorglot.errors import Hint, UnsupportedError, escape, plural
+from tensorglot.model.builder import IndexBuilder, Row
+from tensorglot.model.dtypes import BY_NAME, TABLE
+from tensorglot.model.index import Index, Layout, Note
+from tensorglot.model.payload import Buffer, Encoded, Source
+from tensorglot.model.tensor import NESTED
+from tensorglot.model.types.algebra import dense_parts
+from tensorglot.model.types.base import Type
+from tensorglot.model.types.text import parse_canonical
+
+__all__ = ["CONTAINER"]
+
+
+@dataclass(frozen=True, slots=True)
+class _NeedsBase:
+    """The codec of a value that is not in the file."""
+
+    name: str
+
+    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
+        self._refuse(payload)
+
+    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
+        self._refuse(payload)
+
+    def _refuse(self, payload: Encoded) -> NoReturn:
+        raise UnsupportedError(
+            "a delta has no values of its own, only what differs from its base",
+            rule="delta.base",
+            tensor=payload.tensor,
+            hint=Hint(
+                "apply it with tg.store.apply(delta, tensors)", "apply it with tensorglot store apply DELTA FILE -o OUT"
+            ),
+        )
+
+
+def read(source: Source, options: ReadOptions) -> Index:
+    found = read_index(source, options.limits)
+    builder = IndexBuilder(options.limits, "delta")
+    codecs = {state: _NeedsBase(state) for state in ("unchanged", "changed", "added")}
+    types = {row.type: parse_canonical(row.type, options.limits) for row in found.rows}
+    for position, (name, changes) in enumerate(zip(found.names, found.rows_of(), strict=True)):
+        special = found.special.get(position)
+        parts: tuple[PartName, ...] = (("data", None, None),) if special is None else special.parts
+        rows = [_row(row, types[row.type], part, codecs[row.state]) for row, part in zip(changes, parts, strict=True)]
+        type = types[changes[0].type] if special is None else parse_canonical(special.type, options.limits)
+        layout = NESTED if special is None and dense_parts(type) is None else special.layout if special else "dense"
+        builder.add(
+            name,
+            *rows,
+            layout=None if layout == "dense" else Layout(layout, type),
+            attributes=None if special is None else special.attributes,
+        )
+    return builder.index("delta@1", found.metadata, list(_notes(found)))
+
+
+def _row(row: Change, type: Type, part: PartName, codec: _NeedsBase) -> Row:
+    name, unknown, shape = part
+    block = dense_parts(type)
+    dtype, sizes = (BY_NAME["uint8"], (row.nbytes,)) if block is None else block
+    spans = [(body.begin, body.end) for body in row.bodies] or [(len(MAGIC), len(MAGIC))]
+    return Row(
+        dtype=dtype if unknown is None else unknown,
+        shape=sizes if shape is None else shape,
+        begin=spans[0][0],
+        end=spans[-1][1],
+        part=name,
+        codec=codec,
+        nbytes=row.nbytes if block is None else dtype.nbytes(math.prod(sizes)),
+        checksum=f"xxh3:{row.checksum:016x}",
+        checksum_decoded=False,
+    )
+
+
+def _notes(index: DeltaIndex) -> Iterator[Note]:
+    states = [{row.state for row in rows} for rows in index.rows_of()]
+    counts = [f"{sum(state in found for found in states):,} {state}" for state in ("changed", "added")] + [
+        f"{len(index.removed):,} removed"
+    ]
+    yield Note("delta.summary", f"a delta: {', '.join(counts)} of {plural(len(states), 'tensor')}")
+    if index.removed:
+        names = ", ".join(escape(name, longest=40) for name in index.removed[:4])
+        yield Note("delta.removed", f"removes {names}" + (", …" if len(index.removed) > 4 else ""))
+
+
+CONTAINER = Container({row.name: row.name for row in TABLE}, read)

@@ -1,0 +1,175 @@
+"""The metadata values of GGUF, which have more types than Python's: the width of numbers, the elements of arrays.
+
+A value is read as a plain one if the writer would choose the type that it has in the
+file. Otherwise it is an `Integer`, `Real` or `Array`: the same value, and its type. So
+metadata that passes through a dict is written with the types that it was read with.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorglot.errors import UnsupportedError
+
+__all__ = ["ARRAY", "BOOL", "DEPTH", "SCALARS", "STRING", "encode_pairs", "encode_text", "find_faults", "typed"]
+
+SCALARS: dict[int, str] = {
+    0: "u1", 1: "i1", 2: "u2", 3: "i2", 4: "u4", 5: "i4", 6: "f4", 7: "?", 10: "u8", 11: "i8", 12: "f8",
+}  # fmt: skip
+"""NumPy dtypes of numeric types."""
+UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, INT64, FLOAT64 = 4, 5, 6, 7, 8, 9, 10, 11, 12
+DEPTH = 8
+"""Levels of nested arrays."""
+_KINDS = {np.dtype(name): kind for kind, name in SCALARS.items()}
+_SMALLEST_FIRST = (INT32, UINT32, INT64, UINT64)
+"""Types tried for the integers of an array; a single integer is unsigned if it can be, as in llama.cpp's keys."""
+
+
+class Integer(int):
+    """An integer of another type than the writer would choose."""
+
+    kind: int
+
+
+class Real(float):
+    kind: int
+
+
+class Array(list[Any]):
+    """Elements of another type than the writer would choose."""
+
+    kind: int
+    """Of the elements."""
+
+
+def typed(value: Any, kind: int) -> Any:
+    """A value as read; for an array, `kind` is that of its elements."""
+    if isinstance(value, list):
+        if _elements_kind(value) == kind:
+            return value
+        array = Array(value)
+        array.kind = kind
+        return array
+    if isinstance(value, (bool, str, bytes)) or _kind(value) == kind:
+        return value
+    number: Integer | Real = Real(value) if isinstance(value, float) else Integer(value)
+    number.kind = kind
+    return number
+
+
+def _kind(value: Any) -> int:
+    """The type to write a value as; ValueError if there is none."""
+    if isinstance(value, (Integer, Real)):
+        return value.kind
+    if isinstance(value, np.generic):
+        return _numpy_kind(value.dtype)
+    if isinstance(value, bool):
+        return BOOL
+    if isinstance(value, (str, bytes)):
+        return STRING
+    if isinstance(value, int):
+        return _integer_kind(value, value, (UINT32, INT32, UINT64, INT64))
+    if isinstance(value, float):
+        return _float_kind([value])
+    if isinstance(value, (Sequence, np.ndarray)):
+        return ARRAY
+    raise ValueError(f"GGUF has no metadata type for {type(value).__name__}")
+
+
+def _numpy_kind(dtype: np.dtype[Any]) -> int:
+    kind = _KINDS.get(dtype.newbyteorder("=")) if dtype.kind in "iufb" else None
+    if kind is None:
+        raise ValueError(f"GGUF has no metadata type for {dtype}")
+    return kind
+
+
+def _integer_kind(least: int, largest: int, kinds: Sequence[int]) -> int:
+    for kind in kinds:
+        limits = np.iinfo(SCALARS[kind])
+        if limits.min <= least and largest <= limits.max:
+            return kind
+    raise ValueError("an integer exceeds 64 bits")
+
+
+def _float_kind(values: Sequence[float]) -> int:
+    """Single precision where it holds the exact values, as llama.cpp's keys have."""
+    wide = np.array(values, np.float64)
+    with np.errstate(over="ignore"):
+        exact = np.array_equal(wide.astype(np.float32).astype(np.float64), wide, equal_nan=True)
+    return FLOAT32 if exact else FLOAT64
+
+
+def _elements_kind(values: Any) -> int:
+    if isinstance(values, Array):
+        return values.kind
+    if isinstance(values, np.ndarray):
+        return ARRAY if values.ndim > 1 else _numpy_kind(values.dtype)
+    kinds = {type(value) for value in values}
+    if not kinds:
+        return INT32
+    if kinds <= {str, bytes}:
+        return STRING
+    if kinds == {bool}:
+        return BOOL
+    if kinds == {int}:
+        return _integer_kind(min(values), max(values), _SMALLEST_FIRST)
+    if kinds == {float}:
+        return _float_kind(values)
+    found = {_kind(value) for value in values}
+    if len(found) > 1:
+        raise ValueError("the elements of a GGUF array have one type")
+    return found.pop()
+
+
+def find_faults(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """The keys that cannot be written, each with the reason."""
+    faults: dict[str, str] = {}
+    for key, value in metadata.items():
+        try:
+            _encode_pair(key, value)
+        except ValueError as error:
+            faults[key] = str(error)
+    return faults
+
+
+def encode_pairs(metadata: Mapping[str, Any]) -> bytes:
+    """The pairs of the header."""
+    try:
+        return b"".join(_encode_pair(key, value) for key, value in metadata.items())
+    except ValueError as error:
+        raise UnsupportedError(str(error), rule="gguf.write.metadata") from None
+
+
+def _encode_pair(key: str, value: Any) -> bytes:
+    kind = _kind(value)
+    return encode_text(key) + struct.pack("<I", kind) + _encode(value, kind, DEPTH)
+
+
+def encode_text(text: str | bytes) -> bytes:
+    raw = text.encode() if isinstance(text, str) else text
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def _encode(value: Any, kind: int, depth: int) -> bytes:
+    if kind == STRING:
+        return encode_text(value)
+    if kind != ARRAY:
+        return _encode_numbers([value], kind)
+    if depth == 0:
+        raise ValueError(f"arrays nested deeper than {DEPTH} levels")
+    inner = _elements_kind(value)
+    head = struct.pack("<IQ", inner, len(value))
+    if inner in SCALARS:
+        return head + _encode_numbers(value, inner)
+    return head + b"".join(_encode(item, inner, depth - 1) for item in value)
+
+
+def _encode_numbers(values: Any, kind: int) -> bytes:
+    try:
+        return np.asarray(values, f"<{SCALARS[kind]}" if kind != BOOL else "?").tobytes()
+    except (OverflowError, TypeError) as error:
+        raise ValueError(str(error)) from None

@@ -1,0 +1,61 @@
+"""HDF5 files, and the weights of Keras in them (`.h5`, `.weights.h5`, `.keras`), read only.
+
+    objects     superblock, object headers and their messages, groups
+    types       element types
+    walk        the datasets of all groups: the name and the storage of each tensor
+    attributes  the attributes of the root, as metadata
+    chunks      the codec of chunked datasets: deflate, shuffle
+
+The reader is our own: libhdf5 ends in a crash or an endless loop on damaged files, and
+opens other files that a file names. It reads what h5py and Keras write by default. What
+it does not know is listed or refused by name: groups and chunk indexes of
+`libver="latest"`, other filters, types without a counterpart. A dataset's name is its
+path. Nothing outside the file is followed: soft and external links, external storage,
+virtual datasets.
+"""
+
+from __future__ import annotations
+
+from tensorglot.containers.hdf5.attributes import read_attributes
+from tensorglot.containers.hdf5.objects import Objects
+from tensorglot.containers.hdf5.types import DTYPES
+from tensorglot.containers.hdf5.walk import add_datasets
+from tensorglot.containers.table import Container, ReadOptions
+from tensorglot.errors import FormatError, UnsupportedError
+from tensorglot.model.builder import IndexBuilder
+from tensorglot.model.index import Index, Note
+from tensorglot.model.payload import Source
+from tensorglot.wire import ziparchive
+
+__all__ = ["CONTAINER"]
+
+KERAS_MEMBER = "model.weights.h5"
+
+
+def read(source: Source, options: ReadOptions) -> Index:
+    if options.strict:
+        raise UnsupportedError("HDF5 has no canonical form: open the file without strict", rule="hdf5.strict")
+    begin, end = 0, source.size
+    if source.read_bytes(0, min(4, source.size)) == b"PK\3\4":
+        begin, end = _find_weights(source, options)
+    objects = Objects(source, begin, end, options.limits.header_or())
+    builder = IndexBuilder(options.limits, "hdf5")
+    notes: list[Note] = []
+    root = objects.header(objects.root())
+    metadata = read_attributes(objects, root, notes)
+    add_datasets(builder, objects, options.limits, notes)
+    return builder.index("hdf5@1", metadata, notes)
+
+
+def _find_weights(source: Source, options: ReadOptions) -> tuple[int, int]:
+    """The span of the weights in a file of Keras, which is a ZIP archive."""
+    members = ziparchive.scan(
+        source.read_bytes, source.size, rule="hdf5", max_members=1 << 16, max_directory=options.limits.header_or()
+    )
+    for member in members:
+        if member.name == KERAS_MEMBER and member.method == ziparchive.STORED:
+            return member.begin, member.end
+    raise FormatError(f"the archive has no stored member {KERAS_MEMBER}", rule="hdf5.keras", offset=0)
+
+
+CONTAINER = Container(DTYPES, read)

@@ -1,0 +1,234 @@
+"""The objects of an HDF5 file: superblock, object headers, groups. Section numbers are of the format's version 3.0.
+
+Every read is checked against the file and charged against the limit for headers: a
+structure that refers to itself ends there. Addresses are relative to the begin of the
+file inside its source.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
+from tensorglot.model.payload import Source
+
+__all__ = ["UNDEFINED", "Link", "Message", "Objects"]
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+UNDEFINED = (1 << 64) - 1
+NODES = 1 << 16
+"""Nodes of one B-tree; each has hundreds of entries."""
+
+(DATASPACE, LINK_INFO, DATATYPE, FILL, LINK, EXTERNAL, LAYOUT, FILTERS, ATTRIBUTE, CONTINUATION, SYMBOL_TABLE) = (
+    0x01, 0x02, 0x03, 0x05, 0x06, 0x07, 0x08, 0x0B, 0x0C, 0x10, 0x11,
+)  # fmt: skip
+
+
+class Message(NamedTuple):
+    """A message of an object header (IV.A)."""
+
+    kind: int
+    data: bytes
+    offset: int
+    """In the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An entry of a group; without an address it leads elsewhere."""
+
+    name: bytes
+    address: int | None
+
+
+class Objects:
+    """Reads the objects of one file."""
+
+    def __init__(self, source: Source, begin: int, end: int, most: int) -> None:
+        self.source = source
+        self.begin = begin
+        self.end = end
+        self._left = most
+
+    def fault(self, message: str, rule: str, address: int) -> FormatError:
+        return FormatError(message, rule=f"hdf5.{rule}", offset=self.begin + min(address, self.end))
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        if address + nbytes > self.end - self.begin:
+            raise TruncatedError(
+                f"file truncated: needs {address + nbytes} bytes, has {self.end - self.begin}",
+                rule="hdf5.end",
+                offset=min(self.begin + address, self.end),
+            )
+        self._left -= nbytes + 16
+        if self._left < 0:
+            raise LimitError(
+                "the structure of the file exceeds Limits.header_nbytes",
+                rule="hdf5.limit.header",
+                offset=self.begin + address,
+            )
+        return self.source.read_bytes(self.begin + address, nbytes)
+
+    def root(self) -> int:
+        """The address of the root group (II.A)."""
+        if self.read(0, 8) != MAGIC:
+            raise self.fault("not an HDF5 file: wrong magic number", "magic", 0)
+        version = self.read(8, 1)[0]
+        if version in (0, 1):
+            sizes = self.read(13, 2)
+            at = 24 if version == 0 else 28
+            base, *_, root = struct.unpack("<4Q8xQ", self.read(at, 48))
+        elif version in (2, 3):
+            sizes = self.read(9, 2)
+            base, *_, root = struct.unpack("<4Q", self.read(12, 32))
+        else:
+            raise UnsupportedError(f"unsupported superblock version {version}", rule="hdf5.version", offset=8)
+        if sizes != b"\x08\x08" or base:
+            raise UnsupportedError(
+                "only files with addresses of 8 bytes and without a user block are supported",
+                rule="hdf5.superblock",
+                offset=self.begin,
+            )
+        return int(root)
+
+    def header(self, address: int) -> list[Message]:
+        """The messages of an object header, continuation blocks included."""
+        first = self.read(address, 16)
+        if first[:4] == b"OHDR":
+            blocks, version = self._first_block_2(address, first), 2
+        elif first[0] == 1:
+            blocks, version = [(address + 16, int.from_bytes(first[8:12], "little"), 0)], 1
+        else:
+            raise self.fault("no object header at this address", "object", address)
+        messages: list[Message] = []
+        seen: set[int] = set()
+        while blocks:
+            begin, nbytes, flags = blocks.pop(0)
+            if begin in seen:
+                raise self.fault("an object header that continues in itself", "object.cycle", begin)
+            seen.add(begin)
+            for message in self._messages(begin, self.read(begin, nbytes), version, flags):
+                if message.kind == CONTINUATION:
+                    at, size = self.unpack("<2Q", message.data, begin)
+                    blocks.append((at + 4, max(0, size - 8), flags) if version == 2 else (at, size, 0))
+                elif message.kind:
+                    messages.append(message)
+        return messages
+
+    def _first_block_2(self, address: int, first: bytes) -> list[tuple[int, int, int]]:
+        flags = first[5]
+        at = address + 6 + (16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0)
+        width = 1 << (flags & 3)
+        return [(at + width, int.from_bytes(self.read(at, width), "little"), flags)]
+
+    def _messages(self, begin: int, data: bytes, version: int, flags: int) -> Iterator[Message]:
+        position, head = 0, 8 if version == 1 else 4 + (2 if flags & 4 else 0)
+        while len(data) - position >= head:
+            if version == 1:
+                kind, nbytes, options = struct.unpack_from("<HHB", data, position)
+            else:
+                kind, nbytes, options = struct.unpack_from("<BHB", data, position)
+            at = position + head
+            position = at + nbytes
+            if position > len(data):
+                raise self.fault("a message ends beyond its object header", "object.message", begin + at)
+            if options & 2 and kind in (DATASPACE, DATATYPE, FILTERS):
+                raise UnsupportedError(
+                    "shared (committed) messages are not supported", rule="hdf5.shared", offset=self.begin + begin + at
+                )
+            yield Message(kind, data[at:position], self.begin + begin + at)
+
+    def unpack(self, form: str, data: bytes, address: int, at: int = 0) -> tuple[int, ...]:
+        """Numbers of a message; one that is too short is refused."""
+        if len(data) - at < struct.calcsize(form):
+            raise self.fault("a message is too short", "object.message", address)
+        return struct.unpack_from(form, data, at)
+
+    def links(self, messages: list[Message], address: int) -> Iterator[Link]:
+        """The entries of a group."""
+        for message in messages:
+            if message.kind == SYMBOL_TABLE:
+                tree, heap = self.unpack("<2Q", message.data, address)
+                yield from self._symbols(tree, heap)
+            elif message.kind == LINK:
+                yield self._link(message.data, address)
+            elif message.kind == LINK_INFO:
+                flags = self.unpack("<2B", message.data, address)[1]
+                heap = self.unpack("<Q", message.data, address, 10 if flags & 1 else 2)[0]
+                if heap != UNDEFINED:
+                    raise UnsupportedError(
+                        "groups in dense storage are not supported: rewrite the file with h5repack, or with "
+                        "libver='earliest'",
+                        rule="hdf5.group.dense",
+                        offset=message.offset,
+                    )
+
+    def _link(self, data: bytes, address: int) -> Link:
+        """IV.A.2.g."""
+        flags = self.unpack("<2B", data, address)[1]
+        at = 2
+        kind = 0
+        if flags & 8:
+            kind = self.unpack("<B", data, address, at)[0]
+            at += 1
+        at += (8 if flags & 4 else 0) + (1 if flags & 16 else 0)
+        width = 1 << (flags & 3)
+        nbytes = int.from_bytes(data[at : at + width], "little")
+        name = data[at + width : at + width + nbytes]
+        if len(name) < nbytes:
+            raise self.fault("a message is too short", "object.message", address)
+        if kind:
+            return Link(name, None)
+        return Link(name, self.unpack("<Q", data, address, at + width + nbytes)[0])
+
+    def _symbols(self, tree: int, heap: int) -> Iterator[Link]:
+        """The entries of a group of the old form: a B-tree of symbol nodes, and a heap of names (III)."""
+        head = self.read(heap, 32)
+        if head[:4] != b"HEAP":
+            raise self.fault("no local heap at this address", "heap", heap)
+        nbytes, _, data = struct.unpack_from("<3Q", head, 8)
+        names = self.read(data, nbytes)
+        for node in self.leaves(tree, 0, 8):
+            block = self.read(node, 8)
+            if block[:4] != b"SNOD":
+                raise self.fault("no symbol table node at this address", "group.node", node)
+            count = int.from_bytes(block[6:8], "little")
+            entries = self.read(node + 8, 40 * count)
+            for at in range(0, len(entries), 40):
+                place, address, cache = struct.unpack_from("<QQI", entries, at)
+                end = names.find(b"\0", place)
+                if place >= len(names) or end < 0:
+                    raise self.fault("the name of an entry is outside its heap", "group.name", node)
+                yield Link(names[place:end], None if cache == 2 else address)
+
+    def leaves(self, tree: int, kind: int, key_nbytes: int) -> Iterator[int]:
+        """The addresses that the leaves of a B-tree (version 1) have as children."""
+        for _, child in self.tree(tree, kind, key_nbytes):
+            yield child
+
+    def tree(self, root: int, kind: int, key_nbytes: int) -> Iterator[tuple[bytes, int]]:
+        """The key before each child of the leaves, and the child (III.A.1)."""
+        todo, count = [(root, -1)], 0
+        while todo:
+            node, level = todo.pop()
+            head = self.read(node, 24)
+            count += 1
+            if head[:4] != b"TREE" or head[4] != kind or (level >= 0 and head[5] != level) or count > NODES:
+                raise self.fault("no B-tree node of this kind and level at this address", "tree", node)
+            used = int.from_bytes(head[6:8], "little")
+            step = key_nbytes + 8
+            body = self.read(node + 24, used * step + key_nbytes)
+            children = [
+                (
+                    body[i * step : i * step + key_nbytes],
+                    int.from_bytes(body[i * step + key_nbytes : (i + 1) * step], "little"),
+                )
+                for i in range(used)
+            ]
+            if head[5] == 0:
+                yield from children
+            else:
+                todo += [(child, head[5] - 1) for _, child in reversed(children)]

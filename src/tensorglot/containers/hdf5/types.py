@@ -1,0 +1,120 @@
+"""Element types: those of NumPy in their usual form; all others have a name and a size (IV.A.2.d)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from tensorglot.errors import FormatError
+
+__all__ = ["DTYPES", "Element", "parse_type"]
+
+DTYPES: dict[str, str] = {
+    name: name
+    for name in (
+        "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
+        "float64", "complex64", "complex128", "bfloat16",
+    )
+}  # fmt: skip
+"""bfloat16 is the float of its layout, or, as Keras stores it, two opaque bytes with an attribute."""
+_FLOATS = {  # size, precision, exponent at and of, mantissa of, bias: sign and offsets follow
+    (2, 10, 5, 10, 15): "float16",
+    (2, 7, 8, 7, 127): "bfloat16",
+    (4, 23, 8, 23, 127): "float32",
+    (8, 52, 11, 52, 1023): "float64",
+}
+_CLASSES = (
+    "integer",
+    "float",
+    "time",
+    "string",
+    "bit field",
+    "opaque",
+    "compound",
+    "reference",
+    "enum",
+    "vlen",
+    "array",
+)
+_BOOL = (b"FALSE\0", b"TRUE\0")
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """A type of elements."""
+
+    name: str
+    """Ours, or a description."""
+    nbytes: int
+    known: bool
+    big_endian: bool = False
+    variable: bool = False
+    """Text of variable length, which is elsewhere in the file."""
+    kind: str = ""
+
+
+def parse_type(data: bytes, offset: int) -> Element:
+    """The type that a message describes; `offset` is for errors."""
+    if len(data) < 8:
+        raise FormatError("a datatype is too short", rule="hdf5.type", offset=offset)
+    kind, version = data[0] & 15, data[0] >> 4
+    bits, nbytes = int.from_bytes(data[1:4], "little"), int.from_bytes(data[4:8], "little")
+    title = _CLASSES[kind] if kind < len(_CLASSES) else f"class {kind}"
+    if nbytes == 0:
+        raise FormatError("a datatype of no bytes", rule="hdf5.type", offset=offset)
+    name = None
+    big = bool(bits & 1)
+    rest = data[8:]
+    if kind == 0 and nbytes in (1, 2, 4, 8) and rest[:4] == struct.pack("<HH", 0, 8 * nbytes):
+        name = f"{'int' if bits & 8 else 'uint'}{8 * nbytes}"
+    elif kind == 1 and len(rest) >= 12:
+        name = _float(bits, nbytes, rest)
+    elif kind == 8 and bits & 0xFFFF == 2 and nbytes == 1:
+        name = _bool(version, rest)
+    elif kind == 6 and bits & 0xFFFF == 2:
+        name, big = _complex(version, nbytes, rest, offset)
+    variable = kind == 9 and bits & 15 == 1
+    if name is None:
+        return Element(f"{title} of {nbytes} bytes", nbytes, known=False, variable=variable, kind=title)
+    return Element(name, nbytes, known=True, big_endian=big and nbytes > 1, kind=title)
+
+
+def _float(bits: int, nbytes: int, rest: bytes) -> str | None:
+    """IEEE's layouts, in either byte order; the sign is the highest bit."""
+    at, precision, exponent_at, exponent, mantissa_at, mantissa, bias = struct.unpack_from("<HHBBBBI", rest)
+    usual = at == 0 and precision == 8 * nbytes and mantissa_at == 0 and bits >> 8 & 0xFF == 8 * nbytes - 1
+    usual = usual and bits >> 4 & 3 == 2 and not bits & 0x40  # an implied leading bit; not VAX order
+    return _FLOATS.get((nbytes, exponent_at, exponent, mantissa, bias)) if usual else None
+
+
+def _bool(version: int, rest: bytes) -> str | None:
+    """h5py's form of bool: an enum of int8, FALSE and TRUE."""
+    base = rest[:12]
+    if len(base) < 12 or base[0] & 15 or base[4:8] != b"\1\0\0\0":
+        return None
+    pad = (lambda text: text.ljust(8, b"\0")) if version < 3 else (lambda text: text)
+    return "bool" if rest[12:][: len(b"".join(map(pad, _BOOL))) + 2] == b"".join(map(pad, _BOOL)) + b"\0\1" else None
+
+
+def _complex(version: int, nbytes: int, rest: bytes, offset: int) -> tuple[str | None, bool]:
+    """h5py's form of complex numbers: a compound of two floats, r and i."""
+    parts: list[tuple[bytes, int, Element]] = []
+    at = 0
+    for _ in range(2):
+        end = rest.find(b"\0", at)
+        if end < 0:
+            return None, False
+        name = rest[at:end]
+        at = end + 1 if version >= 3 else at + (end - at) // 8 * 8 + 8
+        width = 4 if version < 3 else 1
+        place = int.from_bytes(rest[at : at + width], "little")
+        at += width + (28 if version == 1 else 0)
+        inner = rest[at:]
+        if len(inner) < 20 or inner[0] & 15 != 1:
+            return None, False
+        parts.append((name, place, parse_type(inner, offset)))
+        at += 20
+    (one, first, real), (two, second, imaginary) = parts
+    if (one, two, first, second) != (b"r", b"i", 0, nbytes // 2) or real != imaginary or 2 * real.nbytes != nbytes:
+        return None, False
+    return {"float32": "complex64", "float64": "complex128"}.get(real.name), real.big_endian

@@ -1,0 +1,252 @@
+"""Walks the groups of an HDF5 file and adds each dataset to an index. Work is charged as it is done.
+
+Links that lead elsewhere (soft, external) are noted and not followed. A group that is
+reached twice is walked once; a dataset that has two names is two tensors of the same
+bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+from tensorglot.containers.hdf5.attributes import read_attributes
+from tensorglot.containers.hdf5.chunks import DEFLATE, FLETCHER32, SHUFFLE, Chunk, Chunked, Unreadable
+from tensorglot.containers.hdf5.objects import (
+    DATASPACE,
+    DATATYPE,
+    EXTERNAL,
+    FILL,
+    FILTERS,
+    LAYOUT,
+    UNDEFINED,
+    Message,
+    Objects,
+)
+from tensorglot.containers.hdf5.space import parse_shape
+from tensorglot.containers.hdf5.types import DTYPES, Element, parse_type
+from tensorglot.errors import FormatError, LimitError, TensorglotError, TruncatedError, escape
+from tensorglot.limits import Limits
+from tensorglot.model.builder import IndexBuilder, Row
+from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.index import Note
+from tensorglot.model.payload import Codec
+
+__all__ = ["add_datasets"]
+
+DEPTH = 64
+EXPANSION = 1032
+"""The largest compression ratio of deflate."""
+SPARE_NBYTES = 1 << 20
+"""Datasets up to this size may consist of their fill value."""
+_FILTERS = {DEFLATE: "deflate", SHUFFLE: "shuffle", FLETCHER32: "fletcher32"}
+
+
+def add_datasets(builder: IndexBuilder, objects: Objects, limits: Limits, notes: list[Note]) -> None:
+    """Adds the datasets of all groups, depth first, in the order of the file."""
+    walked: set[int] = set()
+    entries = 0
+    todo: list[tuple[str, int, int]] = [("", objects.root(), 0)]
+    while todo:
+        path, address, depth = todo.pop()
+        messages = objects.header(address)
+        by_kind = {message.kind: message for message in messages}
+        if LAYOUT in by_kind:
+            try:
+                builder.add(path, _Dataset(objects, by_kind, messages).row(limits))
+            except TensorglotError as error:
+                error.tensor = error.tensor or path
+                raise
+            continue
+        if address in walked:
+            notes.append(Note("hdf5.group", f"the group '{escape(path)}' is another name of one before"))
+            continue
+        walked.add(address)
+        if depth > DEPTH:
+            raise LimitError(f"groups nested deeper than {DEPTH} levels", rule="hdf5.limit.depth")
+        inner: dict[str, int] = {}
+        for link in objects.links(messages, address):
+            entries += 1
+            if entries > limits.tensors_or():
+                raise LimitError("more entries of groups than Limits.tensors", rule="hdf5.limit.tensors")
+            name = _join(path, link.name, objects, address)
+            if link.address is None:
+                notes.append(Note("hdf5.link", f"the link '{escape(name)}' is not followed"))
+            elif inner.setdefault(name, link.address) is not link.address:
+                raise FormatError("duplicate name in a group", rule="hdf5.name.duplicate", tensor=name)
+        todo += [(name, place, depth + 1) for name, place in reversed(inner.items())]
+
+
+def _join(path: str, name: bytes, objects: Objects, address: int) -> str:
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        raise objects.fault("invalid UTF-8 in a name", "name", address) from None
+    if not text or "/" in text:
+        raise objects.fault("a name is empty or has a slash", "name", address)
+    return f"{path}/{text}" if path else text
+
+
+@dataclass(frozen=True, slots=True)
+class _Dataset:
+    objects: Objects
+    by_kind: dict[int, Message]
+    messages: list[Message]
+
+    def row(self, limits: Limits) -> Row:
+        """The row of the dataset, wherever its values are."""
+        for kind, what in ((DATASPACE, "dataspace"), (DATATYPE, "datatype")):
+            if kind not in self.by_kind:
+                raise FormatError(f"a dataset has no {what}", rule="hdf5.dataset", offset=self._layout.offset)
+        space, kind_of = self.by_kind[DATASPACE], self.by_kind[DATATYPE]
+        shape = parse_shape(self.objects, space.data, space.offset - self.objects.begin)
+        element = parse_type(kind_of.data, kind_of.offset)
+        if shape is None:
+            return Row(dtype=f"empty {element.name}", shape=())
+        if len(shape) > limits.rank:
+            raise LimitError(f"{len(shape)} dimensions exceed Limits.rank", rule="hdf5.limit.rank", offset=space.offset)
+        if math.prod(size for size in shape if size) * element.nbytes >= 1 << 60:
+            raise FormatError("the dataset would have 2**60 bytes or more", rule="hdf5.shape", offset=space.offset)
+        nbytes = math.prod(shape) * element.nbytes
+        name = DTYPES[element.name] if element.known else self._marked(element)
+        base = Row(dtype=BY_NAME[name] if name else element.name, shape=shape, big_endian=element.big_endian)
+        return self._placed(base, shape, element, nbytes)
+
+    @property
+    def _layout(self) -> Message:
+        return self.by_kind[LAYOUT]
+
+    def _marked(self, element: Element) -> str | None:
+        """Keras stores bfloat16 as opaque bytes, and says so in an attribute."""
+        if element.kind != "opaque" or element.nbytes != 2:
+            return None
+        attributes = read_attributes(self.objects, self.messages) or {}
+        return "bfloat16" if attributes.get("dtype") == "bfloat16" else None
+
+    def _placed(self, base: Row, shape: tuple[int, ...], element: Element, nbytes: int) -> Row:
+        """IV.A.2.i: compact, contiguous or chunked."""
+        data, address = self._layout.data, self._layout.offset - self.objects.begin
+        version, kind = self.objects.unpack("<2B", data, address)
+        if version not in (3, 4):
+            return _encoded(base, Unreadable(f"layout version {version} is not supported"), nbytes, 0)
+        if EXTERNAL in self.by_kind or kind > 2:
+            return _encoded(base, Unreadable("values in other files are not followed"), nbytes, 0)
+        if kind == 0:
+            size = self.objects.unpack("<H", data, address, 2)[0]
+            return self._span(base, self._layout.offset + 4, size, nbytes)
+        if kind == 1:
+            begin, size = self.objects.unpack("<2Q", data, address, 2)
+            if begin == UNDEFINED:
+                return self._chunked(base, shape or (1,), shape or (1,), element, nbytes, {}, ())
+            return self._span(base, self.objects.begin + begin, size, nbytes)
+        if version == 4:
+            return _encoded(base, Unreadable("this index of chunks is not supported: use h5repack"), nbytes, 0)
+        return self._chunked_3(base, shape, element, nbytes)
+
+    def _span(self, base: Row, begin: int, size: int, nbytes: int) -> Row:
+        if size < nbytes:
+            raise FormatError(
+                f"dtype and shape need {nbytes} bytes, the dataset has {size}", rule="hdf5.data.size", offset=begin
+            )
+        if begin + nbytes > self.objects.end:
+            raise TruncatedError(
+                f"file truncated: needs {begin + nbytes} bytes, has {self.objects.end}",
+                rule="hdf5.data.end",
+                offset=min(begin, self.objects.end),
+            )
+        return _at(base, begin, begin + nbytes)
+
+    def _chunked_3(self, base: Row, shape: tuple[int, ...], element: Element, nbytes: int) -> Row:
+        data, address = self._layout.data, self._layout.offset - self.objects.begin
+        rank, tree = self.objects.unpack("<BQ", data, address, 2)
+        sizes = self.objects.unpack(f"<{rank}I", data, address, 11)
+        grid = sizes[:-1]
+        if len(grid) != len(shape) or 0 in sizes or sizes[-1] != element.nbytes:
+            raise FormatError("the chunks do not fit the dataset", rule="hdf5.chunk.grid", offset=self._layout.offset)
+        filters = self._filters()
+        unknown = [kind for kind in filters if kind not in _FILTERS]
+        if unknown:
+            return _encoded(base, Unreadable(f"filter {unknown[0]} is not supported"), nbytes, 0)
+        chunks = {} if tree == UNDEFINED else self._chunks(tree, shape, grid, math.prod(sizes))
+        return self._chunked(base, shape, grid, element, nbytes, chunks, filters)
+
+    def _chunks(
+        self, tree: int, shape: tuple[int, ...], grid: tuple[int, ...], nbytes: int
+    ) -> dict[tuple[int, ...], Chunk]:
+        objects, rank = self.objects, len(shape)
+        found: dict[tuple[int, ...], Chunk] = {}
+        for key, place in objects.tree(tree, 1, 16 + 8 * rank):
+            size, mask, *offsets = struct.unpack(f"<2I{rank + 1}Q", key)
+            corner = tuple(at // step for at, step in zip(offsets, grid, strict=False))
+            wrong = any(at % step or at >= length for at, step, length in zip(offsets, grid, shape, strict=False))
+            if wrong or offsets[-1] or corner in found:
+                raise objects.fault("a chunk is not at a corner of the grid, or two are at one", "chunk.place", place)
+            if objects.begin + place + size > objects.end or nbytes > EXPANSION * size + 64:
+                raise objects.fault("a chunk is outside the file, or too small to be expanded", "chunk.span", place)
+            found[corner] = Chunk(objects.begin + place, size, mask)
+        return found
+
+    def _chunked(
+        self,
+        base: Row,
+        shape: tuple[int, ...],
+        grid: tuple[int, ...],
+        element: Element,
+        nbytes: int,
+        chunks: dict[tuple[int, ...], Chunk],
+        filters: tuple[int, ...],
+    ) -> Row:
+        stored = sum(chunk.nbytes for chunk in chunks.values())
+        chunk_nbytes = math.prod(grid) * element.nbytes
+        if nbytes > EXPANSION * stored + SPARE_NBYTES or chunk_nbytes > EXPANSION * max(stored, 1) + SPARE_NBYTES:
+            raise LimitError(
+                f"{stored} stored bytes are expanded to {nbytes}",
+                rule="hdf5.limit.expansion",
+                offset=self._layout.offset,
+            )
+        if isinstance(base.dtype, str):
+            return _encoded(base, Unreadable(f"type {base.dtype} is not supported"), nbytes, stored)
+        codec = Chunked(shape, grid, element.nbytes, filters, chunks, self._fill(element.nbytes))
+        return _encoded(base, codec, nbytes, stored)
+
+    def _fill(self, nbytes: int) -> bytes:
+        """IV.A.2.f: the value of what was never written; zero by default."""
+        message = self.by_kind.get(FILL)
+        if message is not None and len(message.data) >= 2:
+            data = message.data
+            defined = data[3] if data[0] < 3 and len(data) > 3 else data[1] & 0x20
+            at = 4 if data[0] < 3 else 2
+            size = int.from_bytes(data[at : at + 4], "little")
+            if defined and size == nbytes and len(data) >= at + 4 + size:
+                return data[at + 4 : at + 4 + size]
+        return bytes(nbytes)
+
+    def _filters(self) -> tuple[int, ...]:
+        """IV.A.2.l: the filters in the order in which they were applied."""
+        message = self.by_kind.get(FILTERS)
+        if message is None:
+            return ()
+        data, address = message.data, message.offset - self.objects.begin
+        version, count = self.objects.unpack("<2B", data, address)
+        at = 8 if version == 1 else 2
+        found = []
+        for _ in range(count):
+            named = version == 1 or self.objects.unpack("<H", data, address, at)[0] >= 256
+            if named:
+                kind, name_nbytes, _, values = self.objects.unpack("<4H", data, address, at)
+                at += 8 + (-(-name_nbytes // 8) * 8 if version == 1 else name_nbytes) + 4 * values
+            else:
+                kind, _, values = self.objects.unpack("<3H", data, address, at)
+                at += 6 + 4 * values
+            at += 4 if version == 1 and values % 2 else 0
+            found.append(kind)
+        return tuple(found)
+
+
+def _at(base: Row, begin: int, end: int) -> Row:
+    return Row(dtype=base.dtype, shape=base.shape, begin=begin, end=end, big_endian=base.big_endian)
+
+
+def _encoded(base: Row, codec: Codec, nbytes: int, stored: int) -> Row:
+    return Row(dtype=base.dtype, shape=base.shape, end=stored, codec=codec, nbytes=nbytes, big_endian=base.big_endian)

@@ -1,0 +1,46 @@
+"""ONNX models: the initializers of the main graph, read only; nothing of the graph is executed.
+
+    messages    what is in the file: the model's properties, the description of each tensor
+    tensors     rows: where the values are, inline or in other files
+    external    files of values beside the model
+    varints     the codec of values that are stored as varints
+
+The file is one Protocol Buffers message, read by our own scanner (`wire.protobuf`): it
+reads heads and skips contents, so a model opens without its values, and the size of what
+is read is bounded. The `onnx` package would parse the whole file into memory.
+"""
+
+from __future__ import annotations
+
+from tensorglot.containers.onnx.messages import DTYPES, read_model
+from tensorglot.containers.onnx.tensors import Rows
+from tensorglot.containers.table import Container, ReadOptions
+from tensorglot.errors import TensorglotError, UnsupportedError
+from tensorglot.model.builder import IndexBuilder
+from tensorglot.model.index import Index
+from tensorglot.model.payload import Source
+
+__all__ = ["CONTAINER"]
+
+
+def read(source: Source, options: ReadOptions) -> Index:
+    if options.strict:
+        raise UnsupportedError("ONNX has no canonical form: open the file without strict", rule="onnx.strict")
+    model = read_model(source, options.limits)
+    builder = IndexBuilder(options.limits, "onnx")
+    rows = Rows(builder, source, options)
+    name = ""
+    try:
+        for tensor in model.tensors:
+            name = tensor.name
+            rows.add(tensor)
+        for sparse in model.sparse:
+            name = sparse.values.name
+            rows.add_sparse(sparse)
+    except TensorglotError as error:
+        error.tensor = error.tensor or name
+        raise
+    return builder.index("onnx@1", model.metadata)
+
+
+CONTAINER = Container({code: name for code, name in DTYPES.items() if name}, read)

@@ -1,0 +1,238 @@
+"""The messages of an ONNX file that describe tensors; all others are skipped without being read.
+
+A field that may stand once and stands twice is refused: decoders of Protocol Buffers
+take the last one, or merge both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensorglot.errors import FormatError, LimitError, UnsupportedError
+from tensorglot.limits import Limits
+from tensorglot.model.payload import Source
+from tensorglot.wire.protobuf import BYTES, VARINT, Field, Reader, signed
+
+__all__ = ["DTYPES", "Initializer", "Model", "SparseInitializer", "read_model"]
+
+DTYPES: dict[int, str] = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "", 9: "bool",
+    10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128", 16: "bfloat16",
+    17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz", 21: "uint4", 22: "int4",
+    23: "float4_e2m1fn", 24: "float8_e8m0fnu", 25: "uint2", 26: "int2", 27: "float6_e2m3fn", 28: "float6_e3m2fn",
+}  # fmt: skip
+"""By the number of TensorProto.DataType; 8 is text, which is listed without its values."""
+
+_DATA = {4: "float_data", 5: "int32_data", 6: "string_data", 7: "int64_data", 9: "raw_data", 10: "double_data",
+         11: "uint64_data"}  # fmt: skip
+"""Fields of a tensor that have its values."""
+_PROPERTIES = {1: "ir_version", 2: "producer_name", 3: "producer_version", 4: "domain", 5: "model_version",
+               6: "doc_string"}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Initializer:
+    """The description of a tensor."""
+
+    at: int
+    """Offset of the message."""
+    name: str = ""
+    type: int = 0
+    shape: list[int] = field(default_factory=list)
+    data: str = ""
+    """The field that has the values."""
+    begin: int = 0
+    end: int = 0
+    external: dict[str, str] | None = None
+    """Where the values are in another file: location, offset, length."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparseInitializer:
+    """Values at coordinates; the name is that of the values."""
+
+    values: Initializer
+    indices: Initializer
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    metadata: dict[str, Any]
+    tensors: list[Initializer]
+    sparse: list[SparseInitializer]
+
+
+class _Once:
+    """Refuses a field that stands twice."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def check(self, number: int, offset: int) -> None:
+        if number in self._seen:
+            raise FormatError(f"field {number} stands twice in a message", rule="onnx.field.twice", offset=offset)
+        self._seen.add(number)
+
+
+def read_model(source: Source, limits: Limits) -> Model:
+    reader = Reader(source.read_bytes, source.size, limits.header_or(), "onnx")
+    metadata: dict[str, Any] = {}
+    graph: Field | None = None
+    once = _Once()
+    for found in reader.fields(0, source.size):
+        if found.number in _PROPERTIES or found.number == 7:
+            once.check(found.number, found.begin)
+        if found.number in _PROPERTIES:
+            number = found.number in (1, 5)
+            _require(found, VARINT if number else BYTES)
+            metadata[f"onnx.{_PROPERTIES[found.number]}"] = signed(found.value) if number else reader.text(found)
+        elif found.number == 7:
+            _require(found, BYTES)
+            graph = found
+        elif found.number == 8:
+            _require(found, BYTES)
+            domain, version = _opset(reader, found)
+            metadata[f"onnx.opset.{domain or 'ai.onnx'}"] = version
+        elif found.number == 14:
+            key, value = _entry(reader, found)
+            if key in metadata:
+                raise FormatError("duplicate metadata key", rule="onnx.metadata.duplicate", offset=found.begin)
+            metadata[key] = value
+    if graph is None:
+        raise FormatError("not an ONNX model: it has no graph", rule="onnx.graph", offset=0)
+    tensors: list[Initializer] = []
+    sparse: list[SparseInitializer] = []
+    names: set[str] = set()
+    for found in reader.fields(graph.begin, graph.end):
+        if found.number not in (5, 15):
+            continue
+        _require(found, BYTES)
+        if len(names) >= limits.tensors_or():
+            raise LimitError("more initializers than Limits.tensors", rule="onnx.limit.tensors", offset=found.begin)
+        if found.number == 5:
+            tensors.append(_tensor(reader, found, limits.rank))
+            name = tensors[-1].name
+        else:
+            sparse.append(_sparse(reader, found, limits.rank))
+            name = sparse[-1].values.name
+        if name in names:
+            message = "duplicate initializer name"
+            raise FormatError(message, rule="onnx.name.duplicate", offset=found.begin, tensor=name)
+        names.add(name)
+    return Model(metadata, tensors, sparse)
+
+
+def _require(found: Field, kind: int) -> None:
+    if found.kind != kind:
+        raise FormatError(
+            f"field {found.number} has wire type {found.kind}, expected {kind}", rule="onnx.field", offset=found.begin
+        )
+
+
+def _opset(reader: Reader, message: Field) -> tuple[str, int]:
+    domain, version = "", 0
+    once = _Once()
+    for found in reader.fields(message.begin, message.end):
+        once.check(found.number, found.begin)
+        if found.number == 1:
+            _require(found, BYTES)
+            domain = reader.text(found)
+        elif found.number == 2:
+            _require(found, VARINT)
+            version = signed(found.value)
+    return domain, version
+
+
+def _entry(reader: Reader, message: Field) -> tuple[str, str]:
+    """A key and its value."""
+    _require(message, BYTES)
+    texts = {1: "", 2: ""}
+    once = _Once()
+    for found in reader.fields(message.begin, message.end):
+        if found.number in texts:
+            once.check(found.number, found.begin)
+            _require(found, BYTES)
+            texts[found.number] = reader.text(found)
+    return texts[1], texts[2]
+
+
+def _tensor(reader: Reader, message: Field, max_rank: int) -> Initializer:
+    tensor = Initializer(message.begin)
+    location = 0
+    once = _Once()
+    entries: dict[str, str] = {}
+    for found in reader.fields(message.begin, message.end):
+        if found.number == 1:
+            tensor.shape += _dims(reader, found, len(tensor.shape), max_rank)
+        elif found.number == 13:
+            key, value = _entry(reader, found)
+            if entries.setdefault(key, value) is not value:
+                raise FormatError("duplicate key", rule="onnx.external.duplicate", offset=found.begin)
+        elif found.number in _DATA:
+            _add_data(tensor, found)
+        elif found.number in (2, 8, 14):
+            once.check(found.number, found.begin)
+            _require(found, BYTES if found.number == 8 else VARINT)
+            if found.number == 2:
+                tensor.type = found.value
+            elif found.number == 8:
+                tensor.name = reader.text(found)
+            else:
+                location = found.value
+        elif found.number == 3:
+            raise UnsupportedError(
+                "tensors in segments are not supported", rule="onnx.tensor.segment", offset=found.begin
+            )
+    if location not in (0, 1):
+        raise FormatError(f"unknown data_location {location}", rule="onnx.external.location", offset=message.begin)
+    if location:
+        if tensor.data:
+            raise FormatError("values both inline and external", rule="onnx.data.twice", offset=message.begin)
+        tensor.external = entries
+    return tensor
+
+
+def _dims(reader: Reader, found: Field, have: int, max_rank: int) -> list[int]:
+    if found.kind not in (VARINT, BYTES):
+        _require(found, BYTES)
+    if found.kind == BYTES and have + (found.end - found.begin) // 10 > max_rank:
+        raise LimitError("more dimensions than Limits.rank", rule="onnx.limit.rank", offset=found.begin)
+    sizes = [signed(value) for value in reader.varints(found)]
+    if have + len(sizes) > max_rank:
+        raise LimitError("more dimensions than Limits.rank", rule="onnx.limit.rank", offset=found.begin)
+    if any(size < 0 for size in sizes):
+        raise FormatError("a negative dimension", rule="onnx.shape", offset=found.begin)
+    return sizes
+
+
+def _add_data(tensor: Initializer, found: Field) -> None:
+    name = _DATA[found.number]
+    if name != "string_data":
+        if tensor.data == name:
+            raise UnsupportedError(
+                f"{name} in several pieces is not supported", rule="onnx.data.pieces", offset=found.begin
+            )
+        if found.kind != BYTES:
+            raise UnsupportedError(f"{name} must be packed", rule="onnx.data.pieces", offset=found.begin)
+    if tensor.data not in ("", name):
+        raise FormatError(f"values in {tensor.data} and {name}", rule="onnx.data.twice", offset=found.begin)
+    begin = tensor.begin if tensor.data else found.begin
+    tensor.data, tensor.begin, tensor.end = name, begin, found.end
+
+
+def _sparse(reader: Reader, message: Field, max_rank: int) -> SparseInitializer:
+    parts: dict[int, Initializer] = {}
+    shape: list[int] = []
+    for found in reader.fields(message.begin, message.end):
+        if found.number in (1, 2):
+            _require(found, BYTES)
+            if found.number in parts:
+                raise FormatError("field stands twice", rule="onnx.field.twice", offset=found.begin)
+            parts[found.number] = _tensor(reader, found, max_rank)
+        elif found.number == 3:
+            shape += _dims(reader, found, len(shape), max_rank)
+    if len(parts) < 2:
+        raise FormatError("a sparse tensor needs values and indices", rule="onnx.sparse", offset=message.begin)
+    return SparseInitializer(parts[1], parts[2], tuple(shape))

@@ -1,0 +1,197 @@
+"""Drops, replaces and adds tensors of a file: the bytes of the others are copied as they are stored.
+
+Entries of the index are copied in the form that they have, except for the offsets, which
+are spliced in. So encodings, checksums and unknown fields survive, and nothing is decoded,
+compressed or hashed again. Dropped blobs leave no hole: those that stay move together. If
+nothing is dropped, everything before the index is one span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+
+from tensorglot.containers.table import Revision
+from tensorglot.containers.ztensor import v01, v2, write01, write2
+from tensorglot.containers.ztensor.constants import ALIGNMENT_01, ALIGNMENT_2, MAGIC_01, MAGIC_2
+from tensorglot.containers.ztensor.edit import ROOT_FORM
+from tensorglot.containers.ztensor.manifest import encode_manifest
+from tensorglot.containers.ztensor.parts import METADATA
+from tensorglot.containers.ztensor.stored import index_parts, prepare, write_blobs
+from tensorglot.errors import UnsupportedError
+from tensorglot.model.archive import Archive
+from tensorglot.model.payload import Chunk, Source, Span
+from tensorglot.wire import cbor
+
+__all__ = ["revise_01", "revise_2"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """An entry of the index, and where in it the offsets of its blobs are."""
+
+    tensor: str
+    data: bytes
+    blobs: tuple[tuple[int, int, int, int], ...]
+    """Offset and size of a blob; begin and end of the encoded offset in `data`."""
+
+    def moved(self, places: Mapping[tuple[int, int], int]) -> bytes:
+        """The entry with the new offsets of its blobs."""
+        data = self.data
+        for offset, size, begin, end in sorted(self.blobs, key=lambda blob: -blob[2]):
+            data = data[:begin] + cbor.head(cbor.UINT, places[offset, size]) + data[end:]
+        return data
+
+
+class _Layout:
+    """Copies the blobs of entries that stay, and says where each of them is then."""
+
+    def __init__(self, source: Source, kept: list[_Item], every: list[_Item], magic: bytes, alignment: int) -> None:
+        self.position = len(magic)
+        self.places: dict[tuple[int, int], int] = {}
+        blobs = sorted({blob[:2] for item in kept for blob in item.blobs})
+        dropped = {blob[:2] for item in every for blob in item.blobs}.difference(blobs)
+        self.chunks: list[Chunk] = []
+        if not dropped:
+            self.position = max([self.position, *(offset + size for offset, size in blobs)])
+            self.places = {blob: blob[0] for blob in blobs}
+            self.chunks = [Span(source, 0, self.position)]
+            return
+        self.chunks.append(magic)
+        for offset, size in blobs:
+            pad = -self.position % alignment
+            self.places[offset, size] = self.position + pad
+            self.position += pad + size
+            self.chunks += [bytes(pad), Span(source, offset, offset + size)]
+
+
+def revise_01(archive: Archive, revision: Revision) -> Iterator[Chunk]:
+    source = _source(archive)
+    data, _ = v01.index_bytes(source, archive.limits)
+    every = list(_entries_01(data, set(archive.index.names)))
+    kept = _stay(every, revision)
+    layout = _Layout(source, kept, every, MAGIC_01, ALIGNMENT_01)
+    yield from layout.chunks
+    entries = list(write01.entries_of(revision.added, revision.options))
+    yield from write01.place_entries(entries, layout.position, revision.options.level)
+    by_tensor: dict[str, list[bytes]] = {}
+    for item in kept:
+        by_tensor.setdefault(item.tensor, []).append(item.moved(layout.places))
+    for entry in entries:
+        tensor = str(entry.custom["part_of"]) if entry.is_part else entry.name
+        by_tensor.setdefault(tensor, []).append(bytes(write01.encode_index([entry])[1:]))
+    listed = [by_tensor[name] for name in revision.names]
+    if revision.metadata is not None:
+        listed.insert(0, [bytes(write01.encode_index([write01.metadata_entry(revision.metadata)])[1:])])
+    _check_entry_names([entry.name for entry in entries], kept)
+    encoded = list(chain.from_iterable(listed))
+    index = cbor.head(cbor.ARRAY, len(encoded)) + b"".join(encoded)
+    if revision.metadata is not None and layout.position < ALIGNMENT_01 and not entries:
+        yield bytes(ALIGNMENT_01 - layout.position)
+    yield from write01.end_file(index)
+
+
+def _stay(every: list[_Item], revision: Revision) -> list[_Item]:
+    names = set(revision.names)
+    return [item for item in every if item.tensor in names and item.tensor not in revision.added]
+
+
+def _check_entry_names(added: list[str], kept: list[_Item]) -> None:
+    """A part of a new tensor must not have the name of another entry."""
+    taken = {cbor.Cursor(item.data).value()["name"] for item in kept}
+    for name in added:
+        if name in taken:
+            raise UnsupportedError("duplicate entry name", rule="ztensor.write.name", tensor=name)
+
+
+def _entries_01(data: bytes, tensors: set[str]) -> Iterator[_Item]:
+    """All entries but that of the metadata, each with the tensor that it belongs to."""
+    cursor = cbor.Cursor(data)
+    for _ in range(cursor.count("index")):
+        first, end = cursor.skip()
+        raw = data[first:end]
+        entry = cbor.Cursor(raw).value()
+        if entry["name"] == METADATA and isinstance(entry.get("metadata"), dict):
+            continue
+        part_of = entry.get("part_of")
+        whole = part_of if entry["name"] not in tensors and part_of in tensors else entry["name"]
+        at = cbor.Cursor(raw).fields("entry", others=True)["offset"]
+        behind = cbor.Cursor(raw, pos=at).skip()[1]
+        yield _Item(whole, raw, ((entry["offset"], entry["size"], at, behind),))
+
+
+def revise_2(archive: Archive, revision: Revision) -> Iterator[Chunk]:
+    source = _source(archive)
+    found = v2.manifest_bytes(source, archive.limits)
+    if found is None:
+        raise UnsupportedError("a data shard has no tensors of its own", rule="ztensor.shard.root")
+    manifest = found[0]
+    every, others = _objects_2(manifest)
+    kept = _stay(every, revision)
+    layout = _Layout(source, kept, every, MAGIC_2, ALIGNMENT_2)
+    yield from layout.chunks
+    specs = [write2.spec_of(index_parts(tensor), revision.options) for tensor in revision.added.values()]
+    blobs = [part.blob for spec in specs for part in spec.parts]
+    prepare(blobs, checksums_decoded=True)
+    stored = write2.stored_blobs(blobs, revision.options.level)
+    end = yield from write_blobs(blobs, stored, layout.position, ALIGNMENT_2, checksums_decoded=True)
+    yield bytes(-end % ALIGNMENT_2)
+    objects = [(cbor.text(item.tensor), item.moved(layout.places)) for item in kept]
+    objects += _pairs_of(encode_manifest(specs, None))
+    pairs = [(cbor.text("objects"), cbor.head(cbor.MAP, len(objects)) + _join(objects)), *others]
+    if revision.metadata is not None:
+        pairs.append((cbor.text("attributes"), cbor.encode(revision.metadata, ROOT_FORM)))
+    yield from write2.end_file(end + -end % ALIGNMENT_2, cbor.head(cbor.MAP, len(pairs)) + _join(pairs))
+
+
+def _join(pairs: list[tuple[bytes, bytes]]) -> bytes:
+    return b"".join(key + value for key, value in sorted(pairs))
+
+
+def _pairs_of(manifest: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The objects of a manifest that has nothing else."""
+    cursor = cbor.Cursor(manifest, pos=cbor.Cursor(manifest).fields("manifest")["objects"])
+    for _ in cursor.map("objects"):
+        key, value = cursor.skip(), cursor.skip()
+        yield manifest[slice(*key)], manifest[slice(*value)]
+
+
+def _objects_2(manifest: bytes) -> tuple[list[_Item], list[tuple[bytes, bytes]]]:
+    """The objects, and the other pairs of the root except for the metadata."""
+    others: list[tuple[bytes, bytes]] = []
+    items: list[_Item] = []
+    cursor = cbor.Cursor(manifest)
+    for _ in cursor.map("manifest"):
+        key, value = cursor.skip(), cursor.skip()
+        name = cbor.Cursor(manifest, pos=key[0]).text("key")
+        if name == "objects":
+            inner = cbor.Cursor(manifest, pos=value[0])
+            for _ in inner.map("objects"):
+                tensor = inner.text("name")
+                items.append(_object(tensor, manifest[slice(*inner.skip())]))
+        elif name != "attributes":
+            others.append((manifest[slice(*key)], manifest[slice(*value)]))
+    return items, others
+
+
+def _object(tensor: str, data: bytes) -> _Item:
+    blobs = []
+    parts = cbor.Cursor(data, pos=cbor.Cursor(data).fields("object")["parts"])
+    for _ in parts.map("parts"):
+        parts.skip()
+        fields = cbor.Cursor(data, pos=parts.skip()[0]).fields("part")
+        if "shard" in fields:
+            continue  # in another file, which stays as it is
+        blob = cbor.Cursor(data, pos=fields["blob"])
+        next(blob.array("blob"))
+        begin = blob.pos
+        offset = blob.uint("offset")
+        behind = blob.pos
+        blobs.append((offset, blob.uint("length"), begin, behind))
+    return _Item(tensor, data, tuple(blobs))
+
+
+def _source(archive: Archive) -> Source:
+    assert archive.source is not None  # noqa: S101
+    return archive.source

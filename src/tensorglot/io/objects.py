@@ -1,0 +1,223 @@
+"""Objects at URLs, through obstore: an `Address` names one, and is what requests are made with.
+
+Everything that obstore raises is translated here, into an error without its text: that
+has whole URLs in it, and with them signatures. A missing object is a FileNotFoundError,
+refused access a PermissionError, any other failure a RemoteError, which is an OSError,
+too. obstore repeats what failed for a moment (`StorageOptions.retry`).
+
+Clients are kept, with their connections, by server and options. They do not survive a
+fork: a child that used one would wait forever, so it is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from tensorglot.errors import InputError, RemoteError, TensorglotError, UnsupportedError, escape
+from tensorglot.extras import library
+from tensorglot.io.hub import hub_url, resolve, token
+from tensorglot.io.storage_options import Given, StorageOptions, as_storage_options
+from tensorglot.io.urls import BUCKETS, shown, split_bucket
+
+__all__ = ["Address", "PreconditionFailed", "address_of", "guarded"]
+
+_CLIENTS = 16
+_ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_")
+_KINDS = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore"}
+_STATUS = re.compile(r"status code: (\d{3})([A-Za-z -]*)")
+_TIMEOUT = re.compile(r"kind: Timeout|TimedOut")
+_CONNECT = re.compile(r"kind: (Connect|Interrupted)|ConnectionRe|BrokenPipe|IncompleteMessage")
+
+T = TypeVar("T")
+_first_used_by = 0
+"""The process that made the first request."""
+
+
+class PreconditionFailed(Exception):
+    """A condition of a request did not hold. Never leaves this layer and the stores on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One object of a server."""
+
+    name: str
+    """The URL as it may be printed."""
+    server: str = field(repr=False)
+    """`s3://bucket`; for HTTP the whole URL, since a query belongs to it."""
+    key: str
+    """Within the bucket; empty for HTTP."""
+    options: StorageOptions
+    hub: str | None = None
+    """The URL at the Hugging Face hub that leads to this one."""
+
+    def call(self, function: str, *arguments: Any, **named: Any) -> Any:
+        """Calls a function of obstore with the client of this address; `arguments` follow it."""
+        _check_process(self.name)
+        obstore = library("obstore", "remote")
+        client = guarded(self.name, partial(_client, self.server, self.options))
+        return guarded(self.name, partial(getattr(obstore, function), client, *arguments, **named))
+
+    def get(self, begin: int, end: int | None = None, *, match: str | None = None) -> Any:
+        """The answer to a request for a range; a negative `begin` counts from the end. Its body is not read yet."""
+        wanted = {"suffix": -begin} if begin < 0 else {"offset": begin} if end is None else (begin, end)
+        options: dict[str, Any] = {"range": wanted}
+        if match is not None:
+            options["if_match"] = match
+        return self.call("get", self.key, options=options)
+
+    def body(self, answer: Any, most: int) -> bytes:
+        """The body of an answer, of which at most so many bytes are read."""
+        stream, data = answer.stream(), bytearray()
+        while len(data) < most and (chunk := guarded(self.name, partial(next, stream, None))) is not None:
+            data += chunk
+        return bytes(data[:most])
+
+    def size(self) -> int:
+        size: int = self.call("head", self.key)["size"]
+        return size
+
+    def list(self, folder: str) -> list[dict[str, Any]]:
+        """The objects in a folder, which is a key that ends with a slash, or empty."""
+        listed = self.call("list_with_delimiter", folder)
+        return [found for found in listed["objects"] if found["path"].startswith(folder)]
+
+    def with_key(self, key: str) -> Address:
+        """Another object of the bucket."""
+        return replace(self, name=f"{self.server}/{key}", key=key)
+
+    def located(self) -> Address:
+        """Where the bytes are: for a file of the hub, as the hub says now; else here."""
+        if self.hub is None:
+            return self
+        options, given = self.options.without_token()
+        secret = given or token()
+        server, at_hub = resolve(self.hub, secret)
+        return replace(self, server=server, options=options.authorized(secret) if at_hub and secret else options)
+
+
+def address_of(url: str, options: Given) -> Address:
+    """The address of a URL, which has been checked to be one of a server."""
+    kept = as_storage_options(options)
+    scheme = url.partition("://")[0]
+    if scheme in BUCKETS:
+        server, key = split_bucket(url)
+        return Address(shown(url), server, key, kept)
+    if scheme == "hf":
+        return Address(shown(url), "", "", kept, hub_url(url))
+    try:
+        parts = urlsplit(url)
+        valid = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        valid = False
+    if not valid:
+        raise InputError("not a valid URL", rule="url.syntax", path=shown(url))
+    return Address(shown(url), urlunsplit((*parts[:4], "")), "", kept)
+
+
+def _client(url: str, options: StorageOptions) -> Any:
+    environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT)))
+    return _make_client(url, _ByKey(options), environment)
+
+
+class _ByKey:
+    """Options as a key of a cache."""
+
+    def __init__(self, options: StorageOptions) -> None:
+        self.options = options
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByKey) and self.options.key == other.options.key
+
+    def __hash__(self) -> int:
+        return hash(self.options.key)
+
+
+@lru_cache(_CLIENTS)
+def _make_client(url: str, kept: _ByKey, environment: object) -> Any:
+    store, options = library("obstore.store", "remote"), kept.options
+    scheme, rest = url.split("://", 1)
+    client, config = options.client, options.config
+    if scheme == "s3":
+        config.setdefault("disable_bulk_delete", True)  # objects are removed one by one, and not every server has it
+    if scheme in _KINDS:
+        if scheme == "s3" and _endpoint(config).startswith("http://"):
+            client.setdefault("allow_http", True)
+        return getattr(store, _KINDS[scheme])(rest, client_options=client, retry_config=options.retry, **config)
+    if config:
+        raise InputError(f"unknown storage option {escape(next(iter(config)))} for {scheme}://", rule="url.options")
+    client.setdefault("allow_http", True)
+    return store.HTTPStore(url, client_options=client, retry_config=options.retry)
+
+
+def _endpoint(config: dict[str, Any]) -> str:
+    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    return str(config.get("endpoint") or next((os.environ[name] for name in names if name in os.environ), ""))
+
+
+def _check_process(url: str) -> None:
+    global _first_used_by
+    if _first_used_by == 0:
+        _first_used_by = os.getpid()
+    elif _first_used_by != os.getpid():
+        raise InputError(
+            "a URL cannot be read in a process forked from one that has read URLs: start processes by 'spawn'",
+            rule="source.fork",
+            path=url,
+        )
+
+
+def guarded(url: str, function: Callable[[], T]) -> T:
+    """Calls a function of obstore. Its errors become ours, which do not carry them as context."""
+    try:
+        return function()
+    except Exception as error:  # noqa: BLE001 - obstore has several trees of errors
+        found = _translate(error, url)
+    raise found
+
+
+def _translate(error: Exception, url: str) -> Exception:
+    kind, text = type(error).__name__, str(error)
+    if isinstance(error, TensorglotError):
+        return error
+    status = _STATUS.search(text)
+    code = 0 if status is None else int(status[1])
+    if isinstance(error, FileNotFoundError):
+        return FileNotFoundError(2, "no such object", url)
+    if kind in ("PreconditionError", "AlreadyExistsError", "NotModifiedError"):
+        return PreconditionFailed(url)
+    if kind in ("PermissionDeniedError", "UnauthenticatedError") or code in (401, 403):
+        return PermissionError(13, "access denied: check the credentials (storage_options, or the environment)", url)
+    if kind == "InvalidPathError":
+        return InputError("not a valid key of an object", rule="url.syntax", path=url)
+    if kind == "UnknownConfigurationKeyError":
+        name = re.search(r"'(\w+)'", text)
+        return InputError(f"unknown storage option {'' if name is None else name[1]}".rstrip(), rule="url.options")
+    if kind == "NotSupportedError" and "Range" in text:
+        return UnsupportedError(
+            "the server does not support ranges, or answers with another page: download the file first",
+            rule="remote.range",
+            path=url,
+        )
+    if type(error).__module__.partition(".")[0] != "obstore" and not isinstance(error, (OSError, ValueError)):
+        return error
+    rule, message = _describe(text, status)
+    return RemoteError(message, rule=rule, path=url)
+
+
+def _describe(text: str, status: re.Match[str] | None) -> tuple[str, str]:
+    if status is not None:
+        return f"remote.http.{status[1]}", f"the server answered HTTP {status[1]}{status[2].rstrip()}"
+    if _TIMEOUT.search(text):
+        return "remote.timeout", "the server did not answer in time"
+    if "redirect" in text:
+        return "remote.redirect", "too many redirects"
+    if _CONNECT.search(text):
+        return "remote.connect", "cannot connect to the server, or the connection broke"
+    return "remote.answer", "the server's answer is invalid or incomplete"

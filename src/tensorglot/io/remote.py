@@ -1,0 +1,336 @@
+"""An object at a URL as a source: read by ranges, several at a time, all of one version.
+
+The first request is for the first 256 KiB and gives the size and the ETag. Every later
+one carries that ETag (`If-Match`), and every answer is compared with it: an object that
+was replaced meanwhile is an error, never a mixture. An answer with too few or too many
+bytes is an error, too; no more is read of it than was asked for.
+
+Headers (`read_bytes`) are read generously and kept, those at the end of the object
+together: no byte of a header is requested twice. Tensors are read exactly, in pieces of 1
+to 8 MiB, so that all connections are in use. Short reads one after the other are a scan
+of the whole: what comes next is requested with them. Nothing is kept on disk.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeAlias
+
+from tensorglot.errors import InputError, RemoteError
+from tensorglot.io.local import BaseSource, change_error
+from tensorglot.io.objects import Address, PreconditionFailed, address_of, guarded
+from tensorglot.io.storage_options import Given, StorageOptions
+from tensorglot.io.urls import has_credentials
+from tensorglot.memory import cut
+from tensorglot.threads import REQUESTS, for_each_request
+
+__all__ = ["RemoteSource", "Version"]
+
+HEAD_NBYTES = 256 << 10
+"""The first request, and the least that is read of a header."""
+_TAIL_NBYTES = range(HEAD_NBYTES, 4 << 20)
+"""Read at once at the end of an object: 1/1024 of it, within these bounds."""
+_PIECE_NBYTES = range(1 << 20, 8 << 20)
+"""Of one request for a part of a tensor."""
+_AHEAD_NBYTES = range(2 << 20, 4 << 20)
+"""Read ahead in a scan."""
+_SCAN_READS = 4
+"""So many short reads one after the other are a scan."""
+_KEPT_NBYTES = 32 << 20
+"""Of headers and of what was read ahead."""
+_STREAMS = 16
+"""Scans at a time."""
+_GAP_NBYTES = 1 << 20
+"""A gap up to this is read over: another request would cost more."""
+_TOGETHER_NBYTES = 4 << 20
+"""Of several runs that are read with the gaps between them."""
+_CHUNK_NBYTES = 256 << 10
+"""What is copied at a time while an answer arrives: it is still in the processor's cache."""
+
+
+Version: TypeAlias = tuple[int, str | None, Any]
+"""Size, ETag and time of the last change of an object."""
+
+
+class _Window:
+    """A part of the object that is being read, to be kept."""
+
+    def __init__(self, begin: int, stop: int, *, header: bool) -> None:
+        self.begin = begin
+        self.stop = stop
+        self.least = _PIECE_NBYTES.stop if header else _PIECE_NBYTES.start
+        """Of one request: a header is read by as few as possible."""
+        self.data = memoryview(bytearray(stop - begin))
+        self.arrived = threading.Event()
+
+
+class RemoteSource(BaseSource):
+    """One version of an object. Threads may share it; another process opens it again."""
+
+    concurrency = REQUESTS
+
+    def __init__(self, url: str, options: Given = None, version: Version | None = None) -> None:
+        """A version that is known saves the first request."""
+        self._url = url
+        self._address = address_of(url, options)
+        self.path = self._address.name
+        self._located: Address | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, memoryview] = OrderedDict()
+        self._streams: OrderedDict[int, int] = OrderedDict()
+        """Where reads ended, and how many there were one after the other."""
+        self._coming: list[_Window] = []
+        """What is being read to be kept."""
+        self._readers = 0
+        self.version = version
+        self.size = 0 if version is None else version[0]
+        if version is not None:
+            return
+        head = memoryview(bytearray(HEAD_NBYTES))
+        got = self._fetch(0, head)
+        self._check_complete(0, got, min(HEAD_NBYTES, self.size))
+        self._keep(0, head[:got])
+
+    def __repr__(self) -> str:
+        return f"RemoteSource({self.path})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if has_credentials(self._url):
+            raise InputError(
+                "a URL with a query or a password cannot be pickled, since it would travel with its credentials: "
+                "open it in the other process",
+                rule="source.pickle",
+                path=self.path,
+            )
+        return _reopen, (self._url, self._address.options, self.version)
+
+    def close(self) -> None:
+        """Reads in progress complete, later ones are refused."""
+        self._closed = True
+        with self._lock:
+            self._kept.clear()
+
+    def read_bytes(self, offset: int, nbytes: int) -> bytes:
+        out = bytearray(nbytes)
+        self._read(offset, memoryview(out), header=True)
+        return bytes(out)
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        self._read(offset, out, header=False)
+
+    def read_runs(self, begins: Sequence[int], sizes: Sequence[int], offsets: Sequence[int], out: memoryview) -> None:
+        """Runs that are close together by one request, all requests at the same time."""
+        groups: list[list[int]] = []
+        first = reached = -_GAP_NBYTES - 1
+        for i, (begin, nbytes) in enumerate(zip(begins, sizes, strict=True)):
+            if begin + nbytes > self.size:
+                raise self.truncation_error(begin, nbytes)
+            if groups and 0 <= begin - reached <= _GAP_NBYTES and begin + nbytes - first <= _TOGETHER_NBYTES:
+                groups[-1].append(i)
+            else:
+                groups.append([i])
+                first = begin
+            reached = begin + nbytes
+
+        def work(group: list[int]) -> None:
+            first, last = group[0], group[-1]
+            if first == last:
+                self._read_exactly(begins[first], out[offsets[first] : offsets[first] + sizes[first]])
+                return
+            base = begins[first]
+            together = memoryview(bytearray(begins[last] + sizes[last] - base))
+            self._read_exactly(base, together)
+            for i in group:
+                out[offsets[i] : offsets[i] + sizes[i]] = together[begins[i] - base : begins[i] - base + sizes[i]]
+
+        for_each_request(work, groups)
+
+    def _read_exactly(self, offset: int, out: memoryview) -> None:
+        """Called by threads for requests: one that waited for a window could keep its pieces from being read."""
+        self._check_open()
+        with self._lock:
+            done = self._copy_kept(offset, out)
+        if done < len(out):
+            self._fetch_pieces(offset + done, out[done:])
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError("the archive is closed", rule="archive.closed")
+
+    def _read(self, offset: int, out: memoryview, *, header: bool) -> None:
+        if offset + len(out) > self.size:
+            raise self.truncation_error(offset, len(out))
+        self._check_open()
+        ahead = 0 if header else self._ahead(offset, len(out))
+        done = 0
+        while True:
+            with self._lock:
+                done += self._copy_kept(offset + done, out[done:])
+                if done == len(out):
+                    return
+                begin, end = offset + done, offset + len(out)
+                coming = next((window for window in self._coming if window.begin <= begin < window.stop), None)
+                if coming is None:
+                    wanted = self._window(begin, end, ahead, header=header)
+                    if wanted is None:
+                        break
+                    coming = wanted
+                    self._coming.append(coming)
+                    mine = True
+                else:
+                    mine = False
+            if mine:
+                self._fill(coming)
+                if coming.stop >= end:
+                    out[done:] = coming.data[begin - coming.begin : end - coming.begin]
+                    return
+            else:
+                coming.arrived.wait()
+        self._fetch_pieces(begin, out[done:])
+
+    def _window(self, begin: int, end: int, ahead: int, *, header: bool) -> _Window | None:
+        """What to read, and keep, for a header or in a scan; None if just the bytes are to be read."""
+        tail = self.size - _clamp(self.size >> 10, _TAIL_NBYTES)
+        if header and begin >= tail:
+            kept = (start + len(data) for start, data in self._kept.items() if start <= tail < start + len(data))
+            return _Window(max(0, tail, *kept), self.size, header=True)
+        least = HEAD_NBYTES if header else ahead
+        if not header and begin + ahead <= end:
+            return None
+        return _Window(begin, min(self.size, max(end, begin + least)), header=header)
+
+    def _fill(self, window: _Window) -> None:
+        try:
+            self._fetch_pieces(window.begin, window.data, window.least)
+            self._keep(window.begin, window.data)
+        finally:
+            with self._lock:
+                self._coming.remove(window)
+            window.arrived.set()
+
+    def _copy_kept(self, offset: int, out: memoryview) -> int:
+        """Copies what is kept of the beginning of a read; returns how much that is."""
+        for begin, data in self._kept.items():
+            if begin <= offset < begin + len(data):
+                self._kept.move_to_end(begin)
+                piece = data[offset - begin : offset - begin + len(out)]
+                out[: len(piece)] = piece
+                return len(piece)
+        return 0
+
+    def _keep(self, begin: int, data: memoryview) -> None:
+        with self._lock:
+            if self._closed or len(data) > _KEPT_NBYTES // 2:
+                return
+            self._kept[begin] = data
+            while sum(map(len, self._kept.values())) > _KEPT_NBYTES:
+                self._kept.popitem(last=False)
+
+    def _ahead(self, offset: int, nbytes: int) -> int:
+        """How much to read at once: more in a scan. Notes where this read ends."""
+        if nbytes >= _AHEAD_NBYTES.start:
+            return 0
+        with self._lock:
+            reads = self._streams.pop(offset, 0)
+            self._streams[offset + nbytes] = reads + 1
+            if len(self._streams) > _STREAMS:
+                self._streams.popitem(last=False)
+        return 0 if reads < _SCAN_READS else _clamp(reads << 20, _AHEAD_NBYTES)
+
+    def _fetch_pieces(self, begin: int, out: memoryview, least: int = _PIECE_NBYTES.start) -> None:
+        """By several requests, the more the fewer threads read at present."""
+        with self._reading() as readers:
+            each = max(least, _clamp(-(-len(out) * readers // REQUESTS), _PIECE_NBYTES))
+            for_each_request(
+                lambda piece: self._fetch_all(begin + piece[0], out[piece[0] : sum(piece)]), cut(len(out), each)
+            )
+
+    @contextmanager
+    def _reading(self) -> Iterator[int]:
+        with self._lock:
+            self._readers += 1
+            readers = self._readers
+        try:
+            yield readers
+        finally:
+            with self._lock:
+                self._readers -= 1
+
+    def _fetch_all(self, begin: int, out: memoryview) -> None:
+        self._check_complete(begin, self._fetch(begin, out), len(out))
+
+    def _check_complete(self, begin: int, got: int, nbytes: int) -> None:
+        if got < nbytes:
+            raise RemoteError(
+                f"the server sent {got} of {nbytes} bytes", rule="remote.short", offset=begin + got, path=self.path
+            )
+
+    def _fetch(self, begin: int, out: memoryview) -> int:
+        """One request; returns the number of bytes that came."""
+        answer = self._request(begin, begin + len(out))
+        if answer is None:
+            return 0
+        stream, done = answer.stream(_CHUNK_NBYTES), 0
+        while (chunk := guarded(self._address.name, partial(next, stream, None))) is not None:
+            if done + len(chunk) > len(out):
+                raise RemoteError(
+                    f"the server sent more than the {len(out)} bytes that were requested",
+                    rule="remote.long",
+                    offset=begin,
+                    path=self.path,
+                )
+            out[done : done + len(chunk)] = chunk
+            done += len(chunk)
+        return done
+
+    def _request(self, begin: int, end: int) -> Any:
+        """The answer to a request for a range. None for the first one, if the object is empty."""
+        address = self._located or self._locate(None)
+        try:
+            answer = self._get(address, begin, end)
+        except PermissionError:
+            if self.version is None or address.hub is None:
+                raise
+            answer = self._get(self._locate(address), begin, end)  # the signature has expired
+        except RemoteError as error:
+            if self.version is None and error.rule == "remote.http.416" and address.size() == 0:
+                return None
+            raise
+        meta = answer.meta
+        found: Version = meta["size"], meta["e_tag"], meta["last_modified"]
+        if self.version is None:
+            self.version, self.size = found, meta["size"]
+        elif found[:2] != self.version[:2] or (found[1] is None and found != self.version):
+            raise change_error(self._address.name)
+        return answer
+
+    def _get(self, address: Address, begin: int, end: int) -> Any:
+        etag = None if self.version is None else self.version[1]
+        try:
+            return address.get(begin, end, match=None if etag is None or etag.startswith("W/") else etag)
+        except PreconditionFailed:
+            pass
+        raise change_error(self._address.name)
+
+    def _locate(self, old: Address | None) -> Address:
+        """Where the object is, asked again if it is still where it was."""
+        with self._lock:
+            if self._located is old or self._located is None:
+                self._located = self._address.located()
+            return self._located
+
+
+def _clamp(nbytes: int, bounds: range) -> int:
+    return max(bounds.start, min(bounds.stop, nbytes))
+
+
+def _reopen(url: str, options: StorageOptions, version: Version) -> RemoteSource:
+    source = RemoteSource(url, options)
+    if source.version != version:
+        raise change_error(source.path or url)
+    return source

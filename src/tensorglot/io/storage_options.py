@@ -1,0 +1,131 @@
+"""`storage_options`: how to reach a server, as a flat mapping of obstore's own names.
+
+Options may be secret. So they are kept in a value that shows no option in its repr, and
+that leaves out of a pickle whatever is not known to be harmless: another process gets
+credentials from its own environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+from tensorglot.errors import InputError
+
+__all__ = ["Given", "StorageOptions", "as_storage_options"]
+
+_CLIENT = frozenset(
+    {
+        "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "default_headers",
+        "http1_only", "http2_keep_alive_interval", "http2_keep_alive_timeout", "http2_keep_alive_while_idle",
+        "http2_only", "pool_idle_timeout", "pool_max_idle_per_host", "proxy_url", "proxy_ca_certificate",
+        "proxy_excludes", "root_certificate", "randomize_addresses", "read_timeout", "timeout", "user_agent",
+    }
+)  # fmt: skip
+"""Options of the HTTP client, whatever the kind of server."""
+_RETRY = frozenset({"max_retries", "retry_timeout"})
+_HARMLESS = (_CLIENT | _RETRY | {
+    "endpoint", "region", "default_region", "virtual_hosted_style_request", "skip_signature", "request_payer",
+    "account_name", "use_emulator", "imdsv1_fallback", "unsigned_payload", "checksum_algorithm", "disable_tagging",
+    "conditional_put", "s3_express",
+}) - {"default_headers", "proxy_url"}  # fmt: skip
+"""What travels in a pickle."""
+_DEFAULTS: dict[str, Any] = {"connect_timeout": "10s", "read_timeout": "20s", "timeout": "300s"}
+_DURATIONS = frozenset({"retry_timeout", *_DEFAULTS})
+
+
+class StorageOptions(Mapping[str, Any]):
+    """The options that a caller passed."""
+
+    __slots__ = ("_given",)
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = dict(given)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._given[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def __repr__(self) -> str:
+        return "StorageOptions(…)" if self._given else "StorageOptions()"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StorageOptions, ({key: value for key, value in self._given.items() if key in _HARMLESS},)
+
+    @property
+    def key(self) -> tuple[tuple[str, str], ...]:
+        """Equal for equal options."""
+        return tuple(sorted((key, repr(value)) for key, value in self._given.items()))
+
+    def authorized(self, token: str) -> StorageOptions:
+        """The same with a token for every request."""
+        headers = {**self._given.get("default_headers", {}), "Authorization": f"Bearer {token}"}
+        return StorageOptions({**self._given, "default_headers": headers})
+
+    def without_token(self) -> tuple[StorageOptions, str | None]:
+        """The same without the option `token`, and that."""
+        rest = {key: value for key, value in self._given.items() if key != "token"}
+        return StorageOptions(rest), self._given.get("token")
+
+    @property
+    def client(self) -> dict[str, Any]:
+        return _DEFAULTS | {key: value for key, value in self._given.items() if key in _CLIENT}
+
+    @property
+    def retry(self) -> dict[str, Any]:
+        """At most 5 retries, and none that starts later than a minute after the first request."""
+        chosen = {key: value for key, value in self._given.items() if key in _RETRY}
+        return {"max_retries": 5, "retry_timeout": timedelta(seconds=60)} | chosen
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Options of the kind of server."""
+        return {key: value for key, value in self._given.items() if key not in _CLIENT | _RETRY}
+
+
+Given: TypeAlias = Mapping[str, Any] | None
+
+
+def as_storage_options(given: Given) -> StorageOptions:
+    """What a caller passes as `storage_options`, checked."""
+    if isinstance(given, StorageOptions):
+        return given
+    if given is None:
+        return StorageOptions({})
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise InputError(
+            f"storage_options must be a mapping from names to values, not {type(given).__name__}", rule="url.options"
+        )
+    return StorageOptions({key: _checked(key, value) for key, value in given.items()})
+
+
+def _checked(key: str, value: Any) -> Any:
+    """Numbers are accepted as text, since the command line has no others; a number of seconds as a duration."""
+    if key == "max_retries":
+        try:
+            return int(value)
+        except (TypeError, ValueError):
+            raise InputError("storage option max_retries must be an integer", rule="url.options") from None
+    if key in _DURATIONS:
+        return _duration(key, value)
+    if not isinstance(value, (str, bytes, bool, int, Mapping)):
+        raise InputError(
+            f"storage option {key} must be a str, bool or int, not {type(value).__name__}", rule="url.options"
+        )
+    return str(value) if type(value) is int else value
+
+
+def _duration(key: str, value: Any) -> timedelta:
+    """`30`, `"30"` or `"30s"`."""
+    if isinstance(value, timedelta):
+        return value
+    try:
+        return timedelta(seconds=float(value.removesuffix("s") if isinstance(value, str) else value))
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"storage option {key} must be a number of seconds", rule="url.options") from None

@@ -1,0 +1,88 @@
+"""`open_target`: whatever a caller passes as a target, to be written to by one `with` block.
+
+A file is replaced atomically, an object at a URL appears when it is complete, a file
+object of the caller gets the bytes as they come.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import BinaryIO, Protocol
+
+from tensorglot.arguments import as_path
+from tensorglot.errors import InputError
+from tensorglot.io.local import Stamp, file_stamp
+from tensorglot.io.pieces import Piece
+from tensorglot.io.remote import RemoteSource
+from tensorglot.io.sink import AtomicFile, Writable
+from tensorglot.io.storage_options import Given
+from tensorglot.io.stream import write_stream
+from tensorglot.io.upload import Upload
+from tensorglot.io.urls import file_path, is_url
+
+__all__ = ["Target", "open_target", "version_read"]
+
+
+class Target(Protocol):
+    """What is being written."""
+
+    def reserve(self, nbytes: int) -> None:
+        """Says how much will be written, about."""
+        ...
+
+    def write(self, pieces: Iterable[Piece]) -> int:
+        """Appends; returns the size so far."""
+        ...
+
+
+def open_target(
+    target: Writable,
+    *,
+    durable: bool = True,
+    follow: bool = True,
+    expect: Stamp | str | None = None,
+    options: Given = None,
+) -> AbstractContextManager[Target]:
+    """`expect` is the stamp of the file, or the ETag of the object, that may be replaced."""
+    if isinstance(target, (str, os.PathLike)):
+        path = as_path(target)
+        if is_url(path):
+            return Upload(path, options, expect=expect if isinstance(expect, str) else None)
+        return AtomicFile(
+            file_path(path), durable=durable, follow=follow, expect=None if isinstance(expect, str) else expect
+        )
+    if not hasattr(target, "write"):
+        raise InputError(f"target must be a path or a binary file, not {type(target).__name__}", rule="sink.target")
+    return _stream(target)
+
+
+def version_read(source: object, target: Writable) -> Stamp | str | None:
+    """The version of the target that a source was opened at: its stamp or ETag; None if it is not the target."""
+    if not isinstance(target, (str, os.PathLike)):
+        return None
+    path = as_path(target)
+    if not is_url(path):
+        return file_stamp(source, file_path(path))
+    return source.version[1] if isinstance(source, RemoteSource) and source.path == path and source.version else None
+
+
+class _Stream:
+    """A file object of the caller."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._position = 0
+
+    def reserve(self, nbytes: int) -> None:
+        """Nothing to reserve."""
+
+    def write(self, pieces: Iterable[Piece]) -> int:
+        self._position += write_stream(self._stream, pieces)
+        return self._position
+
+
+@contextmanager
+def _stream(stream: BinaryIO) -> Iterator[Target]:
+    yield _Stream(stream)

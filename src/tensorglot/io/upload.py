@@ -1,0 +1,98 @@
+"""Writing an object at a URL: uploaded in parts, visible when it is complete, all of it or nothing.
+
+After an error the upload is aborted, and its parts are removed. A process that is killed
+leaves parts that nobody sees; a bucket has rules for removing them. Memory holds the parts
+in flight, whatever the size of the object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from tensorglot.io.local import change_error
+from tensorglot.io.objects import address_of, guarded
+from tensorglot.io.pieces import Piece, join_small, read_pieces
+from tensorglot.io.storage_options import Given
+from tensorglot.io.urls import check_target
+from tensorglot.memory import cut
+
+__all__ = ["Upload"]
+
+_PART_NBYTES = 8 << 20
+_MOST_PARTS = 9_000
+"""S3 takes 10,000; the rest is for a size that was estimated."""
+_IN_FLIGHT_NBYTES = 40 << 20
+
+
+class Upload:
+    """An object being written. It is there at the end of the `with` block; after an error it is as before.
+
+    With `expect` it must still have that ETag when it is replaced.
+    """
+
+    def __init__(self, url: str, options: Given = None, *, expect: str | None = None) -> None:
+        check_target(url)
+        self._address = address_of(url, options)
+        self._expect = expect
+        self._part_nbytes = _PART_NBYTES
+        self._writer: Any = None
+        self._position = 0
+
+    def __enter__(self) -> Upload:
+        return self
+
+    def reserve(self, nbytes: int) -> None:
+        """Chooses the size of parts: there may not be too many."""
+        self._part_nbytes = max(_PART_NBYTES, -(-nbytes // _MOST_PARTS))
+
+    def write(self, pieces: Iterable[Piece]) -> int:
+        """Appends all pieces. Returns the size of the object so far."""
+        writer = self._opened()
+        for piece in join_small(pieces):
+            for data in [piece] if isinstance(piece, memoryview) else read_pieces(piece, piece.begin):
+                for offset, nbytes in cut(len(data), _PART_NBYTES):
+                    # A copy: the upload goes on while the next piece may be read into the same memory.
+                    guarded(self._address.name, partial(writer.write, bytes(data[offset : offset + nbytes])))
+                self._position += len(data)
+        return self._position
+
+    def _opened(self) -> Any:
+        if self._writer is None:
+            self._writer = self._address.call(
+                "open_writer",
+                self._address.key,
+                buffer_size=self._part_nbytes,
+                max_concurrency=max(2, _IN_FLIGHT_NBYTES // self._part_nbytes),
+            )
+        return self._writer
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        writer = self._opened() if kind is None else self._writer
+        if writer is None:
+            return
+        if kind is None:
+            try:
+                self._check_expected()
+                guarded(self._address.name, writer.close)
+            except BaseException as failed:
+                self._abort(writer, failed)
+                raise
+        else:
+            self._abort(writer, error)
+
+    def _check_expected(self) -> None:
+        if self._expect is not None:
+            found = self._address.call("head", self._address.key)["e_tag"]
+            if found != self._expect:
+                raise change_error(self._address.name)
+
+    def _abort(self, writer: Any, error: BaseException | None) -> None:
+        """Leaves the upload as after an error: obstore aborts it. If that fails, the first error is what matters."""
+        with contextlib.suppress(Exception):
+            writer.__exit__(type(error), error, None)

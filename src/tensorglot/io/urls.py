@@ -1,0 +1,119 @@
+"""URLs as text: their parts, the objects beside them, and what of them may be shown.
+
+A query may be a signature, and user information is a password: neither is ever shown. In
+`s3://`, `gs://` and `az://` all that follows the bucket is the key, as it is; in HTTP a
+path is quoted. `file://` is a path. Knows no server.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Final
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from tensorglot.errors import InputError, UnsupportedError, escape
+
+__all__ = [
+    "BUCKETS",
+    "beside",
+    "check_target",
+    "file_path",
+    "has_credentials",
+    "is_url",
+    "last_name",
+    "shown",
+    "split_bucket",
+    "suffix",
+]
+
+BUCKETS: Final = ("s3", "gs", "az")
+"""Schemes that can be written to and listed."""
+_SOURCES: Final = (*BUCKETS, "http", "https", "hf")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+def is_url(text: str) -> bool:
+    """Whether a source or target is at a server. A scheme that is not supported is an error; `file://` is a path."""
+    if "://" not in text:
+        return False
+    match = _SCHEME.match(text)
+    if match is None:
+        raise UnsupportedError(f"'{escape(text, longest=60)}' is neither a URL nor a path", rule="url.scheme")
+    scheme = match[1]
+    if scheme == "file":
+        return False
+    if scheme not in _SOURCES:
+        known = ", ".join(f"{known}://" for known in (*_SOURCES, "file", "store"))
+        raise UnsupportedError(f"{escape(scheme)}:// is not supported (supported: {known})", rule="url.scheme")
+    return True
+
+
+def check_target(url: str) -> None:
+    """Refuses a URL that cannot be written to."""
+    scheme = url.partition("://")[0]
+    if scheme not in BUCKETS:
+        known = ", ".join(f"{known}://" for known in (*BUCKETS, "file"))
+        raise UnsupportedError(
+            f"{scheme}:// can be read, not written (written: {known})", rule="url.target", path=shown(url)
+        )
+
+
+def file_path(text: str) -> str:
+    """The path of a `file://` URL; any other text is a path already."""
+    if not text.startswith("file://"):
+        return text
+    host, slash, path = text.removeprefix("file://").partition("/")
+    if host not in ("", "localhost") or not slash:
+        raise InputError(f"'{escape(text)}' is not the URL of a local file: write file:///path", rule="url.file")
+    return unquote(f"/{path}")
+
+
+def split_bucket(url: str) -> tuple[str, str]:
+    """`s3://bucket` and the key of `s3://bucket/key`."""
+    scheme, _, rest = url.partition("://")
+    bucket, _, key = rest.partition("/")
+    if not bucket or "@" in bucket:
+        what = "names no bucket" if not bucket else "has credentials in it: pass them in storage_options"
+        raise InputError(f"'{escape(shown(url))}' {what}", rule="url.syntax")
+    return f"{scheme}://{bucket}", key
+
+
+def _is_bucket(url: str) -> bool:
+    return url.partition("://")[0] in BUCKETS
+
+
+def shown(url: str) -> str:
+    """The URL without user information and query; a path as it is."""
+    if "://" not in url:
+        return url
+    scheme, _, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    path, query, _ = (path, "", "") if scheme in BUCKETS else path.partition("?")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}{'?…' if query else ''}"
+
+
+def has_credentials(url: str) -> bool:
+    """Whether a URL has a query or user information, which may be secret."""
+    return shown(url) != url
+
+
+def beside(url: str, name: str) -> str:
+    """The URL of another object in the same folder; of one inside it, if the URL ends with a slash."""
+    if _is_bucket(url):
+        return f"{url.rpartition('/')[0]}/{name}"
+    parts = urlsplit(url)
+    folder = parts.path.rpartition("/")[0]
+    return urlunsplit((parts.scheme, parts.netloc, f"{folder}/{quote(name)}", parts.query, ""))
+
+
+def last_name(url: str) -> str:
+    """The last component of the path."""
+    if _is_bucket(url):
+        return url.rpartition("/")[2]
+    return unquote(urlsplit(url).path.rpartition("/")[2])
+
+
+def suffix(url: str) -> str:
+    """`.zt` of `s3://bucket/model.zt`"""
+    return PurePosixPath(last_name(url)).suffix

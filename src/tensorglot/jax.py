@@ -1,0 +1,21 @@
+"""What `safetensors.flax` and `bintensors.flax` have, for arrays of JAX, over every format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensorglot.bridges.drop_in import DropIn, safe_open
+from tensorglot.extras import library
+
+__all__ = ["load", "load_file", "safe_open", "save", "save_file"]
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, library("jax", "jax").Array))
+
+
+_FUNCTIONS = DropIn("jax", _is_tensor)
+load, load_file = _FUNCTIONS.load, _FUNCTIONS.load_file
+save, save_file = _FUNCTIONS.save, _FUNCTIONS.save_file

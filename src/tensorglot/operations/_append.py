@@ -1,0 +1,81 @@
+"""Appending to a file: its names are known from the beginning, its bytes are read again at the end.
+
+Between the two another writer may have replaced the file. What is appended does not
+depend on what was there, so the revision is made anew, of what is there now, until it can
+replace exactly that; or until the other writer has taken one of the names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tensorglot.containers.table import named
+from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.io.in_place import lock_for_edit
+from tensorglot.io.local import change_error, file_stamp
+from tensorglot.io.urls import is_url
+from tensorglot.model.archive import Archive
+from tensorglot.operations._options import SaveOptions
+from tensorglot.operations._revise import revise, write_revision
+from tensorglot.operations._shards import is_sharded
+from tensorglot.operations._sidecar import read_sidecar
+from tensorglot.operations.open import open
+
+__all__ = ["Appended"]
+
+PATIENCE_SECONDS = 30.0
+"""How long a writer that closes waits for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A file that is appended to."""
+
+    path: str
+    format: str
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, path: str | None, format: str | None) -> Appended:
+        """The file as it is now; one that cannot be appended to is refused before anything is computed."""
+        if path is None or is_url(path) or is_sharded(path):
+            raise InputError("append needs the path of one file", rule="writer.append")
+        with open(path, format=format, verify="never") as archive:
+            spec, version = named(archive.format)
+            if version is None or version not in spec.writes or not spec.names:
+                raise UnsupportedError(
+                    f"{archive.format} cannot be appended to: convert the file to another format",
+                    rule="format.write",
+                    path=path,
+                )
+            return cls(path, archive.format, frozenset(archive.index.names))
+
+    def append(self, added: Archive, metadata: Mapping[str, Any] | None, options: SaveOptions) -> None:
+        """Replaces the file by one that also has these tensors."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                return self._try(added, metadata, options)
+            except InputError as error:
+                if error.rule not in ("source.locked", "source.changed") or time.monotonic() > end:
+                    raise
+            time.sleep(0.005)
+
+    def _try(self, added: Archive, metadata: Mapping[str, Any] | None, options: SaveOptions) -> None:
+        with lock_for_edit(self.path) as stamp, open(self.path, format=self.format, verify="auto") as archive:
+            if file_stamp(archive.source) != stamp:
+                raise change_error(self.path)
+            for name in added.index.names:
+                if name in archive:
+                    raise InputError("another writer has added this name", rule="writer.name", tensor=name)
+            if read_sidecar(self.path, archive.limits) is not None:
+                raise UnsupportedError(
+                    "the file has a sidecar of checksums, which would not match", rule="edit.sidecar", path=self.path
+                )
+            spec, version = named(self.format)
+            new = archive.metadata if metadata is None else {**(archive.metadata or {}), **metadata}
+            chunks, whole = revise(archive, spec, version or "", added=added, metadata=new, options=options)
+            write_revision(self.path, chunks, whole, stamp=stamp, durable=options.durable, progress=options.progress)

@@ -1,0 +1,110 @@
+"""Other tensors in an existing file: dropped, replaced or added, by one atomic copy.
+
+A format that can copies the stored bytes of the tensors that stay (`revise` of its
+container); in others they are saved again as spans, compressed ones with the compression
+that they had. Whoever revises a file holds its lock, and replaces it only if it is still
+the one that was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tensorglot.containers.table import Format, PerTensor, Revision, WriteOptions
+from tensorglot.io.local import Stamp
+from tensorglot.io.sink import AtomicFile
+from tensorglot.model.archive import Archive
+from tensorglot.model.index import Index
+from tensorglot.model.payload import Chunk
+from tensorglot.operations._options import AUTO, SaveOptions
+from tensorglot.operations._progress import Progress, follow
+from tensorglot.operations.save import prepare
+
+__all__ = ["inherited_options", "revise", "write_revision"]
+
+
+def revise(
+    archive: Archive,
+    spec: Format,
+    version: str,
+    *,
+    added: Archive,
+    drop: Iterable[str] = (),
+    metadata: Mapping[str, Any] | None,
+    options: SaveOptions,
+) -> tuple[Iterator[Chunk], Archive]:
+    """The chunks of the new file, and the archive that they are of. What the format cannot store is refused.
+
+    A new tensor takes the place of one of the same name.
+    """
+    dropped = set(drop)
+    names = [name for name in archive.index.names if name not in dropped]
+    existing = set(names)
+    names += [name for name in added.index.names if name not in existing]
+    whole = _combine(archive, added, names, metadata)
+    prepare(whole, spec, version, SaveOptions(checksum=None))
+    settled = prepare(added, spec, version, options)
+    if spec.container.revise is not None:
+        return spec.container.revise(archive, Revision(names, added, metadata, settled)), whole
+    return spec.write(whole, _options_of_all(archive, added, spec, settled)), whole
+
+
+def _combine(archive: Archive, added: Archive, names: Sequence[str], metadata: Mapping[str, Any] | None) -> Archive:
+    """The tensors that stay and the new ones, in their order."""
+    old = archive.index
+    joined = Index.concat([old, added.index.in_source(added.source)], format=old.format, metadata=metadata)
+    new = {name: len(old.names) + position for name, position in added.index.positions.items()}
+    order = [new.get(name, old.positions.get(name, -1)) for name in names]
+    return archive.with_index(joined.take(np.array(order, np.int64)))
+
+
+def _options_of_all(archive: Archive, added: Archive, spec: Format, settled: WriteOptions) -> WriteOptions:
+    """Tensors that stay are compressed as they were."""
+    compressed = {
+        name: encoding
+        for name in archive.index.names
+        if name not in added and (encoding := archive[name].encoding) in spec.compression
+    }
+    new = {name: settled.compression.of(name) for name in added.index.names}
+    checksums = {name: settled.checksum.of(name) for name in added.index.names}
+    return replace(
+        settled,
+        compression=PerTensor(None, {**compressed, **new}),
+        checksum=PerTensor(None, checksums),
+    )
+
+
+def inherited_options(archive: Archive, names: Iterable[str], spec: Format, version: str) -> SaveOptions:
+    """New tensors are stored as those that they replace: compressed, with the same kind of checksum."""
+    compression: dict[str, str | None] = {}
+    checksum: dict[str, str | None] = {}
+    for name in names:
+        if name not in archive:
+            continue
+        old = archive[name]
+        compression[name] = next((kind for kind in spec.compression if kind in old.encoding), None)
+        algorithm = (old.checksum or "").partition(":")[0]
+        checksum[name] = algorithm if algorithm in spec.checksums_in(version) else AUTO
+    return SaveOptions(compression=compression or None, checksum=checksum or AUTO)
+
+
+def write_revision(
+    path: str,
+    chunks: Iterator[Chunk],
+    whole: Archive,
+    *,
+    stamp: Stamp,
+    durable: bool,
+    progress: Progress | bool | None,
+) -> Stamp | None:
+    """Replaces the file, which must still have the stamp. Returns the new one."""
+    with (
+        follow(chunks, int(whole.index.nbytes.sum()), progress, "copying") as followed,
+        AtomicFile(path, durable=durable, expect=stamp) as file,
+    ):
+        file.write(followed)
+    return file.stamp

@@ -1,0 +1,19 @@
+"""Pictures of files: a report in one HTML file, the same served lazily, and a page that opens dropped files.
+
+    grid        a matrix as blocks: mean, minimum and maximum of each, in one pass
+    data        the numbers of a page: the index as columns, a card for each tensor
+    changes     what differs between two files, and where inside each tensor
+    page        the numbers and the assets as one HTML file
+    server      a page on localhost, whose cards are computed when they are opened
+
+`assets` has what the browser runs: HTML, CSS and plain JavaScript, without any request to
+elsewhere. Names and metadata of files are data there too: they reach the page as JSON,
+and the document as text nodes.
+"""
+
+from __future__ import annotations
+
+from tensorglot.report.page import opener, write
+from tensorglot.report.server import Viewer
+
+__all__ = ["Viewer", "opener", "write"]

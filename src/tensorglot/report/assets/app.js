@@ -1,0 +1,200 @@
+// The page: numbers from its own elements, from the local server, or from a dropped file.
+
+const root = document.documentElement;
+const page = JSON.parse(byId("page").textContent);
+let index = null, list = null, maps = [], shown = null;
+
+// Light and dark
+
+function setTheme(theme) {
+  root.style.colorScheme = theme ?? "light dark";
+  try { theme ? localStorage.setItem("tensorglot-theme", theme) : localStorage.removeItem("tensorglot-theme"); } catch { /* no storage for this page */ }
+  redraw();
+}
+function redraw() {
+  maps.forEach((map) => map.draw());
+  if (shown !== null) openCard(shown);
+}
+const switchTheme = () => setTheme(isDark() ? "light" : "dark");
+try { const kept = localStorage.getItem("tensorglot-theme"); if (kept) root.style.colorScheme = kept; } catch { /* no storage */ }
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+byId("theme").onclick = switchTheme;
+
+// Summary
+
+const tile = (label, value, note, small = false) => el("div", { className: "tile" }, el("div", { className: "label" }, label), el("div", { className: small ? "value small" : "value" }, value), note ? el("div", { className: "note" }, note) : null);
+
+function summary() {
+  const { one } = index, use = new Map();
+  for (let i = 0; i < one.names.length; i++) {
+    const dtype = index.dtype(i), row = use.get(dtype) ?? { tensors: 0, nbytes: 0, elements: 0 };
+    row.tensors += 1;
+    row.nbytes += index.nbytes(i);
+    row.elements += index.elements(i);
+    use.set(dtype, row);
+  }
+  const rows = [...use].sort((a, b) => b[1].nbytes - a[1].nbytes);
+  const sum = (key) => rows.reduce((total, [, row]) => total + row[key], 0);
+  const whole = one.files.reduce((total, file) => total + file.nbytes, 0);
+  const stored = one.stored.reduce((a, b) => a + b, 0), nbytes = sum("nbytes");
+  const made = [
+    tile("File size", bytes(whole || stored) + (index.two ? ` → ${bytes(sizeOf(index.two))}` : ""), index.two ? `of the first: ${bytes(nbytes)} of values` : stored < nbytes ? `${bytes(nbytes)} of values, ${(nbytes / stored).toFixed(2)}× compressed` : whole ? `${count(whole)} bytes` : null),
+    tile("Tensors", count(one.names.length), one.files.length > 1 ? `in ${one.files.length} files` : null),
+    tile("Elements", large(sum("elements")), count(sum("elements"))),
+    tile("Checksums", checksums(one), null, true),
+  ];
+  if (index.two) made.push(...changeTiles());
+  if (index.odd.size) made.push(tile("Worth a look", count(index.odd.size), "tensors with NaN, Inf or a problem: marked !"));
+  const mix = el("div", { className: "mix" }, ...rows.map(([dtype, row]) => el("i", { style: { flex: String(row.nbytes / (nbytes || 1)), background: `var(${colourOf(dtype)})` } })));
+  const legend = el("div", { className: "legend" }, ...rows.slice(0, 12).map(([dtype, row]) => el("span", {}, el("i", { className: "dot", style: { background: `var(${colourOf(dtype)})` } }), el("b", {}, show(dtype, 40)), el("span", { className: "soft" }, `  ${percent(row.nbytes / (nbytes || 1))} · ${bytes(row.nbytes)} · ${plural(row.tensors, "tensor")}`))));
+  if (!index.two && one.metadata && Object.keys(one.metadata).length) made.push(el("div", { className: "tile broad" }, el("div", { className: "label" }, "Metadata"), pairs(one.metadata)));
+  if (rows.length) made.push(el("div", { className: "tile wide" }, el("div", { className: "label" }, "Element types, by bytes"), mix, legend));
+  for (const note of one.notes ?? []) made.push(el("div", { className: "tile wide" }, el("div", { className: "label" }, "Note"), show(note, 1000)));
+  byId("summary").replaceChildren(...made);
+}
+
+const sizeOf = (file) => file.files.reduce((total, { nbytes }) => total + nbytes, 0) || file.stored.reduce((a, b) => a + b, 0);
+
+function checksums(one) {
+  const found = new Map();
+  one.checksum.codes.forEach((code) => { const kind = one.checksum.values[code]; found.set(kind, (found.get(kind) ?? 0) + 1); });
+  return [...found].map(([kind, n]) => (kind === null ? `none${found.size > 1 ? ` for ${count(n)}` : ""}` : `${show(kind, 40)}${found.size > 1 ? ` for ${count(n)}` : ", every tensor"}`)).join(", ") || "none";
+}
+
+function changeTiles() {
+  const { changes } = page, kinds = new Map();
+  for (const [names] of Object.values(page.changed)) for (const kind of names) kinds.set(kind, (kinds.get(kind) ?? 0) + 1);
+  const differ = changes.tensors - changes.equal;
+  const made = [tile("Changed tensors", count(differ), `${[...kinds].map(([kind, n]) => `${kind} ${count(n)}`).join(", ") || "all the same"}; ${count(changes.equal)} equal`)];
+  if (changes.metadata.length) {
+    const text = (value) => (value === null ? "–" : typeof value === "string" ? value : JSON.stringify(value));
+    const moved = Object.fromEntries(changes.metadata.map(({ key, old, new: now }) => [key, `${text(old)} → ${text(now)}`]));
+    made.push(el("div", { className: "tile broad" }, el("div", { className: "label" }, "Changed metadata"), pairs(moved)));
+  }
+  return made;
+}
+
+// Cards
+
+async function fetchCard(i) {
+  if (page.mode === "report") {
+    const together = JSON.parse(byId(`cards-${Math.floor(i / page.together)}`).textContent);
+    return together[i % page.together];
+  }
+  if (page.mode === "view") {
+    const answer = await fetch(`card/${i}`);
+    return answer.ok ? answer.json() : { error: `The viewer answered ${answer.status}: is it still running?` };
+  }
+  return null;
+}
+
+async function openCard(i) {
+  shown = i;
+  const head = cardHead(index, i), place = byId("card");
+  place.replaceChildren(head, ...(page.mode === "view" ? [el("div", { className: "panel waiting" }, "Reading…")] : []));
+  let body;
+  try {
+    const card = await fetchCard(i);
+    body = card ? cardBody(index, i, card) : headerOnly(i);
+  } catch (error) {
+    body = [el("div", { className: "panel wrong" }, `${error.message}. Is the viewer still running?`)];
+  }
+  if (shown === i) place.replaceChildren(head, ...body);
+}
+
+function headerOnly(i) {
+  const attributes = index.one.attributes?.[i];
+  const note = el("p", { className: "soft" }, "The browser read the header only. For statistics and heat maps: ", el("code", {}, `tensorglot view ${show(index.one.path, 80)}`));
+  const made = [el("div", { className: "panel" }, note)];
+  if (attributes && Object.keys(attributes).length) made.push(panel("Attributes", pairs(attributes)));
+  return made;
+}
+
+function pick(i) {
+  if (i === shown) return;
+  openCard(i);
+  maps.forEach((map) => map.select(i));
+}
+
+// Everything of one file, or of two
+
+function start() {
+  index = makeIndex(page);
+  shown = null;
+  globalThis.tensorglot = { index: page.one };
+  const title = index.two ? `${baseName(index.one.path)} → ${baseName(index.two.path)}` : baseName(index.one.path);
+  byId("title").textContent = title;
+  byId("title").title = show(index.two ? `${index.one.path} → ${index.two.path}` : index.one.path, 400);
+  document.title = `${title} · tensorglot`;
+  byId("format").textContent = index.two && index.two.summary.format !== index.one.summary.format ? `${index.one.summary.format} → ${index.two.summary.format}` : index.one.summary.format;
+  byId("format").title = index.one.summary.note ?? "";
+  byId("drop").hidden = true;
+  byId("main").hidden = false;
+  byId("error").hidden = true;
+  summary();
+  const reveal = (tensor) => list.reveal(tensor);
+  maps = [new FileMap(index, index.one, (i) => i, { title: index.two ? `Map of ${baseName(index.one.path)}` : "Map of the file", onPick: reveal })];
+  if (index.two) maps.push(new FileMap(index, index.two, (i) => index.fromTwo[i], { title: `Map of ${baseName(index.two.path)}`, onPick: reveal }));
+  byId("maps").replaceChildren(...maps.map((map) => map.element));
+  const order = byId("order"), names = Object.keys(ORDERS).filter((key) => key !== "change" || index.two);
+  order.replaceChildren(...names.map((key) => el("option", { value: key }, ORDERS[key].label)));
+  list = new TensorList(index, pick);
+  order.onchange = () => { list.order = order.value; list.refresh({ keep: (row) => row.tensor === shown }); };
+  if (index.two) { order.value = "change"; list.order = "change"; list.refresh(); }
+  byId("search").value = "";
+  byId("search").oninput = () => { list.text = byId("search").value.trim(); list.box.scrollTop = 0; list.refresh({ keep: (row) => row.tensor !== undefined && row.tensor === shown }); };
+  byId("card").replaceChildren(el("div", { className: "panel waiting" }, index.length ? "Choose a tensor from the list or the map." : "No tensors."));
+  const first = index.two ? Math.max(0, list.rows.findIndex((row) => index.change(row.tensor)?.[1] > 0)) : largest();
+  if (page.mode !== "view" && first >= 0 && index.length) index.two ? list.go(first) : list.reveal(first);
+  list.box.scrollTop = 0;
+}
+
+const largest = () => { for (let i = 0; i < index.length; i++) if (index.nbytes(i) === index.largest) return i; return -1; };
+const baseName = (path) => show(path.split("/").at(-1) || path, 80);
+
+// Dropped files
+
+async function openFile(file) {
+  try {
+    page.one = await readFile(file);
+    start();
+  } catch (error) {
+    byId("error").textContent = `${show(file.name, 200)}: ${error.message}`;
+    byId("error").hidden = false;
+  }
+}
+
+function acceptDrops() {
+  byId("open").hidden = false;
+  byId("drop").hidden = false;
+  byId("open").onclick = () => byId("file").click();
+  byId("file").onchange = () => { const [file] = byId("file").files; if (file) openFile(file); };
+  byId("drop").onclick = () => byId("file").click();
+  addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("over"); });
+  addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("over"); });
+  addEventListener("drop", (event) => {
+    event.preventDefault();
+    document.body.classList.remove("over");
+    const [file] = event.dataTransfer.files;
+    if (file) openFile(file);
+  });
+}
+
+// Keyboard
+
+addEventListener("keydown", (event) => {
+  const typing = event.target.matches?.("input, select");
+  if (event.key === "Escape" && event.target === byId("search")) {
+    byId("search").value = "";
+    byId("search").oninput();
+    byId("list").focus();
+  }
+  if (event.key === "ArrowDown" && event.target === byId("search")) { byId("list").focus(); list?.go(Math.max(0, list.current)); event.preventDefault(); }
+  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "/") { byId("search").focus(); event.preventDefault(); }
+  if (event.key === "t") switchTheme();
+  if (event.key === "?") byId("keys").showModal();
+});
+byId("help").onclick = () => byId("keys").showModal();
+
+if (page.mode === "open") acceptDrops(); else start();

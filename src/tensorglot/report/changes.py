@@ -1,0 +1,104 @@
+"""What differs between two files, tensor by tensor, and where inside each.
+
+`tg.diff` decides what a change is. Here the tensors whose values changed are read once
+more, side by side, into two grids: the share of the elements that changed in each block,
+and the largest difference in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import FormatError, UnsupportedError
+from tensorglot.model.archive import Archive
+from tensorglot.model.tensor import Part
+from tensorglot.operations._elements import elements
+from tensorglot.operations._jsonable import jsonable
+from tensorglot.operations.diff import Change, Diff
+from tensorglot.report.data import magnitudes
+from tensorglot.report.grid import Grid, GridShape, encode_plane
+
+__all__ = ["by_tensor", "change_card", "summarize_changes"]
+
+_BLOCK_COUNT = 1 << 17
+
+
+def by_tensor(diff: Diff) -> dict[str, list[Change]]:
+    """The changes of each tensor that has any."""
+    found: dict[str, list[Change]] = {}
+    for change in diff.changes:
+        if change.tensor is not None:
+            found.setdefault(change.tensor, []).append(change)
+    return found
+
+
+def summarize_changes(diff: Diff, path: str) -> dict[str, Any]:
+    """The whole comparison in a few numbers; tensors are in their cards."""
+    return {
+        "path": path,
+        "formats": list(diff.formats),
+        "tensors": diff.tensors,
+        "equal": diff.equal,
+        "metadata": [change.to_dict() for change in diff.changes if change.tensor is None],
+    }
+
+
+def change_card(changes: list[Change], one: Archive, two: Archive, cells: int) -> list[dict[str, Any]]:
+    """The changes of one tensor; those of values with the place of the differences."""
+    return [
+        {**jsonable(change.to_dict()), "text": change.what, "where": _where(change, one, two, cells)}
+        for change in changes
+    ]
+
+
+def _where(change: Change, one: Archive, two: Archive, cells: int) -> dict[str, Any] | None:
+    if change.kind != "values" or change.tensor is None or change.values is None:
+        return None
+    part = change.key or "data"
+    x, y = one[change.tensor].parts[part], two[change.tensor].parts[part]
+    try:
+        return _compare_blocks(change.tensor, x, y, cells)
+    except (FormatError, UnsupportedError):  # its card says what is wrong with it
+        return None
+
+
+def _compare_blocks(tensor: str, x: Part, y: Part, cells: int) -> dict[str, Any] | None:
+    if not math.prod(x.shape):
+        return None
+    shape = GridShape.of(x.shape, cells)
+    share, distance = Grid(shape), Grid(shape)
+    for changed, apart in _differences(tensor, x, y):
+        share.add(changed)
+        distance.add(apart)
+    return {
+        "rows": shape.rows,
+        "columns": shape.columns,
+        "cellRows": shape.cell_rows,
+        "cellColumns": shape.cell_columns,
+        "split": shape.split,
+        "share": encode_plane(share.mean),
+        "distance": encode_plane(np.where(distance.finite > 0, distance.high, np.nan)),
+    }
+
+
+def _differences(tensor: str, x: Part, y: Part) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """For each block of elements: 1 where they are not the same number, and how far they are apart."""
+    for one, two in zip(elements(x, tensor, _BLOCK_COUNT), elements(y, tensor, _BLOCK_COUNT), strict=True):
+        if one.dtype != two.dtype:
+            one, two = one.astype(np.float64), two.astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            changed = np.asarray((one != two) & ~(_is_nan(one) & _is_nan(two)))
+            if one.dtype.kind == "c":
+                apart = np.abs(one.astype(np.complex128) - two.astype(np.complex128))
+            else:
+                apart = np.abs(magnitudes(one) - magnitudes(two))
+        yield changed.astype(np.float64), np.where(changed, apart, 0.0)
+
+
+def _is_nan(values: NDArray[Any]) -> NDArray[np.bool_]:
+    return np.asarray(values != values)  # integers of ml_dtypes have no isnan

@@ -1,0 +1,181 @@
+"""The numbers of a page: the index of a file as columns, and a card for each tensor.
+
+The columns are small, in the page from the start, and enough for summary, map, tree and
+list. A card has the statistics of one tensor, read in one pass and bounded memory; a
+report has all of them, a viewer computes each when it is opened. Both are plain values
+for JSON. Knows nothing of HTML.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import FormatError, UnsupportedError
+from tensorglot.model.archive import Archive
+from tensorglot.model.dtypes import dtype_of
+from tensorglot.model.payload import Source
+from tensorglot.model.tensor import Part, Tensor
+from tensorglot.operations._distribution import Distribution, Tally, as_float64
+from tensorglot.operations._elements import elements
+from tensorglot.operations._jsonable import jsonable
+from tensorglot.operations.listing import Entry, entries, summarize
+from tensorglot.report.grid import Grid, GridShape, encode_plane
+
+__all__ = ["QUANTILES", "card", "cells_for", "describe", "magnitudes", "spark"]
+
+QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
+_BINS = 60
+_SPARK_BINS = 20
+_BLOCK_COUNT = 1 << 17
+_CELLS = range(256, 4097)
+"""Cells of a heat map: at least and at most."""
+_HEAT_NBYTES = 8 << 20
+"""Of all heat maps of a report together, where that leaves each enough cells."""
+_CELL_NBYTES = 8
+"""Three planes of 16 bits, in base64."""
+
+
+def cells_for(tensors: int) -> int:
+    """Cells of each heat map in a report of so many tensors."""
+    return min(max(_HEAT_NBYTES // _CELL_NBYTES // max(1, tensors), _CELLS[0]), _CELLS[-1])
+
+
+def describe(archive: Archive, path: str) -> dict[str, Any]:
+    """The file in columns, with an entry for each tensor; and its spans, with one for each part that has a place."""
+    rows = entries(archive)
+    summary = summarize(archive).to_dict() if archive.format != "memory" else {"format": "memory"}
+    return {
+        "path": path,
+        "summary": summary,
+        "metadata": jsonable(archive.metadata),
+        "notes": [note.message for note in archive.notes],
+        "names": [row.name for row in rows],
+        "shapes": [list(row.shape) for row in rows],
+        "nbytes": [row.nbytes for row in rows],
+        "stored": [row.stored_nbytes for row in rows],
+        "offsets": [row.offset for row in rows],
+        **{key: _table([getattr(row, key) for row in rows]) for key in ("dtype", "encoding", "layout")},
+        "checksum": _table([_kind(row) for row in rows]),
+        **_spans(archive),
+    }
+
+
+def _kind(row: Entry) -> str | None:
+    """Which checksum, not its digest: `crc32c`."""
+    return None if row.checksum is None else row.checksum.partition(":")[0]
+
+
+def _table(values: Sequence[str | None]) -> dict[str, Any]:
+    """Distinct values, and for each entry its position among them."""
+    places = {value: i for i, value in enumerate(dict.fromkeys(values))}
+    return {"values": list(places), "codes": [places[value] for value in values]}
+
+
+def _spans(archive: Archive) -> dict[str, Any]:
+    """Where the parts are: begin and end in one of the files, and the tensor that they belong to."""
+    index = archive.index
+    files: dict[int, tuple[int, Source]] = {}
+    spans: list[tuple[int, int, int, int]] = []
+    begins, ends = index.begins.tolist(), index.ends.tolist()
+    for tensor in range(len(index.names)):
+        for row in index.rows(tensor):
+            source = index.sources.get(row, archive.source)
+            if source is None or (index.payloads is not None and index.payloads[row] is not None):
+                continue
+            file, _ = files.setdefault(id(source), (len(files), source))
+            spans.append((begins[row], ends[row], tensor, file))
+    return {
+        "files": [{"path": getattr(source, "path", None), "nbytes": source.size} for _, source in files.values()],
+        "spans": [list(column) for column in zip(*spans, strict=True)] or [[], [], [], []],
+    }
+
+
+def card(tensor: Tensor, cells: int) -> dict[str, Any]:
+    """All that the page shows of one tensor. A part that cannot be read says why."""
+    return {
+        "type": str(tensor.type),
+        "attributes": jsonable(tensor.attributes),
+        "parts": [{"name": name, **_part(tensor.name, part, cells)} for name, part in tensor.parts.items()],
+    }
+
+
+def _part(tensor: str, part: Part, cells: int) -> dict[str, Any]:
+    about = {
+        "dtype": part.dtype.name if part.dtype is not None else part.unknown_dtype,
+        "shape": list(part.shape),
+        "nbytes": part.nbytes,
+        "offset": part.offset,
+        "encoding": part.encoding,
+        "checksum": part.checksum,
+        "count": math.prod(part.shape),
+    }
+    try:
+        return {**about, **_numbers(tensor, part, cells)}
+    except UnsupportedError as error:
+        return {**about, "unsupported": error.message}
+    except FormatError as error:
+        error.tensor = tensor
+        return {**about, "problem": error.describe()}
+
+
+def _numbers(tensor: str, part: Part, cells: int) -> dict[str, Any]:
+    tally = Tally(Distribution())
+    count = math.prod(part.shape)
+    grid = Grid(GridShape.of(part.shape, cells)) if count else None
+    for block in elements(part, tensor, _BLOCK_COUNT):
+        tally.add(block)
+        if grid is not None:
+            grid.add(magnitudes(block))
+    distribution = tally.distribution
+    assert distribution is not None  # noqa: S101
+    edges, counts = distribution.histogram(_BINS)
+    names = ("zeros", "nan", "inf", "min", "max", "mean", "std", "norm", "norm1")
+    return {
+        **{name: jsonable(getattr(tally, name)) for name in names},
+        "quantiles": jsonable(distribution.quantiles(QUANTILES)),
+        "exact": distribution.exact,
+        "histogram": {"low": edges[0], "high": edges[-1], "counts": counts} if counts else None,
+        "grid": None if grid is None else _encode(grid),
+    }
+
+
+def magnitudes(block: NDArray[Any]) -> NDArray[np.float64]:
+    """Real numbers as they are, complex ones as their absolute values."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        if block.dtype.kind == "c":
+            return np.abs(block.astype(np.complex128))
+        return as_float64(block, dtype_of(block.dtype))
+
+
+def _encode(grid: Grid) -> dict[str, Any]:
+    shape = grid.shape
+    single = (shape.rows, shape.columns) == (shape.cell_rows, shape.cell_columns)
+    return {
+        "rows": shape.rows,
+        "columns": shape.columns,
+        "cellRows": shape.cell_rows,
+        "cellColumns": shape.cell_columns,
+        "split": shape.split,
+        "mean": encode_plane(grid.mean),
+        "min": None if single else encode_plane(np.where(grid.finite > 0, grid.low, np.nan)),
+        "max": None if single else encode_plane(np.where(grid.finite > 0, grid.high, np.nan)),
+        "other": encode_plane(grid.other.astype(np.float64)) if grid.other.any() else None,
+    }
+
+
+def spark(card: dict[str, Any]) -> str | None:
+    """The histogram of the first part in a few digits: `0013798631000`; None where there is none."""
+    for part in card["parts"][:1]:
+        histogram = part.get("histogram")
+        if not histogram:
+            break
+        counts = np.array(histogram["counts"], np.int64)
+        bins = min(len(counts), _SPARK_BINS)
+        sums = np.add.reduceat(counts, np.arange(bins) * len(counts) // bins)
+        return "".join(str(math.ceil(9 * value / int(sums.max()))) for value in sums.tolist())
+    return None

@@ -1,0 +1,116 @@
+"""A page on localhost, whose cards are computed when they are opened: for files too large for a report.
+
+Anything on this machine can connect to a port of localhost, and any web page can make a
+browser do so. So every address contains a random token, and a request with another token
+or with a Host header that is not ours (DNS rebinding) is refused. Only GET is answered,
+and nothing that comes from the browser names a file: a card has the number of its tensor.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import threading
+from functools import partial
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+from tensorglot.errors import TensorglotError, escape
+from tensorglot.model.archive import Archive
+from tensorglot.report.data import card, cells_for, describe
+from tensorglot.report.page import numbers, shell
+
+__all__ = ["Viewer"]
+
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",  # the rest of the policy is in the page
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Viewer:
+    """Serves one archive until it is closed: `with Viewer(archive, name) as viewer: viewer.url`."""
+
+    def __init__(self, archive: Archive, name: str, port: int = 0) -> None:
+        self._archive = archive
+        self._token = secrets.token_urlsafe(24)
+        self._cells = cells_for(1)
+        self._lock = threading.Lock()
+        before, after = shell("view", f"{escape(name)} · tensorglot")
+        shown = numbers("page", {"mode": "view", "one": describe(archive, name)})
+        self._page = (before + shown + after).encode()
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, self))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="viewer", daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}/{self._token}/"
+
+    def __enter__(self) -> Viewer:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def answer(self, host: str | None, path: str) -> tuple[HTTPStatus, str, bytes]:
+        """Status, type and body for a request."""
+        port = self._server.server_port
+        if host not in (f"127.0.0.1:{port}", f"localhost:{port}"):
+            return _refuse(HTTPStatus.FORBIDDEN, "wrong Host header")
+        _, token, *rest = (*path.split("/"), "", "")
+        if not hmac.compare_digest(token.encode(), self._token.encode()):
+            return _refuse(HTTPStatus.FORBIDDEN, "the address has no valid token")
+        match rest:
+            case ["", *_]:
+                return HTTPStatus.OK, "text/html; charset=utf-8", self._page
+            case ["card", number, *_] if number.isascii() and number.isdigit() and len(number) < 10:
+                return self._card(int(number))
+        return _refuse(HTTPStatus.NOT_FOUND, "no such page")
+
+    def _card(self, number: int) -> tuple[HTTPStatus, str, bytes]:
+        if number >= len(self._archive):
+            return _refuse(HTTPStatus.NOT_FOUND, "no such tensor")
+        made: dict[str, Any]
+        with self._lock:  # one tensor at a time: each uses bounded memory
+            try:
+                made = card(self._archive.tensor_at(number), self._cells)
+            except (TensorglotError, OSError) as error:
+                made = {"error": str(error)}
+        return HTTPStatus.OK, "application/json", json.dumps(made, allow_nan=False).encode()
+
+
+def _refuse(status: HTTPStatus, why: str) -> tuple[HTTPStatus, str, bytes]:
+    return status, "text/plain; charset=utf-8", why.encode()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Speaks HTTP for a viewer."""
+
+    server_version, sys_version = "tensorglot", ""
+    timeout = 30
+
+    def __init__(self, viewer: Viewer, *arguments: Any) -> None:
+        self._viewer = viewer
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:
+        status, kind, body = self._viewer.answer(self.headers.get("Host"), self.path.partition("?")[0])
+        self.send_response(status)
+        for name, value in {**_HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Silent: the address contains the token."""

@@ -1,0 +1,103 @@
+"""The chunks of a value by number: nodes are read on the way to one, and only these.
+
+A tree of few nodes can describe petabytes of equal chunks, so it is never listed. Its
+shape follows from the size of the value; a node of another shape is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import overload
+
+from tensorglot.errors import FormatError
+from tensorglot.store.objects import ArrayNode
+from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, FANOUT, RAW, parse_chunk_node
+
+__all__ = ["Chunks", "check_tree"]
+
+_KEPT_NODES = 4
+"""Nodes that are kept: chunks are mostly read in order."""
+
+
+class Chunks(Sequence[bytes]):
+    """The digests of the chunks of a value. Threads may share it."""
+
+    def __init__(self, array: ArrayNode, read: Callable[[CID], bytes]) -> None:
+        self._array = array
+        self._read = read
+        self._nodes: dict[CID, list[CID]] = {}
+        self._capacity = CHUNK_NBYTES
+        """The most bytes below the root."""
+        while self._capacity < array.nbytes:
+            self._capacity *= FANOUT
+        self._check(array.data, self._capacity)
+
+    def __len__(self) -> int:
+        return max(1, -(-self._array.nbytes // CHUNK_NBYTES))
+
+    @overload
+    def __getitem__(self, number: int) -> bytes: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[bytes]: ...
+    def __getitem__(self, number: int | slice) -> bytes | list[bytes]:
+        if isinstance(number, slice):
+            return [self[i] for i in range(*number.indices(len(self)))]
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        link, size, capacity, start = self._array.data, self._array.nbytes, self._capacity, number * CHUNK_NBYTES
+        while capacity > CHUNK_NBYTES:
+            capacity //= FANOUT
+            links = self._links(link, size, -(-size // capacity))
+            position, start = divmod(start, capacity)
+            link, size = links[position], min(capacity, size - position * capacity)
+            self._check(link, capacity)
+        return link.digest
+
+    def _check(self, link: CID, capacity: int) -> None:
+        if (link.codec == RAW) != (capacity == CHUNK_NBYTES) or link.hash != BLAKE3:
+            raise _other_tree(self._array)
+
+    def _links(self, link: CID, size: int, count: int) -> list[CID]:
+        found = self._nodes.get(link)
+        if found is None:
+            found, stated = parse_chunk_node(self._read(link))
+            if stated != size:
+                raise _other_tree(self._array)
+            if len(self._nodes) >= _KEPT_NODES:
+                self._nodes.clear()
+            self._nodes[link] = found
+        if len(found) != count:
+            raise _other_tree(self._array)
+        return found
+
+
+def check_tree(
+    array: ArrayNode, read: Callable[[CID], bytes], nbytes_of: Callable[[CID], int], seen: set[tuple[CID, int]]
+) -> None:
+    """Checks the shape of the tree of a value and the sizes of its chunks; `seen` has the links that were checked."""
+    capacity = CHUNK_NBYTES
+    while capacity < array.nbytes:
+        capacity *= FANOUT
+    stack = [(array.data, array.nbytes, capacity)]
+    while stack:
+        link, size, capacity = stack.pop()
+        if (link, size) in seen:
+            continue
+        seen.add((link, size))
+        if capacity == CHUNK_NBYTES:
+            if link.codec != RAW or link.hash != BLAKE3 or nbytes_of(link) != size:
+                raise _other_tree(array)
+            continue
+        capacity //= FANOUT
+        links, stated = parse_chunk_node(read(link))
+        if stated != size or len(links) != -(-size // capacity):
+            raise _other_tree(array)
+        whole, rest = divmod(size, capacity)
+        stack += {(child, capacity, capacity) for child in links[:whole]}
+        stack += [(links[-1], rest, capacity)] if rest else []
+
+
+def _other_tree(array: ArrayNode) -> FormatError:
+    return FormatError(
+        f"the tree of {array.data} does not have the shape that {array.nbytes} bytes require", rule="cid.tree"
+    )

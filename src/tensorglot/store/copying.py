@@ -1,0 +1,90 @@
+"""Copying blocks from one place to another as they are stored: for repacking, push, pull and bundles.
+
+A block is decoded and compared with its digest before it is added: a block that is
+damaged where it comes from never gets into a pack. A delta stays a delta if its base is
+there and the chain does not become too long; if it would, the block is stored in full.
+So bases are copied before their deltas.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from blake3 import blake3
+
+from tensorglot.errors import FormatError, IntegrityError
+from tensorglot.memory import scratch
+from tensorglot.store.encodings import IS_DELTA, Encoded, Encoding, apply, decode, encode
+from tensorglot.store.pack import MAX_CHAIN, MAX_DEPTH
+from tensorglot.store.packs import Packs, Stored, pack_key
+from tensorglot.store.session import SMALL_NBYTES, Delta, Session
+from tensorglot.wire.cid import CID
+
+__all__ = ["Copy", "add_copy", "read_copy", "restore"]
+
+
+class Copy(NamedTuple):
+    """A block on its way, compared with its digest."""
+
+    digest: bytes
+    codec: int
+    data: bytes
+    encoded: Encoded | None = None
+    """How it is stored, if it is a record of its own."""
+    base: bytes | None = None
+    """With an encoding that is a delta."""
+
+
+def read_copy(packs: Packs, stored: Stored, digest: bytes, codec: int) -> Copy:
+    """Reads a block and the form in which it is stored."""
+    record = stored.record
+    if record.grouped:
+        return Copy(digest, codec, packs.read(digest))
+    body = bytes(packs.backend.read(pack_key(stored.pack), record.offset, record.stored))
+    try:
+        data = restore(packs, digest, Encoding(record.encoding), body, record.base, record.nbytes)
+    except (FormatError, ValueError) as error:
+        if isinstance(error, FormatError):
+            error.path = error.path or pack_key(stored.pack)
+            raise
+        raise FormatError(
+            f"encoding {record.encoding} is unknown", rule="store.encoding", path=pack_key(stored.pack)
+        ) from None
+    return Copy(digest, codec, data, Encoded(Encoding(record.encoding), body), record.base)
+
+
+def restore(packs: Packs, digest: bytes, encoding: Encoding, body: bytes, base: bytes | None, nbytes: int) -> bytes:
+    """Decodes a body, with the base that a delta needs, and compares the result with its digest."""
+    if (encoding in IS_DELTA) != (base is not None):
+        raise FormatError("a delta needs a base, and only a delta has one", rule="store.chain")
+    with scratch() as memory:
+        if base is None:
+            room = memory.room(nbytes, 0)
+            decode(encoding, memoryview(body), room)
+        else:
+            size = packs.locate(base).record.nbytes
+            room = memory.room(max(nbytes, size), 0)
+            packs.read_into(base, room[:size])
+            room[size:nbytes] = bytes(max(0, nbytes - size))
+            room = room[:nbytes]
+            apply(encoding, memoryview(body), room)
+        if blake3(room).digest() != digest:
+            raise IntegrityError(f"block does not match its CID {CID(digest)}", rule="store.block.hash")
+        return bytes(room)
+
+
+def add_copy(session: Session, copy: Copy) -> None:
+    """Adds a block to a session. The base of a delta must be there or have been added before."""
+    if copy.encoded is None:
+        session.add(copy.digest, copy.data, copy.codec)
+    elif copy.base is None:
+        session.add_record(copy.digest, len(copy.data), copy.encoded)
+    else:
+        depth, chain = session.cost(copy.base)
+        body = copy.encoded.body
+        if depth < MAX_DEPTH and chain + len(body) <= MAX_CHAIN * len(copy.data):
+            session.add_record(copy.digest, len(copy.data), copy.encoded, Delta(copy.base, depth, chain))
+        elif len(copy.data) < SMALL_NBYTES:
+            session.add(copy.digest, copy.data, copy.codec)
+        else:  # the body of a delta begins with the width of its elements
+            session.add_record(copy.digest, len(copy.data), encode(memoryview(copy.data), body[0]))

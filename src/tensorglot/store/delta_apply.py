@@ -1,0 +1,208 @@
+"""Applying a delta to tensors in memory, in place: all of it, or nothing.
+
+In three passes over all tensors, each on all processors:
+
+1. check: the arrays are hashed and compared with the base of the delta. Chunks that are
+   in the delta in full are decoded and hashed. Nothing is changed yet.
+2. change: deltas are applied in place, and the result is hashed. If it is not what the
+   delta promises, all of them are undone: XOR and differences lose nothing.
+3. finish: chunks that are in the delta in full are written, and copies are written back.
+   Nothing in it can fail; if it is interrupted, it is done again.
+
+One process applies one delta at a time: of two appliers, the second finds tensors that are
+not its base.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from blake3 import blake3
+
+from tensorglot.arguments import check_mapping
+from tensorglot.containers.delta.index import Body, DeltaIndex
+from tensorglot.errors import Hint, InputError, TensorglotError, escape
+from tensorglot.io.source import Readable
+from tensorglot.operations._places import options_for
+from tensorglot.store import encodings
+from tensorglot.store.delta_file import (
+    DeltaFile,
+    chunk_count,
+    in_full,
+    not_base,
+    read_delta,
+    root_digest,
+    wrong_result,
+)
+from tensorglot.store.delta_targets import Target, targets_of
+from tensorglot.threads import for_each
+
+__all__ = ["apply"]
+
+_TOGETHER_NBYTES = 2 << 20
+"""Chunks that one thread takes at a time."""
+_TOGETHER_COUNT = 256
+_one_at_a_time = threading.Lock()
+
+Place = tuple[Target, int]
+"""A chunk of a target."""
+
+
+def apply(delta: Readable, tensors: Mapping[str, Any], *, storage_options: Mapping[str, Any] | None = None) -> None:
+    """Turns tensors in memory from the old version of a delta into the new one, in place.
+
+    `tensors` maps names to arrays of NumPy or tensors of PyTorch; those of a model's
+    `state_dict()` are the model's own. They are compared with the base of the delta before
+    anything is changed, and the result with what the delta promises; after an error they
+    are as they were. Tensors that the delta does not name are left alone. A delta that
+    adds, removes or resizes tensors is refused: `patch` writes the new version of a file.
+    `storage_options` are for a delta at a URL.
+    """
+    check_mapping(tensors, "tensors", "delta.tensors")
+    file = read_delta(delta, options_for(delta, storage_options))
+    _check_structure(file.index)
+    with _one_at_a_time:
+        work = _Work(file, targets_of(file.index, tensors))
+        work.check()
+        work.change()
+        try:
+            work.finish()
+        except BaseException:
+            work.finish()
+            raise
+
+
+def _check_structure(index: DeltaIndex) -> None:
+    names, rows = index.names, index.rows
+    changes = {
+        "add": [names[row.tensor] for row in rows if row.base is None],
+        "remove": index.removed,
+        "resize": [names[row.tensor] for row in rows if row.base is not None and row.base.type != row.type],
+    }
+    for verb, found in changes.items():
+        if found:
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            raise InputError(
+                f"the delta would {verb} '{escape(found[0])}'{more}, which cannot be done in place",
+                rule="delta.structure",
+                tensor=found[0],
+                hint=Hint(
+                    "write the new version with tg.store.patch(delta, source, target), and load that",
+                    "write it with tensorglot store apply DELTA FILE -o OUT",
+                ),
+            )
+
+
+class _Work:
+    """The three passes."""
+
+    def __init__(self, file: DeltaFile, targets: list[Target]) -> None:
+        self._file = file
+        self._targets = targets
+        self._changed = [target for target in targets if target.row.state == "changed"]
+        self._full: dict[tuple[int, int], bytes] = {}
+        """The digests of chunks that the delta has in full, by target and position."""
+        self._begun: list[tuple[Target, Body, bytes]] = []
+        """Deltas that may have been applied, and the digest before."""
+
+    def _bodies(self, target: Target) -> Sequence[Body]:
+        """Of the row, or of the one that it is tied to."""
+        row = target.row
+        return (row if row.tied is None else self._file.index.rows[row.tied]).bodies
+
+    def check(self) -> None:
+        for target in self._targets:
+            target.digests = [b""] * chunk_count(len(target.data))
+        places = [(target, at) for target in self._targets for at in range(len(target.digests))]
+        for_each(_hash, _batches(places))
+        for target in self._targets:
+            base = target.row.base
+            if base is None or root_digest(target.digests, len(target.data)) != base.digest:
+                raise not_base(target.name, "its values differ")
+        bodies = [(target, body) for target in self._changed for body in self._bodies(target) if in_full(body)]
+        for_each(self._hash_full, bodies)
+
+    def _hash_full(self, item: tuple[Target, Body]) -> None:
+        target, body = item
+        with _name_errors(target):
+            nbytes = len(target.chunk(body.position))
+            self._full[id(target), body.position] = self._file.full_digest(body, nbytes)
+
+    def change(self) -> None:
+        bodies = {
+            (target, body.position): body
+            for target in self._changed
+            for body in self._bodies(target)
+            if not in_full(body)
+        }
+
+        def work(batch: list[Place]) -> None:
+            for target, position in batch:
+                self._apply(target, bodies[target, position])
+
+        try:
+            for_each(work, _batches(list(bodies)))
+            self._compare()
+        except BaseException:
+            for_each(self._undo, self._begun)
+            raise
+
+    def _compare(self) -> None:
+        for target in self._changed:
+            digests = [self._full.get((id(target), at), digest) for at, digest in enumerate(target.digests)]
+            if root_digest(digests, len(target.data)) != target.row.digest:
+                raise wrong_result(target.name, target.row)
+
+    def _apply(self, target: Target, body: Body) -> None:
+        chunk = target.chunk(body.position)
+        self._begun.append((target, body, target.digests[body.position]))
+        with _name_errors(target):
+            encodings.apply(body.encoding, self._file.body(body), chunk)
+        target.digests[body.position] = blake3(chunk).digest()
+
+    def _undo(self, item: tuple[Target, Body, bytes]) -> None:
+        target, body, before = item
+        chunk = target.chunk(body.position)
+        if blake3(chunk).digest() != before:
+            encodings.apply(body.encoding, self._file.body(body), chunk, undo=True)
+
+    def finish(self) -> None:
+        bodies = [(target, body) for target in self._changed for body in self._bodies(target) if in_full(body)]
+        for_each(
+            lambda item: encodings.decode(item[1].encoding, self._file.body(item[1]), item[0].chunk(item[1].position)),
+            bodies,
+        )
+        for target in self._changed:
+            if target.write_back is not None:
+                target.write_back()
+
+
+@contextmanager
+def _name_errors(target: Target) -> Iterator[None]:
+    try:
+        yield
+    except TensorglotError as error:
+        error.tensor = error.tensor or target.name
+        raise
+
+
+def _hash(batch: list[Place]) -> None:
+    for target, position in batch:
+        target.digests[position] = blake3(target.chunk(position)).digest()
+
+
+def _batches(places: Sequence[Place]) -> Iterator[list[Place]]:
+    batch: list[Place] = []
+    nbytes = 0
+    for place in places:
+        size = len(place[0].chunk(place[1]))
+        if batch and (nbytes + size > _TOGETHER_NBYTES or len(batch) == _TOGETHER_COUNT):
+            yield batch
+            batch, nbytes = [], 0
+        batch.append(place)
+        nbytes += size
+    if batch:
+        yield batch

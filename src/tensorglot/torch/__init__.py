@@ -1,0 +1,34 @@
+"""What `safetensors.torch` and `bintensors.torch` have, over every format: changing the import is the migration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tensorglot.bridges.drop_in import DropIn, safe_open
+from tensorglot.bridges.torch_module import load_model, save_model, shared_names
+from tensorglot.errors import StateError, escape
+from tensorglot.extras import library
+
+__all__ = ["load", "load_file", "load_model", "safe_open", "save", "save_file", "save_model"]
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, library("torch", "torch").Tensor)
+
+
+def _refuse_shared(tensors: Mapping[str, Any], ties: bool) -> None:
+    """A file would store the memory twice, and give back tensors that no longer share it."""
+    shared = shared_names(tensors, ties=ties)
+    if shared:
+        names = ", ".join(map(escape, shared))
+        raise StateError(
+            f"tensors share memory: {names}; use save_model, or clone() those that should not",
+            rule="torch.shared",
+            tensor=shared[0],
+        )
+
+
+_FUNCTIONS = DropIn("torch", _is_tensor, _refuse_shared)
+load, load_file = _FUNCTIONS.load, _FUNCTIONS.load_file
+save, save_file = _FUNCTIONS.save, _FUNCTIONS.save_file

@@ -1,0 +1,149 @@
+"""The wire format of Protocol Buffers: fields of a message one after the other, without a schema.
+
+Only heads are read: the contents of a field are a span that the caller descends into,
+reads, or skips. So a model of many gigabytes is scanned by its heads, and each byte that
+is read is charged against a limit. Groups, which are deprecated, are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import FormatError, LimitError, TruncatedError
+
+__all__ = ["BYTES", "FIXED32", "FIXED64", "VARINT", "Field", "Reader", "decode_varints", "signed"]
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+_WIDTHS = {FIXED64: 8, FIXED32: 4}
+_WINDOW_NBYTES = 1 << 16
+_VARINT_NBYTES = 10
+
+Read: TypeAlias = "Callable[[int, int], bytes]"
+"""`read(offset, nbytes)`: exactly that many bytes."""
+
+
+class Field(NamedTuple):
+    """A field of a message."""
+
+    number: int
+    kind: int
+    value: int
+    """Of a varint."""
+    begin: int
+    end: int
+    """The span of its contents."""
+
+
+class Reader:
+    """The fields of messages in a file of `size` bytes; at most `most` bytes are read."""
+
+    def __init__(self, read: Read, size: int, most: int, rule: str) -> None:
+        self._read = read
+        self._size = size
+        self._left = most
+        self._rule = rule
+        self._window = b""
+        self._begin = 0
+
+    def fields(self, begin: int, end: int) -> Iterator[Field]:
+        """The fields of the message at a span."""
+        position = begin
+        while position < end:
+            start = position
+            key, position = self._varint(position, end)
+            number, kind = key >> 3, key & 7
+            value = 0
+            if kind == VARINT:
+                first = position
+                value, position = self._varint(position, end)
+                span = (first, position)
+            elif kind == BYTES:
+                nbytes, position = self._varint(position, end)
+                span = (position, position + nbytes)
+            elif kind in _WIDTHS:
+                span = (position, position + _WIDTHS[kind])
+            else:
+                raise FormatError(f"unknown wire type {kind}", rule=f"{self._rule}.wire", offset=start)
+            if number == 0:
+                raise FormatError("a field must have a number", rule=f"{self._rule}.wire", offset=start)
+            if span[1] > end:
+                self._fail(span[1], end, start)
+            position = span[1]
+            yield Field(number, kind, value, *span)
+
+    def take(self, field: Field) -> bytes:
+        """The contents of a field."""
+        nbytes = field.end - field.begin
+        self._charge(nbytes, field.begin)
+        return bytes(self._read(field.begin, nbytes))
+
+    def text(self, field: Field) -> str:
+        try:
+            return self.take(field).decode()
+        except UnicodeDecodeError:
+            raise FormatError("invalid UTF-8", rule=f"{self._rule}.utf8", offset=field.begin) from None
+
+    def varints(self, field: Field) -> list[int]:
+        """The numbers of a packed field, or the one that is not packed."""
+        if field.kind == VARINT:
+            return [field.value]
+        numbers = decode_varints(np.frombuffer(self.take(field), np.uint8))
+        if numbers is None:
+            raise FormatError("invalid packed integers", rule=f"{self._rule}.varint", offset=field.begin)
+        return numbers.tolist()  # type: ignore[no-any-return]
+
+    def _varint(self, position: int, end: int) -> tuple[int, int]:
+        value = shift = 0
+        first = position
+        while position < end:
+            if not self._begin <= position < self._begin + len(self._window):
+                self._begin = position
+                self._window = self._read(position, min(_WINDOW_NBYTES, self._size - position))
+            byte = self._window[position - self._begin]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                self._charge(position - first, first)
+                return value & 0xFFFF_FFFF_FFFF_FFFF, position
+            shift += 7
+            if shift == 7 * _VARINT_NBYTES:
+                raise FormatError("a varint of more than 10 bytes", rule=f"{self._rule}.varint", offset=first)
+        self._fail(position + 1, end, first)
+        raise AssertionError
+
+    def _charge(self, nbytes: int, offset: int) -> None:
+        self._left -= nbytes
+        if self._left < 0:
+            raise LimitError("header exceeds Limits.header_nbytes", rule=f"{self._rule}.limit.header", offset=offset)
+
+    def _fail(self, needed: int, end: int, offset: int) -> None:
+        if end >= self._size:
+            raise TruncatedError(
+                f"file truncated: needs {needed} bytes, has {self._size}", rule=f"{self._rule}.end", offset=offset
+            )
+        raise FormatError("a field ends beyond its message", rule=f"{self._rule}.span", offset=offset)
+
+
+def decode_varints(data: NDArray[np.uint8]) -> NDArray[np.uint64] | None:
+    """The numbers of consecutive varints; None if the last one is cut or one has more than 10 bytes."""
+    ends = np.flatnonzero(data < 0x80)
+    if (int(ends[-1]) + 1 if ends.size else 0) != data.size:
+        return None
+    begins = np.concatenate((np.zeros(1, np.int64), ends[:-1] + 1))[: ends.size]
+    widths = ends - begins + 1
+    if ends.size and int(widths.max()) > _VARINT_NBYTES:
+        return None
+    numbers = np.zeros(ends.size, np.uint64)
+    for place in range(int(widths.max(initial=0))):
+        wide = np.flatnonzero(widths > place)
+        numbers[wide] |= (data[begins[wide] + place] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * place)
+    return numbers
+
+
+def signed(value: int) -> int:
+    """A number of 64 bits in two's complement."""
+    return value - (1 << 64) if value >> 63 else value

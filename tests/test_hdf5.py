@@ -1,0 +1,313 @@
+"""HDF5: files of h5py and of Keras (3.15), every storage and type; what is elsewhere is not followed; hostile files."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+import warnings
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from bounds import MB, allocated_nbytes
+from peers import needs
+
+CORPUS = Path(__file__).parent / "corpus" / "hdf5"
+KINDS = [
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    "complex64", "complex128",
+]  # fmt: skip
+
+
+def written(fill: Any, **options: Any) -> bytes:
+    h5py = needs("h5py")
+    file = io.BytesIO()
+    with h5py.File(file, "w", **options) as made:
+        fill(made)
+    return file.getvalue()
+
+
+def same(archive: tg.Archive, expected: dict[str, Any]) -> None:
+    for name, values in expected.items():
+        found = archive[name].numpy()
+        assert found.shape == values.shape, name
+        assert found.dtype == values.dtype.newbyteorder("="), name
+        assert found.tobytes() == values.astype(found.dtype).tobytes(), name
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_every_type_contiguous(order: str, libver: str) -> None:
+    expected = {
+        f"{kind}": np.arange(12).reshape(3, 4).astype(np.dtype(kind).newbyteorder(order)) for kind in KINDS
+    }  # fmt: skip
+
+    def fill(made: Any) -> None:
+        for i, (name, values) in enumerate(expected.items()):
+            made.create_group(f"g{i % 4}") if f"g{i % 4}" not in made else None
+            made[f"g{i % 4}/{name}"] = values
+
+    with tg.open(written(fill, libver=libver)) as archive:
+        assert archive.format == "hdf5@1"
+        same(archive, {f"g{i % 4}/{name}": values for i, (name, values) in enumerate(expected.items())})
+        for held in archive.values():
+            assert held.encoding == "raw"
+
+
+STORED = {
+    "chunked": {"chunks": (3, 4)},
+    "deflate": {"chunks": (3, 4), "compression": "gzip"},
+    "deflate 9, shuffle": {"chunks": (5, 7), "compression": "gzip", "compression_opts": 9, "shuffle": True},
+    "fletcher32": {"chunks": (4, 4), "fletcher32": True},
+    "all": {"chunks": (20, 3), "compression": "gzip", "shuffle": True, "fletcher32": True},
+    "one chunk": {"chunks": (10, 7)},
+}
+
+
+@pytest.mark.parametrize("stored", STORED)
+@pytest.mark.parametrize("kind", ["<f4", ">i2", "|i1", "<c8"])
+def test_chunks(stored: str, kind: str) -> None:
+    options = dict(STORED[stored])
+    options["chunks"] = tuple(map(min, options["chunks"], (10, 7)))  # type: ignore[call-overload]
+    values = np.random.default_rng(1).integers(-50, 50, (10, 7)).astype(kind)
+    data = written(lambda made: made.create_dataset("w", data=values, **options))
+    with tg.open(data) as archive:
+        same(archive, {"w": values})
+        plain = values.astype(values.dtype.newbyteorder("="))
+        for index in (slice(2, 9), (slice(None, None, 3), slice(1, 6, 2)), (4, 5), slice(None, None, -1)):
+            assert (archive["w"][index] == plain[index]).all()
+        through = tg.dumps(archive, format="ztensor")
+    assert (tg.loads(through)["w"] == plain).all()
+
+
+def test_a_chunk_that_does_not_match_its_checksum() -> None:
+    values = np.arange(64.0)
+    data = bytearray(written(lambda made: made.create_dataset("w", data=values, chunks=(64,), fletcher32=True)))
+    at = data.index(values.tobytes())
+    data[at + 100] ^= 1
+    with tg.open(bytes(data)) as archive, pytest.raises(tg.IntegrityError) as caught:
+        archive["w"].numpy()
+    assert (caught.value.rule, caught.value.tensor) == ("hdf5.chunk.checksum", "w")
+
+
+def test_other_storages() -> None:
+    h5py = needs("h5py")
+
+    def fill(made: Any) -> None:
+        made["scalar"] = 3.5
+        made.create_dataset("none", shape=(0, 3), dtype="f4")
+        made.create_dataset("fill", shape=(10, 2), dtype="f4", fillvalue=7)
+        made.create_dataset("growing", data=np.arange(6), maxshape=(None,), chunks=(4,))
+        half = made.create_dataset("half", shape=(8,), dtype="i4", chunks=(4,), fillvalue=-1)
+        half[:4] = 5
+        plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plan.set_layout(h5py.h5d.COMPACT)
+        space = h5py.h5s.create_simple((4,))
+        h5py.h5d.create(made.id, b"compact", h5py.h5t.NATIVE_INT32, space, plan).write(
+            h5py.h5s.ALL, h5py.h5s.ALL, np.arange(4, dtype=np.int32)
+        )
+        bits = made.create_dataset("bf16", data=np.arange(4, dtype=ml_dtypes.bfloat16).view("V2"))
+        bits.attrs["dtype"] = "bfloat16"
+
+    with tg.open(written(fill)) as archive:
+        same(
+            archive,
+            {
+                "scalar": np.array(3.5), "none": np.zeros((0, 3), np.float32), "fill": np.full((10, 2), 7, np.float32),
+                "growing": np.arange(6), "half": np.array([5] * 4 + [-1] * 4, np.int32),
+                "compact": np.arange(4, dtype=np.int32), "bf16": np.arange(4).astype(ml_dtypes.bfloat16),
+            },
+        )  # fmt: skip
+
+
+def test_what_has_no_counterpart_is_listed() -> None:
+    h5py = needs("h5py")
+
+    def fill(made: Any) -> None:
+        made["text"] = "hello"
+        made["texts"] = ["a", "bc"]
+        made["fixed"] = np.array([b"a", b"bc"])
+        made["record"] = np.zeros(2, [("a", "i4"), ("b", "f8")])
+        made.create_dataset("lzf", data=np.arange(100), compression="lzf", chunks=(100,))
+        made["empty"] = h5py.Empty("f4")
+        made.create_dataset("elsewhere", (4,), "i4", external=[("/etc/passwd", 0, 16)])
+        layout = h5py.VirtualLayout((4,), "i4")
+        layout[:] = h5py.VirtualSource("other.h5", "x", (4,))
+        made.create_virtual_dataset("virtual", layout)
+
+    with tg.open(written(fill)) as archive:
+        assert set(archive) == {"text", "texts", "fixed", "record", "lzf", "empty", "elsewhere", "virtual"}
+        for held in archive.values():
+            with pytest.raises(tg.UnsupportedError) as caught:
+                held.numpy()
+            assert caught.value.tensor == held.name
+    assert tg.verify(written(fill)).ok
+
+
+def test_links_and_names() -> None:
+    h5py = needs("h5py")
+
+    def fill(made: Any) -> None:
+        made["a/b/é"] = np.arange(3)
+        made["hard"] = made["a/b/é"]
+        made["loop"] = made["a"]
+        made["a/root"] = made["/"]
+        made["soft"] = h5py.SoftLink("/a/b")
+
+    with tg.open(written(fill)) as archive:
+        assert list(archive) == ["a/b/é", "hard"]
+        assert archive["hard"].offset == archive["a/b/é"].offset
+        assert sorted(note.rule for note in archive.notes) == ["hdf5.group", "hdf5.group", "hdf5.link"]
+    outside = written(lambda made: made.__setitem__("ext", h5py.ExternalLink("/etc/passwd", "/x")))
+    with tg.open(outside) as archive:
+        assert (len(archive), [note.rule for note in archive.notes]) == (0, ["hdf5.link"])
+    many = written(lambda made: [made.__setitem__(f"n{i}", i) for i in range(300)], libver="earliest")
+    with tg.open(many) as archive:
+        assert {name: int(held.numpy()) for name, held in archive.items()} == {f"n{i}": i for i in range(300)}
+    dense = written(lambda made: [made.__setitem__(f"n{i}", i) for i in range(300)], libver="latest")
+    with pytest.raises(tg.UnsupportedError, match="h5repack") as caught:
+        tg.open(dense)
+    assert caught.value.rule == "hdf5.group.dense"
+
+
+def test_attributes_of_the_root_are_metadata() -> None:
+    def fill(made: Any) -> None:
+        made.attrs.update({"text": "é", "n": 3, "x": 0.5, "list": [1, 2], "texts": ["a", "bc"], "yes": True})
+        made.attrs["bytes"] = np.bytes_(b"raw")
+        made.attrs["complex"] = 1j
+
+    with tg.open(written(fill)) as archive:
+        assert archive.metadata == {
+            "text": "é", "n": 3, "x": 0.5, "list": [1, 2], "texts": ["a", "bc"], "yes": True, "bytes": "raw",
+        }  # fmt: skip
+        assert [note.rule for note in archive.notes] == ["hdf5.attribute"]
+
+
+@pytest.mark.parametrize("file", ["keras_legacy.h5", "keras.weights.h5", "model.keras"])
+def test_weights_of_keras(file: str, tmp_path: Path) -> None:
+    with tg.open(CORPUS / file) as archive:
+        assert len(archive) == 4
+        assert sorted(held.shape for held in archive.values()) == [(2,), (3,), (3, 2), (4, 3)]
+        assert all(held.encoding == "raw" for held in archive.values())
+        if file == "keras_legacy.h5":
+            assert archive.metadata is not None
+            assert archive.metadata["keras_version"] == "3.15.1"
+            assert archive.metadata["model_config"].startswith('{"class_name": "Sequential"')
+        values = {name: held.numpy() for name, held in archive.items()}
+    tg.convert(CORPUS / file, tmp_path / "x.zt")
+    assert {name: v.tolist() for name, v in tg.load(tmp_path / "x.zt").items()} == {
+        name: v.tolist() for name, v in values.items()
+    }
+    if file.endswith(".h5"):
+        h5py = needs("h5py")
+        with h5py.File(CORPUS / file) as other:
+            for name, v in values.items():
+                assert (other[name][()] == v).all()
+
+
+def base() -> bytes:
+    def fill(made: Any) -> None:
+        made["a/b"] = np.arange(6.0).reshape(2, 3)
+        made.create_dataset("z", data=np.arange(100).reshape(10, 10), compression="gzip", chunks=(5, 10))
+        made.attrs["t"] = "x"
+
+    return written(fill)
+
+
+def patched(data: bytes, at: int, new: bytes) -> bytes:
+    return data[:at] + new + data[at + len(new) :]
+
+
+def hostile() -> dict[str, tuple[bytes, str]]:
+    data = base()
+    tree, heap, node, gcol = (data.index(sign) for sign in (b"TREE", b"HEAP", b"SNOD", b"GCOL"))
+    chunks = data.index(b"TREE\1")
+    space = data.index(struct.pack("<2Q", 2, 3))
+    grid = data.index(struct.pack("<3I", 5, 10, 8))
+    q = struct.pack
+    return {
+        "nothing": (b"", "hdf5.end"),
+        "magic": (b"\x89HDX" + data[4:], "hdf5.magic"),
+        "cut": (data[:100], "hdf5.end"),
+        "superblock 9": (patched(data, 8, b"\x09"), "hdf5.version"),
+        "addresses of 4 bytes": (patched(data, 13, b"\4"), "hdf5.superblock"),
+        "a user block": (patched(data, 24, q("<Q", 512)), "hdf5.superblock"),
+        "the root outside": (patched(data, 64, q("<Q", 1 << 62)), "hdf5.end"),
+        "the root elsewhere": (patched(data, 64, q("<Q", 8)), "hdf5.object"),
+        "a tree of another kind": (patched(data, tree + 4, b"\1"), "hdf5.tree"),
+        "a tree of another level": (patched(data, tree + 5, b"\1"), "hdf5.tree"),
+        "a tree of 65535 entries": (patched(data, tree + 6, b"\xff\xff"), "hdf5.end"),
+        "a tree that is its own child": (
+            patched(patched(data, tree + 5, b"\x05"), tree + 32, q("<Q", tree)), "hdf5.tree",
+        ),
+        "a heap of 2**62 bytes": (patched(data, heap + 8, q("<Q", 1 << 62)), "hdf5.end"),
+        "no heap": (patched(data, heap, b"HEAX"), "hdf5.heap"),
+        "no node": (patched(data, node, b"SNOX"), "hdf5.group.node"),
+        "a name outside the heap": (patched(data, node + 8, q("<Q", 1 << 40)), "hdf5.group.name"),
+        "no global heap": (patched(data, gcol, b"GCOX"), "hdf5.heap"),
+        "a global heap of 0 bytes": (patched(data, gcol + 8, bytes(8)), "hdf5.heap"),
+        "2**60 elements": (patched(data, space, q("<2Q", 1 << 30, 1 << 30)), "hdf5.shape"),
+        "more elements than bytes": (patched(data, space, q("<2Q", 2000, 3)), "hdf5.data.size"),
+        "other chunks": (patched(data, grid, q("<3I", 5, 10, 4)), "hdf5.chunk.grid"),
+        "chunks of nothing": (patched(data, grid, q("<3I", 0, 10, 8)), "hdf5.chunk.grid"),
+        "chunks of 2**31": (patched(data, grid, q("<3I", 1 << 31, 10, 8)), "hdf5.chunk.span"),
+        "a chunk off the grid": (patched(data, chunks + 24 + 8, q("<Q", 3)), "hdf5.chunk.place"),
+        "a chunk outside the file": (patched(data, chunks + 24 + 32, q("<Q", 1 << 40)), "hdf5.chunk.span"),
+        "two chunks at one place": (patched(data, chunks + 24 + 40 + 8, q("<Q", 0)), "hdf5.chunk.place"),
+    }  # fmt: skip
+
+
+def test_hostile_files_are_refused_within_bounds() -> None:
+    for case, (data, rule) in hostile().items():
+        with pytest.raises(tg.TensorglotError) as caught:
+            tg.open(data, format="hdf5")
+        assert caught.value.rule == rule, case
+
+        def refused(data: bytes = data) -> None:
+            with pytest.raises(tg.TensorglotError):
+                tg.open(data, format="hdf5")
+
+        assert allocated_nbytes(refused) < 8 * MB + 40 * len(data), case
+
+
+def test_a_dataset_that_is_only_its_fill_value_is_bounded() -> None:
+    data = written(lambda made: made.create_dataset("w", shape=(1 << 40,), dtype="f4", chunks=(1 << 10,)))
+    with pytest.raises(tg.LimitError) as caught:
+        tg.open(data)
+    assert caught.value.rule == "hdf5.limit.expansion"
+
+
+def test_limits() -> None:
+    data = base()
+    for limits in (tg.Limits(tensors=1), tg.Limits(header_nbytes=500), tg.Limits(name_nbytes=0), tg.Limits(rank=1)):
+        with pytest.raises(tg.LimitError):
+            tg.open(data, limits=limits)
+
+
+def test_mutants_raise_only_our_errors() -> None:
+    rng = random.Random(6)
+    bases = [base(), (CORPUS / "keras.weights.h5").read_bytes(), (CORPUS / "model.keras").read_bytes()]
+    accepted = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(1500):
+            mutant = bytearray(rng.choice(bases))
+            for _ in range(rng.choice((1, 1, 2, 4))):
+                at = rng.randrange(min(len(mutant), 2500))
+                width = rng.choice((1, 2, 4, 8))
+                value = rng.choice((0, 1, 255, 1 << 31, 1 << 63, len(mutant), at, rng.randrange(256)))
+                mutant[at : at + width] = (value % (1 << 8 * width)).to_bytes(width, "little")
+            try:
+                with tg.open(bytes(mutant), format="hdf5") as archive:
+                    for held in archive.values():
+                        if held.nbytes < 1 << 20:
+                            held.numpy()
+                accepted += 1
+            except tg.TensorglotError:
+                pass
+    assert 0 < accepted < 1500

@@ -1,0 +1,304 @@
+"""ONNX: initializers of every type, inline in every field and external; files of the onnx package; hostile files."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from peers import needs
+from tensorglot.containers.onnx.messages import DTYPES
+
+NAMED = {code: name for code, name in DTYPES.items() if name}
+
+
+def varint(value: int) -> bytes:
+    value %= 1 << 64
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def field(number: int, value: int | bytes) -> bytes:
+    """A varint, or bytes with their length."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def tensor(name: str = "x", type: int = 1, dims: Any = (2,), **fields: bytes | int) -> bytes:
+    numbers = {"float": 4, "int32": 5, "string": 6, "int64": 7, "raw": 9, "double": 10, "uint64": 11, "location": 14}
+    sizes = b"".join(field(1, size) for size in dims)
+    return sizes + field(2, type) + field(8, name.encode()) + b"".join(field(numbers[k], v) for k, v in fields.items())
+
+
+def entry(key: str, value: str) -> bytes:
+    return field(13, field(1, key.encode()) + field(2, value.encode()))
+
+
+def graph(*tensors: bytes, more: bytes = b"") -> bytes:
+    return b"".join(field(5, one) for one in tensors) + more
+
+
+def model(*tensors: bytes, more: bytes = b"") -> bytes:
+    return field(1, 8) + field(7, graph(*tensors, more=more))
+
+
+X = tensor(raw=bytes(8))
+
+
+def kind_of(name: str) -> np.dtype[Any]:
+    return np.dtype(getattr(ml_dtypes, name, None) or name)
+
+
+def values_of(name: str) -> Any:
+    """Some of the values that a type has."""
+    kind = kind_of(name)
+    values = np.random.default_rng(len(name)).integers(0, 2, 15)
+    return values.astype(kind).reshape(3, 5)
+
+
+def package_model() -> tuple[Any, dict[str, Any]]:
+    onnx = needs("onnx")
+    helper, numpy_helper = onnx.helper, onnx.numpy_helper
+    tensors, expected = [], {}
+    for code, name in NAMED.items():
+        values = values_of(name)
+        tensors.append(numpy_helper.from_array(values, f"raw.{name}"))
+        tensors.append(helper.make_tensor(f"field.{name}", code, values.shape, values.reshape(-1)))
+        expected |= {f"raw.{name}": values, f"field.{name}": values}
+    signed = np.array([-1, 2, -128, 127], np.int8)
+    tensors.append(helper.make_tensor("negative", onnx.TensorProto.INT8, [4], signed))
+    tensors.append(helper.make_tensor("wide", onnx.TensorProto.INT64, [2], [-(2**63), 2**63 - 1]))
+    tensors.append(helper.make_tensor("none", onnx.TensorProto.FLOAT, [0, 3], []))
+    tensors.append(helper.make_tensor("scalar", onnx.TensorProto.FLOAT, [], [2.5]))
+    expected |= {
+        "negative": signed, "wide": np.array([-(2**63), 2**63 - 1]), "none": np.zeros((0, 3), np.float32),
+        "scalar": np.float32(2.5),
+    }  # fmt: skip
+    tensors.append(helper.make_tensor("words", onnx.TensorProto.STRING, [2], [b"a", b"bc"]))
+    info = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("in", "out")]
+    made = helper.make_graph([helper.make_node("Relu", ["in"], ["out"])], "g", info[:1], info[1:], tensors)
+    for name, indices in (("rows", [[0, 1], [2, 3]]), ("flat", [1, 11])):
+        made.sparse_initializer.append(
+            helper.make_sparse_tensor(
+                numpy_helper.from_array(np.array([1.0, 2.0], np.float32), name),
+                numpy_helper.from_array(np.array(indices, np.int64), "i"),
+                [3, 4],
+            )
+        )
+    whole = helper.make_model(made, producer_name="me")
+    helper.set_model_props(whole, {"step": "10"})
+    return whole, expected
+
+
+def check(archive: tg.Archive, expected: dict[str, Any]) -> None:
+    for name, values in expected.items():
+        found = archive[name].numpy()
+        assert found.dtype == values.dtype, name
+        assert found.shape == values.shape, name
+        assert found.tobytes() == values.tobytes(), name
+
+
+class TestPackage:
+    def test_every_type_inline(self, tmp_path: Path) -> None:
+        whole, expected = package_model()
+        path = tmp_path / "m.onnx"
+        needs("onnx").save(whole, path)
+        with tg.open(path) as archive:
+            assert archive.format == "onnx@1"
+            assert archive.metadata is not None
+            assert (archive.metadata["step"], archive.metadata["onnx.producer_name"]) == ("10", "me")
+            assert archive["raw.float32"].encoding == "raw"
+            assert archive["field.int8"].encoding == "varints"
+            check(archive, expected)
+            assert archive["raw.float32"][1:, ::2].tolist() == expected["raw.float32"][1:, ::2].tolist()
+            dense = [[0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 2]]
+            assert archive["rows"].layout == archive["flat"].layout == "zt.sparse_coo/1"
+            needs("scipy")
+            assert archive["rows"].scipy().toarray().tolist() == dense
+            assert archive["flat"].scipy().toarray().tolist() == dense
+            with pytest.raises(tg.UnsupportedError):
+                archive["words"].numpy()
+        assert tg.verify(path, deep=True).ok
+        report = tg.convert(path, tmp_path / "m.zt", on_loss="drop")
+        assert [loss.tensor for loss in report.losses] == ["words"]
+        with tg.open(tmp_path / "m.zt") as archive:
+            check(archive, expected)
+
+    def test_external_data(self, tmp_path: Path) -> None:
+        whole, expected = package_model()
+        path = tmp_path / "m.onnx"
+        needs("onnx").save(whole, path, save_as_external_data=True, location="m.data", size_threshold=0)
+        raw = {name: values for name, values in expected.items() if name.startswith("raw.")}
+        for backend in ("pread", "mmap"):
+            with tg.open(path, backend=backend) as archive:  # type: ignore[arg-type]
+                check(archive, raw)
+        (tmp_path / "m.data").rename(tmp_path / "gone")
+        with tg.open(path) as archive:
+            assert len(archive) > 50, "listed without the values"
+            with pytest.raises(tg.FormatError) as caught:
+                archive["raw.float32"].numpy()
+            assert caught.value.rule == "onnx.external.missing"
+        with tg.open(path.read_bytes()[:], format="onnx") as archive, pytest.raises(tg.UnsupportedError) as refused:
+            archive["raw.float32"].numpy()
+        assert refused.value.rule == "onnx.external.path"
+        (tmp_path / "m.data").write_bytes(b"short")
+        with tg.open(path) as archive, pytest.raises(tg.TruncatedError):
+            archive["raw.float64"].numpy()
+
+    def test_a_subfolder(self, tmp_path: Path) -> None:
+        (tmp_path / "sub").mkdir()
+        (tmp_path / "sub" / "w").write_bytes(bytes(4) + struct.pack("<2f", 1, 2))
+        outside = tensor(location=1) + entry("location", "sub/w") + entry("offset", "4") + entry("length", "8")
+        (tmp_path / "m.onnx").write_bytes(model(outside))
+        assert tg.load(tmp_path / "m.onnx")["x"].tolist() == [1, 2]
+
+
+def external(location: str, **entries: str) -> bytes:
+    more = b"".join(entry(key, value) for key, value in entries.items())
+    return model(tensor(location=1) + entry("location", location) + more)
+
+
+SPARSE_VALUES = field(1, tensor("s", dims=(2,), raw=bytes(8)))
+REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
+    "nothing": (b"", tg.FormatError, "graph"),
+    "no graph": (field(1, 8), tg.FormatError, "graph"),
+    "cut": (model(X)[:-1], tg.TruncatedError, "end"),
+    "a varint cut": (b"\x08\xff", tg.TruncatedError, "end"),
+    "a varint of 11 bytes": (b"\x08" + b"\xff" * 10 + b"\1", tg.FormatError, "varint"),
+    "a group": (b"\x0b", tg.FormatError, "wire"),
+    "wire type 7": (b"\x0f", tg.FormatError, "wire"),
+    "field 0": (b"\x00\x00", tg.FormatError, "wire"),
+    "length 2**63": (b"\x3a" + varint(2**63), tg.TruncatedError, "end"),
+    "length past the message": (field(7, b"\x2a\x7f"), tg.TruncatedError, "end"),
+    "length past an inner message": (field(7, field(5, b"\x4a\x7f")) + field(6, b"x" * 500), tg.FormatError, "span"),
+    "two graphs": (model(X) + field(7, graph(X)), tg.FormatError, "field.twice"),
+    "the graph a number": (field(7, 5), tg.FormatError, "field"),
+    "an initializer a number": (field(7, field(5, 5)), tg.FormatError, "field"),
+    "name twice": (model(X, X), tg.FormatError, "name.duplicate"),
+    "two names": (model(X + field(8, b"y")), tg.FormatError, "field.twice"),
+    "name not UTF-8": (model(field(8, b"\xff")), tg.FormatError, "utf8"),
+    "rank 65": (model(tensor(dims=(1,) * 65, raw=bytes(4))), tg.LimitError, "limit.rank"),
+    "rank 10**6": (model(field(1, b"\1" * 10**6) + tensor(dims=())), tg.LimitError, "limit.rank"),
+    "a negative size": (model(tensor(dims=(-1,))), tg.FormatError, "shape"),
+    "a product past 2**60": (model(tensor(dims=(2**31, 2**31))), tg.FormatError, "shape"),
+    "a product past 2**60 beside 0": (model(tensor(dims=(2**31, 2**31, 0))), tg.FormatError, "shape"),
+    "too little raw data": (model(tensor(raw=bytes(7))), tg.FormatError, "data.size"),
+    "too much raw data": (model(tensor(raw=bytes(9))), tg.FormatError, "data.size"),
+    "no data": (model(tensor()), tg.FormatError, "data.size"),
+    "2**40 values in 8 bytes": (model(tensor(dims=(2**40,), raw=bytes(8))), tg.FormatError, "data.size"),
+    "2**40 varints in 8 bytes": (model(tensor(type=6, dims=(2**40,), int32=bytes(8))), tg.FormatError, "data.size"),
+    "data twice": (model(tensor(raw=bytes(8), float=bytes(8))), tg.FormatError, "data.twice"),
+    "data in two pieces": (model(tensor(float=bytes(4)) + field(4, bytes(4))), tg.UnsupportedError, "data.pieces"),
+    "data not packed": (model(tensor(type=6) + field(5, 1)), tg.UnsupportedError, "data.pieces"),
+    "floats as varints": (model(tensor(int32=b"\1\1")), tg.FormatError, "data.field"),
+    "int64 in int32_data": (model(tensor(type=7, int32=b"\1\1")), tg.FormatError, "data.field"),
+    "a segment": (model(X + field(3, b"")), tg.UnsupportedError, "tensor.segment"),
+    "metadata twice": (
+        model(X) + 2 * field(14, field(1, b"k") + field(2, b"v")), tg.FormatError, "metadata.duplicate",
+    ),
+    "inline and external": (model(tensor(raw=bytes(8), location=1)), tg.FormatError, "data.twice"),
+    "location 2": (model(tensor(location=2)), tg.FormatError, "external.location"),
+    "no location": (model(tensor(location=1)), tg.FormatError, "external.location"),
+    "a location twice": (
+        model(tensor(location=1) + entry("location", "a") + entry("location", "a ")), tg.FormatError,
+        "external.duplicate",
+    ),
+    "an offset of words": (external("w", offset="0x10"), tg.FormatError, "external.number"),
+    "a negative offset": (external("w", offset="-1"), tg.FormatError, "external.number"),
+    "an offset of 2**63": (external("w", offset=str(2**63)), tg.FormatError, "external.number"),
+    "another length": (external("w", length="9"), tg.FormatError, "data.size"),
+    "sparse without indices": (model(more=field(15, SPARSE_VALUES)), tg.FormatError, "sparse"),
+    "sparse without a shape": (
+        model(more=field(15, SPARSE_VALUES + field(2, tensor(type=7, raw=bytes(16))))), tg.FormatError, "sparse",
+    ),
+    "sparse out of bounds": (
+        model(more=field(15, SPARSE_VALUES + field(2, tensor(type=7, raw=struct.pack("<2q", 0, 4))) + field(3, 4))),
+        tg.FormatError, "sparse",
+    ),
+    "sparse of other indices": (
+        model(more=field(15, SPARSE_VALUES + field(2, tensor(type=6, raw=bytes(8))) + field(3, 4))),
+        tg.FormatError, "sparse",
+    ),
+    **{
+        f"the file {location!r}": (external(location), tg.FormatError, "external.location")
+        for location in ("../w", "/etc/passwd", "a/../../w", "", "a//b", "a\\b", "C:w", "a\0b", "./", "x" * 256)
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str) -> None:
+    data, kind, rule = REFUSED[case]
+    with pytest.raises(tg.TensorglotError) as caught:
+        tg.open(data, format="onnx")
+    assert type(caught.value) is kind
+    assert caught.value.rule == f"onnx.{rule}"
+
+
+@pytest.mark.parametrize(
+    ("type", "fields", "rule"),
+    [
+        (6, {"int32": b"\x80\x01"}, "onnx.data.count"),
+        (6, {"int32": b"\1\x80"}, "onnx.data.count"),
+        (3, {"int32": b"\1" + varint(200)}, "onnx.data.range"),
+        (2, {"int32": b"\1" + varint(-1)}, "onnx.data.range"),
+        (9, {"raw": b"\1\2"}, "values.bool"),
+    ],
+)
+def test_values_that_break_a_rule_are_refused_when_read(type: int, fields: dict[str, bytes], rule: str) -> None:
+    with tg.open(model(tensor(type=type, **fields)), format="onnx") as archive:  # type: ignore[arg-type]
+        with pytest.raises(tg.FormatError) as caught:
+            archive["x"].numpy()
+        assert (caught.value.rule, caught.value.tensor) == (rule, "x")
+
+
+def test_limits() -> None:
+    data = model(X, tensor("y", raw=bytes(8)))
+    for limits in (tg.Limits(tensors=1), tg.Limits(header_nbytes=20), tg.Limits(name_nbytes=0), tg.Limits(rank=0)):
+        with pytest.raises(tg.LimitError):
+            tg.open(data, format="onnx", limits=limits)
+
+
+def test_what_is_not_an_initializer_is_skipped_unread(tmp_path: Path) -> None:
+    """Nodes of 1 GB, with a limit of 1 MB on what may be read."""
+    path = tmp_path / "m.onnx"
+    nodes = varint(1 << 3 | 2) + varint(1 << 30)
+    rest = graph(X)
+    with path.open("wb") as file:
+        file.write(field(1, 8) + varint(7 << 3 | 2) + varint(len(nodes) + (1 << 30) + len(rest)) + nodes)
+        file.seek(1 << 30, os.SEEK_CUR)
+        file.write(rest)
+    with tg.open(path, limits=tg.Limits(header_nbytes=1 << 20)) as archive:
+        assert archive["x"].numpy().tolist() == [0, 0]
+
+
+def test_mutants_raise_only_our_errors() -> None:
+    rng = random.Random(4)
+    tensors = [X, tensor("y", 6, (3,), int32=b"\1\2\3"), tensor("z", 22, (3,), raw=b"\x21\3")]
+    sparse = field(15, SPARSE_VALUES + field(2, tensor(type=7, raw=struct.pack("<2q", 0, 3))) + field(3, 4))
+    base = model(*tensors, more=sparse) + field(14, field(1, b"k") + field(2, b"v"))
+    accepted = 0
+    for _ in range(3000):
+        mutant = bytearray(base)
+        for _ in range(rng.randrange(1, 4)):
+            mutant[rng.randrange(len(mutant))] = rng.choice([0, 1, 2, 8, 0x2A, 0x3A, 127, 128, 255, rng.randrange(256)])
+        try:
+            with tg.open(bytes(mutant), format="onnx") as archive:
+                for held in archive.values():
+                    if held.layout == "dense":
+                        held.numpy()
+            accepted += 1
+        except tg.TensorglotError:
+            pass
+    assert 0 < accepted < 3000

@@ -1,0 +1,377 @@
+"""Objects of a real S3 server as sources and targets: every format, every verb, few requests, nothing half-visible."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from command_line import run
+from counting import Proxy, proxy_of
+from gallery import same
+from peers import needs
+from seaweed import KEY, SECRET, Seaweed
+from test_ztensor_2 import shard_of
+from ztensor_builder import file2, part, tensor
+
+pytestmark = pytest.mark.remote
+
+CORPUS = Path(__file__).parent / "corpus"
+RANDOM = np.random.default_rng(12)
+TENSORS: dict[str, Any] = {
+    "embed": RANDOM.standard_normal((600, 512)).astype(np.float32),
+    "layer.0": RANDOM.standard_normal((40, 50)).astype(ml_dtypes.bfloat16),
+    "layer.1": np.arange(1000, dtype=np.int64),
+    "flags": RANDOM.integers(0, 2, 77).astype(np.bool_),
+    "empty": np.zeros((0, 4), np.float16),
+}
+FORMATS = [f"{spec.name}@{version}" for spec in tg.formats() for version in spec.writes]
+MATRIX = {"data": RANDOM.standard_normal((700, 64)).astype(np.float32)}
+
+
+def values(format: str) -> dict[str, Any]:
+    """What every format can store."""
+    return MATRIX if format.startswith(("bson", "npy@")) else TENSORS
+
+
+@pytest.fixture
+def options(s3_server: Seaweed) -> dict[str, Any]:
+    return s3_server.options
+
+
+@pytest.fixture
+def base(request: pytest.FixtureRequest) -> str:
+    """A folder of its own for each test."""
+    safe = "".join(c if c.isalnum() else "-" for c in request.node.name)
+    return f"s3://tests/{request.module.__name__}/{safe}-{RANDOM.integers(1 << 40)}"
+
+
+class TestFormats:
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_written_read_sliced_listed_verified_and_converted(
+        self, format: str, base: str, options: dict[str, Any], tmp_path: Path
+    ) -> None:
+        name = format.partition("@")[0]
+        suffix = next(spec.suffixes[0] for spec in tg.formats() if spec.name == name)
+        url, tensors = f"{base}/model{suffix}", values(format)
+        tg.save(url, tensors, format=format, storage_options=options)
+        first = next(iter(tensors))
+        with tg.open(url, storage_options=options) as archive:
+            assert archive.format.startswith(name)
+            assert set(archive) == set(tensors)
+            assert (archive[first][3:9, 2:5] == tensors[first][3:9, 2:5]).all()
+            assert (archive[first][::50, ::-7] == tensors[first][::50, ::-7]).all()
+            assert (archive[first].numpy() == tensors[first]).all()
+        assert same(tg.load(url, storage_options=options), tensors)
+        assert tg.verify(url, deep=True, storage_options=options).ok
+        report = tg.convert(url, f"{base}/other.zt", storage_options=options, on_loss="drop")
+        assert report.ok
+        assert tg.diff(url, f"{base}/other.zt", storage_options=options).same
+        local = tmp_path / f"model{suffix}"
+        tg.convert(f"{base}/other.zt", local, format=format, storage_options=options, on_loss="drop")
+        assert same(tg.load(local), tensors)
+
+    @pytest.mark.parametrize(
+        "file", sorted(path for path in CORPUS.rglob("*") if path.suffix in (".pt", ".gguf", ".npz")), ids=str
+    )
+    def test_formats_that_are_only_read(
+        self, file: Path, base: str, options: dict[str, Any], s3_server: Seaweed
+    ) -> None:
+        url = f"{base}/{file.name}"
+        needs("obstore").put(s3_server.client(), url.removeprefix("s3://tests/"), file.read_bytes())
+        try:
+            expected: Any = tg.identify(file).to_dict()
+        except tg.TensorglotError as error:
+            expected = type(error), error.rule
+        try:
+            found: Any = tg.identify(url, storage_options=options).to_dict()
+        except tg.TensorglotError as error:
+            found = type(error), error.rule
+        assert found == expected
+
+
+class TestVerbs:
+    @pytest.fixture
+    def url(self, base: str, options: dict[str, Any]) -> str:
+        tg.save(f"{base}/model.zt", TENSORS, metadata={"step": "10"}, storage_options=options)
+        return f"{base}/model.zt"
+
+    def test_identify_stats_and_select(self, url: str, options: dict[str, Any]) -> None:
+        assert tg.identify(url, storage_options=options).cid == tg.identify(TENSORS).cid
+        found = tg.stats(url, "embed", storage_options=options)
+        assert found.rows == tg.stats(TENSORS, "embed").rows
+
+    def test_some_names_into_memory_of_the_caller(self, url: str, options: dict[str, Any]) -> None:
+        out = {"layer.1": np.zeros(1000, np.int64)}
+        loaded = tg.load(url, names=["flags", "layer.1"], out=out, storage_options=options)
+        assert same(loaded, {name: TENSORS[name] for name in ("layer.1", "flags")})
+        assert loaded["layer.1"] is out["layer.1"]
+
+    def test_a_writer(self, base: str, options: dict[str, Any]) -> None:
+        with tg.Writer(f"{base}/big.bt", storage_options=options) as out:
+            out.add("layer.1", TENSORS["layer.1"])
+            with out.stream("embed", "float32", (600, 512)) as sink:
+                for row in range(0, 600, 100):
+                    sink.write(TENSORS["embed"][row : row + 100])
+        assert same(tg.load(f"{base}/big.bt", storage_options=options), {n: TENSORS[n] for n in ("layer.1", "embed")})
+
+    def test_split_open_and_merge(self, url: str, base: str, options: dict[str, Any], tmp_path: Path) -> None:
+        written = tg.split(url, f"{base}/shards", shard_nbytes=100_000, storage_options=options)
+        assert all(str(file).startswith(f"{base}/shards/model") for file in written)
+        assert len(written) > 2
+        for place in (f"{base}/shards", f"{base}/shards/", str(written[-1])):
+            with tg.open(place, storage_options=options) as archive:
+                assert same({name: tensor.numpy() for name, tensor in archive.items()}, TENSORS)
+        assert tg.verify(f"{base}/shards/", storage_options=options).ok
+        tg.merge(f"{base}/shards", tmp_path / "merged.zt", storage_options=options)
+        assert same(tg.load(tmp_path / "merged.zt"), TENSORS)
+        with pytest.raises(tg.InputError, match="not empty"):
+            tg.split(url, f"{base}/shards", storage_options=options)
+
+    def test_a_split_that_fails_leaves_nothing(
+        self, url: str, base: str, options: dict[str, Any], s3_server: Seaweed
+    ) -> None:
+        calls: list[int] = []
+
+        def fail(done: int, total: int) -> None:
+            calls.append(done)
+            if len(calls) == 3:
+                raise RuntimeError("enough")
+
+        with pytest.raises(RuntimeError, match="enough"):
+            tg.split(url, f"{base}/half", shard_nbytes=2000, progress=fail, storage_options=options)
+        assert s3_server.keys(f"{base.removeprefix('s3://tests/')}/half") == []
+
+    def test_shards_of_ztensor_2(self, base: str, options: dict[str, Any], s3_server: Seaweed, tmp_path: Path) -> None:
+        """A root that names another file, which is opened by its name beside it."""
+        root = tmp_path / "model.zt"
+        table = {"00001": shard_of(root, "00001", b"abcd")}
+        root.write_bytes(file2({"objects": {"one": tensor(parts={"data": part(shard="00001")})}, "shards": table}))
+        for file in tmp_path.glob("*.zt"):
+            key = f"{base.removeprefix('s3://tests/')}/{file.name}"
+            needs("obstore").put(s3_server.client(), key, file.read_bytes())
+        with tg.open(f"{base}/model.zt", storage_options=options) as archive:
+            assert archive["one"].numpy().tobytes() == b"abcd"
+        needs("obstore").delete(s3_server.client(), f"{base.removeprefix('s3://tests/')}/model-00001.zt")
+        with pytest.raises(tg.FormatError, match=r"model-00001\.zt is missing"):
+            tg.load(f"{base}/model.zt", storage_options=options)
+
+    def test_sidecars(self, base: str, options: dict[str, Any], s3_server: Seaweed) -> None:
+        url = f"{base}/model.safetensors"
+        tg.convert(TENSORS, url, sums=True, storage_options=options)
+        assert f"{url.removeprefix('s3://tests/')}.sums" in s3_server.keys(base.removeprefix("s3://tests/"))
+        assert tg.verify(url, storage_options=options).checksums == len(TENSORS) + 1
+        assert same(tg.load(url, verify="require", storage_options=options), TENSORS)
+        key = url.removeprefix("s3://tests/")
+        data = bytearray(needs("obstore").get(s3_server.client(), key).bytes())
+        data[-1] ^= 1
+        needs("obstore").put(s3_server.client(), key, bytes(data))
+        assert not tg.verify(url, storage_options=options).ok
+        with pytest.raises(tg.IntegrityError):
+            tg.load(url, verify="require", storage_options=options)
+
+    def test_a_conversion_onto_its_own_source(self, url: str, options: dict[str, Any]) -> None:
+        tg.convert(url, url, compression="zstd", storage_options=options)
+        with tg.open(url, storage_options=options) as archive:
+            assert archive["embed"].encoding == "zstd"
+            assert (archive["embed"].numpy() == TENSORS["embed"]).all()
+            tg.save(url, {"w": np.arange(3)}, storage_options=options)
+            with pytest.raises(tg.InputError, match="changed"):
+                tg.convert(archive, url, storage_options=options)
+        assert list(tg.load(url, storage_options=options)) == ["w"]
+
+    def test_options_are_for_urls(self, tmp_path: Path, options: dict[str, Any]) -> None:
+        tg.save(tmp_path / "model.zt", TENSORS)
+        for call in (tg.open, tg.load, tg.verify, tg.identify, tg.stats):
+            with pytest.raises(tg.InputError, match="storage_options need a URL"):
+                call(tmp_path / "model.zt", storage_options=options)  # type: ignore[operator]
+        assert same(tg.load(f"file://{tmp_path}/model.zt", storage_options=options), TENSORS)
+        tg.save(f"file://{tmp_path}/other.zt", TENSORS)
+        assert same(tg.load(tmp_path / "other.zt"), TENSORS)
+
+
+class TestCommandLine:
+    @pytest.fixture
+    def url(self, base: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+        for name, value in (
+            ("AWS_ENDPOINT_URL", options["endpoint"]),
+            ("AWS_ACCESS_KEY_ID", KEY),
+            ("AWS_SECRET_ACCESS_KEY", SECRET),
+            ("AWS_REGION", "us-east-1"),
+        ):
+            monkeypatch.setenv(name, value)
+        tg.save(f"{base}/model.zt", TENSORS)
+        return f"{base}/model.zt"
+
+    def test_every_command_with_the_environment(self, url: str, base: str, tmp_path: Path) -> None:
+        assert "layer.1" in run("ls", url).output
+        assert json.loads(run("info", url, "--json").output)["tensors"] == len(TENSORS)
+        assert run("cat", url, "layer.1", "[5:8]").output.split() == ["5", "6", "7"]
+        assert json.loads(run("verify", url, "--json").output)["ok"]
+        assert "embed" in run("stats", url).output
+        run("convert", url, f"{base}/model.safetensors", "--on-loss", "drop")
+        assert str(tg.identify(TENSORS).cid) in run("hash", url).output
+        run("diff", url, f"{base}/model.safetensors")
+        run("split", url, f"{base}/shards", "--shard-size", "100KB")
+        run("merge", f"{base}/shards", tmp_path / "merged.zt")
+        assert same(tg.load(tmp_path / "merged.zt"), TENSORS)
+
+    def test_errors_have_their_exit_codes(self, url: str, base: str) -> None:
+        assert "no such object" in run("ls", f"{base}/nothing.zt", code=5).output
+        assert "not supported" in run("ls", "ftp://host/model.zt", code=4).output
+        assert "not written" in run("convert", url, "https://host/model.bt", code=4).output
+
+
+class TestRequests:
+    """How much is requested, seen by a proxy before the server."""
+
+    @pytest.fixture
+    def proxy(self, s3_server: Seaweed) -> Iterator[Proxy]:
+        with proxy_of(s3_server.endpoint) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def counted(self, proxy: Proxy, options: dict[str, Any]) -> dict[str, Any]:
+        return {**options, "endpoint": proxy.endpoint}
+
+    @pytest.mark.parametrize("suffix", [".bt", ".zt", ".safetensors"])
+    @pytest.mark.parametrize("count", [10, 20_000])
+    def test_opening_takes_two_requests_at_most(
+        self, suffix: str, count: int, proxy: Proxy, base: str, counted: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        """With 20,000 tensors the header of every format is larger than the first request."""
+        url = f"{base}/model{suffix}"
+        large = {"large": np.zeros(12 << 20, np.uint8)}
+        tg.save(
+            url,
+            {f"layers.{i}.weight": np.full(3, i, np.float32) for i in range(count)} | large,
+            storage_options=options,
+        )
+        proxy.clear()
+        with tg.open(url, storage_options=counted) as archive:
+            assert len(archive) == count + 1
+            few = count == 10 or suffix != ".zt"
+            assert len(proxy.requests) <= (2 if few else 3), proxy.requests
+            assert len(set(proxy.requests)) == len(proxy.requests)
+            assert proxy.nbytes < 6 << 20
+
+    @pytest.mark.parametrize("suffix", [".bt", ".zt", ".safetensors"])
+    def test_a_tensor_costs_its_bytes(
+        self, suffix: str, proxy: Proxy, base: str, counted: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        tensors = {f"w{i}": RANDOM.integers(0, 256, (2048, 1024), np.uint8) for i in range(6)}
+        tg.save(f"{base}/model{suffix}", tensors, storage_options=options)
+        with tg.open(f"{base}/model{suffix}", storage_options=counted) as archive:
+            proxy.clear()
+            assert (archive["w3"].numpy() == tensors["w3"]).all()
+            assert tensors["w3"].nbytes <= proxy.nbytes <= 1.05 * tensors["w3"].nbytes
+            proxy.clear()
+            assert (archive["w4"][100:300] == tensors["w4"][100:300]).all()
+            assert 200 * 1024 <= proxy.nbytes <= 1.05 * 200 * 1024
+            assert len(proxy.requests) == 1
+            proxy.clear()
+            assert (archive["w5"][:, 17] == tensors["w5"][:, 17]).all()
+            assert len(proxy.requests) <= 2, "close rows are read together"
+
+    def test_loading_requests_each_byte_once(
+        self, proxy: Proxy, base: str, counted: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        tensors = {f"w{i}": RANDOM.integers(0, 256, 3 << 20, np.uint8) for i in range(8)}
+        tg.save(f"{base}/model.zt", tensors, storage_options=options)
+        proxy.clear()
+        assert same(tg.load(f"{base}/model.zt", storage_options=counted), tensors)
+        assert proxy.nbytes <= 1.05 * sum(array.nbytes for array in tensors.values())
+
+    @pytest.mark.parametrize("verb", ["verify", "stats", "identify"])
+    def test_a_scan_reads_ahead_and_nothing_twice(
+        self, verb: str, proxy: Proxy, base: str, counted: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        tensors = {f"w{i}": RANDOM.integers(0, 256, 9 << 20, np.uint8) for i in range(2)}
+        tg.save(f"{base}/model.zt", tensors, storage_options=options)
+        proxy.clear()
+        getattr(tg, verb)(f"{base}/model.zt", storage_options=counted)
+        assert proxy.nbytes <= 1.1 * (18 << 20)
+        assert len(proxy.requests) <= 40
+
+
+class TestCredentials:
+    def test_never_in_a_pickle_a_repr_or_an_error(
+        self, base: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        url = f"{base}/model.zt"
+        tg.save(url, TENSORS, storage_options=options)
+        with tg.open(url, storage_options=options) as archive:
+            texts = [repr(archive), repr(archive.source), repr(archive["embed"]), repr(vars(archive.source))]
+            pickled = [pickle.dumps(archive), pickle.dumps(archive["embed"])]
+        for data in (*pickled, *(text.encode() for text in texts)):
+            assert SECRET.encode() not in data
+            assert KEY.encode() not in data
+        wrong = {**options, "secret_access_key": "another-secret", "max_retries": 0}
+        with pytest.raises(PermissionError) as caught:
+            tg.open(url, storage_options=wrong)
+        assert "another-secret" not in f"{caught.value!r}{caught.value}{caught.value.__context__!r}"
+        with pytest.raises(tg.InputError) as unknown:
+            tg.open(url, storage_options={**options, "secret": "another-secret"})
+        assert "another-secret" not in f"{unknown.value!r}{unknown.value}{unknown.value.__context__!r}"
+        (tmp_path / "archive").write_bytes(pickled[0])
+        script = "import pickle, sys; print(len(pickle.load(open(sys.argv[1], 'rb'))))"
+        for name, value in (("AWS_ACCESS_KEY_ID", KEY), ("AWS_SECRET_ACCESS_KEY", SECRET)):
+            monkeypatch.setenv(name, value)
+        command = [sys.executable, "-c", script, str(tmp_path / "archive")]
+        assert subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip() == str(len(TENSORS))
+
+    def test_a_tensor_is_pickled_with_its_version(
+        self, base: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name, value in (("AWS_ACCESS_KEY_ID", KEY), ("AWS_SECRET_ACCESS_KEY", SECRET)):
+            monkeypatch.setenv(name, value)
+        url = f"{base}/model.zt"
+        tg.save(url, TENSORS, storage_options=options)
+        data = pickle.dumps(tg.open(url, storage_options=options)["embed"])
+        assert (pickle.loads(data).numpy() == TENSORS["embed"]).all()
+        tg.save(url, {"embed": TENSORS["embed"] + 1}, storage_options=options)
+        with pytest.raises(tg.InputError, match="changed"):
+            pickle.loads(data)
+
+    def test_credentials_in_a_url_are_refused(self) -> None:
+        with pytest.raises(tg.InputError, match="storage_options") as caught:
+            tg.open("s3://user:password@bucket/model.zt")
+        assert "password" not in str(caught.value)
+
+
+def test_an_object_that_is_replaced_is_never_mixed(base: str, options: dict[str, Any]) -> None:
+    url = f"{base}/model.bt"
+    one, two = ({"w": np.full((1 << 20,), fill, np.uint8)} for fill in (1, 2))
+    tg.save(url, one, storage_options=options)
+    with tg.open(url, storage_options=options) as archive:
+        tg.save(url, two, storage_options=options)
+        with pytest.raises(tg.InputError, match="changed") as caught:
+            archive["w"].numpy()
+        assert caught.value.rule == "source.changed"
+        assert caught.value.path == url
+
+
+def test_a_failed_save_leaves_the_old_object_and_no_upload(
+    base: str, options: dict[str, Any], s3_server: Seaweed
+) -> None:
+    url = f"{base}/model.bt"
+    tg.save(url, {"w": np.arange(5)}, storage_options=options)
+
+    def fail(done: int, total: int) -> None:
+        if done > total // 2:
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        tg.save(url, {"w": np.zeros(96 << 20, np.uint8)}, progress=fail, storage_options=options)
+    assert same(tg.load(url, storage_options=options), {"w": np.arange(5)})
+    uploads = s3_server.folder.rglob("*.uploads/*")
+    assert not list(uploads)

@@ -1,0 +1,367 @@
+"""The pages in a real Chromium: they show what `tg.open` says, ask nobody, and stay responsive."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from peers import missing, needs
+from tensorglot import report
+from tensorglot.operations.listing import entries
+from test_report import HOSTILE
+
+pytestmark = pytest.mark.browser
+
+CORPUS = Path(__file__).parent / "corpus"
+THEMES = ("light", "dark")
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    api = needs("playwright.sync_api")
+    program = os.environ.get("TENSORGLOT_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        missing("Chromium is not installed")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(chromium: Any, url: str, theme: str = "light", *, own: str = "file:") -> Iterator[Any]:
+    """A page, offline where it is a file. A message on its console, an error or a request to elsewhere is a failure."""
+    context = chromium.new_context(
+        offline=own == "file:", color_scheme=theme, viewport={"width": 1280, "height": 900}, reduced_motion="reduce"
+    )
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    wrong: list[str] = []
+    page.on("console", lambda message: wrong.append(message.text))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda request: request.url.startswith((own, "data:")) or wrong.append(request.url))
+    page.on("dialog", lambda dialog: (wrong.append("dialog"), dialog.dismiss()))
+    try:
+        page.goto(url)
+        yield page
+        assert wrong == []
+    finally:
+        context.close()
+
+
+def model() -> dict[str, Any]:
+    tensors = {
+        f"model.layers.{i}.{name}.weight": RANDOM.normal(0, 0.1, (24, 40)).astype(np.float32)
+        for i in range(12)
+        for name in ("q", "k")
+    }
+    tensors["model.norm"] = np.linspace(0.5, 1.5, 300, dtype=np.float32)
+    tensors["steps"] = np.arange(10)
+    tensors["broken"] = np.array([[np.nan, 1.0], [np.inf, 3.0]], np.float32)
+    return tensors
+
+
+def chosen(page: Any) -> str:
+    name = page.inner_text("#card .name")
+    assert isinstance(name, str)
+    return name
+
+
+def choose(page: Any, text: str) -> None:
+    """Searches, and opens the first tensor that is found."""
+    page.fill("#search", text)
+    page.locator(".row.tensor").first.click()
+
+
+def stat(page: Any, label: str) -> str:
+    found = page.locator(f"[data-stat='{label}'] .value").first.inner_text()
+    assert isinstance(found, str)
+    return found
+
+
+def as_number(text: str) -> float:
+    return float(text.replace("−", "-").replace(",", "").replace("≈ ", ""))
+
+
+def check_page(page: Any, path: Path) -> None:
+    """Summary, list and a few cards, against the archive."""
+    with tg.open(path) as archive:
+        tiles = page.inner_text("#summary")
+        assert f"{len(archive):,}" in tiles
+        assert archive.format in page.inner_text("#format")
+        assert f"{len(archive)} tensors" in page.inner_text("#found")
+        for name in ("model.layers.3.q.weight", "model.norm", "steps"):
+            tensor, values = archive[name], archive[name].numpy().astype(np.float64)
+            choose(page, name)
+            assert chosen(page) == name
+            facts = page.inner_text("#card .facts")
+            assert str(tensor.dtype) in facts
+            assert " × ".join(map(str, tensor.shape)) in facts
+            assert f"{tensor.offset:,}" in facts
+            page.wait_for_selector("#card .stats")
+            for label, wanted in (
+                ("mean", values.mean()),
+                ("deviation", values.std()),
+                ("minimum", values.min()),
+                ("maximum", values.max()),
+                ("L2 norm", np.linalg.norm(values)),
+                ("median", np.median(values)),
+            ):
+                assert np.isclose(as_number(stat(page, label)), wanted, rtol=1e-3, atol=1e-12), label
+            assert page.locator("#card svg.chart rect").count() > 5
+            assert page.locator("#card canvas.heat").count() == 1
+        choose(page, "broken")
+        assert (stat(page, "NaN"), stat(page, "Inf")) == ("1 (25 %)", "1 (25 %)")
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_a_report_shows_what_open_says(chromium: Any, tmp_path: Path, theme: str) -> None:
+    tg.save(tmp_path / "model.zt", model(), metadata={"step": "17"})
+    report.write(tmp_path / "model.zt", tmp_path / "page.html")
+    with opened(chromium, (tmp_path / "page.html").as_uri(), theme) as page:
+        assert "17" in page.inner_text("#summary")
+        check_page(page, tmp_path / "model.zt")
+        assert page.locator(".row .badge").count() == 1
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_the_viewer_shows_the_same(chromium: Any, tmp_path: Path, theme: str) -> None:
+    tg.save(tmp_path / "model.bt", model())
+    with (
+        tg.open(tmp_path / "model.bt") as archive,
+        report.Viewer(archive, "model.bt") as viewer,
+        opened(chromium, viewer.url, theme, own=viewer.url) as page,
+    ):
+        check_page(page, tmp_path / "model.bt")
+
+
+def brightness(page: Any) -> float:
+    red, green, blue = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/[0-9.]+/g).map(Number)")[
+        :3
+    ]
+    return float(red + green + blue) / 3
+
+
+def test_light_and_dark_follow_the_system_and_the_button(chromium: Any, tmp_path: Path) -> None:
+    report.write(model(), tmp_path / "page.html")
+    for theme in THEMES:
+        with opened(chromium, (tmp_path / "page.html").as_uri(), theme) as page:
+            assert (brightness(page) > 128) == (theme == "light")
+            page.click("#theme")
+            assert (brightness(page) > 128) == (theme == "dark")
+            page.reload()
+            assert (brightness(page) > 128) == (theme == "dark")
+            page.keyboard.press("t")
+            assert (brightness(page) > 128) == (theme == "light")
+
+
+def test_the_keyboard_reaches_everything(chromium: Any, tmp_path: Path) -> None:
+    report.write(model(), tmp_path / "page.html")
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        page.keyboard.press("/")
+        page.keyboard.type("layers.7 weight")
+        assert page.inner_text("#found") == "2 of 27"
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("End")
+        assert chosen(page) == "model.layers.7.k.weight"
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")
+        assert page.locator(".row.tensor").count() == 0
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("/")
+        page.keyboard.press("Escape")
+        assert page.inner_text("#found") == "27 tensors"
+        page.keyboard.press("?")
+        assert page.locator("#keys").is_visible()
+        page.keyboard.press("Escape")
+        page.select_option("#order", "size")
+        page.focus("#list")
+        page.keyboard.press("Home")
+        assert "weight" in chosen(page)
+        page.keyboard.press("End")
+        assert chosen(page) == "broken"
+
+
+def test_the_map_is_where_the_tensors_are(chromium: Any, tmp_path: Path) -> None:
+    """A click in the middle of each half of a file with two tensors."""
+    tg.save(tmp_path / "two.bt", {"first": np.ones(100_000), "second": np.zeros(100_000)})
+    report.write(tmp_path / "two.bt", tmp_path / "page.html")
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        canvas = page.locator("#maps canvas")
+        height = canvas.bounding_box()["height"]
+        for share, name in ((0.75, "second"), (0.25, "first")):
+            canvas.click(position={"x": 200, "y": height * share})
+            assert chosen(page) == name
+        canvas.hover(position={"x": 200, "y": height * 0.75})
+        assert "second" in page.inner_text("#tip")
+
+
+def test_a_comparison_shows_which_tensors_changed(chromium: Any, tmp_path: Path) -> None:
+    before, after = model(), model()
+    after = {**before, "model.layers.2.q.weight": before["model.layers.2.q.weight"].copy(), "extra": np.ones(3)}
+    after["model.layers.2.q.weight"][3] += 1
+    del after["steps"]
+    report.write(before, tmp_path / "page.html", other=after)
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        badges = {row.split("\n")[0]: row for row in page.locator(".row:has(.badge:not(:text('!')))").all_inner_texts()}
+        assert set(badges) == {"steps", "extra", "model.layers.2.q.weight"}
+        assert "4.17 %" in badges["model.layers.2.q.weight"]
+        assert chosen(page) == "model.layers.2.q.weight"
+        assert "40 of 960 elements" in page.inner_text("#card .change")
+        assert page.locator("#card canvas.heat").count() == 2
+        page.click("text=how much")
+        assert page.locator("#maps canvas").count() == 2
+
+
+def test_ten_thousand_tensors_are_a_few_rows_of_the_document(chromium: Any, tmp_path: Path) -> None:
+    tensors = {f"layers.{i // 10}.part.{i % 10}": np.full(4, i, np.float32) for i in range(10_000)}
+    report.write(tensors, tmp_path / "page.html")
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        assert "10,000" in page.inner_text("#summary")
+        page.select_option("#order", "name")
+        for place in (0, 150_000, 10**7):
+            page.evaluate(f"document.getElementById('list').scrollTop = {place}")
+            page.wait_for_timeout(50)
+            assert 5 < page.locator(".row").count() < 80
+        page.focus("#list")
+        page.keyboard.press("End")
+        assert chosen(page) == "layers.999.part.9"
+        page.fill("#search", "layers.123.part.4")
+        page.locator(".row.tensor").first.click()
+        assert as_number(stat(page, "mean")) == 1234
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["report", "viewer"])
+def test_hostile_names_are_text(chromium: Any, tmp_path: Path, served: bool) -> None:
+    tensors = {name: np.ones(2, np.float32) for name in HOSTILE}
+    path = tmp_path / "hostile.bt"
+    tg.save(path, tensors, metadata={"<script>alert(1)</script>": "<img src=x onerror=alert(1)>\u202e"})
+    with tg.open(path) as archive, report.Viewer(archive, "<script>alert(1)</script>\u202e.bt") as viewer:
+        report.write(path, tmp_path / "page.html")
+        url, own = (viewer.url, viewer.url) if served else ((tmp_path / "page.html").as_uri(), "file:")
+        with opened(chromium, url, own=own) as page:
+            page.select_option("#order", "file")
+            for name in archive:
+                page.fill("#search", name[:50])
+                page.keyboard.press("ArrowDown")
+                page.keyboard.press("Home")
+                page.wait_for_selector("#card .stats")
+            text = page.inner_text("body") + page.title()
+            assert page.locator("script").count() == len(page.query_selector_all("body > script"))
+            assert page.locator("img").count() == 0
+            assert not set("\u202e\0\x1b\u2028") & set(text)
+            page.fill("#search", "gnp")
+            assert "\\u202egnp.exe" in page.inner_text("#rows")
+
+
+# The page that opens files
+
+
+@pytest.fixture(scope="module")
+def opener(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    target = tmp_path_factory.mktemp("opener") / "open.html"
+    report.opener(target)
+    with opened(chromium, target.as_uri()) as page:
+        yield page
+
+
+def drop(page: Any, path: Path) -> tuple[dict[str, Any] | None, str]:
+    """What the page makes of a file: its columns, or an error."""
+    page.evaluate("() => { globalThis.tensorglot = null; document.getElementById('error').hidden = true; }")
+    page.set_input_files("#file", path)
+    page.wait_for_function("() => globalThis.tensorglot || !document.getElementById('error').hidden")
+    index = page.evaluate("() => globalThis.tensorglot?.index ?? null")
+    return index, "" if index else page.inner_text("#error")
+
+
+def check_columns(found: dict[str, Any], path: Path) -> None:
+    def table(key: str) -> list[Any]:
+        return [found[key]["values"][code] for code in found[key]["codes"]]
+
+    columns = ("dtype", "shape", "nbytes", "stored_nbytes", "offset", "encoding", "layout", "checksum")
+    theirs = zip(
+        table("dtype"), found["shapes"], found["nbytes"], found["stored"], found["offsets"], table("encoding"),
+        table("layout"), table("checksum"), strict=True,
+    )  # fmt: skip
+    with tg.open(path) as archive:
+        ours = {}
+        for entry in entries(archive):
+            row = entry.to_dict()
+            row["checksum"] = row["checksum"] and row["checksum"].partition(":")[0]
+            ours[entry.name] = tuple(row[column] for column in columns)
+        assert dict(zip(found["names"], theirs, strict=True)) == ours
+        assert found["summary"]["format"] == archive.format
+        assert (found["metadata"] or None) == (json.loads(json.dumps(dict(archive.metadata or {}))) or None)
+
+
+FOLDERS = [
+    "bintensors-0",
+    "bintensors-1",
+    "bintensors-reject",
+    "ztensor-0.1",
+    "ztensor-0.1-reject",
+    "ztensor-1",
+    "ztensor-2",
+]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_browser_reads_the_headers_of_the_corpora_as_open_does(opener: Any, folder: str) -> None:
+    """Files that `tg.open` refuses are refused with a message."""
+    paths = [path for path in sorted((CORPUS / folder).iterdir()) if path.suffix in (".bt", ".zt")]
+    assert paths
+    for path in paths:
+        found, error = drop(opener, path)
+        try:
+            tg.open(path).close()
+        except tg.TensorglotError:
+            assert found is None, path.name
+            assert error.startswith(path.name)
+        else:
+            assert found is not None, (path.name, error)
+            check_columns(found, path)
+
+
+@pytest.mark.parametrize("format", ["bintensors@0", "bintensors@1", "ztensor@0.1", "ztensor@2", "safetensors"])
+def test_the_browser_reads_what_save_writes(opener: Any, tmp_path: Path, format: str) -> None:
+    names = [name for name in HOSTILE if len(name) < 1000 and "\0" not in name]
+    tensors = {**model(), "0": np.ones(2), "": np.ones(1), **{name: np.ones(2, np.float32) for name in names}}
+    if format == "ztensor@2":
+        del tensors[""]
+    suffix = {"b": ".bt", "z": ".zt", "s": ".safetensors"}[format[0]]
+    tg.save(tmp_path / f"model{suffix}", tensors, format=format, metadata={"a": "1", "<b>": "\u202e"})
+    found, error = drop(opener, tmp_path / f"model{suffix}")
+    assert found is not None, error
+    check_columns(found, tmp_path / f"model{suffix}")
+
+
+def test_values_of_several_parts_are_one_tensor(opener: Any, tmp_path: Path) -> None:
+    sparse = needs("scipy.sparse")
+    matrix = sparse.csr_array(np.eye(5, dtype=np.float32))
+    ragged = tg.dynd.array([[1.0], [], [2.0, 3.0]], "var * var * float32")
+    tg.save(tmp_path / "parts.zt", {"sparse": matrix, "ragged": ragged, "plain": np.ones(3)})
+    found, error = drop(opener, tmp_path / "parts.zt")
+    assert found is not None, error
+    check_columns(found, tmp_path / "parts.zt")
+
+
+def test_only_the_header_of_a_large_file_is_read(opener: Any, tmp_path: Path) -> None:
+    path = tmp_path / "large.safetensors"
+    tg.save(path, {"w": np.ones(3, np.float32), "x": np.zeros(1 << 20, np.float32)})
+    reads = opener.evaluate_handle(
+        "() => { const log = [], slice = File.prototype.slice;"
+        " File.prototype.slice = function (a, b) { log.push(b - a); return slice.call(this, a, b); }; return log; }"
+    )
+    drop(opener, path)
+    assert sum(reads.json_value()) < 1000

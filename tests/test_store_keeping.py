@@ -1,0 +1,440 @@
+"""check, collect, repack and stats: damage is named, garbage goes, nothing that a ref leads to is ever lost."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blake3 import blake3
+
+import tensorglot as tg
+from stores import Pack, PackRecord, assert_clean, flip, packs, same_tensors, step, stray_files, tensors
+from tensorglot import dynd
+from tensorglot.store import Store
+from tensorglot.store.encodings import Encoding, encode
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    Store.create(tmp_path / "store")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(root: Path) -> Store:
+    return Store(root)
+
+
+def rules(store: Store, *, data: bool = False) -> set[str]:
+    return {problem.rule for problem in store.check(data=data).problems}
+
+
+# check
+
+
+def test_a_clean_store(store: Store) -> None:
+    assert store.check().ok
+    store.commit("main", tensors(1))
+    store.commit("main", step(tensors(1), 1))
+    report = store.check()
+    assert (report.ok, report.tensors, report.checksums) == (True, 4, 0)
+    assert report.nbytes == 2 * sum(np.asarray(array).nbytes for array in tensors(1).values())
+    assert store.check(data=True).checksums == store.stats().blocks
+
+
+def test_flipped_bits_anywhere_in_a_pack_are_found(store: Store, root: Path) -> None:
+    store.commit("main", {"x": np.arange(40, dtype=np.int16), "y": np.ones(3)})
+    (pack,) = packs(root)
+    whole = pack.read_bytes()
+    for offset in range(8, len(whole), 3):  # the first eight are the magic, which no reader needs
+        pack.write_bytes(whole)
+        flip(pack, offset, offset % 8)
+        assert not Store(root).check(data=True).ok, offset
+    pack.write_bytes(whole)
+    assert_clean(Store(root))
+
+
+def test_damage_names_the_block_the_pack_and_the_commits(store: Store, root: Path) -> None:
+    first, second = tensors(1), tensors(2)
+    one = store.commit("main", first)
+    (pack,) = packs(root)
+    two = store.commit("main", {**second, "small": first["small"]})
+    three = store.commit("other", {"tiny": first["tiny"]})
+    flip(pack, 5000)  # in the first chunk of "big"
+    assert Store(root).check().ok, "structure is not damaged"
+    (problem,) = Store(root).check(data=True).problems
+    assert problem.rule == "store.block.hash"
+    assert f"packs/{pack.name}" in problem.message
+    assert one.cid in problem.message
+    assert two.cid not in problem.message
+    assert three.cid not in problem.message
+    assert same_tensors(Store(root).checkout("other"), {"tiny": first["tiny"]})
+    with pytest.raises(tg.IntegrityError) as caught:
+        Store(root).checkout(one.cid)["big"].numpy()
+    assert caught.value.rule == "store.block.hash"
+    assert np.array_equal(Store(root).checkout(one.cid)["small"].numpy(), first["small"])
+
+
+def test_damage_of_a_base_names_the_commits_of_all_deltas(store: Store, root: Path) -> None:
+    old = tensors(1)
+    commits = [store.commit("main", old)]
+    (pack,) = packs(root)
+    for seed in range(3):
+        old = step(old, seed)
+        commits.append(store.commit("main", old))
+    flip(pack, 5000)
+    said = " ".join(problem.message for problem in Store(root).check(data=True).problems)
+    assert all(commit.cid in said for commit in commits)
+    pack.unlink()
+    problems = Store(root).check().problems
+    assert {problem.rule for problem in problems} >= {"store.chain.base", "store.block.missing"}
+    said = " ".join(problem.message for problem in problems)
+    assert all(commit.cid in said for commit in commits[1:])
+
+
+def test_a_pack_that_is_gone_cut_or_foreign(store: Store, root: Path) -> None:
+    store.commit("main", tensors(1))
+    (pack,) = packs(root)
+    whole = pack.read_bytes()
+    for data, rule in ((whole[:-1], "pack.footer"), (b"", "pack.footer"), (whole[:40], "pack.footer")):
+        pack.write_bytes(data)
+        report = Store(root).check()
+        assert {problem.rule for problem in report.problems} == {rule, "store.block.missing"}
+        assert any(pack.name in problem.message for problem in report.problems)
+        with pytest.raises(tg.FormatError, match=pack.stem):
+            Store(root).checkout("main")
+    pack.unlink()
+    assert rules(Store(root)) == {"store.block.missing"}
+    pack.write_bytes(whole)
+    assert_clean(Store(root))
+
+
+def test_a_pack_that_cannot_be_opened_is_a_problem(store: Store, root: Path) -> None:
+    store.commit("main", {"x": np.zeros(3)})
+    (root / "packs" / "directory.pack").mkdir()
+    os.mkfifo(root / "packs" / "fifo.pack")
+    (root / "packs" / "link.pack").symlink_to("nowhere")
+    (root / "packs" / "notes.txt").write_text("mine")
+    report = Store(root).check()
+    assert {name for name in ("directory", "fifo") if any(f"{name}.pack" in p.message for p in report.problems)} == {
+        "directory", "fifo"
+    }  # fmt: skip
+    assert same_tensors(Store(root).checkout("main"), {"x": np.zeros(3)})
+
+
+def test_refs_that_lead_nowhere(store: Store, root: Path) -> None:
+    made = store.commit("main", {"x": np.zeros(3)})
+    (root / "refs" / "main").write_bytes(b"{}")
+    assert rules(Store(root)) == {"store.ref"}
+    with pytest.raises(tg.FormatError):
+        Store(root).refs()
+    with pytest.raises(tg.FormatError):
+        Store(root).collect(0)
+    assert packs(root), "nothing is removed while a ref cannot be read"
+    assert Store(root).show(made.cid) == made
+
+
+def test_a_value_whose_link_is_gone_is_a_problem(store: Store, root: Path) -> None:
+    store.put(dynd.Link.to(np.arange(3)))
+    (pack,) = packs(root)
+    link = dynd.Link.to(np.arange(3))
+    link.freeze()
+    cid = store.put(dynd.array([link.cid] * 2, "2 * merkle[3 * int64]"))
+    store.tag("value", cid)
+    pack.unlink()
+    (problem,) = Store(root).check().problems
+    assert problem.rule == "store.block.missing"
+    assert str(link.cid) in problem.message
+
+
+# collect
+
+
+def test_garbage_goes_after_the_grace_period(store: Store, root: Path) -> None:
+    store.commit("main", tensors(1))
+    store.commit("old", tensors(2))
+    store.delete("old")
+    kept = store.collect(DAY)
+    assert (kept.packs, kept.waiting) == (0, 1)
+    assert len(packs(root)) == 2
+    assert store.collect(DAY).waiting == 1
+    gone = store.collect(0)
+    assert (gone.packs, gone.waiting, len(packs(root))) == (1, 0, 1)
+    assert gone.nbytes == kept.waiting_nbytes > 1_000_000
+    assert stray_files(root) == []
+    assert_clean(store)
+    assert same_tensors(store.checkout("main"), tensors(1))
+
+
+def test_what_was_condemned_is_pardoned_when_it_is_needed_again(store: Store, root: Path) -> None:
+    made = store.commit("main", tensors(1))
+    with WriterInside(store) as inside:
+        other = Store(root)
+        other.delete("main")
+        assert other.collect(0).waiting == 1, "a writer that began before may rely on it"
+        inside()
+    again = Store(root)
+    assert same_tensors(again.checkout("writer"), tensors(1))
+    assert again.collect(0).packs == 0
+    assert made.tensors == again.show("writer").tensors
+    assert_clean(again)
+
+
+class WriterInside:
+    """A commit of the tensors of seed 1 that has begun, and is finished by a call."""
+
+    def __init__(self, store: Store) -> None:
+        self.go, self.begun = threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self.run, args=(store,))
+
+    def run(self, store: Store) -> None:
+        class Waiting:
+            """The last tensor, which is asked for when the session has begun."""
+
+            def __array__(inner, *_: Any, **__: Any) -> Any:  # noqa: N805
+                self.begun.set()
+                self.go.wait(30)
+                return np.asarray(tensors(1)["tiny"])
+
+        store.commit("writer", {**tensors(1), "tiny": Waiting()})
+
+    def __enter__(self) -> Callable[[], None]:
+        self.thread.start()
+        assert self.begun.wait(30)
+        return self.finish
+
+    def finish(self) -> None:
+        self.go.set()
+        self.thread.join()
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+
+def test_a_writer_that_begins_later_does_not_rely_on_what_is_condemned(store: Store, root: Path) -> None:
+    store.commit("main", tensors(1))
+    store.delete("main")
+    store.collect(DAY)
+    store.commit("again", tensors(1))
+    assert len(packs(root)) == 2
+    assert store.collect(0).packs == 1
+    assert same_tensors(store.checkout("again"), tensors(1))
+    assert_clean(store)
+
+
+def test_a_garbage_delta_whose_base_is_collected_is_written_again(store: Store, root: Path) -> None:
+    """Another tensor keeps the pack. What a later commit finds in it must not be a delta from nothing."""
+    first = {"big": tensors(1)["big"]}
+    second = {"big": step(tensors(1), 1)["big"], "other": np.arange(9000)}
+    store.commit("main", first)
+    store.commit("main", second)
+    store.commit("keeps", {"other": second["other"]})
+    store.delete("main")
+    assert store.collect(0).packs == 1
+    assert_clean(store)
+    store.commit("again", second)
+    assert same_tensors(Store(root).checkout("again"), second)
+    assert_clean(store)
+    store.repack(0)
+    store.repack(0)
+    assert same_tensors(Store(root).checkout("again"), second)
+    assert_clean(store)
+
+
+def test_two_copies_that_are_deltas_from_each_other(store: Store, root: Path) -> None:
+    """Two writers at once can store A in full and B as a delta, and the other way round. Collect keeps a pair."""
+    one = tensors(1)["big"][:200_000]
+    two = step({"big": one}, 5)["big"]
+    forward, back = ({"x": one}, {"x": two}), ({"x": two}, {"x": one})
+    store.commit("forward", forward[0])
+    store.commit("forward", forward[1])
+    a, b = one.tobytes(), two.tobytes()
+    full, delta = encode(memoryview(b), 4), encode(memoryview(a), 4, memoryview(b))
+    assert delta.encoding in (Encoding.SPARSE_XOR, Encoding.SPARSE_DIFFERENCE)
+    name_a, name_b = blake3(a).digest(), blake3(b).digest()
+    other = Pack(
+        [
+            PackRecord(bytes(full.body), [(name_b, 0, len(b))], len(b), full.encoding),
+            PackRecord(bytes(delta.body), [(name_a, 0, len(a))], len(a), delta.encoding, name_b, 1),
+        ]
+    )
+    other.write(root, "ffffffffffffffff-0")
+    for _ in range(3):
+        Store(root).collect(0)
+        assert_clean(Store(root))
+    Store(root).repack(0)
+    assert_clean(Store(root))
+    archives = [Store(root).checkout(commit.cid) for commit in Store(root).log("forward")]
+    assert same_tensors(archives[0], back[0])
+    assert same_tensors(archives[1], back[1])
+
+
+@pytest.mark.parametrize("how", ["tag", "parent"])
+def test_what_is_condemned_can_be_rescued(how: str, store: Store, root: Path) -> None:
+    """By name or as a parent. It is copied, since a collector may be removing it."""
+    first = store.commit("old", tensors(1))
+    old = store.commit("old", step(tensors(1), 1))
+    store.commit("main", {"x": np.zeros(3)})
+    store.delete("old")
+    store.collect(DAY)
+    if how == "tag":
+        store.tag("rescued", old.cid)
+    else:
+        store.commit("rescued", {"x": np.ones(3)}, parent=old.cid)
+    store.collect(0)
+    assert_clean(store)
+    assert [commit.cid for commit in store.log("rescued")][-2:] == [old.cid, first.cid]
+    assert same_tensors(Store(root).checkout(old.cid), step(tensors(1), 1))
+    assert same_tensors(Store(root).checkout(first.cid), tensors(1))
+
+
+def test_what_is_incomplete_cannot_be_named(store: Store, root: Path) -> None:
+    old = store.commit("old", tensors(1))
+    (pack,) = packs(root)
+    new = store.commit("old", {"x": np.ones(3)})
+    store.delete("old")
+    pack.unlink()
+    for call in (
+        lambda: Store(root).commit("new", {"x": np.ones(3)}, parent=new.cid),
+        lambda: Store(root).tag("new", new.cid),
+    ):
+        with pytest.raises(tg.InputError, match=old.cid[5:]) as caught:
+            call()
+        assert caught.value.rule == "store.incomplete"
+    assert Store(root).refs() == {}
+
+
+def test_one_collector_at_a_time(store: Store, root: Path) -> None:
+    with (root / "collect.lock").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for call in (store.collect, store.repack):
+            with pytest.raises(tg.InputError) as caught:
+                call()
+            assert caught.value.rule == "store.lock"
+    store.collect()
+
+
+@pytest.mark.parametrize("grace", [-1, -0.5, float("nan"), "day", None, True])
+def test_a_grace_that_is_no_number_of_seconds(grace: Any, store: Store) -> None:
+    for call in (store.collect, store.repack):
+        with pytest.raises(tg.InputError) as caught:
+            call(grace)
+        assert caught.value.rule == "store.grace"
+
+
+def test_what_killed_writers_left_is_removed(store: Store, root: Path) -> None:
+    store.commit("main", {"x": np.zeros(3)})
+    for folder in ("", "packs", "refs", "condemned"):
+        (root / folder).mkdir(exist_ok=True)
+        (root / folder / ".tensorglot-0123456789abcdef.tmp").write_bytes(b"half")
+    (root / "writers" / "00112233445566ff").write_text("killed")
+    (root / "packs" / "mine.txt").write_text("not ours")
+    store.collect(DAY)
+    assert len(stray_files(root)) == 5, "they are not old enough"
+    store.collect(0)
+    assert stray_files(root) == ["packs/mine.txt"]
+
+
+def test_the_temporary_file_of_a_running_writer_stays(store: Store, root: Path) -> None:
+    with WriterInside(store) as inside:
+        left = root / "packs" / ".tensorglot-0123456789abcdef.tmp"
+        left.parent.mkdir(exist_ok=True)
+        left.write_bytes(b"half")
+        Store(root).collect(0)
+        assert left.exists()
+        inside()
+    Store(root).collect(0)
+    assert not left.exists()
+
+
+def test_nothing_is_removed_while_something_is_broken(store: Store, root: Path) -> None:
+    store.commit("main", tensors(1))
+    (pack,) = packs(root)
+    store.commit("old", tensors(2))
+    store.delete("old")
+    pack.rename(root / "aside")
+    with pytest.raises(tg.InputError, match="nothing was removed") as caught:
+        Store(root).collect(0)
+    assert caught.value.rule == "store.collect.broken"
+    assert len(packs(root)) == 1
+    (root / "aside").rename(pack)
+    assert Store(root).collect(0).packs == 1
+
+
+# repack
+
+
+def test_repack_joins_packs_and_drops_garbage(store: Store, root: Path) -> None:
+    versions = [tensors(1)]
+    for seed in range(5):
+        versions.append(step(versions[-1], seed))
+    for version in versions:
+        store.commit("main", version)
+    store.commit("other", tensors(9))
+    store.delete("other")
+    before = store.stats()
+    done = store.repack(0)
+    after = store.stats()
+    assert done.packs == 7
+    assert after.packs == 1
+    assert after.stored_nbytes < before.stored_nbytes - 1_000_000
+    assert (after.logical_nbytes, after.commits, after.tensors) == (before.logical_nbytes, 6, before.tensors)
+    assert_clean(store)
+    for commit, version in zip(store.log("main"), reversed(versions), strict=True):
+        assert same_tensors(store.checkout(commit.cid), version)
+    assert store.repack(0).packs == 0, "there is nothing more to join"
+
+
+def test_a_reader_that_knows_the_old_packs_goes_on(store: Store, root: Path) -> None:
+    for seed in range(3):
+        store.commit("main", tensors(seed))
+    reader = Store(root)
+    assert len(reader.blocks) > 3, "it has read the indexes, and no pack"
+    open_archive = Store(root).checkout("main")
+    Store(root).repack(0)
+    assert len(packs(root)) == 1
+    assert same_tensors(reader.checkout("main"), tensors(2))
+    assert same_tensors(open_archive, tensors(2))
+
+
+def test_repack_refuses_damage_and_removes_nothing(store: Store, root: Path) -> None:
+    store.commit("main", tensors(1))
+    store.commit("main", tensors(2))
+    flip(packs(root)[0], 5000)
+    before = {path: path.read_bytes() for path in packs(root)}
+    with pytest.raises(tg.IntegrityError):
+        Store(root).repack(0)
+    assert {path: path.read_bytes() for path in packs(root)} == before
+
+
+# stats
+
+
+def test_stats_add_up(store: Store, root: Path) -> None:
+    assert store.stats().to_dict() == {
+        "logical_nbytes": 0, "unique_nbytes": 0, "stored_nbytes": 0, "commits": 0, "tensors": 0, "packs": 0, "blocks": 0
+    }  # fmt: skip
+    first = tensors(1)
+    nbytes = sum(np.asarray(array).nbytes for array in first.values())
+    store.commit("main", first)
+    store.commit("main", {**first, "tiny": np.float64(7)})
+    store.commit("side", {"again": first["big"]})
+    found = store.stats()
+    assert found.logical_nbytes == 2 * nbytes + first["big"].nbytes
+    assert found.unique_nbytes == nbytes + 8
+    assert found.stored_nbytes == sum(path.stat().st_size for path in packs(root))
+    assert (found.commits, found.tensors, found.packs) == (3, 5, 3)
+    costs = store.costs("main")
+    assert [(cost.tensors, cost.changed, cost.nbytes) for cost in costs] == [(3, 3, nbytes), (3, 1, nbytes)]
+    assert costs[0].stored_nbytes > 900_000
+    assert 0 < costs[1].stored_nbytes < 1000
+    overhead = found.stored_nbytes - sum(cost.stored_nbytes for cost in [*costs, *store.costs("side")])
+    assert abs(overhead) < 1_300_000

@@ -1,0 +1,302 @@
+"""push, pull, bundle and unbundle: only what is missing, each block checked, refs move forward or not at all."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from stores import assert_clean, files, flip, packs, same_tensors, step, tensors
+from tensorglot.store import Store
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Store:
+    return Store.create(tmp_path / "here")
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Store:
+    return Store.create(tmp_path / "there")
+
+
+def steps(store: Store, count: int, ref: str = "main") -> list[dict[str, Any]]:
+    versions = [tensors(1)]
+    store.commit(ref, versions[0])
+    for seed in range(1, count):
+        versions.append(step(versions[-1], seed))
+        store.commit(ref, versions[-1])
+    return versions
+
+
+def assert_same_history(one: Store, two: Store, ref: str, versions: list[dict[str, Any]]) -> None:
+    assert one.log(ref) == two.log(ref)
+    for commit, version in zip(two.log(ref), reversed(versions), strict=True):
+        assert same_tensors(two.checkout(commit.cid), version)
+    assert_clean(two)
+
+
+# Push and pull
+
+
+def test_push_copies_what_is_missing_and_nothing_else(here: Store, there: Store, tmp_path: Path) -> None:
+    versions = steps(here, 3)
+    sent = here.push(tmp_path / "there")
+    assert sent.refs == ("main",)
+    assert sent.blocks == here.stats().blocks
+    assert_same_history(here, there, "main", versions)
+    assert there.stats().stored_nbytes < 1.05 * here.stats().stored_nbytes
+    assert here.push(tmp_path / "there").to_dict() == {"refs": [], "blocks": 0, "nbytes": 0}
+    versions.append(step(versions[-1], 9))
+    here.commit("main", versions[-1])
+    sent = here.push(tmp_path / "there")
+    assert sent.nbytes < 60_000, "a delta, and the nodes on the way to it"
+    assert_same_history(here, there, "main", versions)
+
+
+def test_pull_is_push_from_the_other_side(here: Store, there: Store, tmp_path: Path) -> None:
+    versions = steps(here, 2)
+    here.tag("v1", here.log("main")[1].cid)
+    here.commit("other", {"x": np.zeros(3)})
+    got = there.pull(tmp_path / "here", ["main", "v1"])
+    assert set(got.refs) == {"main", "v1"}
+    assert there.refs().keys() == {"main", "v1"}
+    assert_same_history(here, there, "main", versions)
+    assert there.pull(tmp_path / "here").refs == ("other",)
+    assert there.refs() == here.refs()
+
+
+def test_the_bases_of_deltas_come_along(here: Store, there: Store, tmp_path: Path) -> None:
+    """The pushed commit has no parent, but is stored as deltas from another ref's."""
+    versions = steps(here, 3)
+    here.commit("alone", versions[2])
+    here.push(tmp_path / "there", ["alone"])
+    assert there.refs().keys() == {"alone"}
+    assert same_tensors(there.checkout("alone"), versions[2])
+    assert_clean(there)
+    there.collect(0)
+    there.repack(0)
+    assert same_tensors(there.checkout("alone"), versions[2])
+    assert_clean(there)
+
+
+def test_a_target_that_has_a_base_in_another_form(here: Store, there: Store, tmp_path: Path) -> None:
+    """There the same tensors are deltas the other way round, and as deep as deltas may be."""
+    versions = steps(here, 10)
+    there.commit("back", versions[-1])
+    for version in reversed(versions[:-1]):
+        there.commit("back", version)
+    versions += steps_from(here, versions[-1], 6)
+    here.push(tmp_path / "there")
+    assert_same_history(here, there, "main", versions)
+    there.repack(0)
+    there.delete("back")
+    there.collect(0)
+    there.repack(0)
+    assert_same_history(here, there, "main", versions)
+
+
+def steps_from(store: Store, version: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    made = []
+    for seed in range(count):
+        version = step(version, 100 + seed)
+        store.commit("main", version)
+        made.append(version)
+    return made
+
+
+def test_diverged_refs_are_refused(here: Store, there: Store, tmp_path: Path) -> None:
+    steps(here, 1)
+    here.push(tmp_path / "there")
+    here.commit("main", {"x": np.zeros(1)})
+    mine = there.commit("main", {"x": np.ones(1)})
+    for call in (lambda: here.push(tmp_path / "there"), lambda: there.pull(tmp_path / "here")):
+        with pytest.raises(tg.InputError) as caught:
+            call()
+        assert caught.value.rule == "store.ref.diverged"
+    assert there.refs() == {"main": mine.cid}
+    here.tag("v", "main")
+    there.tag("v", "main")
+    with pytest.raises(tg.InputError) as caught:
+        here.push(tmp_path / "there", ["v"])
+    assert caught.value.rule == "store.ref.diverged"
+    assert_clean(there)
+    assert_clean(here)
+
+
+def test_a_ref_that_is_ahead_stays(here: Store, there: Store, tmp_path: Path) -> None:
+    steps(here, 1)
+    here.push(tmp_path / "there")
+    ahead = there.commit("main", {"x": np.ones(1)})
+    with pytest.raises(tg.InputError):
+        here.push(tmp_path / "there")
+    assert there.refs() == {"main": ahead.cid}
+    assert here.pull(tmp_path / "there").refs == ("main",)
+    assert here.refs() == there.refs()
+
+
+@pytest.mark.parametrize("refs", [["mian"], ["main", "mian"], "main", [5], 5])
+def test_refs_that_are_not_there(refs: Any, here: Store, there: Store, tmp_path: Path) -> None:
+    steps(here, 1)
+    with pytest.raises((tg.TensorNotFound, tg.InputError)):
+        here.push(tmp_path / "there", refs)
+    assert there.refs() == {}
+
+
+def test_damage_does_not_travel(here: Store, there: Store, tmp_path: Path) -> None:
+    """And leaves nothing behind that a later commit would rely on."""
+    versions = steps(here, 1)
+    (pack,) = packs(tmp_path / "here")
+    whole = pack.read_bytes()
+    flip(pack, 5000)
+    with pytest.raises(tg.IntegrityError):
+        Store(tmp_path / "here").push(tmp_path / "there")
+    assert there.refs() == {}
+    assert_clean(there)
+    there.commit("own", versions[0])
+    assert same_tensors(Store(tmp_path / "there").checkout("own"), versions[0])
+    assert_clean(there)
+    pack.write_bytes(whole)
+    Store(tmp_path / "here").push(tmp_path / "there")
+    assert_same_history(here, there, "main", versions)
+
+
+def test_a_damaged_store_is_mended_from_a_copy(here: Store, there: Store, tmp_path: Path) -> None:
+    versions = steps(here, 2)
+    here.push(tmp_path / "there")
+    for pack in packs(tmp_path / "there"):
+        flip(pack, 5000)
+        pack.unlink()
+    assert not there.check().ok
+    Store(tmp_path / "there").pull(tmp_path / "here")
+    assert_same_history(here, Store(tmp_path / "there"), "main", versions)
+
+
+def test_a_transfer_goes_on_where_it_stopped(here: Store, there: Store, tmp_path: Path) -> None:
+    """What an earlier one has brought is not brought again: here a bundle that broke off after its blocks."""
+    versions = steps(here, 3)
+    here.bundle(tmp_path / "all.car", "main")
+    there.unbundle(tmp_path / "all.car")
+    there.delete("main")
+    assert here.push(tmp_path / "there").blocks == 0
+    assert_same_history(here, there, "main", versions)
+
+
+# Bundles
+
+
+def test_a_bundle_brings_everything(here: Store, there: Store, tmp_path: Path) -> None:
+    versions = steps(here, 3)
+    said = here.bundle(tmp_path / "all.car", "main")
+    assert said.nbytes == (tmp_path / "all.car").stat().st_size
+    assert said.blocks == here.stats().blocks
+    made = there.unbundle(tmp_path / "all.car")
+    assert made == here.show("main")
+    assert_same_history(here, there, "main", versions)
+    before = files(tmp_path / "there")
+    assert there.unbundle(tmp_path / "all.car") == made
+    assert {k: v for k, v in files(tmp_path / "there").items() if "packs" in k} == {
+        k: v for k, v in before.items() if "packs" in k
+    }, "nothing is stored twice"
+
+
+def test_a_bundle_for_a_receiver_that_has_an_earlier_commit(here: Store, there: Store, tmp_path: Path) -> None:
+    versions = steps(here, 2)
+    here.bundle(tmp_path / "all.car", "main")
+    there.unbundle(tmp_path / "all.car")
+    have = here.show("main").cid
+    versions += steps_from(here, versions[-1], 2)
+    here.tag("v2", "main")
+    part = here.bundle(tmp_path / "part.car", "main", have=have)
+    assert part.nbytes < 0.1 * (tmp_path / "all.car").stat().st_size
+    with pytest.raises(tg.FormatError) as caught:
+        Store.create(tmp_path / "new").unbundle(tmp_path / "part.car")
+    assert caught.value.rule == "bundle.base"
+    assert Store(tmp_path / "new").refs() == {}
+    before = there.stats().stored_nbytes
+    there.unbundle(tmp_path / "part.car")
+    assert_same_history(here, there, "main", versions)
+    assert there.stats().stored_nbytes < before + 1.1 * part.nbytes, "deltas stay deltas"
+    here.bundle(tmp_path / "tag.car", "v2", have="main")
+    assert (tmp_path / "tag.car").stat().st_size < 1000
+    there.unbundle(tmp_path / "tag.car")
+    assert there.refs()["v2"] == here.refs()["v2"]
+
+
+def test_a_bundle_without_deltas_for_a_receiver_without_the_rest(here: Store, tmp_path: Path) -> None:
+    here.commit("main", {"x": np.zeros(3), "y": np.arange(5)})
+    have = here.show("main").cid
+    here.commit("main", {"x": np.ones(3), "y": np.arange(5)})
+    here.bundle(tmp_path / "part.car", "main", have=have)
+    new = Store.create(tmp_path / "new")
+    with pytest.raises(tg.InputError) as caught:
+        new.unbundle(tmp_path / "part.car")
+    assert caught.value.rule == "bundle.have"
+    assert new.refs() == {}
+    assert_clean(new)
+
+
+def test_bundles_and_diverged_refs(here: Store, there: Store, tmp_path: Path) -> None:
+    steps(here, 1)
+    here.bundle(tmp_path / "a.car", "main")
+    mine = there.commit("main", {"x": np.zeros(1)})
+    with pytest.raises(tg.InputError) as caught:
+        there.unbundle(tmp_path / "a.car")
+    assert caught.value.rule == "store.ref.diverged"
+    assert there.refs() == {"main": mine.cid}
+    assert_clean(there)
+
+
+TARGETS: dict[str, Callable[[Path], Any]] = {
+    "path": lambda folder: folder / "b.car",
+    "text": lambda folder: str(folder / "b.car"),
+    "stream": lambda _: io.BytesIO(),
+}
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_where_a_bundle_goes(kind: str, here: Store, there: Store, tmp_path: Path) -> None:
+    versions = steps(here, 1)
+    target = TARGETS[kind](tmp_path)
+    here.bundle(target, "main")
+    source = target.getvalue() if isinstance(target, io.BytesIO) else target
+    there.unbundle(source)
+    assert_same_history(here, there, "main", versions)
+
+
+def test_a_bundle_that_fails_leaves_the_old_file(here: Store, tmp_path: Path) -> None:
+    steps(here, 1)
+    (tmp_path / "a.car").write_bytes(b"old")
+    flip(packs(tmp_path / "here")[0], 5000)
+    with pytest.raises(tg.IntegrityError):
+        Store(tmp_path / "here").bundle(tmp_path / "a.car", "main")
+    assert (tmp_path / "a.car").read_bytes() == b"old"
+    with pytest.raises(tg.TensorNotFound):
+        here.bundle(tmp_path / "a.car", "mian")
+    with pytest.raises(tg.TensorNotFound):
+        here.bundle(tmp_path / "a.car", "main", have="mian")
+    assert (tmp_path / "a.car").read_bytes() == b"old"
+
+
+def test_a_small_chunk_of_every_size_of_a_delta_chain(here: Store, there: Store, tmp_path: Path) -> None:
+    """Thirty versions of a chunk: chains are bounded, and stay so wherever they go."""
+    array = np.random.default_rng(0).normal(0, 1, 5000).astype(np.float32)
+    versions = []
+    for i in range(30):
+        array = array.copy()
+        array[i * 7 :: 500] += 1
+        versions.append({"x": array})
+        here.commit("main", versions[-1])
+    here.push(tmp_path / "there")
+    assert_same_history(here, there, "main", versions)
+    there.delete("main")
+    there.commit("end", versions[-1])
+    there.collect(0)
+    there.repack(0)
+    assert same_tensors(there.checkout("end"), versions[-1])
+    assert_clean(there)

@@ -1,0 +1,296 @@
+"""A store in a bucket of a real S3 server: many writers, lost answers, collectors, servers without conditions."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from command_line import run
+from counting import proxy_of
+from gallery import same
+from peers import needs
+from seaweed import KEY, SECRET, Seaweed
+from stub_s3 import stub_s3
+from tensorglot.store import Store
+
+pytestmark = pytest.mark.remote
+
+RANDOM = np.random.default_rng(3)
+TENSORS: dict[str, Any] = {
+    "w": RANDOM.standard_normal((700, 1000)).astype(np.float32),
+    "b": np.arange(10),
+    "ragged": tg.dynd.array([[1, 2], [3]]),
+}
+PLAIN = {name: TENSORS[name] for name in ("w", "b")}
+
+
+@pytest.fixture
+def options(s3_server: Seaweed) -> dict[str, Any]:
+    return s3_server.options
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest) -> str:
+    safe = "".join(c if c.isalnum() else "-" for c in request.node.name)
+    return f"s3://tests/stores/{safe}-{RANDOM.integers(1 << 40)}"
+
+
+@pytest.fixture
+def store(url: str, options: dict[str, Any]) -> Store:
+    return Store.create(url, options)
+
+
+def messages(store: Store, ref: str = "main") -> list[str]:
+    return [commit.message for commit in store.log(ref)]
+
+
+class TestVerbs:
+    def test_commit_log_checkout_and_open(self, store: Store, url: str, options: dict[str, Any]) -> None:
+        first = store.commit("main", TENSORS, message="one")
+        changed = {**TENSORS, "w": TENSORS["w"].copy()}
+        changed["w"][5] += 1
+        store.commit("main", changed, message="two")
+        assert messages(store) == ["two", "one"]
+        again = Store(url, options)
+        with again.checkout("main") as archive:
+            assert (archive["w"].numpy() == changed["w"]).all()
+            assert (archive["w"][5:7, ::9] == changed["w"][5:7, ::9]).all()
+            assert archive["ragged"].tolist() == [[1, 2], [3]]
+        loaded = tg.load(f"store://{url}#{first.cid}", names=["w", "b"], storage_options=options)
+        assert same(loaded, PLAIN)
+        assert [change.tensor for change in again.diff(first.cid, "main").changes] == ["w"]
+        report = tg.convert(f"store://{url}#main", f"{url}-converted.dynd", storage_options=options, on_loss="drop")
+        assert report.ok
+        assert again.check(data=True).ok
+        assert again.stats().commits == 2
+
+    def test_refs_and_tags(self, store: Store) -> None:
+        store.commit("main", PLAIN)
+        store.tag("v1", "main")
+        with pytest.raises(tg.InputError, match="exists"):
+            store.tag("v1", "main")
+        store.delete("v1")
+        assert list(store.refs()) == ["main"]
+        store.tag("v1", "main")
+        assert list(store.refs()) == ["main", "v1"]
+        with pytest.raises(tg.TensorNotFound):
+            store.checkout("nothing")
+
+    def test_put_and_get(self, store: Store) -> None:
+        cid = store.put([[1, 2], [3]])
+        assert store.get(cid).tolist() == [[1, 2], [3]]
+
+    def test_a_store_is_made_once_and_only_where_nothing_is(
+        self, store: Store, url: str, options: dict[str, Any]
+    ) -> None:
+        with pytest.raises(tg.InputError, match="a store already"):
+            Store.create(url, options)
+        tg.save(f"{url}-other/model.bt", PLAIN, storage_options=options)
+        with pytest.raises(tg.InputError, match="not empty"):
+            Store.create(f"{url}-other", options)
+        with pytest.raises(tg.InputError, match="not a store"):
+            Store(f"{url}-other", options)
+        with pytest.raises(tg.UnsupportedError, match="not written"):
+            Store.create("https://host/store")
+
+    def test_credentials_stay_here(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        store.commit("main", PLAIN)
+        data = [pickle.dumps(store), pickle.dumps(store.checkout("main")), repr(store).encode()]
+        assert all(SECRET.encode() not in each and KEY.encode() not in each for each in data)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        assert (pickle.loads(data[1])["b"].numpy() == PLAIN["b"]).all()
+
+    def test_push_pull_and_bundles(self, store: Store, url: str, options: dict[str, Any], tmp_path: Path) -> None:
+        local = Store.create(tmp_path / "local")
+        local.commit("main", PLAIN, message="one")
+        assert local.push(url, storage_options=options).refs == ("main",)
+        store.commit("main", {**PLAIN, "b": np.arange(11)}, message="two")
+        assert local.pull(url, storage_options=options).blocks < 10, "only what is new"
+        assert messages(local) == ["two", "one"]
+        local.commit("main", PLAIN, message="three")
+        store.commit("main", PLAIN, message="other three")
+        with pytest.raises(tg.InputError, match="not an ancestor"):
+            local.push(url, storage_options=options)
+        store.bundle(f"{url}.car", "main", storage_options=options)
+        fresh = Store.create(tmp_path / "fresh")
+        assert fresh.unbundle(f"{url}.car", storage_options=options).message == "other three"
+        assert fresh.check(data=True).ok
+
+    def test_the_command_line(
+        self, url: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", options["endpoint"])
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        tg.save(tmp_path / "model.zt", PLAIN)
+        run("store", "init", url)
+        run("store", "commit", url, tmp_path / "model.zt", "-m", "first")
+        assert "first" in run("store", "log", url).output
+        run("diff", f"store://{url}#main", tmp_path / "model.zt")
+        run("store", "checkout", url, "main", tmp_path / "restored.zt")
+        assert same(tg.load(tmp_path / "restored.zt"), PLAIN)
+
+
+class TestManyWriters:
+    def test_everything_acknowledged_is_in_the_log(self, store: Store, url: str, options: dict[str, Any]) -> None:
+        acknowledged: list[str] = []
+        errors: list[BaseException] = []
+
+        def write(number: int) -> None:
+            try:
+                mine = Store(url, options)
+                for i in range(4):
+                    values = {"w": np.full(10, number * 100 + i)}
+                    acknowledged.append(mine.commit("main", values, message=f"{number}-{i}").cid)
+            except BaseException as error:  # noqa: BLE001
+                errors.append(error)
+
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        collected = [Store(url, options).collect(grace=0) for _ in range(3)]
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        log = Store(url, options).log("main")
+        assert sorted(commit.cid for commit in log) == sorted(acknowledged)
+        assert len(log) == 24
+        assert Store(url, options).check(data=True).ok, collected
+
+    def test_an_answer_that_is_lost_is_no_second_commit(
+        self, store: Store, url: str, options: dict[str, Any], s3_server: Seaweed
+    ) -> None:
+        lost: list[str] = []
+
+        def lose(method: str, path: str) -> bool:
+            if method == "PUT" and "/refs/" in path and len(lost) < 2:
+                lost.append(path)
+                return True
+            return False
+
+        with proxy_of(s3_server.endpoint) as proxy:
+            through = Store(url, {**options, "endpoint": proxy.endpoint})
+            through.commit("other", PLAIN)
+            proxy.lose = lose
+            through.commit("main", PLAIN, message="one")
+            through.commit("main", {"b": PLAIN["b"]}, message="two")
+        assert len(lost) == 2
+        assert messages(store) == ["two", "one"]
+
+    @pytest.mark.parametrize("honoured", [(), ("if-none-match",), ("if-match",)], ids=str)
+    def test_a_server_that_ignores_conditions_is_refused(self, honoured: tuple[str, ...], tmp_path: Path) -> None:
+        """Some do, silently. Nothing is written to them, not even a probe stays."""
+        local = Store.create(tmp_path / "local")
+        local.commit("main", PLAIN)
+        with stub_s3(("if-match", "if-none-match")) as (endpoint, objects):
+            good = {"endpoint": endpoint, "access_key_id": KEY, "secret_access_key": SECRET, "region": "us-east-1"}
+            Store.create("s3://bucket/store", good).commit("main", PLAIN, message="kept")
+            complete = dict(objects)
+        with stub_s3(honoured) as (endpoint, objects):
+            ignoring = {**good, "endpoint": endpoint}
+            with pytest.raises(tg.UnsupportedError, match="ignores conditional requests") as caught:
+                Store.create("s3://bucket/store", ignoring)
+            assert caught.value.rule == "store.conditions"
+            assert objects == {}
+            objects |= complete
+            opened = Store("s3://bucket/store", ignoring)
+            assert messages(opened) == ["kept"], "it can be read"
+            for change in (
+                lambda: opened.commit("main", PLAIN),
+                lambda: opened.tag("v1", "main"),
+                lambda: opened.delete("main"),
+                lambda: opened.collect(),
+                lambda: local.push("s3://bucket/store", storage_options=ignoring),
+            ):
+                with pytest.raises(tg.UnsupportedError):
+                    change()
+            assert {key for key in objects if "/refs/" in key} == {key for key in complete if "/refs/" in key}
+            assert objects["store/refs/main"] == complete["store/refs/main"]
+
+
+class TestCollecting:
+    def test_garbage_goes_and_what_is_needed_stays(self, store: Store) -> None:
+        store.commit("main", PLAIN)
+        store.commit("tmp", {"g": RANDOM.standard_normal(50_000)})
+        store.delete("tmp")
+        assert store.collect().packs == 0, "the grace period"
+        assert store.collect(grace=0).packs == 1
+        store.commit("main", {**PLAIN, "b": np.arange(3)})
+        assert store.repack(grace=0).packs > 0
+        assert store.check(data=True).ok
+        assert len(store.log("main")) == 2
+
+    def test_a_running_writer_protects_what_it_has_written(
+        self, store: Store, url: str, options: dict[str, Any]
+    ) -> None:
+        class Slow(dict[str, Any]):
+            """Values that are asked for while a collector runs."""
+
+            def values(self) -> Any:
+                collected.append(Store(url, options).collect(grace=0))
+                return super().values()
+
+        collected: list[Any] = []
+        store.commit("old", {"w": PLAIN["w"]})
+        store.delete("old")
+        store.commit("main", Slow(b=PLAIN["b"], w=PLAIN["w"]))
+        assert len(collected) > 0
+        assert (store.checkout("main")["w"].numpy() == PLAIN["w"]).all()
+        assert store.check(data=True).ok
+
+    def test_one_collector_at_a_time_and_a_dead_one_is_replaced(
+        self, store: Store, url: str, s3_server: Seaweed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store.commit("main", PLAIN)
+        key = url.removeprefix("s3://tests/")
+        needs("obstore").put(s3_server.client(), f"{key}/collect.lock", b"another process")
+        needs("obstore").put(s3_server.client(), f"{key}/writers/0123456789abcdef", b"")
+        with pytest.raises(tg.InputError, match="another process runs collect"):
+            store.collect()
+        monkeypatch.setattr("tensorglot.store.remote.LEASE_SECONDS", 1.0)
+        time.sleep(2.1)
+        store.collect(grace=0)
+        left = s3_server.keys(key)
+        assert not any("writers" in found or found.endswith(".lock") for found in left)
+
+    def test_a_writer_that_was_silent_for_long_stops(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A machine that slept: what it has written may have been collected."""
+        now = time.monotonic
+        store.commit("main", PLAIN, message="before")
+
+        class Sleeping(dict[str, Any]):
+            def items(self) -> Any:
+                monkeypatch.setattr("tensorglot.store.lease.time.monotonic", lambda: now() + 3600)
+                return super().items()
+
+        with pytest.raises(tg.RemoteError, match="renew"):
+            store.commit("main", Sleeping(b=np.arange(4), ragged=TENSORS["ragged"]))
+        monkeypatch.undo()
+        assert messages(store) == ["before"]
+        assert store.check(data=True).ok
+
+
+def test_damage_is_found(store: Store, url: str, options: dict[str, Any], s3_server: Seaweed) -> None:
+    store.commit("main", PLAIN)
+    (pack,) = s3_server.keys(url.removeprefix("s3://tests/") + "/packs/")
+    data = bytearray(needs("obstore").get(s3_server.client(), pack).bytes())
+    data[1000] ^= 1
+    needs("obstore").put(s3_server.client(), pack, bytes(data))
+    assert not Store(url, options).check(data=True).ok
+    with pytest.raises(tg.IntegrityError):
+        tg.load(f"store://{url}#main", storage_options=options)
+    needs("obstore").put(s3_server.client(), pack, bytes(data[:3000]))
+    assert not Store(url, options).check().ok
+    needs("obstore").put(s3_server.client(), pack, b"")
+    assert not Store(url, options).check().ok
+    needs("obstore").put(s3_server.client(), url.removeprefix("s3://tests/") + "/refs/main", bytes(2 << 20))
+    with pytest.raises(tg.FormatError):
+        Store(url, options).checkout("main")
