@@ -27,6 +27,7 @@ USES: dict[str, tuple[str, str, Callable[[], Any]]] = {
     "a Series of pandas": ("pandas", "pandas", lambda: pandas.to_tensor(None, None)),
     "a Series of polars": ("polars", "polars", lambda: polars.to_tensor(None, None)),
     "framework torch": ("torch", "torch", lambda: tg.loads(DENSE, framework="torch")),
+    "a Dask array": ("dask.array", "dask", lambda: dask.open(DENSE)),
     "framework jax": ("jax", "jax", lambda: tg.loads(DENSE, framework="jax")),
     "load_model": ("torch", "torch", lambda: tg.torch.load_model(None, DENSE)),  # type: ignore[arg-type]
     "Vector.binary": ("bson.binary", "mongo", tg.bson.Vector([1.0]).binary),
@@ -39,7 +40,6 @@ USES: dict[str, tuple[str, str, Callable[[], Any]]] = {
     "to_table": ("pyarrow", "arrow", lambda: tg.dynd.to_table([1])),
     "from_parquet": ("pyarrow", "arrow", lambda: tg.dynd.from_parquet("x.parquet")),
     "to_pandas": ("pandas", "pandas", lambda: tg.dynd.to_pandas([1])),
-    "a URL": ("obstore", "remote", lambda: tg.open("s3://bucket/model.zt")),
     "dask.open": ("dask.array", "dask", lambda: dask.open(DENSE)),
     "to_polars": ("polars", "polars", lambda: tg.dynd.to_polars([1])),
 }

@@ -1,4 +1,4 @@
-"""The archive that a conversion writes: the index of the source at the tensors of a plan, some of them computed."""
+"""The archive that a conversion writes: the source's index, taken at the tensors of a plan, with what is computed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def make_archive(
 ) -> tuple[Archive, dict[str, CastCodec | QuantizeCodec]]:
     """The archive to be written, and the codecs of what is cast or quantized by the tensor's name in the source.
 
-    Its index is that of the source, taken at the tensors of the plan; what is cast or
-    quantized has new rows. `attributes` are kept if the target can store them.
+    Its index is that of the source, taken at the tensors of the plan; what is cast or quantized has
+    new rows. `attributes` are kept if the target can store them.
     """
     index = archive.index
     order = np.array([index.positions[step.source] for step in plan.steps], np.int64)
@@ -41,8 +41,8 @@ def make_archive(
         computed, codecs[step.source] = made[step.tied or step.target]
         order[at] = len(index.names) + len(codecs) - 1
         # Attributes that say how a tensor is quantized say nothing of its real values.
-        kept_attributes = tensor.attributes if step.action == "cast" else computed.attributes
-        builder.add_tensor(replace(computed, name=step.target, attributes=kept_attributes))
+        own = tensor.attributes if step.action == "cast" else computed.attributes
+        builder.add_tensor(replace(computed, name=step.target, attributes=own))
     if codecs:
         index = Index.concat([index, builder.index(index.format)], format=index.format)
     kept = index.take(order)

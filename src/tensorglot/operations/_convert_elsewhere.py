@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,9 @@ from tensorglot.threads import Executor
 
 __all__ = ["convert_elsewhere"]
 
+Account: TypeAlias = Cast | Quantization
+"""What was done to the values of a tensor."""
+
 
 def convert_elsewhere(
     executor: Executor,
@@ -52,8 +56,8 @@ def convert_elsewhere(
     settled: WriteOptions,
     *,
     strict: bool,
-) -> list[Cast | Quantization]:
-    """Writes the archive of a plan by workers. Returns what casting and quantizing did."""
+) -> list[Account]:
+    """Writes the archive of a plan by workers. Returns what was done to values."""
     jobs = _Jobs(executor, source, converted, plan, spec, strict)
     if spec.container.raw_rows and isinstance(target, (str, os.PathLike)) and "://" not in str(target):
         sources = {converted.source, *converted.index.sources.values()} - {None}
@@ -150,7 +154,7 @@ class _Jobs:
         self._spec = spec
         self._strict = strict
 
-    def run(self, path: str, offsets: NDArray[np.int64]) -> list[Cast | Quantization]:
+    def run(self, path: str, offsets: NDArray[np.int64]) -> list[Account]:
         """Writes all rows to their offsets of a file."""
         steps, row_offsets = self._plan.steps, self._index.row_offsets.tolist()
         nbytes = self._index.nbytes
@@ -164,7 +168,7 @@ class _Jobs:
             for piece in self._pieces(steps[part.start : part.stop], rows, sizes[part.start]):
                 jobs.append((*whole, piece))
                 done.append(piece[1] - piece[0] if piece is not None else sum(sizes[part.start : part.stop]))
-        accounts: list[Cast | Quantization] = []
+        accounts: list[Account] = []
         total, reached = sum(done), 0
         with start_progress(self._progress, "converting") as report:
             for count, found in zip(done, run_jobs(self._executor, _write_rows, jobs), strict=True):
@@ -191,7 +195,7 @@ def _write_rows(
     path: str,
     offsets: list[int],
     piece: tuple[int, int] | None,
-) -> list[Cast | Quantization]:
+) -> list[Account]:
     """The job of a worker: writes the rows of some tensors, or a piece of one row."""
     archive = source.open()
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -102,9 +102,9 @@ def convert(
     (`"int8"`, `"int4"`, `"int4:128"`) or GGUF (`"q8_0"`, …): one scheme for every matrix that
     it fits, or a mapping from patterns to schemes; the report has the errors of each tensor.
     `dry_run` makes the plan and writes nothing. With an `executor` (anything with `submit`)
-    workers open the source, and write tensors to their places in the new file; of a source in
-    memory, only the casts run there. `storage_options` are for whichever of source and target
-    is a URL.
+    workers open the source, and write tensors to their places in the new file; of a source
+    in memory, only the casts run there. `storage_options` are for whichever of source and
+    target is a URL.
     """
     check_choice(on_loss, ("error", "warn", "drop"), "on_loss", "convert.on_loss")
     sidecar_of = check_target(target) if sums else None
@@ -143,18 +143,17 @@ def convert(
             for loss in plan.losses:
                 warnings.warn(str(loss), LossWarning, stacklevel=2)
         if executor is not None and can_send(source):
-            reference = refer_to(
-                source, archive, format=source_format, verify=verify, limits=limits, storage_options=of_source
-            )
+            sent = {"format": source_format, "verify": verify, "limits": limits, "storage_options": of_source}
+            reference = refer_to(source, archive, **sent)
             accounts = convert_elsewhere(executor, reference, target, converted, plan, spec, settled, strict=strict)
         else:
             write_archive(target, converted, spec, settled, plan.save)
             accounts = [replace(codec.account, tensor=name) for name, codec in codecs.items()]
-    casts = tuple(one for one in accounts if isinstance(one, Cast))
-    quantized = tuple(one for one in accounts if isinstance(one, Quantization))
     if sidecar_of is not None:
         with open(sidecar_of, format=plan.target, verify="never", storage_options=of_target) as written:
             write_sidecar(written, sidecar_of, of_target)
+    casts = tuple(account for account in accounts if isinstance(account, Cast))
+    quantized = tuple(account for account in accounts if isinstance(account, Quantization))
     if on_loss == "warn":
         for cast in casts:
             if cast.overflowed:

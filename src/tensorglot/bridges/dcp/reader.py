@@ -16,6 +16,7 @@ from tensorglot.containers.dcp.manifest import INDEX, parse_manifest
 from tensorglot.containers.table import TABLE
 from tensorglot.errors import InputError, TensorNotFound, UnsupportedError
 from tensorglot.extras import library
+from tensorglot.io.urls import file_path
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.operations.open import open
@@ -36,7 +37,7 @@ class Reader:
     def __init__(self, path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
         register(Reader, "StorageReader")
         self._storage_options = storage_options
-        self._path = as_path(path)
+        self._path = file_path(as_path(path))
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -45,7 +46,7 @@ class Reader:
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """The next load is from another path, if one is given."""
         if checkpoint_id is not None:
-            self._path = as_path(checkpoint_id)
+            self._path = file_path(as_path(checkpoint_id))
 
     def _open(self) -> Archive:
         suffixes = (INDEX, *(suffix for spec in TABLE for suffix in spec.suffixes))

@@ -18,6 +18,7 @@ from tensorglot.containers.dcp.manifest import INDEX, Manifest
 from tensorglot.containers.table import WriteOptions, for_target, named
 from tensorglot.errors import InputError
 from tensorglot.extras import library
+from tensorglot.io.urls import file_path
 from tensorglot.operations._as_archive import collect
 from tensorglot.operations._options import SaveOptions
 from tensorglot.operations.save import prepare, write_archive
@@ -52,7 +53,7 @@ class Writer:
         if not self._spec.names:
             raise InputError(f"{self._spec.name} stores no names of tensors", rule="dcp.format")
         self._options = SaveOptions(durable=durable, storage_options=storage_options)
-        self._path = as_path(path)
+        self._path = file_path(as_path(path))
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -61,7 +62,7 @@ class Writer:
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """The next save goes to another path, if one is given."""
         if checkpoint_id is not None:
-            self._path = as_path(checkpoint_id)
+            self._path = file_path(as_path(checkpoint_id))
 
     def storage_meta(self) -> StorageMeta | None:
         meta: StorageMeta = metadata_module().StorageMeta(checkpoint_id=self._path)
