@@ -94,6 +94,7 @@ _PROVIDERS = {
     "bridges.framework": ("bridges.table", "framework"),
     "bridges.from_dlpack": ("bridges.dlpack", "to_numpy"),
     "bridges.torch_out": ("bridges.torch", "shared_array"),
+    "report.html": ("report.notebook", "html"),
     "store.open": ("store", "open_url"),
     "tensor.arrow": ("bridges.arrow", "from_tensor"),
     "tensor.awkward": ("bridges.awkward", "from_tensor"),
