@@ -40,7 +40,6 @@ USES: dict[str, tuple[str, str, Callable[[], Any]]] = {
     "to_table": ("pyarrow", "arrow", lambda: tg.dynd.to_table([1])),
     "from_parquet": ("pyarrow", "arrow", lambda: tg.dynd.from_parquet("x.parquet")),
     "to_pandas": ("pandas", "pandas", lambda: tg.dynd.to_pandas([1])),
-    "dask.open": ("dask.array", "dask", lambda: dask.open(DENSE)),
     "to_polars": ("polars", "polars", lambda: tg.dynd.to_polars([1])),
 }
 

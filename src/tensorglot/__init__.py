@@ -103,6 +103,7 @@ _PROVIDERS = {
     "dynd.to_parquet": ("bridges.parquet", "to_parquet"),
     "dynd.to_polars": ("bridges.tables", "to_polars"),
     "dynd.to_table": ("bridges.tables", "to_table"),
+    "report.html": ("report.notebook", "html"),
     "store.open": ("store", "open_url"),
     "tensor.arrow": ("bridges.arrow", "from_tensor"),
     "tensor.awkward": ("bridges.awkward", "from_tensor"),

@@ -82,7 +82,7 @@ def _print_screen(pieces: Iterable[bytes | memoryview]) -> None:
         cut = cut or shown[-1] != line
     print("\n".join(shown))
     if cut:
-        message("shortened to the screen: pass an index ('[:5, :8]'), or | less -S, or -o FILE for all of it")
+        message("shortened: pass an index such as '[:5, :8]'; a pipe and -o FILE get all of it")
 
 
 def _lines(pieces: Iterable[bytes | memoryview], most: int) -> Iterator[str]:

@@ -16,17 +16,24 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+BARS = "▁▂▃▄▅▆▇█"
+SHOWN = ("1", "25", "50", "75", "99")
+"""Percentiles that fit a terminal; --json has also 5 and 95."""
+
 
 @click.command
 @file_argument
 @patterns_argument
+@click.option("-l", "--long", is_flag=True, help="Percentiles instead of mean, deviation, norm and histogram.")
 @reading_format
 @as_json
-def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: bool) -> int:
-    """Minimum, maximum, mean, deviation, zeros, NaN and Inf.
+def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None, as_json: bool) -> int:
+    """Minimum, maximum, mean, deviation, norm, percentiles, a histogram.
 
-    Of the finite values; NaN and infinite ones are only counted. The deviation is
-    that of the population. Every value is read once, in bounded memory. The parts of
+    Of the finite values; zeros, NaN and infinite ones are counted. The deviation is
+    that of the population, the histogram has 16 equal bins from minimum to maximum.
+    Every value is read once, in bounded memory; so percentiles of large tensors of
+    more than 16 bits are approximate, which is said, to 1 part in 128. The parts of
     a tensor that is not dense are shown one by one, as NAME#PART. With --json the
     mean of complex numbers is a pair. Checksums are compared where there are any: a
     tensor that fails has no numbers, is listed, and makes the exit code 1.
@@ -34,6 +41,7 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
     \b
     Examples:
       tensorglot stats model.bt
+      tensorglot stats model.bt 'layers.*' --long
       tensorglot stats model.bt '*.bias' --json
     """
     import tensorglot as tg
@@ -43,7 +51,7 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
     if as_json:
         print_json({"file": file, "tensors": [row.to_dict() for row in rows]})
     else:
-        _print(rows)
+        _print(rows, long=long)
     wrong = {str(row.problem) for row in rows if row.problem is not None}
     left_out = [row for row in rows if row.unsupported is not None]
     for text in sorted(wrong):
@@ -53,23 +61,39 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
     return 1 if wrong else 4 if left_out else 0
 
 
-def _print(rows: Sequence[TensorStats]) -> None:
+def _print(rows: Sequence[TensorStats], *, long: bool) -> None:
     names = [row.name if row.part == "data" else f"{row.name}#{row.part}" for row in rows]
+    found = [row.percentiles or {} for row in rows]
+    middle = [Column(f"{share}%", [_number(one.get(share)) for one in found], right=True) for share in SHOWN]
     columns = [
         Column("name", [escape_whole(name) for name in names], elastic=True),
         Column("min", [_number(row.min) for row in rows], right=True),
+        *(middle if long else ()),
         Column("max", [_number(row.max) for row in rows], right=True),
+    ]
+    moments = [
         Column("mean", [_number(row.mean) for row in rows], right=True),
         Column("std", [_number(row.std) for row in rows], right=True),
+        Column("norm", [_number(row.norm) for row in rows], right=True),
     ]
     counts = [
-        Column("zeros", [str(row.zeros) for row in rows], right=True),
-        Column("NaN", [str(row.nan) for row in rows], right=True),
-        Column("Inf", [str(row.inf) for row in rows], right=True),
+        Column("zeros", [f"{row.zeros:,}" for row in rows], right=True),
+        Column("NaN", [f"{row.nan:,}" for row in rows], right=True),
+        Column("Inf", [f"{row.inf:,}" for row in rows], right=True),
     ]
-    print_table(columns + [column for column in counts if informative(column, "0")])
-    absent = [f"no {column.title}" for column in counts if not informative(column, "0")]
-    print(", ".join([plural(len({row.name for row in rows}), "tensor"), *absent]))
+    shown = [column for column in counts if informative(column, "0")]
+    picture = Column("histogram", [_bars(row.histogram) for row in rows])
+    print_table([*columns, *(() if long else moments), *shown, *(() if long else (picture,))])
+    absent = [f"no {column.title}" for column in counts if column not in shown]
+    approximate = [] if all(row.exact for row in rows) else ["percentiles to 1 part in 128"]
+    print(", ".join([plural(len({row.name for row in rows}), "tensor"), *absent, *approximate]))
+
+
+def _bars(counts: Sequence[int]) -> str:
+    """A bar for each two bins; one that is not empty is seen."""
+    counts = [sum(counts[i : i + 2]) for i in range(0, len(counts), 2)]
+    most = max(counts, default=0)
+    return "".join(" " if not count else BARS[(len(BARS) - 1) * count // most] for count in counts).rstrip()
 
 
 def _number(value: float | complex | None) -> str:

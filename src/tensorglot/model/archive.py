@@ -35,6 +35,7 @@ from tensorglot.model.payload import (
     location,
 )
 from tensorglot.model.tensor import Part, Tensor
+from tensorglot.providers import provided
 
 __all__ = ["Archive", "Verifier"]
 
@@ -320,6 +321,14 @@ class Archive(Mapping[str, Tensor]):
                 rule="archive.pickle",
             )
         return self._reopen, ()
+
+    def _repr_html_(self) -> str:
+        """The archive in a notebook."""
+        return provided("report.html")(self)  # type: ignore[no-any-return]
+
+    def _ipython_key_completions_(self) -> list[str]:
+        """What IPython offers after `archive["`."""
+        return list(self.index.names)
 
     def __repr__(self) -> str:
         return f"Archive({self.format}, {len(self)} tensor{'' if len(self) == 1 else 's'})"

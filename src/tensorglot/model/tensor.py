@@ -435,6 +435,10 @@ class Tensor:
         """The real values of a quantized tensor."""
         return self._export("dequantize")  # type: ignore[no-any-return]
 
+    def _repr_html_(self) -> str:
+        """The tensor in a notebook."""
+        return provided("report.html")(self)  # type: ignore[no-any-return]
+
     def _export(self, verb: str, **options: Any) -> Any:
         try:
             return provided(f"tensor.{verb}")(self, **options)

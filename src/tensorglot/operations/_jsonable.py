@@ -10,16 +10,22 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from tensorglot.providers import provided
+
 __all__ = ["Record", "field_dict", "jsonable"]
 
 
 class Record:
-    """A dataclass with `to_dict`: its fields by name, as JSON."""
+    """A dataclass with `to_dict`: its fields by name, as JSON; and with a table in notebooks."""
 
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
         return field_dict(self)
+
+    def _repr_html_(self) -> str:
+        """The value in a notebook."""
+        return provided("report.html")(self)  # type: ignore[no-any-return]
 
 
 def field_dict(value: Any, *names: str) -> dict[str, Any]:

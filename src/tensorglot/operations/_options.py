@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tensorglot.containers.table import Format, PerTensor, WriteOptions
-from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.errors import Hint, InputError, UnsupportedError
 from tensorglot.operations._patterns import by_pattern
 from tensorglot.operations._progress import Progress
 
@@ -52,7 +52,8 @@ class SaveOptions:
                     f"{spec.name}@{version} does not support {choice} ({supported})", rule=f"save.{what}"
                 )
         if self.level is not None and not compression.choices:
-            raise InputError("level needs compression", rule="save.level")
+            hint = Hint("pass compression=", "pass --compression NAME")
+            raise InputError("a level needs a compression", rule="save.level", hint=hint)
         return WriteOptions(version, compression, self.level, checksum)
 
 

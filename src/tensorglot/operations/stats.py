@@ -18,7 +18,7 @@ from tensorglot.errors import FormatError, UnsupportedError, plural
 from tensorglot.limits import Limits
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
-from tensorglot.operations._distribution import Tally
+from tensorglot.operations._distribution import Distribution, Tally
 from tensorglot.operations._elements import elements
 from tensorglot.operations._executor import Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record
@@ -32,6 +32,9 @@ __all__ = ["Stats", "TensorStats", "stats"]
 
 BLOCK_COUNT = 1 << 17
 """Values in a block: 1 MiB of float64 stays in the processor's cache."""
+PERCENTAGES = (1, 5, 25, 50, 75, 95, 99)
+BINS = 16
+"""Of the histogram."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,14 @@ class TensorStats(Record):
     max: int | float | None = None
     mean: float | complex | None = None
     std: float | None = None
+    norm: float | None = None
+    """The square root of the sum of the squares."""
+    percentiles: dict[str, float] | None = None
+    """By percentage: "1", "5", "25", "50", "75", "95", "99"; None for complex numbers, which have no order."""
+    histogram: tuple[int, ...] = ()
+    """Counts in equal bins from minimum to maximum, at most 16."""
+    exact: bool = True
+    """Percentiles and histogram are exact; else each value is known to 1 part in 128, or 1/2048 of the range."""
     unsupported: str | None = None
     """Why there are no numbers: the element type cannot be decoded here."""
     problem: Problem | None = None
@@ -94,7 +105,10 @@ def stats(
     limits: Limits | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Stats:
-    """Minimum, maximum, mean, deviation, zeros, NaN and Inf of every tensor, or of those selected.
+    """Minimum, maximum, mean, deviation, norm, percentiles, a histogram, zeros, NaN and Inf of every tensor.
+
+    Or of those selected, in one pass and bounded memory. Percentiles are exact for element
+    types of at most 16 bits and for small tensors; `exact` of a row says so.
 
     A problem of a tensor is in its row; the others have their numbers. Tensors are read on
     the executor, if one is given.
@@ -132,7 +146,7 @@ def _rows(tensors: Sequence[Tensor], progress: Progress | None) -> Iterator[Tens
     total, done = sum(tensor.nbytes for tensor in tensors), 0
     for tensor in tensors:
         for part_name, part in tensor.parts.items():
-            tally = Tally()
+            tally = Tally(Distribution())
             try:
                 for block in elements(part, tensor.name, BLOCK_COUNT):
                     tally.add(block)
@@ -153,4 +167,13 @@ def _describe(tensor: Tensor, part_name: str, part: Part, **numbers: Any) -> Ten
 
 
 def _numbers(tally: Tally) -> dict[str, Any]:
-    return {name: getattr(tally, name) for name in ("zeros", "nan", "inf", "min", "max", "mean", "std")}
+    found = {name: getattr(tally, name) for name in ("zeros", "nan", "inf", "min", "max", "mean", "std")}
+    distribution = tally.distribution
+    if tally.mean is not None:
+        found["norm"] = tally.norm
+    if distribution is not None and distribution.count:
+        quantiles = distribution.quantiles([percentage / 100 for percentage in PERCENTAGES])
+        found["percentiles"] = dict(zip(map(str, PERCENTAGES), quantiles, strict=True))
+        found["histogram"] = tuple(distribution.histogram(BINS)[1])
+        found["exact"] = distribution.exact
+    return found

@@ -4,6 +4,7 @@
     data        the numbers of a page: the index as columns, a card for each tensor
     changes     what differs between two files, and where inside each tensor
     page        the numbers and the assets as one HTML file
+    notebook    archives, tensors and results as small tables in Jupyter
     server      a page on localhost, whose cards are computed when they are opened
 
 `assets` has what the browser runs: HTML, CSS and plain JavaScript, without any request to

@@ -1,0 +1,143 @@
+"""Values in a notebook: the HTML of an archive, a tensor, and of what verbs return.
+
+Each is a small table with the styles of the notebook, and one line above it. All text
+from files is escaped twice: unprintable characters as elsewhere (`escape`), then for
+HTML. Reads an index, never a value. A table has a bounded number of rows.
+"""
+
+from __future__ import annotations
+
+import html as markup
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+from tensorglot.errors import escape, human_nbytes, plural
+from tensorglot.model.archive import Archive
+from tensorglot.model.tensor import Tensor
+from tensorglot.operations.diff import Diff
+from tensorglot.operations.stats import Stats
+from tensorglot.operations.verify import Report
+
+__all__ = ["html"]
+
+ROWS = 30
+"""Rows of a table; the line below it says how many more there are."""
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def html(value: Any) -> str:
+    """The HTML of a value of the library."""
+    for kind, render in _RENDERERS:
+        if isinstance(value, kind):
+            return str(render(value))
+    return _fields(type(value).__name__, _public(value))
+
+
+def _text(value: object) -> str:
+    return markup.escape(escape(str(value)))
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], count: int) -> str:
+    """A table of the first rows, and how many there are in all. Numbers are aligned by the notebook's own style."""
+    head = "".join(f"<th>{_text(column)}</th>" for column in columns)
+    body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in islice(rows, ROWS))
+    more = f"<p>… {count - ROWS:,} more</p>" if count > ROWS else ""
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if count else ""
+    return f"<div><p><b>{_text(title)}</b></p>{table}{more}</div>"
+
+
+def _fields(title: str, fields: dict[str, object]) -> str:
+    return _table(title, ("", ""), fields.items(), len(fields))
+
+
+def _public(value: Any) -> dict[str, object]:
+    """The fields of a dataclass that have something to say."""
+    return {name: found for name in value.__dataclass_fields__ if (found := getattr(value, name)) not in (None, "", ())}
+
+
+def _archive(archive: Archive) -> str:
+    if archive.source is None and not archive.index.sources and archive.index.payloads is None:
+        return _table(f"Archive, {archive.format}, closed", (), (), 0)
+    nbytes = int(archive.index.nbytes.sum())
+    title = f"{archive.format}: {plural(len(archive), 'tensor')}, {human_nbytes(nbytes)}"
+    if archive.metadata:
+        title += f", {plural(len(archive.metadata), 'metadata key')}"
+    rows = (_tensor_cells(archive.tensor_at(i)) for i in range(len(archive)))
+    return _table(title, ("name", "type", "shape", "size", "encoding"), rows, len(archive))
+
+
+def _tensor_cells(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.name, _kind(tensor), list(tensor.shape), human_nbytes(tensor.nbytes), tensor.encoding
+
+
+def _kind(tensor: Tensor) -> str:
+    part = tensor.parts.get("data") if tensor.layout == "dense" else None
+    if part is None:
+        return f"{tensor.layout} {tensor.type}"
+    return part.dtype.name if part.dtype is not None else str(part.unknown_dtype)
+
+
+def _tensor(tensor: Tensor) -> str:
+    fields = {
+        "type": tensor.type,
+        "shape": list(tensor.shape),
+        "size": human_nbytes(tensor.nbytes),
+        "layout": tensor.layout,
+        "encoding": tensor.encoding,
+        "checksum": tensor.checksum or "none",
+        **tensor.attributes,
+    }
+    return _fields(f"Tensor {escape(tensor.name)}", fields)
+
+
+def _diff(found: Diff) -> str:
+    if found.same:
+        return _table(f"the same: {plural(found.tensors, 'tensor')}", (), (), 0)
+    title = f"{found.tensors - found.equal:,} of {plural(found.tensors, 'tensor')} differ"
+    rows = (
+        ("#".join(name for name in (change.tensor, change.key) if name is not None), change.kind, change.what)
+        for change in found.changes
+    )
+    return _table(title, ("name", "change", "difference"), rows, len(found.changes))
+
+
+def _report(report: Report) -> str:
+    title = repr(report).partition(":")[0] if report.ok else plural(len(report.problems), "problem")
+    rows = ((problem.rule, problem.tensor or "", problem.message) for problem in report.problems)
+    return _table(title, ("rule", "tensor", "problem"), rows, len(report.problems))
+
+
+def _stats(stats: Stats) -> str:
+    columns = ("name", "min", "50%", "max", "mean", "std", "norm", "zeros", "NaN", "Inf", "histogram")
+    rows = (
+        (
+            row.name if row.part == "data" else f"{row.name}#{row.part}",
+            *map(_number, (row.min, (row.percentiles or {}).get("50"), row.max, row.mean, row.std, row.norm)),
+            f"{row.zeros:,}",
+            f"{row.nan:,}",
+            f"{row.inf:,}",
+            bars(row.histogram),
+        )
+        for row in stats.rows
+    )
+    return _table(repr(stats), columns, rows, len(stats.rows))
+
+
+def _number(value: float | complex | None) -> str:
+    return "-" if value is None else str(value) if isinstance(value, int) else f"{value:.3g}"
+
+
+def bars(counts: Sequence[int]) -> str:
+    """A bar for each bin; one that is not empty is seen."""
+    most = max(counts, default=0)
+    return "".join(" " if not count else BARS[(len(BARS) - 1) * count // most] for count in counts)
+
+
+_RENDERERS: tuple[tuple[type, Any], ...] = (
+    (Archive, _archive),
+    (Tensor, _tensor),
+    (Diff, _diff),
+    (Stats, _stats),
+    (Report, _report),
+)

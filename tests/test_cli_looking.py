@@ -1,0 +1,187 @@
+"""Looking at files on the command line: order, tree, tolerance, completion, nearest names; and the examples of help."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from command_line import run
+from tensorglot.cli import commands
+from terminals import on_terminal, piped
+
+TENSORS = {
+    "layers.1.w": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "layers.0.w": np.arange(12, dtype=np.float64),
+    "layers.0.bias": np.zeros(2, np.int8),
+    "lm_head.weight": np.linspace(0, 1, 5000, dtype=np.float32).reshape(100, 50),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    tg.save("model.bt", TENSORS, metadata={"step": "1"})
+    for name in ("before.bt", "old.bt"):
+        tg.save(name, TENSORS)
+    tg.save("after.bt", {**TENSORS, "layers.0.w": TENSORS["layers.0.w"] + 1e-6})
+    tg.save("model.zt", TENSORS, metadata={"step": "1"})
+    tg.save("model.safetensors", TENSORS)
+    return tmp_path
+
+
+def names(*args: str) -> list[str]:
+    return [row["name"] for row in json.loads(run("ls", "model.bt", "--json", *args).stdout)["tensors"]]
+
+
+def test_order(folder: Path) -> None:
+    assert names("--sort", "name") == sorted(TENSORS)
+    assert names("--sort", "size")[0] == "lm_head.weight"
+    assert names("--sort", "dtype") == ["layers.1.w", "lm_head.weight", "layers.0.w", "layers.0.bias"]
+
+
+def test_tree(folder: Path) -> None:
+    lines = run("ls", "model.bt", "--tree", "--depth", "2", "--sort", "name").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == ["layers.", "0.", "1.", "lm_head.", "weight"]
+    assert lines[1].split()[1:] == ["3", "20", "122", "B", "0.6%"]
+    assert lines[2].startswith("  0.")
+    assert lines[-1] == "4 tensors, 19.7 KiB; 2 levels shown"
+    one = json.loads(run("ls", "model.bt", "--tree", "--depth", "1", "--json").stdout)
+    assert {branch["prefix"]: branch["tensors"] for branch in one["tree"]} == {"layers.": 3, "lm_head.": 1}
+    for wrong in (["--depth", "1"], ["--tree", "--long"]):
+        run("ls", "model.bt", *wrong, code=2)
+
+
+def test_the_depth_of_a_tree_fits_the_screen_and_deep_names_do_not_recurse(tmp_path: Path) -> None:
+    tg.save(tmp_path / "m.bt", {f"layers.{i}.w": np.zeros(1) for i in range(100)} | {"a." * 20_000 + "b": np.zeros(1)})
+    code, seen = on_terminal("ls", tmp_path / "m.bt", "--tree", env={"NO_COLOR": "1"})
+    assert code == 0
+    assert len(seen.splitlines()) <= 24
+    run("ls", tmp_path / "m.bt", "--tree", "--depth", "300")
+
+
+def test_tolerance_order_and_limit_of_diff(folder: Path) -> None:
+    assert run("diff", "before.bt", "after.bt", code=1).stdout.splitlines()[-1].startswith("different: 1 of 4 tensors")
+    for close in (["--atol", "1e-5"], ["--rtol", "1"]):
+        assert run("diff", "before.bt", "after.bt", *close).stdout == "the same: 4 tensors\n"
+    run("diff", "before.bt", "after.bt", "--atol", "1e-9", code=1)
+    tg.save("far.bt", {name: value + 3 for name, value in TENSORS.items()})
+    lines = run("diff", "before.bt", "far.bt", "--sort", "name", "--limit", "2", code=1).stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:3]] == ["layers.0.bias", "layers.0.w"]
+    assert lines[3] == "… 2 more of 4 rows"
+    assert lines[4] == "different: 4 of 4 tensors (4 values), by at most 3"
+    found = json.loads(
+        run("diff", "before.bt", "far.bt", "--sort", "relative", "--limit", "1", "--json", code=1).stdout
+    )
+    assert len(found["changes"]) == 1
+    with pytest.raises(tg.InputError, match="atol"):
+        tg.diff("before.bt", "far.bt", atol=-1)
+
+
+def test_a_tensor_has_one_row(folder: Path) -> None:
+    tg.save("cast.bt", {**TENSORS, "layers.0.w": (TENSORS["layers.0.w"] + 1).astype(np.float32)})
+    lines = run("diff", "before.bt", "cast.bt", code=1).stdout.splitlines()
+    assert len(lines) == 3
+    assert "type, values" in lines[1]
+
+
+def test_aliases_and_nearest_names(folder: Path) -> None:
+    run("convert", "model.bt", "half.out", "--to", "zt@2", "--dtype", "bf16")
+    with tg.open("half.out") as archive:
+        assert archive.format == "ztensor@2"
+        assert archive["layers.1.w"].type == tg.dynd.parse("2 * 3 * bfloat16")
+    for wrong, near in (
+        (["sttas", "model.bt"], "'stats'"),
+        (["ls", "model.bt", "--format", "bintensor"], "'bintensors'"),
+        (["convert", "model.bt", "x.bt", "--dtype", "bf61"], "'bf16'"),
+        (["ls", "model.bt", "--tre"], "--tree"),
+        (["cat", "model.bt", "lm_head.weigth"], "'lm_head.weight'"),
+    ):
+        assert near in run(*wrong, code=2).stderr
+
+
+def test_errors_name_the_file(folder: Path) -> None:
+    for wrong in (["cat", "model.bt", "no"], ["cat", "model.bt", "layers.1.w", "[9]"], ["stats", "model.bt", "no"]):
+        assert run(*wrong, code=2).stderr.startswith("error: model.bt: ")
+    assert "--compression" in run("convert", "model.bt", "x.zt", "--level", "3", code=2).stderr
+
+
+def completed(*words: str) -> list[str]:
+    line = shlex.join(["tensorglot", *words])
+    done = piped(_TENSORGLOT_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words)))
+    return [word for entry in done.stdout.decode().splitlines() if (word := entry.partition(",")[2])]
+
+
+def test_completion(folder: Path) -> None:
+    assert completed("cat", "model.bt", "layers.0") == ["layers.0.w", "layers.0.bias"]
+    assert completed("cat", "missing.bt", "layers.0") == []
+    assert completed("convert", "model.bt", "x.zt", "--to", "z") == ["ztensor"]
+    assert completed("convert", "model.bt", "x.zt", "--dtype", "bf") == ["bfloat16", "bf16"]
+
+
+def test_cat_is_shortened_on_a_terminal_only(folder: Path) -> None:
+    code, seen = on_terminal("cat", "model.bt", "lm_head.weight", env={"NO_COLOR": "1"})
+    lines = seen.splitlines()
+    assert code == 0
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert lines[-1].startswith("shortened")
+    assert "shortened" not in on_terminal("cat", "model.bt", "layers.1.w")[1]
+    assert len(piped("cat", "model.bt", "lm_head.weight").stdout.splitlines()) == 100
+
+
+def test_shards_in_info(folder: Path) -> None:
+    tg.split("model.safetensors", "shards", shard_nbytes=200)
+    found = json.loads(run("info", "shards", "--json").stdout)
+    sizes = {path.name: path.stat().st_size for path in Path("shards").glob("*.safetensors")}
+    assert {shard["file"]: shard["nbytes"] for shard in found["shards"]} == sizes
+    assert sum(shard["tensors"] for shard in found["shards"]) == len(TENSORS)
+    assert found["file_nbytes"] == sum(sizes.values())
+    assert f"{len(sizes)} of " in run("info", "shards").stdout
+
+
+def test_statistics(folder: Path) -> None:
+    (row,) = tg.stats("model.bt", ["lm_head.weight"])
+    values = TENSORS["lm_head.weight"].astype(np.float64).reshape(-1)
+    assert row.exact
+    assert row.percentiles is not None
+    for share, found in row.percentiles.items():
+        assert found == pytest.approx(np.percentile(values, int(share)))
+    assert row.norm == pytest.approx(np.linalg.norm(values))
+    assert list(row.histogram) == np.histogram(values, 16)[0].tolist()
+    assert "50%" in run("stats", "model.bt", "--long").stdout
+    assert "histogram" in run("stats", "model.bt").stdout
+
+
+def helps(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+    context = click.Context(command)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from helps(inner, (*path, name))
+    else:
+        yield " ".join(path), command.help or ""
+
+
+ELSEWHERE = ("vectors", "store", "report", "view", "completion", "demo", "dynd", "merge", "split", "edit")
+"""Commands whose examples need a server, a store or files of their own: their tests have them."""
+
+
+@pytest.mark.parametrize(("name", "text"), list(helps(commands)), ids=lambda value: value[:20])
+def test_help_has_examples_that_run(name: str, text: str, folder: Path) -> None:
+    lines = re.findall(r"^\s+(?:echo .* \| )?(tensorglot .*)$", text, re.M)
+    assert lines, "help without an example"
+    if name.split()[0] in ELSEWHERE:
+        return
+    for line in lines:
+        words = shlex.split(re.split(r" \| | && | > ", line)[0])[1:]
+        done = piped(*words)
+        assert done.returncode in (0, 1), (line, done.stderr.decode())

@@ -1,0 +1,45 @@
+"""What notebooks show: small tables of every value, in which names of files are text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorglot as tg
+
+HOSTILE = ["<script>alert(1)</script>", "a&b\"'>", "\u202egnp.exe", "line\nbreak", "x" * 100_000]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=lambda name: repr(name[:12]))
+def test_hostile_names_are_text(name: str, tmp_path: Path) -> None:
+    one = {name: np.arange(3.0)}
+    tg.save(tmp_path / "a.safetensors", one, metadata={name[:100]: "<b>"})
+    with tg.open(tmp_path / "a.safetensors", limits=tg.Limits(name_nbytes=1 << 20)) as archive:
+        shown = [archive, archive[name], tg.diff(archive, {name: np.ones(3)}), tg.stats(archive)]
+        for value in shown:
+            text = value._repr_html_()
+            assert "<script" not in text
+            assert text.isprintable()
+            assert len(text) < 10_000
+            assert set(re.findall(r"</?(\w+)", text)) <= {"div", "p", "b", "table", "thead", "tbody", "tr", "th", "td"}
+
+
+def test_every_value_has_a_table(tmp_path: Path) -> None:
+    tensors = {f"layer.{i}": np.full((2, 3), i, np.float32) for i in range(40)}
+    tg.save(tmp_path / "m.zt", tensors)
+    archive = tg.open(tmp_path / "m.zt")
+    assert "40 tensors" in archive._repr_html_()
+    assert "… 10 more" in archive._repr_html_()
+    assert "2 * 3 * float32" in archive["layer.1"]._repr_html_()
+    assert "the same: 40 tensors" in tg.diff(archive, tensors)._repr_html_()
+    assert "ok" in tg.verify(tmp_path / "m.zt")._repr_html_()
+    assert "histogram" in tg.stats(archive, ["layer.1"])._repr_html_()
+    with tg.store.Store.create(tmp_path / "store") as store:
+        commit = store.commit("main", {"w": np.ones(2)}, message="<i>first</i>")
+        assert "&lt;i&gt;first" in commit._repr_html_()
+    assert archive._ipython_key_completions_() == list(tensors)
+    archive.close()
+    assert "closed" in archive._repr_html_()
