@@ -366,6 +366,7 @@ NODES: dict[str, Attack] = {
     "a part of shape 2^62": tensor_node(
         parts=[{"array": link(ARRAY), "name": "data", "dtype": "q", "shape": [1 << 62, 1 << 62]}]
     ),
+    "a sparse tensor without indices": tensor_node(layout="zt.sparse_csr/1"),
     "a layout of control characters": tensor_node(layout="\x1b[2J"),
     "a dense tensor of another type": tensor_node(type="7 * int64"),
     "a tensor of no type": tensor_node(type="(("),

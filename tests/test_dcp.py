@@ -583,3 +583,9 @@ class TestOneProcess:
 
         with pytest.raises(tg.InputError, match="no names"):
             Writer(tmp_path, "npy")
+
+
+def test_the_classes_are_those_of_the_drop_in_module() -> None:
+    from tensorglot.bridges import dcp
+
+    assert (tg.torch.dcp.Writer, tg.torch.dcp.Reader) == (dcp.Writer, dcp.Reader)

@@ -264,7 +264,7 @@ def test_urls_that_are_none(url: str, kind: type[Exception]) -> None:
 @pytest.mark.parametrize(
     "options",
     [5, [], {"timeout": "soon"}, {"max_retries": "many"}, {"endpoint": object()}, {1: 2}, {"unknown": "x"}],
-    ids=repr,
+    ids=["number", "list", "time", "count", "object", "key", "unknown"],
 )
 def test_options_that_are_none(options: Any, site: Site) -> None:
     with pytest.raises(tg.InputError):

@@ -29,6 +29,7 @@ from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import DType
 from tensorglot.model.index import UNKNOWN, Index, Layout, shape_columns
+from tensorglot.model.layouts import COO, CSR, Piece, arrange
 from tensorglot.model.tensor import NESTED, Tensor
 from tensorglot.model.types.algebra import dense_parts, symbolic
 from tensorglot.model.types.base import Type
@@ -260,7 +261,20 @@ def _tensor(packs: Packs, name: str, block: bytes) -> TensorRows:
         whole = node.layout in ("dense", NESTED) and part.dtype is None
         if whole and (len(node.parts), array.type) != (1, node.type):
             raise FormatError(f"a {node.layout} tensor needs one array of its type", rule="store.tensor")
+    if node.layout in (CSR, COO):
+        _check_sparse(name, node, parts)
     return TensorRows(name, parts, node)
+
+
+def _check_sparse(name: str, node: TensorNode, parts: Sequence[PartRow]) -> None:
+    """Compares the parts of a sparse tensor with its layout, without reading them."""
+    block = dense_parts(parse_type(node.type))
+    pieces = {}
+    for part in parts:
+        elements = dense_parts(part.type)
+        pieces[part.name] = Piece(None if elements is None else elements[0], part.array.nbytes)
+    if block is None or arrange(node.layout, block[1], pieces, node.attributes, name).type != parse_type(node.type):
+        raise FormatError(f"a tensor of layout {escape(node.layout)} of another type", rule="store.tensor")
 
 
 def check_tensor(packs: Packs, name: str, link: CID) -> list[ArrayNode]:

@@ -1,14 +1,21 @@
-"""What `safetensors.torch` and `bintensors.torch` have, over every format: changing the import is the migration."""
+"""What `safetensors.torch` and `bintensors.torch` have, over every format: changing the import is the migration.
+
+dcp     distributed checkpoints, imported when it is used: it needs PyTorch
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from tensorglot.bridges.drop_in import DropIn, safe_open
 from tensorglot.bridges.torch_module import load_model, save_model, shared_names
 from tensorglot.errors import StateError, escape
 from tensorglot.extras import library
+
+if TYPE_CHECKING:
+    from tensorglot.torch import dcp as dcp
 
 __all__ = ["load", "load_file", "load_model", "safe_open", "save", "save_file", "save_model"]
 
@@ -32,3 +39,9 @@ def _refuse_shared(tensors: Mapping[str, Any], ties: bool) -> None:
 _FUNCTIONS = DropIn("torch", _is_tensor, _refuse_shared)
 load, load_file = _FUNCTIONS.load, _FUNCTIONS.load_file
 save, save_file = _FUNCTIONS.save, _FUNCTIONS.save_file
+
+
+def __getattr__(name: str) -> Any:
+    if name == "dcp":
+        return import_module("tensorglot.torch.dcp")
+    raise AttributeError(f"module 'tensorglot.torch' has no attribute '{name}'", name=name)
