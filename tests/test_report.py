@@ -7,6 +7,9 @@ import http.client
 import json
 import math
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +28,7 @@ from tensorglot import report
 from tensorglot.model.dtypes import TABLE
 from tensorglot.report.data import QUANTILES, card, cells_for
 from tensorglot.report.grid import Grid, GridShape, encode_plane
+from terminals import environment
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -345,6 +349,21 @@ def test_report_on_the_command_line(tmp_path: Path) -> None:
     run("report", tmp_path / "a.bt", code=2)
     run("report", tmp_path / "a.bt", "-o", "-", "--json", code=2)
     assert not (tmp_path / "page.html").exists()
+
+
+def test_view_runs_until_it_is_interrupted(tmp_path: Path) -> None:
+    tg.save(tmp_path / "a.bt", {"w": np.ones(3)})
+    command = [sys.executable, "-m", "tensorglot", "view", str(tmp_path / "a.bt"), "--no-browser", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+        try:
+            assert process.stdout is not None
+            url = json.loads(process.stdout.readline())["url"]
+            assert ask(url)[0] == 200
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+        finally:
+            process.kill()
+    run("view", "-", "--no-browser", code=2)
 
 
 # The viewer

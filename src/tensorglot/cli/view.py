@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import webbrowser
 
@@ -39,6 +40,7 @@ def command(file: str, port: int, browser: bool, format: str | None, as_json: bo
     with tg.open(file, format=format) as archive, Viewer(archive, file, port) as viewer:
         if as_json:
             print_json({"file": file, "url": viewer.url})
+            sys.stdout.flush()
         else:
             print(viewer.url, flush=True)
             message("press Ctrl-C to stop")
