@@ -10,7 +10,8 @@ NaN, and the cosine of a zero vector) comes last.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -90,8 +91,8 @@ class _Block:
     """[queries, rows], or [1, rows]: pairs that are scored singly in any case."""
 
 
-class _Scorer:
-    """Scores of rows for a block of queries. The estimates of integers and bits are exact."""
+class _Scorer(ABC):
+    """Scores of rows for a block of queries."""
 
     def __init__(self, rows: VectorData, queries: NDArray[Any], metric: str) -> None:
         self.rows = rows.data
@@ -104,12 +105,9 @@ class _Scorer:
         for first in range(0, len(self.rows), step):
             yield self.block(first, self.rows[first : first + step])
 
+    @abstractmethod
     def block(self, first: int, rows: NDArray[Any]) -> _Block:
-        return _Block(first, self.scores(rows), np.zeros(len(self.queries)), np.zeros((1, len(rows)), np.bool_))
-
-    def scores(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Exact scores [queries, rows]."""
-        raise NotImplementedError
+        """The estimates of some rows."""
 
     def score_again(self, estimates: Scores, queries: NDArray[np.int64], rows: NDArray[np.int64]) -> Scores:
         """The exact scores of pairs of a query and a row."""
@@ -120,12 +118,23 @@ class _Scorer:
         return scores
 
 
+class _Exact(_Scorer):
+    """Estimates that are exact."""
+
+    def block(self, first: int, rows: NDArray[Any]) -> _Block:
+        return _Block(first, self.scores(rows), np.zeros(len(self.queries)), np.zeros((1, len(rows)), np.bool_))
+
+    @abstractmethod
+    def scores(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Exact scores [queries, rows]."""
+
+
 def _scorer(rows: VectorData, queries: NDArray[Any], metric: str) -> _Scorer:
-    kinds = {"float32": _Floats, "int8": _Integers, "packed_bit": _Bits}
+    kinds: dict[str, Callable[..., _Scorer]] = {"float32": _Floats, "int8": _Integers, "packed_bit": _Bits}
     return kinds[rows.dtype](rows, queries, metric)
 
 
-class _Bits(_Scorer):
+class _Bits(_Exact):
     """Hamming distances of packed bits, by words of 64 bits."""
 
     def __init__(self, rows: VectorData, queries: NDArray[Any], metric: str) -> None:
@@ -148,7 +157,7 @@ def _words(rows: NDArray[Any]) -> NDArray[np.uint64]:
     return np.ascontiguousarray(padded.view(np.uint64).T)
 
 
-class _Integers(_Scorer):
+class _Integers(_Exact):
     """int8: all products and sums are integers, and exact."""
 
     def __init__(self, rows: VectorData, queries: NDArray[Any], metric: str) -> None:
