@@ -362,12 +362,12 @@ def _check_deltas(
     steps: cython.p_const_uchar, table: cython.p_longlong, count: cython.Py_ssize_t, elements: cython.longlong
 ) -> cython.bint:
     """Whether each delta leads to as many elements as it has values, all below `elements`; sets its three cursors."""
-    i: cython.Py_ssize_t
+    _i: cython.Py_ssize_t
     at: cython.longlong
     size: cython.longlong
     found: cython.longlong
     reach: cython.longlong
-    for i in range(count):
+    for _i in range(count):
         size = table[0]
         found = 0
         reach = 0
