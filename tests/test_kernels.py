@@ -86,7 +86,8 @@ def outcome(module: ModuleType, function: str, arguments: tuple[Any, ...]) -> An
         return plain(result[:3]), None
     if function == "expand" and not result:
         return result, None
-    return plain(result), plain(arguments)
+    # The other columns of `patch` are its own.
+    return plain(result), plain(arguments[-1:] if function == "patch" else arguments)
 
 
 # Arguments
@@ -227,15 +228,29 @@ def planes_calls() -> Iterator[Call]:
         gaps = bytes(rng.choice((0, 1, 30, 254, 255, 255)) for _ in range(rng.randrange(6)))
         positions = sum(gap != 255 for gap in gaps) + rng.choice((0, 0, 0, 1, -1))
         elements = rng.choice((0, 1, 255, 300, 1000))
-        wide, difference, undo = rng.choice((0, 1, 2, 3, 4, 8)), rng.random() < 0.6, rng.random() < 0.5
-        values = rng.randbytes(max(0, positions) * wide + rng.choice((0, 0, 0, 0, 1)))
-        memory = rng.randbytes(elements * wide + rng.choice((0, 0, 1)))
-        yield "patch", lambda gaps=gaps, values=values, wide=wide, difference=difference, undo=undo, memory=memory: (
-            gaps, values, wide, difference, undo, np.frombuffer(memory, np.uint8).copy()
-        )  # fmt: skip
         yield "expand", lambda gaps=gaps, elements=elements, positions=positions: (
             gaps, elements, np.zeros(max(0, positions), np.int64),
         )  # fmt: skip
+        yield "patch", patch_arguments(rng)
+
+
+def patch_arguments(rng: random.Random) -> Callable[[], tuple[Any, ...]]:
+    """Some deltas, mostly valid, on memory of several blocks of the kernel or of less."""
+    wide, elements = rng.choice((0, 1, 2, 2, 3, 4, 8)), rng.choice((0, 1, 255, 300, 40_000))
+    gaps, values, table = b"", b"", []
+    for _ in range(rng.randrange(5)):
+        steps = bytes(rng.choice((0, 1, 30, 254, 255, 255)) for _ in range(rng.randrange(elements // 100 + 6)))
+        if rng.random() < 0.9:
+            steps = steps.rstrip(b"\xff")
+        count = sum(step != 255 for step in steps) + rng.choice((*[0] * 20, 1, -1))
+        gaps += steps
+        values += rng.randbytes(max(0, count) * wide)
+        table += [len(steps) + rng.choice((*[0] * 20, 1, -1)), count, int(rng.random() < 0.6), 0, 0, 0]
+    values += bytes(rng.choice((*[0] * 20, 1)))
+    memory, undo = rng.randbytes(elements * wide + rng.choice((0, 0, 1))), rng.random() < 0.5
+    return lambda: (
+        gaps, values, np.array(table, np.int64), wide, undo, np.frombuffer(memory, np.uint8).copy(),
+    )  # fmt: skip
 
 
 CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {

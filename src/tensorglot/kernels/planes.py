@@ -5,7 +5,7 @@ and compress. Places are gaps, a byte each: how many equal elements lie before t
 that differs; 255 says that 255 equal ones were passed and the gap goes on.
 
 Knows bytes and positions. Sizes are compared before the first byte is touched; bytes of
-`gaps` are of a stranger, so `expand` checks each position that they lead to. Interpreted,
+`gaps` are of a stranger, so `expand` and `patch` check each position that they lead to. Interpreted,
 the loops are NumPy's: a chunk has a million elements.
 """
 
@@ -31,7 +31,11 @@ LONGEST = 255
 """The byte of `gaps` that leads to no element."""
 SPARE = 8
 """Entries of `positions` that may be overwritten behind the last: a word has up to eight elements."""
+COLUMNS = 6
+"""Numbers that describe a delta to `patch`."""
 _LONGEST = cython.declare(cython.int, LONGEST)
+_COLUMNS = cython.declare(cython.int, COLUMNS)
+_BLOCK_NBYTES = cython.declare(cython.int, 16 << 10)
 _SPARE = cython.declare(cython.int, SPARE)
 
 
@@ -288,59 +292,60 @@ def expand(gaps: cython.const[cython.uchar][::1], elements: cython.longlong, pos
 def patch(
     gaps: cython.const[cython.uchar][::1],
     values: cython.const[cython.uchar][::1],
+    deltas: cython.longlong[::1],
     width: cython.Py_ssize_t,
-    difference: cython.bint,
     undo: cython.bint,
     out: cython.uchar[::1],
 ) -> bool:
-    """Changes the elements of `out` that `gaps` lead to by `values`, which are planes: XOR, or a zigzag difference.
+    """Applies sparse deltas to `out`, one after the other: elements that gaps lead to are changed by values.
 
-    `width` is 1, 2, 4 or 8. False, and nothing, unless the gaps lead to as many elements as there are values, all of
-    them in `out`.
+    A delta is COLUMNS numbers: its bytes of `gaps`, its values, which are planes, whether they are zigzag differences
+    or else XOR, and three that are used up. `width` is 1, 2, 4 or 8. False, and nothing, unless each delta has as many
+    values as its gaps lead to elements, all of them in `out`, and the deltas use up `gaps` and `values`.
     """
-    count: cython.Py_ssize_t = 0
-    reach: cython.longlong = 0
-    if width not in (1, 2, 4, 8) or len(values) % width:
+    if width not in (1, 2, 4, 8):
         return False
-    most: cython.Py_ssize_t = len(values) // width
+    count: cython.Py_ssize_t = len(deltas) // _COLUMNS
     elements: cython.longlong = len(out) // width
-    if cython.compiled:
-        i: cython.Py_ssize_t
-        size: cython.Py_ssize_t = len(gaps)
-        if size == 0:
-            return bool(most == 0)
-        if most == 0 or elements == 0:
+    i: cython.Py_ssize_t
+    size: cython.longlong
+    most: cython.longlong
+    begin: cython.longlong = 0
+    first: cython.longlong = 0
+    for i in range(count):
+        size = deltas[i * _COLUMNS]
+        most = deltas[i * _COLUMNS + 1]
+        if not (0 <= size <= len(gaps) - begin and 0 <= most <= (len(values) - first) // width):
             return False
+        begin += size
+        first += most * width
+    if begin != len(gaps) or first != len(values):
+        return False
+    if cython.compiled:
+        if begin == 0 or first == 0 or elements == 0:
+            return bool(begin == 0 and first == 0)
         steps: cython.p_const_uchar = uchars_in(gaps)
         source: cython.p_const_uchar = uchars_in(values)
         target: cython.p_uchar = uchars_out(out)
+        table: cython.p_longlong = longlongs_out(deltas)
+        fits: cython.bint
         with cython.nogil:
-            for i in range(size):
-                reach += steps[i]
-                count += steps[i] != _LONGEST
-        # The last position is below `reach` + `count`, and positions ascend.
-        if count != most or reach + count > elements or steps[size - 1] == _LONGEST:
-            return False
-        with cython.nogil:
-            # A compiler that knows width and operation unrolls the loop over the bytes of an element.
-            if width == 2 and difference:
-                _patch(steps, size, source, most, 2, True, undo, target)
-            elif width == 2:
-                _patch(steps, size, source, most, 2, False, undo, target)
-            elif width == 4 and difference:
-                _patch(steps, size, source, most, 4, True, undo, target)
-            elif width == 4:
-                _patch(steps, size, source, most, 4, False, undo, target)
-            elif width == 8:
-                _patch(steps, size, source, most, 8, difference, undo, target)
-            else:
-                _patch(steps, size, source, most, 1, difference, undo, target)
-    else:
+            fits = _check_deltas(steps, table, count, elements)
+            if fits:
+                _patch_all(steps, source, table, count, width, undo, target, elements)
+        return bool(fits)
+    found = []
+    begin = first = 0
+    for size, most, difference in np.frombuffer(deltas, np.int64).reshape(count, _COLUMNS)[:, :3].tolist():
         positions = np.empty(most, np.int64)
-        if not expand(gaps, elements, positions):
+        if not expand(gaps[begin : begin + size], elements, positions):
             return False
-        written = np.frombuffer(out, f"<u{width}", elements)
-        change = np.frombuffer(values, np.uint8).reshape(width, most).T.reshape(-1).view(written.dtype)
+        found.append((positions, values[first : first + most * width], difference))
+        begin += size
+        first += most * width
+    written = np.frombuffer(out, f"<u{width}", elements)
+    for positions, planes, difference in found:
+        change = np.frombuffer(planes, np.uint8).reshape(width, len(positions)).T.reshape(-1).view(written.dtype)
         if difference:
             change = (change >> 1) ^ (~(change & 1) + 1)
             written[positions] += ~change + 1 if undo else change
@@ -353,27 +358,114 @@ def patch(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
+def _check_deltas(
+    steps: cython.p_const_uchar, table: cython.p_longlong, count: cython.Py_ssize_t, elements: cython.longlong
+) -> cython.bint:
+    """Whether each delta leads to as many elements as it has values, all below `elements`; sets its three cursors."""
+    _i: cython.Py_ssize_t
+    at: cython.longlong
+    size: cython.longlong
+    found: cython.longlong
+    reach: cython.longlong
+    for _i in range(count):
+        size = table[0]
+        found = 0
+        reach = 0
+        for at in range(size):
+            reach += steps[at]
+            found += steps[at] != _LONGEST
+        # The last position is below `reach` + `found`, and positions ascend.
+        if found != table[1] or reach + found > elements or (size > 0 and steps[size - 1] == _LONGEST):
+            return False
+        table[3] = 0
+        table[4] = 0
+        table[5] = 0
+        steps += size
+        table += _COLUMNS
+    return True
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _patch_all(
+    steps: cython.p_const_uchar,
+    source: cython.p_const_uchar,
+    table: cython.p_longlong,
+    count: cython.Py_ssize_t,
+    width: cython.Py_ssize_t,
+    undo: cython.bint,
+    target: cython.p_uchar,
+    elements: cython.longlong,
+) -> cython.void:
+    """All deltas on one block of `target`, then on the next: a block stays in the cache."""
+    limit: cython.longlong = 0
+    i: cython.Py_ssize_t
+    begin: cython.longlong
+    first: cython.longlong
+    one: cython.p_longlong
+    while limit < elements:
+        limit += _BLOCK_NBYTES // width
+        begin = 0
+        first = 0
+        for i in range(count):
+            one = table + i * _COLUMNS
+            # A compiler that knows width and operation unrolls the loop over the bytes of an element.
+            if width == 2 and one[2]:
+                _patch(steps + begin, source + first, one, 2, True, undo, target, limit)
+            elif width == 2:
+                _patch(steps + begin, source + first, one, 2, False, undo, target, limit)
+            elif width == 4 and one[2]:
+                _patch(steps + begin, source + first, one, 4, True, undo, target, limit)
+            elif width == 4:
+                _patch(steps + begin, source + first, one, 4, False, undo, target, limit)
+            elif width == 8:
+                _patch(steps + begin, source + first, one, 8, one[2] != 0, undo, target, limit)
+            else:
+                _patch(steps + begin, source + first, one, 1, one[2] != 0, undo, target, limit)
+            begin += one[0]
+            first += one[1] * width
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def _patch(
     steps: cython.p_const_uchar,
-    size: cython.Py_ssize_t,
     source: cython.p_const_uchar,
-    count: cython.Py_ssize_t,
+    delta: cython.p_longlong,
     width: cython.Py_ssize_t,
     difference: cython.bint,
     undo: cython.bint,
     target: cython.p_uchar,
+    limit: cython.longlong,
 ) -> cython.void:
-    """Byte by byte: compilers join the loads and stores. Positions are those that the caller has checked."""
-    i: cython.Py_ssize_t
+    """One delta from its cursors to the last element below `limit`. Positions are those that the caller has checked.
+
+    Byte by byte: compilers join the loads and stores.
+    """
+    size: cython.longlong = delta[0]
+    count: cython.longlong = delta[1]
+    i: cython.longlong = delta[3]
+    done: cython.longlong = delta[4]
+    position: cython.longlong = delta[5]
     plane: cython.Py_ssize_t
+    step: cython.longlong
     value: cython.ulonglong
     old: cython.ulonglong
     minus: cython.ulonglong = undo
-    at: cython.p_uchar = target
-    done: cython.Py_ssize_t = 0
-    for i in range(size):
-        at += steps[i] * width
-        if steps[i] != _LONGEST:
+    at: cython.p_uchar
+    while i < size:
+        step = steps[i]
+        if step == _LONGEST:
+            position += step
+        elif position + step >= limit:
+            break
+        else:
+            position += step
+            at = target + position * width
             value = 0
             old = 0
             for plane in range(width):
@@ -388,4 +480,8 @@ def _patch(
             for plane in range(width):
                 at[plane] = cython.cast(cython.uchar, (old >> (8 * plane)) & 255)
             done += 1
-            at += width
+            position += 1
+        i += 1
+    delta[3] = i
+    delta[4] = done
+    delta[5] = position

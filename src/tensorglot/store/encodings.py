@@ -23,7 +23,7 @@ several threads at once; bodies may come from a stranger.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
@@ -37,7 +37,7 @@ from tensorglot.memory import Scratch, scratch
 from tensorglot.wire import zstd
 from tensorglot.wire.cid import CHUNK_NBYTES
 
-__all__ = ["IS_DELTA", "Encoded", "Encoding", "apply", "decode", "encode"]
+__all__ = ["IS_DELTA", "Encoded", "Encoding", "apply", "apply_chain", "decode", "encode"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -63,6 +63,9 @@ _CLEARLY_SPARSE = 1 / 16
 """Of a sample: a sparse delta below it is not compared with planes."""
 _MOST_CHANGED = 0.4
 """Share of the elements in a sparse delta at most: one byte of gap for each is too much beyond."""
+
+_WAITING_NBYTES = 2 << 20
+"""Of decoded sparse deltas that are applied together."""
 
 _SPARSE = struct.Struct("<BII")
 _COUNTS = struct.Struct("<II")
@@ -239,6 +242,91 @@ def apply(encoding: int, body: memoryview, out: memoryview, *, undo: bool = Fals
     """
     body, out = memoryview(body).cast("B"), memoryview(out).cast("B")
     _check_size(out)
+    sparse = _read_sparse(encoding, body, len(out))
+    if sparse is not None:
+        _patch([sparse], out, undo=undo)
+    else:
+        _apply_other(encoding, body, out, undo=undo)
+
+
+def apply_chain(deltas: Iterable[tuple[int, memoryview]], out: memoryview) -> None:
+    """Applies deltas one after the other, sparse ones together. After an error the contents of `out` are undefined."""
+    out = memoryview(out).cast("B")
+    _check_size(out)
+    waiting: list[_Sparse] = []
+    nbytes = 0
+    for encoding, body in deltas:
+        sparse = _read_sparse(encoding, body, len(out))
+        if waiting and (sparse is None or sparse.width != waiting[0].width or nbytes > _WAITING_NBYTES):
+            _patch(waiting, out)
+            waiting, nbytes = [], 0
+        if sparse is None:
+            _apply_other(encoding, body, out)
+        else:
+            waiting.append(sparse)
+            nbytes += sparse.used + sparse.changed * sparse.width
+    if waiting:
+        _patch(waiting, out)
+
+
+class _Sparse(NamedTuple):
+    """The body of a sparse delta, decoded."""
+
+    width: int
+    changed: int
+    """Elements."""
+    used: int
+    """Bytes of the gaps."""
+    difference: bool
+    streams: list[bytes | bytearray | memoryview]
+    """The gaps, and the planes of the values."""
+    tail: memoryview
+
+
+def _read_sparse(encoding: int, body: memoryview, nbytes: int) -> _Sparse | None:
+    """A sparse delta of a chunk of `nbytes` whose elements are words; None for any other body."""
+    if encoding not in _SPARSE_ONES or len(body) < _SPARSE.size or body[0] not in _WORDS:
+        return None
+    # As `_Body` does, in one function: a chunk may be a dozen of deltas with a few kilobytes each.
+    width, count, used = _SPARSE.unpack_from(body)
+    _check_gaps(count, used, nbytes // width)
+    at, streams = _SPARSE.size, []
+    for size in (used, *[count] * width):
+        if at + _STREAM.size > len(body):
+            raise _short(at + _STREAM.size - len(body))
+        (packed,) = _STREAM.unpack_from(body, at)
+        at += _STREAM.size
+        stream = body[at : at + (packed or size)]
+        at += packed or size
+        if at > len(body):
+            raise _short(at - len(body))
+        streams.append(_decode_stream(stream, size) if packed else stream)
+    rest = len(body) - at - nbytes % width
+    if rest:
+        raise _long(rest) if rest > 0 else _short(-rest)
+    return _Sparse(width, count, used, _DELTAS[Encoding(encoding)][1] is _DIFFERENCE, streams, body[at:])
+
+
+def _decode_stream(stream: memoryview, nbytes: int) -> bytes | bytearray:
+    try:
+        return zstd.decode_new(stream, nbytes)
+    except FormatError as error:
+        raise _malformed(error.message) from error
+
+
+def _patch(deltas: Sequence[_Sparse], out: memoryview, *, undo: bool = False) -> None:
+    """Applies sparse deltas of one width."""
+    table = np.array([(each.used, each.changed, each.difference, 0, 0, 0) for each in deltas], np.int64)
+    gaps = b"".join([each.streams[0] for each in deltas])
+    values = b"".join([plane for each in deltas for plane in each.streams[1:]])
+    if not planes.patch(gaps, values, table.reshape(-1), deltas[0].width, undo, out):
+        raise _malformed("the gaps do not lead to the declared number of elements")
+    for each in deltas:
+        _change_tail(out, each.tail)
+
+
+def _apply_other(encoding: int, body: memoryview, out: memoryview, *, undo: bool = False) -> None:
+    """Planes, and sparse deltas of elements that no word has the width of."""
     if encoding not in _DELTAS:
         raise _malformed(f"encoding {encoding} is {'no delta' if encoding in set(Encoding) else 'unknown'}")
     sparse, operation = _DELTAS[Encoding(encoding)]
@@ -255,12 +343,14 @@ def apply(encoding: int, body: memoryview, out: memoryview, *, undo: bool = Fals
             planes.merge(values, width, delta)
             elements = _elements(out, width)
             operation.restore(elements, _elements(delta, width), elements, undo)
-        elif width not in _WORDS:
+        else:
             _patch_wide(gaps, values, width, operation, out, undo=undo)
-        elif not planes.patch(gaps, values, width, operation is _DIFFERENCE, undo, out):
-            raise _bad_gaps()
-        for i, change in enumerate(tail, len(out) - len(tail)):
-            out[i] ^= change
+        _change_tail(out, tail)
+
+
+def _change_tail(out: memoryview, tail: bytearray | memoryview) -> None:
+    for i, change in enumerate(tail, len(out) - len(tail)):
+        out[i] ^= change
 
 
 def _patch_wide(
@@ -272,7 +362,7 @@ def _patch_wide(
     elements, changes = _elements(out, width), _elements(delta, width)
     positions = np.empty(len(changes), np.int64)
     if not planes.expand(gaps, len(elements), positions):
-        raise _bad_gaps()
+        raise _malformed("the gaps do not lead to the declared number of elements")
     chosen = elements.take(positions, axis=0)
     operation.restore(chosen, changes, chosen, undo)
     elements[positions] = chosen
@@ -286,7 +376,7 @@ class _Body:
 
     def _take(self, nbytes: int) -> memoryview:
         if nbytes > len(self._rest):
-            raise _malformed(f"needs {nbytes - len(self._rest)} bytes more than the body has")
+            raise _short(nbytes - len(self._rest))
         taken, self._rest = self._rest[:nbytes], self._rest[nbytes:]
         return taken
 
@@ -299,8 +389,7 @@ class _Body:
     def gaps(self, elements: int, room: memoryview) -> tuple[int, memoryview]:
         """How many of the elements a sparse delta changes, and which."""
         count, used = _COUNTS.unpack(self._take(_COUNTS.size))
-        if count > elements or not count <= used <= min(count + elements // planes.LONGEST, len(room)):
-            raise _malformed(f"{count} changes with gaps of {used} bytes for {elements} elements")
+        _check_gaps(count, used, elements)
         gaps = room[:used]
         self._stream(gaps)
         return count, gaps
@@ -324,11 +413,20 @@ class _Body:
         """The last bytes of `out`; nothing may follow them."""
         out[len(out) - nbytes :] = self._take(nbytes)
         if self._rest:
-            raise _malformed(f"{len(self._rest)} bytes follow the end")
+            raise _long(len(self._rest))
 
 
-def _bad_gaps() -> FormatError:
-    return _malformed("the gaps do not lead to the declared number of elements")
+def _check_gaps(count: int, used: int, elements: int) -> None:
+    if count > elements or not count <= used <= min(count + elements // planes.LONGEST, CHUNK_NBYTES):
+        raise _malformed(f"{count} changes with gaps of {used} bytes for {elements} elements")
+
+
+def _short(nbytes: int) -> FormatError:
+    return _malformed(f"needs {nbytes} bytes more than the body has")
+
+
+def _long(nbytes: int) -> FormatError:
+    return _malformed(f"{nbytes} bytes follow the end")
 
 
 def _malformed(what: str) -> FormatError:

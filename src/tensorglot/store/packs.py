@@ -21,6 +21,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeVar
 
 import numpy as np
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 from tensorglot.errors import FormatError, IntegrityError, TensorglotError
 from tensorglot.memory import scratch
 from tensorglot.store.backend import Backend
-from tensorglot.store.encodings import IS_DELTA, apply, decode
+from tensorglot.store.encodings import IS_DELTA, apply_chain, decode
 from tensorglot.store.pack import MAX_DEPTH, PackIndex, Record, read_index
 from tensorglot.threads import for_each
 from tensorglot.wire.cid import CID, RAW
@@ -374,28 +375,35 @@ class Packs:
             if len(chain) > MAX_DEPTH:
                 raise FormatError(f"more than {MAX_DEPTH} deltas on each other", rule="store.chain")
             chain.append(self.locate(chain[-1].record.base))
+        chain.reverse()
         most = max(link.record.nbytes for link in chain)
         with scratch() as memory:
             room = out if most == len(out) else memory.room(most, 0)
-            filled = 0
-            for link in reversed(chain):
-                nbytes = link.record.nbytes
-                if nbytes > filled and filled:
+            filled = chain[0].record.nbytes
+            self._decode_full(chain[0], room[:filled])
+            for nbytes, links in groupby(chain[1:], lambda link: link.record.nbytes):
+                if nbytes > filled:
                     room[filled:nbytes] = bytes(nbytes - filled)
-                self._apply(link, room[:nbytes])
+                apply_chain(map(self._delta, links), room[:nbytes])
                 filled = nbytes
             if room is not out:
                 out[:] = room[: len(out)]
 
-    def _apply(self, stored: Stored, out: memoryview) -> None:
+    def _decode_full(self, stored: Stored, out: memoryview) -> None:
         record = stored.record
         if record.grouped:
             out[:] = self._block_of_group(stored)
             return
-        body = self.backend.read(pack_key(stored.pack), record.offset, record.stored)
-        if (record.encoding in IS_DELTA) != (record.base is not None):
+        if record.encoding in IS_DELTA:
             raise FormatError("a delta needs a base, and only a delta has one", rule="store.chain")
-        (apply if record.encoding in IS_DELTA else decode)(record.encoding, body, out)
+        decode(record.encoding, self.backend.read(pack_key(stored.pack), record.offset, record.stored), out)
+
+    def _delta(self, stored: Stored) -> tuple[int, memoryview]:
+        """The encoding and the body of a record that has a base."""
+        record = stored.record
+        if record.encoding not in IS_DELTA or record.grouped:
+            raise FormatError("a delta needs a base, and only a delta has one", rule="store.chain")
+        return record.encoding, self.backend.read(pack_key(stored.pack), record.offset, record.stored)
 
     def _block_of_group(self, stored: Stored) -> bytes:
         record = stored.record

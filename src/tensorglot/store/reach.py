@@ -21,7 +21,7 @@ from tensorglot.store.objects import parse_array
 from tensorglot.store.packs import Packs
 from tensorglot.wire.cid import CID, DAG_CBOR, decode_node
 
-__all__ = ["Walk", "first_missing"]
+__all__ = ["Walk", "first_missing", "has_links"]
 
 _AHEAD = 4096
 """Nodes that are read together."""
@@ -82,7 +82,7 @@ class Walk:
         if block[:1] == b"\xa4":
             array = parse_array(block)
             found.append(array.data)
-            if any(word in array.type for word in _LINKING) and may_link(parse_type(array.type)):
+            if has_links(array.type):
                 found.extend(links_of(array_tensor(self._packs, array)))
         else:
             _collect(decode_node(block), found)
@@ -93,6 +93,11 @@ class Walk:
             return []
         self._loaded.add((link.cid, link.type))
         return list(links_of(Link(link.type, link.cid, Blocks(self._packs)).value))
+
+
+def has_links(type: str) -> bool:
+    """Whether values of a type, by its text, may have links in them."""
+    return any(word in type for word in _LINKING) and may_link(parse_type(type))
 
 
 def _collect(value: Any, found: list[CID | Link]) -> None:

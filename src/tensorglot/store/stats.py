@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from tensorglot.errors import human_nbytes, plural
+from tensorglot.errors import FormatError, human_nbytes, plural
 from tensorglot.operations._jsonable import Record
-from tensorglot.store.checkout import read_node
-from tensorglot.store.manifest import parse_node
+from tensorglot.store.checkout import check_node
+from tensorglot.store.manifest import MAX_LEVELS, Node, parse_node
 from tensorglot.store.objects import Commit, parse_array, parse_arrays, parse_tensor
 from tensorglot.store.packs import Packs
-from tensorglot.store.reach import Walk
+from tensorglot.store.reach import Walk, has_links
 from tensorglot.wire.cid import CID, RAW
 
-__all__ = ["CommitCost", "StoreStats", "commit_costs", "store_stats"]
+__all__ = ["CommitCost", "Sizes", "StoreStats", "commit_costs", "store_stats"]
+
+_TOGETHER = 16384
+"""Nodes of tensors that are read together."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -61,58 +63,97 @@ class CommitCost(Record):
 
 
 class Sizes:
-    """Number and bytes of the tensors below nodes of manifests."""
+    """Number and bytes of the tensors below nodes of manifests. A node is read once, and many are read together."""
 
     def __init__(self, packs: Packs) -> None:
         self._packs = packs
-        self._read = partial(read_node, packs)
-        self._below: dict[CID, tuple[int, int]] = {}
-        self.tensors: set[tuple[str, CID]] = set()
+        self._below: dict[bytes, tuple[int, int]] = {}
+        """Tensors and bytes below a node of a manifest, by its digest."""
+        self._nbytes: dict[bytes, int] = {}
+        """Of the tensor of a node."""
+        self._walk = Walk(packs)
+        self.tensors: set[tuple[str, bytes]] = set()
+        """Distinct ones: their names and the digests of their nodes."""
+        self._met: set[bytes] = set()
+        self.nodes: list[bytes] = []
+        """The digests of the nodes that were met, in that order."""
+        self.data: list[bytes] = []
+        """And those of the chunks of their values."""
 
     def of(self, root: CID) -> tuple[int, int]:
         """Tensors and bytes below a node of a manifest."""
-        stack = [root]
-        while stack:
-            link = stack[-1]
-            if link in self._below:
-                stack.pop()
-                continue
-            node = parse_node(self._read(link))
+        new: list[tuple[bytes, Node]] = []
+        level = [root]
+        for _ in range(MAX_LEVELS + 1):
+            level = [link for link in dict.fromkeys(level) if link.digest not in self._below]
+            nodes = list(map(parse_node, self._read(level)))
+            new += zip([link.digest for link in level], nodes, strict=True)
+            level = [child for node in nodes if not node.leaf for child in node.links]
+            if not level:
+                break
+        else:
+            raise FormatError(f"a manifest of more than {MAX_LEVELS} levels", rule="store.manifest")
+        self._add_tensors([link for _, node in new if node.leaf for link in node.links])
+        for digest, node in reversed(new):  # a node that is met on two levels has its place on the upper one
             if node.leaf:
-                self.tensors.update(zip(node.names, node.links, strict=True))
-                self._below[link] = len(node.links), self._tensors(node.links)
-                continue
-            missing = [child for child in node.links if child not in self._below]
-            stack += missing
-            if not missing:
-                below = [self._below[child] for child in node.links]
-                self._below[link] = sum(count for count, _ in below), sum(nbytes for _, nbytes in below)
-        return self._below[root]
-
-    def _tensors(self, links: Sequence[CID]) -> int:
-        new = [link for link in dict.fromkeys(links) if link not in self._below]
-        blocks = self._packs.read_many([link.digest for link in new])
-        for link, block, array in zip(new, blocks, parse_arrays(blocks), strict=True):
-            if array is not None:
-                nbytes = array.nbytes
+                self.tensors.update((name, link.digest) for name, link in zip(node.names, node.links, strict=True))
+                self._below[digest] = len(node.links), sum(self._nbytes[link.digest] for link in node.links)
             else:
-                nbytes = sum(parse_array(self._read(part.array)).nbytes for part in parse_tensor(block).parts)
-            self._below[link] = 1, nbytes
-        return sum(self._below[link][1] for link in links)
+                below = [self._below[child.digest] for child in node.links]
+                self._below[digest] = sum(count for count, _ in below), sum(nbytes for _, nbytes in below)
+            self._meet(digest, self.nodes)
+        return self._below[root.digest]
+
+    def visit(self, roots: Iterable[CID]) -> None:
+        """Adds the blocks that nodes of any kind lead to."""
+        for cid in self._walk.visit(roots):
+            self._meet(cid.digest, self.data if cid.codec == RAW else self.nodes)
+
+    def add_commit(self, cid: CID, commit: Commit) -> None:
+        """Adds a commit whose manifest was added, and the parents of it that were not."""
+        self._meet(cid.digest, self.nodes)
+        self._walk.seen |= {cid, commit.tensors}
+        self.visit(map(CID.parse, commit.parents))
+
+    def _meet(self, digest: bytes, blocks: list[bytes]) -> None:
+        if digest not in self._met:
+            self._met.add(digest)
+            blocks.append(digest)
+
+    def _read(self, links: Sequence[CID]) -> list[bytes]:
+        for link in links:
+            check_node(link)
+        return self._packs.read_many([link.digest for link in links])
+
+    def _add_tensors(self, links: Sequence[CID]) -> None:
+        new = [link for link in dict.fromkeys(links) if link.digest not in self._nbytes]
+        for at in range(0, len(new), _TOGETHER):
+            some = new[at : at + _TOGETHER]
+            blocks = self._read(some)
+            for link, block, array in zip(some, blocks, parse_arrays(blocks), strict=True):
+                if array is not None:
+                    self._nbytes[link.digest] = array.nbytes
+                else:
+                    parts = self._read([part.array for part in parse_tensor(block).parts])
+                    self._nbytes[link.digest] = sum(parse_array(part).nbytes for part in parts)
+                if array is not None and array.data.codec == RAW and not has_links(array.type):
+                    self._meet(link.digest, self.nodes)
+                    self._meet(array.data.digest, self.data)
+                else:
+                    self.visit([link])
 
 
 def store_stats(packs: Packs, commits: Iterable[Commit]) -> StoreStats:
     """Counts over commits, all of a store."""
-    sizes, walk = Sizes(packs), Walk(packs)
-    logical = unique = count = 0
+    sizes = Sizes(packs)
+    logical = count = 0
     for commit in commits:
         count += 1
         logical += sizes.of(commit.tensors)[1]
-        unique += packs.sizes([cid.digest for cid in walk.visit([commit.tensors]) if cid.codec == RAW])[0]
     indexes = packs.indexes.values()
     return StoreStats(
         logical_nbytes=logical,
-        unique_nbytes=unique,
+        unique_nbytes=packs.sizes(sizes.data)[0],
         stored_nbytes=sum(index.nbytes for index in indexes),
         commits=count,
         tensors=len(sizes.tensors),
@@ -123,9 +164,10 @@ def store_stats(packs: Packs, commits: Iterable[Commit]) -> StoreStats:
 
 def commit_costs(packs: Packs, commits: Iterable[Commit]) -> Iterator[CommitCost]:
     """What each commit added to those before it, the oldest first."""
-    sizes, walk = Sizes(packs), Walk(packs)
+    sizes = Sizes(packs)
     for commit in commits:
-        before = len(sizes.tensors)
+        tensors, nodes, data = len(sizes.tensors), len(sizes.nodes), len(sizes.data)
         count, nbytes = sizes.of(commit.tensors)
-        stored = packs.sizes([cid.digest for cid in walk.visit([CID.parse(commit.cid)])])[1]
-        yield CommitCost(commit, count, nbytes, len(sizes.tensors) - before, stored)
+        sizes.add_commit(CID.parse(commit.cid), commit)
+        stored = packs.sizes(sizes.nodes[nodes:] + sizes.data[data:])[1]
+        yield CommitCost(commit, count, nbytes, len(sizes.tensors) - tensors, stored)

@@ -36,6 +36,7 @@ __all__ = [
     "compress_planes",
     "decode_frame",
     "decode_into",
+    "decode_new",
     "decode_whole",
     "decoded_chunks",
     "pieces",
@@ -383,7 +384,9 @@ def compress_planes(data: Buffer) -> bytes:
 
 def decode_whole(encoded: memoryview, out: memoryview) -> None:
     """Decodes one frame that must fill `out` exactly, and be nothing but that frame."""
-    if _decode_declared(encoded, out):
+    data = _decode_declared(encoded, len(out))
+    if data is not None:
+        out[:] = data
         return
 
     def read(offset: int, nbytes: int) -> memoryview:
@@ -396,21 +399,28 @@ def decode_whole(encoded: memoryview, out: memoryview) -> None:
     decode_frame(read, frames[0], len(out), 0, out)
 
 
-def _decode_declared(encoded: memoryview, out: memoryview) -> bool:
-    """Decodes a small frame that declares the size of `out`, by one call. False for any other, to be scanned."""
-    if not 0 < len(out) <= _AT_ONCE_NBYTES or len(encoded) < 5 or encoded[4] & _RESERVED:
-        return False
+def decode_new(encoded: memoryview, nbytes: int) -> bytes | bytearray:
+    """The same, as bytes of its own: for small frames, of which each copy counts."""
+    data = _decode_declared(encoded, nbytes)
+    if data is not None:
+        return data
+    out = bytearray(nbytes)
+    decode_whole(encoded, memoryview(out))
+    return out
+
+
+def _decode_declared(encoded: memoryview, nbytes: int) -> bytes | None:
+    """Decodes a small frame that declares its size, by one call. None for any other, to be scanned."""
+    if not 0 < nbytes <= _AT_ONCE_NBYTES or len(encoded) < 5 or encoded[4] & _RESERVED:
+        return None
     try:
         declared = zstandard.get_frame_parameters(encoded)
-        if declared.content_size != len(out) or declared.dict_id or declared.window_size > _KEPT_WINDOW:
-            return False
+        if declared.content_size != nbytes or declared.dict_id or declared.window_size > _KEPT_WINDOW:
+            return None
         data = _kept.decompressor.decompress(encoded, allow_extra_data=False)
     except zstandard.ZstdError:
-        return False
-    if len(data) != len(out):
-        return False
-    out[:] = data
-    return True
+        return None
+    return data if len(data) == nbytes else None
 
 
 def compress(data: Buffer, *, level: int, checksum: bool) -> bytes:
