@@ -116,7 +116,11 @@ def _bytes(tensor: Tensor, before: bytes) -> memoryview:
     if tensor.layout != "dense":
         data = encode(from_tensor(tensor))
         return np.concatenate([np.frombuffer(before, np.uint8), data]).data if before else data.data
-    out = np.empty(len(before) + tensor_nbytes(tensor), np.uint8).data
+    nbytes = len(before) + tensor_nbytes(tensor)
+    try:
+        out = np.empty(nbytes, np.uint8).data
+    except MemoryError as error:
+        raise LimitError(f"out of memory: {nbytes} bytes needed", rule="memory.size", tensor=tensor.name) from error
     out[: len(before)] = before
     at = len(before)
     for piece in tensor_pieces(tensor):

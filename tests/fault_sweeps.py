@@ -1,0 +1,243 @@
+"""Everything that writes, failed at every file operation: the old state is identical, or the new one is complete.
+
+The functions of `os` itself are replaced, so that nothing of ours escapes: readers,
+writers, spools and directories. One operation of a run fails, N = 1, 2, … until a run has
+none left to fail. Afterwards the folder has exactly the entries and bytes of before or
+of a run without a fault. `python tests/fault_sweeps.py` runs all actions with every errno
+and prints how many faults struck.
+
+Removing is not failed: a file that cannot be removed stays, whoever made it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import store_actions
+import tensorglot as tg
+from stores import stray_files
+from tensorglot import report
+from tensorglot.store import Store
+
+__all__ = ["ACTIONS", "ERRNOS", "STORE", "Struck", "operations", "prepare", "sweep", "sweep_store", "tree"]
+
+ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EINTR)
+OPERATIONS = (
+    "chmod", "close", "copy_file_range", "fchmod", "fchown", "fstat", "fsync", "ftruncate", "link", "mkdir", "open",
+    "posix_fallocate", "pread", "preadv", "pwrite", "rename", "stat", "write",
+)  # fmt: skip
+ROOM = 140_000
+"""Elements: a file of them is large enough to be preallocated."""
+
+Action = Callable[[Path], object]
+
+
+class Struck(OSError):
+    """The injected fault."""
+
+
+@contextmanager
+def operations(before: Callable[[int, str], OSError | None]) -> Iterator[list[str]]:
+    """Calls `before` with number and name of each file operation, whose error is raised instead of doing it."""
+    calls: list[str] = []
+    real = {name: getattr(os, name) for name in OPERATIONS}
+    numbering = threading.Lock()
+
+    def wrap(name: str) -> Callable[..., Any]:
+        def operation(*arguments: Any, **options: Any) -> Any:
+            with numbering:
+                calls.append(name)
+                number = len(calls)
+            error = before(number, name)
+            if error is None or name == "close":  # a close that fails has closed, as on Linux
+                result = real[name](*arguments, **options)
+            if error is not None:
+                raise error
+            return result
+
+        return operation
+
+    for name in OPERATIONS:
+        setattr(os, name, wrap(name))
+    try:
+        yield calls
+    finally:
+        for name, function in real.items():
+            setattr(os, name, function)
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    """Everything below a folder, hidden entries included; a directory has no bytes."""
+    return {
+        str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes() for path in folder.rglob("*")
+    }
+
+
+# What is there before
+
+OLD = {"w": np.arange(700, dtype=np.float64), "b": np.ones(5, np.float32)}
+NEW = {"w": np.arange(ROOM, dtype=np.float64)[::-1].copy(), "b": np.zeros(5, np.float32)}
+FILES = ("model.bt", "model.zt", "model.npz", "model.safetensors", "model.gguf", "model.dynd")
+
+
+def prepare(folder: Path) -> None:
+    """A file of each format, a second source, a delta and a store."""
+    folder.mkdir()
+    for name in FILES:
+        tg.save(folder / name, OLD, durable=False)
+    tg.save(folder / "new.bt", NEW, durable=False)
+    tg.save(folder / "third.bt", {"c": np.arange(7)}, durable=False)
+    tg.store.delta(OLD, {**OLD, "b": NEW["b"]}, folder / "step.tgdelta", durable=False)
+    (folder / "other.tgdelta").write_bytes(b"old")
+    (folder / "page.html").write_text("old")
+    Store.create(folder / "store").commit("main", {"b": OLD["b"]})
+    (folder / "part.car").write_bytes(b"old")
+
+
+def write(name: str) -> Action:
+    def action(folder: Path) -> None:
+        with tg.Writer(folder / name) as out:
+            out.add("b", NEW["b"])
+            with out.stream("w", "float64", (ROOM,)) as stream:
+                for start in range(0, ROOM, ROOM // 4):
+                    stream.write(NEW["w"][start : start + ROOM // 4])
+
+    return action
+
+
+def append(folder: Path) -> None:
+    with tg.Writer(folder / "model.zt", append=True) as out:
+        out.add("c", np.arange(7))
+
+
+def bundle(folder: Path) -> None:
+    with Store(folder / "store") as store:
+        store.bundle(folder / "part.car", "main")
+
+
+ACTIONS: dict[str, Action] = {
+    **{f"save {name}": lambda folder, name=name: tg.save(folder / name, NEW) for name in FILES},
+    "save zstd": lambda folder: tg.save(folder / "model.zt", NEW, compression="zstd"),
+    "save a new file": lambda folder: tg.save(folder / "none.bt", NEW),
+    **{f"Writer {name}": write(name) for name in ("model.bt", "model.zt", "model.npz")},
+    **{f"convert to {name}": lambda folder, name=name: tg.convert(folder / "new.bt", folder / name) for name in FILES},
+    "convert in place": lambda folder: tg.convert(folder / "model.zt", folder / "model.zt", dtype="float32"),
+    "convert and cast": lambda folder: tg.convert(
+        folder / "new.bt", folder / "model.zt", dtype={"w": "float32"}, compression="zstd"
+    ),
+    **{f"edit {name}": lambda folder, name=name: tg.edit(folder / name, {"a": "b"}) for name in FILES[:2] + FILES[3:5]},
+    "edit in place": lambda folder: tg.edit(folder / "model.zt", {"a": "b"}, in_place=True),
+    "replace": lambda folder: tg.edit(folder / "model.zt", replace={"w": NEW["w"]}),
+    "drop": lambda folder: tg.edit(folder / "model.bt", drop=["w"]),
+    "add": lambda folder: tg.edit(folder / "model.zt", add={"c": np.arange(7)}),
+    "append": append,
+    "split": lambda folder: tg.split(folder / "model.bt", folder / "shards", shard_nbytes=1000),
+    "merge": lambda folder: tg.merge([folder / "model.bt", folder / "third.bt"], folder / "model.zt"),
+    "merge in place": lambda folder: tg.merge([folder / "model.bt", folder / "third.bt"], folder / "model.bt"),
+    "sidecar": lambda folder: tg.verify(folder / "model.bt", sums="write"),
+    "delta": lambda folder: tg.store.delta(folder / "model.bt", folder / "new.bt", folder / "other.tgdelta"),
+    "patch": lambda folder: tg.store.patch(folder / "step.tgdelta", folder / "model.bt", folder / "model.zt"),
+    "patch in place": lambda folder: tg.store.patch(folder / "step.tgdelta", folder / "model.bt", folder / "model.bt"),
+    "report": lambda folder: report.write(folder / "model.bt", folder / "page.html"),
+    "bundle": bundle,
+}
+
+
+def copy(source: Path, target: Path) -> None:
+    """The folder as it was."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)
+
+
+def sweep(folder: Path, name: str, errnos: tuple[int, ...], every: int = 1) -> Counter[str]:
+    """Fails each operation of an action with each errno, or every so many of them. Counts what was struck."""
+    action, start, work = ACTIONS[name], folder / "start", folder / "work"
+    before = tree(start)
+    copy(start, work)
+    with operations(lambda *_: None) as calls:
+        action(work)
+    after = tree(work)
+    assert before != after, "it changes nothing"
+    struck: Counter[str] = Counter()
+    for turn, number in enumerate(errnos):
+        for strike in range(1 + turn * every // len(errnos), len(calls) + 1, every):
+            copy(start, work)
+            fault = Struck(number, os.strerror(number))
+            raised = False
+            with operations(lambda n, _, at=strike, error=fault: error if n == at else None) as made:
+                try:
+                    action(work)
+                except OSError as error:
+                    raised = True
+                    assert error is fault or error.errno == number, (name, strike, error)
+                except tg.TensorglotError:
+                    raised = True
+            if len(made) < strike:
+                continue  # threads made fewer calls this time
+            struck[made[strike - 1]] += 1
+            now = tree(work)
+            where = (name, errno.errorcode[number], strike, made[strike - 1])
+            assert now in (before, after), (*where, sorted(now.keys() ^ before.keys()))
+            assert raised or now == after, (*where, "acknowledged, and not done")
+    return struck
+
+
+STORE = tuple(store_actions.ACTIONS)
+
+
+def sweep_store(folder: Path, action: str, errnos: tuple[int, ...], every: int = 1) -> Counter[str]:
+    """The same for a store, whose bytes differ from run to run: all commits are there, all checks are clean."""
+    start, work = folder / "prepared", folder / "work"
+    struck: Counter[str] = Counter()
+    for turn, number in enumerate(errnos):
+        strike = 1 + turn * every // len(errnos)
+        while True:
+            copy(start, work)
+            fault = Struck(number, os.strerror(number))
+            raised = False
+            with operations(lambda n, _, at=strike, error=fault: error if n == at else None) as made:
+                try:
+                    store_actions.ACTIONS[action](work)
+                except (OSError, tg.TensorglotError):
+                    raised = True
+            if len(made) < strike:
+                break
+            at = made[strike - 1]
+            struck[at] += 1
+            left = [name for name in stray_files(work / "here") + stray_files(work / "there") if name.endswith(".tmp")]
+            assert left == [], (action, strike, at, left)
+            store_actions.assert_intact(work, action, done=not raised)
+            strike += every
+    return struck
+
+
+def main() -> None:
+    total: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        prepare(folder / "start")
+        store_actions.prepare(folder / "prepared")
+        for action in (*ACTIONS, *(f"store {name}" for name in STORE)):
+            if action in ACTIONS:
+                struck = sweep(folder, action, ERRNOS)
+            else:
+                struck = sweep_store(folder, action.removeprefix("store "), ERRNOS)
+            total += struck
+            print(f"{struck.total():6} {action}", flush=True)
+    print(f"{total.total():6} faults: " + ", ".join(f"{count} {name}" for name, count in total.most_common()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

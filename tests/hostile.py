@@ -1,0 +1,127 @@
+"""Every hostile file of the tests, by family: the conformance corpus and the attack tables of all formats.
+
+A case makes its file, or its directory, in a folder and returns the source that a verb is
+given. A family is imported when it is asked for, so that a child process pays for one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from conformance import FOLDER, unpack
+
+__all__ = ["FAMILIES", "Case", "cases"]
+
+
+@dataclass(frozen=True)
+class Case:
+    what: str
+    format: str | None
+    make: Callable[[Path], Path | str]
+    """Writes it into an empty folder."""
+    type: str | None = None
+    """Of canonical bytes without a container."""
+    claims: bool = False
+    """It says that it has more than fits in memory, and it is true: reading all of it takes its time."""
+
+
+def _write(name: str, data: bytes, folder: Path) -> Path:
+    (folder / name).write_bytes(data)
+    return folder / name
+
+
+def _corpus(name: str, format: str, suffix: str) -> Iterable[Case]:
+    for line in (FOLDER / f"{name}.jsonl").read_text("utf-8").splitlines():
+        case = json.loads(line)
+        make = partial(_write, f"hostile{suffix}", unpack(case))
+        yield Case(f"{name}: {case['name']}", format, make, case.get("type"))
+
+
+def _table(module: str, name: str, format: str, suffix: str) -> Iterable[Case]:
+    table = getattr(import_module(module), name)
+    for what, row in (table() if callable(table) else table).items():
+        yield Case(f"{format}: {what}", format, partial(_write, f"hostile{suffix}", row[0]))
+
+
+def _dcp() -> Iterable[Case]:
+    import test_dcp
+
+    for what, (data, _) in test_dcp.HOSTILE.items():
+        yield Case(f"dcp: {what}", "dcp", lambda folder, data=data: _write(".metadata", data, folder).parent)
+    good = {"files": ["w.safetensors"], "tensors": {"w": test_dcp.WHOLE}}
+    for what, (fields, _) in test_dcp.BAD_INDEXES.items():
+
+        def make(folder: Path, fields: dict[str, Any] = fields) -> Path:
+            test_dcp.write_index(folder, **(good | fields))
+            return folder
+
+        yield Case(f"dcp: {what}", "dcp", make)
+
+
+def _delta() -> Iterable[Case]:
+    from fuzzing import delta
+
+    for number, data in enumerate(delta.mutants(60, seed=4)):
+        yield Case(f"delta: mutant {number}", "delta", partial(_write, "hostile.tgdelta", data))
+
+
+def _shards() -> Iterable[Case]:
+    import tensorglot as tg
+    import test_shards
+
+    for what, (damage, _) in test_shards.REFUSED.items():
+
+        def make(folder: Path, damage: Callable[[Path], object] = damage) -> Path:
+            one = folder.with_name(f"{folder.name}.safetensors")
+            tg.save(one, test_shards.TENSORS, durable=False)
+            tg.split(one, folder, shard_nbytes=8000, durable=False)
+            one.unlink()
+            damage(folder)
+            return folder
+
+        yield Case(f"shards: {what}", None, make)
+
+
+def _store() -> Iterable[Case]:
+    import test_attacks_store
+    from tensorglot.store import Store
+
+    for what, attack in test_attacks_store.ATTACKS.items():
+
+        def make(folder: Path, attack: Callable[[Path], None] = attack) -> str:
+            Store.create(folder / "store")
+            attack(folder / "store")
+            return f"store://{folder / 'store'}#main"
+
+        yield Case(f"store: {what}", None, make, claims=what.endswith("iB of one chunk"))
+    for what, data in test_attacks_store.BUNDLES.items():
+        yield Case(f"bundle: {what}", None, partial(_write, "hostile.car", data))
+
+
+FAMILIES: dict[str, tuple[Callable[[], Iterable[Case]], ...]] = {
+    "bintensors": tuple(partial(_corpus, f"bintensors-{n}", f"bintensors@{n}", ".bt") for n in "01"),
+    "ztensor": tuple(partial(_corpus, f"ztensor-{version}", "ztensor", ".zt") for version in ("0.1", "1", "2")),
+    "dynd": (partial(_corpus, "dynd", "dynd", ".dynd"),),
+    "bson": (partial(_corpus, "bson", "bson", ".bson"),),
+    "safetensors": (partial(_table, "test_safetensors", "REFUSED", "safetensors", ".safetensors"),),
+    "npy": (partial(_table, "test_numpy_files", "REFUSED", "npy", ".npy"),),
+    "npz": (partial(_table, "test_numpy_files", "NPZ_REFUSED", "npz", ".npz"),),
+    "pt": (partial(_table, "test_pt", "REFUSED", "pt", ".pt"),),
+    "gguf": (partial(_table, "test_gguf", "REFUSED", "gguf", ".gguf"),),
+    "onnx": (partial(_table, "test_onnx", "REFUSED", "onnx", ".onnx"),),
+    "hdf5": (partial(_table, "test_hdf5", "hostile", "hdf5", ".h5"),),
+    "dcp": (_dcp,),
+    "delta": (_delta,),
+    "shards": (_shards,),
+    "store": (_store,),
+}
+
+
+def cases(family: str) -> list[Case]:
+    return [case for table in FAMILIES[family] for case in table()]

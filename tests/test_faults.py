@@ -1,0 +1,57 @@
+"""A fault at any file operation of anything that writes: the old state is identical, or the new one complete.
+
+TENSORGLOT_FAULTS=all fails every operation with every errno, as `make faults` does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+import store_actions
+from fault_sweeps import ACTIONS, ERRNOS, OPERATIONS, STORE, operations, prepare, sweep, sweep_store
+
+EVERY, EVERY_OF_STORE = (1, 1) if os.environ.get("TENSORGLOT_FAULTS") == "all" else (25, 250)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("faults")
+    prepare(folder / "start")
+    store_actions.prepare(folder / "prepared")
+    return folder
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_fault_in_a_file(action: str, prepared: Path) -> None:
+    assert sweep(prepared, action, ERRNOS, EVERY).total() >= 3
+
+
+@pytest.mark.parametrize("action", STORE)
+def test_a_fault_in_a_store(action: str, prepared: Path) -> None:
+    assert sweep_store(prepared, action, ERRNOS, EVERY_OF_STORE).total() >= 1
+
+
+def test_every_file_operation_of_the_library_is_failed() -> None:
+    """What is left out reads names, or removes, or has no errno that a disk gives."""
+    source = Path(str(store_actions.sink.__file__)).parents[1]
+    used = set()
+    for path in source.rglob("*.py"):
+        used |= set(re.findall(r"\bos\.([a-z_]+)\(", path.read_text()))
+    left_out = {
+        "_exit", "cpu_count", "dup", "dup2", "fsdecode", "fsencode", "fspath", "fstatvfs", "getcwd", "getpid", "isatty",
+        "kill", "listdir", "lseek", "lstat", "makedirs", "replace", "scandir", "sched_getaffinity",
+        "sysconf", "unlink", "urandom",
+    }  # fmt: skip
+    assert used - left_out <= set(OPERATIONS)
+
+
+def test_operations_are_seen_wherever_they_are_made(tmp_path: Path) -> None:
+    with operations(lambda *_: None) as calls:
+        (tmp_path / "a").mkdir()
+        (tmp_path / "a").rename(tmp_path / "b")
+        os.close(os.open(tmp_path, os.O_RDONLY))
+    assert calls == ["mkdir", "rename", "open", "close"]
