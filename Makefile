@@ -17,7 +17,8 @@ endif
 .PHONY: demo test test-interpreted lint bench fuzz fuzz-asan fuzz-guided mutants wheel docs clean
 
 demo: $(VENV)/.installed
-	$(BIN)/tensorglot demo
+	@rm -rf $(VENV)/demo
+	@$(BIN)/tensorglot demo $(VENV)/demo
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto

@@ -17,6 +17,7 @@ import tensorglot as tg
 from tensorglot.cli import COMMANDS, commands
 from tensorglot.cli.exits import EXITS
 from tensorglot.operations.stats import Stats, TensorStats
+from terminals import on_terminal
 
 HOSTILE = "\x1b[31mred \u202etxt.exe\n../../x"
 SHOWN = r"\x1b[31mred \u202etxt.exe\n../../x"
@@ -158,9 +159,9 @@ def test_names_are_never_used_as_paths(model: Path, tmp_path: Path, monkeypatch:
 
 def test_stats(model: Path) -> None:
     lines = run("stats", model).stdout.splitlines()
-    assert lines[0].split() == ["name", "min", "max", "mean", "std", "zeros", "NaN", "Inf"]
-    assert ["layers.0.w", "0", "1.5", "0.75", "0.75", "1", "1", "1"] in [line.split() for line in lines]
-    assert ["empty", "-", "-", "-", "-", "0", "0", "0"] in [line.split() for line in lines]
+    assert lines[0].split() == ["name", "min", "max", "mean", "std", "norm", "zeros", "NaN", "Inf", "histogram"]
+    assert ["layers.0.w", "0", "1.5", "0.75", "0.75", "1.5", "1", "1", "1", "█", "█"] in map(str.split, lines)
+    assert ["empty", "-", "-", "-", "-", "-", "0", "0", "0"] in map(str.split, lines)
     assert run("stats", model, "layers.1.w").stdout.splitlines()[-1] == "1 tensor, no NaN, no Inf"
     row = {row["name"]: row for row in run_json("stats", model)["tensors"]}["layers.0.w"]
     assert (row["min"], row["max"], row["nan"], row["inf"], row["count"]) == (0.0, 1.5, 1, 1, 4)
@@ -204,22 +205,31 @@ def test_formats() -> None:
 
 
 def test_demo() -> None:
-    result = run("demo")
-    assert "Traceback" not in result.output
-    assert result.stderr == ""
+    code, seen = on_terminal("demo", env={"NO_COLOR": "1"})
+    assert code == 0
+    assert "Traceback" not in seen
+    rows = [-(-max(len(line), 1) // 80) for line in seen.splitlines()]
+    assert sum(rows) <= 80, "two screens of 40 lines"
     demo = run_json("demo")
     assert demo["seconds"] > 0
     assert {step["run"]: step["exit"] for step in demo["steps"] if step["exit"]} == {
         "tensorglot verify cut.bt": 1,
-        "tensorglot diff model.bt broken.bt": 1,
-        "tensorglot convert model.bt model.npz": 4,
+        "tensorglot diff model.bt next.bt": 1,
+        "tensorglot convert model.bt model.npy": 4,
     }
     words = {step["run"].split()[1] for step in demo["steps"] if step["kind"] == "shell"}
-    assert words == {"info", "ls", "cat", "stats", "verify", "diff", "convert", "hash", "formats"}
+    assert words == {"ls", "stats", "verify", "diff", "convert", "report", "store"}
     outputs = {step["run"]: step["output"] for step in demo["steps"]}
-    one, two = (outputs[f"tensorglot hash model.{suffix} 'model.norm.*'"] for suffix in ("bt", "zt"))
+    one, two = (outputs[f'tg.open("{source}")["head"].cid()'] for source in ("model.zt", "store://run#main"))
     assert one == two
-    assert "128" in outputs["tensorglot stats broken.bt '*.mlp.up_proj.*'"].split()
+    assert "128" in outputs["tensorglot stats next.bt 'layers.3.mlp.*'"].split()
+
+
+def test_the_folder_of_a_demo_is_kept(tmp_path: Path) -> None:
+    run("demo", tmp_path / "new")
+    assert tg.diff(tmp_path / "new" / "model.bt", tmp_path / "new" / "model.zt").same
+    assert (tmp_path / "new" / "changes.html").stat().st_size > 100_000
+    run("demo", tmp_path / "new", code=5)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +245,7 @@ def test_demo() -> None:
         (["cat", "{model}", "embd"], 2, "TensorNotFound"),
         (["ls", "{cut}"], 3, "TruncatedError"),
         (["verify", "{folder}"], 2, "InputError"),
-        (["ls", "https://example.org/model.bt"], 4, "UnsupportedError"),
+        (["ls", "ftp://example.org/model.bt"], 4, "UnsupportedError"),
         (["ls", "{folder}/absent.bt"], 5, "FileNotFoundError"),
         (["verify", "{folder}/absent.bt"], 5, "FileNotFoundError"),
         (["cat", "{model}", "embed", "-o", "{folder}/absent/x"], 5, "FileNotFoundError"),

@@ -1,20 +1,16 @@
-"""Looking at files on the command line: order, tree, tolerance, completion, nearest names; and the examples of help."""
+"""Looking at files on the command line: order, tree, tolerance, completion, nearest names."""
 
 from __future__ import annotations
 
 import json
-import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import numpy as np
 import pytest
 
 import tensorglot as tg
 from command_line import run
-from tensorglot.cli import commands
 from terminals import on_terminal, piped
 
 TENSORS = {
@@ -158,30 +154,3 @@ def test_statistics(folder: Path) -> None:
     assert list(row.histogram) == np.histogram(values, 16)[0].tolist()
     assert "50%" in run("stats", "model.bt", "--long").stdout
     assert "histogram" in run("stats", "model.bt").stdout
-
-
-def helps(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    context = click.Context(command)
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            inner = command.get_command(context, name)
-            assert inner is not None
-            yield from helps(inner, (*path, name))
-    else:
-        yield " ".join(path), command.help or ""
-
-
-ELSEWHERE = ("vectors", "store", "report", "view", "completion", "demo", "dynd", "merge", "split", "edit")
-"""Commands whose examples need a server, a store or files of their own: their tests have them."""
-
-
-@pytest.mark.parametrize(("name", "text"), list(helps(commands)), ids=lambda value: value[:20])
-def test_help_has_examples_that_run(name: str, text: str, folder: Path) -> None:
-    lines = re.findall(r"^\s+(?:echo .* \| )?(tensorglot .*)$", text, re.M)
-    assert lines, "help without an example"
-    if name.split()[0] in ELSEWHERE:
-        return
-    for line in lines:
-        words = shlex.split(re.split(r" \| | && | > ", line)[0])[1:]
-        done = piped(*words)
-        assert done.returncode in (0, 1), (line, done.stderr.decode())

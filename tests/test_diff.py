@@ -156,7 +156,7 @@ def test_repr_says_how_many_and_what_first() -> None:
     text = repr(tg.diff({"w": [1.0, 2.0], "v": [1]}, {"w": [1.0, 2.5], "v": [1]}))
     assert (
         text
-        == "Diff(1 of 2 tensors differ: 1 values; first: w: 1 of 2 elements (0.5 of all), by at most 0.5, relative 0.2)"
+        == "Diff(1 of 2 tensors differ: 1 values; first: w: 1 of 2 elements (50.00%), by at most 0.5, relative 0.2)"
     )
 
 

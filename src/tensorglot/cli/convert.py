@@ -104,7 +104,7 @@ def command(
     Examples:
       tensorglot convert model.safetensors model.bt --dry-run
       tensorglot convert model.bt half.bt --dtype bf16 --select 'layers.*'
-      tensorglot convert model.safetensors model.gguf --quantize '*_proj.weight=q8_0'
+      tensorglot convert model.bt model.gguf --quantize '*_proj.weight=q8_0'
       tensorglot convert old.bt - --to bintensors@1 | ssh host 'cat > new.bt'
     """
     import tensorglot as tg

@@ -10,6 +10,7 @@ import tempfile
 import time
 from code import InteractiveInterpreter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
@@ -39,71 +40,80 @@ def _python(run: str, about: str = "") -> Step:
 
 STEPS: tuple[Step, ...] = (
     _python("import os, shutil, tensorglot as tg"),
-    _python("len(tensors)", "The weights of a very small language model, as arrays."),
     _python(
-        'tg.save("model.bt", tensors, metadata={"step": "1000", "lr": "3e-4"})',
-        "Save them. Atomic, and durable when the call returns.",
+        'tg.save("model.bt", tensors, metadata={"step": "1000"})',
+        "The weights of a very small language model, saved as BinTensors.",
     ),
-    Step("tensorglot info model.bt", "What is in it?"),
-    Step("tensorglot ls model.bt '*.layers.0.*'"),
-    _python('archive = tg.open("model.bt")', "Opening reads the index and no tensor."),
-    _python('archive["model.embed_tokens.weight"]'),
-    _python('archive["model.embed_tokens.weight"][100:102, ::32]', "A slice reads only the rows that it needs."),
-    Step("tensorglot cat model.bt model.embed_tokens.weight '[100:102, ::32]'", "The same from the shell."),
-    Step("tensorglot stats model.bt '*.layers.3.*'", "Is the training healthy?"),
+    Step("tensorglot ls model.bt --tree --depth 1"),
     _python(
-        'tensors["model.layers.3.mlp.up_proj.weight"][7] = float("nan"); tg.save("broken.bt", tensors)',
-        "NaN in one row of a weight:",
+        'tg.open("model.bt")["embed"][100:102, ::32]',
+        "Opening reads the index; a slice reads only the rows that it needs.",
     ),
-    Step("tensorglot stats broken.bt '*.mlp.up_proj.*'"),
-    Step("tensorglot verify model.bt --deep", "Is the file valid?"),
+    _python(
+        'tg.save("next.bt", train(tensors), metadata={"step": "1001"})',
+        "One training step later. What changed, and is it healthy?",
+    ),
+    Step("tensorglot diff model.bt next.bt"),
+    Step("tensorglot stats next.bt 'layers.3.mlp.*'", "A row of layers.3.mlp.up is NaN:"),
+    Step("tensorglot report model.bt next.bt -o changes.html", "The same as a page with pictures:"),
+    Step("tensorglot store init run", "Every version, in a store. A commit costs what differs."),
+    Step("tensorglot store commit run model.bt -m 'step 1000'"),
+    Step("tensorglot store commit run next.bt -m 'step 1001'"),
+    Step("tensorglot store log run"),
+    Step(
+        "tensorglot convert model.bt model.zt --compression zstd",
+        "Another container, compressed: the same values, and one identity.",
+    ),
+    Step("tensorglot diff model.bt model.zt"),
+    _python('tg.open("model.zt")["head"].cid()'),
+    _python('tg.open("store://run#main")["head"].cid()'),
+    Step("tensorglot convert model.bt model.npy", "A conversion that would lose something stops and says what."),
     _python(
         '_ = shutil.copy("model.bt", "cut.bt"); os.truncate("cut.bt", 2_000_000)',
-        "A truncated download is detected, and the error names the tensor.",
+        "A truncated download is detected.",
     ),
     Step("tensorglot verify cut.bt"),
-    Step("tensorglot diff model.bt broken.bt", "What changed between two checkpoints?"),
-    Step(
-        "tensorglot convert model.bt model.zt --compression zstd --checksum crc32c",
-        "The same tensors in another container, compressed and with checksums.",
-    ),
-    Step("tensorglot ls --long model.zt '*.layers.0.mlp.*'"),
-    Step("tensorglot diff model.bt model.zt"),
-    Step("tensorglot hash model.bt 'model.norm.*'", "A tensor has one identity, in every container."),
-    Step("tensorglot hash model.zt 'model.norm.*'"),
-    Step("tensorglot convert model.zt model.safetensors --dtype float16", "A cast reports how many values it rounds."),
-    Step("tensorglot convert model.bt model.npz", "A conversion that would lose something stops and says what."),
-    _python(
-        'tg.dynd.serialize([[1.5, 2.0], [], [3.0]], "var * var * float32").hex()',
-        "Ragged and nested values have canonical bytes, too.",
-    ),
-    _python('tg.bson.decode(tg.bson.encode([0.5, -2.0], "float32"))', "A BSON vector, as MongoDB stores it."),
-    Step("tensorglot formats", "Which formats are supported?"),
 )
 
 
 @click.command
+@click.argument("folder", required=False, type=click.Path(path_type=Path))
 @as_json
-def command(as_json: bool) -> None:
+def command(folder: Path | None, as_json: bool) -> None:
     """Make a small checkpoint and run the main commands on it.
 
-    Works in a temporary folder, which is removed, and takes a few seconds.
+    In a new FOLDER, which is kept; without one in a temporary folder, which is
+    removed. Takes a few seconds.
 
     \b
-    Example:
+    Examples:
       tensorglot demo
+      tensorglot demo playground
     """
     start = time.perf_counter()
     done = []
-    for step in _play(terminal=sys.stdout.isatty() and not as_json):
-        done.append(step)
-        if not as_json:
-            _show(step)
+    with _working_in(folder):
+        for step in _play(terminal=sys.stdout.isatty() and not as_json):
+            done.append(step)
+            if not as_json:
+                _show(step)
     seconds = round(time.perf_counter() - start, 2)
     if as_json:
         print_json({"steps": [step._asdict() for step in done], "seconds": seconds})
-    else:
-        print(f"\nThat took {seconds} s. Your turn: tensorglot --help")
+        return
+    kept = f"open {folder / 'changes.html'} in a browser" if folder else "tensorglot demo FOLDER keeps these files"
+    print(f"\nThat took {seconds} s; {kept}.\nYour turn: tensorglot --help; tensorglot formats lists what it reads.")
+
+
+@contextlib.contextmanager
+def _working_in(folder: Path | None) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tensorglot-demo-")))
+        else:
+            folder.mkdir(parents=True)
+        stack.enter_context(contextlib.chdir(folder))
+        yield
 
 
 def _show(step: Step) -> None:
@@ -127,15 +137,14 @@ class _Capture(io.TextIOWrapper):
 
 
 def _play(terminal: bool) -> Iterator[Step]:
-    """Runs the steps in a temporary folder."""
-    python = InteractiveInterpreter({"tensors": _checkpoint()})
-    with tempfile.TemporaryDirectory(prefix="tensorglot-demo-") as folder, contextlib.chdir(folder):
-        for step in STEPS:
-            printed = io.BytesIO()
-            out, err = _Capture(printed, terminal), _Capture(printed, False)
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                code = _run_shell(step.run) if step.kind == "shell" else int(python.runsource(step.run))
-            yield step._replace(output=printed.getvalue().decode(), exit=code)
+    """Runs the steps in the current folder."""
+    python = InteractiveInterpreter({"tensors": _checkpoint(), "train": _train})
+    for step in STEPS:
+        printed = io.BytesIO()
+        out, err = _Capture(printed, terminal), _Capture(printed, False)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = _run_shell(step.run) if step.kind == "shell" else int(python.runsource(step.run))
+        yield step._replace(output=printed.getvalue().decode(), exit=code)
 
 
 def _run_shell(line: str) -> int:
@@ -161,14 +170,24 @@ def _checkpoint() -> dict[str, NDArray[Any]]:
     def norm() -> NDArray[Any]:
         return (1 + random.normal(0, 0.02, width)).astype(np.float32)
 
-    tensors = {"model.embed_tokens.weight": weight(vocabulary, width), "lm_head.weight": weight(vocabulary, width)}
+    tensors = {"embed": weight(vocabulary, width)}
     for i in range(4):
         for name in ("q", "k", "v", "o"):
-            tensors[f"model.layers.{i}.self_attn.{name}_proj.weight"] = weight(width, width)
-        tensors[f"model.layers.{i}.mlp.gate_proj.weight"] = weight(hidden, width)
-        tensors[f"model.layers.{i}.mlp.up_proj.weight"] = weight(hidden, width)
-        tensors[f"model.layers.{i}.mlp.down_proj.weight"] = weight(width, hidden)
-        tensors[f"model.layers.{i}.input_layernorm.weight"] = norm()
-        tensors[f"model.layers.{i}.post_attention_layernorm.weight"] = norm()
-    tensors["model.norm.weight"] = norm()
-    return tensors
+            tensors[f"layers.{i}.attention.{name}"] = weight(width, width)
+        for name, shape in (("gate", (hidden, width)), ("up", (hidden, width)), ("down", (width, hidden))):
+            tensors[f"layers.{i}.mlp.{name}"] = weight(*shape)
+        tensors[f"layers.{i}.norm"] = norm()
+    return {**tensors, "norm": norm(), "head": weight(vocabulary, width)}
+
+
+def _train(tensors: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Some elements of two tensors changed, as by a small step, and one row became NaN."""
+    import numpy as np
+
+    random = np.random.default_rng(1)
+    after = {name: values.copy() for name, values in tensors.items()}
+    for name in ("layers.2.mlp.up", "layers.3.mlp.up"):
+        chosen = random.random(after[name].shape) < 0.02
+        after[name][chosen] *= 1.01
+    after["layers.3.mlp.up"][7] = np.nan
+    return after

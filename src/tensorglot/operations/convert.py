@@ -163,10 +163,8 @@ def convert(
 
 def _refusal(losses: Sequence[Loss]) -> UnsupportedError:
     first = losses[0]
-    others = f", and {len(losses) - 1} more" if len(losses) > 1 else ""
-    return UnsupportedError(
-        f"{first.message}{others}",
-        rule=f"convert.{first.kind}",
-        tensor=first.tensor,
-        hint=Hint("pass on_loss='drop' to convert the rest", "pass --on-loss drop to convert the rest"),
-    )
+    hint = Hint("pass on_loss='drop' to convert the rest", "pass --on-loss drop to convert the rest")
+    if len(losses) > 1:
+        listed = f"; all {len(losses)} losses are listed by "
+        hint = Hint(f"{hint.python}{listed}dry_run=True", f"{hint.command_line}{listed}--dry-run")
+    return UnsupportedError(first.message, rule=f"convert.{first.kind}", tensor=first.tensor, hint=hint)

@@ -67,7 +67,7 @@ class Change(Record):
 
 
 def _describe(values: Comparison) -> str:
-    text = f"{values.changed} of {values.count} elements ({values.share:.3g} of all)"
+    text = f"{values.changed} of {values.count} elements ({values.share:.2%})"
     if values.largest_absolute:
         text += f", by at most {values.largest_absolute:.6g}, relative {values.largest_relative:.3g}"
     return text + (f", {values.nan} NaN on one side" if values.nan else "")

@@ -52,8 +52,15 @@ def _fields(title: str, fields: dict[str, object]) -> str:
 
 
 def _public(value: Any) -> dict[str, object]:
-    """The fields of a dataclass that have something to say."""
-    return {name: found for name in value.__dataclass_fields__ if (found := getattr(value, name)) not in (None, "", ())}
+    """The fields of a dataclass that have something to say; numbers of bytes with their unit."""
+    fields: dict[str, object] = {}
+    for name in value.__dataclass_fields__:
+        found = getattr(value, name)
+        if name.endswith("_nbytes"):
+            fields[name.removesuffix("_nbytes")] = human_nbytes(found)
+        elif found not in (None, "", ()):
+            fields[name] = ", ".join(map(str, found)) if isinstance(found, tuple) else found
+    return fields
 
 
 def _archive(archive: Archive) -> str:
@@ -96,7 +103,11 @@ def _diff(found: Diff) -> str:
         return _table(f"the same: {plural(found.tensors, 'tensor')}", (), (), 0)
     title = f"{found.tensors - found.equal:,} of {plural(found.tensors, 'tensor')} differ"
     rows = (
-        ("#".join(name for name in (change.tensor, change.key) if name is not None), change.kind, change.what)
+        (
+            "#".join(name for name in (change.tensor, change.key) if name is not None),
+            change.kind,
+            change.what.removeprefix(f"{change.kind} "),
+        )
         for change in found.changes
     )
     return _table(title, ("name", "change", "difference"), rows, len(found.changes))
