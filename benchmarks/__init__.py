@@ -1,8 +1,18 @@
 """Speed as ratios: ours and the peers' in turns, each measurement in a process of its own.
 
-`python -m benchmarks` runs everything, prints a table and writes results.json;
-`python -m benchmarks W1 W4` runs the cases whose names begin so. A group of cases is
-a module with a function `cases()`; GROUPS lists them.
+`python -m benchmarks` runs everything, prints each row when it is known and writes JSON;
+`python -m benchmarks W1 W4` runs the cases whose names begin so, `--quick` the essentials.
+A group of cases is a module with a function `cases()`; GROUPS lists them.
+
+| module | what it has |
+|---|---|
+| `case`, `measure`, `run` | what a case is; one measurement; the turns, the printed rows and the JSON |
+| `workloads`, `peers` | W1 to W4, and whether a result has their bytes; other libraries that save and load them |
+| `containers`, `ztensor`, `foreign`, `frameworks`, `nested`, `vectors`, `verbs`, `remote` | groups of cases |
+| `report`, `svg`, `performance.template.md` | docs/performance.md and its pictures, made of the JSON |
+| `growth` | time and memory of every verb against tensors and bytes, with exponents |
+| `instructions` | instructions of short paths, counted by callgrind and compared with those that are kept |
+| `store`, `store_scale`, `dcp`, `recall`, `size_model` | programs of their own |
 """
 
-GROUPS = ("containers", "ztensor", "nested", "vectors", "foreign", "verbs", "frameworks")
+GROUPS = ("containers", "ztensor", "foreign", "frameworks", "nested", "vectors", "verbs", "remote")

@@ -1,16 +1,19 @@
-"""What a benchmark is: a name, a thing to prepare, and one action for each library."""
+"""What a benchmark is: a name, a thing to prepare, one action for each library, and a check of what it did."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-__all__ = ["Action", "Case"]
+__all__ = ["Action", "Case", "Check"]
 
 Action: TypeAlias = Callable[[Path], Callable[[], object]]
 """Given the folder of prepared files, does what is not timed and returns what is."""
+
+Check: TypeAlias = Callable[[Path, str, Any], None]
+"""Given the folder, the library and what the timed call returned, raises AssertionError if that is wrong."""
 
 
 @dataclass(frozen=True)
@@ -29,3 +32,9 @@ class Case:
     """How many times quicker than a library we mean to be."""
     extra_nbytes: int | None = None
     """How much memory we mean to take at most, beyond what the process had before."""
+    check: Check | None = None
+    """None where the action itself asserts."""
+    requires: tuple[str, ...] = ()
+    """Distributions without which there is nothing to compare."""
+    quick: bool = False
+    """One of the few that `make bench-quick` runs."""

@@ -1,46 +1,42 @@
-"""W1 to W4: BinTensors by us and by its package; safetensors, pickle, Arrow and bare system calls beside them.
+"""W1 to W4: BinTensors by us and by its package, beside what else keeps tensors in files, and bare system calls.
 
-Arrow has no bfloat16, so in W2 it gets the same bits as uint16, and its names are
-not in its file.
+The peers are those of `peers`. W3 leaves zarr out and W4 also h5py and torch: with a
+directory, a dataset or a storage for each tensor they take minutes.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.case import Case
-from benchmarks.workloads import WORKLOADS
+import numpy as np
+
+from benchmarks import workloads
+from benchmarks.case import Action, Case
+from benchmarks.peers import PEERS, installed
 
 NBYTES = {"W1": 8 << 26, "W2": 610_000_000, "W3": 10_240_000, "W4": 1_600_000}
 
 
-def prepare(workload: str, folder: Path) -> None:
-    """One file of each kind, once."""
-    import bintensors.numpy
-    import numpy as np
-    import pyarrow as pa
-    import safetensors.numpy
-
+def prepare(workload: str, libraries: Iterable[str], folder: Path) -> None:
+    """A file of each library, once."""
     import tensorglot as tg
 
-    if (folder / f"{workload}.safetensors").exists():
+    workloads.prepare(workload, folder)
+    files = {library: folder / f"{workload}.{PEERS[library].suffix}" for library in libraries if library in PEERS}
+    missing = {library: path for library, path in files.items() if installed(library) and not path.exists()}
+    if not missing and (folder / f"{workload}.bt").exists():
         return
-    tensors = WORKLOADS[workload]()
-    tg.save(folder / f"{workload}.0.bt", tensors, durable=False)
-    bintensors.numpy.save_file(tensors, folder / f"{workload}.bt")
-    safetensors.numpy.save_file(tensors, folder / f"{workload}.safetensors")
-    (folder / f"{workload}.pickle").write_bytes(pickle.dumps(tensors, 5))
-    with pa.OSFile(str(folder / f"{workload}.arrow"), "wb") as file:
-        for array in tensors.values():
-            plain = array if array.dtype.kind == "f" else array.view(np.uint16)
-            pa.ipc.write_tensor(pa.Tensor.from_numpy(plain), file)
+    tensors = workloads.tensors(workload, folder)
+    if not (folder / f"{workload}.bt").exists():
+        tg.save(folder / f"{workload}.bt", tensors, durable=False)
+    for library, path in missing.items():
+        PEERS[library].save(path, tensors)()
 
 
 # A library is imported by the process that measures it, and by no other, before the clock starts.
@@ -54,51 +50,22 @@ def imported() -> ModuleType:
     return tg
 
 
-def load_tensorglot(workload: str, folder: Path) -> Callable[[], Any]:
+def load_ours(workload: str, folder: Path) -> Callable[[], Any]:
     tg = imported()
+    return lambda: tg.load(folder / f"{workload}.bt")
 
-    return lambda: tg.load(folder / f"{workload}.0.bt")
 
-
-def load_tensorglot_out(workload: str, folder: Path) -> Callable[[], Any]:
+def load_ours_out(workload: str, folder: Path) -> Callable[[], Any]:
     tg = imported()
-
-    arrays = tg.load(folder / f"{workload}.0.bt")
-    return lambda: tg.load(folder / f"{workload}.0.bt", out=arrays)
-
-
-def load_bintensors(workload: str, folder: Path) -> Callable[[], Any]:
-    from bintensors.numpy import load_file
-
-    return lambda: load_file(folder / f"{workload}.bt")
+    arrays = tg.load(folder / f"{workload}.bt")
+    for array in arrays.values():
+        array.view(np.uint8)[...] = 0
+    return lambda: tg.load(folder / f"{workload}.bt", out=arrays)
 
 
-def load_safetensors(workload: str, folder: Path) -> Callable[[], Any]:
-    from safetensors.numpy import load_file
-
-    return lambda: load_file(folder / f"{workload}.safetensors")
-
-
-def load_pickle(workload: str, folder: Path) -> Callable[[], Any]:
-    import numpy  # noqa: F401 - as the others have it before the clock starts
-
-    def load() -> object:
-        with (folder / f"{workload}.pickle").open("rb") as file:
-            return pickle.load(file)
-
-    return load
-
-
-def load_arrow(workload: str, folder: Path) -> Callable[[], Any]:
-    import pyarrow as pa
-
-    count = len(WORKLOADS[workload]())
-
-    def load() -> object:
-        with pa.OSFile(str(folder / f"{workload}.arrow")) as file:
-            return [pa.ipc.read_tensor(file).to_numpy() for _ in range(count)]
-
-    return load
+def load_theirs(library: str, workload: str, folder: Path) -> Callable[[], Any]:
+    peer = PEERS[library]
+    return peer.load(folder / f"{workload}.{peer.suffix}")
 
 
 def load_bare(workload: str, folder: Path) -> Callable[[], Any]:
@@ -109,7 +76,7 @@ def load_bare(workload: str, folder: Path) -> Callable[[], Any]:
     list(pool.map(int, range(8)))
 
     def load() -> object:
-        with (folder / f"{workload}.0.bt").open("rb", buffering=0) as file:
+        with (folder / f"{workload}.bt").open("rb", buffering=0) as file:
             size, piece = os.fstat(file.fileno()).st_size, 8 << 20
             room = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             room.madvise(mmap.MADV_HUGEPAGE)
@@ -124,30 +91,27 @@ def load_bare(workload: str, folder: Path) -> Callable[[], Any]:
     return load
 
 
-def save_tensorglot(workload: str, folder: Path) -> Callable[[], Any]:
-    tg = imported()
+def check_load(workload: str, folder: Path, library: str, result: Any) -> None:
+    if library == "bare":
+        assert result == (folder / f"{workload}.bt").read_bytes()
+    else:
+        workloads.same(workload, folder, result)
 
-    tensors = WORKLOADS[workload]()
+
+def save_ours(workload: str, folder: Path) -> Callable[[], Any]:
+    tg = imported()
+    tensors = workloads.tensors(workload, folder)
     return lambda: tg.save(folder / "saved.bt", tensors, durable=False)
 
 
-def save_bintensors(workload: str, folder: Path) -> Callable[[], Any]:
-    from bintensors.numpy import save_file
-
-    tensors = WORKLOADS[workload]()
-    return lambda: save_file(tensors, folder / "saved.bt")
+def save_theirs(library: str, workload: str, folder: Path) -> Callable[[], Any]:
+    peer = PEERS[library]
+    return peer.save(folder / f"saved.{peer.suffix}", workloads.tensors(workload, folder))
 
 
-def save_safetensors(workload: str, folder: Path) -> Callable[[], Any]:
-    from safetensors.numpy import save_file
-
-    tensors = WORKLOADS[workload]()
-    return lambda: save_file(tensors, folder / "saved.safetensors")
-
-
-def save_bare(workload: str, folder: Path) -> Callable[[], Any]:
-    """The same bytes, written and nothing else."""
-    data = memoryview((folder / f"{workload}.0.bt").read_bytes())
+def save_bare(source: str, folder: Path) -> Callable[[], Any]:
+    """The bytes of a file, written and nothing else."""
+    data = memoryview((folder / source).read_bytes())
 
     def write() -> None:
         with (folder / "saved.bare").open("wb", buffering=0) as file:
@@ -158,16 +122,26 @@ def save_bare(workload: str, folder: Path) -> Callable[[], Any]:
     return write
 
 
-def open_tensorglot(workload: str, folder: Path) -> Callable[[], Any]:
-    tg = imported()
+def check_save(workload: str, source: str, folder: Path, library: str, result: Any) -> None:
+    """What was written is read back: by us or by the library that wrote it."""
+    (saved,) = folder.glob("saved*")
+    if library == "bare":
+        assert saved.read_bytes() == (folder / source).read_bytes()
+    elif library in PEERS:
+        workloads.same(workload, folder, PEERS[library].load(saved)())
+    else:
+        workloads.same(workload, folder, imported().load(saved))
 
-    return lambda: tg.open(folder / f"{workload}.0.bt")
+
+def open_ours(workload: str, folder: Path) -> Callable[[], Any]:
+    tg = imported()
+    return lambda: tg.open(folder / f"{workload}.bt")
 
 
 def open_bintensors(workload: str, folder: Path) -> Callable[[], Any]:
     from bintensors import safe_open
 
-    return lambda: safe_open(folder / f"{workload}.bt", framework="np")
+    return lambda: safe_open(folder / f"{workload}.theirs.bt", framework="np")
 
 
 def open_safetensors(workload: str, folder: Path) -> Callable[[], Any]:
@@ -176,95 +150,114 @@ def open_safetensors(workload: str, folder: Path) -> Callable[[], Any]:
     return lambda: safe_open(folder / f"{workload}.safetensors", framework="np")
 
 
+def check_open(workload: str, folder: Path, library: str, result: Any) -> None:
+    assert set(result.keys()) == workloads.expected(workload, folder).keys()
+
+
 ONE = "model.layers.50.mlp.up_proj.weight"
+SLICED, ROWS = "layer.3.weight", slice(2000, 2041)
 
 
-def one_tensorglot(folder: Path) -> Callable[[], Any]:
+def one_ours(folder: Path) -> Callable[[], Any]:
     tg = imported()
+    return lambda: tg.open(folder / "W2.bt")[ONE].numpy()
 
-    return lambda: tg.open(folder / "W2.0.bt")[ONE].numpy()
+
+def slice_ours(folder: Path) -> Callable[[], Any]:
+    tg = imported()
+    return lambda: tg.open(folder / "W1.bt")[SLICED][ROWS]
 
 
-def one_bintensors(folder: Path) -> Callable[[], Any]:
-    from bintensors import safe_open
+def one_theirs(library: str, folder: Path) -> Callable[[], Any]:
+    opening = OPEN[library]("W2", folder)
 
     def read() -> object:
-        with safe_open(folder / "W2.bt", framework="np") as file:
+        with opening() as file:
             return file.get_tensor(ONE)
 
     return read
 
 
-def one_safetensors(folder: Path) -> Callable[[], Any]:
-    from safetensors import safe_open
+def slice_theirs(library: str, folder: Path) -> Callable[[], Any]:
+    opening = OPEN[library]("W1", folder)
 
     def read() -> object:
-        with safe_open(folder / "W2.safetensors", framework="np") as file:
-            return file.get_tensor(ONE)
+        with opening() as file:
+            return file.get_slice(SLICED)[ROWS]
 
     return read
 
 
-def slice_tensorglot(folder: Path) -> Callable[[], Any]:
-    tg = imported()
-
-    return lambda: tg.open(folder / "W1.0.bt")["layer.3.weight"][2000:2041]
+OPEN = {"bintensors": open_bintensors, "safetensors": open_safetensors}
 
 
-def slice_bintensors(folder: Path) -> Callable[[], Any]:
-    from bintensors import safe_open
-
-    def read() -> object:
-        with safe_open(folder / "W1.bt", framework="np") as file:
-            return file.get_slice("layer.3.weight")[2000:2041]
-
-    return read
+def check_one(folder: Path, library: str, result: Any) -> None:
+    assert workloads.digest(result) == workloads.expected("W2", folder)[ONE]
 
 
-def slice_safetensors(folder: Path) -> Callable[[], Any]:
-    from safetensors import safe_open
-
-    def read() -> object:
-        with safe_open(folder / "W1.safetensors", framework="np") as file:
-            return file.get_slice("layer.3.weight")[2000:2041]
-
-    return read
-
-
-def case(name: str, actions: list[Callable[..., Any]], goals: dict[str, float], repeats: int = 1) -> Case:
-    """A row whose workload is the first word of its name."""
-    workload = name.split()[0]
-    named = {}
-    for action in actions:
-        library = action.__name__.partition("_")[2].partition("_")[0]
-        takes_workload = action.__code__.co_argcount == 2
-        named[library] = partial(action, workload) if takes_workload else action
-    return Case(name, named, partial(prepare, workload), NBYTES[workload], repeats, goals)
+def check_slice(folder: Path, library: str, result: Any) -> None:
+    assert np.array_equal(result, workloads.tensors("W1", folder)[SLICED][ROWS])
 
 
 def cases() -> list[Case]:
-    load = [load_tensorglot, load_bintensors, load_safetensors]
-    large = [*load, load_pickle, load_arrow, load_bare]
-    small = [*load, load_pickle]
-    save = [save_tensorglot, save_bintensors, save_safetensors, save_bare]
-    opening = [open_tensorglot, open_bintensors, open_safetensors]
+    def case(
+        name: str,
+        actions: dict[str, Action],
+        goals: dict[str, float],
+        check: Callable[..., None],
+        repeats: int = 1,
+        quick: bool = False,
+    ) -> Case:
+        """A row whose workload is the first word of its name."""
+        workload = name.split()[0]
+        make = partial(prepare, workload, tuple(actions))
+        return Case(name, actions, make, NBYTES[workload], repeats, goals, check=check, quick=quick)
+
+    def load(name: str, libraries: str, goals: dict[str, float], repeats: int = 1, quick: bool = False) -> Case:
+        workload = name.split()[0]
+        ours = load_ours_out if "out=" in name else load_ours
+        actions: dict[str, Action] = {"tensorglot": partial(ours, workload)}
+        actions |= {library: partial(load_theirs, library, workload) for library in libraries.split()}
+        if "bare" in goals:
+            actions["bare"] = partial(load_bare, workload)
+        return case(name, actions, goals, partial(check_load, workload), repeats, quick)
+
+    def save(name: str, libraries: str, goals: dict[str, float], quick: bool = False) -> Case:
+        workload = name.split()[0]
+        actions: dict[str, Action] = {"tensorglot": partial(save_ours, workload)}
+        actions |= {library: partial(save_theirs, library, workload) for library in libraries.split()}
+        if "bare" in goals:
+            actions["bare"] = partial(save_bare, f"{workload}.bt")
+        return case(name, actions, goals, partial(check_save, workload, f"{workload}.bt"), quick=quick)
+
+    def opening(name: str, repeats: int, quick: bool = False) -> Case:
+        workload = name.split()[0]
+        actions: dict[str, Action] = {"tensorglot": partial(open_ours, workload)}
+        actions |= {library: partial(action, workload) for library, action in OPEN.items()}
+        goals = {"bintensors": 2.0, "safetensors": 8.0}
+        return case(name, actions, goals, partial(check_open, workload), repeats, quick)
+
+    two, four = "bintensors safetensors", {"bintensors": 4.0, "safetensors": 4.0}
+    every = f"{two} pickle arrow h5py zarr torch"
+    fastest = ("pickle", "arrow", "h5py", "zarr", "torch")
     not_slower = {"bintensors": 1.0, "safetensors": 1.0}
+    writing = not_slower | dict.fromkeys(fastest, 1.0) | {"bare": 0.8}
+    one: dict[str, Action] = {"tensorglot": one_ours, **{peer: partial(one_theirs, peer) for peer in OPEN}}
+    some: dict[str, Action] = {"tensorglot": slice_ours, **{peer: partial(slice_theirs, peer) for peer in OPEN}}
+    small = {"bintensors": 4.0, "pickle": 2.0}
     return [
-        case("W1 load, new process", large,
-             {"bintensors": 4.0, "safetensors": 4.0, "pickle": 1.7, "arrow": 1.7, "bare": 0.7}),
-        case("W2 load, new process", large,
-             {"bintensors": 4.0, "safetensors": 4.0, "pickle": 1.25, "arrow": 1.25, "bare": 0.7}),
-        case("W1 load, repeated", load, {}, repeats=5),
-        case("W2 load into out=, repeated", [load_tensorglot_out, load_bintensors, load_safetensors],
-             {"bintensors": 2.0, "safetensors": 2.0}, repeats=5),
-        case("W3 load", small, {"bintensors": 4.0, "pickle": 2.0}),
-        case("W4 load", small, {"bintensors": 4.0, "pickle": 2.0}),
-        case("W1 save", save, not_slower | {"bare": 0.8}),
-        case("W2 save", save, not_slower | {"bare": 0.8}),
-        case("W3 save", save[:3], {"safetensors": 4.0}),
-        case("W4 save", save[:3], {"safetensors": 4.0}),
-        case("W2 open", opening, {"bintensors": 2.0, "safetensors": 8.0}, repeats=20),
-        case("W4 open", opening, {"bintensors": 2.0, "safetensors": 8.0}, repeats=5),
-        case("W2 open and read one", [one_tensorglot, one_bintensors, one_safetensors], not_slower, repeats=20),
-        case("W1 slice of 1 %", [slice_tensorglot, slice_bintensors, slice_safetensors], not_slower, repeats=20),
-    ]  # fmt: skip
+        load("W1 load, new process", every, four | dict.fromkeys(fastest, 1.7) | {"bare": 0.7}),
+        load("W2 load, new process", every, four | dict.fromkeys(fastest, 1.25) | {"bare": 0.7}),
+        load("W1 load, repeated", two, {}, repeats=5),
+        load("W2 load into out=, repeated", two, {"bintensors": 2.0, "safetensors": 2.0}, repeats=5),
+        load("W3 load", f"{two} pickle h5py torch", small, quick=True),
+        load("W4 load", f"{two} pickle", small, quick=True),
+        save("W1 save", every, writing),
+        save("W2 save", every, writing),
+        save("W3 save", f"{two} pickle h5py torch", {"safetensors": 4.0}, quick=True),
+        save("W4 save", f"{two} pickle", {"safetensors": 4.0}),
+        opening("W2 open", repeats=20, quick=True),
+        opening("W4 open", repeats=5, quick=True),
+        case("W2 open and read one", one, not_slower, check_one, repeats=20, quick=True),
+        case("W1 slice of 1 %", some, not_slower, check_slice, repeats=20),
+    ]

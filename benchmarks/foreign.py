@@ -7,26 +7,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import workloads
 from benchmarks.case import Case
 from benchmarks.containers import (
     NBYTES,
+    check_load,
+    check_open,
+    check_save,
     imported,
-    load_safetensors,
+    load_theirs,
     open_safetensors,
-    save_safetensors,
+    save_theirs,
 )
-from benchmarks.workloads import WORKLOADS
+from benchmarks.containers import prepare as prepare_files
 
 
 def prepare(workload: str, folder: Path) -> None:
     import numpy as np
-    from safetensors.numpy import save_file
 
-    tensors = WORKLOADS[workload]()
-    if not (folder / f"{workload}.safetensors").exists():
-        save_file(tensors, folder / f"{workload}.safetensors")
+    prepare_files(workload, ["safetensors"], folder)
     if workload == "W3":
-        np.savez(folder / f"{workload}.npz", **tensors)
+        np.savez(folder / f"{workload}.npz", **workloads.tensors(workload, folder))
 
 
 def open_tensorglot(workload: str, folder: Path) -> Callable[[], Any]:
@@ -41,7 +42,7 @@ def load_tensorglot(workload: str, folder: Path) -> Callable[[], Any]:
 
 def save_tensorglot(workload: str, folder: Path) -> Callable[[], Any]:
     tg = imported()
-    tensors = WORKLOADS[workload]()
+    tensors = workloads.tensors(workload, folder)
     return lambda: tg.save(folder / "saved.safetensors", tensors, durable=False)
 
 
@@ -64,13 +65,18 @@ def case(name: str, actions: dict[str, Callable[..., Any]], goals: dict[str, flo
     """A row whose workload is the first word of its name."""
     workload = name.split()[0]
     named = {library: partial(action, workload) for library, action in actions.items()}
-    return Case(name, named, partial(prepare, workload), NBYTES[workload], 1, goals)
+    kinds = {"load": check_load, "open": check_open}
+    kind = name.split()[1]
+    check = partial(kinds[kind], workload) if kind in kinds else partial(check_save, workload, "")
+    requires = () if "npz" in name else ("safetensors",)
+    make = partial(prepare, workload)
+    return Case(name, named, make, NBYTES[workload], 1, goals, check=check, requires=requires)
 
 
 def cases() -> list[Case]:
     opening = {"tensorglot": open_tensorglot, "safetensors": open_safetensors}
-    load = {"tensorglot": load_tensorglot, "safetensors": load_safetensors}
-    save = {"tensorglot": save_tensorglot, "safetensors": save_safetensors}
+    load = {"tensorglot": load_tensorglot, "safetensors": partial(load_theirs, "safetensors")}
+    save = {"tensorglot": save_tensorglot, "safetensors": partial(save_theirs, "safetensors")}
     npz = {"tensorglot": load_npz_tensorglot, "numpy": load_npz_numpy}
     return [
         case("W1 load safetensors", load, {"safetensors": 4.0}),

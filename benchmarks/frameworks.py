@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import workloads
 from benchmarks.case import Case
-from benchmarks.containers import NBYTES, imported
-from benchmarks.workloads import WORKLOADS
+from benchmarks.containers import NBYTES, check_load, imported
 
 FILE = "W2.safetensors"
 
@@ -17,8 +17,9 @@ FILE = "W2.safetensors"
 def prepare(folder: Path) -> None:
     import tensorglot as tg
 
+    workloads.prepare("W2", folder)
     if not (folder / FILE).exists():
-        tg.save(folder / FILE, WORKLOADS["W2"](), durable=False)
+        tg.save(folder / FILE, workloads.tensors("W2", folder), durable=False)
 
 
 Load = Callable[[Path], Callable[[], Mapping[str, Any]]]
@@ -78,20 +79,35 @@ def module(folder: Path) -> Any:
 
 def into_module(load: Load, folder: Path) -> Callable[[], Any]:
     model, read = module(folder), load(folder)
-    return lambda: model.load_state_dict(read())
+
+    def run() -> Any:
+        model.load_state_dict(read())
+        return model.state_dict()
+
+    return run
 
 
 def model_tensorglot(folder: Path) -> Callable[[], Any]:
     tg = imported()
     model = module(folder)
-    return lambda: tg.torch.load_model(model, folder / FILE)
+
+    def run() -> Any:
+        tg.torch.load_model(model, folder / FILE)
+        return model.state_dict()
+
+    return run
 
 
 def model_safetensors(folder: Path) -> Callable[[], Any]:
     from safetensors.torch import load_model
 
     model = module(folder)
-    return lambda: load_model(model, folder / FILE)
+
+    def run() -> Any:
+        load_model(model, folder / FILE)
+        return model.state_dict()
+
+    return run
 
 
 def cases() -> list[Case]:
@@ -102,7 +118,8 @@ def cases() -> list[Case]:
     models = {"tensorglot": model_tensorglot, "safetensors": model_safetensors}
 
     def case(name: str, actions: Mapping[str, Any], goals: dict[str, float]) -> Case:
-        return Case(name, actions, prepare, NBYTES["W2"], 1, goals)
+        check = partial(check_load, "W2")
+        return Case(name, actions, prepare, NBYTES["W2"], 1, goals, check=check, requires=("torch", "safetensors"))
 
     return [
         case("torch load", whole, {}),

@@ -1,10 +1,11 @@
-"""One measurement, in this process: `python -m benchmarks.measure GROUP CASE LIBRARY FOLDER`.
+"""One measurement, in this process: `python -m benchmarks.measure GROUP CASE LIBRARY FOLDER [check]`.
 
 Memory that a virtual machine gave back to its host is slow at the first touch, so as
 much as the action needs is touched and freed before the clock starts. What was written
 before is on disk by then, and files that are to be saved are not there yet: to let go
-of an old file's pages takes the system as long as to write them. Prints JSON: milliseconds, and how far the resident
-set rose above where it began.
+of an old file's pages takes the system as long as to write them. With `check` the result
+of the last timed call is compared with what it should be. Prints JSON: milliseconds, and
+how far the resident set rose above where it began.
 """
 
 from __future__ import annotations
@@ -13,10 +14,15 @@ import gc
 import json
 import mmap
 import os
+import shutil
 import sys
 import time
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
+
+__all__ = ["memory", "timed", "warm"]
 
 
 def warm(nbytes: int) -> None:
@@ -33,25 +39,33 @@ def memory(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
-def main() -> None:
-    group, name, library, folder = sys.argv[1:]
-    case = next(case for case in import_module(f"benchmarks.{group}").cases() if case.name == name)
-    action = case.actions[library](Path(folder))
-    for old in Path(folder).glob("saved*"):
-        old.unlink()
-    warm(2 * case.payload_nbytes)
+def timed(action: Callable[[], Any], repeats: int, touched_nbytes: int) -> tuple[dict[str, float], Any]:
+    """The quickest of several calls and the peak of memory over all of them; and the last result."""
+    warm(touched_nbytes)
     os.sync()
     gc.collect()
     gc.disable()
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
     before = memory("VmRSS")
-    best = float("inf")
-    for _ in range(case.repeats):
+    best, result = float("inf"), None
+    for _ in range(repeats):
+        result = None
         start = time.perf_counter()
         result = action()
         best = min(best, time.perf_counter() - start)
-        del result
-    print(json.dumps({"ms": best * 1000, "extra_nbytes": memory("VmHWM") - before}))
+    return {"ms": best * 1000, "extra_nbytes": memory("VmHWM") - before}, result
+
+
+def main() -> None:
+    group, name, library, folder, *options = sys.argv[1:]
+    case = next(case for case in import_module(f"benchmarks.{group}").cases() if case.name == name)
+    action = case.actions[library](Path(folder))
+    for old in Path(folder).glob("saved*"):
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    found, result = timed(action, case.repeats, 2 * case.payload_nbytes)
+    if "check" in options and case.check is not None:
+        case.check(Path(folder), library, result)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

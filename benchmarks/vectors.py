@@ -229,8 +229,38 @@ def case(
     server: bool = False,
 ) -> Case:
     named = {action.__name__.partition("_")[2].replace("_", " "): partial(action, dtype) for action in actions}
-    before = prepare_server if server else prepare
-    return Case(f"W6 {name}, {dtype}", named, partial(before, dtype), 3 * NBYTES[dtype], repeats, goals)
+    before = partial(prepare_server if server else prepare, dtype)
+    title = f"W6 {name}, {dtype}"
+    quick = title == "W6 there and back, float32"
+    return Case(
+        title,
+        named,
+        before,
+        3 * NBYTES[dtype],
+        repeats,
+        goals,
+        check=partial(check, dtype),
+        requires=("pymongo",),
+        quick=quick,
+    )
+
+
+def check(dtype: str, folder: Path, library: str, result: Any) -> None:
+    """The matrix, documents that hold it, the ids that were inserted, or how much raw batches weigh."""
+    from tensorglot.bson import decode_matrix
+
+    if library == "raw":
+        assert result > NBYTES[dtype]
+        return
+    if ids := getattr(result, "inserted_ids", result if isinstance(result, list) else None):
+        assert list(ids) == list(range(ROWS))
+        return
+    if isinstance(result, dict):
+        result = result[KEY]
+    if isinstance(result, bytes):
+        result = decode_matrix(result, KEY, packed=dtype == "packed_bit")
+    values = result.data if type(result).__name__ == "PackedBits" else result
+    assert np.array_equal(values.view(DTYPES[dtype]), matrix(dtype))
 
 
 def cases() -> list[Case]:

@@ -7,6 +7,7 @@ models have them. `python -m benchmarks convert --folder DISK` needs 12 GB there
 from __future__ import annotations
 
 import atexit
+import filecmp
 import math
 import os
 import shutil
@@ -18,6 +19,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from benchmarks import workloads
 from benchmarks.case import Case
 from benchmarks.containers import imported
 
@@ -92,6 +94,24 @@ def _followed(target: Path, action: Callable[[], Any]) -> Callable[[], Any]:
     return run
 
 
+def check_convert(source: str, target: str, cast: bool, folder: Path, library: str, result: Any) -> None:
+    """The same tensors; after a cast the same names and shapes, and one tensor element by element."""
+    tg = imported()
+    if library != "tensorglot":
+        assert filecmp.cmp(folder / source, folder / "copied", shallow=False)
+        return
+    if not cast:
+        assert tg.diff(folder / source, folder / target).same
+        return
+    with tg.open(folder / source) as before, tg.open(folder / target) as after:
+        assert {name: tensor.shape for name, tensor in before.items()} == {
+            name: tensor.shape for name, tensor in after.items()
+        }
+        name = next(iter(before))
+        wanted = before[name].numpy().astype(ml_dtypes.bfloat16)
+        assert np.array_equal(after[name].numpy().view(np.uint16), wanted.view(np.uint16))
+
+
 def copy_file_range(source: str, folder: Path) -> Callable[[], Any]:
     def run() -> None:
         nbytes = (folder / source).stat().st_size
@@ -144,8 +164,6 @@ def diff(folder: Path) -> Callable[[], Any]:
 
 
 def compare_bytes(folder: Path) -> Callable[[], Any]:
-    import filecmp
-
     (folder / "twin").unlink(missing_ok=True)
     os.link(folder / "verbs.safetensors", folder / "twin")
 
@@ -173,6 +191,7 @@ def cases() -> list[Case]:
             2 << 30,  # what is written stays in memory as well
             goals={"shutil.copyfile": 0.8, "copy_file_range": 0.8},
             extra_nbytes=CONVERT_MAX_NBYTES,
+            check=partial(check_convert, *how[:2], False),
         )
         for name, how in pairs.items()
     ]
@@ -184,6 +203,7 @@ def cases() -> list[Case]:
             prepare,
             NBYTES // 2,
             extra_nbytes=CONVERT_MAX_NBYTES,
+            check=partial(check_convert, *cast[:2], True),
         )
     )
     found += [
@@ -201,4 +221,53 @@ def cases() -> list[Case]:
         for algorithm in ALGORITHMS
     ]
     found.append(Case("diff", {"tensorglot": diff, "filecmp": compare_bytes}, prepare, TENSOR_NBYTES, repeats=3))
+    found += [
+        Case(
+            f"{verb} 100,000 small tensors",
+            {"tensorglot": action, "filecmp": compare_small},
+            prepare_small,
+            10_000_000,
+            quick=True,
+        )
+        for verb, action in (("verify", verify_small), ("diff", diff_small))
+    ]
     return found
+
+
+def prepare_small(folder: Path) -> None:
+    workloads.prepare("W4", folder)
+    tensors = workloads.tensors("W4", folder)
+    for name in ("one", "two"):
+        imported().save(folder / f"W4.{name}.zt", tensors, durable=False)
+
+
+def verify_small(folder: Path) -> Callable[[], Any]:
+    tg = imported()
+    tg.verify(tg.dumps({}, format="ztensor"))
+
+    def run() -> None:
+        report = tg.verify(folder / "W4.one.zt")
+        assert report.ok
+        assert report.checksums == 100_000
+
+    return run
+
+
+def diff_small(folder: Path) -> Callable[[], Any]:
+    tg = imported()
+    tg.diff({}, {})
+
+    def run() -> None:
+        assert tg.diff(folder / "W4.one.zt", folder / "W4.two.zt").same
+
+    return run
+
+
+def compare_small(folder: Path) -> Callable[[], Any]:
+    """The bytes alone, which say nothing of tensors: the least that any comparison could take."""
+
+    def run() -> None:
+        filecmp.clear_cache()
+        assert filecmp.cmp(folder / "W4.one.zt", folder / "W4.two.zt", shallow=False)
+
+    return run

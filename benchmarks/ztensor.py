@@ -14,19 +14,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from benchmarks import workloads
 from benchmarks.case import Case
-from benchmarks.containers import NBYTES
-from benchmarks.workloads import WORKLOADS
-
-
-def bits(workload: str) -> dict[str, Any]:
-    """The tensors as the package can take them."""
-    import numpy as np
-
-    return {
-        name: array if array.dtype.kind != "V" else array.view(np.uint16)
-        for name, array in WORKLOADS[workload]().items()
-    }
+from benchmarks.containers import NBYTES, check_load, check_open, save_bare, save_theirs
+from benchmarks.peers import bits
 
 
 def prepare(workload: str, folder: Path) -> None:
@@ -34,16 +25,17 @@ def prepare(workload: str, folder: Path) -> None:
 
     import tensorglot as tg
 
+    workloads.prepare(workload, folder)
     if (folder / f"{workload}.zt").exists():
         return
-    tensors = WORKLOADS[workload]()
+    tensors = workloads.tensors(workload, folder)
     tg.save(folder / f"{workload}.zt", tensors, durable=False)
     ztensor.numpy.save_file(
-        bits(workload), folder / f"{workload}.2.zt", align=None if workload in ("W1", "W2") else 4096
+        bits(tensors), folder / f"{workload}.2.zt", align=None if workload in ("W1", "W2") else 4096
     )
     if workload in ("W1", "W2"):
         tg.save(folder / f"{workload}.z.zt", tensors, durable=False, compression="zstd")
-        ztensor.numpy.save_file(bits(workload), folder / f"{workload}.z2.zt", compression=True)
+        ztensor.numpy.save_file(bits(tensors), folder / f"{workload}.z2.zt", compression=True)
 
 
 def imported() -> ModuleType:
@@ -104,34 +96,32 @@ def decode_bare(workload: str, suffix: str, folder: Path) -> Callable[[], Any]:
 
 def save_ours(workload: str, format: str, compression: str | None, folder: Path) -> Callable[[], Any]:
     tg = imported()
-    tensors = WORKLOADS[workload]()
+    tensors = workloads.tensors(workload, folder)
     return lambda: tg.save(folder / "saved.zt", tensors, format=format, compression=compression, durable=False)
 
 
-def save_theirs(workload: str, compression: bool, folder: Path) -> Callable[[], Any]:
+def save_package(workload: str, compression: bool, folder: Path) -> Callable[[], Any]:
     import ztensor.numpy
 
-    tensors = bits(workload)
+    tensors = bits(workloads.tensors(workload, folder))
     align = None if compression or workload in ("W1", "W2") else 4096
     return lambda: ztensor.numpy.save_file(tensors, folder / "saved2.zt", align=align, compression=compression)
 
 
-def save_safetensors(workload: str, folder: Path) -> Callable[[], Any]:
-    from safetensors.numpy import save_file
+def check_save(workload: str, folder: Path, library: str, result: Any) -> None:
+    """What any of them wrote, read back by us."""
+    (saved,) = folder.glob("saved*")
+    if library == "bare":
+        assert saved.read_bytes() == (folder / f"{workload}.zt").read_bytes()
+    else:
+        workloads.same(workload, folder, imported().load(saved))
 
-    tensors = WORKLOADS[workload]()
-    return lambda: save_file(tensors, folder / "saved.safetensors")
 
-
-def save_bare(workload: str, folder: Path) -> Callable[[], Any]:
-    """The same bytes, written and nothing else."""
-    from benchmarks.containers import save_bare as bare
-
-    (folder / f"{workload}.0.bt").unlink(missing_ok=True)
-    (folder / f"{workload}.0.bt").symlink_to(folder / f"{workload}.zt")
-    action = bare(workload, folder)
-    (folder / f"{workload}.0.bt").unlink()
-    return action
+def check_decoded(workload: str, folder: Path, library: str, result: Any) -> None:
+    if library == "bare":
+        assert result.nbytes == (folder / f"{workload}.raw").stat().st_size
+    else:
+        check_load(workload, folder, library, result)
 
 
 def open_ours(workload: str, suffix: str, folder: Path) -> Callable[[], Any]:
@@ -147,7 +137,13 @@ def open_theirs(workload: str, suffix: str, folder: Path) -> Callable[[], Any]:
 
 def verify_ours(folder: Path) -> Callable[[], Any]:
     tg = imported()
-    return lambda: tg.verify(folder / "W1.2.zt")
+
+    def run() -> None:
+        report = tg.verify(folder / "W1.2.zt")
+        assert report.ok
+        assert report.checksums == 8
+
+    return run
 
 
 def hash_alone(folder: Path) -> Callable[[], Any]:
@@ -160,7 +156,16 @@ def hash_alone(folder: Path) -> Callable[[], Any]:
 
 def case(name: str, ours: Any, theirs: dict[str, Any], goals: dict[str, float], repeats: int = 1) -> Case:
     workload = name.split()[0]
-    return Case(name, {"tensorglot": ours, **theirs}, partial(prepare, workload), NBYTES[workload], repeats, goals)
+    kinds = {"load": check_decoded, "save": check_save, "open": check_open}
+    check = next((partial(check, workload) for kind, check in kinds.items() if kind in name), None)
+    make = partial(prepare, workload)
+    return Case(
+        name, {"tensorglot": ours, **theirs}, make, NBYTES[workload], repeats, goals, check=check,
+        requires=("ztensor",), quick=name in QUICK,
+    )  # fmt: skip
+
+
+QUICK = ("W3 zTensor 0.1 load", "W4 zTensor 2 open")
 
 
 def cases() -> list[Case]:
@@ -176,13 +181,16 @@ def cases() -> list[Case]:
                 )
             )
     for workload in ("W1", "W2", "W3", "W4"):
-        peers: dict[str, Any] = {"ztensor": partial(save_theirs, workload, False)}
+        peers: dict[str, Any] = {"ztensor": partial(save_package, workload, False)}
         goals = {"ztensor": 1.0}
         if workload in ("W1", "W2"):
-            peers |= {"safetensors": partial(save_safetensors, workload), "bare": partial(save_bare, workload)}
+            peers |= {
+                "safetensors": partial(save_theirs, "safetensors", workload),
+                "bare": partial(save_bare, f"{workload}.zt"),
+            }
             goals |= {"safetensors": 1.0, "bare": 0.8}
         else:
-            peers |= {"safetensors": partial(save_safetensors, workload)}
+            peers |= {"safetensors": partial(save_theirs, "safetensors", workload)}
             goals = {"safetensors": 4.0}
         rows.append(
             case(f"{workload} zTensor 0.1 save", partial(save_ours, workload, "ztensor@0.1", None), peers, goals)
@@ -192,7 +200,7 @@ def cases() -> list[Case]:
             case(
                 f"{workload} zTensor 2 save, canonical",
                 partial(save_ours, workload, "ztensor@2", None),
-                {"ztensor": partial(save_theirs, workload, False)},
+                {"ztensor": partial(save_package, workload, False)},
                 {"ztensor": 1.0},
             )
         )
@@ -212,7 +220,7 @@ def cases() -> list[Case]:
                 case(
                     f"{workload} zTensor {version} save, zstd",
                     partial(save_ours, workload, f"ztensor@{version}", "zstd"),
-                    {"ztensor": partial(save_theirs, workload, True)},
+                    {"ztensor": partial(save_package, workload, True)},
                     {"ztensor": 3.0},
                 )
             )
