@@ -63,6 +63,7 @@ class Memory:
     """A backend of a dict, for one user."""
 
     url = "memory"
+    concurrency: int | None = None
 
     def __init__(self, objects: dict[str, bytes] | None = None) -> None:
         self.objects = {} if objects is None else dict(objects)

@@ -40,7 +40,7 @@ COMMANDS = {
     "ls": "List the tensors of a file.",
     "info": "Describe a file, or one tensor of it.",
     "cat": "Print a tensor or a slice of it.",
-    "stats": "Minimum, maximum, mean, deviation, norm, percentiles, a histogram.",
+    "stats": "Minimum, maximum, mean, deviation, norm and a histogram.",
     "verify": "Check a file against the rules of its format.",
     "hash": "Print the CID of every tensor, and of all together.",
     "diff": "Compare two files: names, types, shapes, values, metadata.",

@@ -298,7 +298,7 @@ def numpy(tensor: Tensor) -> NDArray[Any]:
 def array_node(tensor: Tensor) -> bytes:
     """The DAG-CBOR block of a tensor: its type, its size, and a link to its bytes."""
     data, nbytes = data_cid(tensor_pieces(tensor))
-    return cbor.array_block(str(tensor.type), nbytes, data)
+    return cbor.array_block(text_of(tensor.type), nbytes, data)
 
 
 def cid(tensor: Tensor) -> str:

@@ -17,6 +17,7 @@ from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.types.algebra import dense
+from tensorglot.model.types.text import text_of
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
@@ -138,7 +139,7 @@ def _identify_small(archive: Archive, names: Sequence[str]) -> dict[str, bytes]:
         code, shape = int(index.dtypes[row]), index.shape(row)
         text = types.get((code, shape))
         if text is None:
-            text = types[code, shape] = str(dense(TABLE[code], shape))
+            text = types[code, shape] = text_of(dense(TABLE[code], shape))
         block = array_block(text, len(piece), block_cid(piece))
         found[index.names[row]] = bytes(block_cid(block, DAG_CBOR))
     return found
