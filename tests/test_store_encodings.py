@@ -128,7 +128,7 @@ def test_a_delta_can_be_undone(width: int) -> None:
         assert out == base.tobytes()
 
 
-@pytest.mark.parametrize("widths", [(2,), (4,), (1, 8), (2, 4, 3), (2, 16)])
+@pytest.mark.parametrize("widths", [(2,), (4,), (1, 8), (2, 4, 3), (16, 2)])
 def test_a_chain_of_deltas_is_their_application_in_order(widths: tuple[int, ...]) -> None:
     rng = np.random.default_rng(8)
     version = rng.integers(0, 256, 300_001, np.uint8)
