@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import tensorglot as tg
 from bounds import MB, allocated_nbytes
-from tensorglot.store.encodings import IS_DELTA, Encoded, Encoding, apply, decode, encode
+from tensorglot.store.encodings import IS_DELTA, Encoded, Encoding, apply, apply_chain, decode, encode
 from tensorglot.wire import zstd
 from tensorglot.wire.cid import CHUNK_NBYTES
 
@@ -126,6 +126,25 @@ def test_a_delta_can_be_undone(width: int) -> None:
         out = bytearray(data)
         apply(encoded.encoding, memoryview(encoded.body), memoryview(out), undo=True)
         assert out == base.tobytes()
+
+
+@pytest.mark.parametrize("widths", [(2,), (4,), (1, 8), (2, 4, 3), (16, 2)])
+def test_a_chain_of_deltas_is_their_application_in_order(widths: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(8)
+    version = rng.integers(0, 256, 300_001, np.uint8)
+    base, deltas = bytearray(version), []
+    for i in range(9):
+        width = widths[i % len(widths)]
+        old, elements = version.copy(), version[: len(version) // width * width].reshape(-1, width)
+        # The same elements again and again, now by one and now in any bit: differences and XOR do not commute.
+        chosen = rng.choice(len(elements), len(elements) // (3 if i == 5 else 60), replace=False)
+        elements[chosen, 0] += rng.integers(1, 3 if i % 2 else 256, len(chosen), np.uint8)
+        version[-1] ^= i
+        encoded = encode(version.data, width, old.data)
+        deltas.append((int(encoded.encoding), memoryview(encoded.body)))
+    assert len({encoding for encoding, _ in deltas}) > 1
+    apply_chain(deltas, memoryview(base))
+    assert base == version.tobytes()
 
 
 def test_threads_do_not_disturb_each_other() -> None:

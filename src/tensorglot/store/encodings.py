@@ -60,7 +60,9 @@ _WINDOWS = 8
 _SURPRISE = 1.25
 """If a chunk turns out larger than its sample promised by this factor, the next best encoding is tried, too."""
 _CLEARLY_SPARSE = 1 / 16
-"""Of a sample: a sparse delta below it is not compared with planes."""
+"""Of a chunk or a sample: a sparse delta below it is not compared with planes."""
+_SAMPLE_COUNT = 2048
+"""Elements that choose between sparse deltas."""
 _MOST_CHANGED = 0.4
 """Share of the elements in a sparse delta at most: one byte of gap for each is too much beyond."""
 
@@ -97,6 +99,9 @@ def encode(data: memoryview, width: int, base: memoryview | None = None) -> Enco
     if _is_constant(data, width):
         return Encoded(Encoding.CONSTANT, bytes(data[:width]))
     old = None if base is None else _fit(memoryview(base).cast("B"), len(data))
+    sparse = None if old is None else _encode_clearly_sparse(data, width, old)
+    if sparse is not None:
+        return sparse
     best = Encoded(Encoding.RAW, data)
     for encoding, expected in _ranked(data, width, old):
         body = _encode_as(encoding, data, width, old)
@@ -172,17 +177,65 @@ def _encode_as(encoding: Encoding, data: memoryview, width: int, base: memoryvie
             delta = other[:whole]
             operation.combine(new, old, _elements(delta, width))
             return b"".join([bytes([width]), *_plane_streams(delta, width, room), tail])
-        most = int(len(new) * _MOST_CHANGED)
-        positions = np.empty(most + planes.SPARE, np.int64)
-        gaps = other[: most + len(new) // planes.LONGEST + 1]
-        count, used = planes.differences(data, base, width, gaps, positions)
-        if count < 0:
+        found = _changes(data, base, width, int(len(new) * _MOST_CHANGED), other)
+        if found is None:
             return None
-        new, old = new.take(positions[:count], axis=0), old.take(positions[:count], axis=0)
-        operation.combine(new, old, new)
-        values = new.reshape(-1).view(np.uint8).data
-        head = _SPARSE.pack(width, count, used)
-        return b"".join([head, *_stream(gaps[:used]), *_plane_streams(values, width, room), tail])
+        values = _combined(operation, new.take(found.positions, axis=0), old.take(found.positions, axis=0))
+        return b"".join([*_sparse_head(found, width), *_plane_streams(values, width, room), tail])
+
+
+class _Changes(NamedTuple):
+    """The elements of a chunk that differ from its base."""
+
+    positions: Array
+    gaps: memoryview
+
+
+def _changes(data: memoryview, base: memoryview, width: int, most: int, room: memoryview) -> _Changes | None:
+    """None if more than `most` differ. The gaps are in `room`."""
+    positions = np.empty(most + planes.SPARE, np.int64)
+    count, used = planes.differences(
+        data, base, width, room[: most + len(data) // width // planes.LONGEST + 1], positions
+    )
+    return None if count < 0 else _Changes(positions[:count], room[:used])
+
+
+def _sparse_head(found: _Changes, width: int) -> tuple[bytes, ...]:
+    """A sparse body up to its values."""
+    return _SPARSE.pack(width, len(found.positions), len(found.gaps)), *_stream(found.gaps)
+
+
+def _combined(operation: _Operation, new: Array, old: Array) -> memoryview:
+    """The bytes of a delta of elements."""
+    delta = np.empty_like(new)
+    operation.combine(new, old, delta)
+    return delta.reshape(-1).view(np.uint8).data
+
+
+def _encode_clearly_sparse(data: memoryview, width: int, base: memoryview) -> Encoded | None:
+    """A delta of so few elements that no planes can be smaller; None if there are more.
+
+    The chunk is compared once, and a sample of the elements that differ chooses between XOR and difference.
+    """
+    if width not in _WORDS or len(data) <= _SAMPLE_NBYTES:
+        return None
+    whole = len(data) // width * width
+    with scratch() as memory:
+        room, other = _rooms(memory)
+        found = _changes(data, base, width, int(len(data) * _CLEARLY_SPARSE) // (width + 1), other)
+        if found is None:
+            return None
+        new, old = (_elements(chunk, width).take(found.positions) for chunk in (data, base))
+        sample = slice(None, None, max(1, len(new) // _SAMPLE_COUNT))
+        sizes = {
+            encoding: sum(map(len, _plane_streams(_combined(operation, new[sample], old[sample]), width, room)))
+            for encoding, (sparse, operation) in _DELTAS.items()
+            if sparse
+        }
+        encoding = min(sizes, key=sizes.__getitem__)
+        values = _combined(_DELTAS[encoding][1], new, old)
+        tail = bytes(one ^ two for one, two in zip(data[whole:], base[whole:], strict=True))
+        return Encoded(encoding, b"".join([*_sparse_head(found, width), *_plane_streams(values, width, room), tail]))
 
 
 def _rooms(memory: Scratch) -> tuple[memoryview, memoryview]:
