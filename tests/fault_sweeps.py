@@ -80,9 +80,7 @@ def operations(before: Callable[[int, str], OSError | None]) -> Iterator[list[st
 
 def tree(folder: Path) -> dict[str, bytes | None]:
     """Everything below a folder, hidden entries included; a directory has no bytes."""
-    return {
-        str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes() for path in folder.rglob("*")
-    }
+    return {str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes() for path in folder.rglob("*")}
 
 
 # What is there before

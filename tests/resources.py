@@ -34,6 +34,8 @@ __all__ = ["GROWTH_NBYTES", "RESIDENT_NBYTES", "USE_SECONDS"]
 GROWTH_NBYTES = 1 << 30
 RESIDENT_NBYTES = 160 * MB
 USE_SECONDS = 5.0
+BYTE_SECONDS = 1e-4
+"""For each byte of a file, in addition: nine reads of a tensor of forty bytes are 4 ms."""
 CLAIM_SECONDS = 0.3
 """Of a file that is honestly larger than memory, for each use, which is then interrupted."""
 TOTAL_SECONDS = 900
@@ -73,7 +75,7 @@ def command(arguments: list[Any]) -> None:
 def attempt(use: Callable[[Source], object], source: Source, *, claims: bool) -> str | None:
     """What is wrong with what a use did; None if nothing."""
     refused = False
-    signal.setitimer(signal.ITIMER_PROF, CLAIM_SECONDS if claims else USE_SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, CLAIM_SECONDS if claims else USE_SECONDS + BYTE_SECONDS * source.nbytes)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", tg.LossWarning)
