@@ -179,7 +179,7 @@ def sweep(folder: Path, name: str, errnos: tuple[int, ...], every: int = 1) -> C
                     action(work)
                 except OSError as error:
                     raised = True
-                    assert error is fault or error.errno == number, (name, strike, error)
+                    assert error is fault or error.errno == number, (name, strike, error)  # noqa: PT017
                 except tg.TensorglotError:
                     raised = True
             if len(made) < strike:

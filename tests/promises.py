@@ -1,4 +1,4 @@
-"""The promises of docs/trust.md and the tests that show them: `python tests/promises.py` runs each and prints a table."""
+"""The promises of docs/trust.md and their tests: `python tests/promises.py` runs each and prints a table."""
 
 from __future__ import annotations
 

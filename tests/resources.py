@@ -1,9 +1,10 @@
 """The child process of `test_resources`: the hostile files of a family, in every use, under limits.
 
 `python tests/resources.py EVERY FAMILY...` tries every EVERYth pair of a file and a use,
-and prints a line of JSON for each finding and a last one with the figures. What is being done is on stderr before it is done, so that the
-parent can name what a signal ended. The address space may grow by 1 GiB; a use may take
-five seconds of the processor, and the child as a whole what `RLIMIT_CPU` allows.
+and prints a line of JSON for each finding and a last one with the figures. What is being
+done is on stderr before it is done, so that the parent can name what a signal ended. The
+address space may grow by 1 GiB; a use may take five seconds of the processor, and the
+child as a whole what `RLIMIT_CPU` allows.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def good(folder: Path) -> None:
             try:
                 use(Source(source, None, out, case.type))
             except tg.TensorglotError as error:
-                assert what in {*not_for_zt, "unpack", "from_cbor"}, (what, error)
+                assert what in {*not_for_zt, "unpack", "from_cbor"}, (what, error)  # noqa: PT017
             shutil.rmtree(out)
 
 

@@ -24,7 +24,7 @@ import tensorglot as tg
 from tensorglot.store import Store
 
 THREADS = 16
-ROUNDS = int(os.environ.get("TENSORGLOT_ROUNDS", "12"))
+ROUNDS = int(os.environ.get("TENSORGLOT_ROUNDS", "6"))
 COUNT = 5000
 TENSORS = {f"t{i}": np.full((10, COUNT // 10), i, np.int32) for i in range(12)}
 
