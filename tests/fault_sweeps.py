@@ -36,7 +36,7 @@ __all__ = ["ACTIONS", "ERRNOS", "STORE", "Struck", "operations", "prepare", "swe
 ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EINTR)
 OPERATIONS = (
     "chmod", "close", "copy_file_range", "fchmod", "fchown", "fstat", "fsync", "ftruncate", "link", "mkdir", "open",
-    "posix_fallocate", "pread", "preadv", "pwrite", "rename", "stat", "write",
+    "posix_fallocate", "pread", "preadv", "pwrite", "rename", "stat", "truncate", "write",
 )  # fmt: skip
 ROOM = 140_000
 """Elements: a file of them is large enough to be preallocated."""

@@ -16,7 +16,7 @@ _ROW = re.compile(r"^\| (\d+) \| (.+?) \| `pytest ([^`]+)` \| (.+?) \|$", re.MUL
 
 
 def promises() -> dict[int, tuple[str, list[str], str]]:
-    """By number: what is promised, the arguments of pytest, the figure last seen."""
+    """By number: what is promised, the arguments of pytest, the number of tests."""
     return {
         int(number): (text, command.split(), figure)
         for number, text, command, figure in _ROW.findall(PAGE.read_text("utf-8"))
