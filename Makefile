@@ -14,7 +14,7 @@ CREATE  := $(PYTHON) -m venv $(VENV)
 INSTALL := PIP_NO_COMPILE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo test test-interpreted lint bench fuzz fuzz-asan fuzz-guided mutants wheel docs clean
+.PHONY: demo test test-interpreted lint bench fuzz fuzz-asan fuzz-guided mutants promises faults wheel docs clean
 
 demo: $(VENV)/.installed
 	@rm -rf $(VENV)/demo
@@ -52,6 +52,14 @@ fuzz-guided: $(VENV)/.test $(VENV)/.guided
 COUNT ?= 300
 mutants: $(VENV)/.test
 	$(BIN)/python tests/mutants.py $(COUNT)
+
+# The command of each promise of docs/trust.md.
+promises: $(VENV)/.test
+	$(BIN)/python tests/promises.py
+
+# A fault at every file operation of everything that writes, with every errno.
+faults: $(VENV)/.test
+	$(BIN)/python tests/fault_sweeps.py
 
 # One wheel for Python 3.11 and newer and a pure one, in dist/, each tested in a clean environment.
 wheel: $(VENV)/.wheels

@@ -62,6 +62,8 @@ class _Writer:
 class Memory:
     """A backend of a dict, for one user."""
 
+    concurrency: int | None = None
+
     url = "memory"
     concurrency: int | None = None
 

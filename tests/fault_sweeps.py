@@ -36,7 +36,7 @@ __all__ = ["ACTIONS", "ERRNOS", "STORE", "Struck", "operations", "prepare", "swe
 ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EINTR)
 OPERATIONS = (
     "chmod", "close", "copy_file_range", "fchmod", "fchown", "fstat", "fsync", "ftruncate", "link", "mkdir", "open",
-    "posix_fallocate", "pread", "preadv", "pwrite", "rename", "stat", "write",
+    "posix_fallocate", "pread", "preadv", "pwrite", "rename", "stat", "truncate", "write",
 )  # fmt: skip
 ROOM = 140_000
 """Elements: a file of them is large enough to be preallocated."""
@@ -80,9 +80,7 @@ def operations(before: Callable[[int, str], OSError | None]) -> Iterator[list[st
 
 def tree(folder: Path) -> dict[str, bytes | None]:
     """Everything below a folder, hidden entries included; a directory has no bytes."""
-    return {
-        str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes() for path in folder.rglob("*")
-    }
+    return {str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes() for path in folder.rglob("*")}
 
 
 # What is there before
@@ -181,7 +179,7 @@ def sweep(folder: Path, name: str, errnos: tuple[int, ...], every: int = 1) -> C
                     action(work)
                 except OSError as error:
                     raised = True
-                    assert error is fault or error.errno == number, (name, strike, error)
+                    assert error is fault or error.errno == number, (name, strike, error)  # noqa: PT017
                 except tg.TensorglotError:
                     raised = True
             if len(made) < strike:

@@ -1,9 +1,10 @@
 """The child process of `test_resources`: the hostile files of a family, in every use, under limits.
 
 `python tests/resources.py EVERY FAMILY...` tries every EVERYth pair of a file and a use,
-and prints a line of JSON for each finding and a last one with the figures. What is being done is on stderr before it is done, so that the
-parent can name what a signal ended. The address space may grow by 1 GiB; a use may take
-five seconds of the processor, and the child as a whole what `RLIMIT_CPU` allows.
+and prints a line of JSON for each finding and a last one with the figures. What is being
+done is on stderr before it is done, so that the parent can name what a signal ended. The
+address space may grow by 1 GiB; a use may take five seconds of the processor, and the
+child as a whole what `RLIMIT_CPU` allows.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ __all__ = ["GROWTH_NBYTES", "RESIDENT_NBYTES", "USE_SECONDS"]
 GROWTH_NBYTES = 1 << 30
 RESIDENT_NBYTES = 160 * MB
 USE_SECONDS = 5.0
+BYTE_SECONDS = 1e-4
+"""For each byte of a file, in addition: nine reads of a tensor of forty bytes are 4 ms."""
 CLAIM_SECONDS = 0.3
 """Of a file that is honestly larger than memory, for each use, which is then interrupted."""
 TOTAL_SECONDS = 900
@@ -73,7 +76,7 @@ def command(arguments: list[Any]) -> None:
 def attempt(use: Callable[[Source], object], source: Source, *, claims: bool) -> str | None:
     """What is wrong with what a use did; None if nothing."""
     refused = False
-    signal.setitimer(signal.ITIMER_PROF, CLAIM_SECONDS if claims else USE_SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, CLAIM_SECONDS if claims else USE_SECONDS + BYTE_SECONDS * source.nbytes)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", tg.LossWarning)
@@ -108,7 +111,7 @@ def good(folder: Path) -> None:
             try:
                 use(Source(source, None, out, case.type))
             except tg.TensorglotError as error:
-                assert what in {*not_for_zt, "unpack", "from_cbor"}, (what, error)
+                assert what in {*not_for_zt, "unpack", "from_cbor"}, (what, error)  # noqa: PT017
             shutil.rmtree(out)
 
 

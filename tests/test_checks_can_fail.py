@@ -24,16 +24,21 @@ import test_attacks_bintensors as attacks
 import test_corpus_bintensors as corpus
 import test_crashes as crashes
 import test_host as host
+import test_pt as pt
 import test_reading as reading
+import test_reading_verified as verified
 import test_roundtrip as roundtrip
 import test_saving as saving
 import test_slicing as slicing
+import test_store_keeping as keeping
+import test_two_writers as two_writers
 from fuzzing import bintensors as fuzz
 from replaced import OLD_BYTES
 from tensorglot.containers import bintensors
 from tensorglot.io import local, sink
 from tensorglot.model import slicing as model_slicing
 from tensorglot.model.payload import Memory, as_bytes
+from tensorglot.store import Store, backend
 from test_kernels import interpreted
 
 Plant = Callable[[pytest.MonkeyPatch], object]
@@ -92,7 +97,39 @@ def every_form(*_: Any) -> None:
     roundtrip.test_every_type_in_every_form_and_shape("int32", "bintensors@1")
 
 
+def damaged_files(folder: Path, _: pytest.MonkeyPatch) -> None:
+    verified.test_checksums_are_verified_by_default("a.zt", folder)
+
+
+def a_merge_beside_a_save(folder: Path, _: pytest.MonkeyPatch) -> None:
+    path = folder / "model.zt"
+    tg.save(path, two_writers.TENSORS, metadata={"step": "1"}, durable=False)
+    two_writers.test_a_merge_into_one_of_its_sources_that_changes_meanwhile(path)
+
+
+def views_of_one_element(*_: Any) -> None:
+    for data, kind, rule in pt.REFUSED.values():
+        if rule == "limit.views":
+            with pytest.raises(kind):
+                tg.load(data, format="pt")
+            return
+    raise LookupError("no case")
+
+
+def collect_beside_a_writer(folder: Path, _: pytest.MonkeyPatch) -> None:
+    root = folder / "store"
+    keeping.test_the_temporary_file_of_a_running_writer_stays(Store.create(root), root)
+
+
 # Defects
+
+
+def nothing_is_expected(patched: pytest.MonkeyPatch) -> None:
+    """A file is replaced, whatever has become of it."""
+    right = sink.AtomicFile.__init__
+    patched.setattr(
+        sink.AtomicFile, "__init__", lambda file, target, **options: right(file, target, **{**options, "expect": None})
+    )
 
 
 def operations(module: Any, **wrong: Any) -> Plant:
@@ -215,6 +252,22 @@ def fill_what_is_named(patched: pytest.MonkeyPatch) -> None:
 
 
 DEFECTS = [
+    Defect(
+        "checksums that nobody compares",
+        lambda patched: patched.setattr(tg, "load", partial(tg.load, verify="never")),
+        damaged_files,
+    ),
+    Defect("a file replaced that has changed since it was read", nothing_is_expected, a_merge_beside_a_save),
+    Defect(
+        "views without a limit",
+        lambda patched: patched.setattr(tg, "load", partial(tg.load, limits=tg.Limits(view_ratio=1 << 62))),
+        views_of_one_element,
+    ),
+    Defect(
+        "a collector that sees no writers",
+        lambda patched: patched.setattr(backend.Directory, "writers", lambda _: {}),
+        collect_beside_a_writer,
+    ),
     Defect(
         "a save that truncates in place",
         operations(faults, open=open_in_place, link=does_nothing, rename=does_nothing, unlink=does_nothing),

@@ -68,7 +68,9 @@ WRITERS: dict[str, Write] = {
         folder / "model.zt", folder / "model.zt", dtype="float64", durable=False
     ),
     "merge": lambda folder: tg.merge([folder / "one.bt"], folder / "model.zt", durable=False),
-    "merge in place": lambda folder: tg.merge([folder / "model.zt", folder / "c.bt"], folder / "model.zt", durable=False),
+    "merge in place": lambda folder: tg.merge(
+        [folder / "model.zt", folder / "c.bt"], folder / "model.zt", durable=False
+    ),
     "patch": lambda folder: tg.store.patch(
         folder / "step.tgdelta", folder / "old.bt", folder / "model.zt", durable=False
     ),

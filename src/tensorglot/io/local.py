@@ -20,12 +20,13 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from tensorglot.arguments import as_path
+from tensorglot.cached import cached_property
 from tensorglot.errors import InputError, TensorglotError, TruncatedError
 from tensorglot.memory import READ_NBYTES, allocate, cut
 from tensorglot.threads import for_each

@@ -7,12 +7,12 @@ once, when they are listed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.cached import cached_property
 from tensorglot.errors import InputError
 from tensorglot.kernels import names as kernel
 from tensorglot.limits import DEFAULT

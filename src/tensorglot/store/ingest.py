@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
 from blake3 import blake3
 
+from tensorglot.cached import cached_property
 from tensorglot.errors import TensorglotError
 from tensorglot.memory import scratch
 from tensorglot.model.archive import Archive

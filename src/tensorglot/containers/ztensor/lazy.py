@@ -7,13 +7,13 @@ Their CBOR is checked when the file is opened; Python objects are made when need
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from tensorglot.cached import cached_property
 from tensorglot.wire.cbor import Cursor
 
 __all__ = ["Attributes", "LazyMap", "Texts", "metadata_at"]

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from string import Formatter
 from typing import ClassVar, dataclass_transform
 
+from tensorglot.cached import cached_property
 from tensorglot.errors import InputError
 
 __all__ = [
