@@ -1,4 +1,4 @@
-"""safetensors and ztensor played by tensorglot, for running their own tests: `pytest -p drop_in_shims`.
+"""safetensors played by tensorglot, for running their own tests: `pytest -p drop_in_shims`.
 
 What is here is what changing the import does not give: names that are private to those
 packages, and the objects that they have and we do not.

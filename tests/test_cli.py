@@ -70,7 +70,7 @@ def test_ls_patterns(model: Path) -> None:
     assert [line.split()[0] for line in lines[1:-1]] == ["layers.0.w", "layers.1.w", "flags"]
     result = run("ls", model, "layer.0.w", code=2)
     assert (
-        result.stderr == f"error: {model}: no such tensor; did you mean 'layers.0.w', 'layers.1.w' "
+        result.stderr == f"error: {model}: no such tensor; did you mean 'layers.0.w', 'layers.1.w'? "
         "(tensor 'layer.0.w', rule tensor.name)\n"
     )
 
@@ -178,6 +178,7 @@ def test_stats_of_what_is_not_supported(model: Path, monkeypatch: pytest.MonkeyP
 def test_verify(model: Path, cut: Path) -> None:
     assert run("verify", model, "--deep").stdout == "ok: bintensors@0, 6 tensors, 63 B, no checksums to check\n"
     result = run("verify", cut, code=1)
+    assert result.stdout.startswith(f"{cut}: file truncated: ")
     assert "rule bintensors.data.end" in result.stdout
     assert result.stdout.endswith("failed: 1 problem\n")
     report = run_json("verify", cut, code=1)

@@ -59,6 +59,10 @@ class TestDirectoriesOfPyTorch:
             assert archive.format == "dcp@torch"
             assert archive.notes == ()
 
+    def test_info(self, checkpoint: str) -> None:
+        found = json.loads(run("info", CORPUS / checkpoint, "--json").stdout)
+        assert (found["format"], found["tensors"]) == ("dcp@torch", len(MANIFEST[checkpoint]))
+
     def test_checksums_of_all_boxes_are_compared(self, checkpoint: str, tmp_path: Path) -> None:
         report = tg.verify(CORPUS / checkpoint, deep=True)
         assert report.ok

@@ -83,7 +83,7 @@ def human_nbytes(nbytes: float) -> str:
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """The end of a message about a name that does not exist: the nearest names, or nothing."""
     near = difflib.get_close_matches(name, itertools.islice(names, 10_000), n=3)
-    return "; did you mean " + ", ".join(f"'{escape(n)}'" for n in near) if near else ""
+    return "; did you mean " + ", ".join(f"'{escape(n)}'" for n in near) + "?" if near else ""
 
 
 class Hint(NamedTuple):

@@ -122,7 +122,9 @@ def _message(error: BaseException) -> str:
         return error.advise(command_line=True)
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
-        return error.format_message() + (f" Try '{context.command_path} --help'." if context else "")
+        text = error.format_message()
+        text += "" if text.endswith((".", "?", "!")) else "."
+        return text + (f" Try '{context.command_path} --help'." if context else "")
     if isinstance(error, OSError):
         what = error.strerror or str(error)
         return what if error.filename is None else f"{error.filename}: {what}"

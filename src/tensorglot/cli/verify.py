@@ -49,7 +49,7 @@ def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str |
         print(f"ok: {report.format}, {plural(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}, {checked}")
     else:
         for problem in report.problems:
-            print(one_line(str(problem)))
+            print(one_line(f"{file}: {problem}"))
         print(f"failed: {plural(len(report.problems), 'problem')}")
     for note in () if as_json else report.notes:
         message(f"note: {note.message}")

@@ -12,7 +12,10 @@ from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Source
 
-__all__ = ["CONTAINER"]
+__all__ = ["CONTAINER", "MARKER"]
+
+MARKER = "tensorglot-store.json"
+"""The file that makes a directory a store."""
 
 
 def read(source: Source, options: ReadOptions) -> Index:

@@ -426,7 +426,8 @@ def for_target(target: object, format: str | None) -> tuple[Format, str]:
                 raise InputError(f"{read} can be read, not written", rule="format.write")
             known = ", ".join(s for spec in TABLE if spec.writes for s in spec.suffixes)
             hint = Hint("pass format=", "pass --to FORMAT")
-            raise InputError(f"no format for the suffix '{suffix}' (known: {known})", rule="format.suffix", hint=hint)
+            what = f"no format has the suffix '{suffix}'" if suffix else "the target has no suffix that names a format"
+            raise InputError(f"{what} (known: {known})", rule="format.suffix", hint=hint, path=path or None)
         spec, version = found[0], None
     chosen = version or (spec.writes[0] if spec.writes else "")
     if chosen not in spec.writes:

@@ -193,7 +193,11 @@ def _translate(error: Exception, url: str) -> Exception:
     if kind in ("PreconditionError", "AlreadyExistsError", "NotModifiedError"):
         return PreconditionFailed(url)
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or code in (401, 403):
-        return PermissionError(13, "access denied: check the credentials (storage_options, or the environment)", url)
+        return PermissionError(
+            13,
+            "access denied: check the credentials (storage_options, or the environment's AWS_*, GOOGLE_*, AZURE_*)",
+            url,
+        )
     if kind == "InvalidPathError":
         return InputError("not a valid key of an object", rule="url.syntax", path=url)
     if kind == "UnknownConfigurationKeyError":

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tensorglot.containers.store import MARKER
 from tensorglot.containers.table import TABLE, for_target
 from tensorglot.errors import FormatError, InputError, LimitError, escape
 from tensorglot.io.folder import Folder, as_folder, name_of
@@ -79,6 +80,10 @@ def find_in_folder(folder: Folder) -> str:
     for name in PREFERRED:
         if name in found:
             return folder.file(name)
+    if not found and MARKER in names:
+        raise InputError(
+            f"the directory is a store: open store://{folder.shown}#REF", rule="store.url", path=folder.shown
+        )
     if not found:
         raise InputError(
             f"the directory has no index of shards (*{INDEX_SUFFIX}) and no tensor file",

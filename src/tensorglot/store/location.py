@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensorglot.arguments import as_path
+from tensorglot.containers.store import MARKER
 from tensorglot.errors import FormatError, InputError, UnsupportedError
 from tensorglot.io.local import absolute
 from tensorglot.io.sink import is_temporary
@@ -17,7 +18,6 @@ from tensorglot.store.remote import Bucket
 
 __all__ = ["create_store", "open_store", "split_url"]
 
-_KEY = "tensorglot-store.json"
 _CONTENT = json.dumps({"format": "tensorglot-store", "version": 1}).encode()
 _SCHEME = "store://"
 
@@ -37,19 +37,19 @@ def create_store(url: str | os.PathLike[str], options: Mapping[str, Any] | None)
     if isinstance(backend, Directory):
         os.makedirs(backend.url, exist_ok=True)  # noqa: PTH103
         others = {name for name in os.listdir(backend.url) if name != "lock" and not is_temporary(name)}  # noqa: PTH208
-        if others and _KEY not in others:
+        if others and MARKER not in others:
             raise InputError("the directory is not empty", rule="store.create", path=backend.url)
-    elif backend.get(_KEY) is None and backend.list(""):
+    elif backend.get(MARKER) is None and backend.list(""):
         raise InputError("the folder is not empty", rule="store.create", path=backend.url)
-    if backend.get(_KEY) is not None or not backend.swap(_KEY, None, _CONTENT):
+    if backend.get(MARKER) is not None or not backend.swap(MARKER, None, _CONTENT):
         raise InputError("there is a store already: open it with Store(path)", rule="store.create", path=backend.url)
 
 
 def open_store(url: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Backend:
     backend = _backend(url, options)
-    content = backend.get(_KEY)
+    content = None if isinstance(backend, Directory) and os.path.isfile(backend.url) else backend.get(MARKER)  # noqa: PTH113
     if content is None:
-        if isinstance(backend, Directory) and not os.path.isdir(backend.url):  # noqa: PTH112
+        if isinstance(backend, Directory) and not os.path.exists(backend.url):  # noqa: PTH110
             raise FileNotFoundError(2, "no such store", backend.url)
         raise InputError(
             "not a store: make one with Store.create(path), or `tensorglot store init`",
@@ -60,7 +60,7 @@ def open_store(url: str | os.PathLike[str], options: Mapping[str, Any] | None) -
         try:
             version = json.loads(content).get("version")
         except (ValueError, AttributeError):
-            raise FormatError(f"{_KEY} is damaged", rule="store.open", path=backend.url) from None
+            raise FormatError(f"{MARKER} is damaged", rule="store.open", path=backend.url) from None
         raise UnsupportedError(
             f"version {version} of the store is not supported (supported: 1)", rule="store.version", path=backend.url
         )

@@ -74,7 +74,7 @@ class Directory(ABC):
             self._open.move_to_end(name)
             return found
 
-    def path(self, name: str) -> str:
+    def path_of(self, name: str) -> str:
         """The path of a file, for errors."""
         return getattr(self._open.get(name), "path", None) or name
 
@@ -240,7 +240,7 @@ class SavedItems(Directory):
         except TensorglotError as error:
             if error.path is None:
                 error.offset = place.begin + (error.offset or 0)
-                error.path = self.path(place.file)
+                error.path = self.path_of(place.file)
             error.tensor = tensor
             raise
         if saved.big_endian and place.dtype.startswith("torch.complex"):

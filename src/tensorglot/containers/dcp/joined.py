@@ -98,7 +98,7 @@ class Joined:
                 f"a box of shape {list(part.shape)} and {part.nbytes} bytes where the index says {list(counts)}",
                 rule="dcp.box.shape",
                 tensor=tensor.name,
-                path=directory.path(tensor.places[number].file),
+                path=directory.path_of(tensor.places[number].file),
             )
         return part
 

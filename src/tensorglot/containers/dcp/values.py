@@ -40,7 +40,7 @@ def read_values(checkpoint: Checkpoint, files: Directory, options: ReadOptions) 
             notes.append(Note("dcp.value", f"the value '{escape(name)}' was not read: {error.message}"))
             continue
         except TensorglotError as error:
-            error.tensor, error.path = name, error.path or files.path(place.file)
+            error.tensor, error.path = name, error.path or files.path_of(place.file)
             raise
         for key in found.keys() & metadata.keys():
             raise FormatError("two values have the same name", rule="dcp.name", tensor=key)
