@@ -36,7 +36,9 @@ def environment(results: dict[str, Any], _: str) -> str:
     busy = max(row["load"] for row in results["rows"])
     days = sorted({row["when"][:10] for row in results["rows"]})
     rounds = sorted({row["rounds"] for row in results["rows"]})
-    text += f" Measured on {' and '.join(days)}, quickest of {' or '.join(map(str, rounds))} rounds."
+    text += (
+        f" Measured on {' and '.join(days)}, quickest of {' or '.join(map(str, rounds))} round{'s' * (rounds != [1])}."
+    )
     if busy > found["cpus"] + 0.5:
         text += f" Other work ran on the machine (load up to {busy}): treat these ratios as preliminary."
     return text
@@ -46,12 +48,17 @@ def group(results: dict[str, Any], name: str) -> list[dict[str, Any]]:
     return [row for row in results["rows"] if row["group"] == name]
 
 
+def number(value: float) -> str:
+    """Three digits that count, never as a power of ten."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def ratio(row: dict[str, Any], peer: str) -> str:
     value, goal = row["times_faster"][peer], row["goals"].get(peer)
-    text = f"{value:.3g}"
+    text = number(value)
     if goal is None:
         return text
-    return f"{text if value >= goal else f'**{text}**'} ({goal:.2g})"
+    return f"{text if value >= goal else f'**{text}**'} ({goal:.3g})"
 
 
 def table(results: dict[str, Any], name: str) -> str:
@@ -66,7 +73,7 @@ def table(results: dict[str, Any], name: str) -> str:
         cells = [ratio(row, peer) if peer in row["times_faster"] else "" for peer in peers]
         extra, goal = row["extra_nbytes"][ours] / 1e6, row["extra_nbytes_goal"]
         memory = f"{extra:.0f}" if goal is None else f"{extra:.0f} ({goal / 1e6:.0f})"
-        out.append(f"| {row['case']} | {row['ms'][ours]:.3g} | {' | '.join(cells)} | {memory} |")
+        out.append(f"| {row['case']} | {number(row['ms'][ours])} | {' | '.join(cells)} | {memory} |")
     return "\n".join(out)
 
 
