@@ -14,7 +14,7 @@ CREATE  := $(PYTHON) -m venv $(VENV)
 INSTALL := PIP_NO_COMPILE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo test test-interpreted lint bench fuzz fuzz-asan fuzz-guided mutants promises faults wheel docs clean
+.PHONY: demo test test-interpreted lint bench bench-quick fuzz fuzz-asan fuzz-guided mutants promises faults wheel docs clean
 
 demo: $(VENV)/.installed
 	@rm -rf $(VENV)/demo
@@ -32,8 +32,14 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Every workload, ours and the peers in turns; rows as they come, then a page with pictures in benchmarks/results.
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks report --json benchmarks/results/run.json --to benchmarks/results
+
+# The essentials, in about two minutes.
+bench-quick: $(VENV)/.bench
+	$(BIN)/python -m benchmarks --quick --json benchmarks/results/quick.json
 
 # Mutants for every reader; `python fuzz/NAME.py COUNT SEED` runs one target.
 SECONDS ?= 60

@@ -20,7 +20,7 @@ from benchmarks import workloads
 from benchmarks.case import Action, Case
 from benchmarks.peers import PEERS, installed
 
-NBYTES = {"W1": 8 << 26, "W2": 610_000_000, "W3": 10_240_000, "W4": 1_600_000}
+NBYTES = {"W1": 8 << 26, "W2": 505_000_000, "W3": 10_240_000, "W4": 1_600_000}
 
 
 def prepare(workload: str, libraries: Iterable[str], folder: Path) -> None:

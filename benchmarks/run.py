@@ -66,7 +66,7 @@ def row(group: str, case: Case, results: dict[str, dict[str, float]], rounds: in
         "payload_nbytes": case.payload_nbytes,
         "ms": {library: float(f"{result['ms']:.4g}") for library, result in results.items()},
         "extra_nbytes": {library: int(result["extra_nbytes"]) for library, result in results.items()},
-        "times_faster": {peer: round(results[peer]["ms"] / mine, 2) for peer in peers},
+        "times_faster": {peer: float(f"{results[peer]['ms'] / mine:.3g}") for peer in peers},
         "goals": goals,
         "extra_nbytes_goal": case.extra_nbytes,
         "met": all(results[peer]["ms"] / mine >= goal for peer, goal in goals.items())
@@ -132,8 +132,11 @@ def main(arguments: list[str]) -> None:
     noted: set[str] = set()
     missed = []
 
+    every = [(group, case) for group in GROUPS for case in import_module(f"benchmarks.{group}").cases()]
+
     def write(**sections: Any) -> None:
-        kept.update(environment=environment(), rows=list(rows.values()), **sections)
+        ordered = [rows[case.name] for _, case in every if case.name in rows]
+        kept.update(environment=environment(), rows=ordered, **sections)
         partial = options.json.with_suffix(".partial")
         partial.write_text(json.dumps(kept, indent=1) + "\n")
         partial.replace(options.json)
@@ -144,7 +147,7 @@ def main(arguments: list[str]) -> None:
             print(text, flush=True)
 
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        for group, case in [(name, case) for name in GROUPS for case in import_module(f"benchmarks.{name}").cases()]:
+        for group, case in every:
             if options.prefixes and not case.name.startswith(tuple(options.prefixes)):
                 continue
             if options.quick and not case.quick:

@@ -65,7 +65,6 @@ class Memory:
     concurrency: int | None = None
 
     url = "memory"
-    concurrency: int | None = None
 
     def __init__(self, objects: dict[str, bytes] | None = None) -> None:
         self.objects = {} if objects is None else dict(objects)
