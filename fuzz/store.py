@@ -62,9 +62,8 @@ class _Writer:
 class Memory:
     """A backend of a dict, for one user."""
 
-    concurrency: int | None = None
-
     url = "memory"
+    concurrency: int | None = None
 
     def __init__(self, objects: dict[str, bytes] | None = None) -> None:
         self.objects = {} if objects is None else dict(objects)

@@ -188,6 +188,7 @@ class TestManyWriters:
     @pytest.mark.parametrize("honoured", [(), ("if-none-match",), ("if-match",)], ids=str)
     def test_a_server_that_ignores_conditions_is_refused(self, honoured: tuple[str, ...], tmp_path: Path) -> None:
         """Some do, silently. Nothing is written to them, not even a probe stays."""
+        needs("obstore")
         local = Store.create(tmp_path / "local")
         local.commit("main", PLAIN)
         with stub_s3(("if-match", "if-none-match")) as (endpoint, objects):
