@@ -80,7 +80,7 @@ def _shards() -> Iterable[Case]:
         def make(folder: Path, damage: Callable[[Path], object] = damage) -> Path:
             one = folder.with_name(f"{folder.name}.safetensors")
             tg.save(one, test_shards.TENSORS, durable=False)
-            tg.split(one, folder, shard_nbytes=8000, durable=False)
+            tg.split(one, folder, shard_nbytes=, durable=False)
             one.unlink()
             damage(folder)
             return folder
