@@ -78,10 +78,11 @@ def _shards() -> Iterable[Case]:
     for what, (damage, _) in test_shards.REFUSED.items():
 
         def make(folder: Path, damage: Callable[[Path], object] = damage) -> Path:
-            one = folder.with_name(f"{folder.name}.safetensors")
-            tg.save(one, test_shards.TENSORS, durable=False)
-            tg.split(one, folder, shard_nbytes=8000, durable=False)
-            one.unlink()
+            names, weight_map = list(test_shards.TENSORS), {}
+            for file, part in ((test_shards.FIRST, names[:3]), (test_shards.SECOND, names[3:])):
+                tg.save(folder / file, {name: test_shards.TENSORS[name] for name in part}, durable=False)
+                weight_map |= dict.fromkeys(part, file)
+            test_shards.write_index(folder, weight_map)
             damage(folder)
             return folder
 
