@@ -33,7 +33,7 @@ from tensorglot.bson.parquet import read_parquet
 from tensorglot.bson.places import Place, collection_at, is_collection, is_dump, is_parquet
 from tensorglot.bson.sources import Batch, Run, batches
 from tensorglot.containers.table import named
-from tensorglot.errors import FormatError, InputError, escape
+from tensorglot.errors import FormatError, Hint, InputError, escape
 from tensorglot.model.archive import Archive
 from tensorglot.operations.open import open
 from tensorglot.wire import bson as wire
@@ -124,7 +124,9 @@ def _only(reports: Iterable[FieldReport]) -> str:
     names = [report.name for report in reports if report.vectors]
     if len(names) != 1:
         found = ", ".join(f"'{escape(name)}'" for name in names[:10]) or "none"
-        raise InputError(f"pass the name of the vector field to read (fields found: {found})", rule="place.name")
+        what = "there are several vector fields" if names else "there is no vector field"
+        hint = Hint("pass the name of one", "pass --from NAME") if names else None
+        raise InputError(f"{what} (found: {found})", rule="place.name", hint=hint)
     return names[0]
 
 
