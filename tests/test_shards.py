@@ -340,3 +340,42 @@ def test_a_missing_shard_is_a_problem_that_verify_reports(folder: Path, deep: bo
     report = tg.verify(folder, deep=deep)
     assert not report.ok
     assert [problem.rule for problem in report.problems] == ["shards.missing"]
+
+
+class TestListsOfFiles:
+    """Several files are one archive, in the order of the list."""
+
+    def test_they_open_as_one(self, tmp_path: Path) -> None:
+        one, two = {"a": np.arange(3), "b": np.ones(2, np.float32)}, {"c": np.zeros((2, 2), np.int8)}
+        tg.save(tmp_path / "one.zt", one, metadata={"step": "1", "same": "x"})
+        tg.save(tmp_path / "two.zt", two, metadata={"step": "2", "same": "x"})
+        files = [tmp_path / "one.zt", str(tmp_path / "two.zt")]
+        with tg.open(files) as archive:
+            assert (list(archive), archive.format) == (["a", "b", "c"], "ztensor@0.1")
+            assert archive.metadata == {"same": "x"}
+            assert [note.rule for note in archive.notes] == ["source.metadata"]
+            again = pickle.loads(pickle.dumps(archive))
+            assert same({name: tensor.numpy() for name, tensor in again.items()}, one | two)
+        assert same(tg.load(files), one | two)
+        assert tg.verify(files).ok
+        assert tg.diff(files, one | two).equal == 3
+        assert tg.convert(files, tmp_path / "all.bt", on_loss="drop").tensors == 3
+        assert same(tg.load([path.read_bytes() for path in map(Path, files)]), one | two)
+
+    @pytest.mark.parametrize(
+        ("second", "rule"), [("again.zt", "source.name"), ("other.bt", "source.formats"), (None, "source.list")]
+    )
+    def test_what_cannot_be_one_archive(self, second: str | None, rule: str, tmp_path: Path) -> None:
+        tg.save(tmp_path / "one.zt", {"a": np.arange(3)})
+        tg.save(tmp_path / "again.zt", {"a": np.arange(4)})
+        tg.save(tmp_path / "other.bt", {"b": np.arange(4)})
+        with pytest.raises(tg.InputError) as caught:
+            tg.open([] if second is None else [tmp_path / "one.zt", tmp_path / second])
+        assert caught.value.rule == rule
+
+    def test_one_that_is_missing_leaves_no_file_open(self, tmp_path: Path) -> None:
+        tg.save(tmp_path / "one.zt", {"a": np.arange(3)})
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        with pytest.raises(FileNotFoundError):
+            tg.open([tmp_path / "one.zt", tmp_path / "none.zt"])
+        assert len(list(Path("/proc/self/fd").iterdir())) == before

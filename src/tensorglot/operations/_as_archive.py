@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
@@ -35,7 +35,7 @@ from tensorglot.providers import provided
 
 __all__ = ["Given", "as_archive", "collect", "flatten", "named_tensor"]
 
-Given: TypeAlias = "Readable | Archive | Mapping[str, Any]"
+Given: TypeAlias = "Readable | Sequence[Readable] | Archive | Mapping[str, Any]"
 
 MEMORY = "memory"
 """The format of an archive in memory."""

@@ -42,6 +42,7 @@ __all__ = [
     "is_sharded",
     "join_archives",
     "open_shards",
+    "refuse_duplicates",
 ]
 
 INDEX_SUFFIX = ".index.json"
@@ -251,6 +252,17 @@ def join_archives(
         metadata=metadata,
         notes=[*notes, *(note for archive in archives for note in archive.notes)],
     )
+
+
+def refuse_duplicates(archives: Sequence[Archive], names: Sequence[str], *, rule: str) -> None:
+    """Archives that are joined must not have a tensor of the same name."""
+    owner: dict[str, str] = {}
+    for archive, name in zip(archives, names, strict=True):
+        for tensor in archive:
+            if tensor in owner:
+                message = f"the tensor is in both {escape(owner[tensor])} and {escape(name)}"
+                raise InputError(message, rule=rule, tensor=tensor)
+            owner[tensor] = name
 
 
 def _format_of(index_name: str) -> str:

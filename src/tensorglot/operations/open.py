@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Literal, TypeAlias, cast
 
 from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import ReadOptions, detect, named
+from tensorglot.errors import InputError, escape
 from tensorglot.io.folder import Folder, name_of
 from tensorglot.io.local import FileSource, absolute, add_path_to_errors
 from tensorglot.io.remote import RemoteSource
@@ -17,10 +19,20 @@ from tensorglot.io.storage_options import StorageOptions
 from tensorglot.io.urls import file_path, has_credentials, is_url, shown
 from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
+from tensorglot.model.index import Note
 from tensorglot.model.payload import Source
 from tensorglot.operations._checksums import Once
 from tensorglot.operations._places import options_for
-from tensorglot.operations._shards import INDEX_SUFFIX, find_file, find_in_folder, is_sharded, open_shards
+from tensorglot.operations._shards import (
+    INDEX_SUFFIX,
+    common_metadata,
+    find_file,
+    find_in_folder,
+    is_sharded,
+    join_archives,
+    open_shards,
+    refuse_duplicates,
+)
 from tensorglot.operations._sidecar import read_sidecar, with_sidecar
 from tensorglot.providers import provided
 
@@ -30,7 +42,7 @@ Verify: TypeAlias = Literal["auto", "never", "require"]
 
 
 def open(
-    source: Readable,
+    source: Readable | Sequence[Readable],
     *,
     format: str | None = None,
     backend: Backend = "auto",
@@ -48,10 +60,20 @@ def open(
     is compared before a part of a tensor is read, too; `"never"` compares none. A file
     without checksums takes them from the sidecar `<name>.sums`, if there is one. A
     directory with a `*.index.json`, or that file, opens its shards as one archive; one
-    without opens `model.safetensors`, or else its only tensor file. At a URL only the
-    ranges that are needed are read, all of one version of the object; `storage_options`
-    say how to reach the server, in obstore's names.
+    without opens `model.safetensors`, or else its only tensor file. A list of files opens
+    as one archive, too. At a URL only the ranges that are needed are read, all of one
+    version of the object; `storage_options` say how to reach the server, in obstore's names.
     """
+    if isinstance(source, (list, tuple)):
+        return _open_several(
+            source,
+            format=format,
+            backend=backend,
+            strict=strict,
+            verify=verify,
+            limits=limits,
+            storage_options=storage_options,
+        )
     path = as_path(source) if isinstance(source, (str, os.PathLike)) else None
     check_choice(backend, ("auto", "pread", "mmap"), "backend", "source.backend")
     check_choice(verify, ("auto", "never", "require"), "verify", "verify.mode")
@@ -76,7 +98,7 @@ def open(
         _open_file, format=format, backend=backend, strict=strict, verifier=verifier, limits=limits, options=options
     )
     if path is None:
-        return one(source, reopen=again if isinstance(source, (bytes, bytearray)) else None)
+        return one(cast("Readable", source), reopen=again if isinstance(source, (bytes, bytearray)) else None)
     reopen = None if remote and has_credentials(path) else again
     path = file_path(path)
     if not is_sharded(path, options):
@@ -93,6 +115,35 @@ def open(
         return one(found, reopen=reopen)
     index = open_shards(found, limits, strict, one, options)
     return Archive(index, None, limits=limits, verifier=verifier, reopen=reopen)
+
+
+def _open_several(sources: Sequence[Readable], *, verify: Verify, limits: Limits | None, **options: Any) -> Archive:
+    """Several files of one format as one archive. No two may have a tensor of the same name."""
+    if not sources:
+        raise InputError("a list of files must not be empty", rule="source.list")
+    options = {"verify": verify, "limits": limits, **options}
+    with ExitStack() as on_error:
+        archives = [on_error.enter_context(open(source, **options)) for source in sources]
+        formats = sorted({archive.format for archive in archives})
+        if len(formats) > 1:
+            message = f"the files have different formats: {', '.join(formats)}; merge them into one file"
+            raise InputError(message, rule="source.formats")
+        paths = [source if isinstance(source, (str, os.PathLike)) else None for source in sources]
+        shown_as = [f"file {i + 1}" if path is None else os.fspath(path) for i, path in enumerate(paths)]
+        refuse_duplicates(archives, shown_as, rule="source.name")
+        metadata, conflicts = common_metadata(archives)
+        notes = [Note("source.metadata", f"the metadata key '{escape(key)}' differs") for key in conflicts]
+        index = join_archives(archives, formats[0], metadata, notes)
+        on_error.pop_all()
+    places = [None if path is None else os.fspath(path) for path in paths]
+    kept = [place if place is None or "://" in place else absolute(place) for place in places]
+    return Archive(
+        index,
+        None,
+        limits=as_limits(limits),
+        verifier=None if verify == "never" else Once(required=verify == "require"),
+        reopen=None if None in kept else partial(open, cast("list[str]", kept), **options),
+    )
 
 
 def _open_file(

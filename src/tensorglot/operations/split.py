@@ -38,7 +38,7 @@ from tensorglot.model.index import Index
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._places import options_for_each
 from tensorglot.operations._progress import Progress, start_progress
-from tensorglot.operations._shards import INDEX_SUFFIX, common_metadata, join_archives
+from tensorglot.operations._shards import INDEX_SUFFIX, common_metadata, join_archives, refuse_duplicates
 from tensorglot.operations.open import open
 from tensorglot.operations.save import save_archive
 from tensorglot.operations.verify import Report
@@ -223,7 +223,7 @@ def merge(
         said, conflicts = common_metadata(archives)
         if metadata is None:
             _refuse_conflicts(archives, conflicts)
-        _refuse_duplicates(archives, paths)
+        refuse_duplicates(archives, [os.fspath(path) for path in paths], rule="merge.name")
         index = join_archives(archives, "memory", said if metadata is None else metadata)
         joined = Archive(index, None, verifier=archives[0].verifier if archives else None)
         options = SaveOptions(
@@ -262,16 +262,3 @@ def _refuse_conflicts(archives: Sequence[Archive], conflicts: Sequence[str]) -> 
     for note in (note for archive in archives for note in archive.notes):
         if note.rule == "shards.metadata":
             raise UnsupportedError(note.message, rule="merge.metadata", hint=_METADATA)
-
-
-def _refuse_duplicates(archives: Sequence[Archive], paths: Sequence[str | os.PathLike[str]]) -> None:
-    owner: dict[str, str] = {}
-    for archive, path in zip(archives, paths, strict=True):
-        for name in archive:
-            if name in owner:
-                raise InputError(
-                    f"the tensor is in both {escape(owner[name])} and {escape(os.fspath(path))}",
-                    rule="merge.name",
-                    tensor=name,
-                )
-            owner[name] = os.fspath(path)
