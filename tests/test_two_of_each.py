@@ -22,7 +22,7 @@ import tensorglot as tg
 from fault_sweeps import operations, tree
 from stores import assert_clean, same_tensors, stray_files
 from tensorglot import report
-from tensorglot.operations import _append
+from tensorglot.io import in_place
 from tensorglot.store import Store
 
 ALL = os.environ.get("TENSORGLOT_FAULTS") == "all"
@@ -37,7 +37,7 @@ Write = Callable[[Path], object]
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that appends waits for others, who here wait for it."""
-    monkeypatch.setattr(_append, "PATIENCE_SECONDS", 0.02)
+    monkeypatch.setattr(in_place, "PATIENCE_SECONDS", 0.02)
 
 
 def append(folder: Path) -> None:

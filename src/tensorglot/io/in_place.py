@@ -15,7 +15,10 @@ from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource, Stamp, change_error, stamp_of
 from tensorglot.io.sink import lock, write_at
 
-__all__ = ["lock_for_edit", "replace_tail"]
+__all__ = ["PATIENCE_SECONDS", "lock_for_edit", "replace_tail"]
+
+PATIENCE_SECONDS = 30.0
+"""How long a writer that appends waits for others."""
 
 
 @contextmanager

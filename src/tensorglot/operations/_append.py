@@ -14,7 +14,7 @@ from typing import Any
 
 from tensorglot.containers.table import named
 from tensorglot.errors import InputError, UnsupportedError
-from tensorglot.io.in_place import lock_for_edit
+from tensorglot.io import in_place
 from tensorglot.io.local import change_error, file_stamp
 from tensorglot.io.urls import is_url
 from tensorglot.model.archive import Archive
@@ -25,9 +25,6 @@ from tensorglot.operations._sidecar import read_sidecar
 from tensorglot.operations.open import open
 
 __all__ = ["Appended"]
-
-PATIENCE_SECONDS = 30.0
-"""How long a writer that closes waits for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ class Appended:
 
     def append(self, added: Archive, metadata: Mapping[str, Any] | None, options: SaveOptions) -> None:
         """Replaces the file by one that also has these tensors."""
-        end = time.monotonic() + PATIENCE_SECONDS
+        end = time.monotonic() + in_place.PATIENCE_SECONDS
         while True:
             try:
                 return self._try(added, metadata, options)
@@ -65,7 +62,7 @@ class Appended:
             time.sleep(0.005)
 
     def _try(self, added: Archive, metadata: Mapping[str, Any] | None, options: SaveOptions) -> None:
-        with lock_for_edit(self.path) as stamp, open(self.path, format=self.format, verify="auto") as archive:
+        with in_place.lock_for_edit(self.path) as stamp, open(self.path, format=self.format, verify="auto") as archive:
             if file_stamp(archive.source) != stamp:
                 raise change_error(self.path)
             for name in added.index.names:
