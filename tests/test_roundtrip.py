@@ -43,7 +43,11 @@ def test_every_type_in_every_form_and_shape(dtype: str, format: str) -> None:
 @settings(max_examples=300, deadline=None)
 @given(tensors(), metadata(), st.sampled_from(LAYOUTS))
 def test_any_set_of_tensors(values: dict[str, NDArray[Any]], text: dict[str, str] | None, format: str) -> None:
-    data = tg.dumps(values, format=format, metadata=text)
+    try:
+        data = tg.dumps(values, format=format, metadata=text)
+    except tg.UnsupportedError as error:  # rare: the file would also be one of the other layout
+        assert error.rule == "bintensors.write.ambiguous"
+        return
     with tg.open(data, format=format, strict=True) as archive:
         assert archive.format == format
         assert archive.metadata == text

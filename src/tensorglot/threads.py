@@ -2,7 +2,8 @@
 
 Nested calls run inline: a thread that waited for others of its own pool could deadlock.
 Requests to servers have a larger pool of their own (`for_each_request`), since they wait
-and do not compute; a thread of another pool may wait for them.
+and do not compute; a thread of another pool may wait for them. A pool belongs to the
+process that made it, and a `Lock` is not inherited by a fork.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import cache
 from itertools import chain, islice
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["REQUESTS", "Executor", "default_threads", "for_each", "for_each_request", "ordered_map"]
+__all__ = ["REQUESTS", "Executor", "Lock", "default_threads", "for_each", "for_each_request", "ordered_map"]
 
 REQUESTS = 32
 """Requests to servers at a time."""
@@ -25,6 +26,23 @@ _REQUEST_NAMES = "tensorglot-request"
 
 S = TypeVar("S")
 T = TypeVar("T")
+
+
+class Lock:
+    """A mutex that a forked process finds free: the thread that held it in the parent is not there to release it."""
+
+    __slots__ = ("_mutex", "_pid")
+
+    def __init__(self) -> None:
+        self._mutex, self._pid = threading.Lock(), os.getpid()
+
+    def __enter__(self) -> None:
+        if self._pid != os.getpid():
+            self._mutex, self._pid = threading.Lock(), os.getpid()
+        self._mutex.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._mutex.release()
 
 
 class Executor(Protocol):

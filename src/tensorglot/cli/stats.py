@@ -28,7 +28,7 @@ SHOWN = ("1", "25", "50", "75", "99")
 @reading_format
 @as_json
 def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None, as_json: bool) -> int:
-    """Minimum, maximum, mean, deviation, norm, percentiles, a histogram.
+    """Minimum, maximum, mean, deviation, norm and a histogram.
 
     Of the finite values; zeros, NaN and infinite ones are counted. The deviation is
     that of the population, the histogram has 16 equal bins from minimum to maximum.

@@ -10,7 +10,6 @@ multiples of 64 bytes, so that they can be memory-mapped.
 from __future__ import annotations
 
 import math
-import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -38,6 +37,7 @@ from tensorglot.model.payload import (
     read_pieces,
 )
 from tensorglot.model.subbyte import unpack_pieces
+from tensorglot.threads import Lock
 from tensorglot.wire import json, npy, ziparchive
 from tensorglot.wire.crc import crc32_of_rest
 from tensorglot.wire.inflate import Inflater, deflate
@@ -62,7 +62,7 @@ class Deflated:
     def __init__(self, header_nbytes: int, nbytes: int) -> None:
         self._header_nbytes = header_nbytes
         self._nbytes = nbytes
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._at: Inflater | None = None
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:

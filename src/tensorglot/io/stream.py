@@ -11,13 +11,13 @@ import errno
 import io
 import os
 import tempfile
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, cast
 
 from tensorglot.errors import InputError
 from tensorglot.io.local import BaseSource, BufferSource, FileSource
 from tensorglot.io.pieces import Piece, join_small, read_pieces
+from tensorglot.threads import Lock
 
 __all__ = ["StreamSource", "source_of_stream", "write_stream"]
 
@@ -30,7 +30,7 @@ class StreamSource(BaseSource):
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._only_in = os.getpid() if _has_descriptor(stream) else None
         _read_piece(stream, 0)
         _call(stream.seek, 0, io.SEEK_END)

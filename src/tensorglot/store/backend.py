@@ -17,7 +17,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -29,6 +28,7 @@ from tensorglot.errors import FormatError, InputError
 from tensorglot.io.local import FileSource
 from tensorglot.io.pieces import Piece
 from tensorglot.io.sink import AtomicFile, is_temporary
+from tensorglot.threads import Lock
 
 __all__ = ["Backend", "Directory", "Entry", "File", "Writer"]
 
@@ -141,7 +141,7 @@ class Directory:
     def __init__(self, path: str) -> None:
         self.url = path
         self._open: OrderedDict[str, FileSource] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def _path(self, key: str) -> str:
         return f"{self.url}/{key}"

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import accumulate
-from threading import Lock
 
 import numpy as np
 
@@ -38,7 +37,7 @@ from tensorglot.store.chunks import Chunks
 from tensorglot.store.manifest import Entry, Manifest
 from tensorglot.store.objects import ArrayNode, Commit, TensorNode, parse_array, parse_arrays, parse_tensor
 from tensorglot.store.packs import Packs
-from tensorglot.threads import for_each
+from tensorglot.threads import Lock, for_each
 from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, DAG_CBOR, RAW
 
 __all__ = [

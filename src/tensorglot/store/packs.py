@@ -17,7 +17,6 @@ once more.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from tensorglot.memory import scratch
 from tensorglot.store.backend import Backend
 from tensorglot.store.encodings import IS_DELTA, apply_chain, decode
 from tensorglot.store.pack import MAX_DEPTH, PackIndex, Record, read_index
-from tensorglot.threads import for_each
+from tensorglot.threads import Lock, for_each
 from tensorglot.wire.cid import CID, RAW
 
 __all__ = ["MissingBlock", "Packs", "Stored", "pack_key"]
@@ -165,7 +164,7 @@ class Packs:
         """Packs whose index cannot be read; the others can be used."""
         self._indexes: dict[str, PackIndex] = {}
         self._table: _Table | None = None
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._groups: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._group_nbytes = 0
 

@@ -16,7 +16,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from threading import Lock
 
 from tensorglot.containers.dcp.checkpoint import Place
 from tensorglot.containers.table import ReadOptions, detect
@@ -29,6 +28,7 @@ from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.lazy_source import LazySource
 from tensorglot.model.payload import Source
 from tensorglot.model.tensor import Part
+from tensorglot.threads import Lock
 
 __all__ = ["Directory", "File", "RankFiles", "SavedItems", "Section"]
 
