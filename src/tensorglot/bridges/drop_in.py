@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tensorglot.arguments import check_mapping
 from tensorglot.bridges.table import framework as converter
 from tensorglot.containers.table import TABLE, for_target, named
-from tensorglot.errors import InputError, MissingFile
+from tensorglot.errors import InputError, MissingFile, UnsupportedError
 from tensorglot.extras import library
 from tensorglot.io.source import Backend, Readable
 from tensorglot.model.archive import Archive
@@ -142,6 +142,18 @@ class Slice:
         return f"Slice({self.tensor!r})"
 
 
+@contextmanager
+def _refusals_of_layouts() -> Iterator[None]:
+    """A sparse tensor that the format cannot store is a ValueError in safetensors."""
+    try:
+        yield
+    except UnsupportedError as error:
+        if error.rule != "save.layout":
+            raise
+        message = f"{error.message}; convert it with to_dense()"
+        raise InputError(message, rule=error.rule, tensor=error.tensor) from error
+
+
 @dataclass(frozen=True)
 class DropIn:
     """The functions of one framework."""
@@ -163,14 +175,16 @@ class DropIn:
         """Writes tensors to a file: atomic, and durable when it returns. `options` are those of `tg.save`."""
         format = format_for(filename, format)
         self._check(tensors, format)
-        save(filename, tensors, format=format, metadata=metadata, **options)
+        with _refusals_of_layouts():
+            save(filename, tensors, format=format, metadata=metadata, **options)
 
     def save(
         self, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None, *, format: str = _DEFAULT
     ) -> bytes:
         """The bytes of a file of the tensors."""
         self._check(tensors, format)
-        return dumps(tensors, format=format, metadata=metadata)
+        with _refusals_of_layouts():
+            return dumps(tensors, format=format, metadata=metadata)
 
     def load_file(
         self, filename: Readable, device: Any = "cpu", *, backend: Backend = "auto", format: str | None = None
