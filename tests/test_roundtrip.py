@@ -46,7 +46,8 @@ def test_any_set_of_tensors(values: dict[str, NDArray[Any]], text: dict[str, str
     try:
         data = tg.dumps(values, format=format, metadata=text)
     except tg.UnsupportedError as error:  # rare: the file would also be one of the other layout
-        assert error.rule == "bintensors.write.ambiguous"
+        if error.rule != "bintensors.write.ambiguous":
+            raise
         return
     with tg.open(data, format=format, strict=True) as archive:
         assert archive.format == format
