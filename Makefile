@@ -20,12 +20,14 @@ demo: $(VENV)/.installed
 	@rm -rf $(VENV)/demo
 	@$(BIN)/tensorglot demo $(VENV)/demo
 
+# OPTIONS go to pytest.
+OPTIONS ?=
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto $(OPTIONS)
 
 # The same tests on the kernels as plain Python.
 test-interpreted: $(VENV)/.test
-	TENSORGLOT_KERNELS=interpreted $(BIN)/python -m pytest -n auto
+	TENSORGLOT_KERNELS=interpreted $(BIN)/python -m pytest -n auto $(OPTIONS)
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

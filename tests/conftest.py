@@ -2,6 +2,8 @@
 
 TENSORGLOT_KERNELS=interpreted runs the suite on the kernels as plain Python, also
 where they are compiled. TENSORGLOT_REQUIRE=all makes a missing peer a failure.
+--passed-to FILE writes which tests have passed, and --not-again FILE leaves those out:
+in CI what passed without a library does not run again when the libraries are there.
 """
 
 from __future__ import annotations
@@ -56,3 +58,38 @@ def target(folder: Path) -> Path:
     path = folder / "model.bt"
     path.write_bytes(OLD_BYTES)
     return path
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--passed-to", metavar="FILE", help="write the tests that have passed")
+    parser.addoption("--not-again", metavar="FILE", help="leave out the tests in FILE")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption("passed_to")
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(PassedTests(Path(path)))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    path = config.getoption("not_again")
+    if path:
+        passed = set(Path(path).read_text("utf-8").split("\n"))
+        again = [item for item in items if item.nodeid in passed]
+        config.hook.pytest_deselected(items=again)
+        items[:] = [item for item in items if item.nodeid not in passed]
+
+
+class PassedTests:
+    """Writes the names of the tests that have passed, at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.outcomes: dict[str, set[str]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.outcomes.setdefault(report.nodeid, set()).add(report.outcome)
+
+    def pytest_sessionfinish(self) -> None:
+        passed = [name for name, seen in self.outcomes.items() if seen == {"passed"}]
+        self.path.write_text("\n".join(passed), "utf-8")
