@@ -26,7 +26,7 @@ If bytes are accepted, serializing the result gives the same bytes again.
     temporal        dates, times and decimals between integers, Python's objects and text
     atoms           values of a fixed size; python_atoms: Python's numbers as these
     match           whether a type is an instance of a symbolic one
-    merkle          links by hash
+    merkle          links by hash; link_columns: columns of them
     cbor, json      values as CBOR and as JSON
 """
 
@@ -50,8 +50,9 @@ from tensorglot.dynd.codec.encode import encode, type_header
 from tensorglot.dynd.coerce.anything import as_type, coerce, typeof
 from tensorglot.dynd.export.numpy import to_numpy
 from tensorglot.dynd.export.python import to_python
+from tensorglot.dynd.link_columns import connect
 from tensorglot.dynd.match import check_holds
-from tensorglot.dynd.merkle import Link, fetch_block, load_links, save_links
+from tensorglot.dynd.merkle import Link, fetch_block, save_links
 from tensorglot.dynd.schema import check_readable
 from tensorglot.dynd.tensors import from_tensor, tensor_nbytes, tensor_pieces, to_tensor
 from tensorglot.errors import FormatError, InputError, LimitError
@@ -244,7 +245,7 @@ def from_cbor(
     if wanted not in (None, found):
         raise FormatError(f"the CBOR has a value of type {found}, expected {wanted}", rule="dynd.cbor.type")
     value = decode_all(content, found, limits)
-    return to_tensor(value if store is None else load_links(value, store))
+    return to_tensor(value if store is None else connect(value, {}, store))
 
 
 def to_json(value: Any, type: Type | str | None = None) -> str:

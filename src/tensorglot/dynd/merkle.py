@@ -14,8 +14,7 @@ first. A link that leads back to itself would need a hash that contains itself: 
 graph of links has no cycles, by construction.
 
 A store is any mapping from CIDs to blocks. It holds the plain serialized bytes; the
-type is in the link. A `LinkArray` is a column of CIDs that also holds the links and the
-store of their values, so that freezing finds inner links and reading one loads it.
+type is in the link.
 """
 
 from __future__ import annotations
@@ -30,16 +29,17 @@ from numpy.typing import NDArray
 
 from tensorglot.dynd.atoms import CID_NBYTES
 from tensorglot.dynd.codec.decode import decode_all
+from tensorglot.dynd.link_columns import LinkArray, connect, has_cids, may_link
 from tensorglot.dynd.match import matches
-from tensorglot.dynd.schema import Kind, Node, plan_of
+from tensorglot.dynd.schema import Kind, plan_of
 from tensorglot.dynd.tensors import from_tensor, to_tensor
-from tensorglot.dynd.value import Column, Lists, Value
+from tensorglot.dynd.value import Lists, Value
 from tensorglot.errors import FormatError, InputError, IntegrityError, TensorNotFound, escape
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.types.algebra import Array, Merkle, Type, symbolic, walk
+from tensorglot.model.types.algebra import Merkle, Type, symbolic
 from tensorglot.wire.cid import CID, data_bytes, data_cid
 
-__all__ = ["Link", "LinkArray", "fetch_block", "links_of", "load_links", "may_link", "save_links"]
+__all__ = ["Link", "fetch_block", "links_at", "links_of", "save_links"]
 
 State = Literal["empty", "mutable", "lazy", "frozen"]
 
@@ -166,31 +166,12 @@ def _restore(type: Type, cid: CID | None, store: Mapping[CID, Any] | None, tenso
     return link
 
 
-class LinkArray(np.ndarray[Any, np.dtype[np.uint8]]):
-    """The CIDs of links, 36 bytes each along the last axis, with the links and the store; views have them, too."""
-
-    known: Mapping[CID, Link]
-    store: Mapping[CID, Any] | None
-
-    @staticmethod
-    def of(cids: NDArray[np.uint8], known: Mapping[CID, Link], store: Mapping[CID, Any] | None = None) -> LinkArray:
-        array = cids.view(LinkArray)
-        array.known, array.store = known, store
-        return array
-
-    def __array_finalize__(self, origin: object) -> None:
-        self.known, self.store = getattr(origin, "known", {}), getattr(origin, "store", None)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return LinkArray.of, (self.view(np.ndarray), dict(self.known), self.store)
-
-    @staticmethod
-    def links(type: Type, cids: NDArray[np.uint8]) -> list[Link]:
-        """The links to values of a type, of an array of either kind with one CID in each row."""
-        known, store = (cids.known, cids.store) if isinstance(cids, LinkArray) else ({}, None)
-        raw = np.ascontiguousarray(cids).tobytes()
-        names = [CID.from_bytes(raw[at : at + CID_NBYTES]) for at in range(0, len(raw), CID_NBYTES)]
-        return [known.get(name) or Link(type, name, store) for name in names]
+def links_at(type: Type, cids: NDArray[np.uint8]) -> list[Link]:
+    """The links to values of a type, of an array of either kind with one CID in each row."""
+    known, store = (cids.known, cids.store) if isinstance(cids, LinkArray) else ({}, None)
+    raw = np.ascontiguousarray(cids).tobytes()
+    names = [CID.from_bytes(raw[at : at + CID_NBYTES]) for at in range(0, len(raw), CID_NBYTES)]
+    return [known.get(name) or Link(type, name, store) for name in names]
 
 
 def fetch_block(store: Mapping[CID, Any], cid: CID) -> Any:
@@ -220,11 +201,6 @@ def save_links(tensor: Tensor, store: MutableMapping[CID, bytes]) -> None:
 def links_of(tensor: Tensor) -> Iterator[Link]:
     """The links in a value."""
     return _links_in(from_tensor(tensor)) if may_link(tensor.type) else iter(())
-
-
-def load_links(value: Value, store: Mapping[CID, Any]) -> Value:
-    """The same value; the links in it load their values from a store when these are read."""
-    return _seal(value, {}, store) if may_link(value.plan.type) else value
 
 
 def _as_tensor(value: Any, pattern: Type) -> Tensor:
@@ -259,26 +235,18 @@ def _load(type: Type, cid: CID, store: Mapping[CID, Any]) -> Tensor:
 
 def _seal(value: Value, known: Mapping[CID, Link], store: Mapping[CID, Any] | None) -> Value:
     """The same value with columns that are read-only and know their links."""
-    columns: list[Column] = list(value.columns)
-    for node in value.plan.nodes:
-        column = columns[node.id]
+    _make_readonly(value)
+    return connect(value, known, store)
+
+
+def _make_readonly(value: Value) -> None:
+    for column in value.columns:
         if isinstance(column, list):
-            columns[node.id] = [_seal(box, known, store) for box in column]
+            for box in column:
+                _make_readonly(box)
         for array in column if isinstance(column, Lists) else [column]:
             if isinstance(array, np.ndarray):
                 array.setflags(write=False)
-        if _has_cids(node):
-            columns[node.id] = LinkArray.of(value.array(node), known, store)
-    return Value(value.plan, tuple(columns))
-
-
-def _has_cids(node: Node) -> bool:
-    return node.kind is Kind.BLOCK and node.atom is not None and isinstance(node.atom.type, Merkle)
-
-
-def may_link(type: Type) -> bool:
-    """Whether values may have links in them. An `array[T]` may hold anything."""
-    return any(isinstance(inner, Merkle | Array) for inner in walk(type))
 
 
 def _links_in(value: Value) -> Iterator[Link]:
@@ -286,8 +254,8 @@ def _links_in(value: Value) -> Iterator[Link]:
         if node.kind is Kind.BOX:
             for box in value.boxes(node):
                 yield from _links_in(box)
-        elif _has_cids(node) and node.atom is not None and isinstance(node.atom.type, Merkle):
-            yield from LinkArray.links(node.atom.type.element, value.array(node))
+        elif has_cids(node) and node.atom is not None and isinstance(node.atom.type, Merkle):
+            yield from links_at(node.atom.type.element, value.array(node))
 
 
 def _save(links: Iterable[Link], store: MutableMapping[CID, bytes]) -> None:

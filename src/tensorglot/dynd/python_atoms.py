@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.dynd.atoms import Atom, integers, refuse
-from tensorglot.dynd.merkle import Link, LinkArray
+from tensorglot.dynd.link_columns import LinkArray
+from tensorglot.dynd.merkle import Link, links_at
 from tensorglot.dynd.temporal import count_of, counts_of_array, decimal_of_unscaled, python_objects, unscaled_of
 from tensorglot.errors import InputError
 from tensorglot.model.types.algebra import Complex, FixedBytes, FixedString, Merkle, Scalar, Type, Void
@@ -179,7 +180,7 @@ def array_to_atoms(atom: Atom, array: NDArray[Any]) -> Any:
     if isinstance(type, Void):
         return [None] * len(array)
     if isinstance(type, Merkle):
-        return LinkArray.links(type.element, array)
+        return links_at(type.element, array)
     raw = np.ascontiguousarray(array).tobytes()
     read = _reader(type)
     return [read(raw[i * atom.nbytes : (i + 1) * atom.nbytes]) for i in range(len(array))]

@@ -24,12 +24,13 @@ from tensorglot.dynd.codec.encode import encode, pieces
 from tensorglot.dynd.codec.packing import address
 from tensorglot.dynd.columns import from_parts
 from tensorglot.dynd.export.dense import densify
+from tensorglot.dynd.link_columns import connect
 from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.value import Column, Lists, Value
 from tensorglot.errors import FormatError
 from tensorglot.memory import cut
 from tensorglot.model.dtypes import BY_NAME, DType, pack, unpack
-from tensorglot.model.payload import PIECE_NBYTES, Memory, Span, as_bytes, buffers
+from tensorglot.model.payload import PIECE_NBYTES, LinkedSource, Memory, Span, as_bytes, buffers
 from tensorglot.model.tensor import NESTED, NUMPY_RANK, TYPE_ATTRIBUTE, Part, Tensor, check_bool
 from tensorglot.model.types.algebra import dense_parts
 
@@ -117,11 +118,13 @@ def _deserialize(tensor: Tensor) -> Value:
     part = tensor.parts[SERIALIZED]
     shared = part.payload.view()
     try:
-        return decode_all(part.payload.read(0, part.nbytes) if shared is None else shared, tensor.type)
+        value = decode_all(part.payload.read(0, part.nbytes) if shared is None else shared, tensor.type)
     except FormatError as error:
         if error.offset is not None and part.offset is not None:
             error.offset += part.offset
         raise
+    source = part.payload.source if isinstance(part.payload, Span) else None
+    return connect(value, {}, source.blocks) if isinstance(source, LinkedSource) else value
 
 
 def _dense_value(tensor: Tensor, plan: Plan) -> Value:

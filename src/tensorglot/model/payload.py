@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
@@ -34,6 +34,7 @@ __all__ = [
     "Composed",
     "Encoded",
     "FrameChecked",
+    "LinkedSource",
     "Memory",
     "Payload",
     "Rearranged",
@@ -91,6 +92,16 @@ class Source(Protocol):
 
     def view(self, offset: int, nbytes: int) -> memoryview | None:
         """The bytes where they are, if the source is memory that the caller agreed to share."""
+        ...
+
+
+@runtime_checkable
+class LinkedSource(Protocol):
+    """A source that also has what links in its values lead to."""
+
+    @property
+    def blocks(self) -> Mapping[Any, Any]:
+        """Blocks by their CIDs."""
         ...
 
 

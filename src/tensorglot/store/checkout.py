@@ -33,6 +33,7 @@ from tensorglot.model.tensor import NESTED, Tensor
 from tensorglot.model.types.algebra import dense_parts, symbolic
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse_canonical
+from tensorglot.store.blocks import Blocks
 from tensorglot.store.chunks import Chunks
 from tensorglot.store.manifest import Entry, Manifest
 from tensorglot.store.objects import ArrayNode, Commit, TensorNode, parse_array, parse_arrays, parse_tensor
@@ -87,6 +88,7 @@ class ArraySource(BaseSource):
 
     def __init__(self, packs: Packs, arrays: Sequence[ArrayNode]) -> None:
         self._packs = packs
+        self.blocks = Blocks(packs)
         self.concurrency = packs.backend.concurrency
         self._arrays = arrays
         self._begins = list(accumulate((array.nbytes for array in arrays), initial=0))

@@ -12,7 +12,8 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tensorglot.dynd.merkle import Link, links_of, may_link
+from tensorglot.dynd.link_columns import may_link
+from tensorglot.dynd.merkle import Link, links_of
 from tensorglot.errors import FormatError, TensorglotError, TensorNotFound
 from tensorglot.model.types.base import Type
 from tensorglot.store.blocks import Blocks

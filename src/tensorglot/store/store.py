@@ -19,8 +19,8 @@ from typing import Any
 
 from tensorglot.arguments import as_names, check_mapping
 from tensorglot.dynd import array
-from tensorglot.dynd.merkle import load_links, may_link, save_links
-from tensorglot.dynd.tensors import from_tensor, to_tensor
+from tensorglot.dynd.link_columns import may_link
+from tensorglot.dynd.merkle import save_links
 from tensorglot.errors import FormatError, InputError, escape
 from tensorglot.io.sink import Writable
 from tensorglot.io.source import Readable, source_for
@@ -451,8 +451,7 @@ class Store:
 
     def get(self, cid: str) -> Tensor:
         """The value with a CID, read when it is needed. Links in it load their values from the store."""
-        tensor = array_tensor(self._packs, parse_array(read_node(self._packs, CID.parse(cid))))
-        return to_tensor(load_links(from_tensor(tensor), self.blocks)) if may_link(tensor.type) else tensor
+        return array_tensor(self._packs, parse_array(read_node(self._packs, CID.parse(cid))))
 
     @property
     def blocks(self) -> Mapping[CID, bytes]:

@@ -1,0 +1,63 @@
+"""Columns of links: arrays of CIDs that also have the links, or the blocks that these load from.
+
+Freezing a value finds the links in it there, and a link that is read out of a column
+loads its value without being told from where. Knows CIDs and columns; knows nothing of
+the states of a link (`merkle.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.dynd.schema import Kind, Node
+from tensorglot.dynd.value import Column, Value
+from tensorglot.model.types.algebra import Array, Merkle, Type, walk
+from tensorglot.wire.cid import CID
+
+__all__ = ["LinkArray", "connect", "has_cids", "may_link"]
+
+
+class LinkArray(np.ndarray[Any, np.dtype[np.uint8]]):
+    """The CIDs of links, 36 bytes each along the last axis, with the links and the store; views have them, too."""
+
+    known: Mapping[CID, Any]
+    store: Mapping[CID, Any] | None
+
+    @staticmethod
+    def of(cids: NDArray[np.uint8], known: Mapping[CID, Any], store: Mapping[CID, Any] | None = None) -> LinkArray:
+        array = cids.view(LinkArray)
+        array.known, array.store = known, store
+        return array
+
+    def __array_finalize__(self, origin: object) -> None:
+        self.known, self.store = getattr(origin, "known", {}), getattr(origin, "store", None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LinkArray.of, (self.view(np.ndarray), dict(self.known), self.store)
+
+
+def connect(value: Value, known: Mapping[CID, Any], store: Mapping[CID, Any] | None) -> Value:
+    """The same value; the links in it are those that are known, or load their values from a store when touched."""
+    if not may_link(value.plan.type):
+        return value
+    columns: list[Column] = list(value.columns)
+    for node in value.plan.nodes:
+        column = columns[node.id]
+        if isinstance(column, list):
+            columns[node.id] = [connect(box, known, store) for box in column]
+        if has_cids(node):
+            columns[node.id] = LinkArray.of(value.array(node), known, store)
+    return Value(value.plan, tuple(columns))
+
+
+def has_cids(node: Node) -> bool:
+    return node.kind is Kind.BLOCK and node.atom is not None and isinstance(node.atom.type, Merkle)
+
+
+def may_link(type: Type) -> bool:
+    """Whether values may have links in them. An `array[T]` may hold anything."""
+    return any(isinstance(inner, Merkle | Array) for inner in walk(type))
