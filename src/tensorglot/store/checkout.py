@@ -48,6 +48,7 @@ __all__ = [
     "array_tensor",
     "check_node",
     "check_tensor",
+    "check_tensors",
     "open_commit",
     "parse_type",
     "read_node",
@@ -284,6 +285,13 @@ def check_tensor(packs: Packs, name: str, link: CID) -> list[ArrayNode]:
         source = ArraySource(packs, arrays)
         Archive(rows_index([tensor], source.spans), source).tensor_at(0)
     return arrays
+
+
+def check_tensors(packs: Packs, entries: Sequence[Entry]) -> None:
+    """Checks that links are those of tensors, by their first nodes."""
+    for _, link in entries:
+        check_node(link)
+    _tensors(packs, entries, packs.read_many([link.digest for _, link in entries]))
 
 
 def _type_of(array: ArrayNode) -> Type:

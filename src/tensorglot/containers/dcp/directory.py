@@ -30,7 +30,7 @@ from tensorglot.model.payload import Source
 from tensorglot.model.tensor import Part
 from tensorglot.threads import Lock
 
-__all__ = ["Directory", "File", "RankFiles", "SavedItems", "Section"]
+__all__ = ["Directory", "File", "RankFiles", "SavedItems", "Section", "box_in"]
 
 OPEN_FILES = 64
 BOXES = 4096
@@ -185,16 +185,9 @@ class RankFiles(Directory):
         archive = self._archives.get(place.file)
         if archive is None:
             archive = self._archives[place.file] = self._read_file(place.file)
-        if place.name not in archive:
-            raise FormatError(
-                f"{escape(place.file)} does not contain '{escape(place.name)}'", rule="dcp.box.absent", tensor=tensor
-            )
         if verifier is not None:
             archive = Archive(archive.index, archive.source, limits=archive.limits, verifier=verifier)
-        found = archive[place.name]
-        if found.layout != "dense":
-            raise FormatError("a box must be a dense tensor", rule="dcp.box.layout", tensor=tensor)
-        return found.parts["data"]
+        return box_in(archive, place.name, place.file, tensor)
 
     def _read_file(self, name: str) -> Archive:
         file = self.file(name)
@@ -203,6 +196,16 @@ class RankFiles(Directory):
             raise UnsupportedError(f"{escape(name)} is not a tensor file of a rank", rule="dcp.file.format")
         index = spec.container.read(file, replace(self._options, version=None, name=None, open_file=None))
         return Archive(index, file, limits=self._options.limits, verifier=self._options.verifier)
+
+
+def box_in(archive: Archive, name: str, where: str, tensor: str) -> Part:
+    """The box that is a tensor of an archive."""
+    if name not in archive:
+        raise FormatError(f"{escape(where)} does not contain '{escape(name)}'", rule="dcp.box.absent", tensor=tensor)
+    found = archive[name]
+    if found.layout != "dense":
+        raise FormatError("a box must be a dense tensor", rule="dcp.box.layout", tensor=tensor)
+    return found.parts["data"]
 
 
 class SavedItems(Directory):
