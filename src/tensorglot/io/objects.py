@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from tensorglot.io.hub import hub_url, resolve, token
 from tensorglot.io.storage_options import Given, StorageOptions, as_storage_options
 from tensorglot.io.urls import BUCKETS, shown, split_bucket
 
-__all__ = ["Address", "PreconditionFailed", "address_of", "guarded"]
+__all__ = ["Address", "PreconditionFailed", "address_of", "guarded", "s3_endpoint"]
 
 _CLIENTS = 16
 _ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_")
@@ -147,7 +147,7 @@ def _make_client(url: str, kept: _ByKey, environment: object) -> Any:
     if scheme == "s3":
         config.setdefault("disable_bulk_delete", True)  # objects are removed one by one, and not every server has it
     if scheme in _KINDS:
-        if scheme == "s3" and _endpoint(config).startswith("http://"):
+        if scheme == "s3" and s3_endpoint(config).startswith("http://"):
             client.setdefault("allow_http", True)
         return getattr(store, _KINDS[scheme])(rest, client_options=client, retry_config=options.retry, **config)
     if config:
@@ -156,7 +156,8 @@ def _make_client(url: str, kept: _ByKey, environment: object) -> Any:
     return store.HTTPStore(url, client_options=client, retry_config=options.retry)
 
 
-def _endpoint(config: dict[str, Any]) -> str:
+def s3_endpoint(config: Mapping[str, Any]) -> str:
+    """The endpoint of the options, or of the environment; empty for Amazon's own."""
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
     return str(config.get("endpoint") or next((os.environ[name] for name in names if name in os.environ), ""))
 
