@@ -26,7 +26,7 @@ from xml.sax.saxutils import escape, unescape
 
 from tensorglot.errors import RemoteError
 from tensorglot.io.local import change_error
-from tensorglot.io.objects import Address, address_of, s3_endpoint
+from tensorglot.io.objects import Address, address_of, endpoint_of
 from tensorglot.io.storage_options import Given
 
 __all__ = ["MultipartUpload", "multipart_upload"]
@@ -134,7 +134,7 @@ class MultipartUpload:
         """The URL and the headers of a request: what Request takes, in its order."""
         setting = _settings(self.address)
         bucket = self.address.server.removeprefix("s3://")
-        endpoint = (s3_endpoint(setting) or f"https://s3.{setting['region']}.amazonaws.com").rstrip("/")
+        endpoint = (endpoint_of("s3", setting) or f"https://s3.{setting['region']}.amazonaws.com").rstrip("/")
         hosted = str(setting.get("virtual_hosted_style_request")).lower() == "true"
         base = endpoint if hosted else f"{endpoint}/{quote(bucket, safe='')}"
         parts = urlsplit(f"{base}/{quote(self.address.key, safe='/-_.~')}")
