@@ -42,9 +42,13 @@ class Server(http.server.ThreadingHTTPServer):
     request_queue_size = 128
     proxy: Proxy
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A server that was killed is no news."""
+
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: Server
 
     def log_message(self, format: str, *args: object) -> None:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tensorglot.cli.complete import complete_names
-from tensorglot.cli.options import as_json, file_argument, ratio_text, reading_format, shape_text, source_of
+from tensorglot.cli.options import (
+    as_json,
+    file_argument,
+    ratio_text,
+    reading_format,
+    shape_text,
+    source_of,
+    storage_option,
+    storage_options,
+)
 from tensorglot.cli.terminal import Column, escape_whole, message, print_fields, print_json, print_table
 from tensorglot.errors import escape, human_nbytes, plural
 
@@ -26,6 +35,7 @@ SHARDS_SHOWN = 16
 @file_argument
 @click.argument("name", required=False, shell_complete=complete_names)
 @reading_format
+@storage_option
 @as_json
 def command(file: str, name: str | None, format: str | None, as_json: bool) -> None:
     """Describe a file, or one tensor of it.
@@ -44,7 +54,7 @@ def command(file: str, name: str | None, format: str | None, as_json: bool) -> N
     from tensorglot.operations._jsonable import jsonable
     from tensorglot.operations.listing import summarize
 
-    with tg.open(source_of(file), format=format) as archive:
+    with tg.open(source_of(file), format=format, storage_options=storage_options()) as archive:
         if name is not None:
             fields = jsonable(archive.info(name))
             (print_json if as_json else _print_tensor)(fields)
