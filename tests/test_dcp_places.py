@@ -11,6 +11,7 @@ import pytest
 
 import tensorglot as tg
 from arrays import raw
+from command_line import run
 from dcp_ranks import launch
 from peers import needs
 from seaweed import Seaweed
@@ -57,7 +58,11 @@ class TestPlaces:
             assert archive.metadata == {f"values.{name}": value for name, value in VALUES.items()}
             assert archive.format == "dcp@json"
             assert (archive["model.mesh"][2:5, ::3] == np.asarray(full["model.mesh"])[2:5, ::3]).all()
-        assert tg.verify(url, deep=True).ok
+        report = tg.verify(url, deep=True)
+        assert report.ok
+        if place != "bucket":
+            assert (report.checksums, report.unverified) == (len(full), ())
+            assert "every block is compared with its hash" in run("info", url).stdout
         tg.convert(url, tmp_path / "merged.safetensors", on_loss="drop")
         assert tg.diff(url, tmp_path / "merged.safetensors").equal == len(full)
 

@@ -83,7 +83,7 @@ def _print_summary(file: str, summary: Summary, metadata: Mapping[str, Any] | No
         ("format", summary.format),
         *([("", summary.note)] if summary.note else []),
         ("tensors", f"{summary.tensors:,} ({summary.elements:,} elements, {size})"),
-        ("checksums", f"{summary.checksums:,} of {plural(summary.tensors, 'tensor')}"),
+        ("checksums", _checksums(summary)),
     ]
     for title, counts in (("encodings", summary.encodings), ("layouts", summary.layouts)):
         if set(counts) - {"raw", "dense"}:
@@ -119,6 +119,16 @@ def _print_summary(file: str, summary: Summary, metadata: Mapping[str, Any] | No
         )
     else:
         print("no metadata" if metadata is None else "empty metadata")
+
+
+def _checksums(summary: Summary) -> str:
+    match summary.checked_by:
+        case "tensor":
+            return f"{summary.checksums:,} of {plural(summary.tensors, 'tensor')}"
+        case "box":
+            return "those in the files, compared when a box is read as a whole"
+        case "block":
+            return "every block is compared with its hash when it is read"
 
 
 def _shards(shards: Sequence[Shard]) -> str:

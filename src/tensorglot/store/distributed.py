@@ -11,7 +11,7 @@ others as differences.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from tensorglot.containers.table import ReadOptions
 from tensorglot.errors import FormatError, LimitError
 from tensorglot.io.local import BufferSource
 from tensorglot.model.archive import Archive, Verifier
+from tensorglot.model.payload import CheckedBy
 from tensorglot.model.tensor import Part
 from tensorglot.store.objects import Commit
 
@@ -48,7 +49,9 @@ def is_distributed(commit: Commit) -> bool:
 
 
 class _Boxes(Directory):
-    """The boxes of a commit."""
+    """The boxes of a commit, which has no files."""
+
+    checked_by: ClassVar[CheckedBy] = "block"
 
     def __init__(self, archive: Archive, options: ReadOptions) -> None:
         super().__init__(options)
@@ -56,6 +59,9 @@ class _Boxes(Directory):
 
     def box(self, place: Place, tensor: str, verifier: Verifier | None = None) -> Part:
         return box_in(self._archive, box_key(place.file, place.name), "the commit", tensor)
+
+    def members(self) -> list[tuple[str, int, int]]:
+        return []
 
     def close(self) -> None:
         super().close()

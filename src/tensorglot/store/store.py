@@ -44,7 +44,7 @@ from tensorglot.store.distributed import is_distributed, join_boxes
 from tensorglot.store.ingest import Value, ingest, ingest_value
 from tensorglot.store.location import create_store, open_store, split_url
 from tensorglot.store.manifest import Entry, Manifest, build
-from tensorglot.store.objects import Commit, check_message, parse_array, parse_tensor
+from tensorglot.store.objects import Commit, check_message, check_metadata, parse_array, parse_tensor
 from tensorglot.store.packs import Packs
 from tensorglot.store.reach import first_missing
 from tensorglot.store.refs import Ref, check_ref_name, list_refs, missing_ref, read_ref, swap_ref
@@ -130,6 +130,7 @@ class Store:
                 start_progress(progress, "committing") as report,
             ):
                 archive = archive_of(source, metadata)
+                check_metadata(archive.metadata or {})
                 entries = self._ingest(session, archive, base, report)
                 kept = archive.metadata
             if staged is not None:

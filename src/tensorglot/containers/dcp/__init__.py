@@ -60,6 +60,7 @@ def _index(checkpoint: Checkpoint, files: Directory, options: ReadOptions) -> In
     """A row for each tensor. Rows have spans one after the other of a file that does not exist."""
     if options.strict and checkpoint.notes:
         raise FormatError(checkpoint.notes[0].message, rule=checkpoint.notes[0].rule)
+    files.tensors = checkpoint.tensors
     builder = IndexBuilder(options.limits, "dcp")
     end = 0
     for tensor in checkpoint.tensors:

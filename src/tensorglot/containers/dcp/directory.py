@@ -12,12 +12,13 @@ boxes are those of any tensor.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import ClassVar
 
-from tensorglot.containers.dcp.checkpoint import Place
+from tensorglot.containers.dcp.checkpoint import Place, StoredTensor
 from tensorglot.containers.table import ReadOptions, detect
 from tensorglot.containers.torchsave.files import open_zip
 from tensorglot.containers.torchsave.names import ElementType, View
@@ -26,7 +27,7 @@ from tensorglot.errors import FormatError, InputError, TensorglotError, Truncate
 from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.lazy_source import LazySource
-from tensorglot.model.payload import Source
+from tensorglot.model.payload import CheckedBy, Source
 from tensorglot.model.tensor import Part
 from tensorglot.threads import Lock
 
@@ -44,9 +45,12 @@ class Directory(ABC):
 
     size = 0
     concurrency: int | None = None
+    checked_by: ClassVar[CheckedBy] = "box"
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        self.tensors: Sequence[StoredTensor] = ()
+        """Of the checkpoint; their places are in the files."""
         self._files: dict[str, File] = {}
         self._open: OrderedDict[str, Source] = OrderedDict()
         self._stamps: dict[str, object] = {}
@@ -73,6 +77,11 @@ class Directory(ABC):
                     self._open.popitem(last=False)  # closed with the last reference: it may be in use
             self._open.move_to_end(name)
             return found
+
+    def members(self) -> list[tuple[str, int, int]]:
+        """Name, size and number of tensors of each file that tensors are in."""
+        counts = Counter(name for tensor in self.tensors for name in {place.file for place in tensor.places})
+        return [(name, self.file(name).size, count) for name, count in sorted(counts.items())]
 
     def path_of(self, name: str) -> str:
         """The path of a file, for errors."""
