@@ -18,6 +18,7 @@ from types import ModuleType
 import pytest
 from hypothesis import HealthCheck, settings
 
+from azurite import azure  # noqa: F401
 from mongod import mongod_url  # noqa: F401
 from seaweed import s3_server  # noqa: F401
 

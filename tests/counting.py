@@ -24,6 +24,8 @@ class Proxy:
         self.endpoint = ""
         self.lose: Callable[[str, str], bool] = lambda method, path: False
         """Requests that are done, and whose answer is lost."""
+        self.sent: Callable[[int], object] = bool
+        """Called with the size of the body of each request."""
         self._lock = threading.Lock()
 
     def clear(self) -> None:
@@ -40,9 +42,13 @@ class Server(http.server.ThreadingHTTPServer):
     request_queue_size = 128
     proxy: Proxy
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A server that was killed is no news."""
+
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: Server
 
     def log_message(self, format: str, *args: object) -> None:
@@ -50,6 +56,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def forward(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.proxy.sent(len(body))
         with closing(http.client.HTTPConnection(self.server.proxy.upstream, timeout=30)) as upstream:
             # The client has signed its Host, so it is passed on as it is.
             upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)

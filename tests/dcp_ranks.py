@@ -1,10 +1,11 @@
 """One rank of a distributed checkpoint: saves a state in every way, loads it sharded differently, and compares.
 
-    python tests/dcp_ranks.py FOLDER WORLD RANK
+    python tests/dcp_ranks.py FOLDER WORLD RANK WAY…
 
 `launch` starts all ranks as processes (gloo, which meet through a file) and waits. They
-leave a directory for each way of saving: `torch`, `safetensors`, `ztensor`, `async`, and
-`full.pt`, what rank 0 has of the whole state. Run as
+leave `full.pt`, what rank 0 has of the whole state, and a checkpoint for each way of
+saving: a directory `torch`, `safetensors`, `ztensor`, `async`; or at the URL that is the
+way: `s3://bucket/folder`, `store://path#ref`. Run as
 
     python tests/dcp_ranks.py corpus FOLDER
 
@@ -15,21 +16,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 WAYS = ("torch", "safetensors", "ztensor", "async")
 
 
-def launch(folder: Path, world: int) -> None:
+def launch(folder: Path, world: int, ways: Sequence[str] = WAYS, environment: Mapping[str, str] | None = None) -> None:
     command = [sys.executable, __file__, str(folder), str(world)]
     running = [
-        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        subprocess.Popen(
+            [*command, str(rank), *ways],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
         for rank in range(world)
     ]
     said = [process.communicate(timeout=240)[0] for process in running]
@@ -82,7 +91,7 @@ def states(world: int) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     return full, saved, {"model": after, "extra": blank, "values": dict.fromkeys(values)}
 
 
-def run(folder: Path, world: int, rank: int) -> None:
+def run(folder: Path, world: int, rank: int, ways: Sequence[str]) -> None:
     import torch
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
@@ -95,14 +104,14 @@ def run(folder: Path, world: int, rank: int) -> None:
     full, saved, _ = states(world)
     if rank == 0:
         torch.save(full, folder / "full.pt")
-    for way in WAYS:
-        path = folder / way
+    for way in ways:
+        path = way if "://" in way else folder / way
         if way == "torch":
             dcp.save(saved, storage_writer=FileSystemWriter(path))
         elif way == "async":
             dcp.async_save(saved, storage_writer=Writer(path)).result()  # type: ignore[union-attr]
         else:
-            writer = Writer(path, way)
+            writer = Writer(path, "safetensors" if "://" in way else way)
             assert isinstance(writer, StorageWriter)
             dcp.save(saved, storage_writer=writer)
             dcp.save(saved, storage_writer=writer)  # over the first
@@ -152,4 +161,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "corpus":
         make_corpus(Path(sys.argv[2]))
     else:
-        run(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+        run(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -40,6 +40,7 @@ class Site:
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     site: Site
 
     def log_message(self, format: str, *args: object) -> None:

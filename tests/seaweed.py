@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -121,6 +123,19 @@ class Seaweed:
     def keys(self, prefix: str) -> list[str]:
         """The keys of all objects that begin like this."""
         return [found["path"] for batch in needs("obstore").list(self.client(), prefix) for found in batch]
+
+    def uploads(self) -> list[str]:
+        """The uploads that were begun, and neither completed nor aborted."""
+        url = f"http://127.0.0.1:{self.ports[3]}/buckets/tests/.uploads/?limit=1000"
+        request = urllib.request.Request(url, headers={"Accept": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return [entry["FullPath"] for entry in json.load(answer).get("Entries") or ()]
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code != 404:  # there has never been one
+                raise
+            return []
 
     def kill(self) -> None:
         if self.process is not None and self.process.poll() is None:

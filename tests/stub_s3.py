@@ -20,6 +20,7 @@ __all__ = ["stub_s3"]
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     objects: dict[str, bytes]
     honoured: Collection[str]
 

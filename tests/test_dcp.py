@@ -62,6 +62,14 @@ class TestDirectoriesOfPyTorch:
     def test_info(self, checkpoint: str) -> None:
         found = json.loads(run("info", CORPUS / checkpoint, "--json").stdout)
         assert (found["format"], found["tensors"]) == ("dcp@torch", len(MANIFEST[checkpoint]))
+        files = {path.name: path.stat().st_size for path in (CORPUS / checkpoint).iterdir()}
+        assert found["file_nbytes"] == sum(files.values())
+        assert {shard["file"]: shard["nbytes"] for shard in found["shards"]} == {
+            name: nbytes for name, nbytes in files.items() if name != ".metadata"
+        }
+        assert sum(shard["tensors"] for shard in found["shards"]) > len(MANIFEST[checkpoint]), "one is in several"
+        assert found["checked_by"] == "box"
+        assert "those in the files" in run("info", CORPUS / checkpoint).stdout
 
     def test_checksums_of_all_boxes_are_compared(self, checkpoint: str, tmp_path: Path) -> None:
         report = tg.verify(CORPUS / checkpoint, deep=True)
@@ -95,6 +103,22 @@ class TestDirectoriesOfPyTorch:
                 for _ in range(20):
                     a, b = sorted(random.randrange(payload.nbytes + 1) for _ in range(2))
                     assert bytes(payload.read(a, b - a)) == raw(whole)[a:b]
+
+    @pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2"])
+    def test_an_integer_of_more_than_64_bits(self, checkpoint: str, format: str, tmp_path: Path) -> None:
+        """CBOR has none: the key is named, with what to do; without it, all else is kept."""
+        target = tmp_path / "model.zt"
+        with pytest.raises(tg.UnsupportedError, match=r"'values\.big'.* 64 bits; pass on_loss='drop'"):
+            tg.convert(CORPUS / checkpoint, target, format=format)
+        assert not target.exists()
+        tg.convert(CORPUS / checkpoint, target, format=format, on_loss="drop")
+        with tg.open(target) as archive:
+            assert archive.metadata == {f"values.{name}": VALUES[name] for name in VALUES if name != "big"}
+        with tg.store.Store.create(tmp_path / "store") as store:
+            with pytest.raises(tg.UnsupportedError, match=r"'values\.big'.* 64 bits; pass metadata="):
+                store.commit("main", CORPUS / checkpoint)
+            assert store.stats().stored_nbytes == 0
+            store.commit("main", CORPUS / checkpoint, metadata={"step": 7})
 
     @pytest.mark.parametrize("suffix", [".safetensors", ".zt", ".npz"])
     def test_convert_merges(self, checkpoint: str, suffix: str, tmp_path: Path) -> None:
@@ -435,11 +459,15 @@ class TestHostileMetadata:
             tg.open(tmp_path, strict=True)
 
     def test_transforms_are_unsupported(self, tmp_path: Path) -> None:
+        """The tensor, the transform and the rule are named, and nothing is written."""
         packed = {"transform_descriptors": ["stream.zstd"]}
         places = [("w", (0, 0), place("a", 0, 9, **packed)), ("w", (2, 0), place("a", 9, 9, **packed))]
         (tmp_path / ".metadata").write_bytes(of(places=places))
-        with tg.open(tmp_path) as archive, pytest.raises(tg.UnsupportedError, match=r"stream\.zstd"):
-            archive["w"].numpy()
+        for read in (lambda archive: archive["w"].numpy(), lambda archive: tg.convert(archive, tmp_path / "x.bt")):
+            with tg.open(tmp_path) as archive, pytest.raises(tg.UnsupportedError, match=r"stream\.zstd") as caught:
+                read(archive)
+            assert (caught.value.tensor, caught.value.rule) == ("w", "dcp.item.transforms")
+        assert not (tmp_path / "x.bt").exists()
 
 
 @pytest.fixture(scope="module", params=[2, 4])

@@ -225,6 +225,45 @@ class TestCommandLine:
         run("merge", f"{base}/shards", tmp_path / "merged.zt")
         assert same(tg.load(tmp_path / "merged.zt"), TENSORS)
 
+    def test_every_command_with_options(self, base: str, options: dict[str, Any], tmp_path: Path) -> None:
+        """`--storage-option` is `storage_options`: nothing is in the environment."""
+        url, names = f"{base}/model.zt", ("endpoint", "access_key_id", "secret_access_key", "region")
+        given = [word for name in names for word in ("--storage-option", f"{name}={options[name]}")]
+        tg.save(tmp_path / "model.zt", TENSORS)
+        run("convert", tmp_path / "model.zt", url, *given)
+        for words in (
+            ("ls", url), ("info", url), ("cat", url, "layer.1", "[5:8]"), ("verify", url), ("stats", url),
+            ("hash", url),
+            ("diff", url, tmp_path / "model.zt"), ("split", url, f"{base}/shards", "--shard-size", "100KB"),
+            ("merge", f"{base}/shards", tmp_path / "merged.zt"), ("report", url, "-o", tmp_path / "page.html"),
+            ("store", "init", f"{base}/run"), ("store", "commit", f"{base}/run", url), ("store", "log", f"{base}/run"),
+            ("store", "checkout", f"{base}/run", "main", f"{base}/restored.zt"),
+            ("store", "init", tmp_path / "run"), ("store", "pull", tmp_path / "run", f"{base}/run"),
+            ("store", "push", tmp_path / "run", f"{base}/run"),
+            ("store", "bundle", f"{base}/run", "main", f"{base}/run.car"),
+            ("store", "unbundle", tmp_path / "run", f"{base}/run.car"),
+            ("store", "delta", url, f"{base}/restored.zt", tmp_path / "step.tgdelta"),
+            ("store", "apply", tmp_path / "step.tgdelta", url, "-o", f"{base}/new.zt"),
+        ):  # fmt: skip
+            run(*words, *given)
+        assert same(tg.load(f"{base}/new.zt", storage_options=options), TENSORS)
+        assert same(tg.load(tmp_path / "merged.zt"), TENSORS)
+
+    def test_an_option_is_never_shown(self, base: str, options: dict[str, Any], tmp_path: Path) -> None:
+        """Not one that is malformed, wrong, unknown, or given for a file."""
+        tg.save(tmp_path / "model.zt", TENSORS)
+        reachable = (f"endpoint={options['endpoint']}", f"access_key_id={KEY}", "secret_access_key=s3cr3t")
+        wrong = [word for option in reachable for word in ("--storage-option", option)]
+        for words, code in (
+            ([f"{base}/model.zt", "--storage-option", "s3cr3t"], 2),
+            ([tmp_path / "model.zt", "--storage-option", "secret_access_key=s3cr3t"], 2),
+            ([f"{base}/x.zt", "--storage-option", "unknown_option=s3cr3t"], 2),
+            ([f"{base}/x.zt", *wrong], 5),
+        ):  # fmt: skip
+            for more in ((), ("--json",)):
+                found = run("ls", *words, *more, code=code)
+                assert "s3cr3t" not in found.output + found.stderr
+
     def test_errors_have_their_exit_codes(self, url: str, base: str) -> None:
         assert "no such object" in run("ls", f"{base}/nothing.zt", code=5).output
         assert "not supported" in run("ls", "ftp://host/model.zt", code=4).output

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
-import threading
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,17 @@ TENSORS: dict[str, Any] = {
     "ragged": tg.dynd.array([[1, 2], [3]]),
 }
 PLAIN = {name: TENSORS[name] for name in ("w", "b")}
+
+WRITER = """
+import sys
+import numpy as np
+from tensorglot.store import Store
+
+store, number = Store(sys.argv[1]), int(sys.argv[2])
+for i in range(4):
+    commit = store.commit("main", {"w": np.full(10, number * 100 + i)}, message=f"{number}-{i}")
+    print(commit.cid, flush=True)
+"""
 
 
 @pytest.fixture
@@ -140,26 +153,24 @@ class TestVerbs:
 
 
 class TestManyWriters:
-    def test_everything_acknowledged_is_in_the_log(self, store: Store, url: str, options: dict[str, Any]) -> None:
-        acknowledged: list[str] = []
-        errors: list[BaseException] = []
-
-        def write(number: int) -> None:
-            try:
-                mine = Store(url, options)
-                for i in range(4):
-                    values = {"w": np.full(10, number * 100 + i)}
-                    acknowledged.append(mine.commit("main", values, message=f"{number}-{i}").cid)
-            except BaseException as error:  # noqa: BLE001
-                errors.append(error)
-
-        threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
-        for thread in threads:
-            thread.start()
+    def test_everything_acknowledged_is_in_the_log(
+        self, store: Store, url: str, options: dict[str, Any], s3_server: Seaweed
+    ) -> None:
+        """Six processes, four commits each to one ref, while a collector runs."""
+        writers = [
+            subprocess.Popen(
+                [sys.executable, "-c", WRITER, url, str(number)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, **s3_server.environment},
+            )
+            for number in range(6)
+        ]
         collected = [Store(url, options).collect(grace=0) for _ in range(3)]
-        for thread in threads:
-            thread.join()
-        assert errors == []
+        said = [writer.communicate(timeout=120) for writer in writers]
+        assert [writer.returncode for writer in writers] == [0] * 6, [errors for _, errors in said]
+        acknowledged = [line for lines, _ in said for line in lines.split()]
         log = Store(url, options).log("main")
         assert sorted(commit.cid for commit in log) == sorted(acknowledged)
         assert len(log) == 24

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Iterator
 import click
 
 from tensorglot.cli.complete import complete_names
-from tensorglot.cli.options import as_json, file_argument, reading_format, source_of
+from tensorglot.cli.options import (
+    as_json,
+    file_argument,
+    reading_format,
+    source_of,
+    storage_option,
+    storage_options,
+)
 from tensorglot.cli.terminal import clip, message, screen_lines
 
 __all__ = ["command"]
@@ -24,6 +31,7 @@ MOST_WIDTH = 2000
 @click.option("--npy", is_flag=True, help="Write a .npy file instead of text.")
 @click.option("-o", "--output", type=click.Path(), help="Write to this file, atomically.")
 @reading_format
+@storage_option
 @as_json
 def command(file: str, name: str, index: str, npy: bool, output: str | None, format: str | None, as_json: bool) -> None:
     """Print a tensor or a slice of it.
@@ -52,7 +60,7 @@ def command(file: str, name: str, index: str, npy: bool, output: str | None, for
     if npy and output is None and sys.stdout.isatty():
         raise click.UsageError("stdout is a terminal: redirect the .npy file, or pass -o FILE.")
     chosen = parse_index(index)
-    with tg.open(source_of(file), format=format) as archive:
+    with tg.open(source_of(file), format=format, storage_options=storage_options()) as archive:
         tensor = archive[name]
         form = npy_bytes if npy else json_document if as_json else text_lines
         pieces = form(tensor, chosen)

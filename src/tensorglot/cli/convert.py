@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 from tensorglot.cli.complete import complete_dtypes, complete_formats, complete_names
-from tensorglot.cli.options import as_json, pairs, shape_text, source_of, target_of, writing_options
+from tensorglot.cli.options import (
+    as_json,
+    pairs,
+    shape_text,
+    source_of,
+    storage_option,
+    storage_options,
+    target_of,
+    writing_options,
+)
 from tensorglot.cli.terminal import (
     WIDE,
     Column,
@@ -75,6 +84,7 @@ CASTS_SHOWN = 8
     help="What to do if the target cannot store something.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the plan, write nothing.")
+@storage_option
 @as_json
 def command(
     source: str,
@@ -129,6 +139,7 @@ def command(
             on_loss="error" if on_loss == "error" else "drop",
             dry_run=dry_run,
             progress=progress,
+            storage_options=storage_options(),
         )
     if as_json:
         print_json({"source": source, "target": target, **report.to_dict()})

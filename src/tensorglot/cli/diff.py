@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from tensorglot.cli.options import as_json, source_of
+from tensorglot.cli.options import (
+    as_json,
+    source_of,
+    storage_option,
+    storage_options,
+)
 from tensorglot.cli.terminal import WIDE, Column, escape_whole, informative, print_json, print_table, progress_bar
 from tensorglot.errors import escape, plural
 
@@ -66,6 +71,7 @@ def _largest(row: Row, measure: str) -> float:
     "--sort", type=click.Choice(list(SORTS)), help="By name, or by the largest difference or share; default: as in ONE."
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Show only this many rows.")
+@storage_option
 @as_json
 def command(one: str, two: str, atol: float, rtol: float, sort: str | None, limit: int | None, as_json: bool) -> int:
     """Compare two files: names, types, shapes, values, metadata.
@@ -86,7 +92,9 @@ def command(one: str, two: str, atol: float, rtol: float, sort: str | None, limi
     import tensorglot as tg
 
     with progress_bar("comparing") as progress:
-        found = tg.diff(source_of(one), source_of(two), atol=atol, rtol=rtol, progress=progress)
+        found = tg.diff(
+            source_of(one), source_of(two), atol=atol, rtol=rtol, progress=progress, storage_options=storage_options()
+        )
     return print_diff(found, one, two, sort=sort, limit=limit, as_json=as_json)
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import click
 
-from tensorglot.cli.options import as_json, file_argument, patterns_argument, reading_format, source_of
+from tensorglot.cli.options import (
+    as_json,
+    file_argument,
+    patterns_argument,
+    reading_format,
+    source_of,
+    storage_option,
+    storage_options,
+)
 from tensorglot.cli.terminal import escape_whole, message, one_line, print_json, progress_bar
 from tensorglot.errors import plural
 
@@ -15,6 +23,7 @@ __all__ = ["command"]
 @file_argument
 @patterns_argument
 @reading_format
+@storage_option
 @as_json
 def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: bool) -> int:
     """Print the CID of every tensor, and of all together.
@@ -32,7 +41,13 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
     import tensorglot as tg
 
     with progress_bar("hashing") as progress:
-        identity = tg.identify(source_of(file), select=patterns or None, format=format, progress=progress)
+        identity = tg.identify(
+            source_of(file),
+            select=patterns or None,
+            format=format,
+            progress=progress,
+            storage_options=storage_options(),
+        )
     if as_json:
         print_json({"file": file, **identity.to_dict()})
     else:

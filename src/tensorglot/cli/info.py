@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tensorglot.cli.complete import complete_names
-from tensorglot.cli.options import as_json, file_argument, ratio_text, reading_format, shape_text, source_of
+from tensorglot.cli.options import (
+    as_json,
+    file_argument,
+    ratio_text,
+    reading_format,
+    shape_text,
+    source_of,
+    storage_option,
+    storage_options,
+)
 from tensorglot.cli.terminal import Column, escape_whole, message, print_fields, print_json, print_table
 from tensorglot.errors import escape, human_nbytes, plural
 
@@ -26,6 +35,7 @@ SHARDS_SHOWN = 16
 @file_argument
 @click.argument("name", required=False, shell_complete=complete_names)
 @reading_format
+@storage_option
 @as_json
 def command(file: str, name: str | None, format: str | None, as_json: bool) -> None:
     """Describe a file, or one tensor of it.
@@ -44,7 +54,7 @@ def command(file: str, name: str | None, format: str | None, as_json: bool) -> N
     from tensorglot.operations._jsonable import jsonable
     from tensorglot.operations.listing import summarize
 
-    with tg.open(source_of(file), format=format) as archive:
+    with tg.open(source_of(file), format=format, storage_options=storage_options()) as archive:
         if name is not None:
             fields = jsonable(archive.info(name))
             (print_json if as_json else _print_tensor)(fields)
@@ -73,7 +83,7 @@ def _print_summary(file: str, summary: Summary, metadata: Mapping[str, Any] | No
         ("format", summary.format),
         *([("", summary.note)] if summary.note else []),
         ("tensors", f"{summary.tensors:,} ({summary.elements:,} elements, {size})"),
-        ("checksums", f"{summary.checksums:,} of {plural(summary.tensors, 'tensor')}"),
+        ("checksums", _checksums(summary)),
     ]
     for title, counts in (("encodings", summary.encodings), ("layouts", summary.layouts)):
         if set(counts) - {"raw", "dense"}:
@@ -109,6 +119,16 @@ def _print_summary(file: str, summary: Summary, metadata: Mapping[str, Any] | No
         )
     else:
         print("no metadata" if metadata is None else "empty metadata")
+
+
+def _checksums(summary: Summary) -> str:
+    match summary.checked_by:
+        case "tensor":
+            return f"{summary.checksums:,} of {plural(summary.tensors, 'tensor')}"
+        case "box":
+            return "those in the files, compared when a box is read as a whole"
+        case "block":
+            return "every block is compared with its hash when it is read"
 
 
 def _shards(shards: Sequence[Shard]) -> str:

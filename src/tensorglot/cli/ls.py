@@ -18,6 +18,8 @@ from tensorglot.cli.options import (
     reading_format,
     shape_text,
     source_of,
+    storage_option,
+    storage_options,
 )
 from tensorglot.cli.terminal import Column, escape_whole, informative, print_json, print_table, screen_lines
 from tensorglot.errors import escape, human_nbytes, plural
@@ -52,6 +54,7 @@ AROUND = 4
 @click.option("--tree", is_flag=True, help="Prefixes of names, with their totals.")
 @click.option("--depth", type=click.IntRange(min=1), help="Levels of the tree; default: as many as fit the screen.")
 @reading_format
+@storage_option
 @as_json
 def command(
     file: str,
@@ -86,7 +89,7 @@ def command(
     from tensorglot.operations._patterns import select_names
     from tensorglot.operations.listing import entries
 
-    with tg.open(source_of(file), format=format) as archive:
+    with tg.open(source_of(file), format=format, storage_options=storage_options()) as archive:
         rows = entries(archive, select_names(archive.index.names, patterns) if patterns else None)
         kind = archive.format
     nbytes = sum(row.nbytes for row in rows)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import click
 
-from tensorglot.cli.options import as_json, pairs, target_of, writing_options
+from tensorglot.cli.options import (
+    as_json,
+    pairs,
+    storage_option,
+    storage_options,
+    target_of,
+    writing_options,
+)
 from tensorglot.cli.terminal import message, print_json, progress_bar
 from tensorglot.errors import human_nbytes, plural
 
@@ -16,6 +23,7 @@ __all__ = ["command"]
 @click.argument("target", type=click.Path())
 @writing_options
 @click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Write this metadata instead of the sources'.")
+@storage_option
 @as_json
 def command(
     sources: tuple[str, ...],
@@ -50,6 +58,7 @@ def command(
             level=level,
             checksum=checksum,
             progress=progress,
+            storage_options=storage_options(),
         )
     if as_json:
         print_json({"sources": list(sources), "target": target, **report.to_dict()})

@@ -20,11 +20,15 @@ __all__ = [
     "reading_format",
     "shape_text",
     "source_of",
+    "storage_option",
+    "storage_options",
+    "storage_options_for",
     "target_of",
     "writing_options",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+_STORAGE_OPTIONS = "tensorglot.storage_options"
 
 
 def file_argument(command: F) -> F:
@@ -72,6 +76,37 @@ def reading_format(command: F) -> F:
         shell_complete=complete_formats,
         help="Format of the file, e.g. bintensors@1; detected by default.",
     )(command)
+
+
+def storage_option(command: F) -> F:
+    """How to reach the server of a URL; `storage_options` has what was given."""
+    return click.option(
+        "--storage-option",
+        metavar="KEY=VALUE",
+        multiple=True,
+        expose_value=False,
+        callback=_keep_storage_options,
+        help="How to reach the server of a URL, e.g. endpoint=URL or region=NAME; may be repeated.",
+    )(command)
+
+
+def _keep_storage_options(context: click.Context, parameter: click.Parameter, given: Sequence[str]) -> None:
+    """A value may be a secret: errors name the option only."""
+    if any("=" not in text for text in given):
+        raise click.UsageError("--storage-option takes KEY=VALUE.", context)
+    if given:
+        context.meta[_STORAGE_OPTIONS] = pairs(given, "--storage-option")
+
+
+def storage_options() -> dict[str, str] | None:
+    """What --storage-option gave to the command that runs."""
+    found: dict[str, str] | None = click.get_current_context().meta.get(_STORAGE_OPTIONS)
+    return found
+
+
+def storage_options_for(place: str) -> dict[str, str] | None:
+    """The same for one of several places; None if it is not a URL."""
+    return storage_options() if "://" in place else None
 
 
 def shape_text(shape: Sequence[int]) -> str:

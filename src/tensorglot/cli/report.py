@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import click
 
-from tensorglot.cli.options import as_json, reading_format, source_of
+from tensorglot.cli.options import as_json, reading_format, source_of, storage_option, storage_options
 from tensorglot.cli.terminal import escape_whole, message, print_json, progress_bar
 from tensorglot.errors import human_nbytes
 
@@ -20,6 +20,7 @@ __all__ = ["command"]
 @click.argument("file2", type=click.Path(), required=False)
 @click.option("-o", "--output", metavar="HTML", required=True, help="The page to write; - is stdout.")
 @reading_format
+@storage_option
 @as_json
 def command(file: str | None, file2: str | None, output: str, format: str | None, as_json: bool) -> None:
     """Write a page with pictures of every tensor, or of what changed.
@@ -47,7 +48,8 @@ def command(file: str | None, file2: str | None, output: str, format: str | None
     else:
         other = None if file2 is None else source_of(file2)
         with progress_bar("reading") as progress:
-            write(source_of(file), target, other=other, format=format, progress=progress)
+            options = storage_options()
+            write(source_of(file), target, other=other, format=format, progress=progress, storage_options=options)
     if output == "-":
         return
     nbytes = Path(output).stat().st_size

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import click
 
-from tensorglot.cli.options import as_json, source_of
+from tensorglot.cli.options import (
+    as_json,
+    source_of,
+    storage_option,
+    storage_options,
+)
 from tensorglot.cli.terminal import message, print_json, progress_bar
 from tensorglot.errors import plural
 
@@ -33,6 +38,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic in its stubs o
 @click.argument("directory", type=click.Path())
 @click.option("--shard-size", type=Size(), default="5GB", show_default=True, help="Maximum size of a shard.")
 @click.option("--to", metavar="FORMAT", help="Format to write; default: the source's.")
+@storage_option
 @as_json
 def command(source: str, directory: str, shard_size: int, to: str | None, as_json: bool) -> None:
     """Write a file to a directory of shards with their index.
@@ -48,7 +54,14 @@ def command(source: str, directory: str, shard_size: int, to: str | None, as_jso
     import tensorglot as tg
 
     with progress_bar("splitting") as progress:
-        files = tg.split(source_of(source), directory, shard_nbytes=shard_size, format=to, progress=progress)
+        files = tg.split(
+            source_of(source),
+            directory,
+            shard_nbytes=shard_size,
+            format=to,
+            progress=progress,
+            storage_options=storage_options(),
+        )
     if as_json:
         print_json({"source": source, "target": directory, "files": [str(file) for file in files]})
     else:

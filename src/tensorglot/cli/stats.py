@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorglot.cli.options import as_json, file_argument, patterns_argument, reading_format, source_of
+from tensorglot.cli.options import (
+    as_json,
+    file_argument,
+    patterns_argument,
+    reading_format,
+    source_of,
+    storage_option,
+    storage_options,
+)
 from tensorglot.cli.terminal import Column, escape_whole, informative, message, print_json, print_table, progress_bar
 from tensorglot.errors import escape, plural
 
@@ -26,6 +34,7 @@ SHOWN = ("1", "25", "50", "75", "99")
 @patterns_argument
 @click.option("-l", "--long", is_flag=True, help="Percentiles instead of mean, deviation, norm and histogram.")
 @reading_format
+@storage_option
 @as_json
 def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None, as_json: bool) -> int:
     """Minimum, maximum, mean, deviation, norm and a histogram.
@@ -47,7 +56,9 @@ def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None
     import tensorglot as tg
 
     with progress_bar("reading") as progress:
-        rows = tg.stats(source_of(file), patterns or None, format=format, progress=progress).rows
+        rows = tg.stats(
+            source_of(file), patterns or None, format=format, progress=progress, storage_options=storage_options()
+        ).rows
     if as_json:
         print_json({"file": file, "tensors": [row.to_dict() for row in rows]})
     else:

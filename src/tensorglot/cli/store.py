@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tensorglot.cli.options import as_json, pairs, source_of, writing_options
+from tensorglot.cli.options import (
+    as_json,
+    pairs,
+    source_of,
+    storage_option,
+    storage_options,
+    storage_options_for,
+    writing_options,
+)
 from tensorglot.cli.terminal import (
     Column,
     escape_whole,
@@ -57,13 +65,13 @@ def command() -> None:
 
 
 def _store(run: F) -> F:
-    return click.argument("store", type=click.Path())(run)
+    return click.argument("store", type=click.Path())(storage_option(run))
 
 
 def _open(path: str) -> Store:
     from tensorglot.store import Store
 
-    return Store(path)
+    return Store(path, storage_options_for(path))
 
 
 @command.command
@@ -78,7 +86,7 @@ def init(store: str, as_json: bool) -> None:
     """
     from tensorglot.store import Store
 
-    Store.create(store)
+    Store.create(store, storage_options_for(store))
     if as_json:
         print_json({"store": store})
     else:
@@ -105,7 +113,15 @@ def commit(
     opened = _open(store)
     given = pairs(metadata, "--metadata") or None
     with progress_bar("committing") as progress:
-        made = opened.commit(ref, source_of(file), message=text, metadata=given, parent=parent, progress=progress)
+        made = opened.commit(
+            ref,
+            source_of(file),
+            message=text,
+            metadata=given,
+            parent=parent,
+            progress=progress,
+            storage_options=storage_options_for(file),
+        )
     _print_commit(made, as_json)
 
 
@@ -244,6 +260,7 @@ def checkout(
     if checksum is not None:
         options["checksum"] = checksum
     with _open(store).checkout(ref) as archive, progress_bar("writing") as progress:
+        options["storage_options"] = storage_options_for(file)
         report = tg.convert(archive, file, format=to, progress=progress, **options)
     if as_json:
         print_json({"file": file, **report.to_dict()})
@@ -429,7 +446,8 @@ def push(store: str, other: str, refs: Sequence[str], as_json: bool) -> None:
       tensorglot store push run backup main
     """
     with progress_bar("pushing") as progress:
-        _print_transferred(_open(store).push(other, refs or None, progress=progress), as_json)
+        options = storage_options_for(other)
+        _print_transferred(_open(store).push(other, refs or None, progress=progress, storage_options=options), as_json)
 
 
 @command.command
@@ -444,7 +462,8 @@ def pull(store: str, other: str, refs: Sequence[str], as_json: bool) -> None:
       tensorglot store pull backup run
     """
     with progress_bar("pulling") as progress:
-        _print_transferred(_open(store).pull(other, refs or None, progress=progress), as_json)
+        options = storage_options_for(other)
+        _print_transferred(_open(store).pull(other, refs or None, progress=progress, storage_options=options), as_json)
 
 
 def _print_transferred(found: Transferred, as_json: bool) -> None:
@@ -459,6 +478,7 @@ def _print_transferred(found: Transferred, as_json: bool) -> None:
 @click.argument("old", type=click.Path())
 @click.argument("new", type=click.Path())
 @click.argument("target", type=click.Path())
+@storage_option
 @as_json
 def delta(old: str, new: str, target: str, as_json: bool) -> None:
     """Write what turns OLD into NEW to a small file, without a store.
@@ -473,7 +493,7 @@ def delta(old: str, new: str, target: str, as_json: bool) -> None:
     from tensorglot.store import delta
 
     with progress_bar("comparing") as progress:
-        report = delta(source_of(old), source_of(new), target, progress=progress)
+        report = delta(source_of(old), source_of(new), target, progress=progress, storage_options=storage_options())
     if as_json:
         print_json({"file": target, **report.to_dict()})
         return
@@ -489,6 +509,7 @@ def delta(old: str, new: str, target: str, as_json: bool) -> None:
 @click.argument("delta", type=click.Path())
 @click.argument("file", type=click.Path())
 @click.option("-o", "--output", type=click.Path(), help="The file to write, in any format. Default: FILE is replaced.")
+@storage_option
 @as_json
 def apply(delta: str, file: str, output: str | None, as_json: bool) -> None:
     """Turn the old version, FILE, into the new one of DELTA.
@@ -505,7 +526,7 @@ def apply(delta: str, file: str, output: str | None, as_json: bool) -> None:
 
     target = output or file
     with progress_bar("applying") as progress:
-        report = patch(delta, source_of(file), target, progress=progress)
+        report = patch(delta, source_of(file), target, progress=progress, storage_options=storage_options())
     if as_json:
         print_json({"file": target, **report.to_dict()})
     else:
@@ -525,7 +546,7 @@ def bundle(store: str, ref: str, file: str, have: str | None, as_json: bool) -> 
     Example:
       tensorglot store bundle run main run.car
     """
-    found = _open(store).bundle(file, ref, have=have)
+    found = _open(store).bundle(file, ref, have=have, storage_options=storage_options_for(file))
     if as_json:
         print_json({"file": file, **found.to_dict()})
     else:
@@ -543,7 +564,7 @@ def unbundle(store: str, file: str, as_json: bool) -> None:
     Example:
       tensorglot store unbundle backup run.car
     """
-    _print_commit(_open(store).unbundle(file), as_json)
+    _print_commit(_open(store).unbundle(file, storage_options=storage_options_for(file)), as_json)
 
 
 def _print_commit(made: Commit, as_json: bool) -> None:

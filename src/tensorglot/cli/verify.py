@@ -6,7 +6,14 @@ from typing import Literal
 
 import click
 
-from tensorglot.cli.options import as_json, file_argument, reading_format, source_of
+from tensorglot.cli.options import (
+    as_json,
+    file_argument,
+    reading_format,
+    source_of,
+    storage_option,
+    storage_options,
+)
 from tensorglot.cli.terminal import message, one_line, print_json, progress_bar
 from tensorglot.errors import human_nbytes, plural
 
@@ -19,6 +26,7 @@ __all__ = ["command"]
 @click.option("--strict", is_flag=True, help="Accept only the canonical form of a file.")
 @click.option("--write-sums", is_flag=True, help="Write checksums to FILE.sums instead of checking them.")
 @reading_format
+@storage_option
 @as_json
 def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str | None, as_json: bool) -> int:
     """Check a file against the rules of its format.
@@ -39,7 +47,15 @@ def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str |
         raise click.UsageError("--write-sums needs a file, not stdin.")
     sums: Literal["check", "write"] = "write" if write_sums else "check"
     with progress_bar("verifying") as progress:
-        report = tg.verify(source_of(file), format=format, deep=deep, strict=strict, sums=sums, progress=progress)
+        report = tg.verify(
+            source_of(file),
+            format=format,
+            deep=deep,
+            strict=strict,
+            sums=sums,
+            progress=progress,
+            storage_options=storage_options(),
+        )
     if as_json:
         print_json({"file": file, **report.to_dict()})
     elif report.ok:

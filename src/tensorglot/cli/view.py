@@ -8,7 +8,13 @@ import webbrowser
 
 import click
 
-from tensorglot.cli.options import as_json, file_argument, reading_format
+from tensorglot.cli.options import (
+    as_json,
+    file_argument,
+    reading_format,
+    storage_option,
+    storage_options,
+)
 from tensorglot.cli.terminal import message, print_json
 
 __all__ = ["command"]
@@ -19,6 +25,7 @@ __all__ = ["command"]
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on localhost; default: any that is free.")
 @click.option("--browser/--no-browser", default=True, help="Open the page in a browser.")
 @reading_format
+@storage_option
 @as_json
 def command(file: str, port: int, browser: bool, format: str | None, as_json: bool) -> None:
     """Show the same page for a file of any size, in the browser.
@@ -37,7 +44,10 @@ def command(file: str, port: int, browser: bool, format: str | None, as_json: bo
 
     if file == "-":
         raise click.UsageError("view needs a file, not stdin.")
-    with tg.open(file, format=format) as archive, Viewer(archive, file, port) as viewer:
+    with (
+        tg.open(file, format=format, storage_options=storage_options()) as archive,
+        Viewer(archive, file, port) as viewer,
+    ):
         if as_json:
             print_json({"file": file, "url": viewer.url})
             sys.stdout.flush()

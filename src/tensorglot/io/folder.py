@@ -52,7 +52,10 @@ class Folder:
         return sorted(last_name(found["path"]) for found in address.list(address.key))
 
     def remove(self, name: str) -> None:
-        """Removes a file at a URL. One that is absent is no error."""
+        """Removes a file. One that is absent is no error."""
+        if not self.remote:
+            Path(self.place, name).unlink(missing_ok=True)
+            return
         address = address_of(self.file(name), self.options)
         with contextlib.suppress(FileNotFoundError):
             address.call("delete", address.key)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, TypeVar
@@ -25,10 +25,15 @@ from tensorglot.io.hub import hub_url, resolve, token
 from tensorglot.io.storage_options import Given, StorageOptions, as_storage_options
 from tensorglot.io.urls import BUCKETS, shown, split_bucket
 
-__all__ = ["Address", "PreconditionFailed", "address_of", "guarded"]
+__all__ = ["Address", "PreconditionFailed", "address_of", "endpoint_of", "guarded"]
 
 _CLIENTS = 16
 _ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_")
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
 _KINDS = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore"}
 _STATUS = re.compile(r"status code: (\d{3})([A-Za-z -]*)")
 _TIMEOUT = re.compile(r"kind: Timeout|TimedOut")
@@ -147,7 +152,7 @@ def _make_client(url: str, kept: _ByKey, environment: object) -> Any:
     if scheme == "s3":
         config.setdefault("disable_bulk_delete", True)  # objects are removed one by one, and not every server has it
     if scheme in _KINDS:
-        if scheme == "s3" and _endpoint(config).startswith("http://"):
+        if endpoint_of(scheme, config).startswith("http://"):
             client.setdefault("allow_http", True)
         return getattr(store, _KINDS[scheme])(rest, client_options=client, retry_config=options.retry, **config)
     if config:
@@ -156,9 +161,10 @@ def _make_client(url: str, kept: _ByKey, environment: object) -> Any:
     return store.HTTPStore(url, client_options=client, retry_config=options.retry)
 
 
-def _endpoint(config: dict[str, Any]) -> str:
-    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-    return str(config.get("endpoint") or next((os.environ[name] for name in names if name in os.environ), ""))
+def endpoint_of(scheme: str, config: Mapping[str, Any]) -> str:
+    """The endpoint of the options, or of the environment; empty for that of the cloud itself."""
+    given = config.get("endpoint") or config.get("base_url")
+    return str(given or next((os.environ[name] for name in _ENDPOINTS[scheme] if name in os.environ), ""))
 
 
 def _check_process(url: str) -> None:

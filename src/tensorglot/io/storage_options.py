@@ -28,7 +28,7 @@ _RETRY = frozenset({"max_retries", "retry_timeout"})
 _HARMLESS = (_CLIENT | _RETRY | {
     "endpoint", "region", "default_region", "virtual_hosted_style_request", "skip_signature", "request_payer",
     "account_name", "use_emulator", "imdsv1_fallback", "unsigned_payload", "checksum_algorithm", "disable_tagging",
-    "conditional_put", "s3_express",
+    "conditional_put", "s3_express", "base_url",
 }) - {"default_headers", "proxy_url"}  # fmt: skip
 """What travels in a pickle."""
 _DEFAULTS: dict[str, Any] = {"connect_timeout": "10s", "read_timeout": "20s", "timeout": "300s"}

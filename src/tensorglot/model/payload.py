@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ __all__ = [
     "PIECE_NBYTES",
     "Buffer",
     "Check",
+    "CheckedBy",
     "Chunk",
     "Codec",
     "Composed",
@@ -60,6 +61,8 @@ TOGETHER_NBYTES = 256 << 10
 """Up to this much at a time: memory of this size is reused by the allocator, and its pages are already mapped."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+CheckedBy: TypeAlias = Literal["tensor", "box", "block"]
+"""What has checksums in a source: tensors, in columns of the index; boxes of tensors; blocks, named by their hashes."""
 """Contiguous bytes."""
 
 

@@ -29,6 +29,8 @@ What they share:
     _conversion_plan    steps and losses of a conversion
     _convert_archive    the archive that a conversion writes
     _convert_elsewhere  a conversion by workers
+    _convert_parts      the same to an object, whose parts they upload
+    _file_layout        a file with places for its rows
     _cast               values in another element type, counting losses
     _dequantize         the real values of quantized tensors
     _quantize           schemes of quantization, and their errors

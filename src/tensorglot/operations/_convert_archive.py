@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -11,12 +12,15 @@ from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index
 from tensorglot.model.tensor import Tensor
-from tensorglot.operations._cast import CastCodec, cast_tensor
+from tensorglot.operations._cast import Cast, CastCodec, cast_tensor
 from tensorglot.operations._conversion_plan import Plan, Step
-from tensorglot.operations._quantize import QuantizeCodec, quantize_tensor, scheme_of
+from tensorglot.operations._quantize import Quantization, QuantizeCodec, quantize_tensor, scheme_of
 from tensorglot.threads import Executor
 
-__all__ = ["make_archive"]
+__all__ = ["Account", "make_archive"]
+
+Account: TypeAlias = Cast | Quantization
+"""What was done to the values of a tensor."""
 
 
 def make_archive(

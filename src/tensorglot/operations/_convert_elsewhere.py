@@ -6,8 +6,9 @@ source, decodes and casts these tensors, and writes them. It may run twice, on a
 worker after the first one died: it writes the same bytes to the same place.
 
 Where a format stores rows as they are (`Container.raw_rows`), the file is the target's own
-temporary file: the calling process writes what is between the rows. A format whose bytes
-depend on the values (checksums, compression) is written from a staging file here.
+temporary file: the calling process writes what is between the rows; an object of S3 is
+uploaded by the workers (`_convert_parts`). A format whose bytes depend on the values
+(checksums, compression) is written from a staging file here.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arguments import as_path
 from tensorglot.containers.table import Format, WriteOptions
 from tensorglot.errors import TruncatedError
-from tensorglot.io.local import FileSource, file_stamp
+from tensorglot.io.local import FileSource
+from tensorglot.io.multipart import multipart_upload
 from tensorglot.io.sink import AtomicFile, Writable, write_at
+from tensorglot.io.target import version_read
+from tensorglot.io.urls import file_path, is_url
 from tensorglot.model.archive import Archive
-from tensorglot.model.payload import Chunk, as_bytes, buffers
-from tensorglot.operations._cast import Cast
+from tensorglot.model.payload import as_bytes, buffers
 from tensorglot.operations._conversion_plan import Plan, Step
-from tensorglot.operations._convert_archive import make_archive
+from tensorglot.operations._convert_archive import Account, make_archive
+from tensorglot.operations._convert_parts import upload_converted
 from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, run_jobs
+from tensorglot.operations._file_layout import Place, file_layout
 from tensorglot.operations._options import SaveOptions
 from tensorglot.operations._progress import start_progress
-from tensorglot.operations._quantize import Quantization
 from tensorglot.operations.save import write_archive
 from tensorglot.threads import Executor
 
 __all__ = ["convert_elsewhere"]
-
-Account: TypeAlias = Cast | Quantization
-"""What was done to the values of a tensor."""
 
 
 def convert_elsewhere(
@@ -59,17 +60,26 @@ def convert_elsewhere(
 ) -> list[Account]:
     """Writes the archive of a plan by workers. Returns what was done to values."""
     jobs = _Jobs(executor, source, converted, plan, spec, strict)
-    if spec.container.raw_rows and isinstance(target, (str, os.PathLike)) and "://" not in str(target):
+    path = as_path(target) if isinstance(target, (str, os.PathLike)) else None
+    if spec.container.raw_rows and path is not None:
         sources = {converted.source, *converted.index.sources.values()} - {None}
-        read = next((stamp for one in sources if (stamp := file_stamp(one, target)) is not None), None)
-        with AtomicFile(target, durable=plan.save.durable, expect=read, shared=True) as file:
-            places = _Places(converted)
-            for chunk in spec.write(places, settled):
-                if isinstance(chunk, _Place):
-                    places.offsets[chunk.row] = file.skip(chunk.nbytes)
-                else:
-                    file.write([chunk])
-            return jobs.run(file.path, places.offsets)
+        read = next((found for one in sources if (found := version_read(one, path)) is not None), None)
+        if not is_url(path):
+            stamp = None if isinstance(read, str) else read
+            with AtomicFile(file_path(path), durable=plan.save.durable, expect=stamp, shared=True) as file:
+                offsets = np.zeros(len(converted.index.dtypes), np.int64)
+                for chunk in file_layout(converted, spec, settled):
+                    if isinstance(chunk, Place):
+                        offsets[chunk.row] = file.skip(chunk.nbytes)
+                    else:
+                        file.write([chunk])
+                return jobs.run(file.path, offsets)
+        upload = multipart_upload(path, plan.save.storage_options)
+        if upload is not None:
+            etag = read if isinstance(read, str) else None
+            return upload_converted(
+                executor, source, upload, converted, plan, spec, settled, strict=strict, expect=etag
+            )
     with _staging_file(target) as path:
         sizes = converted.index.nbytes
         begins = np.cumsum(sizes) - sizes
@@ -104,34 +114,11 @@ def _share_ties(begins: NDArray[np.int64], row_offsets: NDArray[np.int64], plan:
             begins[row_offsets[i] : row_offsets[i + 1]] = begins[row_offsets[first] : row_offsets[first + 1]]
 
 
-class _Place(bytes):
-    """Stands for the bytes of a row in the chunks of a writer."""
-
-    row: int
-    nbytes: int
-
-
-class _Places(Archive):
-    """An archive whose rows are places, for a writer that does not look at them."""
-
-    def __init__(self, archive: Archive) -> None:
-        super().__init__(archive.index, archive.source, limits=archive.limits)
-        self.offsets: NDArray[np.int64] = np.zeros(len(archive.index.dtypes), np.int64)
-
-    def chunks(self, rows: NDArray[np.int64], pads: Sequence[bytes] | None = None) -> Iterator[Chunk]:
-        for i, row in enumerate(rows.tolist()):
-            if pads is not None:
-                yield pads[i]
-            place = _Place()
-            place.row, place.nbytes = row, int(self.index.nbytes[row])
-            yield place
-
-
 @contextmanager
 def _staging_file(target: Writable) -> Iterator[str]:
     """A file beside the target, removed at the end; in the folder for temporary files if the target is none."""
-    local = isinstance(target, (str, os.PathLike)) and "://" not in str(target)
-    folder = Path(os.path.realpath(str(target))).parent if local else None
+    path = as_path(target) if isinstance(target, (str, os.PathLike)) else None
+    folder = None if path is None or is_url(path) else Path(os.path.realpath(file_path(path))).parent
     fd, path = tempfile.mkstemp(prefix=".tensorglot-", suffix=".tmp", dir=folder)
     os.close(fd)
     try:

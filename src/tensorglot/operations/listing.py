@@ -17,6 +17,7 @@ from tensorglot.containers.table import named
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import Index
+from tensorglot.model.payload import CheckedBy
 from tensorglot.model.types.algebra import leading
 from tensorglot.operations._jsonable import Record
 
@@ -75,6 +76,8 @@ class Summary(Record):
     """Of all shards."""
     checksums: int
     """Tensors that have one."""
+    checked_by: CheckedBy
+    """What else has one: the boxes of a distributed checkpoint; every block of a store, where it is its name."""
     dtypes: dict[str, Use]
     """The one with the most bytes first."""
     encodings: dict[str, int]
@@ -156,6 +159,7 @@ def summarize(archive: Archive) -> Summary:
         stored_nbytes=sum(entry.stored_nbytes for entry in rows),
         file_nbytes=_file_nbytes(archive, shards),
         checksums=sum(entry.checksum is not None for entry in rows),
+        checked_by=_checked_by(archive),
         dtypes=dict(sorted(uses.items(), key=lambda item: -item[1].nbytes)),
         encodings=dict(Counter(entry.encoding for entry in rows).most_common()),
         layouts=dict(Counter(entry.layout for entry in rows).most_common()),
@@ -169,10 +173,19 @@ def _shards(archive: Archive) -> tuple[Shard, ...]:
     used = {id(source): source for source in index.sources.values()}
     counts = Counter(id(index.sources[row]) for row in index.row_offsets[:-1].tolist() if row in index.sources)
     named = ((key, source, getattr(source, "path", None)) for key, source in used.items())
-    return tuple(Shard(Path(path).name, source.size, counts[key]) for key, source, path in named if path is not None)
+    shards = [Shard(Path(path).name, source.size, counts[key]) for key, source, path in named if path is not None]
+    for source in used.values():  # one that stands for many files
+        shards += (Shard(*member) for member in getattr(source, "members", tuple)())
+    return tuple(shards)
+
+
+def _checked_by(archive: Archive) -> CheckedBy:
+    sources = {archive.source, *archive.index.sources.values()} if archive.index.names else set()
+    kinds: set[CheckedBy] = {getattr(source, "checked_by", "tensor") for source in sources}
+    return next((kind for kind in kinds if kind != "tensor"), "tensor")
 
 
 def _file_nbytes(archive: Archive, shards: Sequence[Shard]) -> int | None:
-    if archive.source is not None:
-        return archive.source.size
-    return sum(shard.nbytes for shard in shards) if shards else None
+    if archive.source is None and not shards:
+        return None
+    return (0 if archive.source is None else archive.source.size) + sum(shard.nbytes for shard in shards)

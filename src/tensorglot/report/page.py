@@ -13,7 +13,7 @@ import hashlib
 import html
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
@@ -25,6 +25,7 @@ from tensorglot.io.sink import AtomicFile, Writable
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._places import options_for_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.diff import Change, diff
 from tensorglot.report.changes import by_tensor, change_card, summarize_changes
@@ -100,11 +101,16 @@ def write(
     format: str | None = None,
     progress: Progress | bool | None = None,
     limits: Limits | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes the report of a file, or of what changed from one to another, atomically."""
+    """Writes the report of a file, or of what changed from one to another, atomically.
+
+    `storage_options` are for whichever of the two is a URL.
+    """
+    of_one, of_two = options_for_each(storage_options, source, other)
     with (
-        as_archive(source, format=format, limits=limits) as one,
-        as_archive(other, limits=limits) if other is not None else nullcontext() as two,
+        as_archive(source, format=format, limits=limits, storage_options=of_one) as one,
+        as_archive(other, limits=limits, storage_options=of_two) if other is not None else nullcontext() as two,
         start_progress(progress, "reading") as report,
     ):
         names = (name_of(source), name_of(other) if other is not None else "")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import accumulate
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import DType
 from tensorglot.model.index import UNKNOWN, Index, Layout, shape_columns
 from tensorglot.model.layouts import COO, CSR, Piece, arrange
+from tensorglot.model.payload import CheckedBy
 from tensorglot.model.tensor import NESTED, Tensor
 from tensorglot.model.types.algebra import dense_parts, symbolic
 from tensorglot.model.types.base import Type
@@ -49,6 +51,7 @@ __all__ = [
     "array_tensor",
     "check_node",
     "check_tensor",
+    "check_tensors",
     "open_commit",
     "parse_type",
     "read_node",
@@ -85,6 +88,8 @@ def value_chunks(packs: Packs, array: ArrayNode) -> Chunks:
 
 class ArraySource(BaseSource):
     """Arrays of a store, one after the other. Threads may share it."""
+
+    checked_by: ClassVar[CheckedBy] = "block"
 
     def __init__(self, packs: Packs, arrays: Sequence[ArrayNode]) -> None:
         self._packs = packs
@@ -286,6 +291,13 @@ def check_tensor(packs: Packs, name: str, link: CID) -> list[ArrayNode]:
         source = ArraySource(packs, arrays)
         Archive(rows_index([tensor], source.spans), source).tensor_at(0)
     return arrays
+
+
+def check_tensors(packs: Packs, entries: Sequence[Entry]) -> None:
+    """Checks that links are those of tensors, by their first nodes."""
+    for _, link in entries:
+        check_node(link)
+    _tensors(packs, entries, packs.read_many([link.digest for _, link in entries]))
 
 
 def _type_of(array: ArrayNode) -> Type:

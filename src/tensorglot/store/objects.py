@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tensorglot.dynd.cbor import ARRAY_HEAD, array_block
-from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError, escape
+from tensorglot.errors import FormatError, Hint, InputError, TensorglotError, UnsupportedError, escape
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.wire.cid import BLAKE3, CID, DAG_CBOR, DIGEST_NBYTES, RAW, decode_node, encode_node
 
@@ -28,6 +28,7 @@ __all__ = [
     "PartNode",
     "TensorNode",
     "check_message",
+    "check_metadata",
     "leaf_array_ends",
     "parse_array",
     "parse_arrays",
@@ -230,6 +231,19 @@ def _node(block: bytes, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     ):
         raise FormatError(f"not a {kind} node", rule=f"store.{kind}")
     return node
+
+
+def check_metadata(metadata: Mapping[str, Any]) -> None:
+    """Refuses metadata that a commit cannot have, before anything is stored."""
+    for key, value in metadata.items():
+        try:
+            encode_node(value)
+        except TensorglotError as error:
+            raise UnsupportedError(
+                f"a commit cannot store the metadata '{escape(key)}': {error.message}",
+                rule="store.metadata",
+                hint=Hint("pass metadata= without it", "pass --metadata KEY=VALUE for what to keep"),
+            ) from error
 
 
 def check_message(message: str) -> str:

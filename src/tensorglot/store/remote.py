@@ -1,9 +1,10 @@
 """A folder of an object store as the place of a store: the same keys as in a directory.
 
 A ref is changed by a conditional put: `If-None-Match` to create it, `If-Match` to replace
-it. A server that ignores these conditions would lose commits, so it is found out before
-the first change, by creating one object twice, and refused. There is no conditional
-delete: a ref that is removed is replaced by a mark, which is read as nothing.
+it; at Google by the generation of the object, which obstore calls its version. A server
+that ignores these conditions would lose commits, so it is found out before the first
+change, by creating one object twice, and refused. There is no conditional delete: a ref
+that is removed is replaced by a mark, which is read as nothing.
 
 An answer may be lost after the server has done what it was asked to. Then the request is
 repeated, and its condition fails: what is there is read, and if it is what was to be
@@ -22,7 +23,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from tensorglot.errors import FormatError, InputError, RemoteError, TruncatedError, UnsupportedError
 from tensorglot.io.objects import Address, PreconditionFailed, address_of
@@ -41,6 +43,19 @@ _SMALL_NBYTES = 1 << 20
 _REMOVED = b"tensorglot-removed "
 _CHECKED: set[tuple[object, ...]] = set()
 """Servers that honour conditions."""
+
+
+class _Small(NamedTuple):
+    """A small object as it was read."""
+
+    data: bytes
+    condition: Mapping[str, str]
+    """That it has not changed, for a put: some servers compare the ETag, some the version."""
+    modified: datetime
+
+
+_NEVER = {"e_tag": '"0123456789abcdef0123456789abcdef"', "version": "1"}
+"""No object has these."""
 
 
 class Bucket:
@@ -103,9 +118,9 @@ class Bucket:
 
     def get(self, key: str) -> bytes | None:
         found = self._get(key)
-        return None if found is None or found[0].startswith(_REMOVED) else found[0]
+        return None if found is None or found.data.startswith(_REMOVED) else found.data
 
-    def _get(self, key: str) -> tuple[bytes, Version] | None:
+    def _get(self, key: str) -> _Small | None:
         address = self._object(key)
         try:
             answer = address.call("get", address.key)
@@ -117,7 +132,8 @@ class Bucket:
         data = address.body(answer, meta["size"])
         if len(data) != meta["size"]:
             raise TruncatedError("the server sent a part of the object", rule="remote.short", path=address.name)
-        return data, (meta["size"], meta["e_tag"], meta["last_modified"])
+        condition = {key: meta[key] for key in ("e_tag", "version") if meta[key] is not None}
+        return _Small(data, condition, meta["last_modified"])
 
     def swap(self, key: str, old: bytes | None, new: bytes | None) -> bool:
         self._check_conditions()
@@ -125,19 +141,19 @@ class Bucket:
             lease.check()
         data = _REMOVED + os.urandom(8).hex().encode() if new is None else new
         found = None if old is None else self._get(key)
-        if old is not None and (found is None or found[0] != old):
+        if old is not None and (found is None or found.data != old):
             return False
-        if self._put(key, data, None if found is None else found[1][1]):
+        if self._put(key, data, None if found is None else found.condition):
             return True
         now = self._get(key)
-        if now is not None and old is None and now[0].startswith(_REMOVED):
-            return self._put(key, data, now[1][1]) or self.get(key) == data
-        return now is not None and now[0] == data
+        if now is not None and old is None and now.data.startswith(_REMOVED):
+            return self._put(key, data, now.condition) or self.get(key) == data
+        return now is not None and now.data == data
 
-    def _put(self, key: str, data: bytes, etag: str | None) -> bool:
-        """Creates an object, or replaces the one with this ETag. False if the condition does not hold."""
+    def _put(self, key: str, data: bytes, condition: Mapping[str, str] | None) -> bool:
+        """Creates an object, or replaces the one that meets a condition. False if the condition does not hold."""
         address = self._object(key)
-        mode = "create" if etag is None else {"e_tag": etag}
+        mode = "create" if condition is None else condition
         try:
             address.call("put", address.key, data, mode=mode)
         except PreconditionFailed:
@@ -167,7 +183,7 @@ class Bucket:
         key = f"probe/{os.urandom(8).hex()}"
         try:
             honoured = self._put(key, b"1", None) and not self._put(key, b"2", None)
-            honoured = honoured and not self._put(key, b"3", '"0123456789abcdef0123456789abcdef"')
+            honoured = honoured and not self._put(key, b"3", _NEVER)
         except (RemoteError, UnsupportedError) as error:
             if error.rule not in ("remote.http.501", "remote.http.405", "remote.range"):
                 raise
@@ -233,9 +249,9 @@ class Bucket:
             held = self._get(key)
             if held is None:
                 continue
-            if self._server_time() - held[1][2].timestamp() < LEASE_SECONDS:
+            if self._server_time() - held.modified.timestamp() < LEASE_SECONDS:
                 raise InputError(f"another process runs {what} here", rule="store.lock", path=self.url)
-            if self._put(key, name.encode(), held[1][1]):
+            if self._put(key, name.encode(), held.condition):
                 break
         with Lease(name, self._object(key)).held():
             yield

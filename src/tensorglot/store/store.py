@@ -38,12 +38,13 @@ from tensorglot.operations.verify import Report
 from tensorglot.store.blocks import Blocks, NewBlocks
 from tensorglot.store.bundle import read_bundle, write_bundle
 from tensorglot.store.check import check_store
-from tensorglot.store.checkout import array_tensor, open_commit, read_node, value_chunks
+from tensorglot.store.checkout import array_tensor, check_tensors, open_commit, read_node, value_chunks
 from tensorglot.store.collect import GRACE, Collected, collect, repack
+from tensorglot.store.distributed import is_distributed, join_boxes
 from tensorglot.store.ingest import Value, ingest, ingest_value
 from tensorglot.store.location import create_store, open_store, split_url
-from tensorglot.store.manifest import Manifest, build
-from tensorglot.store.objects import Commit, check_message, parse_array, parse_tensor
+from tensorglot.store.manifest import Entry, Manifest, build
+from tensorglot.store.objects import Commit, check_message, check_metadata, parse_array, parse_tensor
 from tensorglot.store.packs import Packs
 from tensorglot.store.reach import first_missing
 from tensorglot.store.refs import Ref, check_ref_name, list_refs, missing_ref, read_ref, swap_ref
@@ -104,6 +105,7 @@ class Store:
         message: str = "",
         metadata: Mapping[str, Any] | None = None,
         parent: str | None = None,
+        staged: Mapping[str, str] | None = None,
         progress: Progress | bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Commit:
@@ -112,7 +114,8 @@ class Store:
         `tensors` is what `save` takes, or a source: a path, an archive. The parent is the
         present commit of the ref, if it has one; tensors are stored as differences from
         those of the same name in it. With `parent`, a ref or a CID, the ref must not
-        change meanwhile. `storage_options` are for a source at a URL.
+        change meanwhile. `staged` are further tensors of the commit, which `stage` has
+        stored, here or in other processes. `storage_options` are for a source at a URL.
         """
         check_ref_name(ref)
         check_message(message)
@@ -127,8 +130,12 @@ class Store:
                 start_progress(progress, "committing") as report,
             ):
                 archive = archive_of(source, metadata)
-                manifest = self._ingest(session, archive, base, report)
+                check_metadata(archive.metadata or {})
+                entries = self._ingest(session, archive, base, report)
                 kept = archive.metadata
+            if staged is not None:
+                entries = self._with_staged(session, entries, staged)
+            manifest = build(entries, session.put)
             for _ in range(_ATTEMPTS):
                 parents = () if base is None else (base,)
                 block = Commit.encode(manifest, parents, message, kept, clock.time_ns() // 1000)
@@ -144,6 +151,40 @@ class Store:
             f"'{escape(ref)}' was changed by another writer meanwhile; commit again", rule="store.ref.changed"
         )
 
+    def stage(
+        self,
+        tensors: Given,
+        *,
+        ref: str | None = None,
+        progress: Progress | bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> dict[str, str]:
+        """Stores tensors that `commit(…, staged=…)` makes part of a commit; returns the CID of each.
+
+        So several processes can write one commit. What is not committed within the grace
+        period of `collect` may be removed by it; the commit is then refused. With `ref`,
+        tensors are stored as differences from those of the same name in its commit.
+        """
+        old = None if ref is None else self._branch(ref)
+        with (
+            start_session(self._backend, self._packs) as session,
+            as_archive(tensors, storage_options=storage_options) as source,
+            start_progress(progress, "staging") as report,
+        ):
+            entries = self._ingest(session, archive_of(source), None if old is None else old.cid, report)
+        return {name: str(link) for name, link in entries}
+
+    def _with_staged(self, session: Session, entries: list[Entry], staged: Mapping[str, str]) -> list[Entry]:
+        """The entries of a commit with those that were staged, which must be complete."""
+        check_mapping(staged, "staged", "store.staged")
+        for name in staged.keys() & dict(entries).keys():
+            raise InputError("the tensor is both staged and given", rule="store.staged", tensor=name)
+        added = [(name, CID.parse(text)) for name, text in staged.items()]
+        self._packs.refresh()
+        self._adopt(session, *(link for _, link in added))
+        check_tensors(session.packs, added)
+        return sorted([*entries, *added])
+
     def _parent(self, session: Session, parent: str) -> CID:
         """The commit of a name, which no collector can remove while the session runs."""
         cid = self._resolve(parent)
@@ -151,14 +192,15 @@ class Store:
             self._adopt(session, cid)
         return cid
 
-    def _adopt(self, session: Session, cid: CID) -> None:
+    def _adopt(self, session: Session, *cids: CID) -> None:
         """Copies what a collector is about to remove; refuses what is incomplete."""
+        what = ", ".join(map(str, cids[:2]))
         try:
-            copy_missing(self._packs, session, [cid])
+            copy_missing(self._packs, session, cids)
         except FileNotFoundError as error:
-            raise InputError(f"{cid} was collected meanwhile", rule="store.incomplete") from error
+            raise InputError(f"{what} was collected meanwhile", rule="store.incomplete") from error
         except FormatError as error:
-            raise InputError(f"{cid} is incomplete: {error.message}", rule="store.incomplete") from error
+            raise InputError(f"{what} is incomplete: {error.message}", rule="store.incomplete") from error
 
     def _branch(self, name: str) -> Ref | None:
         ref = read_ref(self._backend, name)
@@ -166,7 +208,7 @@ class Store:
             raise InputError(f"'{escape(name)}' is a tag, which cannot be changed", rule="store.ref.tag")
         return ref
 
-    def _ingest(self, session: Session, archive: Archive, base: CID | None, report: Progress | None) -> CID:
+    def _ingest(self, session: Session, archive: Archive, base: CID | None, report: Progress | None) -> list[Entry]:
         total, done = int(archive.index.nbytes.sum()), 0
 
         def seen(nbytes: int) -> None:
@@ -184,7 +226,7 @@ class Store:
         for position in linking:
             name = archive.index.names[position]
             self._check_links(session, links[name], name)
-        return build(entries, session.put)
+        return entries
 
     def _check_links(self, session: Session, cid: CID, name: str | None) -> None:
         """Refuses a value with links to what is not in the store: a commit is complete."""
@@ -219,7 +261,9 @@ class Store:
         """The tensors of a commit, read when they are needed. `ref` is a ref, a tag, a CID or the beginning of one."""
         cid = self._resolve(ref)
         reopen = partial(_checkout_again, self._again, str(cid), limits)
-        return open_commit(self._packs, self._read_commit(cid), as_limits(limits), reopen)
+        commit, limits = self._read_commit(cid), as_limits(limits)
+        archive = open_commit(self._packs, commit, limits, reopen)
+        return join_boxes(archive, reopen) if is_distributed(commit) else archive
 
     def show(self, ref: str) -> Commit:
         """The commit of a ref, a tag, a CID or the beginning of one."""

@@ -7,12 +7,14 @@ Each rank writes the boxes that the planner gave it to one tensor file; the coor
 then writes `dcp.json`, which makes the checkpoint visible. There is no pickle: plain
 values are JSON. Files of a save have a random prefix, so a save over an old checkpoint
 replaces it at once, when the new index does, and an interrupted one leaves the old one.
+In a store the ranks stage their boxes, and the coordinator makes one commit of them.
 
 The reader takes any source of `open`: a directory of this writer or of PyTorch's, a
 file, a sharded checkpoint, a commit of a store. To the planner, every tensor is one
 chunk; the archive finds the boxes that a shard needs and reads them in strips.
 
-    writer      a file for each rank, and the index
+    writer      what a planner gives to each rank, to a target
+    targets     a file for each rank in a folder, or a commit of a store
     reader      any source, into the tensors of a planner
     torch_side  dtypes, plain values and classes of PyTorch
 """

@@ -7,10 +7,11 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tensorglot.arguments import as_path
-from tensorglot.bridges.dcp.torch_side import array_of, dtype_named, join, makers, metadata_module, register
+from tensorglot.bridges.dcp.torch_side import array_of, dtype_named, makers, metadata_module, register
 from tensorglot.containers.dcp import plain
 from tensorglot.containers.dcp.manifest import INDEX, parse_manifest
 from tensorglot.containers.table import TABLE
@@ -49,10 +50,16 @@ class Reader:
             self._path = file_path(as_path(checkpoint_id))
 
     def _open(self) -> Archive:
+        """A URL may be of a directory, which has our index, or PyTorch's: ours is tried first, to save a listing."""
+        read = partial(open, storage_options=self._storage_options)
         suffixes = (INDEX, *(suffix for spec in TABLE for suffix in spec.suffixes))
-        directory = "://" in self._path and not self._path.startswith("store://")
-        path = join(self._path, INDEX) if directory and not self._path.endswith(suffixes) else self._path
-        return open(path, storage_options=self._storage_options)
+        if "://" not in self._path or self._path.startswith("store://") or self._path.endswith(suffixes):
+            return read(self._path)
+        folder = f"{self._path.rstrip('/')}/"
+        try:
+            return read(f"{folder}{INDEX}")
+        except FileNotFoundError:
+            return read(folder)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """One chunk for each tensor."""

@@ -24,7 +24,6 @@ __all__ = [
     "dtype_name",
     "dtype_named",
     "encode_value",
-    "join",
     "makers",
     "metadata_module",
     "register",
@@ -46,10 +45,6 @@ def metadata_module() -> Any:
     from torch.distributed.checkpoint import metadata
 
     return metadata
-
-
-def join(path: str, name: str) -> str:
-    return f"{path}/{name}"
 
 
 def array_of(name: str, tensor: torch.Tensor) -> NDArray[Any]:

@@ -1,27 +1,24 @@
-"""The writer: a tensor file for each rank, then the index."""
+"""The writer: the boxes of each rank to a folder or a store, then the index."""
 
 from __future__ import annotations
 
 import io
 import os
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from tensorglot.arguments import as_path
-from tensorglot.bridges.dcp.torch_side import array_of, dtype_name, encode_value, join, metadata_module, register
-from tensorglot.containers.dcp.manifest import INDEX, Manifest
-from tensorglot.containers.table import WriteOptions, for_target, named
+from tensorglot.bridges.dcp.targets import STORE, FolderTarget, StoreTarget, Target
+from tensorglot.bridges.dcp.torch_side import array_of, dtype_name, encode_value, metadata_module, register
+from tensorglot.containers.dcp.manifest import Manifest
+from tensorglot.containers.table import for_target
 from tensorglot.errors import InputError
 from tensorglot.extras import library
-from tensorglot.io.urls import file_path
-from tensorglot.operations._as_archive import collect
-from tensorglot.operations._options import SaveOptions
-from tensorglot.operations.save import prepare, write_archive
+from tensorglot.io.urls import check_target, file_path, is_url
+from tensorglot.operations._places import options_for
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
@@ -31,13 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Writer"]
 
-_RANK_FILE = re.compile(r"[0-9a-f]{8}-[0-9]{5}\.[a-z]+")
-
 
 class Writer:
     """A `StorageWriter`: a tensor file for each rank, in any format that has names, and `dcp.json`.
 
-    The path is a directory or a URL. A value that cannot be stored without pickle is an error.
+    The path is a directory or a URL; or `store://PATH#REF`, where a save is one commit and
+    the format is the store's. A value that cannot be stored without pickle is an error.
     """
 
     def __init__(
@@ -52,17 +48,29 @@ class Writer:
         self._spec, self._version = for_target(None, format)
         if not self._spec.names:
             raise InputError(f"{self._spec.name} stores no names of tensors", rule="dcp.format")
-        self._options = SaveOptions(durable=durable, storage_options=storage_options)
-        self._path = file_path(as_path(path))
+        self._durable = durable
+        self._storage_options = storage_options
+        self._set_path(path)
+
+    def _set_path(self, path: str | os.PathLike[str]) -> None:
+        self._path = as_path(path)
+        options = options_for(self._path, self._storage_options)
+        if self._path.startswith(STORE):
+            self._target: Target = StoreTarget(self._path, options)
+            return
+        if is_url(self._path):
+            check_target(self._path)
+        place = file_path(self._path)
+        self._target = FolderTarget(place, options, self._spec, self._version, durable=self._durable)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        return isinstance(checkpoint_id, (str, os.PathLike)) and not str(checkpoint_id).startswith("store://")
+        return isinstance(checkpoint_id, (str, os.PathLike))
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """The next save goes to another path, if one is given."""
         if checkpoint_id is not None:
-            self._path = file_path(as_path(checkpoint_id))
+            self._set_path(checkpoint_id)
 
     def storage_meta(self) -> StorageMeta | None:
         meta: StorageMeta = metadata_module().StorageMeta(checkpoint_id=self._path)
@@ -73,45 +81,51 @@ class Writer:
             raise InputError("use_collectives=False is not supported: ranks share one index", rule="dcp.collectives")
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        if "://" not in self._path:
-            Path(self._path).mkdir(parents=True, exist_ok=True)
+        self._target.prepare()
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Names the file of each rank."""
-        prefix, suffix = os.urandom(4).hex(), self._spec.suffixes[0]
-        return [replace(plan, storage_data=f"{prefix}-{rank:05d}{suffix}") for rank, plan in enumerate(plans)]
+        """Names what each rank will write."""
+        names = self._target.name_ranks(len(plans))
+        return [replace(plan, storage_data=name) for plan, name in zip(plans, names, strict=True)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Writes the boxes of this rank. Values go to the coordinator, in the results."""
+        """Writes the boxes of this rank. Values and links go to the coordinator, in the results."""
         torch = library("torch", "torch")
-        arrays: dict[str, NDArray[Any]] = {}
+        boxes: dict[str, NDArray[Any]] = {}
         results: list[WriteResult] = []
         for item, name in zip(plan.items, _box_names(plan.items), strict=True):
             data = planner.resolve_data(item)
             if isinstance(data, io.BytesIO):
                 results.append(_result(item, data.getbuffer().nbytes, encode_value(data, item.index.fqn)))
             else:
-                arrays[name] = array_of(name, data)
-                results.append(_result(item, arrays[name].nbytes, (plan.storage_data, name)))
-        if arrays:
-            archive = collect(arrays)
-            settled = prepare(archive, self._spec, self._version, self._options)
-            write_archive(join(self._path, plan.storage_data), archive, self._spec, settled, self._options)
+                boxes[name] = array_of(name, data)
+                results.append(_result(item, boxes[name].nbytes, (plan.storage_data, name)))
+        links = self._target.write(plan.storage_data, boxes)
+        if results:
+            results[0] = replace(results[0], storage_data=_Linked(results[0].storage_data, links))
         future: Future[list[WriteResult]] = torch.futures.Future()
         future.set_result(results)
         return future
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Writes the index, which completes the checkpoint; then removes files of earlier saves."""
-        stored = {result.index: result.storage_data for rank in results for result in rank}
-        manifest = _manifest(metadata, stored)
-        archive = collect({}, {"manifest": manifest})
-        write_archive(join(self._path, INDEX), archive, named("dcp")[0], WriteOptions("json"), self._options)
-        if "://" not in self._path:
-            for path in Path(self._path).iterdir():
-                if _RANK_FILE.fullmatch(path.name) and path.name not in manifest.files:
-                    path.unlink(missing_ok=True)
+        """Completes the checkpoint."""
+        links: dict[str, str] = {}
+        stored = {}
+        for result in (result for rank in results for result in rank):
+            stored[result.index] = result.storage_data
+            if isinstance(result.storage_data, _Linked):
+                stored[result.index] = result.storage_data.stored
+                links |= result.storage_data.links
+        self._target.finish(_manifest(metadata, stored), links)
+
+
+@dataclass(frozen=True, slots=True)
+class _Linked:
+    """What is stored for the first result of a rank, with the links of all that the rank has written."""
+
+    stored: object
+    links: Mapping[str, str]
 
 
 def _result(item: WriteItem, nbytes: int, stored: object) -> WriteResult:

@@ -37,24 +37,30 @@ from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
 
-__all__ = ["CONTAINER"]
+__all__ = ["CONTAINER", "read_index"]
 
 
 def read(source: Source, options: ReadOptions) -> Index:
     if source.read_bytes(0, min(1, source.size)) == b"{":
-        checkpoint = read_manifest(source, options.limits)
-        check_checkpoint(checkpoint, options.limits)
-        return _index(checkpoint, RankFiles(options), options)
+        return read_index(source, RankFiles(options), options)
     checkpoint = read_metadata(source, options.limits)
     check_checkpoint(checkpoint, options.limits)
     items = SavedItems(options)
     return _index(read_values(checkpoint, items, options), items, options)
 
 
+def read_index(source: Source, files: Directory, options: ReadOptions) -> Index:
+    """The JSON index of a checkpoint whose boxes are in `files`."""
+    checkpoint = read_manifest(source, options.limits)
+    check_checkpoint(checkpoint, options.limits)
+    return _index(checkpoint, files, options)
+
+
 def _index(checkpoint: Checkpoint, files: Directory, options: ReadOptions) -> Index:
     """A row for each tensor. Rows have spans one after the other of a file that does not exist."""
     if options.strict and checkpoint.notes:
         raise FormatError(checkpoint.notes[0].message, rule=checkpoint.notes[0].rule)
+    files.tensors = checkpoint.tensors
     builder = IndexBuilder(options.limits, "dcp")
     end = 0
     for tensor in checkpoint.tensors:

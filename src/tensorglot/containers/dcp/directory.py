@@ -12,12 +12,13 @@ boxes are those of any tensor.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import ClassVar
 
-from tensorglot.containers.dcp.checkpoint import Place
+from tensorglot.containers.dcp.checkpoint import Place, StoredTensor
 from tensorglot.containers.table import ReadOptions, detect
 from tensorglot.containers.torchsave.files import open_zip
 from tensorglot.containers.torchsave.names import ElementType, View
@@ -26,11 +27,11 @@ from tensorglot.errors import FormatError, InputError, TensorglotError, Truncate
 from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.lazy_source import LazySource
-from tensorglot.model.payload import Source
+from tensorglot.model.payload import CheckedBy, Source
 from tensorglot.model.tensor import Part
 from tensorglot.threads import Lock
 
-__all__ = ["Directory", "File", "RankFiles", "SavedItems", "Section"]
+__all__ = ["Directory", "File", "RankFiles", "SavedItems", "Section", "box_in"]
 
 OPEN_FILES = 64
 BOXES = 4096
@@ -44,9 +45,12 @@ class Directory(ABC):
 
     size = 0
     concurrency: int | None = None
+    checked_by: ClassVar[CheckedBy] = "box"
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        self.tensors: Sequence[StoredTensor] = ()
+        """Of the checkpoint; their places are in the files."""
         self._files: dict[str, File] = {}
         self._open: OrderedDict[str, Source] = OrderedDict()
         self._stamps: dict[str, object] = {}
@@ -73,6 +77,11 @@ class Directory(ABC):
                     self._open.popitem(last=False)  # closed with the last reference: it may be in use
             self._open.move_to_end(name)
             return found
+
+    def members(self) -> list[tuple[str, int, int]]:
+        """Name, size and number of tensors of each file that tensors are in."""
+        counts = Counter(name for tensor in self.tensors for name in {place.file for place in tensor.places})
+        return [(name, self.file(name).size, count) for name, count in sorted(counts.items())]
 
     def path_of(self, name: str) -> str:
         """The path of a file, for errors."""
@@ -185,16 +194,9 @@ class RankFiles(Directory):
         archive = self._archives.get(place.file)
         if archive is None:
             archive = self._archives[place.file] = self._read_file(place.file)
-        if place.name not in archive:
-            raise FormatError(
-                f"{escape(place.file)} does not contain '{escape(place.name)}'", rule="dcp.box.absent", tensor=tensor
-            )
         if verifier is not None:
             archive = Archive(archive.index, archive.source, limits=archive.limits, verifier=verifier)
-        found = archive[place.name]
-        if found.layout != "dense":
-            raise FormatError("a box must be a dense tensor", rule="dcp.box.layout", tensor=tensor)
-        return found.parts["data"]
+        return box_in(archive, place.name, place.file, tensor)
 
     def _read_file(self, name: str) -> Archive:
         file = self.file(name)
@@ -203,6 +205,16 @@ class RankFiles(Directory):
             raise UnsupportedError(f"{escape(name)} is not a tensor file of a rank", rule="dcp.file.format")
         index = spec.container.read(file, replace(self._options, version=None, name=None, open_file=None))
         return Archive(index, file, limits=self._options.limits, verifier=self._options.verifier)
+
+
+def box_in(archive: Archive, name: str, where: str, tensor: str) -> Part:
+    """The box that is a tensor of an archive."""
+    if name not in archive:
+        raise FormatError(f"{escape(where)} does not contain '{escape(name)}'", rule="dcp.box.absent", tensor=tensor)
+    found = archive[name]
+    if found.layout != "dense":
+        raise FormatError("a box must be a dense tensor", rule="dcp.box.layout", tensor=tensor)
+    return found.parts["data"]
 
 
 class SavedItems(Directory):

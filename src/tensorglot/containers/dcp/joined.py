@@ -10,6 +10,7 @@ boxes of columns are read in long runs and memory is bounded.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -21,7 +22,7 @@ from tensorglot.containers.dcp.checkpoint import StoredTensor
 from tensorglot.containers.dcp.directory import Directory, File
 from tensorglot.errors import FormatError
 from tensorglot.model.archive import Verifier
-from tensorglot.model.payload import Chunk, Encoded, Span, as_bytes
+from tensorglot.model.payload import Chunk, Encoded, Span, as_bytes, read_pieces
 from tensorglot.model.slicing import Axis
 from tensorglot.model.strided import boxes
 from tensorglot.model.tensor import Part
@@ -79,6 +80,10 @@ class Joined:
     def verify(self, payload: Encoded, verifier: Verifier) -> bool:
         """Compares the checksums of all boxes. Whether each has one."""
         parts = [self._box(payload, number, verifier) for number in range(len(self.tensor.places))]
+        if cast("Directory", payload.source).checked_by == "block":
+            for part in parts:
+                deque(read_pieces(part.payload), 0)  # what is read is compared
+            return True
         for part in parts:
             part.payload.verify()
         return all(part.checksum is not None for part in parts if part.nbytes)

@@ -34,12 +34,12 @@ from tensorglot.containers.ztensor.constants import (
     STORAGE_2,
 )
 from tensorglot.containers.ztensor.shards import ShardSource
-from tensorglot.errors import FormatError, InputError, TruncatedError
+from tensorglot.errors import FormatError, InputError, TensorglotError, TruncatedError
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
-from tensorglot.wire import zstd
+from tensorglot.wire import cbor, zstd
 
 __all__ = ["CONTAINER"]
 
@@ -105,6 +105,17 @@ def edit_metadata(archive: Archive, metadata: Mapping[str, Any] | None) -> Itera
     return _EDITORS[archive.format](archive.source, metadata, archive.limits)
 
 
+def find_faults(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Values that CBOR cannot represent, e.g. integers of more than 64 bits."""
+    faults = {}
+    for key, value in metadata.items():
+        try:
+            cbor.encode(value, cbor.LENIENT)
+        except TensorglotError as error:
+            faults[key] = error.message
+    return faults
+
+
 def revise_tensors(archive: Archive, revision: Revision) -> Iterator[Chunk]:
     """The file of an archive with other tensors."""
     return _REVISERS[archive.format](archive, revision)
@@ -135,5 +146,6 @@ CONTAINER = Container(
     content_digest=content_digest,
     dtypes_in=dtypes_in,
     keeps=keeps,
+    metadata_faults=find_faults,
     header_nbytes_max=INDEX_NBYTES,
 )

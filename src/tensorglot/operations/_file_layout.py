@@ -1,0 +1,46 @@
+"""The bytes of a file before any tensor is read: what is between the rows, and the place of each row.
+
+For formats that store rows as they are (`Container.raw_rows`). Their writer runs over an
+archive whose rows are places; workers fill these in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.containers.table import Format, WriteOptions
+from tensorglot.model.archive import Archive
+from tensorglot.model.payload import Chunk, as_bytes, buffers
+
+__all__ = ["Place", "file_layout"]
+
+
+class Place(bytes):
+    """Stands for the bytes of a row in the chunks of a writer."""
+
+    row: int
+    nbytes: int
+
+
+class _Places(Archive):
+    """An archive whose rows are places, for a writer that does not look at them."""
+
+    def chunks(self, rows: NDArray[np.int64], pads: Sequence[bytes] | None = None) -> Iterator[Chunk]:
+        for i, row in enumerate(rows.tolist()):
+            if pads is not None:
+                yield pads[i]
+            place = Place()
+            place.row, place.nbytes = row, int(self.index.nbytes[row])
+            yield place
+
+
+def file_layout(archive: Archive, spec: Format, settled: WriteOptions) -> Iterator[Place | memoryview]:
+    """The file from its first byte to its last."""
+    for chunk in spec.write(_Places(archive.index, archive.source, limits=archive.limits), settled):
+        if isinstance(chunk, Place):
+            yield chunk
+        else:
+            yield from map(as_bytes, buffers([chunk]))

@@ -1,0 +1,162 @@
+"""Conversions on an executor to a bucket: workers upload the parts of one object; it is complete, or not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from counting import proxy_of
+from peers import needs
+from seaweed import Seaweed
+from test_executors import Dying, Killing, cluster, executor, tensors
+
+__all__ = ["executor"]
+
+pytestmark = pytest.mark.remote
+
+RANDOM = np.random.default_rng()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def environment(s3_server: Seaweed) -> Iterator[None]:
+    """Workers have credentials from their environment, which they inherit."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3_server.environment.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sources")
+    tg.save(folder / "a.zt", tensors(), durable=False)
+    tg.save(folder / "a.bt", tensors(), durable=False)
+    return folder
+
+
+@pytest.fixture
+def base() -> str:
+    return f"s3://tests/executors/{RANDOM.integers(1 << 60):x}"
+
+
+def stored(server: Seaweed, url: str) -> bytes:
+    return bytes(needs("obstore").get(server.client(), url.removeprefix("s3://tests/")).bytes())
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [("x.safetensors", {}), ("x.bt", {"dtype": {"large": "bfloat16"}}), ("x.zt", {"select": "small.*"})],
+    ids=str,
+)
+def test_equal_to_a_conversion_here(
+    target: str,
+    options: dict[str, Any],
+    folder: Path,
+    base: str,
+    tmp_path: Path,
+    executor: Executor,
+    s3_server: Seaweed,
+) -> None:
+    options = {"on_loss": "drop"} | options
+    here = tg.convert(folder / "a.bt", tmp_path / target, **options)
+    seen: list[tuple[int, int]] = []
+    there = tg.convert(
+        folder / "a.bt",
+        f"{base}/{target}",
+        executor=executor,
+        progress=lambda done, total: seen.append((done, total)),
+        **options,
+    )
+    assert stored(s3_server, f"{base}/{target}") == (tmp_path / target).read_bytes()
+    assert there.casts == here.casts
+    assert seen[-1][0] == seen[-1][1] > 0
+    assert s3_server.uploads() == []
+
+
+def test_from_a_bucket_to_a_bucket(folder: Path, base: str, executor: Executor) -> None:
+    tg.convert(folder / "a.bt", f"{base}/a.bt", executor=executor)
+    tg.convert(f"{base}/a.bt", f"{base}/b.safetensors", executor=executor)
+    assert tg.diff(f"{base}/b.safetensors", folder / "a.bt", executor=executor).same
+    tg.convert(f"{base}/a.bt", f"{base}/a.bt", select="small.*", executor=executor)
+    assert len(tg.load(f"{base}/a.bt")) == 200
+
+
+def test_workers_send_the_parts(folder: Path, base: str, s3_server: Seaweed) -> None:
+    """Each part has at least 5 MiB but for the last, and each byte is sent once."""
+    sizes: list[int] = []
+    with proxy_of(s3_server.endpoint) as proxy, ThreadPoolExecutor(2) as pool:
+        proxy.sent = sizes.append
+        options = {**s3_server.options, "endpoint": proxy.endpoint}
+        tg.convert(folder / "a.bt", f"{base}/x.bt", executor=pool, storage_options=options)
+        puts = [path for method, path, _ in proxy.requests if method == "PUT"]
+    numbers = sorted(int(path.partition("partNumber=")[2].partition("&")[0]) for path in puts)
+    assert numbers == list(range(1, len(puts) + 1))
+    assert len(puts) > 4
+    assert len([nbytes for nbytes in sizes if 1 << 16 < nbytes < 5 << 20]) <= 1
+    assert sum(nbytes for nbytes in sizes if nbytes > 1 << 16) == len(stored(s3_server, f"{base}/x.bt"))
+
+
+def test_a_corrupt_tensor_leaves_nothing(folder: Path, base: str, tmp_path: Path, s3_server: Seaweed) -> None:
+    data = bytearray((folder / "a.zt").read_bytes())
+    with tg.open(folder / "a.zt") as archive:
+        data[archive["large"].offset or 0] ^= 1
+    (tmp_path / "a.zt").write_bytes(data)
+    with ThreadPoolExecutor(2) as pool, pytest.raises(tg.IntegrityError) as caught:
+        tg.convert(tmp_path / "a.zt", f"{base}/x.bt", executor=pool)
+    assert caught.value.tensor == "large"
+    assert s3_server.keys(base.removeprefix("s3://tests/")) == []
+    assert s3_server.uploads() == []
+
+
+def test_a_target_that_changed_is_not_replaced(folder: Path, base: str, s3_server: Seaweed) -> None:
+    tg.convert(folder / "a.bt", f"{base}/a.bt")
+    with tg.open(f"{base}/a.bt") as archive, ThreadPoolExecutor(2) as pool:
+        tg.save(f"{base}/a.bt", {"w": np.arange(3)})
+        with pytest.raises(tg.InputError, match="changed"):
+            tg.convert(archive, f"{base}/a.bt", executor=pool)
+    assert list(tg.load(f"{base}/a.bt")) == ["w"]
+    assert s3_server.uploads() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"secret_access_key": "wrong"}, PermissionError), ({"endpoint": "http://127.0.0.1:1"}, tg.RemoteError)],
+)
+def test_what_the_server_refuses(
+    options: dict[str, Any], error: type[Exception], folder: Path, s3_server: Seaweed
+) -> None:
+    given = {**s3_server.options, **options, "max_retries": 0}
+    with ThreadPoolExecutor(2) as pool, pytest.raises(error) as caught:
+        tg.convert(folder / "a.bt", "s3://tests/x.bt", executor=pool, storage_options=given)
+    assert str(given["secret_access_key"]) not in str(caught.value)
+
+
+class TestDeadWorkers:
+    def test_a_pool_breaks_and_nothing_is_left(self, folder: Path, base: str, s3_server: Seaweed) -> None:
+        tg.save(f"{base}/x.bt", {"w": np.arange(3)})
+        before = stored(s3_server, f"{base}/x.bt")
+        executor = Dying()
+        with pytest.raises(BrokenProcessPool):
+            tg.convert(folder / "a.bt", f"{base}/x.bt", executor=executor)
+        executor.pool.shutdown()
+        assert executor.count > 2
+        assert stored(s3_server, f"{base}/x.bt") == before
+        assert s3_server.uploads() == []
+
+    def test_dask_completes(self, folder: Path, base: str, tmp_path: Path, s3_server: Seaweed) -> None:
+        client = cluster(tmp_path)
+        try:
+            killing: Any = Killing(client, tmp_path / "once")
+            tg.convert(folder / "a.bt", f"{base}/x.bt", executor=killing)
+        finally:
+            client.close_all()
+        assert (tmp_path / "once").exists()
+        assert stored(s3_server, f"{base}/x.bt") == (folder / "a.bt").read_bytes()
+        assert s3_server.uploads() == []
