@@ -26,10 +26,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import numpy as np
-from bson import corpus as bson_corpus
-from changes import change
 
 import tensorglot as tg
+from fuzzing import bson, changes
 from tensorglot.containers import bintensors, safetensors
 from tensorglot.containers.ztensor import v2
 from tensorglot.model.dtypes import BY_NAME
@@ -150,11 +149,11 @@ ENTRIES: dict[str, Entry] = {
         lambda result, data: _in(result[1], data),
     ),
     "bson count": Entry(
-        "bson_walk", bson_corpus, lambda kernel, data: kernel.count(data, 0, len(data)),
+        "bson_walk", bson.corpus, lambda kernel, data: kernel.count(data, 0, len(data)),
         lambda result, data: all(_in(abs(number), data) for number in result if isinstance(number, int)),
     ),
-    "bson vectors": Entry("bson_walk", bson_corpus, _walk("vectors", 7), lambda result, data: bool(result)),
-    "bson arrays": Entry("bson_walk", bson_corpus, _walk("arrays"), lambda result, data: bool(result)),
+    "bson vectors": Entry("bson_walk", bson.corpus, _walk("vectors", 7), lambda result, data: bool(result)),
+    "bson arrays": Entry("bson_walk", bson.corpus, _walk("arrays"), lambda result, data: bool(result)),
     "utf8": Entry(
         "utf8", _texts, lambda kernel, data: kernel.first_invalid(data, 0, len(data)),
         lambda result, data: result == _utf8(data),
@@ -196,7 +195,7 @@ def mutants(count: int, seed: int = 0) -> Iterator[Mutant]:
     for number in range(count):
         name, files = bases[int(r.random() * len(bases))]
         data, other = files[int(r.random() * len(files))], files[int(r.random() * len(files))]
-        yield name, change(r, data, other) if number % 50 else data, number % RARELY == 0
+        yield name, changes.change(r, data, other) if number % 50 else data, number % RARELY == 0
 
 
 def check(mutant: Mutant) -> str:

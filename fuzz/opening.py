@@ -22,13 +22,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import bson
-import delta
-import foreign
-from changes import change
 
 import tensorglot as tg
 from conformance import FOLDER, unpack
+from fuzzing import bson, changes, delta, foreign
 from tensorglot import dynd
 
 SMALL_NBYTES = 5000
@@ -58,7 +55,7 @@ def mutants(count: int, seed: int = 0) -> Iterator[Mutant]:
         among = values if number % 4 == 0 else containers
         format, type, files = among[int(r.random() * len(among))]
         data, other = files[int(r.random() * len(files))], files[int(r.random() * len(files))]
-        yield format, type, change(r, data, other)
+        yield format, type, changes.change(r, data, other)
 
 
 @cache

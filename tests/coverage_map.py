@@ -34,7 +34,7 @@ LEFT_OUT = (
     "sixteen_threads", "store_kills", "store_machine", "suites_of_others", "two_of_each",
 )  # fmt: skip
 """Tests that run programs, whole campaigns or other people's suites: nothing that should notice first."""
-SECONDS = 75
+SECONDS = 60
 """For a file. What was reached until then counts: pytest ends in order when it is interrupted."""
 
 

@@ -48,8 +48,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "model": ("model/*",),
     "writers": (
         "containers/*/write*.py", "containers/ztensor/revise.py", "containers/canonical.py", "io/sink.py",
-        "io/target.py", "io/in_place.py", "operations/save.py", "operations/writer.py", "operations/edit.py", "operations/split.py",
-        "dynd/codec/encode.py", "bson/writing.py",
+        "io/target.py", "io/in_place.py", "operations/save.py", "operations/writer.py", "operations/edit.py",
+        "operations/split.py", "dynd/codec/encode.py", "bson/writing.py",
     ),
     "readers": ("containers/*", "io/*", "dynd/codec/*", "bson/reading.py"),
     "operations": ("operations/*",),
