@@ -40,7 +40,7 @@ def bases() -> list[tuple[str, str | None, list[bytes]]]:
     for path in sorted(FOLDER.glob("*.jsonl")):
         format = path.stem.replace("bintensors-", "bintensors@").partition("-")[0]
         for case in map(json.loads, path.read_text("utf-8").splitlines()):
-            if case["valid"] and len(data := unpack(case)) <= SMALL_NBYTES:
+            if case["valid"] and "data" in case and len(data := unpack(case)) <= SMALL_NBYTES:
                 found.setdefault((format, case.get("type")), []).append(data)
     for name, files in {**foreign.bases(), "bson": bson.corpus(), "delta": delta.bases()}.items():
         found.setdefault((name, None), []).extend(data for data in files if len(data) <= SMALL_NBYTES)
