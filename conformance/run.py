@@ -1,7 +1,7 @@
 """Runs a reader over a conformance corpus: `python run.py CORPUS.jsonl COMMAND [ARGUMENT…]`.
 
-The command gets each case as a file: `{}` among its arguments is replaced by the file's
-path, `{type}` by the DyND type; without `{}` the path is added at the end. It must exit
+The command gets each case as a file or a folder: `{}` among its arguments is replaced by
+its path, `{type}` by the DyND type; without `{}` the path is added at the end. It must exit
 with 0 for a valid case and with another code for an invalid one. A signal, or no end
 within 10 seconds, is wrong for either. Needs Python and nothing else.
 """
@@ -9,12 +9,13 @@ within 10 seconds, is wrong for either. Needs Python and nothing else.
 import base64
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
 import zlib
 
-SUFFIXES = {"bintensors": ".bt", "ztensor": ".zt", "bson": ".bson"}
+SUFFIXES = {"bintensors": ".bt", "ztensor": ".zt", "bson": ".bson", "delta": ".tgdelta"}
 
 
 def outcome(command: list[str]) -> str:
@@ -33,7 +34,10 @@ def main(corpus: pathlib.Path, command: list[str]) -> int:
         path = pathlib.Path(folder, "case" + SUFFIXES.get(corpus.name.partition("-")[0], ""))
         for line in corpus.read_text("utf-8").splitlines():
             case = json.loads(line)
-            path.write_bytes(zlib.decompress(base64.b64decode(case["data"])))
+            shutil.rmtree(path, ignore_errors=True)
+            for name, data in case["files"].items() if "files" in case else [("", case["data"])]:
+                (path / name).parent.mkdir(parents=True, exist_ok=True)
+                (path / name).write_bytes(zlib.decompress(base64.b64decode(data)))
             words = [word.replace("{type}", case.get("type", "")).replace("{}", str(path)) for word in command]
             expected, found = "accepted" if case["valid"] else "refused", outcome(words)
             passed += found == expected

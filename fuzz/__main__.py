@@ -40,7 +40,7 @@ def run_apart(name: str, seed: int, seconds: float) -> Result:
 
 def results(names: list[str], seed: int, seconds: float) -> Iterator[tuple[str, Result]]:
     """The result of each target, when it is known."""
-    workers = min(len(names), os.cpu_count() or 1)
+    workers = min(len(names), len(os.sched_getaffinity(0)))
     share = seconds * workers / len(names)
     with ThreadPoolExecutor(workers) as pool:
         jobs = {pool.submit(run_apart, name, seed, share): name for name in names}

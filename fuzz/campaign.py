@@ -57,7 +57,10 @@ def run(
                 result.finding = f"{at}\n{traceback.format_exc()}"
                 break
             result.executions += 1
-            result.outcomes.update([outcome] if isinstance(outcome, str) else outcome)
+            if isinstance(outcome, str):
+                result.outcomes[outcome] += 1
+            else:
+                result.outcomes.update(outcome)
             if time.perf_counter() - begun > seconds:
                 break
     result.seconds = time.perf_counter() - begun

@@ -10,18 +10,25 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+import delta_cases
 import tensorglot as tg
 import test_attacks_bintensors
 import test_attacks_bson
 import test_attacks_dynd
+import test_attacks_store
 import test_attacks_ztensor
+import test_dcp
 from tensorglot import dynd
+from tensorglot.store import Store
 
 __all__ = ["CORPORA", "FOLDER", "check", "pack", "render", "unpack"]
 
@@ -30,6 +37,8 @@ _FILES = Path(__file__).parent / "corpus"
 _SMALL = 64 << 10
 _BOUND = {"milliseconds": 10, "megabytes": 10}
 """What refusing a case of less than 64 KB may cost; see docs/trust.md."""
+_FOLDER_BOUND = {"milliseconds": 300, "megabytes": 16}
+"""For a folder of less than 64 KB: all of its files are looked through."""
 
 Case = dict[str, Any]
 
@@ -42,16 +51,24 @@ def unpack(case: Case) -> bytes:
     return zlib.decompress(base64.b64decode(case["data"]))
 
 
-def _valid(name: str, data: bytes, **fields: Any) -> Case:
-    return {"name": name, "valid": True, **fields, "data": pack(data)}
+def _packed(data: bytes | dict[str, bytes]) -> Case:
+    """A file, or the files of a folder by their paths in it."""
+    if isinstance(data, bytes):
+        return {"data": pack(data)}
+    return {"files": {path: pack(content) for path, content in data.items()}}
 
 
-def _reject(name: str, data: bytes, rule: str, **fields: Any) -> Case:
-    bound = _BOUND if len(data) < _SMALL else {}
-    return {"name": name, "valid": False, "rule": rule, **fields, **bound, "data": pack(data)}
+def _valid(name: str, data: bytes | dict[str, bytes], **fields: Any) -> Case:
+    return {"name": name, "valid": True, **fields, **_packed(data)}
 
 
-def _contents(data: bytes, format: str) -> Case:
+def _reject(name: str, data: bytes | dict[str, bytes], rule: str, **fields: Any) -> Case:
+    nbytes = len(data) if isinstance(data, bytes) else sum(map(len, data.values()))
+    bound = {} if nbytes >= _SMALL else _BOUND if isinstance(data, bytes) else _FOLDER_BOUND
+    return {"name": name, "valid": False, "rule": rule, **fields, **bound, **_packed(data)}
+
+
+def _contents(data: bytes | Path, format: str) -> Case:
     """Metadata, and type and SHA-256 of the elements of each dense tensor: in C order, little-endian."""
     tensors = {}
     with tg.open(data, format=format) as archive:
@@ -103,6 +120,51 @@ def _bson() -> Iterator[Case]:
         yield _reject(name, data, rule)
 
 
+def _delta() -> Iterator[Case]:
+    for path in sorted(delta_cases.CORPUS.iterdir()):
+        yield _valid(path.stem, path.read_bytes())
+    for name, (data, rule) in delta_cases.REFUSED.items():
+        yield _reject(name, data, rule)
+
+
+def _files_of(folder: Path) -> dict[str, bytes]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def _made(make: Callable[[Path], object]) -> dict[str, bytes]:
+    """The files of a folder that a function fills."""
+    with tempfile.TemporaryDirectory() as name:
+        make(Path(name))
+        return _files_of(Path(name))
+
+
+def _dcp() -> Iterator[Case]:
+    for path in sorted(path for path in (_FILES / "dcp").iterdir() if path.is_dir()):
+        yield _valid(path.name, _files_of(path), **_contents(path, "dcp"))
+    for name, (data, rule) in test_dcp.HOSTILE.items():
+        yield _reject(f".metadata: {name}", {".metadata": data}, rule)
+    good = {"files": ["w.safetensors"], "tensors": {"w": test_dcp.WHOLE}}
+    yield _valid("index", _made(lambda folder: _write_boxes(folder, good)))
+    for name, (fields, rule) in test_dcp.BAD_INDEXES.items():
+        yield _reject(f"index: {name}", _made(lambda folder, fields=fields: _write_boxes(folder, good | fields)), rule)
+
+
+def _write_boxes(folder: Path, fields: dict[str, Any]) -> None:
+    test_dcp.write_index(folder, **fields)
+    tg.save(folder / "w.safetensors", {"w": np.arange(8, dtype=np.float32).reshape(4, 2)}, durable=False)
+
+
+def _store() -> Iterator[Case]:
+    one = test_attacks_store.with_pack(lambda pack: None)
+    for name, attack in {"a commit": one, **test_attacks_store.ATTACKS}.items():
+        if name == "ref: of 64 GiB":  # no line of text
+            continue
+        files = _made(lambda folder, attack=attack: (Store.create(folder), attack(folder)))
+        rule = _check_folder("store", files)
+        yield _valid(name, files) if rule is None else _reject(name, files, rule)
+
+
 CORPORA = {
     "bintensors-0": lambda: _bintensors(0),
     "bintensors-1": lambda: _bintensors(1),
@@ -111,11 +173,18 @@ CORPORA = {
     "ztensor-2": lambda: _ztensor("2"),
     "dynd": _dynd,
     "bson": _bson,
+    "delta": _delta,
+    "dcp": _dcp,
+    "store": _store,
 }
 
 
-def check(corpus: str, data: bytes, type: str | None = None) -> str | None:
+def check(corpus: str, data: bytes | dict[str, bytes], type: str | None = None) -> str | None:
     """The rule by which the library refuses bytes, when they are opened or read; None if it accepts them."""
+    if isinstance(data, dict):
+        return _check_folder(corpus, data)
+    if corpus == "delta":
+        return _check_delta(data)
     format = corpus.replace("bintensors-", "bintensors@").partition("-")[0]
     try:
         if type is not None:
@@ -128,6 +197,35 @@ def check(corpus: str, data: bytes, type: str | None = None) -> str | None:
     except tg.FormatError as error:
         return error.rule
     return None
+
+
+def _check_delta(data: bytes) -> str | None:
+    try:
+        tg.open(data, format="delta").close()
+        return _first(tg.verify(data, format="delta", deep=True))
+    except tg.TensorglotError as error:
+        return error.rule
+
+
+def _first(report: tg.Report) -> str | None:
+    return report.problems[0].rule if report.problems else None
+
+
+def _check_folder(corpus: str, files: dict[str, bytes]) -> str | None:
+    """The same for a folder. A store is refused for what its ref leads to, or for what a check of it finds."""
+    with tempfile.TemporaryDirectory() as name:
+        for path, data in files.items():
+            Path(name, path).parent.mkdir(parents=True, exist_ok=True)
+            Path(name, path).write_bytes(data)
+        try:
+            source, format = (f"store://{name}#main", None) if corpus == "store" else (name, corpus)
+            with tg.open(source, format=format) as archive:
+                for tensor in archive.values():
+                    with suppress(tg.UnsupportedError):
+                        tensor.serialize()
+        except tg.TensorglotError as error:
+            return error.rule
+        return _first(Store(name).check(data=True)) if corpus == "store" else None
 
 
 def render(corpus: str) -> str:

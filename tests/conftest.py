@@ -19,14 +19,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from azurite import azure  # noqa: F401
+from figures import LABEL, SEEN
 from mongod import mongod_url  # noqa: F401
 from seaweed import s3_server  # noqa: F401
 
 # How quick the machine is today is no property of the code.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
-
-KERNELS = Path(__file__).parent.parent / "src" / "tensorglot" / "kernels"
 
 
 class InterpretedKernels:
@@ -36,11 +35,17 @@ class InterpretedKernels:
         package, _, stem = name.rpartition(".")
         if package != "tensorglot.kernels":
             return None
-        return importlib.util.spec_from_file_location(name, KERNELS / f"{stem}.py")
+        folder = Path(*sys.modules[package].__path__)
+        return importlib.util.spec_from_file_location(name, folder / f"{stem}.py")
 
 
 if os.environ.get("TENSORGLOT_KERNELS") == "interpreted":
     sys.meta_path.insert(0, InterpretedKernels())  # type: ignore[arg-type]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if SEEN:
+        terminalreporter.write_line(LABEL + ", ".join(f"{count:,} {what}" for what, count in sorted(SEEN.items())))
 
 
 @pytest.fixture

@@ -3,8 +3,10 @@
 The functions of `os` itself are replaced, so that nothing of ours escapes: readers,
 writers, spools and directories. One operation of a run fails, N = 1, 2, … until a run has
 none left to fail. Afterwards the folder has exactly the entries and bytes of before or
-of a run without a fault. `python tests/fault_sweeps.py` runs all actions with every errno
-and prints how many faults struck.
+of a run without a fault. A kill is the same with SIGKILL in a forked process, at every
+operation that changes something; a temporary file may stay then, and nothing else.
+`python tests/fault_sweeps.py` runs all actions, on files with every errno, and prints how
+many faults struck and how many processes were killed.
 
 Removing is not failed: a file that cannot be removed stays, whoever made it.
 """
@@ -14,12 +16,13 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import sys
+import signal
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +32,30 @@ import store_actions
 import tensorglot as tg
 from stores import stray_files
 from tensorglot import report
+from tensorglot.io.sink import is_temporary
 from tensorglot.store import Store
 
-__all__ = ["ACTIONS", "ERRNOS", "STORE", "Struck", "operations", "prepare", "sweep", "sweep_store", "tree"]
+__all__ = [
+    "ACTIONS",
+    "CHANGING",
+    "ERRNOS",
+    "STORE",
+    "Struck",
+    "kill",
+    "operations",
+    "prepare",
+    "sweep",
+    "sweep_store",
+    "tree",
+]
 
 ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EINTR)
 OPERATIONS = (
     "chmod", "close", "copy_file_range", "fchmod", "fchown", "fstat", "fsync", "ftruncate", "link", "mkdir", "open",
     "posix_fallocate", "pread", "preadv", "pwrite", "rename", "stat", "truncate", "write",
 )  # fmt: skip
+CHANGING = frozenset(OPERATIONS) - {"close", "fstat", "pread", "preadv", "stat"} | {"unlink", "rmdir", "replace"}
+"""What a kill can interrupt between one state and another."""
 ROOM = 140_000
 """Elements: a file of them is large enough to be preallocated."""
 
@@ -49,10 +67,12 @@ class Struck(OSError):
 
 
 @contextmanager
-def operations(before: Callable[[int, str], OSError | None]) -> Iterator[list[str]]:
+def operations(
+    before: Callable[[int, str], OSError | None], names: Collection[str] = OPERATIONS
+) -> Iterator[list[str]]:
     """Calls `before` with number and name of each file operation, whose error is raised instead of doing it."""
     calls: list[str] = []
-    real = {name: getattr(os, name) for name in OPERATIONS}
+    real = {name: getattr(os, name) for name in names}
     numbering = threading.Lock()
 
     def wrap(name: str) -> Callable[..., Any]:
@@ -69,7 +89,7 @@ def operations(before: Callable[[int, str], OSError | None]) -> Iterator[list[st
 
         return operation
 
-    for name in OPERATIONS:
+    for name in real:
         setattr(os, name, wrap(name))
     try:
         yield calls
@@ -192,6 +212,41 @@ def sweep(folder: Path, name: str, errnos: tuple[int, ...], every: int = 1) -> C
     return struck
 
 
+def _kill_at(strike: int, number: int, _: str) -> None:
+    if number == strike:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill(folder: Path, name: str, every: int = 1) -> int:
+    """Kills an action at every operation that changes something, or every so many. Returns how often."""
+    action, start, work = ACTIONS[name], folder / "start", folder / "work"
+    before = tree(start)
+    copy(start, work)
+    action(work)
+    after = tree(work)
+    outcomes: list[bool] = []
+    while True:
+        copy(start, work)
+        strike = 1 + every * len(outcomes)
+        child = os.fork()
+        if child == 0:
+            with suppress(BaseException):
+                with operations(partial(_kill_at, strike), CHANGING):
+                    action(work)
+                os._exit(0)
+            os._exit(1)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code in (0, -signal.SIGKILL), (name, strike, code)
+        now = {path: data for path, data in tree(work).items() if not is_temporary(path.partition(os.sep)[0])}
+        assert now in (before, after), (name, strike, sorted(now.keys() ^ before.keys()))
+        if code == 0:
+            assert now == after, (name, "ended, and not done")
+            break
+        outcomes.append(now == after)
+    assert outcomes == sorted(outcomes), (name, "what has taken place is undone")
+    return len(outcomes)
+
+
 STORE = tuple(store_actions.ACTIONS)
 
 
@@ -223,19 +278,23 @@ def sweep_store(folder: Path, action: str, errnos: tuple[int, ...], every: int =
 
 def main() -> None:
     total: Counter[str] = Counter()
+    kills = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(folder / "start")
         store_actions.prepare(folder / "prepared")
-        for action in (*ACTIONS, *(f"store {name}" for name in STORE)):
-            if action in ACTIONS:
-                struck = sweep(folder, action, ERRNOS)
-            else:
-                struck = sweep_store(folder, action.removeprefix("store "), ERRNOS)
-            total += struck
-            print(f"{struck.total():6} {action}", flush=True)
-    print(f"{total.total():6} faults: " + ", ".join(f"{count} {name}" for name, count in total.most_common()))
+        for action in ACTIONS:
+            struck, killed = sweep(folder, action, ERRNOS), kill(folder, action)
+            print(f"{struck.total():6} faults {killed:4} kills  {action}", flush=True)
+            total, kills = total + struck, kills + killed
+        for action in STORE:
+            # Each operation once, the errnos in turns: to look through a store takes its time.
+            struck = sweep_store(folder, action, ERRNOS, len(ERRNOS))
+            killed = len(store_actions.kill_everywhere(folder, action)) - 1
+            print(f"{struck.total():6} faults {killed:4} kills  store {action}", flush=True)
+            total, kills = total + struck, kills + killed
+    print(f"{total.total():6} faults {kills:4} kills: " + ", ".join(f"{n} {name}" for name, n in total.most_common()))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -27,8 +27,6 @@ class Case:
     """Writes it into an empty folder."""
     type: str | None = None
     """Of canonical bytes without a container."""
-    claims: bool = False
-    """It says that it has more than fits in memory, and it is true: reading all of it takes its time."""
 
 
 def _write(name: str, data: bytes, folder: Path) -> Path:
@@ -100,7 +98,7 @@ def _store() -> Iterable[Case]:
             attack(folder / "store")
             return f"store://{folder / 'store'}#main"
 
-        yield Case(f"store: {what}", None, make, claims=what.endswith("iB of one chunk"))
+        yield Case(f"store: {what}", None, make)
     for what, data in test_attacks_store.BUNDLES.items():
         yield Case(f"bundle: {what}", None, partial(_write, "hostile.car", data))
 

@@ -1,79 +1,67 @@
 """Mutation testing of the library itself: `python tests/mutants.py [COUNT] [SEED]`, or `make mutants`.
 
 A mutant is the source with one expression or statement changed: a comparison turned, a
-constant moved by one, a branch always taken, a call left out. The tests of its part of the
-library must fail on it. Those that survive are printed, each with its line: either a test
-is missing, or the mutant is equivalent, and then its line belongs into EQUIVALENT with the
-reason. Kernels run interpreted, so that nothing is compiled for a mutant.
+constant moved by one, a branch always taken, a call left out. The tests that execute its
+line must fail on it; `tests/coverage_map.py` has measured which they are, and the quickest
+run first. Each layer of the library gives the same number of mutants. Those that survive
+are printed, each with its line: either a test is missing, or the mutant is equivalent, and
+then its line belongs into `equivalent_mutants.py` with the reason. A mutant on which the
+tests take much longer than on the original counts as killed.
 
-Each part of the library names the tests that run for it, the quickest first. A mutant on
-which they take ten times as long as on the original counts as noticed.
+Mutants of kernels run on interpreted kernels, all others on compiled ones. The tests of a
+mutant run in a fork of this process, which has imported everything but the library.
+The journal, build/mutants.jsonl, keeps what became of each; a run with a seed that it knows
+goes on where it ended.
 """
 
 from __future__ import annotations
 
 import ast
+import compileall
 import copy
+import importlib
+import json
 import os
 import random
 import re
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
-TOP = Path(__file__).parents[1]
-SOURCE = TOP / "src" / "tensorglot"
+import pytest
 
-TESTS: dict[str, tuple[str, ...]] = {
-    "kernels/bintensors": ("attacks_bintensors", "corpus_bintensors", "kernels"),
-    "kernels/bson": ("bson_walk", "attacks_bson", "kernels"),
-    "kernels/cbor": ("cbor_kernel", "cbor", "attacks_ztensor", "kernels"),
-    "kernels/planes": ("store_encodings", "kernels"),
-    "kernels/safetensors": ("safetensors", "kernels"),
-    "kernels/varint": ("varint_bounds", "dynd_bijection", "attacks_dynd", "kernels"),
-    "kernels/": ("kernels", "index", "reading", "zstd", "ztensor_01", "attacks_dynd"),
-    "model/types": ("dynd_types", "dynd_time", "dynd_bijection"),
-    "model/": ("index", "slicing", "reading", "layouts", "strided", "refusals", "roundtrip"),
-    "wire/bson": ("bson_vector", "bson_walk", "attacks_bson", "bson_matrix"),
-    "wire/": ("cbor", "checksums", "cid", "zstd", "numpy_files", "attacks_ztensor", "ztensor_2"),
-    "io/": ("saving", "host", "closing", "writing", "two_writers"),
-    "containers/bintensors": ("corpus_bintensors", "attacks_bintensors", "roundtrip"),
-    "containers/ztensor": ("ztensor_01", "ztensor_2", "attacks_ztensor", "corpus_ztensor", "ztensor_writing"),
-    "containers/pt": ("pt", "foreign_bounds"),
-    "containers/torchsave": ("pt", "foreign_bounds", "dcp*"),
-    "containers/dcp": ("dcp*",),
-    "containers/gguf": ("gguf",),
-    "containers/": ("roundtrip", "safetensors", "numpy_files", "dynd_files", "bson_format", "matrix", "public"),
-    "dynd/": ("dynd_python", "dynd_numpy", "dynd_vectors", "dynd_cbor", "links", "dynd_select", "attacks_dynd"),
-    "bson/": ("bson_vector", "bson_matrix", "bson_coerce", "bson_walk", "bson_other_databases"),
-    "bridges/": ("dynd_libraries", "coerce", "frameworks"),
-    "operations/diff": ("diff", "diff_rows"),
-    "operations/_equal_rows": ("diff_rows",),
-    "operations/_compare": ("diff",),
-    "operations/": (
-        "writing",
-        "convert",
-        "edit",
-        "shards",
-        "verify_ztensor",
-        "stats",
-        "cli_hash",
-        "sums",
-        "save_limits",
+import coverage_map
+from coverage_map import SOURCE, TOP, Map
+from equivalent_mutants import EQUIVALENT
+
+LAYERS: dict[str, tuple[str, ...]] = {
+    "kernels": ("kernels/*",),
+    "wire": ("wire/*",),
+    "model": ("model/*",),
+    "writers": (
+        "containers/*/write*.py", "containers/ztensor/revise.py", "containers/canonical.py", "io/sink.py",
+        "io/target.py", "io/in_place.py", "operations/save.py", "operations/writer.py", "operations/edit.py",
+        "operations/split.py", "dynd/codec/encode.py", "bson/writing.py",
     ),
-    "store/": ("store_encodings", "store*"),
-}
-"""The beginning of a module's path to the tests that must notice its mutants; the first that fits."""
-
-EQUIVALENT: dict[str, str] = {}
-"""`module: line` of mutants that change nothing that anyone could see, and why."""
+    "readers": ("containers/*", "io/*", "dynd/codec/*", "bson/reading.py"),
+    "operations": ("operations/*",),
+    "bridges": ("bridges/*", "torch/*", "numpy.py", "jax.py"),
+    "store": ("store/*",),
+}  # fmt: skip
+"""A module belongs to the first layer that has a pattern for it."""
+PRELOADED = ("numpy", "ml_dtypes", "hypothesis", "zstandard", "scipy.sparse", "torch", "awkward", "pyarrow", "pymongo")
+JOURNAL = TOP / "build" / "mutants.jsonl"
+FIRST_SECONDS = 4.0
+MOST_SECONDS = 60.0
+"""Of tests, as measured: first the quickest of them, then as many as that."""
 
 _TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -89,6 +77,8 @@ _SWAPPED: dict[type[ast.operator], type[ast.operator]] = {
 class Mutant:
     module: str
     line: int
+    end: int
+    """The last line that is certainly executed with it."""
     what: str
     source: str
 
@@ -154,7 +144,9 @@ def pick(path: Path, count: int, r: random.Random) -> list[Mutant]:
         what = f"{_first_line(node)}  →  {_first_line(changed)}"
         if f"{module}: {what}" not in EQUIVALENT:
             _put(parent, name, position, changed)
-            found.append(Mutant(module, getattr(node, "lineno", 0), what, ast.unparse(ast.fix_missing_locations(tree))))
+            line, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
+            end = line if isinstance(node, ast.If) else end
+            found.append(Mutant(module, line, end, what, ast.unparse(ast.fix_missing_locations(tree))))
             _put(parent, name, position, node)
     return found
 
@@ -170,84 +162,151 @@ def _first_line(node: ast.AST) -> str:
     return ast.unparse(node).splitlines()[0][:90]
 
 
-def tests_for(module: str) -> list[str]:
-    for beginning, names in TESTS.items():
-        if module.startswith(beginning):
-            return [str(path) for name in names for path in sorted((TOP / "tests").glob(f"test_{name}.py"))]
-    return []
+def layer_of(module: str) -> str | None:
+    return next((name for name, patterns in LAYERS.items() if any(fnmatch(module, p) for p in patterns)), None)
 
 
 def sample(count: int, seed: int) -> list[Mutant]:
-    """Mutants of all parts, as many of each as it has lines."""
+    """As many mutants of each layer, and inside a layer of each module as it has lines."""
     r = random.Random(seed)
-    modules = [path for path in sorted(SOURCE.rglob("*.py")) if tests_for(path.relative_to(SOURCE).as_posix())]
-    weights = [len(path.read_text("utf-8").splitlines()) for path in modules]
-    return [
-        mutant
-        for path, number in Counter(r.choices(modules, weights, k=count)).items()
-        for mutant in pick(path, number, r)
-    ]
+    chosen: list[Mutant] = []
+    for layer in LAYERS:
+        modules = [
+            path for path in sorted(SOURCE.rglob("*.py")) if layer_of(path.relative_to(SOURCE).as_posix()) == layer
+        ]
+        weights = [len(path.read_text("utf-8").splitlines()) for path in modules]
+        for path, number in Counter(r.choices(modules, weights, k=-(-count // len(LAYERS)))).items():
+            chosen += pick(path, number, r)
+    r.shuffle(chosen)
+    return chosen
 
 
-def run(copy_of: Path, tests: list[str], timeout: float | None = None) -> bool:
-    """Whether the tests pass on a copy of the source."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(copy_of),
-        "TENSORGLOT_KERNELS": "interpreted",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "--no-header",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        *tests,
-    ]
-    try:
-        return (
-            subprocess.run(
-                command, cwd=TOP, env=environment, capture_output=True, timeout=timeout, check=False
-            ).returncode
-            == 0
-        )
-    except subprocess.TimeoutExpired:
+def tests_for(mutant: Mutant, measured: Map) -> list[str]:
+    """The tests that execute its line, the quickest first; of a line that an import executes, those of the module."""
+    lines = measured.lines[mutant.module]
+    nodes = {node for line in range(mutant.line, mutant.end + 1) for node in lines[line]} - {""}
+    if not nodes:
+        nodes = {node for contexts in lines.values() for node in contexts} - {""}
+    return sorted(nodes, key=lambda node: measured.seconds.get(node, MOST_SECONDS))
+
+
+def batches(tests: list[str], seconds: dict[str, float]) -> Iterator[tuple[list[str], float]]:
+    """The quickest tests of a mutant, then the others, each with what they take."""
+    first: list[str] = []
+    rest: list[str] = []
+    total = 0.0
+    for node in tests:
+        total += seconds.get(node, MOST_SECONDS)
+        if total <= FIRST_SECONDS or not first:
+            first.append(node)
+        elif total <= MOST_SECONDS:
+            rest.append(node)
+    for batch in (first, rest):
+        if batch:
+            yield batch, sum(seconds.get(node, 0) for node in batch)
+
+
+def passes(copy_of: Path, tests: list[str], timeout: float) -> bool:
+    """Whether the tests pass on a copy of the source, in a fork of this process."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        with open(os.devnull, "r+b") as nothing:  # noqa: PTH123
+            for descriptor in range(3):
+                os.dup2(nothing.fileno(), descriptor)
+        os.environ |= {"PYTHONPATH": str(copy_of), "PYTHONDONTWRITEBYTECODE": "1"}
+        sys.dont_write_bytecode = True
+        sys.path.insert(0, str(copy_of))
+        os.chdir(TOP)
+        options = ["-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]
+        code = 99
+        with suppress(BaseException):
+            code = int(pytest.main([*options, *tests]))
+        os._exit(code)
+    status = _wait(child, timeout)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    if status is None:
+        os.waitpid(child, 0)
         return False
+    return os.waitstatus_to_exitcode(status) == 0
 
 
-def survives(mutant: Mutant, patience: dict[str, float]) -> bool:
-    with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(SOURCE, Path(folder, "tensorglot"), ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-        Path(folder, "tensorglot", mutant.module).write_text(mutant.source, "utf-8")
-        tests = tests_for(mutant.module)
-        return run(Path(folder), tests, patience[" ".join(tests)])
+def _wait(child: int, timeout: float) -> int | None:
+    """The status of a process, or None if it has none in time."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
+        time.sleep(0.02)
+    return None
+
+
+class Copies:
+    """Two copies of the source: with compiled kernels, and without."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folders = {"compiled": folder / "compiled", "interpreted": folder / "interpreted"}
+        for kind, path in self.folders.items():
+            left_out = ["__pycache__"] + (["*.so"] if kind == "interpreted" else [])
+            shutil.copytree(SOURCE, path / "tensorglot", ignore=shutil.ignore_patterns(*left_out))
+            compileall.compile_dir(path, quiet=2)
+
+    def survives(self, mutant: Mutant, measured: Map) -> bool:
+        kind = kind_of(mutant)
+        file = self.folders[kind] / "tensorglot" / mutant.module
+        file.write_text(mutant.source, "utf-8")
+        try:
+            return all(
+                passes(self.folders[kind], tests, 60 + 10 * seconds)
+                for tests, seconds in batches(tests_for(mutant, measured), measured.seconds)
+            )
+        finally:
+            shutil.copy2(SOURCE / mutant.module, file)
+
+
+def kind_of(mutant: Mutant) -> str:
+    return "interpreted" if mutant.module.startswith("kernels/") else "compiled"
 
 
 def main() -> int:
     given = [int(text) for text in sys.argv[1:]]
     count, seed = given + [300, random.SystemRandom().randrange(1 << 32)][len(given) :]
-    chosen = sample(count, seed)
-    patience: dict[str, float] = {}
-    for tests in {" ".join(tests_for(mutant.module)): tests_for(mutant.module) for mutant in chosen}.values():
-        begun = time.perf_counter()
-        if not run(SOURCE.parent, tests):
-            sys.exit(f"the tests fail without a mutant: {' '.join(tests)}")
-        patience[" ".join(tests)] = 30 + 10 * (time.perf_counter() - begun)
-    survivors = 0
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for mutant, alive in zip(chosen, pool.map(lambda m: survives(m, patience), chosen), strict=True):
-            survivors += alive
+    for kind in ("compiled", "interpreted"):
+        if not (coverage_map.FOLDER / kind).exists():
+            sys.exit("run python tests/coverage_map.py and python tests/coverage_map.py --interpreted first")
+    measured = {kind: coverage_map.load(kind) for kind in ("compiled", "interpreted")}
+    for name in PRELOADED:
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(name)
+    known = _journal(seed)
+    figures: dict[str, Counter[bool]] = defaultdict(Counter)
+    with tempfile.TemporaryDirectory() as name, JOURNAL.open("a", encoding="utf-8") as journal:
+        copies = Copies(Path(name))
+        for mutant in sample(count, seed):
+            said = re.sub(r"\s+", " ", str(mutant))
+            alive = known.get(said)
+            if alive is None:
+                alive = copies.survives(mutant, measured[kind_of(mutant)])
+                journal.write(json.dumps({"seed": seed, "mutant": said, "survives": alive}) + "\n")
+                journal.flush()
+            figures[str(layer_of(mutant.module))][alive] += 1
             if alive:
-                print(re.sub(r"\s+", " ", str(mutant)), flush=True)
-    killed = len(chosen) - survivors
-    print(f"{killed} of {len(chosen)} mutants of seed {seed} noticed, {killed / max(1, len(chosen)):.1%}")
+                print(said, flush=True)
+    for layer, outcomes in figures.items():
+        print(f"{layer:<12} {outcomes[False]:4} of {outcomes.total():4} killed")
+    killed, total = sum(outcomes[False] for outcomes in figures.values()), sum(map(Counter.total, figures.values()))
+    print(f"{killed} of {total} mutants of seed {seed} killed, {killed / max(1, total):.1%}")
     return 0
+
+
+def _journal(seed: int) -> dict[str, bool]:
+    JOURNAL.parent.mkdir(exist_ok=True)
+    if not JOURNAL.exists():
+        return {}
+    rows = map(json.loads, JOURNAL.read_text("utf-8").splitlines())
+    return {row["mutant"]: row["survives"] for row in rows if row["seed"] == seed}
 
 
 if __name__ == "__main__":

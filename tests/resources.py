@@ -37,8 +37,6 @@ RESIDENT_NBYTES = 160 * MB
 USE_SECONDS = 5.0
 BYTE_SECONDS = 1e-4
 """For each byte of a file, in addition: nine reads of a tensor of forty bytes are 4 ms."""
-CLAIM_SECONDS = 0.3
-"""Of a file that is honestly larger than memory, for each use, which is then interrupted."""
 TOTAL_SECONDS = 900
 EXITS = (0, 1, 2, 3, 4, 5)
 
@@ -73,10 +71,10 @@ def command(arguments: list[Any]) -> None:
         raise tg.InputError(output, rule="exit")
 
 
-def attempt(use: Callable[[Source], object], source: Source, *, claims: bool) -> str | None:
+def attempt(use: Callable[[Source], object], source: Source) -> str | None:
     """What is wrong with what a use did; None if nothing."""
     refused = False
-    signal.setitimer(signal.ITIMER_PROF, CLAIM_SECONDS if claims else USE_SECONDS + BYTE_SECONDS * source.nbytes)
+    signal.setitimer(signal.ITIMER_PROF, USE_SECONDS + BYTE_SECONDS * source.nbytes)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", tg.LossWarning)
@@ -84,7 +82,7 @@ def attempt(use: Callable[[Source], object], source: Source, *, claims: bool) ->
     except (tg.TensorglotError, OSError):
         refused = True
     except Overtime:
-        return None if claims else f"takes more than {USE_SECONDS} s"
+        return f"takes more than {USE_SECONDS} s"
     except BaseException as error:  # noqa: BLE001 - every other one is a finding
         return "".join(traceback.format_exception(error)[-3:])
     finally:
@@ -137,7 +135,7 @@ def try_case(case: Case, uses: list[tuple[str, Callable[[Source], object]]], fol
         out = folder / "out"
         out.mkdir()
         start = time.process_time()
-        wrong = attempt(use, Source(path, case.format, out, case.type), claims=case.claims)
+        wrong = attempt(use, Source(path, case.format, out, case.type))
         figures.slowest = max(figures.slowest, (time.process_time() - start, f"{case.what} / {what}"))
         figures.uses += 1
         shutil.rmtree(out)

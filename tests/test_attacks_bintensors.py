@@ -17,6 +17,7 @@ import pytest
 import tensorglot as tg
 from bintensors_builder import Number, Row, Text, build, header, number, overlong, text
 from bounds import INTERPRETED, MB, allocated_nbytes, resident_nbytes, seconds
+from figures import seen
 
 LAYOUTS = (0, 1)
 FIELDS: dict[int, dict[str, int]] = {
@@ -356,6 +357,7 @@ def test_all_attacks_are_refused_in_10_ms_and_10_mb_in_every_way_to_open(tmp_pat
 
             assert seconds(opened, 0.010) < 0.010, (attack, options)
         assert allocated_nbytes(lambda: refuse(path)) < 10 * MB, attack
+        seen("hostile files")
 
 
 def test_all_attacks_together_leave_resident_memory_alone() -> None:

@@ -234,6 +234,21 @@ def huge(levels: int) -> Attack:
     return attack
 
 
+def linking(type: str) -> Attack:
+    """An array of links, or of one link to it, that claims 8100 MiB of one chunk."""
+    count = 8100
+    size = count * CHUNK_NBYTES
+    node = encode_node({"chunks": [block_cid(bytes(CHUNK_NBYTES))] * count, "size": size})
+    links = array_node(f"{size // 36} * merkle[int8]", link(node), size)
+
+    def attack(root: Path) -> None:
+        target = bytes(link(node))
+        last = [links] if type == "links" else [target, array_node(f"merkle[{size // 36} * merkle[int8]]", target)]
+        publish(root, bytes(CHUNK_NBYTES), node, *last)
+
+    return attack
+
+
 def deep_manifest(levels: int) -> Attack:
     def attack(root: Path) -> None:
         node = leaf({"a": link(ARRAY)})
@@ -339,6 +354,8 @@ NODES: dict[str, Attack] = {
     "data that is not there": lambda root: publish(root, ARRAY),
     "64 TiB of one chunk": huge(2),
     "8 GiB of one chunk": huge(1),
+    "8100 MiB of links": linking("links"),
+    "a link to 8100 MiB of links": linking("one link"),
     "a tree of one chunk": lying_tree(CHUNK_NBYTES, [bytes(CHUNK_NBYTES)]),
     "a tree of short chunks": lying_tree(CHUNK_NBYTES + 9, [bytes(9), bytes(CHUNK_NBYTES)]),
     "a tree whose chunks lie": lying_tree(CHUNK_NBYTES + 9, [bytes(CHUNK_NBYTES), bytes(8)]),
@@ -560,6 +577,33 @@ def test_an_attack_costs_little(name: str, root: Path) -> None:
     if not INTERPRETED:
         enough = 0.3 + 1e-6 * nbytes
         assert seconds(look, enough) < enough
+
+
+@pytest.mark.parametrize("name", ["64 TiB of one chunk", "8 GiB of one chunk", "8100 MiB of links"])
+def test_a_store_may_not_claim_far_more_than_it_holds(name: str, root: Path) -> None:
+    """The nodes are valid, so `check` has nothing to say; who trusts the store raises the limit."""
+    NODES[name](root)
+    url = f"store://{root}#main"
+    calls: list[Callable[[], object]] = [
+        lambda: tg.open(url), lambda: tg.stats(url), lambda: tg.identify(url),
+        lambda: tg.diff(url, url), lambda: tg.convert(url, root / "new.zt"), lambda: Store(root).checkout("main"),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(tg.LimitError) as caught:
+            call()
+        assert caught.value.rule == "limit.store"
+    assert [problem.rule for problem in tg.verify(url).problems] == ["limit.store"]
+    trusted = tg.open(url, limits=tg.Limits(store_ratio=1 << 50))["w"]
+    assert trusted.nbytes >= 8100 * CHUNK_NBYTES
+    if "links" not in name:
+        assert not trusted[-3:].any()
+
+
+def test_zeros_are_no_attack(root: Path) -> None:
+    zeros = np.zeros((300, CHUNK_NBYTES), np.uint8)
+    Store(root).commit("main", {"w": zeros})
+    assert sum(path.stat().st_size for path in packs(root)) * 1024 < zeros.nbytes
+    assert Store(root).checkout("main")["w"].shape == zeros.shape
 
 
 # Bundles

@@ -180,6 +180,30 @@ class Meddling:
         return self._collection.bulk_write(*arguments, **options)
 
 
+class Failing:
+    """A collection whose connection breaks at one of its commands: before it is sent, or after it was done."""
+
+    def __init__(self, collection: Any, strike: int, *, after: bool) -> None:
+        self._collection, self._strike, self._after = collection, strike, after
+        self.commands = 0
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._collection, name)
+        if name not in ("bulk_write", "count_documents", "find_raw_batches"):
+            return real
+
+        def command(*arguments: Any, **options: Any) -> Any:
+            self.commands += 1
+            struck = self.commands == self._strike
+            if not struck or self._after:
+                result = real(*arguments, **options)
+            if struck:
+                raise ConnectionResetError("the connection is gone")
+            return result
+
+        return command
+
+
 def bson_bytes(document: Any) -> bytes:
     """A document byte for byte: 1 is not 1.0 there, and 0.0 not -0.0."""
     raw: bytes = needs("bson").encode(document)
@@ -308,6 +332,27 @@ class TestMigrate:
         result = migrate(collection, "n.v")
         assert (result.found, result.migrated, result.skipped) == (2, 1, 1)
         assert collection.find_one({"_id": 0}) == documents[0]
+
+    @pytest.mark.parametrize("after", [False, True])
+    def test_a_fault_at_any_command_and_run_again(self, collection: Any, after: bool) -> None:
+        strike = 1
+        while True:
+            values = self.fill(collection, 60, 3)
+            failing = Failing(collection, strike, after=after)
+            try:
+                migrate(failing, "n.v", batch_size=10, progress=lambda *_: None)  # type: ignore[arg-type]
+            except ConnectionResetError:
+                assert failing.commands == strike
+            if failing.commands < strike:
+                break
+            left = collection.count_documents({"n.v": {"$type": "array"}})
+            assert left == 60 - 10 * max(0, strike - 2 - (not after))
+            if left:
+                assert migrate(collection, "n.v").migrated == left
+            self.check(collection, values)
+            collection.drop()
+            strike += 1
+        assert strike > 8
 
     @pytest.mark.parametrize("after", [1, 5, 9])
     def test_killed_half_way_and_run_again(self, collection: Any, mongod_url: str, after: int) -> None:

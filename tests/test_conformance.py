@@ -16,7 +16,13 @@ from conformance import CORPORA, FOLDER, check, pack, render, unpack
 
 def cases(text: str) -> list[dict[str, Any]]:
     """With their bytes: their compressed form may differ with the version of zlib."""
-    return [{**case, "data": unpack(case)} for case in map(json.loads, text.splitlines())]
+    return [{**case, "data": _content(case), "files": None} for case in map(json.loads, text.splitlines())]
+
+
+def _content(case: dict[str, Any]) -> bytes | dict[str, bytes]:
+    if "files" in case:
+        return {path: unpack({"data": data}) for path, data in case["files"].items()}
+    return unpack(case)
 
 
 @pytest.mark.parametrize("corpus", CORPORA)

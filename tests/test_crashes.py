@@ -18,6 +18,7 @@ import pytest
 
 import tensorglot as tg
 from faults import OPERATIONS, FaultyOs
+from figures import seen
 from replaced import NEW, NEW_BYTES, OLD_BYTES, check, save, write
 from tensorglot.io import in_place, sink
 from tensorglot.operations.edit import edit
@@ -58,6 +59,7 @@ def sweep(
                 assert error is fault, (strike, faulty.calls)  # noqa: PT017
                 renamed = "rename" in faulty.calls[: strike if after else strike - 1]
                 check(folder, old, (NEW_BYTES,) if renamed else (old,))
+                seen("faults")
             else:
                 check(folder, old, (NEW_BYTES,))
                 if not faulty.struck:

@@ -1,4 +1,4 @@
-"""A fault at any file operation of anything that writes: the old state is identical, or the new one complete.
+"""A fault or a kill at any file operation of what writes: the old state is identical, or the new one complete.
 
 TENSORGLOT_FAULTS=all fails every operation with every errno, as `make faults` does.
 """
@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import store_actions
-from fault_sweeps import ACTIONS, ERRNOS, OPERATIONS, STORE, operations, prepare, sweep, sweep_store
+from fault_sweeps import ACTIONS, ERRNOS, OPERATIONS, STORE, kill, operations, prepare, sweep, sweep_store
+from figures import seen
 
 EVERY, EVERY_OF_STORE = (1, 1) if os.environ.get("TENSORGLOT_FAULTS") == "all" else (25, 250)
 
@@ -27,12 +28,23 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_fault_in_a_file(action: str, prepared: Path) -> None:
-    assert sweep(prepared, action, ERRNOS, EVERY).total() >= 3
+    struck = sweep(prepared, action, ERRNOS, EVERY).total()
+    seen("faults", struck)
+    assert struck >= 3
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_kill_in_a_file(action: str, prepared: Path) -> None:
+    kills = kill(prepared, action, 1 if EVERY == 1 else 5)
+    seen("kills", kills)
+    assert kills >= 1
 
 
 @pytest.mark.parametrize("action", STORE)
 def test_a_fault_in_a_store(action: str, prepared: Path) -> None:
-    assert sweep_store(prepared, action, ERRNOS, EVERY_OF_STORE).total() >= 1
+    struck = sweep_store(prepared, action, ERRNOS, EVERY_OF_STORE).total()
+    seen("faults", struck)
+    assert struck >= 1
 
 
 def test_every_file_operation_of_the_library_is_failed() -> None:

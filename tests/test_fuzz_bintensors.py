@@ -8,11 +8,13 @@ import pytest
 
 import tensorglot as tg
 from bounds import INTERPRETED
+from figures import seen
 from fuzzing import bintensors
 
 
 def test_the_invariant_holds_for_mutants() -> None:
     outcomes = Counter(bintensors.check(data) for data in bintensors.mutants(1500 if INTERPRETED else 6000, seed=1))
+    seen("executions", outcomes.total())
     assert outcomes["strict"] > 150
     assert outcomes["accepted"] > 15
     assert len(outcomes) > 18, "mutants do not reach the rules"

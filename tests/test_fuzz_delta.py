@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 import tensorglot as tg
+from figures import seen
 from fuzzing import delta
 
 
 def test_the_invariant_holds_for_mutants() -> None:
     outcomes = Counter(map(delta.check, delta.mutants(600, seed=1)))
+    seen("executions", outcomes.total())
     assert outcomes["applied"] > 3
     assert outcomes["patched"] > 3
     assert outcomes["delta.index"] > 50

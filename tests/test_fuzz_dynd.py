@@ -6,11 +6,13 @@ from collections import Counter
 
 import pytest
 
+from figures import seen
 from fuzzing import dynd
 
 
 def test_the_invariant_holds_for_mutants() -> None:
     outcomes = Counter(dynd.check(case) for case in dynd.mutants(3000, seed=3))
+    seen("executions", outcomes.total())
     for way in dynd.WAYS:
         assert outcomes[f"{way}: accepted"] > 20, way
     refused = Counter(outcome.split(": ")[0] for outcome in outcomes if not outcome.endswith("accepted"))

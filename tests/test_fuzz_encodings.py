@@ -6,12 +6,14 @@ from collections import Counter
 
 import pytest
 
+from figures import seen
 from fuzzing import chunk_encodings
 from tensorglot.store.encodings import Encoding
 
 
 def test_the_invariant_holds_for_mutants() -> None:
     outcomes = Counter(map(chunk_encodings.check, chunk_encodings.mutants(2000, seed=1)))
+    seen("executions", outcomes.total())
     for encoding in Encoding:
         assert outcomes[f"{encoding.value}: accepted"] > 3, encoding
         assert outcomes[f"{encoding.value}: refused"] > 3, encoding

@@ -6,11 +6,13 @@ from collections import Counter
 
 import pytest
 
+from figures import seen
 from fuzzing import store
 
 
 def test_the_invariant_holds_for_mutants() -> None:
     outcomes = Counter(map(store.check, store.mutants(400, seed=1)))
+    seen("executions", outcomes.total())
     for kind in ("pack", "index", "node", "ref", "bundle"):
         assert outcomes[f"{kind}: refused"] > 3, (kind, outcomes)
     assert outcomes["bundle: accepted"] > 3

@@ -22,6 +22,7 @@ import pytest
 
 import tensorglot as tg
 from faults import FaultyOs
+from figures import seen
 from peers import missing
 from replaced import NEW, NEW_BYTES, OLD, OLD_BYTES, alone, check, save, write
 from tensorglot.io import sink
@@ -77,6 +78,7 @@ def test_a_kill_at_any_system_call_never_loses_the_old_file(folder: Path, how: s
         assert beside <= ({folder / TEMPORARY} if i >= linked and not outcomes[-1] else set()), (call, when)
         for left in beside:
             left.unlink()
+    seen("kills", len(outcomes))
     assert outcomes == sorted(outcomes), "new contents never give way to old ones"
     assert outcomes[0] is False
     assert outcomes[-1] is True, "killed between the rename and the end"
@@ -135,19 +137,20 @@ def test_a_power_cut_at_any_operation_leaves_the_old_contents_or_the_new_ones(
     tg.save(target, OLD)
     assert after_power_cut(disk) == OLD_BYTES, "a save that returned is durable"
     faulty = FaultyOs()
-    seen = []
+    found = []
 
     def cut(name: str, arguments: tuple[Any, ...]) -> None:
         contents = after_power_cut(disk)
         assert contents in (OLD_BYTES, NEW_BYTES), f"torn before {name}"
-        seen.append(contents == NEW_BYTES)
+        found.append(contents == NEW_BYTES)
 
     faulty.before = cut
     with monkeypatch.context() as patched:
         patched.setattr(sink, "os", faulty)
         tg.save(target, NEW)
-    assert len(seen) > 10
-    assert seen == sorted(seen)
+    assert len(found) > 10
+    assert found == sorted(found)
+    seen("power cuts", len(found))
     assert after_power_cut(disk) == NEW_BYTES, "a save that returned is durable"
 
 

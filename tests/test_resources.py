@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from figures import seen
 from hostile import FAMILIES
 from peers import needs
 
@@ -33,4 +34,5 @@ def test_every_use_of_every_hostile_file_is_bounded(group: str) -> None:
     *findings, figures = map(json.loads, done.stdout.splitlines())
     assert findings == []
     assert figures["uses"] > 100
-    print(figures)
+    seen("hostile files", figures["cases"])
+    seen("uses of them", figures["uses"])

@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from faults import FaultyOs
+from figures import seen
 from peers import missing
 from store_actions import ACTIONS, KillingOs, assert_intact, prepare
 from stores import stray_files
@@ -60,6 +61,7 @@ def test_a_kill_at_any_operation(action: str, prepared: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=600)
     assert done.returncode == 0, done.stderr
     outcomes = done.stdout.split()
+    seen("kills", len(outcomes) - 1)
     assert len(outcomes) > 3
     assert outcomes == sorted(outcomes), "what has taken place is not undone"
     assert outcomes[0] == "0"

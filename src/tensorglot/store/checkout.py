@@ -24,7 +24,7 @@ from tensorglot.dynd.schema import plan_of
 from tensorglot.dynd.tensors import SERIALIZED
 from tensorglot.errors import FormatError, LimitError, TensorglotError, escape
 from tensorglot.io.local import BaseSource
-from tensorglot.limits import Limits
+from tensorglot.limits import DEFAULT, Limits
 from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import DType
@@ -67,6 +67,8 @@ _SMALL_NBYTES = 16 << 10
 _FEW, _TOGETHER = 8, 4096
 _THREAD_NBYTES = 4 << 20
 """What one thread decodes at a time."""
+SPARE_NBYTES = 1 << 30
+"""Chunks may repeat without end: what a small store may say to hold, of zeros for instance."""
 
 
 def read_node(packs: Packs, link: CID) -> bytes:
@@ -194,6 +196,15 @@ class ArraySource(BaseSource):
         return room
 
 
+def _check_expansion(packs: Packs, nbytes: int, limits: Limits, spare: int = SPARE_NBYTES) -> None:
+    """Refuses values that are far larger than what is stored of them, before anything loops over them."""
+    stored = sum(index.nbytes for index in packs.indexes.values())
+    if nbytes > spare + limits.store_ratio * stored:
+        raise LimitError(
+            f"packs of {stored} bytes claim values of {nbytes} bytes (Limits.store_ratio)", rule="limit.store"
+        )
+
+
 def _is_small(array: ArrayNode) -> bool:
     return array.nbytes < _SMALL_NBYTES and array.data.codec == RAW
 
@@ -204,14 +215,16 @@ def open_commit(packs: Packs, commit: Commit, limits: Limits, reopen: Callable[[
     blocks = packs.read_many([link.digest for _, link in entries])
     tensors = _tensors(packs, entries, blocks)
     source = ArraySource(packs, [part.array for tensor in tensors for part in tensor.parts])
+    _check_expansion(packs, source.size, limits)
     cids = [bytes(link) for _, link in entries]
     index = replace(rows_index(tensors, source.spans), format=FORMAT, metadata=commit.metadata, cids=cids)
     return Archive(index, source, limits=limits, reopen=reopen)
 
 
-def array_tensor(packs: Packs, array: ArrayNode) -> Tensor:
+def array_tensor(packs: Packs, array: ArrayNode, spare: int = SPARE_NBYTES) -> Tensor:
     """One value, without a name."""
     source = ArraySource(packs, [array])
+    _check_expansion(packs, source.size, DEFAULT, spare)
     return Archive(
         rows_index([TensorRows("", [PartRow("data", array, _type_of(array))])], source.spans), source
     ).tensor_at(0)
