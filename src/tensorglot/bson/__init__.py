@@ -25,8 +25,10 @@ A map of the folder. Bytes and their rules are in `tensorglot.wire.bson*`.
     embeddings       vectors with their ids and other fields
     columns          ids and fields, as columns of BSON values
     places           files and collections; connects to the collection of a URL
-    reading          read_embeddings: from any place; parquet for Parquet files
+    streams          embeddings of a place in batches; parquet for Parquet files
+    reading          read_embeddings: from any place
     writing          write_embeddings: to any place; upload for collections
+    transfer         from any place to any other, in batches
 """
 
 from tensorglot.bson.assemble import PackedBits
@@ -42,6 +44,7 @@ from tensorglot.bson.other_databases import from_database, to_database
 from tensorglot.bson.quantize import Quantized, from_signed_bits, quantize, to_signed_bits
 from tensorglot.bson.reading import read_embeddings
 from tensorglot.bson.recall import Recall, recall
+from tensorglot.bson.transfer import Transfer, transfer
 from tensorglot.bson.upload import Written
 from tensorglot.bson.vector import Vector, decode, encode
 from tensorglot.bson.writing import write_embeddings
@@ -58,6 +61,7 @@ __all__ = [
     "Quantized",
     "Raw",
     "Recall",
+    "Transfer",
     "Vector",
     "Written",
     "decode",
@@ -80,6 +84,7 @@ __all__ = [
     "to_database",
     "to_extjson",
     "to_signed_bits",
+    "transfer",
     "type_codec",
     "type_registry",
     "write_embeddings",

@@ -7,7 +7,7 @@ the padding beside them. Both forms encode to the original payloads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast, get_args
 
@@ -15,13 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.arguments import check_choice
-from tensorglot.bson.coerce import NUMPY, apply_ignored_bits, unpack_bits
+from tensorglot.bson.coerce import NUMPY, VectorData, apply_ignored_bits, unpack_bits
 from tensorglot.bson.sources import Batch
 from tensorglot.errors import FormatError, InputError
 from tensorglot.model.payload import as_bytes
 from tensorglot.wire.bson_vector import IgnoredBits, Row
 
-__all__ = ["MISSING_RULE", "Assembled", "MatrixOptions", "OnMissing", "Out", "PackedBits", "ReadOptions", "assemble"]
+__all__ = [
+    "MISSING_RULE",
+    "Assembled",
+    "MatrixOptions",
+    "OnMissing",
+    "Out",
+    "PackedBits",
+    "ReadOptions",
+    "assemble",
+    "assemble_each",
+]
 
 OnMissing: TypeAlias = Literal["error", "skip", "nan"]
 Out: TypeAlias = NDArray[Any] | None
@@ -96,6 +106,15 @@ def assemble(parts: Iterable[Batch], options: MatrixOptions) -> Assembled:
     for part in parts:
         matrix.add(part)
     return Assembled(matrix.finish(), matrix.ids, matrix.vectors)
+
+
+def assemble_each(parts: Iterable[Batch], on_missing: OnMissing) -> Iterator[VectorData]:
+    """The vectors of each batch, as they are stored. Rows of NaN before the first vector wait for its size."""
+    matrix = _GrowableMatrix(MatrixOptions(on_missing=on_missing))
+    for part in parts:
+        matrix.add(part)
+        if matrix.has_vectors:
+            yield matrix.take()
 
 
 class _GrowableMatrix:
@@ -180,6 +199,19 @@ class _GrowableMatrix:
         if self._matrix is not None:
             larger[:filled] = self._matrix[:filled]
         return larger
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether one was found, so that the size of a row is known."""
+        return self._row is not None
+
+    def take(self) -> VectorData:
+        """The rows so far; the next ones begin a new matrix."""
+        row = cast("Row", self._row)
+        rows = np.empty((0, _width(row)), NUMPY[row.kind.name]) if self._matrix is None else self._matrix
+        rows = apply_ignored_bits(rows[: self._filled], row.padding, self._options.ignored_bits)
+        self._matrix, self._filled = None, 0
+        return VectorData(rows, row.kind, row.padding)
 
     def finish(self) -> NDArray[Any] | PackedBits:
         row, packed = self._row, self._options.packed

@@ -111,12 +111,17 @@ class ValueColumn:
         edges = self.offsets.tolist()
         return _join(self.kinds[keep], [self.data[edges[i] : edges[i + 1]] for i in rows])
 
-    def plain(self) -> NDArray[Any] | None:
-        """The values as an array, if all are numbers, bools, dates (milliseconds) or ObjectIds (twelve bytes each).
+    def part(self, begin: int, end: int) -> ValueColumn:
+        """The rows from `begin` to `end`."""
+        edges = self.offsets[begin : end + 1]
+        return ValueColumn(self.kinds[begin:end], edges - edges[0], self.data[int(edges[0]) : int(edges[-1])])
 
-        Zeros stand for absent values.
+    def plain(self, kind: int | None) -> NDArray[Any] | None:
+        """The values as an array, if their type is of numbers, bools, dates (milliseconds) or ObjectIds (twelve bytes).
+
+        `kind` is the only type of the column, None if there are several. Zeros stand for absent values.
         """
-        kind, there = self.kind, self.there
+        there = self.there
         dtype = np.dtype(_PLAIN[kind]) if kind in _PLAIN else None
         if dtype is None:
             return None

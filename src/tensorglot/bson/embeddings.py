@@ -7,8 +7,9 @@ another. Knows no place; `read_embeddings` and `write_embeddings` do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -16,18 +17,20 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from tensorglot.bson.coerce import DType, VectorData, coerce_vector
-from tensorglot.bson.columns import ValueColumn, from_plain, from_values
+from tensorglot.bson.columns import ValueColumn, concat, from_plain, from_values
 from tensorglot.bson.quantize import quantize
 from tensorglot.errors import InputError, escape
 from tensorglot.model.payload import as_bytes
 from tensorglot.wire.bson import path_bytes
 from tensorglot.wire.bson_value import OBJECT_ID
 
-__all__ = ["ID", "Embeddings", "Ranges", "check_paths"]
+__all__ = ["BATCH_NBYTES", "ID", "Digest", "Embeddings", "Ranges", "check_counts", "check_paths", "concat_embeddings"]
 
 ID = "_id"
 Ranges: TypeAlias = tuple[NDArray[np.float32], NDArray[np.float32]]
 """The lowest and the highest value of each dimension."""
+BATCH_NBYTES = 16 << 20
+"""Vectors of about this many bytes are read, changed and written at a time."""
 _DIGEST_NBYTES = 8
 
 
@@ -61,12 +64,7 @@ class Embeddings:
         columns = {name: from_values(values) for name, values in (fields or {}).items()}
         own_ids = None if ids is None else from_values(ids)
         check_paths(key, columns)
-        for name, column in (*columns.items(), *(() if own_ids is None else ((ID, own_ids),))):
-            if len(column) != len(vectors.data):
-                raise InputError(
-                    f"'{escape(name)}' has {len(column)} values, there are {len(vectors.data)} vectors",
-                    rule="bson.ids" if name == ID else "bson.fields",
-                )
+        check_counts(own_ids, columns, len(vectors.data))
         if own_ids is not None and not own_ids.kinds.all():
             raise InputError(f"row {int(np.argmin(own_ids.kinds))} has no _id", rule="bson.ids")
         values = (key, vectors, own_ids, columns, ranges, new_ranges)
@@ -104,13 +102,100 @@ class Embeddings:
         """
         if self.ids is not None:
             return self
-        hasher = blake3(f"{self.key}\0{self.vectors.row}\0{self.vectors.padding}\0".encode())
-        hasher.update(as_bytes(self.vectors.data))
-        ids = np.empty((len(self), 12), np.uint8)
-        ids[:, :_DIGEST_NBYTES] = np.frombuffer(hasher.digest(_DIGEST_NBYTES), np.uint8)
-        ids[:, _DIGEST_NBYTES:] = np.arange(len(self), dtype=">u4").view(np.uint8).reshape(-1, 4)
+        digest = Digest()
+        digest.add(self)
+        return digest.number(self, 0)
+
+    def rows(self, begin: int, end: int) -> Embeddings:
+        """The rows from `begin` to `end`, with their ids and fields."""
+        vectors = VectorData(self.vectors.data[begin:end], self.vectors.kind, self.vectors.padding)
+        return self._with(
+            vectors,
+            None if self.ids is None else self.ids.part(begin, end),
+            {name: column.part(begin, end) for name, column in self.fields.items()},
+        )
+
+    def batches(self, nbytes: int = BATCH_NBYTES) -> Iterator[Embeddings]:
+        """All rows, about so many bytes of vectors at a time; one batch at least."""
+        step = max(1, nbytes // max(1, self.vectors.row.nbytes))
+        for begin in range(0, max(1, len(self)), step):
+            yield self.rows(begin, min(begin + step, len(self)))
+
+    def without_ids(self) -> Embeddings:
+        return self._with(self.vectors, None, self.fields)
+
+    def _with(self, vectors: VectorData, ids: ValueColumn | None, fields: Mapping[str, ValueColumn]) -> Embeddings:
+        return Embeddings(vectors, self.key, ids, fields, ranges=self.ranges, new_ranges=self.new_ranges)
+
+
+class Digest:
+    """Derives ids from contents that come in batches: a digest of all vectors, and the number of the row."""
+
+    def __init__(self) -> None:
+        self._hasher: blake3 | None = None
+
+    def add(self, batch: Embeddings) -> None:
+        if self._hasher is None:
+            vectors = batch.vectors
+            self._hasher = blake3(f"{batch.key}\0{vectors.row}\0{vectors.padding}\0".encode())
+        self._hasher.update(as_bytes(batch.vectors.data))
+
+    def number(self, batch: Embeddings, first: int) -> Embeddings:
+        """The batch, whose first row is number `first`, with ids."""
+        assert self._hasher is not None  # noqa: S101 - all batches were added
+        ids = np.empty((len(batch), 12), np.uint8)
+        ids[:, :_DIGEST_NBYTES] = np.frombuffer(self._hasher.digest(_DIGEST_NBYTES), np.uint8)
+        ids[:, _DIGEST_NBYTES:] = np.arange(first, first + len(batch), dtype=">u4").view(np.uint8).reshape(-1, 4)
         column = from_plain(ids.view("V12").reshape(-1), OBJECT_ID)
-        return Embeddings(self.vectors, self.key, column, self.fields, ranges=self.ranges)
+        return Embeddings(batch.vectors, batch.key, column, batch.fields, ranges=batch.ranges)
+
+
+def concat_embeddings(batches: Iterable[Embeddings], expected_rows: int = 0) -> Embeddings | None:
+    """The rows of all batches, None if there is no batch; one that is alone is not copied.
+
+    Ids are kept if every batch has them. Memory for the expected rows is allocated at once;
+    what is not touched costs nothing.
+    """
+    rest = iter(batches)
+    first = next(rest, None)
+    second = next(rest, None)
+    if first is None or second is None:
+        return first
+    ids, fields = [first.ids], {name: [column] for name, column in first.fields.items()}
+    matrix, filled = _grow(first.vectors.data, len(first), expected_rows), len(first)
+    for batch in chain([second], rest):
+        end = filled + len(batch)
+        if end > len(matrix):
+            matrix = _grow(matrix, filled, max(2 * len(matrix), end))
+        matrix[filled:end] = batch.vectors.data
+        filled = end
+        ids.append(batch.ids)
+        for name, columns in fields.items():
+            columns.append(batch.fields[name])
+    every = [column for column in ids if column is not None]
+    return Embeddings(
+        VectorData(matrix[:filled], first.vectors.kind, first.vectors.padding),
+        first.key,
+        concat(every) if len(every) == len(ids) else None,
+        {name: concat(columns) for name, columns in fields.items()},
+        ranges=first.ranges,
+    )
+
+
+def _grow(matrix: NDArray[Any], filled: int, rows: int) -> NDArray[Any]:
+    larger = np.empty((max(rows, filled), matrix.shape[1]), matrix.dtype)
+    larger[:filled] = matrix[:filled]
+    return larger
+
+
+def check_counts(ids: ValueColumn | None, columns: Mapping[str, ValueColumn], rows: int) -> None:
+    """Every column has a value for each vector."""
+    for name, column in (*columns.items(), *(() if ids is None else ((ID, ids),))):
+        if len(column) != rows:
+            raise InputError(
+                f"'{escape(name)}' has {len(column)} values, there are {rows} vectors",
+                rule="bson.ids" if name == ID else "bson.fields",
+            )
 
 
 def check_paths(key: str, fields: Iterable[str]) -> None:

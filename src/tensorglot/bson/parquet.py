@@ -9,8 +9,9 @@ Files of other programs are read, too: any column that BSON has values for.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,26 +33,67 @@ from tensorglot.extras import library
 from tensorglot.io.sink import AtomicFile
 from tensorglot.wire.bson_value import BOOL, DATE, DOUBLE, INT32, INT64, OBJECT_ID, STRING
 
-__all__ = ["read_parquet", "write_parquet"]
+__all__ = ["ParquetSource", "open_parquet", "write_parquet"]
 
 _MARK = b"bson"
 """The key of the metadata of a column whose BSON type Arrow does not have."""
 _EMPTY = b"\5\0\0\0\0"
 """A document without fields."""
+_BUFFER_NBYTES = 1 << 20
+"""A column of a row group is read in such pieces, not whole."""
+_GUESSED_COUNT = 1024
+"""Numbers of a vector in a column of lists without a fixed size."""
 _KINDS = {"double": DOUBLE, "int32": INT32, "int64": INT64, "bool": BOOL}
 
 
-def write_parquet(path: str, found: Embeddings) -> None:
-    """Writes a Parquet file, atomically."""
+def write_parquet(path: str, kinds: Mapping[str, int | None], batches: Iterable[Embeddings]) -> None:
+    """Writes a Parquet file, atomically: a row group for each batch.
+
+    `kinds` has the BSON type of `_id` and of each field over all batches, None where it has several.
+    """
     pa, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
-    columns = {} if found.ids is None else {ID: found.ids}
-    made = [_arrow_column(pa, name, column) for name, column in (*columns.items(), *found.fields.items())]
-    made.append(_arrow_vectors(pa, found))
-    table = pa.Table.from_arrays([array for _, array in made], schema=pa.schema([field for field, _ in made]))
-    sink = pa.BufferOutputStream()
-    parquet.write_table(table, sink, compression="zstd", use_dictionary=False)
     with AtomicFile(path) as target:
-        target.write([memoryview(sink.getvalue())])
+        out = pa.PythonFile(_Sink(target), mode="w")
+        writer: Any = None
+        for batch in batches:
+            columns = {} if batch.ids is None else {ID: batch.ids}
+            made = [
+                _arrow_column(pa, name, column, kinds[name])
+                for name, column in (*columns.items(), *batch.fields.items())
+            ]
+            made.append(_arrow_vectors(pa, batch))
+            schema = pa.schema([field for field, _ in made])
+            if writer is None:
+                writer = parquet.ParquetWriter(out, schema, compression="zstd", use_dictionary=False)
+            writer.write_table(pa.Table.from_arrays([array for _, array in made], schema=schema))
+        writer.close()
+        out.close()
+
+
+class _Sink:
+    """An atomic file, as pyarrow writes to it."""
+
+    closed = False
+
+    def __init__(self, target: AtomicFile) -> None:
+        self._target = target
+        self._size = 0
+
+    def write(self, data: Any) -> int:
+        self._size = self._target.write([memoryview(data)])
+        return len(data)
+
+    def tell(self) -> int:
+        return self._size
+
+    def writable(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        """Everything is written at once."""
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def _arrow_vectors(pa: Any, found: Embeddings) -> tuple[Any, Any]:
@@ -65,8 +107,9 @@ def _arrow_vectors(pa: Any, found: Embeddings) -> tuple[Any, Any]:
     return pa.field(found.key, kind, nullable=False, metadata=metadata), array
 
 
-def _arrow_column(pa: Any, name: str, column: ValueColumn) -> tuple[Any, Any]:
-    kind, gaps, plain = column.kind, ~column.there, column.plain()
+def _arrow_column(pa: Any, name: str, column: ValueColumn, kind: int | None) -> tuple[Any, Any]:
+    gaps = ~column.there
+    plain = column.plain(kind)
     if plain is not None and kind == OBJECT_ID:
         type, marked = pa.binary(12), {_MARK: b"objectId"}
         array: Any = pa.Array.from_buffers(type, len(column), [None, pa.py_buffer(plain)])
@@ -89,25 +132,59 @@ def _document(name: str, column: ValueColumn, row: int) -> bytes:
     return (len(element) + 5).to_bytes(4, "little") + element + b"\0"
 
 
-def read_parquet(path: str, key: str | None, fields: Sequence[str], dtype: DType) -> Embeddings:
-    """Reads vectors, `_id` if there is one, and the fields that are named."""
+@dataclass(frozen=True, slots=True)
+class ParquetSource:
+    """An open file, and the columns of it that are read."""
+
+    path: str
+    file: Any
+    key: str
+    fields: Sequence[str]
+    dtype: DType
+
+    @property
+    def rows(self) -> int:
+        count: int = self.file.metadata.num_rows
+        return count
+
+    def batches(self, nbytes: int | None) -> Iterator[Embeddings]:
+        """Batches with about so many bytes of vectors, all rows at once for None."""
+        pa, schema = library("pyarrow", "arrow"), self.file.schema_arrow
+        names = [name for name in schema.names if name in {self.key, ID, *self.fields}]
+        ranges = _ranges(schema.field(self.key).metadata or {})
+        with _parsing(self.path):
+            for table in self._tables(pa, names, nbytes):
+                columns = {name: _value_column(pa, table, name) for name in (ID, *self.fields) if name in names}
+                vectors = _vectors(pa, table.column(self.key), self.dtype, self.key)
+                yield Embeddings(vectors, self.key, columns.pop(ID, None), columns, ranges=ranges)
+
+    def _tables(self, pa: Any, names: list[str], nbytes: int | None) -> Iterator[Any]:
+        if nbytes is None or not self.rows:
+            yield self.file.read(columns=names)
+            return
+        type = self.file.schema_arrow.field(self.key).type
+        width = type.list_size if pa.types.is_fixed_size_list(type) else _GUESSED_COUNT
+        count = max(1, nbytes // max(1, 4 * width))
+        for batch in self.file.iter_batches(count, columns=names, use_threads=False):
+            yield pa.Table.from_batches([batch])
+
+
+@contextmanager
+def open_parquet(path: str, key: str | None, fields: Sequence[str], dtype: DType) -> Iterator[ParquetSource]:
+    """Opens a file: vectors, `_id` if there is one, and the fields that are named."""
     pa, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
-    with open(as_path(path), "rb") as stream, _parsing(path):  # noqa: PTH123
-        file = parquet.ParquetFile(stream)
-        schema = file.schema_arrow
-        chosen = key or _only_vectors(pa, schema)
-        check_paths(chosen, fields)
-        for name in (chosen, *fields):
-            if name not in schema.names:
-                raise TensorNotFound(
-                    f"no column '{escape(name)}'{did_you_mean(name, schema.names)}", rule="parquet.column"
-                )
-        names = [name for name in schema.names if name in {chosen, ID, *fields}]
-        table = file.read(columns=names)
-        ranges = _ranges(schema.field(chosen).metadata or {})
-        columns = {name: _value_column(pa, table, name) for name in (ID, *fields) if name in names}
-        vectors = _vectors(pa, table.column(chosen), dtype, chosen)
-    return Embeddings(vectors, chosen, columns.pop(ID, None), columns, ranges=ranges)
+    with open(as_path(path), "rb") as stream:  # noqa: PTH123
+        with _parsing(path):
+            file = parquet.ParquetFile(stream, buffer_size=_BUFFER_NBYTES, pre_buffer=False)
+            schema = file.schema_arrow
+            chosen = key or _only_vectors(pa, schema)
+            check_paths(chosen, fields)
+            for name in (chosen, *fields):
+                if name not in schema.names:
+                    raise TensorNotFound(
+                        f"no column '{escape(name)}'{did_you_mean(name, schema.names)}", rule="parquet.column"
+                    )
+        yield ParquetSource(path, file, chosen, fields, dtype)
 
 
 @contextmanager

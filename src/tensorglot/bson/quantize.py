@@ -17,7 +17,7 @@ from tensorglot.arguments import check_choice
 from tensorglot.bson.coerce import DTypeName, coerce_integers, coerce_vector
 from tensorglot.errors import InputError
 
-__all__ = ["Quantized", "from_signed_bits", "quantize", "to_signed_bits"]
+__all__ = ["Quantized", "find_ranges", "from_signed_bits", "quantize", "to_signed_bits"]
 
 _STEPS = 255
 _BLOCK_ROWS = 1024
@@ -64,18 +64,25 @@ def quantize(
     matrix; pass `(corpus.low, corpus.high)` for a query. Values outside are clipped.
     """
     check_choice(to, ("int8", "packed_bit"), "to", "quantize.to")
-    values = coerce_vector(matrix, "float32", None, 2).data
-    if not np.isfinite(values).all():
-        raise InputError("NaN and infinity cannot be quantized", rule="quantize.finite")
+    values = _finite(matrix)
     if to == "packed_bit":
         if ranges is not None:
             raise InputError("ranges= applies only to int8, not to packed_bit", rule="quantize.ranges")
         return Quantized(np.packbits(values > 0, axis=1), "packed_bit", -values.shape[1] % 8)
-    low, high = _find_ranges(values) if ranges is None else _check_ranges(ranges, values.shape[1])
+    low, high = find_ranges(values) if ranges is None else _check_ranges(ranges, values.shape[1])
     return Quantized(_to_bytes(values, low, high), "int8", 0, low, high)
 
 
-def _find_ranges(values: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _finite(matrix: Any) -> NDArray[np.float32]:
+    values: NDArray[np.float32] = coerce_vector(matrix, "float32", None, 2).data
+    if not np.isfinite(values).all():
+        raise InputError("NaN and infinity cannot be quantized", rule="quantize.finite")
+    return values
+
+
+def find_ranges(matrix: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The lowest and the highest value of each dimension."""
+    values = _finite(matrix)
     if not len(values):
         raise InputError("cannot find the ranges of a matrix without rows; pass ranges=", rule="quantize.ranges")
     return values.min(axis=0), values.max(axis=0)

@@ -130,6 +130,8 @@ def runs(source: Any) -> Iterator[tuple[int, memoryview]]:
 
 def _raw_runs(source: Any) -> Iterator[tuple[int, memoryview]] | None:
     if isinstance(source, (str, os.PathLike)):
+        return _path_pieces(source)
+    if isinstance(source, FileSource):
         return _file_pieces(source)
     if isinstance(source, (bytes, bytearray, memoryview)):
         return iter([(0, wire.view(source))])
@@ -138,12 +140,16 @@ def _raw_runs(source: Any) -> Iterator[tuple[int, memoryview]] | None:
     return None
 
 
-def _file_pieces(path: str | os.PathLike[str]) -> Iterator[tuple[int, memoryview]]:
+def _path_pieces(path: str | os.PathLike[str]) -> Iterator[tuple[int, memoryview]]:
     file = FileSource(path)
     try:
-        yield from wire.pieces(reader(file.size, file.read_into, DEFAULT.gzip_ratio))
+        yield from _file_pieces(file)
     finally:
         file.close()
+
+
+def _file_pieces(file: FileSource) -> Iterator[tuple[int, memoryview]]:
+    return wire.pieces(reader(file.size, file.read_into, DEFAULT.gzip_ratio))
 
 
 def _cursor_batches(cursor: Iterable[bytes]) -> Iterator[tuple[int, memoryview]]:

@@ -8,12 +8,12 @@ there is reported. Values are compared here, byte for byte, never by a query.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tensorglot.bson.columns import ValueColumn, gather
-from tensorglot.bson.embeddings import ID, Embeddings
+from tensorglot.bson.embeddings import BATCH_NBYTES, ID, Embeddings
 from tensorglot.bson.mongodb import Progress, require
 from tensorglot.errors import InputError
 from tensorglot.model.payload import as_bytes
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Written", "documents", "upload"]
 
-_BATCH_NBYTES = 16 << 20
 _BATCH_ROWS = 1000
 _REASONS = 100
 """At most this many documents are listed with the reason."""
@@ -116,7 +115,8 @@ def _close(body: bytes) -> bytes:
 
 def upload(
     collection: Collection[Any],
-    embeddings: Embeddings,
+    batches: Iterable[Embeddings],
+    total_rows: int,
     *,
     update: bool = False,
     dry_run: bool = False,
@@ -124,20 +124,19 @@ def upload(
 ) -> Written:
     """Inserts a document for each row, or sets the vector and the fields of the documents with these ids.
 
-    Embeddings without ids get some that are derived from their contents.
+    Every row has an id.
     """
     raw_document = require().raw_bson.RawBSONDocument
-    if update and embeddings.ids is None:
-        raise InputError("an update needs the _id of each row, and the source has none", rule="bson.ids")
-    found = embeddings.with_ids()
-    step = max(1, min(_BATCH_ROWS, _BATCH_NBYTES // max(1, found.vectors.row.nbytes)))
-    total = Written(len(found), dry_run)
+    total = Written(total_rows, dry_run)
     empty = not update and collection.find_one({}, {"_id": 1}) is None
-    for begin in range(0, len(found), step):
-        batch = _Batch(collection, found, begin, min(begin + step, len(found)), raw_document)
-        total = _add(total, batch.plan(update) if dry_run else batch.update() if update else batch.insert(empty))
-        if progress is not None:
-            progress(batch.end, len(found))
+    done = 0
+    for found in batches:
+        for part in found.batches(min(BATCH_NBYTES, _BATCH_ROWS * max(1, found.vectors.row.nbytes))):
+            batch = _Batch(collection, part, 0, len(part), raw_document)
+            total = _add(total, batch.plan(update) if dry_run else batch.update() if update else batch.insert(empty))
+            done += len(part)
+            if progress is not None:
+                progress(done, total_rows)
     return total
 
 

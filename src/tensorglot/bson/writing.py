@@ -1,37 +1,100 @@
 """`write_embeddings`: vectors with ids, fields and ranges, to a collection, a dump, Parquet or a container.
 
-`reading` says how each place stores them. The ranges of int8 vectors are kept in any
-case: beside the vectors where the place can hold them, else in a file that the caller
-names, before the first vector is written.
+`reading` says how each place stores them. Vectors come in batches, and what a place must
+know before it stores the first one is in a `Survey`: how many there are, which types the
+fields have. The ranges of int8 vectors are kept in any case: beside the vectors where the
+place can hold them, else in a file that the caller names, before the first vector is
+written.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from tensorglot.arguments import as_path
-from tensorglot.bson.columns import BSON_SUFFIX, ValueColumn
-from tensorglot.bson.embeddings import ID, Embeddings
+from tensorglot.bson.columns import BSON_SUFFIX, ValueColumn, concat
+from tensorglot.bson.embeddings import ID, Embeddings, Ranges
 from tensorglot.bson.lookup import check_collection
 from tensorglot.bson.mongodb import Progress
 from tensorglot.bson.parquet import write_parquet
 from tensorglot.bson.places import Place, collection_at, is_collection, is_dump, is_parquet, place_text
-from tensorglot.bson.reading import HIGH, LOW
+from tensorglot.bson.streams import HIGH, LOW
 from tensorglot.bson.upload import Written, documents, upload
 from tensorglot.containers.table import UNNAMED, Format, for_target
 from tensorglot.dynd import array
 from tensorglot.errors import InputError, escape
 from tensorglot.io.sink import AtomicFile
 from tensorglot.operations.save import save
+from tensorglot.operations.writer import Writer
 from tensorglot.wire.bson_value import DATE, OBJECT_ID, STRING
+from tensorglot.wire.bson_vector import Row
 
-__all__ = ["write_embeddings"]
+__all__ = ["Survey", "WritePlan", "dump", "write_batches", "write_embeddings"]
 
 _PIECE_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What is known of embeddings before their batches are written."""
+
+    rows: int
+    key: str
+    row: Row
+    ids: bool
+    kinds: Mapping[str, int | None]
+    """The BSON type of `_id` and of each field, None where it has several."""
+    ranges: Ranges | None = None
+    new_ranges: bool = False
+
+    @classmethod
+    def of(cls, found: Embeddings) -> Survey:
+        columns = {**({} if found.ids is None else {ID: found.ids}), **found.fields}
+        kinds = {name: column.kind for name, column in columns.items()}
+        return cls(
+            len(found), found.key, found.vectors.row, found.ids is not None, kinds, found.ranges, found.new_ranges
+        )
+
+    @property
+    def fields(self) -> list[str]:
+        return [name for name in self.kinds if name != ID]
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """Where embeddings go, and how."""
+
+    place: Place
+    update: bool = False
+    ranges: str | os.PathLike[str] | None = None
+    dry_run: bool = False
+    progress: Progress | None = None
+
+    def check(self, survey: Survey) -> None:
+        """Refuses what the place cannot hold, before anything is written."""
+        place = self.place
+        holds_ranges = not is_collection(place) and not is_dump(place) and not as_path(place).endswith(".npy")
+        if survey.new_ranges and self.ranges is None and not holds_ranges:
+            raise InputError(
+                f"queries need the ranges, and {escape(place_text(place))} cannot hold them: pass a file for them",
+                rule="place.ranges",
+            )
+        if self.update and not is_collection(place):
+            raise InputError("update= applies only to collections", rule="place.update")
+        if self.update and not survey.ids:
+            raise InputError("an update needs the _id of each row, and the source has none", rule="bson.ids")
+        if not is_collection(place) and not is_parquet(place):
+            spec = for_target(as_path(place), None)[0]
+            if not spec.names and survey.fields:
+                raise InputError(
+                    f"{spec.name} holds one matrix without fields: write .npz or .parquet", rule="place.fields"
+                )
 
 
 def write_embeddings(
@@ -50,73 +113,102 @@ def write_embeddings(
     of int8 vectors; a place that cannot hold new ones needs it. With `dry_run` nothing is
     written, and the target of a collection is compared.
     """
-    holds_ranges = not is_collection(place) and not is_dump(place) and not as_path(place).endswith(".npy")
-    if embeddings.new_ranges and ranges is None and not holds_ranges:
-        raise InputError(
-            f"queries need the ranges, and {escape(place_text(place))} cannot hold them: pass a file for them",
-            rule="place.ranges",
-        )
-    if update and not is_collection(place):
-        raise InputError("update= applies only to collections", rule="place.update")
-    if not is_collection(place):
-        _check_file(as_path(place), embeddings)
-    if ranges is not None and not dry_run:
-        if embeddings.ranges is None:
+    plan = WritePlan(place, update, ranges, dry_run, progress)
+    survey = Survey.of(embeddings)
+    plan.check(survey)
+    found = embeddings.with_ids() if is_collection(place) else embeddings
+    return write_batches(plan, survey, iter([found]))
+
+
+def write_batches(plan: WritePlan, survey: Survey, batches: Iterator[Embeddings]) -> Written:
+    """Writes batches that were surveyed, to a place that was checked; for a collection each row has an id."""
+    place = plan.place
+    if plan.ranges is not None and not plan.dry_run:
+        if survey.ranges is None:
             raise InputError("the vectors have no ranges: only int8 that was quantized here has", rule="place.ranges")
-        save(ranges, dict(zip(("low", "high"), embeddings.ranges, strict=True)))
+        save(plan.ranges, dict(zip(("low", "high"), survey.ranges, strict=True)))
     if is_collection(place):
         with collection_at(place) as collection:
-            if update:
+            if plan.update:
                 check_collection(collection)
-            return upload(collection, embeddings, update=update, dry_run=dry_run, progress=progress)
-    if not dry_run:
-        _write_file(as_path(place), embeddings)
-    return Written(len(embeddings), dry_run, inserted=len(embeddings))
+            return upload(
+                collection, batches, survey.rows, update=plan.update, dry_run=plan.dry_run, progress=plan.progress
+            )
+    if not plan.dry_run:
+        _write_file(as_path(place), survey, _follow(batches, survey.rows, plan.progress))
+    return Written(survey.rows, plan.dry_run, inserted=survey.rows)
 
 
-def _check_file(path: str, found: Embeddings) -> None:
-    """Refuses what a file cannot hold, before anything is written."""
+def _follow(batches: Iterable[Embeddings], rows: int, progress: Progress | None) -> Iterator[Embeddings]:
+    done = 0
+    for batch in batches:
+        yield batch
+        done += len(batch)
+        if progress is not None:
+            progress(done, rows)
+
+
+def _write_file(path: str, survey: Survey, batches: Iterator[Embeddings]) -> None:
     if is_parquet(path):
-        return
-    spec = for_target(path, None)[0]
-    if not spec.names and found.fields:
-        raise InputError(f"{spec.name} holds one matrix without fields: write .npz or .parquet", rule="place.fields")
-
-
-def _write_file(path: str, found: Embeddings) -> None:
-    if is_parquet(path):
-        write_parquet(path, found)
+        write_parquet(path, survey.kinds, batches)
     elif is_dump(path):
         with AtomicFile(path) as target:
-            target.write(_dump(found))
+            target.write(dump(batches))
     else:
-        spec = for_target(path, None)[0]
-        save(path, _tensors(found, spec) if spec.names else {UNNAMED: found.matrix})
+        _write_container(path, survey, batches)
 
 
-def _dump(found: Embeddings) -> Iterator[bytes]:
-    for begin in range(0, len(found), _PIECE_ROWS):
-        yield b"".join(documents(found, begin, min(begin + _PIECE_ROWS, len(found))))
+def dump(batches: Iterable[Embeddings]) -> Iterator[bytes]:
+    """The documents of all rows."""
+    for found in batches:
+        for begin in range(0, len(found), _PIECE_ROWS):
+            yield b"".join(documents(found, begin, min(begin + _PIECE_ROWS, len(found))))
+
+
+def _write_container(path: str, survey: Survey, batches: Iterator[Embeddings]) -> None:
+    """Writes tensors: the matrix as it comes, the columns at the end, since each is a tensor of its own."""
+    spec = for_target(path, None)[0]
+    first = next(batches)
+    if len(first) == survey.rows:
+        save(path, _tensors(first, spec) if spec.names else {UNNAMED: first.matrix})
+        return
+    columns: dict[str, list[ValueColumn]] = {name: [] for name in survey.kinds}
+    with Writer(path) as out:
+        matrix = first.matrix
+        with out.stream(survey.key if spec.names else UNNAMED, matrix.dtype, (survey.rows, matrix.shape[1])) as sink:
+            for batch in chain([first], batches):
+                sink.write(batch.matrix)
+                for name, parts in columns.items():
+                    parts.append(batch.ids if name == ID and batch.ids is not None else batch.fields[name])
+        if spec.names:
+            beside = {name: concat(parts) for name, parts in columns.items()}
+            for name, value in _columns(survey.key, beside, survey.ranges, spec).items():
+                out.add(name, value)
 
 
 def _tensors(found: Embeddings, spec: Format) -> dict[str, Any]:
     """The matrix, and what is beside it, as tensors."""
     columns = {**({} if found.ids is None else {ID: found.ids}), **found.fields}
-    tensors: dict[str, Any] = {found.key: found.matrix}
+    return {found.key: found.matrix, **_columns(found.key, columns, found.ranges, spec)}
+
+
+def _columns(key: str, columns: Mapping[str, ValueColumn], ranges: Ranges | None, spec: Format) -> dict[str, Any]:
+    tensors: dict[str, Any] = {}
     for name, column in columns.items():
         value = _tensor(column, name, nested=bool({"nested", "*"} & set(spec.layouts)))
         stored = name + BSON_SUFFIX if isinstance(value, bytes) else name
-        if stored in tensors:
+        if stored in tensors or stored == key:
             raise InputError(f"two fields would be the tensor '{escape(stored)}'", rule="place.fields")
         tensors[stored] = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
-    if found.ranges is not None:
-        tensors[found.key + LOW], tensors[found.key + HIGH] = found.ranges
+    if ranges is not None:
+        tensors[key + LOW], tensors[key + HIGH] = ranges
     return tensors
 
 
 def _tensor(column: ValueColumn, name: str, *, nested: bool) -> Any:
     """A column as an array; as texts or dates where the format holds nested values; else as bytes of documents."""
-    kind, plain = column.kind, column.plain()
+    kind = column.kind
+    plain = column.plain(kind)
     if column.there.all() and len(column):
         if kind == STRING and nested:
             return array(column.tolist(), f"{len(column)} * string")

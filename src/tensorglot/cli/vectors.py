@@ -9,16 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from tensorglot.cli.options import as_json
 from tensorglot.cli.terminal import Column, message, print_fields, print_json, print_table, progress_bar
 from tensorglot.errors import escape, human_nbytes, plural
-
-if TYPE_CHECKING:
-    from tensorglot.bson.embeddings import Embeddings
 
 __all__ = ["command"]
 
@@ -42,7 +39,7 @@ def command() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class Move:
     """Source and target, names there, what to keep, and the form of the report."""
 
     source: str
@@ -54,37 +51,35 @@ class Transfer:
     dry_run: bool
     as_json: bool
 
-    def read(self, **options: Any) -> Embeddings:
-        from tensorglot.bson import read_embeddings
-
-        with progress_bar("reading", unit="documents") as progress:
-            found = read_embeddings(self.source, self.name, fields=self.fields, progress=progress, **options)
-        return found.under(self.key) if self.key is not None else found
-
-    def write(self, found: Embeddings, ranges: str | None = None) -> int:
-        from tensorglot.bson import write_embeddings
+    def run(self, **options: Any) -> int:
+        """Moves the vectors and reports it. Returns the exit code."""
+        from tensorglot.bson import transfer
         from tensorglot.bson.places import is_collection, place_text
 
-        with progress_bar("writing", unit="documents") as progress:
-            done = write_embeddings(
-                self.target, found, update=self.update, ranges=ranges, dry_run=self.dry_run, progress=progress
+        with progress_bar("moving", unit="documents") as progress:
+            done = transfer(
+                self.source,
+                self.target,
+                self.name,
+                under=self.key,
+                fields=self.fields,
+                update=self.update,
+                dry_run=self.dry_run,
+                progress=progress,
+                **options,
             )
-        row = found.vectors.row
         if self.as_json:
-            places = {"source": place_text(self.source), "target": place_text(self.target), "name": found.key}
-            shape = {"vectors": len(found), "count": row.count, "dtype": row.kind.name}
-            beside = {"ids": found.ids is not None, "fields": list(found.fields), "ranges": found.ranges is not None}
-            print_json({**places, **shape, **beside, **done.to_dict()})
+            print_json({"source": place_text(self.source), "target": place_text(self.target), **done.to_dict()})
             return 0 if done.ok else 1
-        for own_id, reason in done.reasons:
+        for own_id, reason in done.written.reasons:
             message(f"{escape(own_id)}: {reason}")
-        if found.ids is not None and self.target.endswith(".npy"):
+        if done.ids and self.target.endswith(".npy"):
             message("the ids are not kept: a .npy file has no room for them; write .npz or .parquet")
         word = "would be written: " if self.dry_run else ""
-        print(f"{word}{plural(len(found), 'vector')} of {row} as '{escape(found.key)}'")
+        print(f"{word}{plural(done.vectors, 'vector')} of {done.dtype}[{done.count}] as '{escape(done.key)}'")
         if is_collection(self.target):
             counts = ("inserted", "updated", "unchanged", "conflicts", "missing", "failed")
-            print_fields([(name, f"{count:,}") for name in counts if (count := getattr(done, name))])
+            print_fields([(name, f"{count:,}") for name in counts if (count := getattr(done.written, name))])
         return 0 if done.ok else 1
 
 
@@ -92,12 +87,12 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Write nothing, only rep
 
 
 def _transfer(command: Callable[..., int]) -> Callable[..., int]:
-    """A command that takes a Transfer, with the arguments and options that make one, `@as_json` below it included."""
+    """A command that takes a Move, with the arguments and options that make one, `@as_json` below it included."""
 
     @functools.wraps(command)
     def run(source: str, target: str, name: str | None, key: str | None, **options: Any) -> int:
         own = {option: options.pop(option) for option in ("update", "dry_run", "as_json")}
-        return command(Transfer(source, target, name, key, options.pop("fields"), **own), **options)
+        return command(Move(source, target, name, key, options.pop("fields"), **own), **options)
 
     wrapped: Callable[..., int] = run
     for option in (
@@ -129,7 +124,7 @@ _on_missing = click.option(
     help="Element type of the vectors; default: by the source.",
 )
 @as_json
-def import_(transfer: Transfer, dtype: str | None) -> int:
+def import_(move: Move, dtype: str | None) -> int:
     """Write vectors of a file to a collection.
 
     TARGET is a collection, or a .bson file, which is replaced. Numbers become float32
@@ -146,14 +141,14 @@ def import_(transfer: Transfer, dtype: str | None) -> int:
       tensorglot vectors import embeddings.npy mongodb://localhost/shop.products
       tensorglot vectors import all.parquet all.bson --field title --key v
     """
-    return transfer.write(transfer.read(dtype=dtype))
+    return move.run(dtype=dtype)
 
 
 @command.command("export")
 @_transfer
 @_on_missing
 @as_json
-def export(transfer: Transfer, on_missing: Any) -> int:
+def export(move: Move, on_missing: Any) -> int:
     """Write the vectors of documents to a file, with their ids.
 
     SOURCE is a collection or a .bson file, also gzipped. Documents are read in the
@@ -164,7 +159,7 @@ def export(transfer: Transfer, on_missing: Any) -> int:
       tensorglot vectors export mongodb://localhost/shop.products all.parquet
       tensorglot vectors export dump/products.bson.gz v.zt --field title
     """
-    return transfer.write(transfer.read(on_missing=on_missing))
+    return move.run(on_missing=on_missing)
 
 
 @command.command("inspect")
@@ -216,7 +211,7 @@ def inspect(source: str, as_json: bool) -> int:
 @click.option("--use-ranges", type=click.Path(), help="Use the ranges of this file, for queries.")
 @_on_missing
 @as_json
-def quantize(transfer: Transfer, to: Any, ranges: str | None, use_ranges: str | None, on_missing: Any) -> int:
+def quantize(move: Move, to: Any, ranges: str | None, use_ranges: str | None, on_missing: Any) -> int:
     """Make vectors smaller: a byte or a bit for each number.
 
     Bytes spread the range of each dimension over 256 steps. The ranges, which undo it
@@ -231,11 +226,11 @@ def quantize(transfer: Transfer, to: Any, ranges: str | None, use_ranges: str | 
     """
     from tensorglot.bson.reading import read_ranges
 
-    same = transfer.source == transfer.target
-    if same and not transfer.update:
+    same = move.source == move.target
+    if same and not move.update:
         raise click.UsageError("SOURCE and TARGET are the same: pass --update and --key to add a field.")
     known = None if use_ranges is None else read_ranges(use_ranges)
-    return transfer.write(transfer.read(on_missing=on_missing).quantize(to, ranges=known), ranges)
+    return move.run(on_missing=on_missing, quantize=to, use_ranges=known, ranges=ranges)
 
 
 @command.command("recall")

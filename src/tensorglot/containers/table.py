@@ -107,6 +107,12 @@ class Container:
     """Replaces the metadata without rewriting the tensors."""
     revise: Callable[[Archive, Revision], Iterator[Chunk]] | None = None
     """Drops, replaces and adds tensors, copying the stored bytes of the others."""
+    append: Callable[[Archive, Revision], Iterator[Chunk]] | None = None
+    """The same by bytes behind the end of the file, which stays as it is; for the versions in `Format.appends`.
+
+    The last chunk has the place of the index, and as many bytes as at the end of the old
+    file: written there instead, the old bytes give the old tensors. It lies in one sector.
+    """
     inspect: Callable[[Archive], Iterable[FormatError]] | None = None
     """Finds errors that opening the file does not find."""
     content_digest: Callable[[Archive], str | None] | None = None
@@ -133,6 +139,8 @@ class Format:
     """Versions that can be read."""
     writes: tuple[str, ...]
     """Versions that can be written, the default first."""
+    appends: tuple[str, ...] = field(default=(), kw_only=True)
+    """Versions whose tensors can be changed in place."""
     suffixes: tuple[str, ...]
     magic: tuple[bytes, ...] = ()
     pattern: bytes = b""
@@ -229,6 +237,7 @@ TABLE: tuple[Format, ...] = (
         name="ztensor",
         versions=("0.1", "1.0", "1.1", "1.2", "2"),
         writes=("0.1", "2"),
+        appends=("2",),
         suffixes=(".zt",),
         magic=(b"ZTEN", b"\x89ZT"),  # common to all versions, future ones included
         metadata="any",

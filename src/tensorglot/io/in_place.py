@@ -1,4 +1,4 @@
-"""Changing a file where it is: a lock against other editors, and a new tail.
+"""Changing a file where it is: a lock against other editors, bytes behind its end, or a new tail.
 
 An editor reads a file and then writes it. `lock_for_edit` keeps out other editors, and
 gives the stamp of what is read. A process that ignores the lock is detected: what is
@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource, Stamp, change_error, stamp_of
-from tensorglot.io.sink import lock, write_at
+from tensorglot.io.sink import copy_at, lock, write_at
 
-__all__ = ["PATIENCE_SECONDS", "lock_for_edit", "replace_tail"]
+__all__ = ["PATIENCE_SECONDS", "append_tail", "lock_for_edit", "replace_tail"]
 
 PATIENCE_SECONDS = 30.0
 """How long a writer that appends waits for others."""
@@ -59,11 +59,48 @@ def replace_tail(path: str | os.PathLike[str], begin: int, tail: bytes, *, expec
         os.close(fd)
 
 
+def append_tail(path: str | os.PathLike[str], tail: FileSource, place: bytes, *, expect: Stamp, durable: bool) -> Stamp:
+    """Writes behind the end of a file, whose readers find their way by its last bytes; `place` will be the new ones.
+
+    1. The old last bytes are written once more, where the new ones will be: the file has its
+       new size, and means what it meant before. 2. The tail is written between the two.
+    3. The new last bytes replace the copy. Steps 1 and 3 are one system call within one
+       sector, and no byte of the old file is touched: a kill at any time leaves the old
+       contents or the new ones, and an error is undone by the old size.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if stamp_of(os.fstat(fd)) != expect:
+            raise change_error(path)
+        begin = expect[2]
+        end = begin + tail.size
+        try:
+            write_at(fd, memoryview(os.pread(fd, len(place), begin - len(place))), end)
+            _sync(fd, durable)
+            copy_at(tail, fd, begin)
+            _sync(fd, durable)
+            write_at(fd, memoryview(place), end)
+            _sync(fd, durable)
+            new = stamp_of(os.fstat(fd))
+            _check_at(path, new)
+        except BaseException:
+            os.ftruncate(fd, begin)
+            _sync(fd, durable)
+            raise
+        return new
+    finally:
+        os.close(fd)
+
+
+def _sync(fd: int, durable: bool) -> None:
+    if durable:
+        os.fsync(fd)
+
+
 def _put_tail(fd: int, begin: int, tail: bytes, durable: bool) -> None:
     write_at(fd, memoryview(tail), begin)
     os.ftruncate(fd, begin + len(tail))
-    if durable:
-        os.fsync(fd)
+    _sync(fd, durable)
 
 
 def _check_at(path: str | os.PathLike[str], stamp: Stamp) -> None:

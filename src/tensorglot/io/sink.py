@@ -30,7 +30,7 @@ from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource, Stamp, change_error, stamp_of
 from tensorglot.io.pieces import COPY_NBYTES, Piece, Stored, join_small, read_pieces
 
-__all__ = ["AtomicFile", "Writable", "is_temporary", "lock", "temporary_name", "write_at"]
+__all__ = ["AtomicFile", "Writable", "copy_at", "is_temporary", "lock", "temporary_name", "write_at"]
 
 Writable: TypeAlias = "str | os.PathLike[str] | BinaryIO"
 
@@ -173,20 +173,9 @@ class AtomicFile:
 
     def _copy_range(self, source: FileSource, begin: int, end: int) -> int:
         """Copies by copy_file_range; returns the end of what was copied."""
-        held = source.descriptor()
-        try:
-            while begin < end:
-                done = os.copy_file_range(held.fd, self._fd, end - begin, begin, self._position)
-                if done == 0:
-                    break
-                begin += done
-                self._position += done
-        except OSError as error:
-            if error.errno not in {*_UNSUPPORTED, errno.EXDEV}:
-                raise
-        finally:
-            del held
-        return begin
+        done = copy_range(source, begin, end, self._fd, self._position)
+        self._position += done - begin
+        return done
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -302,6 +291,33 @@ def lock(fd: int) -> bool:
     except OSError:
         pass
     return True
+
+
+def copy_range(source: FileSource, begin: int, end: int, fd: int, offset: int) -> int:
+    """Copies a span by copy_file_range, as far as the file systems can; returns the end of what was copied."""
+    held = source.descriptor()
+    try:
+        while begin < end:
+            done = os.copy_file_range(held.fd, fd, end - begin, begin, offset)
+            if done == 0:
+                break
+            begin += done
+            offset += done
+    except OSError as error:
+        if error.errno not in {*_UNSUPPORTED, errno.EXDEV}:
+            raise
+    finally:
+        del held
+    return begin
+
+
+def copy_at(source: FileSource, fd: int, offset: int) -> None:
+    """Copies all of a file to an offset of another."""
+    done = copy_range(source, 0, source.size, fd, offset)
+    while done < source.size:
+        data = source.read(done, min(COPY_NBYTES, source.size - done))
+        write_at(fd, data, offset + done)
+        done += len(data)
 
 
 def write_at(fd: int, data: memoryview, offset: int) -> None:

@@ -19,7 +19,7 @@ from tensorglot.io.local import change_error, file_stamp
 from tensorglot.io.urls import is_url
 from tensorglot.model.archive import Archive
 from tensorglot.operations._options import SaveOptions
-from tensorglot.operations._revise import revise, write_revision
+from tensorglot.operations._revise import append, revise, write_revision
 from tensorglot.operations._shards import is_sharded
 from tensorglot.operations._sidecar import read_sidecar
 from tensorglot.operations.open import open
@@ -50,18 +50,18 @@ class Appended:
                 )
             return cls(path, archive.format, frozenset(archive.index.names))
 
-    def append(self, added: Archive, metadata: Mapping[str, Any] | None, options: SaveOptions) -> None:
-        """Replaces the file by one that also has these tensors."""
+    def append(self, added: Archive, metadata: Mapping[str, Any] | None, options: SaveOptions, *, direct: bool) -> None:
+        """Replaces the file by one that also has these tensors, or adds them in place."""
         end = time.monotonic() + in_place.PATIENCE_SECONDS
         while True:
             try:
-                return self._try(added, metadata, options)
+                return self._try(added, metadata, options, direct=direct)
             except InputError as error:
                 if error.rule not in ("source.locked", "source.changed") or time.monotonic() > end:
                     raise
             time.sleep(0.005)
 
-    def _try(self, added: Archive, metadata: Mapping[str, Any] | None, options: SaveOptions) -> None:
+    def _try(self, added: Archive, metadata: Mapping[str, Any] | None, options: SaveOptions, *, direct: bool) -> None:
         with in_place.lock_for_edit(self.path) as stamp, open(self.path, format=self.format, verify="auto") as archive:
             if file_stamp(archive.source) != stamp:
                 raise change_error(self.path)
@@ -74,5 +74,10 @@ class Appended:
                 )
             spec, version = named(self.format)
             new = archive.metadata if metadata is None else {**(archive.metadata or {}), **metadata}
+            if direct and append(
+                archive, spec, version or "", self.path,
+                added=added, metadata=new, options=options, stamp=stamp, durable=options.durable,
+            ):  # fmt: skip
+                return
             chunks, whole = revise(archive, spec, version or "", added=added, metadata=new, options=options)
             write_revision(self.path, chunks, whole, stamp=stamp, durable=options.durable, progress=options.progress)

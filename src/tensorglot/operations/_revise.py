@@ -1,30 +1,36 @@
-"""Other tensors in an existing file: dropped, replaced or added, by one atomic copy.
+"""Other tensors in an existing file: dropped, replaced or added, by one atomic copy, or in place.
 
 A format that can copies the stored bytes of the tensors that stay (`revise` of its
 container); in others they are saved again as spans, compressed ones with the compression
-that they had. Whoever revises a file holds its lock, and replaces it only if it is still
-the one that was read.
+that they had. In place, new bytes are appended (`append` of the container), and nothing
+is copied unless most of the file would be unused then. Whoever revises a file holds its
+lock, and changes it only if it is still the one that was read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tensorglot.containers.table import Format, PerTensor, Revision, WriteOptions
-from tensorglot.io.local import Stamp
+from tensorglot.errors import Hint, UnsupportedError
+from tensorglot.io.in_place import append_tail
+from tensorglot.io.local import FileSource, Stamp
 from tensorglot.io.sink import AtomicFile
+from tensorglot.io.stream import write_stream
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
-from tensorglot.model.payload import Chunk
+from tensorglot.model.payload import Chunk, Memory, as_bytes
 from tensorglot.operations._options import AUTO, SaveOptions
 from tensorglot.operations._progress import Progress, follow
 from tensorglot.operations.save import prepare
 
-__all__ = ["inherited_options", "revise", "write_revision"]
+__all__ = ["append", "inherited_options", "revise", "write_revision"]
 
 
 def revise(
@@ -33,7 +39,7 @@ def revise(
     version: str,
     *,
     added: Archive,
-    drop: Iterable[str] = (),
+    drop: Collection[str] = (),
     metadata: Mapping[str, Any] | None,
     options: SaveOptions,
 ) -> tuple[Iterator[Chunk], Archive]:
@@ -41,16 +47,75 @@ def revise(
 
     A new tensor takes the place of one of the same name.
     """
-    dropped = set(drop)
-    names = [name for name in archive.index.names if name not in dropped]
-    existing = set(names)
-    names += [name for name in added.index.names if name not in existing]
+    names = _names(archive, added, drop)
     whole = _combine(archive, added, names, metadata)
     prepare(whole, spec, version, SaveOptions(checksum=None))
     settled = prepare(added, spec, version, options)
     if spec.container.revise is not None:
         return spec.container.revise(archive, Revision(names, added, metadata, settled)), whole
     return spec.write(whole, _options_of_all(archive, added, spec, settled)), whole
+
+
+def append(
+    archive: Archive,
+    spec: Format,
+    version: str,
+    path: str,
+    *,
+    added: Archive,
+    drop: Collection[str] = (),
+    metadata: Mapping[str, Any] | None,
+    options: SaveOptions,
+    stamp: Stamp,
+    durable: bool,
+) -> Stamp | None:
+    """Makes the same changes behind the end of the file. Returns its new stamp; None if a copy is better.
+
+    That is so if more than half of the file would be unused: by tensors that were dropped
+    or replaced, now or before, and by the space between tensors.
+    """
+    if spec.container.append is None or version not in spec.appends:
+        raise UnsupportedError(
+            f"{archive.format} cannot be edited in place",
+            rule="edit.in_place",
+            hint=Hint("leave out in_place", "leave out --in-place"),
+        )
+    names = _names(archive, added, drop)
+    whole = _combine(archive, added, names, metadata)
+    prepare(whole, spec, version, SaveOptions(checksum=None))
+    settled = prepare(added, spec, version, options)
+    used = {span for name in names if name not in added for span in _spans(archive, name)}
+    if 2 * sum(end - begin for begin, end in used) < stamp[2]:
+        return None
+    chunks = spec.container.append(archive, Revision(names, added, metadata, settled))
+    directory = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
+    with tempfile.TemporaryFile(dir=directory) as spool:
+        held: Chunk = b""
+        for chunk in chunks:
+            write_stream(spool, [held])
+            held = chunk
+        spool.flush()
+        tail = FileSource(os.dup(spool.fileno()))
+        try:
+            return append_tail(path, tail, bytes(as_bytes(held)), expect=stamp, durable=durable)
+        finally:
+            tail.close()
+
+
+def _spans(archive: Archive, name: str) -> Iterator[tuple[int, int]]:
+    """Where the parts of a tensor are in the file itself."""
+    for part in archive[name].parts.values():
+        payload = part.payload
+        if not isinstance(payload, Memory) and payload.source is archive.source:
+            yield payload.begin, payload.end
+
+
+def _names(archive: Archive, added: Archive, drop: Collection[str]) -> list[str]:
+    """The names of all tensors in their new order."""
+    dropped = set(drop)
+    names = [name for name in archive.index.names if name not in dropped]
+    existing = set(names)
+    return names + [name for name in added.index.names if name not in existing]
 
 
 def _combine(archive: Archive, added: Archive, names: Sequence[str], metadata: Mapping[str, Any] | None) -> Archive:

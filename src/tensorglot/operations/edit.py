@@ -3,10 +3,10 @@
 For metadata alone, a format that has its index at the end of a file can implement `edit`: then
 everything before the index is one span, and only the index is new. In any other format
 the tensors are saved again as spans. Either way the OS copies them (copy_file_range), and
-the file is replaced atomically. Tensors are changed by such a copy, too (`_revise`), never
-in place: the old file is whole until the new one is. In place, only the index is written:
-if the process is killed or the machine crashes meanwhile, the file is lost, so it is done
-only on request.
+the file is replaced atomically. Tensors are changed by such a copy, too (`_revise`). In
+place, on request, nothing is copied. A format whose last bytes say where the index is
+(zTensor 2) is appended to, which a kill cannot tear. In others only metadata is changed,
+by a new index over the old one: a kill or a crash meanwhile loses the file.
 
 Editors lock the file against each other. A process that ignores the lock is detected:
 the edit stops unless the file is still the one that was read.
@@ -33,8 +33,9 @@ from tensorglot.model.names import check_name
 from tensorglot.model.payload import Chunk, Span, as_bytes
 from tensorglot.operations._as_archive import collect
 from tensorglot.operations._jsonable import Record
+from tensorglot.operations._options import SaveOptions
 from tensorglot.operations._progress import Progress, follow
-from tensorglot.operations._revise import inherited_options, revise, write_revision
+from tensorglot.operations._revise import append, inherited_options, revise, write_revision
 from tensorglot.operations._shards import is_sharded
 from tensorglot.operations._sidecar import check_target, move_sidecar, read_sidecar
 from tensorglot.operations.open import Verify, open
@@ -79,9 +80,13 @@ def edit(
     is replaced may change its type and shape; it keeps its compression and kind of checksum.
     The file is replaced atomically: all changes are made, or none.
 
-    `in_place` writes only the end of the file, in formats that have their index there, and
-    only for metadata. It is fast for any size of file; a kill or a crash while it is written loses the file. If
-    another process changes the file meanwhile, that is an error and its change is kept.
+    `in_place` copies nothing. Tensors are changed in place in zTensor 2: new ones and a new
+    manifest are appended, and a kill at any time leaves the old contents or the new ones;
+    what was dropped or replaced stays in the file, unused, until the next copy, which is
+    made at once if more than half of the file would be unused (`Edit.in_place` says so).
+    Metadata alone is changed by a new index at the end of the file, in formats that have it
+    there; in zTensor 0.1 and `.npz` a kill or a crash while it is written loses the file.
+    If another process changes the file meanwhile, that is an error and its change is kept.
     """
     path = file_path(as_path(path))
     if is_url(path):
@@ -104,19 +109,23 @@ def edit(
         old = dict(archive.metadata or {})
         new = _changed(old, metadata, removed, spec)
         if tensors:
-            if in_place:
-                raise UnsupportedError("only metadata can be edited in place", rule="edit.in_place", hint=_NOT_IN_PLACE)
-            return _change_tensors(path, archive, tensors, new, spec, version, stamp, durable, progress)
+            return _change_tensors(path, archive, tensors, new, spec, version, stamp, durable, progress, in_place)
         if new == old:
             return Edit(archive.format, new, changed=False, in_place=False)
         sums = read_sidecar(path, archive.limits)
         if sums is not None:
             check_target(path)
         chunks = _chunks(archive, new, spec, version)
-        written: Stamp | None
-        if in_place:
+        written: Stamp | None = None
+        if in_place and version in spec.appends:
+            written = append(
+                archive, spec, version, path,
+                added=collect({}), metadata=new, options=SaveOptions(), stamp=stamp, durable=durable,
+            )  # fmt: skip
+        elif in_place:
             written = _write_tail(path, archive, chunks, stamp, durable)
-        else:
+        placed = written is not None
+        if written is None:
             total = int((archive.index.ends - archive.index.begins).sum())
             with (
                 follow(chunks, total, progress, "copying") as followed,
@@ -129,7 +138,7 @@ def edit(
                 if file_stamp(edited.source) != written:
                     raise change_error(path)
                 move_sidecar(edited, path, sums)
-        return Edit(archive.format, new, changed=True, in_place=in_place)
+        return Edit(archive.format, new, changed=True, in_place=placed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,24 +179,30 @@ def _change_tensors(
     stamp: Stamp,
     durable: bool,
     progress: Progress | bool | None,
+    in_place: bool,
 ) -> Edit:
     changes.check(archive)
     kept = metadata if metadata or archive.metadata is not None else None
     added = collect({**changes.replace, **changes.add})
     options = inherited_options(archive, changes.replace, spec, version)
-    chunks, whole = revise(archive, spec, version, added=added, drop=changes.drop, metadata=kept, options=options)
     if read_sidecar(path, archive.limits) is not None:
         raise UnsupportedError(
             "the file has a sidecar of checksums, which would not match: verify the file, remove the sidecar, and "
             "write it again afterwards",
             rule="edit.sidecar",
         )
-    write_revision(path, chunks, whole, stamp=stamp, durable=durable, progress=progress)
+    appended = in_place and append(
+        archive, spec, version, path,
+        added=added, drop=changes.drop, metadata=kept, options=options, stamp=stamp, durable=durable,
+    )  # fmt: skip
+    if not appended:
+        chunks, whole = revise(archive, spec, version, added=added, drop=changes.drop, metadata=kept, options=options)
+        write_revision(path, chunks, whole, stamp=stamp, durable=durable, progress=progress)
     return Edit(
         archive.format,
         metadata,
         changed=True,
-        in_place=False,
+        in_place=bool(appended),
         replaced=tuple(changes.replace),
         dropped=changes.drop,
         added=tuple(changes.add),

@@ -7,7 +7,7 @@ spans of that file: in any format, by the same path as every other save, copied 
 (copy_file_range). The target is replaced atomically.
 
 To append is to revise the file that is there when the writer closes: under its lock, by
-one atomic copy, so that two who append both succeed unless they use one name.
+one atomic copy or in place, so that two who append both succeed unless they use one name.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ class Writer:
 
     `append=True` adds to the tensors of the file, which must exist: they keep their bytes,
     encodings and checksums, and `metadata` sets keys. The file is replaced when the writer
-    closes, and stays as it is after an error.
+    closes, and stays as it is after an error. With `in_place`, in zTensor 2, nothing is
+    copied: see `edit`.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class Writer:
         *,
         format: str | None = None,
         append: bool = False,
+        in_place: bool = False,
         metadata: Mapping[str, Any] | None = None,
         compression: Choice = None,
         level: int | None = None,
@@ -140,6 +142,9 @@ class Writer:
     ) -> None:
         path = as_path(target) if isinstance(target, (str, os.PathLike)) else None
         self._target = target
+        self._in_place = in_place
+        if in_place and not append:
+            raise InputError("in_place= needs append=True", rule="writer.append")
         self._append_to = Appended.of(path, format) if append else None
         if self._append_to is None:
             spec, version = for_target(target, format)
@@ -245,7 +250,7 @@ class Writer:
         if self._append_to is None:
             save_archive(self._target, collect(self._tensors, self._metadata), self._format, options)
         else:
-            self._append_to.append(collect(self._tensors), self._metadata, options)
+            self._append_to.append(collect(self._tensors), self._metadata, options, direct=self._in_place)
 
     def _override(self, default: Choice, choices: Mapping[str, str | None]) -> Choice:
         """The writer's choice for all tensors, except those that `add` was given one for."""

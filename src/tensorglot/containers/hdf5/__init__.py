@@ -1,18 +1,21 @@
 """HDF5 files, and the weights of Keras in them (`.h5`, `.weights.h5`, `.keras`), read only.
 
-    objects     superblock, object headers and their messages, groups
+    objects     superblock, object headers and their messages, groups of the old form
+    btrees      B-trees of version 2
+    heaps       fractal heaps
+    dense       links and attributes in such heaps
     types       element types
     space       shapes
     walk        the datasets of all groups: the name and the storage of each tensor
     attributes  the attributes of the root, as metadata
+    indexes     where chunks are, in files of `libver="latest"`
     chunks      the codec of chunked datasets: deflate, shuffle
 
 The reader is our own: libhdf5 ends in a crash or an endless loop on damaged files, and
-opens other files that a file names. It reads what h5py and Keras write by default. What
-it does not know is listed or refused by name: groups and chunk indexes of
-`libver="latest"`, other filters, types without a counterpart. A dataset's name is its
-path. Nothing outside the file is followed: soft and external links, external storage,
-virtual datasets.
+opens other files that a file names. It reads what h5py and Keras write, with any
+`libver`. What it does not know is listed or refused by name: other filters, types
+without a counterpart, committed types. A dataset's name is its path. Nothing outside the
+file is followed: soft and external links, external storage, virtual datasets.
 """
 
 from __future__ import annotations

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import struct
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from tensorglot.containers.hdf5.dense import dense_attributes
 from tensorglot.containers.hdf5.objects import ATTRIBUTE, Message, Objects
 from tensorglot.containers.hdf5.space import parse_shape
 from tensorglot.containers.hdf5.types import Element, parse_type
@@ -23,9 +25,8 @@ def read_attributes(
 ) -> dict[str, Any] | None:
     """The attributes of an object by name; None if it has none that can be read."""
     found: dict[str, Any] = {}
-    for message in messages:
-        if message.kind != ATTRIBUTE:
-            continue
+    own = (message for message in messages if message.kind == ATTRIBUTE)
+    for message in chain(own, dense_attributes(objects, messages)):
         name, value = _attribute(objects, message)
         if value is None:
             if notes is not None:

@@ -22,9 +22,10 @@ UNDEFINED = (1 << 64) - 1
 NODES = 1 << 16
 """Nodes of one B-tree; each has hundreds of entries."""
 
-(DATASPACE, LINK_INFO, DATATYPE, FILL, LINK, EXTERNAL, LAYOUT, FILTERS, ATTRIBUTE, CONTINUATION, SYMBOL_TABLE) = (
-    0x01, 0x02, 0x03, 0x05, 0x06, 0x07, 0x08, 0x0B, 0x0C, 0x10, 0x11,
-)  # fmt: skip
+(
+    DATASPACE, LINK_INFO, DATATYPE, FILL, LINK, EXTERNAL, LAYOUT, FILTERS, ATTRIBUTE, CONTINUATION, SYMBOL_TABLE,
+    ATTRIBUTE_INFO,
+) = 0x01, 0x02, 0x03, 0x05, 0x06, 0x07, 0x08, 0x0B, 0x0C, 0x10, 0x11, 0x15  # fmt: skip
 
 
 class Message(NamedTuple):
@@ -148,25 +149,15 @@ class Objects:
         return struct.unpack_from(form, data, at)
 
     def links(self, messages: list[Message], address: int) -> Iterator[Link]:
-        """The entries of a group."""
+        """The entries of a group that are in its object header, or in the old form; `groups` has the others."""
         for message in messages:
             if message.kind == SYMBOL_TABLE:
                 tree, heap = self.unpack("<2Q", message.data, address)
                 yield from self._symbols(tree, heap)
             elif message.kind == LINK:
-                yield self._link(message.data, address)
-            elif message.kind == LINK_INFO:
-                flags = self.unpack("<2B", message.data, address)[1]
-                heap = self.unpack("<Q", message.data, address, 10 if flags & 1 else 2)[0]
-                if heap != UNDEFINED:
-                    raise UnsupportedError(
-                        "groups in dense storage are not supported: rewrite the file with h5repack, or with "
-                        "libver='earliest'",
-                        rule="hdf5.group.dense",
-                        offset=message.offset,
-                    )
+                yield self.link(message.data, address)
 
-    def _link(self, data: bytes, address: int) -> Link:
+    def link(self, data: bytes, address: int) -> Link:
         """IV.A.2.g."""
         flags = self.unpack("<2B", data, address)[1]
         at = 2

@@ -5,7 +5,9 @@ from __future__ import annotations
 from tensorglot.containers.hdf5.objects import Objects
 from tensorglot.errors import UnsupportedError
 
-__all__ = ["parse_shape"]
+__all__ = ["UNLIMITED", "parse_most", "parse_shape"]
+
+UNLIMITED = (1 << 64) - 1
 
 
 def parse_shape(objects: Objects, data: bytes, address: int) -> tuple[int, ...] | None:
@@ -18,3 +20,10 @@ def parse_shape(objects: Objects, data: bytes, address: int) -> tuple[int, ...] 
     if version == 2 and kind == 2:
         return None
     return objects.unpack(f"<{rank}Q", data, address, 8 if version == 1 else 4)
+
+
+def parse_most(objects: Objects, data: bytes, address: int) -> tuple[int, ...]:
+    """The largest shape of a space that `parse_shape` accepts; UNLIMITED for an axis without limit."""
+    version, rank, flags, _ = objects.unpack("<4B", data, address)
+    begin = 8 if version == 1 else 4
+    return objects.unpack(f"<{rank}Q", data, address, begin + (8 * rank if flags & 1 else 0))

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from tensorglot.containers.hdf5.attributes import read_attributes
 from tensorglot.containers.hdf5.chunks import DEFLATE, FLETCHER32, SHUFFLE, Chunk, Chunked, Unreadable
+from tensorglot.containers.hdf5.dense import dense_links
+from tensorglot.containers.hdf5.indexes import ChunkIndex, Stored
 from tensorglot.containers.hdf5.objects import (
     DATASPACE,
     DATATYPE,
@@ -24,7 +28,7 @@ from tensorglot.containers.hdf5.objects import (
     Message,
     Objects,
 )
-from tensorglot.containers.hdf5.space import parse_shape
+from tensorglot.containers.hdf5.space import UNLIMITED, parse_most, parse_shape
 from tensorglot.containers.hdf5.types import DTYPES, Element, parse_type
 from tensorglot.errors import FormatError, LimitError, TensorglotError, TruncatedError, escape
 from tensorglot.limits import Limits
@@ -40,6 +44,9 @@ EXPANSION = 1032
 """The largest compression ratio of deflate."""
 SPARE_NBYTES = 1 << 20
 """Datasets up to this size may consist of their fill value."""
+_WHOLE_EDGES = 1
+"""Flag of a layout: chunks at the edges are stored without filters."""
+_ALL = (1 << 32) - 1
 _FILTERS = {DEFLATE: "deflate", SHUFFLE: "shuffle", FLETCHER32: "fletcher32"}
 
 
@@ -66,7 +73,7 @@ def add_datasets(builder: IndexBuilder, objects: Objects, limits: Limits, notes:
         if depth > DEPTH:
             raise LimitError(f"groups nested deeper than {DEPTH} levels", rule="hdf5.limit.depth")
         inner: dict[str, int] = {}
-        for link in objects.links(messages, address):
+        for link in chain(objects.links(messages, address), dense_links(objects, messages, address)):
             entries += 1
             if entries > limits.tensors_or():
                 raise LimitError("more entries of groups than Limits.tensors", rule="hdf5.limit.tensors")
@@ -128,7 +135,7 @@ class _Dataset:
         """IV.A.2.i: compact, contiguous or chunked."""
         data, address = self._layout.data, self._layout.offset - self.objects.begin
         version, kind = self.objects.unpack("<2B", data, address)
-        if version not in (3, 4):
+        if version not in (3, 4, 5):
             return _encoded(base, Unreadable(f"layout version {version} is not supported"), nbytes, 0)
         if EXTERNAL in self.by_kind or kind > 2:
             return _encoded(base, Unreadable("values in other files are not followed"), nbytes, 0)
@@ -140,8 +147,8 @@ class _Dataset:
             if begin == UNDEFINED:
                 return self._chunked(base, shape or (1,), shape or (1,), element, nbytes, {}, ())
             return self._span(base, self.objects.begin + begin, size, nbytes)
-        if version == 4:
-            return _encoded(base, Unreadable("this index of chunks is not supported: use h5repack"), nbytes, 0)
+        if version > 3:
+            return self._chunked_4(base, shape, element, nbytes)
         return self._chunked_3(base, shape, element, nbytes)
 
     def _span(self, base: Row, begin: int, size: int, nbytes: int) -> Row:
@@ -161,30 +168,81 @@ class _Dataset:
         data, address = self._layout.data, self._layout.offset - self.objects.begin
         rank, tree = self.objects.unpack("<BQ", data, address, 2)
         sizes = self.objects.unpack(f"<{rank}I", data, address, 11)
+        found = () if tree == UNDEFINED else self._old_chunks(tree, sizes[:-1])
+        return self._read_index(base, shape, sizes, element, nbytes, found)
+
+    def _old_chunks(self, tree: int, grid: tuple[int, ...]) -> Iterator[Stored]:
+        """III.A.1: a B-tree whose keys are the sizes and corners of chunks."""
+        rank = len(grid)
+        for key, place in self.objects.tree(tree, 1, 16 + 8 * rank):
+            size, mask, *offsets = struct.unpack(f"<2I{rank + 1}Q", key)
+            if any(at % step for at, step in zip(offsets, grid, strict=False)) or offsets[-1]:
+                raise self.objects.fault("a chunk is not at a corner of the grid", "chunk.place", place)
+            corner = tuple(at // step for at, step in zip(offsets, grid, strict=False))
+            yield Stored(corner, place, size, mask)
+
+    def _chunked_4(self, base: Row, shape: tuple[int, ...], element: Element, nbytes: int) -> Row:
+        data, address = self._layout.data, self._layout.offset - self.objects.begin
+        flags, rank, width = self.objects.unpack("<3B", data, address, 2)
+        at = 5 + rank * width
+        kind = self.objects.unpack("<B", data, address, at)[0]
+        sizes = tuple(int.from_bytes(data[5 + i * width : 5 + (i + 1) * width], "little") for i in range(rank))
+        self._check_grid(shape, sizes, element)
+        space = self.by_kind[DATASPACE]
+        most = parse_most(self.objects, space.data, space.offset - self.objects.begin)
         grid = sizes[:-1]
-        if len(grid) != len(shape) or 0 in sizes or sizes[-1] != element.nbytes:
+        index = ChunkIndex(
+            self.objects,
+            kind,
+            flags,
+            data[at + 1 :],
+            address,
+            tuple(-(-size // step) for size, step in zip(shape, grid, strict=True)),
+            math.prod(sizes),
+            tuple(None if size == UNLIMITED else -(-size // step) for size, step in zip(most, grid, strict=True)),
+        )
+        found: Iterable[Stored] = index.chunks()
+        if flags & _WHOLE_EDGES:  # chunks that reach beyond the shape have no filters
+            found = (
+                stored._replace(mask=_ALL) if _is_partial(stored.place, grid, shape) else stored for stored in found
+            )
+        return self._read_index(base, shape, sizes, element, nbytes, found)
+
+    def _check_grid(self, shape: tuple[int, ...], sizes: tuple[int, ...], element: Element) -> None:
+        if len(sizes) != len(shape) + 1 or 0 in sizes or sizes[-1] != element.nbytes:
             raise FormatError("the chunks do not fit the dataset", rule="hdf5.chunk.grid", offset=self._layout.offset)
+
+    def _read_index(
+        self,
+        base: Row,
+        shape: tuple[int, ...],
+        sizes: tuple[int, ...],
+        element: Element,
+        nbytes: int,
+        stored: Iterable[Stored],
+    ) -> Row:
+        self._check_grid(shape, sizes, element)
         filters = self._filters()
         unknown = [kind for kind in filters if kind not in _FILTERS]
         if unknown:
             return _encoded(base, Unreadable(f"filter {unknown[0]} is not supported"), nbytes, 0)
-        chunks = {} if tree == UNDEFINED else self._chunks(tree, shape, grid, math.prod(sizes))
-        return self._chunked(base, shape, grid, element, nbytes, chunks, filters)
+        chunks = self._place_chunks(stored, shape, sizes[:-1], math.prod(sizes))
+        return self._chunked(base, shape, sizes[:-1], element, nbytes, chunks, filters)
 
-    def _chunks(
-        self, tree: int, shape: tuple[int, ...], grid: tuple[int, ...], nbytes: int
+    def _place_chunks(
+        self, stored: Iterable[Stored], shape: tuple[int, ...], grid: tuple[int, ...], nbytes: int
     ) -> dict[tuple[int, ...], Chunk]:
-        objects, rank = self.objects, len(shape)
+        """Every chunk is inside the shape and the file, alone at its place, and as large as deflate needs it."""
+        objects = self.objects
+        counts = [-(-size // step) for size, step in zip(shape, grid, strict=True)]
         found: dict[tuple[int, ...], Chunk] = {}
-        for key, place in objects.tree(tree, 1, 16 + 8 * rank):
-            size, mask, *offsets = struct.unpack(f"<2I{rank + 1}Q", key)
-            corner = tuple(at // step for at, step in zip(offsets, grid, strict=False))
-            wrong = any(at % step or at >= length for at, step, length in zip(offsets, grid, shape, strict=False))
-            if wrong or offsets[-1] or corner in found:
-                raise objects.fault("a chunk is not at a corner of the grid, or two are at one", "chunk.place", place)
-            if objects.begin + place + size > objects.end or nbytes > EXPANSION * size + 64:
-                raise objects.fault("a chunk is outside the file, or too small to be expanded", "chunk.span", place)
-            found[corner] = Chunk(objects.begin + place, size, mask)
+        for place, address, given, mask in stored:
+            size = nbytes if given is None else given
+            if any(at >= count for at, count in zip(place, counts, strict=True)) or place in found:
+                raise objects.fault("a chunk is not at a corner of the grid, or two are at one", "chunk.place", address)
+            if objects.begin + address + size > objects.end or nbytes > EXPANSION * size + 64:
+                raise objects.fault("a chunk is outside the file, or too small to be expanded", "chunk.span", address)
+            found[place] = Chunk(objects.begin + address, size, mask)
         return found
 
     def _chunked(
@@ -242,6 +300,11 @@ class _Dataset:
             at += 4 if version == 1 and values % 2 else 0
             found.append(kind)
         return tuple(found)
+
+
+def _is_partial(place: tuple[int, ...], grid: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether a chunk reaches beyond the shape."""
+    return any((at + 1) * step > size for at, step, size in zip(place, grid, shape, strict=True))
 
 
 def _at(base: Row, begin: int, end: int) -> Row:

@@ -142,6 +142,7 @@ CONTAINER = Container(
     write,
     edit=edit_metadata,
     revise=revise_tensors,
+    append=revise.append_2,
     inspect=inspect,
     content_digest=content_digest,
     dtypes_in=dtypes_in,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tensorglot.containers.ztensor import v01, v2, write2
-from tensorglot.containers.ztensor.constants import ALIGNMENT_01, FOOTER_2
+from tensorglot.containers.ztensor.constants import ALIGNMENT_01, ALIGNMENT_2, FOOTER_2
 from tensorglot.containers.ztensor.parts import METADATA
 from tensorglot.containers.ztensor.write01 import encode_index, end_file, metadata_entry
 from tensorglot.errors import UnsupportedError
@@ -47,10 +47,7 @@ def edit_2(source: Source, metadata: Mapping[str, Any] | None, limits: Limits) -
     if found is None:
         raise UnsupportedError("a data shard has no metadata", rule="ztensor.shard.root")
     manifest, begin = found
-    if begin + len(manifest) != source.size - FOOTER_2:
-        raise UnsupportedError(
-            "the manifest is not at the end of the file; convert the file first", rule="ztensor.edit.manifest"
-        )
+    at_end = begin + len(manifest) == source.size - FOOTER_2
     cursor = cbor.Cursor(manifest, base=begin)
     pairs: list[tuple[bytes, bytes]] = []
     for _ in cursor.map("manifest"):
@@ -60,5 +57,8 @@ def edit_2(source: Source, metadata: Mapping[str, Any] | None, limits: Limits) -
     if metadata is not None:
         pairs.append((cbor.text("attributes"), cbor.encode(metadata, ROOT_FORM)))
     new = cbor.head(cbor.MAP, len(pairs)) + b"".join(key + value for key, value in sorted(pairs))
-    yield Span(source, 0, begin)
+    if not at_end:  # the end of a file that was appended to may belong to a tensor
+        begin = source.size + -source.size % ALIGNMENT_2
+    yield Span(source, 0, min(begin, source.size))
+    yield bytes(max(0, begin - source.size))
     yield from write2.end_file(begin, new)

@@ -4,15 +4,19 @@ Entries of the index are copied in the form that they have, except for the offse
 are spliced in. So encodings, checksums and unknown fields survive, and nothing is decoded,
 compressed or hashed again. Dropped blobs leave no hole: those that stay move together. If
 nothing is dropped, everything before the index is one span.
+
+Version 2 can also be appended to (§2.5): its footer has the place of the manifest, so new
+blobs and a new manifest behind the old end are seen only when a footer points to them.
+What was dropped or replaced stays in the file then, unused, until it is copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from tensorglot.containers.table import Revision
+from tensorglot.containers.table import Revision, check_header
 from tensorglot.containers.ztensor import v01, v2, write01, write2
 from tensorglot.containers.ztensor.constants import ALIGNMENT_01, ALIGNMENT_2, MAGIC_01, MAGIC_2
 from tensorglot.containers.ztensor.edit import ROOT_FORM
@@ -24,7 +28,11 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Source, Span
 from tensorglot.wire import cbor
 
-__all__ = ["revise_01", "revise_2"]
+__all__ = ["append_2", "revise_01", "revise_2"]
+
+_CANONICAL_ALIGNMENT = 65536
+_FOOTER_ALIGNMENT = 64
+"""A footer of 40 bytes at a multiple of this is in one sector of a disk, and in one page of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,10 @@ class _Layout:
         blobs = sorted({blob[:2] for item in kept for blob in item.blobs})
         dropped = {blob[:2] for item in every for blob in item.blobs}.difference(blobs)
         self.chunks: list[Chunk] = []
-        if not dropped:
+        end = max([self.position, *(offset + size for offset, size in blobs)])
+        spaced = max(alignment, _CANONICAL_ALIGNMENT if alignment == ALIGNMENT_2 else 0)
+        unused = end - sum(size for _, size in blobs) > (len(blobs) + 1) * spaced
+        if not dropped and not unused:
             self.position = max([self.position, *(offset + size for offset, size in blobs)])
             self.places = {blob: blob[0] for blob in blobs}
             self.chunks = [Span(source, 0, self.position)]
@@ -123,26 +134,47 @@ def _entries_01(data: bytes, tensors: set[str]) -> Iterator[_Item]:
 
 def revise_2(archive: Archive, revision: Revision) -> Iterator[Chunk]:
     source = _source(archive)
-    found = v2.manifest_bytes(source, archive.limits)
-    if found is None:
-        raise UnsupportedError("a data shard has no tensors of its own", rule="ztensor.shard.root")
-    manifest = found[0]
-    every, others = _objects_2(manifest)
+    every, others = _objects_2(_manifest_2(archive))
     kept = _stay(every, revision)
     layout = _Layout(source, kept, every, MAGIC_2, ALIGNMENT_2)
     yield from layout.chunks
+    objects = [(cbor.text(item.tensor), item.moved(layout.places)) for item in kept]
+    begin, manifest = yield from _end_2(layout.position, objects, others, revision)
+    yield from write2.end_file(begin, manifest)
+
+
+def append_2(archive: Archive, revision: Revision) -> Iterator[Chunk]:
+    every, others = _objects_2(_manifest_2(archive))
+    objects = [(cbor.text(item.tensor), item.data) for item in _stay(every, revision)]
+    begin, manifest = yield from _end_2(_source(archive).size, objects, others, revision)
+    check_header(len(manifest), "ztensor")
+    yield manifest
+    yield bytes(-(begin + len(manifest)) % _FOOTER_ALIGNMENT)
+    yield write2.footer(begin, manifest)
+
+
+def _manifest_2(archive: Archive) -> bytes:
+    found = v2.manifest_bytes(_source(archive), archive.limits)
+    if found is None:
+        raise UnsupportedError("a data shard has no tensors of its own", rule="ztensor.shard.root")
+    return found[0]
+
+
+def _end_2(
+    position: int, objects: list[tuple[bytes, bytes]], others: list[tuple[bytes, bytes]], revision: Revision
+) -> Generator[Chunk, None, tuple[int, bytes]]:
+    """Yields the new blobs; returns where the manifest begins, and the manifest."""
     specs = [write2.spec_of(index_parts(tensor), revision.options) for tensor in revision.added.values()]
     blobs = [part.blob for spec in specs for part in spec.parts]
     prepare(blobs, checksums_decoded=True)
     stored = write2.stored_blobs(blobs, revision.options.level)
-    end = yield from write_blobs(blobs, stored, layout.position, ALIGNMENT_2, checksums_decoded=True)
+    end = yield from write_blobs(blobs, stored, position, ALIGNMENT_2, checksums_decoded=True)
     yield bytes(-end % ALIGNMENT_2)
-    objects = [(cbor.text(item.tensor), item.moved(layout.places)) for item in kept]
-    objects += _pairs_of(encode_manifest(specs, None))
+    objects = [*objects, *_pairs_of(encode_manifest(specs, None))]
     pairs = [(cbor.text("objects"), cbor.head(cbor.MAP, len(objects)) + _join(objects)), *others]
     if revision.metadata is not None:
         pairs.append((cbor.text("attributes"), cbor.encode(revision.metadata, ROOT_FORM)))
-    yield from write2.end_file(end + -end % ALIGNMENT_2, cbor.head(cbor.MAP, len(pairs)) + _join(pairs))
+    return end + -end % ALIGNMENT_2, cbor.head(cbor.MAP, len(pairs)) + _join(pairs)
 
 
 def _join(pairs: list[tuple[bytes, bytes]]) -> bytes:

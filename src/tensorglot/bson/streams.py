@@ -1,0 +1,289 @@
+"""Places as streams: embeddings in batches, so that memory does not depend on the number of documents.
+
+A file can be read again, and gives the same batches each time; a collection is read once.
+A container keeps each column in a tensor of its own: its ids and fields are in memory,
+only the vectors are read in pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.arguments import as_names, as_path
+from tensorglot.bson.assemble import MISSING_RULE, OnMissing, assemble_each
+from tensorglot.bson.coerce import DType, coerce_vector
+from tensorglot.bson.columns import (
+    BSON_SUFFIX,
+    ValueColumn,
+    concat,
+    from_array,
+    from_dump,
+    from_plain,
+    from_values,
+    gather,
+)
+from tensorglot.bson.embeddings import ID, Embeddings, Ranges, check_counts, check_paths
+from tensorglot.bson.inspect import FieldReport, inspect
+from tensorglot.bson.lookup import check_collection, no_field, refuse_nothing
+from tensorglot.bson.mongodb import Progress, Query
+from tensorglot.bson.parquet import ParquetSource, open_parquet
+from tensorglot.bson.places import Place, collection_at, is_collection, is_dump, is_parquet
+from tensorglot.bson.sources import Batch, Run, batches
+from tensorglot.containers.table import named
+from tensorglot.errors import FormatError, Hint, InputError, escape
+from tensorglot.io.local import FileSource
+from tensorglot.model.archive import Archive
+from tensorglot.model.payload import as_bytes, buffers
+from tensorglot.model.tensor import Tensor, check_bool
+from tensorglot.operations.open import open
+from tensorglot.wire import bson as wire
+from tensorglot.wire.bson_value import DATE
+
+__all__ = ["DEFAULT_KEY", "HIGH", "LOW", "ReadPlan", "Stream", "dump_batches", "open_stream"]
+
+DEFAULT_KEY = "embedding"
+"""The name of vectors that come from a place without names."""
+LOW, HIGH = ".low", ".high"
+_SAMPLE = 100
+"""Documents searched for a vector field if none was named."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """What to read of a place."""
+
+    key: str | None = None
+    fields: Sequence[str] = ()
+    filter: Mapping[str, Any] | None = None
+    on_missing: OnMissing = "error"
+    dtype: DType = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", as_names(self.fields, "fields", "place.fields"))
+
+
+def _ignore(name: str) -> None:
+    """A place whose names were checked before anything was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Embeddings of a place, in batches."""
+
+    key: str
+    batches: Callable[[int | None], Iterator[Embeddings]]
+    """Called with the bytes of a batch, or None for as much at once as the place allows."""
+    repeatable: bool = True
+    expected_rows: int = 0
+    refuse: Callable[[str], None] = field(default=_ignore)
+    """Says why no document had the key, or a field."""
+
+
+@contextmanager
+def open_stream(place: Place, plan: ReadPlan) -> Iterator[Stream]:
+    """Opens a place. The names of its fields are checked where it lists them."""
+    if plan.filter is not None and not is_collection(place):
+        raise InputError("filter= applies only to collections", rule="place.filter")
+    if is_collection(place):
+        with collection_at(place) as collection:
+            yield _collection_stream(collection, plan)
+    elif is_dump(place):
+        file = FileSource(as_path(place))
+        try:
+            yield _dump_stream(as_path(place), file, plan)
+        finally:
+            file.close()
+    elif is_parquet(place):
+        with open_parquet(as_path(place), plan.key, plan.fields, plan.dtype) as found:
+            yield _parquet_stream(found)
+    else:
+        with open(as_path(place)) as archive:
+            yield _archive_stream(archive, plan)
+
+
+def _collection_stream(collection: Any, plan: ReadPlan) -> Stream:
+    key = plan.key
+    if key is None:
+        check_collection(collection)
+        key = _only(inspect(collection.find_raw_batches(plan.filter or {}, limit=_SAMPLE)))
+    check_paths(key, plan.fields)
+    query = Query(collection, key, plan.filter, (ID, *plan.fields), plan.progress)
+
+    def refuse(name: str) -> None:
+        refuse_nothing(collection, name)
+
+    def read(nbytes: int | None) -> Iterator[Embeddings]:
+        return _document_batches(query.batches(), key, plan.fields, plan.on_missing, refuse)
+
+    return Stream(key, read, False, query.expected_rows(), refuse)
+
+
+def _dump_stream(path: str, file: FileSource, plan: ReadPlan) -> Stream:
+    key = _only(inspect(path)) if plan.key is None else plan.key
+    check_paths(key, plan.fields)
+
+    def refuse(name: str) -> None:
+        names = [report.name for report in inspect(path)] if name == key else []
+        if name not in names:
+            raise no_field(name, names, path)
+
+    def read(nbytes: int | None) -> Iterator[Embeddings]:
+        return dump_batches(file, key, plan.fields, plan.on_missing, refuse)
+
+    return Stream(key, read, refuse=refuse)
+
+
+def dump_batches(
+    file: FileSource,
+    key: str,
+    fields: Sequence[str],
+    on_missing: OnMissing = "error",
+    refuse: Callable[[str], None] = _ignore,
+) -> Iterator[Embeddings]:
+    """The embeddings of a dump, also a gzipped one."""
+    return _document_batches(batches(file, key, None), key, fields, on_missing, refuse)
+
+
+def _document_batches(
+    parts: Iterable[Batch],
+    key: str,
+    fields: Sequence[str],
+    on_missing: OnMissing,
+    refuse: Callable[[str], None],
+) -> Iterator[Embeddings]:
+    tap = _Tap((ID, *fields), skip=on_missing == "skip")
+    try:
+        for vectors in assemble_each(tap.watch(parts), on_missing):
+            columns = tap.take()
+            ids = columns.pop(ID)
+            yield Embeddings(vectors, key, ids if ids.kinds.all() else None, columns)
+    except FormatError as error:
+        if error.rule == MISSING_RULE:
+            refuse(key)
+        raise
+
+
+def _only(reports: Iterable[FieldReport]) -> str:
+    names = [report.name for report in reports if report.vectors]
+    if len(names) != 1:
+        found = ", ".join(f"'{escape(name)}'" for name in names[:10]) or "none"
+        what = "there are several vector fields" if names else "there is no vector field"
+        hint = Hint("pass the name of one", "pass --from NAME") if names else None
+        raise InputError(f"{what} (found: {found})", rule="place.name", hint=hint)
+    return names[0]
+
+
+class _Tap:
+    """Copies ids and fields out of batches that pass by."""
+
+    def __init__(self, names: Sequence[str], *, skip: bool) -> None:
+        self._paths = {name: wire.path_bytes(name) for name in names}
+        self._parts: dict[str, list[ValueColumn]] = {name: [] for name in names}
+        self._skip = skip
+
+    def watch(self, parts: Iterable[Batch]) -> Iterator[Batch]:
+        for part in parts:
+            assert isinstance(part, Run)  # noqa: S101 - raw documents come in runs
+            for name, path in self._paths.items():
+                column = gather(part.data, wire.find(part.data, path, part.start))
+                self._parts[name].append(column.take(~part.missing) if self._skip else column)
+            yield part
+
+    def take(self) -> dict[str, ValueColumn]:
+        """The columns of the batches since the last call."""
+        taken = {name: concat(parts) for name, parts in self._parts.items()}
+        self._parts = {name: [] for name in taken}
+        return taken
+
+
+def _parquet_stream(found: ParquetSource) -> Stream:
+    return Stream(found.key, found.batches, expected_rows=found.rows)
+
+
+def _archive_stream(archive: Archive, plan: ReadPlan) -> Stream:
+    if not named(archive.format)[0].names:
+        unnamed = _ArchiveSource(archive[next(iter(archive))], plan.key or DEFAULT_KEY, plan.dtype)
+        return Stream(unnamed.key, unnamed.batches)
+    key = plan.key or _only_matrix(archive)
+    check_paths(key, plan.fields)
+    ids = _column(archive, ID) if ID in archive or ID + BSON_SUFFIX in archive else None
+    columns = {name: _column(archive, name) for name in plan.fields}
+    ranges: Ranges | None = None
+    if key + LOW in archive and key + HIGH in archive:
+        ranges = (archive[key + LOW].numpy(), archive[key + HIGH].numpy())
+    return Stream(key, _ArchiveSource(archive[key], key, plan.dtype, ids, columns, ranges).batches)
+
+
+@dataclass(frozen=True, slots=True)
+class _ArchiveSource:
+    """A matrix, and the columns beside it."""
+
+    tensor: Tensor
+    key: str
+    dtype: DType
+    ids: ValueColumn | None = None
+    columns: Mapping[str, ValueColumn] = field(default_factory=dict)
+    ranges: Ranges | None = None
+
+    def batches(self, nbytes: int | None) -> Iterator[Embeddings]:
+        first = 0
+        for block in _row_blocks(self.tensor, nbytes):
+            vectors = coerce_vector(block, self.dtype, None, 2)
+            if not first:
+                check_counts(self.ids, self.columns, len(vectors.data) if nbytes is None else len(self.tensor))
+            end = first + len(vectors.data)
+            ids = None if self.ids is None else self.ids.part(first, end)
+            columns = {name: column.part(first, end) for name, column in self.columns.items()}
+            yield Embeddings(vectors, self.key, ids, columns, ranges=self.ranges)
+            first = end
+
+
+def _row_blocks(tensor: Tensor, nbytes: int | None) -> Iterator[NDArray[Any]]:
+    """A matrix in blocks of rows, decoded in one pass; whole if that is wanted, or if it is no plain matrix."""
+    part = tensor.parts.get("data")
+    dtype = tensor.dtype
+    row_nbytes = tensor.shape[1] * dtype.itemsize if dtype is not None and tensor.ndim == 2 else 0
+    if nbytes is None or part is None or dtype is None or row_nbytes * len(tensor) != part.nbytes or not row_nbytes:
+        yield tensor.numpy()
+        return
+    step = max(1, nbytes // row_nbytes)
+    rows_left, filled = len(tensor), 0
+    block = np.empty((min(step, rows_left), tensor.shape[1]), dtype)
+    for chunk in buffers(part.swapped_chunks() if part.big_endian else part.payload.chunks()):
+        data = as_bytes(chunk)
+        while data:
+            room = as_bytes(block)[filled : filled + len(data)]
+            room[:] = data[: len(room)]
+            filled, data = filled + len(room), data[len(room) :]
+            if filled == block.nbytes:
+                check_bool(block, tensor.name, tensor.offset)
+                yield block
+                rows_left, filled = rows_left - len(block), 0
+                block = np.empty((min(step, rows_left), tensor.shape[1]), dtype)
+
+
+def _only_matrix(archive: Archive) -> str:
+    matrices = [name for name, tensor in archive.items() if len(tensor.shape) == 2 and tensor.dtype and name != ID]
+    if len(matrices) != 1:
+        found = ", ".join(f"'{escape(name)}'" for name in matrices[:10]) or "none"
+        raise InputError(f"pass the name of the matrix to read (matrices found: {found})", rule="place.name")
+    return matrices[0]
+
+
+def _column(archive: Archive, name: str) -> ValueColumn:
+    """The values of a field: an array, texts, dates, or the bytes of documents."""
+    if name + BSON_SUFFIX in archive:
+        return from_dump(archive[name + BSON_SUFFIX].numpy(), name)
+    tensor = archive[name]
+    if tensor.dtype is not None:
+        return from_array(tensor.numpy(), name)
+    if str(tensor.type).endswith("* datetime['ms', tz='UTC']"):
+        return from_plain(np.frombuffer(tensor.serialize(), "<i8")[-len(tensor) :], DATE)
+    return from_values(tensor.tolist())

@@ -1,0 +1,214 @@
+"""`transfer`: embeddings from one place to another in batches, quantized on the way if that is wanted.
+
+Memory does not depend on the number of documents. Nothing is written before all of the
+source was read once and found valid: that pass counts the rows, and finds the types of
+the fields, the ranges of the dimensions and the ids that follow from the contents. A file
+is then read a second time. A collection may change between two reads, so what was read
+is kept in an unnamed file: a dump, beside the target, or for a collection in the
+directory for temporary files.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from tensorglot.arguments import as_path, check_choice
+from tensorglot.bson.assemble import OnMissing
+from tensorglot.bson.coerce import DType
+from tensorglot.bson.embeddings import BATCH_NBYTES, ID, Digest, Embeddings, Ranges
+from tensorglot.bson.mongodb import Progress
+from tensorglot.bson.places import Place, is_collection
+from tensorglot.bson.quantize import find_ranges
+from tensorglot.bson.streams import ReadPlan, Stream, dump_batches, open_stream
+from tensorglot.bson.upload import Written
+from tensorglot.bson.writing import Survey, WritePlan, dump, write_batches
+from tensorglot.errors import InputError
+from tensorglot.io.local import FileSource
+from tensorglot.wire.bson_vector import Row
+
+__all__ = ["Transfer", "transfer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What `transfer` moved, or would move with `dry_run`."""
+
+    key: str
+    """In the target."""
+    vectors: int
+    count: int
+    """Numbers of a vector."""
+    dtype: str
+    ids: bool
+    """Whether the source has an `_id` for each vector."""
+    fields: tuple[str, ...]
+    ranges: bool
+    """Whether the vectors have ranges: int8 that was quantized here."""
+    written: Written
+
+    @property
+    def ok(self) -> bool:
+        return self.written.ok
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("vectors", "count", "dtype", "ids", "ranges")
+        own = {name: getattr(self, name) for name in names}
+        return {"name": self.key, **own, "fields": list(self.fields), **self.written.to_dict()}
+
+
+def transfer(
+    source: Place,
+    target: Place,
+    key: str | None = None,
+    *,
+    under: str | None = None,
+    fields: Iterable[str] = (),
+    filter: Mapping[str, Any] | None = None,
+    on_missing: OnMissing = "error",
+    dtype: DType = None,
+    quantize: Literal["int8", "packed_bit"] | None = None,
+    use_ranges: Ranges | None = None,
+    ranges: str | os.PathLike[str] | None = None,
+    update: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Transfer:
+    """Moves vectors with their ids and fields from one place to another, however many there are.
+
+    The source has the options of `read_embeddings`, the target those of
+    `write_embeddings`. `under` is the key in the target. `quantize` makes the vectors
+    smaller, with `use_ranges` or with their own ranges. A transfer to a collection that was
+    interrupted is completed by running it again. `progress` follows the documents of a
+    collection as they are read, and then the vectors as they are written.
+    """
+    if quantize is not None:
+        check_choice(quantize, ("int8", "packed_bit"), "quantize", "quantize.to")
+    plan = WritePlan(target, update, ranges, dry_run, progress)
+    with (
+        open_stream(source, ReadPlan(key, tuple(fields), filter, on_missing, dtype, progress)) as opened,
+        _repeatable(opened, plan) as stream,
+    ):
+        own_ranges = quantize == "int8" and use_ranges is None
+        look = _Look(stream, ranges=own_ranges)
+        change = _Change(under or stream.key, quantize, look.ranges if own_ranges else use_ranges, look.ids)
+
+        def batches() -> Iterator[Embeddings]:
+            return map(change.apply, look.batches())
+
+        survey = replace(Survey.of(next(batches())), rows=look.rows, kinds=look.column_kinds(), new_ranges=own_ranges)
+        plan.check(survey)
+        numbered = _number(batches) if is_collection(target) and not survey.ids else batches
+        written = write_batches(plan, survey, numbered())
+    row = survey.row
+    return Transfer(
+        survey.key,
+        survey.rows,
+        row.count,
+        row.kind.name,
+        survey.ids,
+        tuple(survey.fields),
+        survey.ranges is not None,
+        written,
+    )
+
+
+@contextmanager
+def _repeatable(stream: Stream, plan: WritePlan) -> Iterator[Stream]:
+    """The stream, or for one that can be read only once, a copy in an unnamed file."""
+    if stream.repeatable:
+        yield stream
+        return
+    beside = None if is_collection(plan.place) else os.path.dirname(os.path.realpath(as_path(plan.place)))  # noqa: PTH120
+    fields: tuple[str, ...] = ()
+    with tempfile.TemporaryFile(dir=beside) as spool:
+        for batch in stream.batches(BATCH_NBYTES):
+            fields = tuple(batch.fields)
+            spool.writelines(dump([batch]))
+        spool.flush()
+        file = FileSource(os.dup(spool.fileno()))
+        try:
+            yield replace(stream, batches=lambda nbytes: dump_batches(file, stream.key, fields), repeatable=True)
+        finally:
+            file.close()
+
+
+class _Look:
+    """The first pass over a source. A key or a field that no document has is refused."""
+
+    def __init__(self, stream: Stream, *, ranges: bool) -> None:
+        self.rows = 0
+        self.ids = True
+        self.ranges: Ranges | None = None
+        self._stream = stream
+        self._row: Row | None = None
+        self._kinds: dict[str, set[int]] = {}
+        for batch in stream.batches(BATCH_NBYTES):
+            self._add(batch, ranges=ranges)
+        if self._row is None:
+            stream.refuse(stream.key)
+        for name, kinds in self._kinds.items():
+            if self.rows and not kinds:
+                stream.refuse(name)
+
+    def batches(self) -> Iterator[Embeddings]:
+        """The batches once more; an empty one for a source without vectors."""
+        if self._row is None:
+            return iter([Embeddings(np.empty((0, 0), np.float32), self._stream.key)])
+        return self._stream.batches(BATCH_NBYTES)
+
+    def _add(self, batch: Embeddings, *, ranges: bool) -> None:
+        row = batch.vectors.row
+        if self._row not in (None, row):
+            raise InputError(f"row {self.rows} is {row}, the rows before it are {self._row}", rule="bson.vector.row")
+        self._row = row
+        self.rows += len(batch)
+        self.ids = self.ids and batch.ids is not None
+        columns = {**({} if batch.ids is None else {ID: batch.ids}), **batch.fields}
+        for name, column in columns.items():
+            self._kinds.setdefault(name, set()).update(np.unique(column.kinds[column.there]).tolist())
+        if ranges and len(batch):
+            low, high = find_ranges(batch.matrix)
+            if self.ranges is not None:
+                low, high = np.minimum(self.ranges[0], low), np.maximum(self.ranges[1], high)
+            self.ranges = low, high
+
+    def column_kinds(self) -> dict[str, int | None]:
+        """The only type of each column, None for several."""
+        found = {name: kinds for name, kinds in self._kinds.items() if name != ID or self.ids}
+        return {name: next(iter(kinds)) if len(kinds) == 1 else None for name, kinds in found.items()}
+
+
+def _number(batches: Callable[[], Iterator[Embeddings]]) -> Callable[[], Iterator[Embeddings]]:
+    """Gives each row an id that follows from all contents, which are read once more."""
+    digest = Digest()
+    for batch in batches():
+        digest.add(batch)
+
+    def numbered() -> Iterator[Embeddings]:
+        first = 0
+        for batch in batches():
+            yield digest.number(batch, first)
+            first += len(batch)
+
+    return numbered
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What happens to each batch on its way."""
+
+    key: str
+    quantize: Literal["int8", "packed_bit"] | None
+    ranges: Ranges | None
+    keeps_ids: bool
+
+    def apply(self, batch: Embeddings) -> Embeddings:
+        kept = batch.under(self.key) if self.keeps_ids else batch.under(self.key).without_ids()
+        return kept if self.quantize is None else kept.quantize(self.quantize, ranges=self.ranges)

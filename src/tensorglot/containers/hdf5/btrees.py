@@ -1,0 +1,85 @@
+"""B-trees of version 2 (III.A.2): all records, in order.
+
+A node says how many records it has only in its parent; the width of that number follows
+from the sizes of nodes and records. Nodes are read once each, and charged as all reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tensorglot.containers.hdf5.objects import NODES, UNDEFINED, Objects
+
+__all__ = ["ATTRIBUTES", "CHUNKS", "FILTERED_CHUNKS", "HUGE", "LINKS", "encoded_nbytes", "records"]
+
+HUGE, LINKS, ATTRIBUTES, CHUNKS, FILTERED_CHUNKS = 1, 5, 8, 10, 11
+"""Types of records: objects of a heap outside its blocks, links and attributes by name, chunks."""
+_OVERHEAD = 10
+"""Signature, version, type and checksum of a node."""
+_DEPTH = 16
+
+
+def encoded_nbytes(largest: int) -> int:
+    """Bytes of a number up to this one."""
+    return max(0, largest.bit_length() - 1) // 8 + 1
+
+
+class _Node(NamedTuple):
+    address: int
+    records: int
+    depth: int
+
+
+def records(objects: Objects, address: int, kind: int) -> Iterator[bytes]:
+    """The records of a tree of this type."""
+    head = objects.read(address, 38)
+    if head[:4] != b"BTHD" or head[4] or head[5] != kind:
+        raise objects.fault("no B-tree of this type at this address", "tree", address)
+    node_nbytes, size, depth = objects.unpack("<I2H", head, address, 6)
+    root, count = objects.unpack("<QH", head, address, 16)
+    if not size or node_nbytes <= _OVERHEAD + size or depth > _DEPTH:
+        raise objects.fault("a B-tree of impossible sizes", "tree", address)
+    widths = _pointer_widths(node_nbytes, size, depth)
+    todo = [] if root == UNDEFINED else [_Node(root, count, depth)]
+    seen: set[int] = set()
+    while todo:
+        node = todo.pop()
+        if node.address in seen or len(seen) == NODES:
+            raise objects.fault("a B-tree has a node twice, or too many", "tree", node.address)
+        seen.add(node.address)
+        yield from _read_node(objects, node, kind, size, widths, todo)
+
+
+def _pointer_widths(node_nbytes: int, size: int, depth: int) -> list[tuple[int, int]]:
+    """For each depth, the bytes of a child's own records and of all records below it."""
+    most = (node_nbytes - _OVERHEAD) // size
+    own, below = encoded_nbytes(most), most
+    widths = [(0, 0)]
+    total_nbytes = 0
+    for _ in range(depth):
+        widths.append((own, total_nbytes))
+        pointer = 8 + own + total_nbytes
+        inner = max(0, node_nbytes - _OVERHEAD - pointer) // (size + pointer)
+        below = (inner + 1) * below + inner
+        total_nbytes = encoded_nbytes(below)
+    return widths
+
+
+def _read_node(
+    objects: Objects, node: _Node, kind: int, size: int, widths: list[tuple[int, int]], todo: list[_Node]
+) -> list[bytes]:
+    """The records of a node; its children are to be read next."""
+    own, total = widths[node.depth]
+    pointer = 8 + own + total
+    children = node.records + 1 if node.depth else 0
+    data = objects.read(node.address, 6 + node.records * size + children * pointer)
+    if data[:4] != (b"BTIN" if node.depth else b"BTLF") or data[4] or data[5] != kind:
+        raise objects.fault("no B-tree node of this type at this address", "tree", node.address)
+    at = 6 + node.records * size
+    for i in reversed(range(children)):
+        begin = at + i * pointer
+        child = int.from_bytes(data[begin : begin + 8], "little")
+        count = int.from_bytes(data[begin + 8 : begin + 8 + own], "little")
+        todo.append(_Node(child, count, node.depth - 1))
+    return [data[6 + i * size : 6 + (i + 1) * size] for i in range(node.records)]

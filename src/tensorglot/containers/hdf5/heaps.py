@@ -1,0 +1,120 @@
+"""Fractal heaps (III.G): the links of large groups, and attributes that do not fit an object header.
+
+A heap is one range of addresses, cut into direct blocks whose sizes double from row to
+row; indirect blocks list them. The blocks are found once, and an object is read by its
+offset. Objects that are larger than a block are elsewhere in the file.
+"""
+
+from __future__ import annotations
+
+import bisect
+from functools import cached_property
+
+from tensorglot.containers.hdf5.btrees import HUGE, encoded_nbytes, records
+from tensorglot.containers.hdf5.objects import UNDEFINED, Objects
+from tensorglot.errors import FormatError, UnsupportedError
+
+__all__ = ["FractalHeap"]
+
+_MANAGED, _HUGE, _TINY = 0, 1, 2
+_ROWS = 64
+_DEPTH = 8
+"""Indirect blocks inside one another; each level adds at least one bit to the size of the heap."""
+
+
+class FractalHeap:
+    """The objects of one heap, by their ids."""
+
+    def __init__(self, objects: Objects, address: int) -> None:
+        self._objects = objects
+        self._address = address
+        self._seen: set[int] = set()
+        head = objects.read(address, 142)
+        if head[:4] != b"FRHP" or head[4]:
+            raise objects.fault("no fractal heap at this address", "heap", address)
+        self.id_nbytes, filters = objects.unpack("<2H", head, address, 5)
+        if filters:
+            raise UnsupportedError(
+                "compressed heaps are not supported", rule="hdf5.heap.filter", offset=objects.begin + address
+            )
+        largest = objects.unpack("<I", head, address, 10)[0]
+        self._huge_tree = objects.unpack("<Q", head, address, 22)[0]
+        self._width, self._start, self._direct = objects.unpack("<H2Q", head, address, 110)
+        bits, _, self._root, self._rows = objects.unpack("<2HQH", head, address, 128)
+        powers = (self._width, self._start, self._direct)
+        if any(value == 0 or value & (value - 1) for value in powers) or bits > 64 or self._direct < self._start:
+            raise objects.fault("a fractal heap of impossible sizes", "heap", address)
+        self._offset_nbytes = (bits + 7) // 8
+        self._length_nbytes = min((self._direct.bit_length() + 6) // 8, encoded_nbytes(largest))
+
+    def get(self, own_id: bytes) -> bytes:
+        """An object."""
+        kind, body = own_id[0] >> 4 & 3, own_id[1:]
+        if own_id[0] >> 6 or len(own_id) != self.id_nbytes:
+            raise self._fault("an id of another form")
+        if kind == _TINY and self.id_nbytes <= 17:
+            return body[: (own_id[0] & 15) + 1]
+        if kind == _HUGE and len(body) >= 8:
+            begin, nbytes = self._huge.get(int.from_bytes(body[:8], "little"), (UNDEFINED, 0))
+            if begin == UNDEFINED:
+                raise self._fault("an object is missing")
+            return self._objects.read(begin, nbytes)
+        if kind != _MANAGED:
+            raise self._fault("an id of another form")
+        offset = int.from_bytes(body[: self._offset_nbytes], "little")
+        nbytes = int.from_bytes(body[self._offset_nbytes : self._offset_nbytes + self._length_nbytes], "little")
+        begins, blocks = self._blocks
+        i = bisect.bisect_right(begins, offset) - 1
+        if i < 0 or offset + nbytes > begins[i] + blocks[i][1]:
+            raise self._fault("an object is outside the blocks")
+        return self._objects.read(blocks[i][0] + offset - begins[i], nbytes)
+
+    def _fault(self, what: str) -> FormatError:
+        return self._objects.fault(f"{what} of its fractal heap", "heap", self._address)
+
+    @cached_property
+    def _huge(self) -> dict[int, tuple[int, int]]:
+        """Address and size of the objects that are not in blocks."""
+        if self._huge_tree == UNDEFINED:
+            return {}
+        found = {}
+        for record in records(self._objects, self._huge_tree, HUGE):
+            address, nbytes, number = self._objects.unpack("<3Q", record, self._huge_tree)
+            found[number] = (address, nbytes)
+        return found
+
+    @cached_property
+    def _blocks(self) -> tuple[list[int], list[tuple[int, int]]]:
+        """The offsets of all direct blocks in the heap, and the address and size of each."""
+        found: list[tuple[int, int, int]] = []
+        if self._root != UNDEFINED:
+            if self._rows:
+                self._add_indirect(self._root, 0, self._rows, found, 0)
+            else:
+                found.append((0, self._root, self._start))
+        found.sort()
+        return [begin for begin, _, _ in found], [(address, size) for _, address, size in found]
+
+    def _row_nbytes(self, row: int) -> int:
+        """The size of a block in this row (III.G, the doubling table)."""
+        return self._start << max(0, row - 1)
+
+    def _add_indirect(self, address: int, begin: int, rows: int, found: list[tuple[int, int, int]], depth: int) -> None:
+        """Adds the direct blocks of an indirect block whose part of the heap begins at an offset."""
+        if rows > _ROWS or depth > _DEPTH or address in self._seen:
+            raise self._fault("too many rows, or a block twice, in an indirect block")
+        self._seen.add(address)
+        head = 13 + self._offset_nbytes
+        data = self._objects.read(address, head + 8 * rows * self._width)
+        if data[:4] != b"FHIB" or data[4]:
+            raise self._objects.fault("no indirect block at this address", "heap", address)
+        for i in range(rows * self._width):
+            at = head + 8 * i
+            child = int.from_bytes(data[at : at + 8], "little")
+            nbytes = self._row_nbytes(i // self._width)
+            if child != UNDEFINED and nbytes <= self._direct:
+                found.append((begin, child, nbytes))
+            elif child != UNDEFINED:
+                inner = nbytes.bit_length() - (self._start * self._width).bit_length() + 1
+                self._add_indirect(child, begin, inner, found, depth + 1)
+            begin += nbytes

@@ -1,0 +1,284 @@
+"""Where the chunks of a dataset are: the five indexes of `libver="latest"` (IV.A.2.i versions 4 and 5; VII).
+
+Each gives the chunks that exist: position in the grid, address, stored size (None: that of
+the chunk itself) and the filters that were left out. Arrays number the chunks in the
+order of the largest shape that the dataset may get.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tensorglot.containers.hdf5 import btrees
+from tensorglot.containers.hdf5.objects import UNDEFINED, Objects
+from tensorglot.errors import FormatError, UnsupportedError
+
+__all__ = ["ChunkIndex", "Stored"]
+
+SINGLE, IMPLICIT, FIXED_ARRAY, EXTENSIBLE_ARRAY, BTREE = 1, 2, 3, 4, 5
+_CHECKSUM = 4
+_FILTERED = 2
+"""Flag of a single chunk whose size and filters are in the layout message."""
+
+
+class Stored(NamedTuple):
+    """A chunk."""
+
+    place: tuple[int, ...]
+    address: int
+    nbytes: int | None
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkIndex:
+    """The index that a layout message describes."""
+
+    objects: Objects
+    kind: int
+    flags: int
+    details: bytes
+    """Of the message, from the parameters of the index on."""
+    address: int
+    """Of the message."""
+    counts: tuple[int, ...]
+    """Chunks along each axis of the present shape."""
+    chunk_nbytes: int
+    """Of a whole chunk without filters."""
+    most: tuple[int | None, ...]
+    """Chunks along each axis of the largest shape; None for an axis without limit."""
+
+    def chunks(self) -> Iterator[Stored]:
+        readers = {
+            SINGLE: self._single,
+            IMPLICIT: self._implicit,
+            FIXED_ARRAY: self._fixed_array,
+            EXTENSIBLE_ARRAY: self._extensible_array,
+            BTREE: self._btree,
+        }
+        if self.kind not in readers:
+            raise UnsupportedError(
+                f"unknown index of chunks {self.kind}",
+                rule="hdf5.chunk.index",
+                offset=self.objects.begin + self.address,
+            )
+        return readers[self.kind]()
+
+    def _root(self, skip: int) -> int:
+        return self.objects.unpack("<Q", self.details, self.address, skip)[0]
+
+    def _single(self) -> Iterator[Stored]:
+        nbytes: int | None = None
+        mask = skip = 0
+        if self.flags & _FILTERED:
+            nbytes, mask = self.objects.unpack("<QI", self.details, self.address)
+            skip = 12
+        root = self._root(skip)
+        if root != UNDEFINED:
+            yield Stored((0,) * len(self.counts), root, nbytes, mask)
+
+    def _implicit(self) -> Iterator[Stored]:
+        """One after the other, whole, without filters."""
+        root, count = self._root(0), math.prod(self._limited())
+        if root == UNDEFINED:
+            return
+        if self.objects.begin + root + count * self.chunk_nbytes > self.objects.end:
+            raise self._fault("chunks outside the file", root)
+        for number in range(count):
+            place = self._place(number, None)
+            if place is not None:
+                yield Stored(place, root + number * self.chunk_nbytes, None, 0)
+
+    def _limited(self) -> tuple[int, ...]:
+        """The largest shape, which has a limit on every axis."""
+        if None in self.most:
+            raise self._fault("an array of chunks without a limit", self.address)
+        return tuple(count for count in self.most if count is not None)
+
+    def _place(self, number: int, free: int | None) -> tuple[int, ...] | None:
+        """The position of a chunk by its number; None if it is outside the present shape.
+
+        The axis without a limit, if there is one, varies slowest.
+        """
+        order = [*range(len(self.most))]
+        if free is not None:
+            order.insert(0, order.pop(free))
+        place = [0] * len(order)
+        for axis in reversed(order[1:]):
+            number, place[axis] = divmod(number, self.most[axis] or 1)
+        place[order[0]] = number
+        inside = all(at < count for at, count in zip(place, self.counts, strict=True))
+        return tuple(place) if inside else None
+
+    def _element(self, data: bytes, number: int, free: int | None, filtered: bool) -> Stored | None:
+        """The chunk that an element of an array is."""
+        address = int.from_bytes(data[:8], "little")
+        place = None if address == UNDEFINED else self._place(number, free)
+        if place is None:
+            return None
+        if not filtered:
+            return Stored(place, address, None, 0)
+        return Stored(place, address, int.from_bytes(data[8:-4], "little"), int.from_bytes(data[-4:], "little"))
+
+    def _check_element(self, filtered: int, size: int, address: int) -> None:
+        if filtered not in (0, 1) or (size != 8 if not filtered else not 13 <= size <= 20):
+            raise self._fault("an array of other elements than chunks", address)
+
+    def _fault(self, what: str, address: int) -> FormatError:
+        return self.objects.fault(f"{what} in an index of chunks", "chunk.index", address)
+
+    def _fixed_array(self) -> Iterator[Stored]:
+        """VII.C."""
+        objects, root = self.objects, self._root(1)
+        if root == UNDEFINED:
+            return
+        head = objects.read(root, 24)
+        filtered, size, page_bits = objects.unpack("<3B", head, root, 5)
+        count, block = objects.unpack("<2Q", head, root, 8)
+        if head[:4] != b"FAHD" or head[4] or page_bits > 63:
+            raise self._fault("no fixed array", root)
+        self._check_element(filtered, size, root)
+        if count != math.prod(self._limited()):
+            raise self._fault("a fixed array of another length", root)
+        if block == UNDEFINED:
+            return
+        page = 1 << page_bits
+        prefix = objects.read(block, 14)
+        if prefix[:5] != b"FADB\0":
+            raise self._fault("no fixed array block", block)
+        for first, data in self._pages(block + 14, count, size, page):
+            for i in range(len(data) // size):
+                found = self._element(data[i * size : (i + 1) * size], first + i, None, bool(filtered))
+                if found is not None:
+                    yield found
+
+    def _pages(self, at: int, count: int, size: int, page: int) -> Iterator[tuple[int, bytes]]:
+        """The elements of a block, in pages where there are so many; pages that were never written are left out."""
+        if count <= page:
+            yield 0, self.objects.read(at, count * size)
+            return
+        pages = -(-count // page)
+        written = self.objects.read(at, -(-pages // 8))
+        at += len(written) + _CHECKSUM
+        for number in range(pages):
+            if written[number // 8] & 0x80 >> number % 8:
+                length = min(page, count - number * page)
+                yield number * page, self.objects.read(at + number * (page * size + _CHECKSUM), length * size)
+
+    def _extensible_array(self) -> Iterator[Stored]:
+        """VII.D."""
+        objects, root = self.objects, self._root(5)
+        if root == UNDEFINED:
+            return
+        free = [axis for axis, count in enumerate(self.most) if count is None]
+        head = objects.read(root, 68)
+        filtered, size, bits, direct, least, pointers, page_bits = objects.unpack("<7B", head, root, 5)
+        block = objects.unpack("<Q", head, root, 60)[0]
+        powers = (least, pointers)
+        if head[:4] != b"EAHD" or head[4] or len(free) != 1 or page_bits > 63 or bits > 64:
+            raise self._fault("no extensible array", root)
+        if any(value == 0 or value & (value - 1) for value in powers):
+            raise self._fault("an extensible array of impossible sizes", root)
+        self._check_element(filtered, size, root)
+        if block == UNDEFINED:
+            return
+        array = _ExtensibleArray(self, size, bits, direct, least, pointers, 1 << page_bits)
+        for first, data in array.runs(block):
+            for i in range(len(data) // size):
+                found = self._element(data[i * size : (i + 1) * size], first + i, free[0], bool(filtered))
+                if found is not None:
+                    yield found
+
+    def _btree(self) -> Iterator[Stored]:
+        root, rank = self._root(6), len(self.counts)
+        if root == UNDEFINED:
+            return
+        filtered = self.objects.read(root, 6)[5] == btrees.FILTERED_CHUNKS
+        for record in btrees.records(self.objects, root, btrees.FILTERED_CHUNKS if filtered else btrees.CHUNKS):
+            fixed = len(record) - 8 * rank
+            if (not 13 <= fixed <= 20) if filtered else fixed != 8:
+                raise self._fault("a record of another size", root)
+            place = self.objects.unpack(f"<{rank}Q", record, root, fixed)
+            nbytes = int.from_bytes(record[8 : fixed - 4], "little") if filtered else None
+            mask = int.from_bytes(record[fixed - 4 : fixed], "little") if filtered else 0
+            yield Stored(place, int.from_bytes(record[:8], "little"), nbytes, mask)
+
+
+@dataclass(frozen=True, slots=True)
+class _ExtensibleArray:
+    """Elements in an index block, in blocks that it lists, and in blocks that secondary blocks list.
+
+    Group u has 2**(u // 2) blocks of 2**((u + 1) // 2) times the least number of elements.
+    """
+
+    index: ChunkIndex
+    size: int
+    bits: int
+    direct: int
+    least: int
+    pointers: int
+    page: int
+
+    def runs(self, address: int) -> Iterator[tuple[int, bytes]]:
+        """Runs of elements with the number of the first."""
+        objects = self.index.objects
+        groups = 1 + self.bits - (self.least.bit_length() - 1)
+        listed = 2 * (self.pointers.bit_length() - 1)
+        blocks, secondary = 2 * (self.pointers - 1), max(0, groups - listed)
+        data = objects.read(address, 14 + self.direct * self.size + 8 * (blocks + secondary))
+        if data[:5] != b"EAIB\0":
+            raise objects.fault("no index block of an extensible array", "chunk.index", address)
+        at = 14 + self.direct * self.size
+        yield 0, data[14:at]
+        places = objects.unpack(f"<{blocks + secondary}Q", data, address, at)
+        first, next_block = self.direct, 0
+        for group in range(groups):
+            count, length = 1 << group // 2, self.least << (group + 1) // 2
+            if group < listed:
+                for place in places[next_block : next_block + count]:
+                    yield from self._block(place, first, length, b"")
+                    first += length
+                next_block += count
+                continue
+            place = places[blocks + group - listed] if blocks + group - listed < len(places) else UNDEFINED
+            if place != UNDEFINED:
+                yield from self._secondary(place, first, count, length)
+            first += count * length
+
+    @property
+    def _prefix_nbytes(self) -> int:
+        """Signature, version, client, address of the header, offset of the block."""
+        return 14 + (self.bits + 7) // 8
+
+    def _secondary(self, address: int, first: int, count: int, length: int) -> Iterator[tuple[int, bytes]]:
+        objects, prefix = self.index.objects, self._prefix_nbytes
+        flags_nbytes = -(-(length // self.page) // 8) if length > self.page else 0
+        data = objects.read(address, prefix + count * (flags_nbytes + 8))
+        if data[:5] != b"EASB\0":
+            raise objects.fault("no secondary block of an extensible array", "chunk.index", address)
+        places = objects.unpack(f"<{count}Q", data, address, prefix + count * flags_nbytes)
+        written = data[prefix : prefix + count * flags_nbytes]
+        for i, place in enumerate(places):
+            yield from self._block(place, first + i * length, length, written, i * (length // self.page))
+
+    def _block(
+        self, address: int, first: int, length: int, written: bytes, page: int = 0
+    ) -> Iterator[tuple[int, bytes]]:
+        """A block; of one with pages those that were written, whose bits begin at that of its first page."""
+        if address == UNDEFINED:
+            return
+        objects, prefix = self.index.objects, self._prefix_nbytes
+        if objects.read(address, 5) != b"EADB\0":
+            raise objects.fault("no data block of an extensible array", "chunk.index", address)
+        if length <= self.page:
+            yield first, objects.read(address + prefix, length * self.size)
+            return
+        begin = address + prefix + _CHECKSUM
+        for number in range(length // self.page):
+            bit = page + number
+            if written[bit // 8 : bit // 8 + 1] and written[bit // 8] & 0x80 >> bit % 8:
+                place = begin + number * (self.page * self.size + _CHECKSUM)
+                yield first + number * self.page, objects.read(place, self.page * self.size)
