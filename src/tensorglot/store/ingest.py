@@ -24,7 +24,8 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse, text_of
-from tensorglot.store.encodings import IS_DELTA, Encoded, encode
+from tensorglot.store.encoder import Encoded, encode
+from tensorglot.store.encodings import IS_DELTA
 from tensorglot.store.manifest import Entry
 from tensorglot.store.objects import ArrayNode
 from tensorglot.store.pack import MAX_CHAIN, MAX_DEPTH
