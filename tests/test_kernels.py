@@ -232,6 +232,18 @@ def planes_calls() -> Iterator[Call]:
             gaps, elements, np.zeros(max(0, positions), np.int64),
         )  # fmt: skip
         yield "patch", patch_arguments(rng)
+        yield "changes", changes_arguments(rng)
+
+
+def changes_arguments(rng: random.Random) -> Callable[[], tuple[Any, ...]]:
+    """Two buffers and some positions, mostly of both."""
+    wide, elements = rng.choice((0, 1, 2, 2, 3, 4, 8)), rng.choice((0, 1, 7, 300))
+    data, base = rng.randbytes(elements * wide + rng.choice((0, 0, 1))), rng.randbytes(elements * wide)
+    positions = np.array(sorted(rng.randrange(max(1, elements)) for _ in range(rng.randrange(20))), np.int64)
+    if len(positions) and rng.random() < 0.1:
+        positions[-1] = rng.choice((-1, elements, 1 << 40))
+    difference, room = rng.random() < 0.5, len(positions) * wide + rng.choice((*[0] * 9, 1))
+    return lambda: (data, base, positions, wide, difference, np.zeros(room, np.uint8))
 
 
 def patch_arguments(rng: random.Random) -> Callable[[], tuple[Any, ...]]:
@@ -256,7 +268,7 @@ CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "bson_walk": (bson_walk_calls, 20),
     "gather": (gather_calls, 2),
     "names": (names_calls, 4),
-    "planes": (planes_calls, 6),
+    "planes": (planes_calls, 8),
     "safetensors": (safetensors_calls, 18),
     "utf8": (utf8_calls, 10),
     "zstd_blocks": (zstd_blocks_calls, 3),

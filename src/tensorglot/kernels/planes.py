@@ -20,6 +20,7 @@ except ModuleNotFoundError:
 if cython.compiled:
     from cython.cimports.tensorglot.kernels.primitives import (
         little,
+        longlongs_in,
         longlongs_out,
         same,
         uchars_in,
@@ -251,6 +252,88 @@ def differences(
         np.frombuffer(positions, np.int64)[: len(found)] = found
         count = len(found)
     return count, used
+
+
+def changes(
+    data: cython.const[cython.uchar][::1],
+    base: cython.const[cython.uchar][::1],
+    positions: cython.const[cython.longlong][::1],
+    width: cython.Py_ssize_t,
+    difference: cython.bint,
+    out: cython.uchar[::1],
+) -> bool:
+    """Writes the planes of the XOR, or of the zigzag difference, of the elements at `positions`.
+
+    `width` is 1, 2, 4 or 8. False, and nothing, unless all are in both buffers and the planes fill `out`.
+    """
+    if width not in (1, 2, 4, 8):
+        return False
+    count: cython.Py_ssize_t = len(positions)
+    elements: cython.longlong = min(len(data), len(base)) // width
+    i: cython.Py_ssize_t
+    if len(out) != count * width:
+        return False
+    if count == 0:
+        return True
+    if cython.compiled:
+        for i in range(count):
+            if not 0 <= positions[i] < elements:
+                return False
+        places: cython.p_const_longlong = longlongs_in(positions)
+        new: cython.p_const_uchar = uchars_in(data)
+        old: cython.p_const_uchar = uchars_in(base)
+        target: cython.p_uchar = uchars_out(out)
+        with cython.nogil:
+            # A compiler that knows the width unrolls the loops over the bytes of an element.
+            if width == 2:
+                _changes(new, old, places, count, 2, difference, target)
+            elif width == 4:
+                _changes(new, old, places, count, 4, difference, target)
+            else:
+                _changes(new, old, places, count, width, difference, target)
+        return True
+    chosen = np.frombuffer(positions, np.int64)
+    if chosen.min() < 0 or chosen.max() >= elements:
+        return False
+    kind = f"<u{width}"
+    here, there = np.frombuffer(data, kind, elements)[chosen], np.frombuffer(base, kind, elements)[chosen]
+    if difference:
+        signed = (here - there).view(f"<i{width}")
+        values = ((signed << 1) ^ (signed >> (8 * width - 1))).view(np.uint8)
+    else:
+        values = (here ^ there).view(np.uint8)
+    np.frombuffer(out, np.uint8).reshape(width, count)[:] = values.reshape(count, width).T
+    return True
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _changes(
+    new: cython.p_const_uchar,
+    old: cython.p_const_uchar,
+    places: cython.p_const_longlong,
+    count: cython.Py_ssize_t,
+    width: cython.Py_ssize_t,
+    difference: cython.bint,
+    target: cython.p_uchar,
+) -> cython.void:
+    i: cython.Py_ssize_t
+    plane: cython.Py_ssize_t
+    a: cython.ulonglong
+    b: cython.ulonglong
+    top: cython.ulonglong = 64 - 8 * width
+    for i in range(count):
+        a = little(new, places[i] * width, width)
+        b = little(old, places[i] * width, width)
+        if difference:
+            a = (a - b) << top  # the sign of the difference is the highest bit
+            a = ((a >> top) << 1) ^ (0 - (a >> 63))
+        else:
+            a ^= b
+        for plane in range(width):
+            target[plane * count + i] = cython.cast(cython.uchar, (a >> (8 * plane)) & 255)
 
 
 def expand(gaps: cython.const[cython.uchar][::1], elements: cython.longlong, positions: cython.longlong[::1]) -> bool:

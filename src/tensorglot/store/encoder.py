@@ -25,7 +25,6 @@ from tensorglot.store.encodings import (
     WORDS,
     Array,
     Encoding,
-    Operation,
     check_size,
     elements_of,
 )
@@ -41,7 +40,7 @@ _SURPRISE = 1.25
 """If a chunk turns out larger than its sample promised by this factor, the next best encoding is tried, too."""
 _CLEARLY_SPARSE = 1 / 16
 """Of a chunk or a sample: a sparse delta below it is not compared with planes."""
-_SAMPLE_COUNT = 2048
+_SAMPLE_COUNT = 512
 """Elements that choose between sparse deltas."""
 _MOST_CHANGED = 0.4
 """Share of the elements in a sparse delta at most: one byte of gap for each is too much beyond."""
@@ -69,7 +68,7 @@ def encode(data: memoryview, width: int, base: memoryview | None = None) -> Enco
         return Encoded(Encoding.CONSTANT, bytes(data[:width]))
     old = None if base is None else _fit(memoryview(base).cast("B"), len(data))
     sparse = None if old is None else _encode_clearly_sparse(data, width, old)
-    if sparse is not None:
+    if sparse is not None and len(sparse.body) <= 2 * _CLEARLY_SPARSE * len(data):  # a small chunk has a large head
         return sparse
     best = Encoded(Encoding.RAW, data)
     for encoding, expected in _ranked(data, width, old):
@@ -147,8 +146,10 @@ def _encode_as(encoding: Encoding, data: memoryview, width: int, base: memoryvie
         found = _changes(data, base, width, int(len(new) * _MOST_CHANGED), other)
         if found is None:
             return None
-        values = _combined(operation, new.take(found.positions, axis=0), old.take(found.positions, axis=0))
-        return _sparse_body(found, values, width, room, _tail(data, base, width))
+        difference = encoding == Encoding.SPARSE_DIFFERENCE
+        return _sparse_body(found, _values(data, base, found.positions, width, difference, room), width) + _tail(
+            data, base, width
+        )
 
 
 def _tail(data: memoryview, base: memoryview, width: int) -> bytes:
@@ -172,16 +173,22 @@ def _changes(data: memoryview, base: memoryview, width: int, most: int, room: me
     return None if count < 0 else _Changes(positions[:count], room[:used])
 
 
-def _sparse_body(found: _Changes, values: memoryview, width: int, room: memoryview, tail: bytes) -> bytes:
-    frame = zstd.compress_planes([found.gaps, *_split(values, width, room)])
-    return b"".join((SPARSE_HEAD.pack(width, len(found.positions), len(found.gaps)), frame, tail))
+def _sparse_body(found: _Changes, values: list[memoryview], width: int) -> bytes:
+    """Without the tail."""
+    head = SPARSE_HEAD.pack(width, len(found.positions), len(found.gaps))
+    return head + zstd.compress_planes([found.gaps, *values])
 
 
-def _combined(operation: Operation, new: Array, old: Array) -> memoryview:
-    """The bytes of a delta of elements."""
-    delta = np.empty_like(new)
-    operation.combine(new, old, delta)
-    return delta.reshape(-1).view(np.uint8).data
+def _values(
+    data: memoryview, base: memoryview, positions: Array, width: int, difference: bool, room: memoryview
+) -> list[memoryview]:
+    """The planes of what turns the elements at positions of the base into those of the data, in `room`."""
+    if width not in WORDS:  # of which there are no differences
+        new, old = (elements_of(chunk, width).take(positions, axis=0) for chunk in (data, base))
+        return _split((new ^ old).reshape(-1).view(np.uint8).data, width, room)
+    split = room[: len(positions) * width]
+    planes.changes(data, base, positions, width, difference, split)
+    return _cut(split, width)
 
 
 def _encode_clearly_sparse(data: memoryview, width: int, base: memoryview) -> Encoded | None:
@@ -189,23 +196,22 @@ def _encode_clearly_sparse(data: memoryview, width: int, base: memoryview) -> En
 
     The chunk is compared once, and a sample of the elements that differ chooses between XOR and difference.
     """
-    if width not in WORDS or len(data) <= _SAMPLE_NBYTES:
+    if width not in WORDS:
         return None
     with scratch() as memory:
         room, other = _rooms(memory)
         found = _changes(data, base, width, int(len(data) * _CLEARLY_SPARSE) // (width + 1), other)
         if found is None:
             return None
-        new, old = (elements_of(chunk, width).take(found.positions) for chunk in (data, base))
-        sample = slice(None, None, max(1, len(new) // _SAMPLE_COUNT))
+        sample = np.ascontiguousarray(found.positions[:: max(1, len(found.positions) // _SAMPLE_COUNT)])
         sizes = {
-            encoding: len(zstd.compress_planes(_split(_combined(operation, new[sample], old[sample]), width, room)))
-            for encoding, (sparse, operation) in DELTAS.items()
-            if sparse
+            difference: len(zstd.compress_planes(_values(data, base, sample, width, difference, room)))
+            for difference in (True, False)
         }
-        encoding = min(sizes, key=sizes.__getitem__)
-        values = _combined(DELTAS[encoding][1], new, old)
-        return Encoded(encoding, _sparse_body(found, values, width, room, _tail(data, base, width)))
+        difference = sizes[True] < sizes[False]
+        values = _values(data, base, found.positions, width, difference, room)
+        encoding = Encoding.SPARSE_DIFFERENCE if difference else Encoding.SPARSE_XOR
+        return Encoded(encoding, _sparse_body(found, values, width) + _tail(data, base, width))
 
 
 def _rooms(memory: Scratch) -> tuple[memoryview, memoryview]:
@@ -218,5 +224,9 @@ def _split(elements: memoryview, width: int, room: memoryview) -> list[memoryvie
     """The planes of elements, in `room`."""
     split = room[: len(elements)]
     planes.split(elements, width, split)
-    size = len(elements) // width
+    return _cut(split, width)
+
+
+def _cut(split: memoryview, width: int) -> list[memoryview]:
+    size = len(split) // width
     return [split[plane * size : (plane + 1) * size] for plane in range(width)]
