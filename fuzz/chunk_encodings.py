@@ -13,7 +13,8 @@ import random
 from collections.abc import Iterator
 
 import tensorglot as tg
-from tensorglot.store.encodings import IS_DELTA, Encoding, apply, decode, encode
+from tensorglot.store.encoder import encode
+from tensorglot.store.encodings import IS_DELTA, Encoding, apply, decode
 
 Mutant = tuple[int, bytes, int]
 """An encoding, a body, and how many bytes the chunk has."""

@@ -56,30 +56,26 @@ def decode(encoding, body, base, nbytes):
     if encoding == 1:
         return (body * (nbytes // len(body) + 1))[:nbytes]
     width, at = body[0], 1
-    count = nbytes // width
-    places = range(count)
+    count, gaps = nbytes // width, 0
     old = bytearray(base[:nbytes].ljust(nbytes, b"\0"))
-
-    def stream(size):
-        nonlocal at
-        (stored,) = struct.unpack_from("<I", body, at)
-        data, at = body[at + 4 : at + 4 + (stored or size)], at + 4 + (stored or size)
-        return zstandard.ZstdDecompressor().decompress(data) if stored else data
-
     if encoding in (3, 5):
-        count, used = struct.unpack_from("<II", body, at)
-        at += 8
+        _, count, gaps = struct.unpack_from("<BII", body)
+        at = 9
+    end = len(body) - nbytes % width
+    data = zstandard.ZstdDecompressor().decompress(body[at:end]) if gaps + count else b""
+    places = range(count)
+    if encoding in (3, 5):
         places, place = [], 0
-        for gap in stream(used):
+        for gap in data[:gaps]:
             place += gap
             if gap != 255:
                 places.append(place)
                 place += 1
     values = bytearray(count * width)
     for plane in range(width):
-        values[plane::width] = stream(count)
+        values[plane::width] = data[gaps + plane * count : gaps + (plane + 1) * count]
     if encoding == 2:
-        return bytes(values) + body[at:]
+        return bytes(values) + body[end:]
     for i, place in enumerate(places):
         span = slice(place * width, (place + 1) * width)
         new, was = int.from_bytes(values[i * width : (i + 1) * width], "little"), int.from_bytes(old[span], "little")
@@ -88,7 +84,7 @@ def decode(encoding, body, base, nbytes):
         else:
             new = (was + ((new >> 1) ^ -(new & 1))) % (1 << 8 * width)
         old[span] = new.to_bytes(width, "little")
-    for i, byte in enumerate(body[at:], nbytes - nbytes % width):
+    for i, byte in enumerate(body[end:], nbytes - nbytes % width):
         old[i] ^= byte
     return bytes(old)
 

@@ -37,7 +37,8 @@ from stores import (
     write_ref,
 )
 from tensorglot.store import Store
-from tensorglot.store.encodings import Encoding, encode
+from tensorglot.store.encoder import encode
+from tensorglot.store.encodings import Encoding
 from tensorglot.wire.cid import CHUNK_NBYTES, CID, DAG_CBOR, FANOUT, RAW, SHA256, block_cid, encode_node
 
 Attack = Callable[[Path], None]

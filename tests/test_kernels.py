@@ -30,7 +30,7 @@ from tensorglot.containers import bintensors as bintensors_container
 from tensorglot.containers import safetensors as safetensors_container
 from tensorglot.dynd.codec import decode, encode, growable
 from tensorglot.model.dtypes import BY_NAME
-from tensorglot.store import encodings
+from tensorglot.store import encoder, encodings
 from test_safetensors import ACCEPTED, REFUSED
 
 FOLDER = Path(tg.__file__).parent / "kernels"
@@ -232,25 +232,34 @@ def planes_calls() -> Iterator[Call]:
             gaps, elements, np.zeros(max(0, positions), np.int64),
         )  # fmt: skip
         yield "patch", patch_arguments(rng)
+        yield "changes", changes_arguments(rng)
+
+
+def changes_arguments(rng: random.Random) -> Callable[[], tuple[Any, ...]]:
+    """Two buffers and some positions, mostly of both."""
+    wide, elements = rng.choice((0, 1, 2, 2, 3, 4, 8)), rng.choice((0, 1, 7, 300))
+    data, base = rng.randbytes(elements * wide + rng.choice((0, 0, 1))), rng.randbytes(elements * wide)
+    positions = np.array(sorted(rng.randrange(max(1, elements)) for _ in range(rng.randrange(20))), np.int64)
+    if len(positions) and rng.random() < 0.1:
+        positions[-1] = rng.choice((-1, elements, 1 << 40))
+    difference, room = rng.random() < 0.5, len(positions) * wide + rng.choice((*[0] * 9, 1))
+    return lambda: (data, base, positions, wide, difference, np.zeros(room, np.uint8))
 
 
 def patch_arguments(rng: random.Random) -> Callable[[], tuple[Any, ...]]:
     """Some deltas, mostly valid, on memory of several blocks of the kernel or of less."""
     wide, elements = rng.choice((0, 1, 2, 2, 3, 4, 8)), rng.choice((0, 1, 255, 300, 40_000))
-    gaps, values, table = b"", b"", []
+    data, table = b"", []
     for _ in range(rng.randrange(5)):
         steps = bytes(rng.choice((0, 1, 30, 254, 255, 255)) for _ in range(rng.randrange(elements // 100 + 6)))
         if rng.random() < 0.9:
             steps = steps.rstrip(b"\xff")
         count = sum(step != 255 for step in steps) + rng.choice((*[0] * 20, 1, -1))
-        gaps += steps
-        values += rng.randbytes(max(0, count) * wide)
+        data += steps + rng.randbytes(max(0, count) * wide)
         table += [len(steps) + rng.choice((*[0] * 20, 1, -1)), count, int(rng.random() < 0.6), 0, 0, 0]
-    values += bytes(rng.choice((*[0] * 20, 1)))
+    data += bytes(rng.choice((*[0] * 20, 1)))
     memory, undo = rng.randbytes(elements * wide + rng.choice((0, 0, 1))), rng.random() < 0.5
-    return lambda: (
-        gaps, values, np.array(table, np.int64), wide, undo, np.frombuffer(memory, np.uint8).copy(),
-    )  # fmt: skip
+    return lambda: (data, np.array(table, np.int64), wide, undo, np.frombuffer(memory, np.uint8).copy())
 
 
 CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
@@ -259,7 +268,7 @@ CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "bson_walk": (bson_walk_calls, 20),
     "gather": (gather_calls, 2),
     "names": (names_calls, 4),
-    "planes": (planes_calls, 6),
+    "planes": (planes_calls, 8),
     "safetensors": (safetensors_calls, 18),
     "utf8": (utf8_calls, 10),
     "zstd_blocks": (zstd_blocks_calls, 3),
@@ -347,7 +356,7 @@ def test_compiled_and_interpreted_kernels_encode_the_same_chunks(monkeypatch: py
         results = []
         for data, base in pairs:
             for width in (1, 2, 3, 4, 8, 16):
-                encoded = encodings.encode(data.data, width, None if base is None else base.data)
+                encoded = encoder.encode(data.data, width, None if base is None else base.data)
                 out = bytearray(data if base is None else base)
                 work = encodings.apply if encoded.encoding in encodings.IS_DELTA else encodings.decode
                 work(encoded.encoding, memoryview(encoded.body), memoryview(out))
@@ -357,6 +366,7 @@ def test_compiled_and_interpreted_kernels_encode_the_same_chunks(monkeypatch: py
 
     compiled = outcomes()
     monkeypatch.setattr(encodings, "planes", interpreted("planes"))
+    monkeypatch.setattr(encoder, "planes", interpreted("planes"))
     assert outcomes() == compiled
     assert len({encoding for encoding, _, _ in compiled}) > 3
 

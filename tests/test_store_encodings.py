@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 import tensorglot as tg
 from bounds import MB, allocated_nbytes
-from tensorglot.store.encodings import IS_DELTA, Encoded, Encoding, apply, apply_chain, decode, encode
+from tensorglot.store.encoder import Encoded, encode
+from tensorglot.store.encodings import IS_DELTA, Encoding, apply, apply_chain, decode
 from tensorglot.wire import zstd
 from tensorglot.wire.cid import CHUNK_NBYTES
 
@@ -309,16 +310,14 @@ def test_every_flipped_bit_is_refused_or_gives_some_chunk(encoding: Encoding) ->
         outcome(encoding, bytes(changed), base)
 
 
-def stream(data: bytes, frames: int = 1) -> bytes:
-    packed = zstd.compress(data, level=1, checksum=False) * frames
-    return struct.pack("<I", len(packed)) + packed
+def frame(data: bytes, frames: int = 1) -> bytes:
+    return zstd.compress(data, level=1, checksum=False) * frames
 
 
 def sparse(width: int, count: int, gaps: int) -> bytes:
-    return struct.pack("<BII", width, count, gaps) + RAW_STREAM
+    return struct.pack("<BII", width, count, gaps)
 
 
-RAW_STREAM = struct.pack("<I", 0)
 HOSTILE: dict[str, tuple[int, bytes]] = {
     "an unknown encoding": (7, b""),
     "a negative encoding": (-1, b""),
@@ -326,21 +325,28 @@ HOSTILE: dict[str, tuple[int, bytes]] = {
     "constant of nothing": (Encoding.CONSTANT, b""),
     "constant of too much": (Encoding.CONSTANT, bytes(17)),
     "planes without a width": (Encoding.PLANES, b""),
-    "planes of width 0": (Encoding.PLANES, b"\0"),
-    "planes of width 17": (Encoding.PLANES, b"\x11" + RAW_STREAM * 17),
-    "a plane too short": (Encoding.PLANES, b"\2" + 2 * (RAW_STREAM + bytes(199))),
-    "a plane too long": (Encoding.PLANES, b"\2" + 2 * stream(bytes(201))),
-    "a plane that expands to a gigabyte": (Encoding.PLANES, b"\1" + stream(bytes(30 << 20))),
-    "a plane of two frames": (Encoding.PLANES, b"\1" + stream(bytes(200), frames=2)),
-    "a plane that is no zstd": (Encoding.PLANES, b"\1" + struct.pack("<I", 9) + b"not zstd."),
-    "a plane beyond the body": (Encoding.PLANES, b"\1" + struct.pack("<I", 0xFFFFFFFF)),
-    "more changes than elements": (Encoding.SPARSE_XOR, sparse(2, 201, 201) + bytes(1000)),
+    "planes of width 0": (Encoding.PLANES, b"\0" + frame(bytes(400))),
+    "planes of width 17": (Encoding.PLANES, b"\x11" + frame(bytes(400))),
+    "planes without a frame": (Encoding.PLANES, b"\2"),
+    "planes too short": (Encoding.PLANES, b"\2" + frame(bytes(399))),
+    "planes too long": (Encoding.PLANES, b"\2" + frame(bytes(401))),
+    "planes that expand to a gigabyte": (Encoding.PLANES, b"\1" + frame(bytes(30 << 20))),
+    "planes of two frames": (Encoding.PLANES, b"\1" + frame(bytes(400), frames=2)),
+    "planes in two frames": (Encoding.PLANES, b"\2" + frame(bytes(200), frames=2)),
+    "planes that are no zstd": (Encoding.PLANES, b"\1not zstd."),
+    "planes cut": (Encoding.PLANES, b"\2" + frame(bytes(range(200)) * 2)[:-1]),
+    "a tail beyond the body": (Encoding.PLANES, b"\3"),
+    "a sparse delta without a head": (Encoding.SPARSE_XOR, sparse(2, 1, 1)[:-1]),
+    "more changes than elements": (Encoding.SPARSE_XOR, sparse(2, 201, 201) + frame(bytes(603))),
     "four billion changes": (Encoding.SPARSE_XOR, sparse(1, 0xFFFFFFFF, 0xFFFFFFFF)),
     "four billion gaps": (Encoding.SPARSE_XOR, sparse(1, 1, 0xFFFFFFFF)),
-    "fewer gaps than changes": (Encoding.SPARSE_XOR, sparse(1, 2, 1) + bytes(20)),
-    "a gap beyond the end": (Encoding.SPARSE_XOR, sparse(2, 1, 1) + b"\xc8" + 2 * (RAW_STREAM + b"x")),
-    "gaps that end in none": (Encoding.SPARSE_XOR, sparse(1, 1, 2) + b"\0\xff" + RAW_STREAM + b"x"),
-    "a difference of planes, cut": (Encoding.DIFFERENCE_PLANES, b"\2" + RAW_STREAM + bytes(200)),
+    "fewer gaps than changes": (Encoding.SPARSE_XOR, sparse(1, 2, 1) + frame(bytes(3))),
+    "no changes, and a frame": (Encoding.SPARSE_XOR, sparse(2, 0, 0) + frame(b"")),
+    "changes without a frame": (Encoding.SPARSE_XOR, sparse(2, 1, 1)),
+    "a gap beyond the end": (Encoding.SPARSE_XOR, sparse(2, 1, 1) + frame(b"\xc8xx")),
+    "gaps that end in none": (Encoding.SPARSE_XOR, sparse(1, 1, 2) + frame(b"\0\xffx")),
+    "gaps that end in none, of wide elements": (Encoding.SPARSE_XOR, sparse(16, 1, 2) + frame(b"\0\xff" + bytes(16))),
+    "a difference of planes, cut": (Encoding.DIFFERENCE_PLANES, b"\2" + frame(bytes(200))),
 }  # fmt: skip
 
 

@@ -17,7 +17,8 @@ import tensorglot as tg
 from stores import Pack, PackRecord, assert_clean, flip, packs, same_tensors, step, stray_files, tensors
 from tensorglot import dynd
 from tensorglot.store import Store
-from tensorglot.store.encodings import Encoding, encode
+from tensorglot.store.encoder import encode
+from tensorglot.store.encodings import Encoding
 
 DAY = 86_400.0
 

@@ -20,6 +20,7 @@ except ModuleNotFoundError:
 if cython.compiled:
     from cython.cimports.tensorglot.kernels.primitives import (
         little,
+        longlongs_in,
         longlongs_out,
         same,
         uchars_in,
@@ -253,6 +254,88 @@ def differences(
     return count, used
 
 
+def changes(
+    data: cython.const[cython.uchar][::1],
+    base: cython.const[cython.uchar][::1],
+    positions: cython.const[cython.longlong][::1],
+    width: cython.Py_ssize_t,
+    difference: cython.bint,
+    out: cython.uchar[::1],
+) -> bool:
+    """Writes the planes of the XOR, or of the zigzag difference, of the elements at `positions`.
+
+    `width` is 1, 2, 4 or 8. False, and nothing, unless all are in both buffers and the planes fill `out`.
+    """
+    if width not in (1, 2, 4, 8):
+        return False
+    count: cython.Py_ssize_t = len(positions)
+    elements: cython.longlong = min(len(data), len(base)) // width
+    i: cython.Py_ssize_t
+    if len(out) != count * width:
+        return False
+    if count == 0:
+        return True
+    if cython.compiled:
+        for i in range(count):
+            if not 0 <= positions[i] < elements:
+                return False
+        places: cython.p_const_longlong = longlongs_in(positions)
+        new: cython.p_const_uchar = uchars_in(data)
+        old: cython.p_const_uchar = uchars_in(base)
+        target: cython.p_uchar = uchars_out(out)
+        with cython.nogil:
+            # A compiler that knows the width unrolls the loops over the bytes of an element.
+            if width == 2:
+                _changes(new, old, places, count, 2, difference, target)
+            elif width == 4:
+                _changes(new, old, places, count, 4, difference, target)
+            else:
+                _changes(new, old, places, count, width, difference, target)
+        return True
+    chosen = np.frombuffer(positions, np.int64)
+    if chosen.min() < 0 or chosen.max() >= elements:
+        return False
+    kind = f"<u{width}"
+    here, there = np.frombuffer(data, kind, elements)[chosen], np.frombuffer(base, kind, elements)[chosen]
+    if difference:
+        signed = (here - there).view(f"<i{width}")
+        values = ((signed << 1) ^ (signed >> (8 * width - 1))).view(np.uint8)
+    else:
+        values = (here ^ there).view(np.uint8)
+    np.frombuffer(out, np.uint8).reshape(width, count)[:] = values.reshape(count, width).T
+    return True
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _changes(
+    new: cython.p_const_uchar,
+    old: cython.p_const_uchar,
+    places: cython.p_const_longlong,
+    count: cython.Py_ssize_t,
+    width: cython.Py_ssize_t,
+    difference: cython.bint,
+    target: cython.p_uchar,
+) -> cython.void:
+    i: cython.Py_ssize_t
+    plane: cython.Py_ssize_t
+    a: cython.ulonglong
+    b: cython.ulonglong
+    top: cython.ulonglong = 64 - 8 * width
+    for i in range(count):
+        a = little(new, places[i] * width, width)
+        b = little(old, places[i] * width, width)
+        if difference:
+            a = (a - b) << top  # the sign of the difference is the highest bit
+            a = ((a >> top) << 1) ^ (0 - (a >> 63))
+        else:
+            a ^= b
+        for plane in range(width):
+            target[plane * count + i] = cython.cast(cython.uchar, (a >> (8 * plane)) & 255)
+
+
 def expand(gaps: cython.const[cython.uchar][::1], elements: cython.longlong, positions: cython.longlong[::1]) -> bool:
     """Writes the positions that `gaps` lead to; False unless they fill `positions`, each below `elements`."""
     count: cython.Py_ssize_t = 0
@@ -290,8 +373,7 @@ def expand(gaps: cython.const[cython.uchar][::1], elements: cython.longlong, pos
 
 
 def patch(
-    gaps: cython.const[cython.uchar][::1],
-    values: cython.const[cython.uchar][::1],
+    data: cython.const[cython.uchar][::1],
     deltas: cython.longlong[::1],
     width: cython.Py_ssize_t,
     undo: cython.bint,
@@ -299,9 +381,10 @@ def patch(
 ) -> bool:
     """Applies sparse deltas to `out`, one after the other: elements that gaps lead to are changed by values.
 
-    A delta is COLUMNS numbers: its bytes of `gaps`, its values, which are planes, whether they are zigzag differences
-    or else XOR, and three that are used up. `width` is 1, 2, 4 or 8. False, and nothing, unless each delta has as many
-    values as its gaps lead to elements, all of them in `out`, and the deltas use up `gaps` and `values`.
+    `data` has the gaps and the values, which are planes, of each. A delta is COLUMNS numbers: its bytes of gaps, its
+    values, whether they are zigzag differences or else XOR, and three that are used up. `width` is 1, 2, 4 or 8. False,
+    and nothing, unless each delta has as many values as its gaps lead to elements, all of them in `out`, and the deltas
+    use up `data`.
     """
     if width not in (1, 2, 4, 8):
         return False
@@ -311,38 +394,37 @@ def patch(
     size: cython.longlong
     most: cython.longlong
     begin: cython.longlong = 0
-    first: cython.longlong = 0
     for i in range(count):
         size = deltas[i * _COLUMNS]
         most = deltas[i * _COLUMNS + 1]
-        if not (0 <= size <= len(gaps) - begin and 0 <= most <= (len(values) - first) // width):
+        if not (0 <= size <= len(data) - begin and 0 <= most <= (len(data) - begin - size) // width):
             return False
-        begin += size
-        first += most * width
-    if begin != len(gaps) or first != len(values):
+        begin += size + most * width
+    if begin != len(data):
         return False
     if cython.compiled:
-        if begin == 0 or first == 0 or elements == 0:
-            return bool(begin == 0 and first == 0)
-        steps: cython.p_const_uchar = uchars_in(gaps)
-        source: cython.p_const_uchar = uchars_in(values)
+        if begin == 0:
+            return True
+        if elements == 0:
+            return False
+        source: cython.p_const_uchar = uchars_in(data)
         target: cython.p_uchar = uchars_out(out)
         table: cython.p_longlong = longlongs_out(deltas)
         fits: cython.bint
         with cython.nogil:
-            fits = _check_deltas(steps, table, count, elements)
+            fits = _check_deltas(source, table, count, width, elements)
             if fits:
-                _patch_all(steps, source, table, count, width, undo, target, elements)
+                _patch_all(source, table, count, width, undo, target, elements)
         return bool(fits)
     found = []
-    begin = first = 0
+    begin = 0
     for size, most, difference in np.frombuffer(deltas, np.int64).reshape(count, _COLUMNS)[:, :3].tolist():
         positions = np.empty(most, np.int64)
-        if not expand(gaps[begin : begin + size], elements, positions):
+        if not expand(data[begin : begin + size], elements, positions):
             return False
-        found.append((positions, values[first : first + most * width], difference))
         begin += size
-        first += most * width
+        found.append((positions, data[begin : begin + most * width], difference))
+        begin += most * width
     written = np.frombuffer(out, f"<u{width}", elements)
     for positions, planes, difference in found:
         change = np.frombuffer(planes, np.uint8).reshape(width, len(positions)).T.reshape(-1).view(written.dtype)
@@ -359,7 +441,11 @@ def patch(
 @cython.nogil
 @cython.exceptval(check=False)
 def _check_deltas(
-    steps: cython.p_const_uchar, table: cython.p_longlong, count: cython.Py_ssize_t, elements: cython.longlong
+    steps: cython.p_const_uchar,
+    table: cython.p_longlong,
+    count: cython.Py_ssize_t,
+    width: cython.Py_ssize_t,
+    elements: cython.longlong,
 ) -> cython.bint:
     """Whether each delta leads to as many elements as it has values, all below `elements`; sets its three cursors."""
     _i: cython.Py_ssize_t
@@ -380,7 +466,7 @@ def _check_deltas(
         table[3] = 0
         table[4] = 0
         table[5] = 0
-        steps += size
+        steps += size + found * width
         table += _COLUMNS
     return True
 
@@ -390,7 +476,6 @@ def _check_deltas(
 @cython.nogil
 @cython.exceptval(check=False)
 def _patch_all(
-    steps: cython.p_const_uchar,
     source: cython.p_const_uchar,
     table: cython.p_longlong,
     count: cython.Py_ssize_t,
@@ -402,30 +487,27 @@ def _patch_all(
     """All deltas on one block of `target`, then on the next: a block stays in the cache."""
     limit: cython.longlong = 0
     i: cython.Py_ssize_t
-    begin: cython.longlong
-    first: cython.longlong
+    steps: cython.p_const_uchar
     one: cython.p_longlong
     while limit < elements:
         limit += _BLOCK_NBYTES // width
-        begin = 0
-        first = 0
+        steps = source
         for i in range(count):
             one = table + i * _COLUMNS
             # A compiler that knows width and operation unrolls the loop over the bytes of an element.
             if width == 2 and one[2]:
-                _patch(steps + begin, source + first, one, 2, True, undo, target, limit)
+                _patch(steps, one, 2, True, undo, target, limit)
             elif width == 2:
-                _patch(steps + begin, source + first, one, 2, False, undo, target, limit)
+                _patch(steps, one, 2, False, undo, target, limit)
             elif width == 4 and one[2]:
-                _patch(steps + begin, source + first, one, 4, True, undo, target, limit)
+                _patch(steps, one, 4, True, undo, target, limit)
             elif width == 4:
-                _patch(steps + begin, source + first, one, 4, False, undo, target, limit)
+                _patch(steps, one, 4, False, undo, target, limit)
             elif width == 8:
-                _patch(steps + begin, source + first, one, 8, one[2] != 0, undo, target, limit)
+                _patch(steps, one, 8, one[2] != 0, undo, target, limit)
             else:
-                _patch(steps + begin, source + first, one, 1, one[2] != 0, undo, target, limit)
-            begin += one[0]
-            first += one[1] * width
+                _patch(steps, one, 1, one[2] != 0, undo, target, limit)
+            steps += one[0] + one[1] * width
 
 
 @cython.cfunc
@@ -434,7 +516,6 @@ def _patch_all(
 @cython.exceptval(check=False)
 def _patch(
     steps: cython.p_const_uchar,
-    source: cython.p_const_uchar,
     delta: cython.p_longlong,
     width: cython.Py_ssize_t,
     difference: cython.bint,
@@ -451,6 +532,8 @@ def _patch(
     i: cython.longlong = delta[3]
     done: cython.longlong = delta[4]
     position: cython.longlong = delta[5]
+    longest: cython.longlong = _LONGEST
+    values: cython.p_const_uchar = steps + size
     plane: cython.Py_ssize_t
     step: cython.longlong
     value: cython.ulonglong
@@ -459,7 +542,7 @@ def _patch(
     at: cython.p_uchar
     while i < size:
         step = steps[i]
-        if step == _LONGEST:
+        if step == longest:
             position += step
         elif position + step >= limit:
             break
@@ -469,7 +552,7 @@ def _patch(
             value = 0
             old = 0
             for plane in range(width):
-                value |= cython.cast(cython.ulonglong, source[plane * count + done]) << (8 * plane)
+                value |= cython.cast(cython.ulonglong, values[plane * count + done]) << (8 * plane)
                 old |= cython.cast(cython.ulonglong, at[plane]) << (8 * plane)
             if difference:
                 # Modulo 2^64, so also modulo what the element has: the bytes above are not written.

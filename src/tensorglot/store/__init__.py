@@ -15,8 +15,10 @@ Physical, where bytes are:
     lease.py        announcements and locks that end by themselves
     location.py     paths and URLs of stores
     pack.py         many blocks in one object, with its index
-    packs.py        all packs: looking up, decoding and checking blocks
+    lookup.py       where each block of all packs is
+    packs.py        all packs: decoding and checking blocks
     encodings.py    a chunk as stored bytes: planes, deltas
+    encoder.py      the smallest of them for a chunk
     session.py      writing new blocks
     copying.py      blocks as they are stored, from one pack to another
     condemned.py    packs that are about to be removed

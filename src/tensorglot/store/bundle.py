@@ -20,7 +20,8 @@ from typing import Any
 from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError, TruncatedError
 from tensorglot.io.local import BaseSource
 from tensorglot.store.copying import Copy, add_copy, restore
-from tensorglot.store.encodings import IS_DELTA, Encoded, Encoding
+from tensorglot.store.encoder import Encoded
+from tensorglot.store.encodings import IS_DELTA, Encoding
 from tensorglot.store.packs import Packs, pack_key
 from tensorglot.store.reach import Walk
 from tensorglot.store.refs import Ref, check_ref_name

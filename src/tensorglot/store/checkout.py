@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -65,8 +65,9 @@ _KEPT_CHUNKS = 16
 _SMALL_NBYTES = 16 << 10
 """Arrays below this size are read together, if there are some of them: they lie in groups."""
 _FEW, _TOGETHER = 8, 4096
-_THREAD_NBYTES = 4 << 20
-"""What one thread decodes at a time."""
+_THREAD_CHUNKS = 4
+"""What one thread reads and decodes at a time."""
+_THREAD_NBYTES = _THREAD_CHUNKS * CHUNK_NBYTES
 SPARE_NBYTES = 1 << 30
 """Chunks may repeat without end: what a small store may say to hold, of zeros for instance."""
 
@@ -131,6 +132,7 @@ class ArraySource(BaseSource):
         if offset + len(out) > self.size:
             raise self.truncation_error(offset, len(out))
         position, done = bisect_right(self._begins, offset) - 1, 0
+        whole: list[tuple[bytes, memoryview]] = []
         while done < len(out):
             if self._begins[position] == offset + done:
                 position, read = self._read_small(position, out[done:])
@@ -140,9 +142,11 @@ class ArraySource(BaseSource):
             start = offset + done - self._begins[position]
             nbytes = min(self._arrays[position].nbytes - start, len(out) - done)
             if nbytes:
-                self._read_array(position, start, out[done : done + nbytes])
+                whole += self._read_array(position, start, out[done : done + nbytes])
             done += nbytes
             position += 1
+        for first in range(0, len(whole), _THREAD_CHUNKS):
+            self._packs.read_each(whole[first : first + _THREAD_CHUNKS])
 
     def _read_small(self, position: int, out: memoryview) -> tuple[int, int]:
         """Arrays from a position on that are small and end within `out`, together; the next position, and the bytes."""
@@ -160,7 +164,8 @@ class ArraySource(BaseSource):
         out[:nbytes] = b"".join(blocks)
         return end, nbytes
 
-    def _read_array(self, position: int, start: int, out: memoryview) -> None:
+    def _read_array(self, position: int, start: int, out: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+        """Reads the chunks of which a part is requested; yields the others, with their place in `out`."""
         array, done = self._arrays[position], 0
         chunks = self._chunks_of(position)
         while done < len(out):
@@ -169,7 +174,7 @@ class ArraySource(BaseSource):
             nbytes = min(whole - begin, len(out) - done)
             target = out[done : done + nbytes]
             if nbytes == whole:
-                self._packs.read_into(chunks[number], target)
+                yield chunks[number], target
             else:
                 target[:] = self._chunk(chunks[number], whole)[begin : begin + nbytes]
             done += nbytes

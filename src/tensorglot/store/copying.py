@@ -14,7 +14,8 @@ from blake3 import blake3
 
 from tensorglot.errors import FormatError, IntegrityError
 from tensorglot.memory import scratch
-from tensorglot.store.encodings import IS_DELTA, Encoded, Encoding, apply, decode, encode
+from tensorglot.store.encoder import Encoded, encode
+from tensorglot.store.encodings import IS_DELTA, Encoding, apply, decode
 from tensorglot.store.pack import MAX_CHAIN, MAX_DEPTH
 from tensorglot.store.packs import Packs, Stored, pack_key
 from tensorglot.store.session import SMALL_NBYTES, Delta, Session

@@ -27,7 +27,7 @@ from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._places import options_for_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.verify import Report
-from tensorglot.store.encodings import Encoded, encode
+from tensorglot.store.encoder import Encoded, encode
 from tensorglot.store.units import Unit, comparable, element_nbytes, tensor_node, units_of
 from tensorglot.threads import ordered_map
 from tensorglot.wire.cid import CHUNK_NBYTES, CID, RAW, ChunkTree

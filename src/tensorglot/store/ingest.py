@@ -11,24 +11,27 @@ chunk is stored in full instead where a chain of deltas would cost too much to r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
+from typing import NamedTuple, TypeVar
 
 from blake3 import blake3
 
 from tensorglot.cached import cached_property
 from tensorglot.errors import TensorglotError
-from tensorglot.memory import scratch
+from tensorglot.memory import Scratch, scratch
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse, text_of
-from tensorglot.store.encodings import IS_DELTA, Encoded, encode
+from tensorglot.store.encoder import Encoded, encode
+from tensorglot.store.encodings import IS_DELTA
 from tensorglot.store.manifest import Entry
 from tensorglot.store.objects import ArrayNode
 from tensorglot.store.pack import MAX_CHAIN, MAX_DEPTH
-from tensorglot.store.packs import Packs, Stored
+from tensorglot.store.packs import Packs
 from tensorglot.store.session import SMALL_NBYTES, Delta, Session
 from tensorglot.store.small import TINY_NBYTES, ingest_small, small_tensors
 from tensorglot.store.units import Unit, comparable, element_nbytes, tensor_node, units_of
@@ -37,8 +40,13 @@ from tensorglot.wire.cid import CHUNK_NBYTES, CID, RAW, ChunkTree
 
 __all__ = ["Previous", "Value", "ingest", "ingest_value"]
 
-_BATCH_COUNT = 4096
-"""Chunks that one thread takes at a time, at most a chunk's bytes in total."""
+T = TypeVar("T")
+
+_BATCH_COUNT, _BATCH_NBYTES = 4096, 4 * CHUNK_NBYTES
+"""Chunks that one thread takes at a time: their bases lie together, and are read at once."""
+_SPREAD = 0.4
+"""Chains of different chunks end at costs that differ by this share of the most, so that versions in a row share what
+it costs to begin new ones."""
 
 Previous = Callable[[str, str], "Value | None"]
 """The value of a part of a tensor in the parent commit."""
@@ -117,7 +125,7 @@ def ingest(session: Session, archive: Archive, previous: Previous | None, seen: 
                 error.tensor = tensor.name
                 raise
 
-    for batch in ordered_map(lambda batch: _make(batch, session.packs), _batches(chunks())):
+    for batch in ordered_map(lambda batch: _make(batch, session.packs), _batches(chunks(), _nbytes)):
         for made in batch:
             _write(session, made)
             seen(len(made.data))
@@ -130,7 +138,7 @@ def ingest(session: Session, archive: Archive, previous: Previous | None, seen: 
 def ingest_value(session: Session, tensor: Tensor) -> CID:
     """Stores one value that is not sparse or quantized; returns the link of its array node."""
     value = _Stored(Unit(tensor.name, "data", tensor), None, _tree(session))
-    for batch in ordered_map(lambda batch: _make(batch, session.packs), _batches(value.chunks())):
+    for batch in ordered_map(lambda batch: _make(batch, session.packs), _batches(value.chunks(), _nbytes)):
         for made in batch:
             _write(session, made)
     return _array(session, value)
@@ -154,56 +162,83 @@ def _array(session: Session, value: _Stored) -> CID:
     return session.put(ArrayNode(text_of(value.type), value.nbytes, value.tree.root()).encode())
 
 
-def _batches(chunks: Iterator[_Chunk]) -> Iterator[list[_Chunk]]:
-    batch: list[_Chunk] = []
+def _nbytes(chunk: _Chunk) -> int:
+    return len(chunk.data)
+
+
+def _batches(items: Iterable[T], nbytes_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """What one thread takes at a time."""
+    batch: list[T] = []
     nbytes = 0
-    for chunk in chunks:
-        if batch and (nbytes + len(chunk.data) > CHUNK_NBYTES or len(batch) == _BATCH_COUNT):
+    for item in items:
+        if batch and (nbytes + nbytes_of(item) > _BATCH_NBYTES or len(batch) == _BATCH_COUNT):
             yield batch
             batch, nbytes = [], 0
-        batch.append(chunk)
-        nbytes += len(chunk.data)
+        batch.append(item)
+        nbytes += nbytes_of(item)
     if batch:
         yield batch
 
 
 def _make(batch: list[_Chunk], packs: Packs) -> list[_Made]:
     digests = [blake3(chunk.data).digest() for chunk in batch]
-    return [
-        _Made(chunk.value, digest, chunk.data, known=True) if known else _encode(chunk, digest, packs)
-        for chunk, digest, known in zip(batch, digests, packs.contains(digests), strict=True)
-    ]
+    made = [_Made(chunk.value, digest, chunk.data, known=True) for chunk, digest in zip(batch, digests, strict=True)]
+    known = packs.contains(digests)
+    new = [(at, _base(batch[at], packs)) for at in range(len(batch)) if not known[at]]
+    for group in _batches(new, lambda item: 0 if item[1] is None else item[1].nbytes):
+        with scratch() as memory:
+            olds = _read_bases([base for _, base in group], packs, memory)
+            for (at, base), old in zip(group, olds, strict=True):
+                made[at] = _encode(batch[at], digests[at], base, old)
+    return made
 
 
-def _encode(chunk: _Chunk, digest: bytes, packs: Packs) -> _Made:
+def _read_bases(bases: Sequence[_Base | None], packs: Packs, memory: Scratch) -> list[memoryview | None]:
+    room = memory.room(_BATCH_NBYTES, 0)
+    ends = list(accumulate(0 if base is None else base.nbytes for base in bases))
+    olds = [None if base is None else room[end - base.nbytes : end] for base, end in zip(bases, ends, strict=True)]
+    packs.read_each(
+        [(base.delta.base, old) for base, old in zip(bases, olds, strict=True) if base is not None and old is not None]
+    )
+    return olds
+
+
+class _Base(NamedTuple):
+    """The block that a chunk is encoded against."""
+
+    delta: Delta
+    nbytes: int
+
+
+def _base(chunk: _Chunk, packs: Packs) -> _Base | None:
+    """The chunk at the same place of the predecessor, or the one that its chain of deltas begins with."""
+    if len(chunk.data) < TINY_NBYTES or chunk.position >= len(chunk.value.bases):
+        return None
+    digest = chunk.value.bases[chunk.position]
+    found = packs.find(digest)
+    if found is None:
+        return None
+    if found.record.depth:
+        # One more delta will cost what the last one did.
+        cost = (found.record.chain + found.record.stored) / len(chunk.data)
+        if found.record.depth == MAX_DEPTH or cost > MAX_CHAIN * (1 - _SPREAD):
+            root = packs.root(digest)
+            if found.record.depth == MAX_DEPTH or cost > MAX_CHAIN * (1 - _SPREAD * root[0][0] / 255):
+                digest, found = root
+    return _Base(Delta(digest, found.record.depth, found.record.chain), found.record.nbytes)
+
+
+def _encode(chunk: _Chunk, digest: bytes, base: _Base | None, old: memoryview | None) -> _Made:
     value, data = chunk.value, chunk.data
     if len(data) < TINY_NBYTES:
         return _Made(value, digest, data)
-    base = packs.find(value.bases[chunk.position]) if chunk.position < len(value.bases) else None
     if base is not None:
-        found = value.bases[chunk.position], base
-        if base.record.depth == MAX_DEPTH:
-            found = _root(packs, *found)
-        with scratch() as memory:
-            old = memory.room(found[1].record.nbytes, 0)
-            packs.read_into(found[0], old)
-            encoded = encode(data, value.width, old)
-        record = found[1].record
-        if encoded.encoding in IS_DELTA and record.chain + len(encoded.body) <= MAX_CHAIN * len(data):
-            return _Made(value, digest, data, encoded, Delta(found[0], record.depth, record.chain))
+        encoded = encode(data, value.width, old)
+        if encoded.encoding in IS_DELTA and base.delta.chain + len(encoded.body) <= MAX_CHAIN * len(data):
+            return _Made(value, digest, data, encoded, base.delta)
         if encoded.encoding not in IS_DELTA and len(data) >= SMALL_NBYTES:
             return _Made(value, digest, data, encoded)
     return _Made(value, digest, data, encode(data, value.width) if len(data) >= SMALL_NBYTES else None)
-
-
-def _root(packs: Packs, digest: bytes, stored: Stored) -> tuple[bytes, Stored]:
-    """The block that a chain of deltas begins with."""
-    while (base := stored.record.base) is not None:
-        found = packs.find(base)
-        if found is None or found.record.depth >= stored.record.depth:
-            break
-        digest, stored = base, found
-    return digest, stored
 
 
 def _write(session: Session, made: _Made) -> None:

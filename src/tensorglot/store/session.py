@@ -17,7 +17,7 @@ from blake3 import blake3
 from tensorglot.errors import UnsupportedError
 from tensorglot.store.backend import Backend, Writer
 from tensorglot.store.condemned import condemned
-from tensorglot.store.encodings import Encoded, encode
+from tensorglot.store.encoder import Encoded, encode
 from tensorglot.store.pack import GROUP_NBYTES, PackWriter
 from tensorglot.store.packs import Packs, pack_key
 from tensorglot.wire.cid import CHUNK_NBYTES, CID, DAG_CBOR, RAW

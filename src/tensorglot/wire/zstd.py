@@ -76,6 +76,9 @@ _AT_ONCE_NBYTES = 96 << 10
 """Larger results are decoded in place: new memory of that size has pages that are not mapped yet."""
 _MAX_BLOCK = 128 << 10
 _MIN_WINDOW = 1 << 20
+_SMALL_NBYTES = 4096
+"""Below its lazy strategies, zstd codes up to 1024 literals by the table of the block before, which is that of another
+plane, and costs up to 20 % of a sparse delta. Blocks up to this size can have as few beside matches."""
 _KEPT_WINDOW = 2 << 20
 """Window of the decoder that a thread keeps: what zstd chooses at its default level for data of unknown size."""
 
@@ -341,7 +344,24 @@ class _Kept(threading.local):
         self.decompressor = zstandard.ZstdDecompressor(max_window_size=_KEPT_WINDOW)
         self.compressor: tuple[int, bool, zstandard.ZstdCompressor] | None = None
         """With its level, and whether frames get a checksum."""
-        self.plane_compressor: zstandard.ZstdCompressor | None = None
+        self._plane_compressors: dict[bool, zstandard.ZstdCompressor] = {}
+
+    def plane_compressor(self, small: bool) -> zstandard.ZstdCompressor:
+        """For planes, some of them small."""
+        if small not in self._plane_compressors:
+            self._plane_compressors[small] = zstandard.ZstdCompressor(compression_params=_plane_parameters(small))
+        return self._plane_compressors[small]
+
+
+def _plane_parameters(small: bool) -> zstandard.ZstdCompressionParameters:
+    return zstandard.ZstdCompressionParameters(
+        strategy=zstandard.STRATEGY_LAZY if small else zstandard.STRATEGY_FAST,
+        window_log=20,
+        hash_log=6,
+        chain_log=6,
+        search_log=1,
+        min_match=6 if small else 7,
+    )
 
 
 _kept = _Kept()
@@ -368,18 +388,21 @@ class _Feed:
         return data
 
 
-def compress_planes(data: Buffer) -> bytes:
-    """Compresses byte planes of numbers to one frame that declares its size.
+def compress_planes(planes: Sequence[Buffer]) -> bytes:
+    """Compresses byte planes of numbers to one frame that declares its size; b"" if they are empty.
 
-    Such bytes have an uneven distribution and hardly a repetition but runs, so the search is the shortest that zstd
-    has: smaller by 1 to 4 % than at level 1, where spurious matches cost more than they save, and faster both ways.
+    Each plane has blocks of its own, since its distribution is its own. It is uneven and has hardly a repetition but
+    runs, so the search is the shortest that zstd has: smaller by 1 to 4 % than at level 1, where spurious matches cost
+    more than they save, and faster both ways.
     """
-    if _kept.plane_compressor is None:
-        parameters = zstandard.ZstdCompressionParameters(
-            strategy=zstandard.STRATEGY_FAST, window_log=20, hash_log=6, chain_log=6, search_log=1, min_match=7
-        )
-        _kept.plane_compressor = zstandard.ZstdCompressor(compression_params=parameters)
-    return _kept.plane_compressor.compress(data)
+    nbytes = sum(map(len, planes))
+    if not nbytes:
+        return b""
+    stream = _kept.plane_compressor(min(map(len, planes)) <= _SMALL_NBYTES).compressobj(size=nbytes)
+    blocks = []
+    for plane in planes:
+        blocks += [stream.compress(plane), stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)]
+    return b"".join((*blocks, stream.flush()))
 
 
 def decode_whole(encoded: memoryview, out: memoryview) -> None:

@@ -1,0 +1,155 @@
+"""All packs of a store as one table from digests to records.
+
+The indexes of all packs are joined into one sorted column of keys, the first eight bytes
+of each digest: a lookup is a binary search, many lookups are one vector operation, and
+the base of a delta is looked up once, when the table is made. The table never changes, so
+readers need no lock.
+
+A block may be in several packs, here in full and there as a delta. The table has the
+copies that can be decoded, the one with the fewest deltas first: a copy of depth n needs
+a copy of its base of a smaller depth. So chains of deltas end, whoever wrote them, and a
+delta whose base was removed is not in the store: who needs the block writes it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.store.pack import PackIndex, Record
+
+__all__ = ["Stored", "Table"]
+
+
+class Stored(NamedTuple):
+    """Where a block is."""
+
+    pack: str
+    record: Record
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.pack, self.record.offset
+
+    @property
+    def end(self) -> int:
+        return self.record.offset + self.record.stored
+
+    @property
+    def order(self) -> tuple[int, str, int]:
+        """For copying: bases come before their deltas, neighbours together."""
+        return self.record.depth, self.pack, self.record.offset
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """The blocks of all packs, by key."""
+
+    names: list[str]
+    indexes: list[PackIndex]
+    keys: NDArray[np.uint64]
+    packs: NDArray[np.int32]
+    rows: NDArray[np.int32]
+    bases: NDArray[np.int32]
+    """Where the base of each is in this table, by its key; -1 for a block in full."""
+    orphans: list[tuple[int, int]]
+    """Pack and row of the copies that are left out: deltas whose base is not there."""
+
+    @classmethod
+    def of(cls, indexes: dict[str, PackIndex]) -> Table:
+        found = list(indexes.values())
+        keys = np.concatenate([np.empty(0, np.uint64), *(_keys(index.digests) for index in found)])
+        packs = np.repeat(np.arange(len(found), dtype=np.int32), [len(index.digests) for index in found])
+        rows = np.concatenate([np.empty(0, np.int32), *(np.arange(len(i.digests), dtype=np.int32) for i in found)])
+        depths = np.concatenate([np.empty(0, np.uint8), *(i.records["depth"][i.blocks["record"]] for i in found)])
+        if not depths.any():
+            order, orphans = np.argsort(keys, kind="stable"), np.empty(0, np.intp)
+            bases = np.full(len(keys), -1, np.int32)
+        else:
+            order = np.lexsort((depths, keys))
+            base_keys = np.concatenate([np.empty(0, np.uint64), *map(_base_keys, found)])
+            decodable = _decodable(keys[order], depths[order], base_keys[order])
+            order, orphans = order[decodable], order[~decodable]
+            bases = np.where(depths[order], keys[order].searchsorted(base_keys[order]), -1).astype(np.int32)
+        lost = list(zip(packs[orphans].tolist(), rows[orphans].tolist(), strict=True))
+        return cls(list(indexes), found, keys[order], packs[order], rows[order], bases, lost)
+
+    def find(self, digest: bytes) -> int | None:
+        """Where a block is in this table; of several copies, the one with the fewest deltas."""
+        key = np.uint64(int.from_bytes(digest[:8], "big"))
+        at = int(self.keys.searchsorted(key))
+        while at < len(self.keys) and self.keys[at] == key:
+            if self._digest(at) == digest:
+                return at
+            at += 1
+        return None
+
+    def stored(self, at: int) -> Stored:
+        pack = self.packs.item(at)
+        return Stored(self.names[pack], self.indexes[pack].record(self.rows.item(at)))
+
+    def base(self, at: int, digest: bytes) -> int | None:
+        """Where the base of a delta is, which has this digest."""
+        base = self.bases.item(at)
+        return base if self._digest(base) == digest else self.find(digest)  # another block may have the same key
+
+    def _digest(self, at: int) -> bytes:
+        digest: bytes = self.indexes[self.packs.item(at)].digests[self.rows.item(at)].tobytes()
+        return digest
+
+    def find_many(self, digests: Sequence[bytes]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The pack and row of each block; pack -1 for one that is not there."""
+        packs, rows = np.full(len(digests), -1, np.int32), np.zeros(len(digests), np.int32)
+        if len(digests) and len(self.keys):
+            wanted = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
+            at = np.minimum(self.keys.searchsorted(_keys(wanted)), len(self.keys) - 1)
+            hit = np.flatnonzero(self.keys[at] == _keys(wanted))
+            packs[hit], rows[hit] = self.packs[at[hit]], self.rows[at[hit]]
+            for pack in np.unique(packs[hit]).tolist():
+                here = np.flatnonzero(packs == pack)
+                same = (self.indexes[pack].digests[rows[here]] == wanted[here]).all(axis=1)
+                for position in here[~same].tolist():  # another block has the same key
+                    found = self.find(digests[position])
+                    packs[position] = -1 if found is None else self.packs[found]
+                    rows[position] = 0 if found is None else self.rows[found]
+        return packs, rows
+
+    def places(self, digests: Sequence[bytes]) -> dict[tuple[int, int], list[tuple[int, int]]]:
+        """Pack and record to the positions and rows of the blocks in it; blocks that are not there are left out."""
+        packs, rows = self.find_many(digests)
+        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for pack in np.unique(packs[packs >= 0]).tolist():
+            here = np.flatnonzero(packs == pack)
+            records = self.indexes[pack].blocks["record"][rows[here]].tolist()
+            for record, position, row in zip(records, here.tolist(), rows[here].tolist(), strict=True):
+                found.setdefault((pack, record), []).append((position, row))
+        return found
+
+
+def _keys(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    keys: NDArray[np.uint64] = np.ascontiguousarray(digests[:, :8]).view(">u8").reshape(-1).astype(np.uint64)
+    return keys
+
+
+def _base_keys(index: PackIndex) -> NDArray[np.uint64]:
+    """The key of the base of each block; 0 for one that has none."""
+    bases = np.append(_keys(index.bases), np.uint64(0))
+    numbers = index.records["base"][index.blocks["record"]]
+    keys: NDArray[np.uint64] = bases[np.minimum(numbers, len(index.bases))]
+    return keys
+
+
+def _decodable(keys: NDArray[np.uint64], depths: NDArray[np.uint8], bases: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which copies have a base that can be decoded and is less deep. `keys` are sorted."""
+    found: NDArray[np.bool_] = depths == 0
+    for depth in np.unique(depths[~found]).tolist():
+        known, here = keys[found], np.flatnonzero(depths == depth)
+        at = known.searchsorted(bases[here])
+        there = at < len(known)
+        there[there] = known[at[there]] == bases[here][there]
+        found[here] = there
+    return found
