@@ -74,40 +74,52 @@ _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
 }
 
 
-class Scan(NamedTuple):
-    """Result of the kernel for a header."""
+class Fault(NamedTuple):
+    """Why a header is not valid in a layout."""
 
-    fault: int
+    code: int
     position: int
     tensor: str | None
     broken: int
     """Number of values that break a rule; -1 if the fields do not end where the header does."""
+
+
+class Contents(NamedTuple):
+    """What a valid header has."""
+
     metadata: dict[str, str] | None
     codes: NDArray[np.uint8]
     dims: NDArray[np.int64]
     dim_offsets: NDArray[np.int64]
     ends: NDArray[np.int64]
-    names: tuple[NDArray[np.int64], NDArray[np.int64]]
+    name_begins: NDArray[np.int64]
+    name_ends: NDArray[np.int64]
+
+    def names(self, header: bytes) -> Names:
+        return Names(header, self.name_begins, self.name_ends)
 
 
-def _scan(header: bytes, layout: str, limits: Limits, *, thorough: bool = False) -> Scan:
+def _scan(header: bytes, layout: str, limits: Limits, *, thorough: bool = False) -> Fault | Contents:
     bounds = (limits.tensors_or(TENSORS_MAX), limits.rank, limits.name_nbytes)
-    return Scan(*kernel.scan(header, int(layout), _ITEMSIZES, *bounds, thorough))
+    *fault, contents = kernel.scan(header, int(layout), _ITEMSIZES, *bounds, thorough)
+    return Fault(*fault) if contents is None else Contents(*contents)
 
 
 def read(source: Source, options: ReadOptions) -> Index:
     limits = options.limits
     header = read_header(source.read_bytes, source.size, most=limits.header_or(), rule="bintensors", multiple=8)
     layouts = _LAYOUTS if options.version is None else (options.version,)
-    scans = {layout: _scan(header, layout, limits) for layout in layouts}
-    fitting = [layout for layout in layouts if not scans[layout].fault]
-    if not fitting:
-        if all(_FAULTS[scan.fault][1].startswith("metadata") for scan in scans.values()):
-            raise _refusal(scans[layouts[0]])  # metadata is the same in both layouts
-        raise _likeliest([_scan(header, layout, limits, thorough=True) for layout in layouts])
+    scans = [(layout, _scan(header, layout, limits)) for layout in layouts]
+    fitting = [(layout, scan) for layout, scan in scans if isinstance(scan, Contents)]
     if len(fitting) == 1:
-        return _index(header, fitting[0], scans[fitting[0]], source.size, options)
-    return _choose([partial(_index, header, layout, scans[layout], source.size, options) for layout in fitting])
+        return _index(header, *fitting[0], source.size, options)
+    if fitting:
+        return _choose([partial(_index, header, layout, scan, source.size, options) for layout, scan in fitting])
+    faults = [scan for _, scan in scans if isinstance(scan, Fault)]
+    if all(_FAULTS[fault.code][1].startswith("metadata") for fault in faults):
+        raise _refusal(faults[0])  # metadata is the same in both layouts
+    thorough = [_scan(header, layout, limits, thorough=True) for layout in layouts]
+    raise _likeliest([fault for fault in thorough if isinstance(fault, Fault)])
 
 
 def _choose(candidates: Sequence[Callable[[], Index]]) -> Index:
@@ -130,22 +142,22 @@ def _choose(candidates: Sequence[Callable[[], Index]]) -> Index:
     return accepted[0]
 
 
-def _refusal(scan: Scan) -> FormatError:
-    kind, rule, message = _FAULTS[scan.fault]
-    return kind(message, rule=f"bintensors.{rule}", offset=8 + scan.position, tensor=scan.tensor)
+def _refusal(fault: Fault) -> FormatError:
+    kind, rule, message = _FAULTS[fault.code]
+    return kind(message, rule=f"bintensors.{rule}", offset=8 + fault.position, tensor=fault.tensor)
 
 
-def _likeliest(scans: Sequence[Scan]) -> FormatError:
+def _likeliest(faults: Sequence[Fault]) -> FormatError:
     """Returns the error under the layout that the file most likely has.
 
     That is one whose fields end where the header does, with the fewest broken rules; else
     the one that is valid for longer; of two equals, a limit that the caller can raise.
     """
 
-    def likelihood(scan: Scan) -> tuple[bool, int, int, bool]:
-        return scan.broken >= 0, -scan.broken, scan.position, issubclass(_FAULTS[scan.fault][0], LimitError)
+    def likelihood(fault: Fault) -> tuple[bool, int, int, bool]:
+        return fault.broken >= 0, -fault.broken, fault.position, issubclass(_FAULTS[fault.code][0], LimitError)
 
-    return _explain([_refusal(scan) for scan in sorted(scans, key=likelihood)])
+    return _explain([_refusal(fault) for fault in sorted(faults, key=likelihood)])
 
 
 def _explain(refused: Sequence[FormatError]) -> FormatError:
@@ -157,8 +169,8 @@ def _explain(refused: Sequence[FormatError]) -> FormatError:
     return best
 
 
-def _index(header: bytes, layout: str, scan: Scan, size: int, options: ReadOptions) -> Index:
-    names, data = Names(header, *scan.names), 8 + len(header)
+def _index(header: bytes, layout: str, scan: Contents, size: int, options: ReadOptions) -> Index:
+    names, data = scan.names(header), 8 + len(header)
     ends = scan.ends + data
     check_data_end(ends, data, size, rule="bintensors", name=names.__getitem__)
     twice = names.first_duplicate()
@@ -227,9 +239,9 @@ def _check_unambiguous(header: bytes, layout: str, ends: NDArray[np.int64]) -> N
     """Refuses a header that is valid in the other layout, too: it could not be opened again."""
     (other,) = set(_LAYOUTS) - {layout}
     scan = _scan(header, other, DEFAULT)
-    if scan.fault or scan.ends[-1:].tolist() != ends[-1:].tolist():
+    if isinstance(scan, Fault) or scan.ends[-1:].tolist() != ends[-1:].tolist():
         return
-    if Names(header, *scan.names).first_duplicate() is None:
+    if scan.names(header).first_duplicate() is None:
         raise UnsupportedError(
             f"the header would also be valid in layout {other}, with other tensors; write bintensors@{other}",
             rule="bintensors.write.ambiguous",

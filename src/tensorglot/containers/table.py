@@ -393,8 +393,15 @@ _LOADED: dict[str, Container] = {}
 HEAD_NBYTES = 512
 """Bytes read to detect the format."""
 _BY_NAME = {spec.name: spec for spec in (*TABLE, STORE)}
-_PATTERNS = [(spec, re.compile(spec.pattern or b"(?!)", re.S)) for spec in TABLE]
-"""An empty pattern never matches."""
+_BEGINNINGS = re.compile(
+    b"|".join(
+        b"(?P<%s>%s)" % (spec.name.encode(), b"|".join([*map(re.escape, spec.magic), *filter(None, [spec.pattern])]))
+        for spec in TABLE
+        if spec.magic or spec.pattern
+    ),
+    re.S,
+)
+"""How files of each format begin; the group has the name of the format."""
 
 
 def formats() -> tuple[Format, ...]:
@@ -466,9 +473,9 @@ def check_header(nbytes: int, format: str) -> None:
 def detect(source: Source, path: str | None) -> Format:
     """By magic or pattern, else by suffix, else by a plausible length field: BinTensors and BSON have no magic."""
     head = source.read_bytes(0, min(source.size, HEAD_NBYTES))
-    for spec, pattern in _PATTERNS:
-        if head.startswith(spec.magic) or pattern.match(head):
-            return spec
+    found = _BEGINNINGS.match(head)
+    if found is not None:
+        return _BY_NAME[str(found.lastgroup)]
     suffix = "" if path is None else os.path.splitext(path)[1].lower()  # noqa: PTH122
     for spec in TABLE:
         if suffix in spec.suffixes:

@@ -27,7 +27,7 @@ class Folder:
     @classmethod
     def of(cls, file: str, options: StorageOptions | None) -> Folder:
         """The folder that a file is in."""
-        return cls(beside(file, "") if is_url(file) else str(Path(file).parent), options)
+        return cls(beside(file, "") if is_url(file) else os.path.dirname(file) or os.curdir, options)  # noqa: PTH120
 
     @property
     def shown(self) -> str:
@@ -84,4 +84,4 @@ def as_folder(place: str, options: StorageOptions | None) -> Folder | None:
 
 def name_of(file: str) -> str:
     """The file name of a path or URL."""
-    return last_name(file) if is_url(file) else Path(file).name
+    return last_name(file) if is_url(file) else os.path.basename(file)  # noqa: PTH119, every open asks

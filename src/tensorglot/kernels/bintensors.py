@@ -27,10 +27,8 @@ else:
         invalid_utf8,
         is_ascii,
         little,
-        longlongs_in,
-        longlongs_out,
-        uchars_in,
-        uchars_out,
+        longlongs_of,
+        uchars_of,
     )
 
 # Faults. The format's module has the message of each.
@@ -86,7 +84,7 @@ class Cursor:
 
     def __init__(self, header: bytes, thorough: cython.bint) -> None:
         self.header = header
-        self.data = uchars_in(header)
+        self.data = uchars_of(header)
         self.size = len(header)
         self.position = 0
         self.thorough = thorough
@@ -205,13 +203,12 @@ class Cursor:
 @cython.final
 @cython.cclass
 class Columns:
-    """What a scan fills, with a pointer to the memory of each. A name that is not known begins at -1."""
+    """What a scan fills, with a pointer to the memory of each. A name that is not known begins at 0, where none can."""
 
     codes: Any
     dims: Any
-    dim_offsets: Any
     spans: Any
-    """Ends of the tensors, begins and ends of their names."""
+    """Offsets of shapes in `dims`, ends of the tensors, begins and ends of their names."""
     code: cython.p_uchar
     dim: cython.p_longlong
     dim_offset: cython.p_longlong
@@ -228,14 +225,16 @@ class Columns:
         self.filled = 0
         self.codes = np.empty(rows, np.uint8)
         self.dims = np.empty(capacity, np.int64)
-        self.dim_offsets = np.zeros(rows + 1, np.int64)
-        self.spans = np.empty((3, rows), np.int64)
-        self.spans.fill(-1)
-        self.code = uchars_out(self.codes)
-        self.dim = longlongs_out(self.dims)
-        self.dim_offset = longlongs_out(self.dim_offsets)
-        self.tensor_end = longlongs_out(self.spans[0])
-        self.name_begin, self.name_end = longlongs_out(self.spans[1]), longlongs_out(self.spans[2])
+        self.spans = np.zeros((4, rows + 1), np.int64)
+        self.code = uchars_of(self.codes)
+        self.dim = longlongs_of(self.dims)
+        self.dim_offset = longlongs_of(self.spans)
+        if cython.compiled:
+            self.tensor_end = self.dim_offset + (rows + 1)
+            self.name_begin = self.tensor_end + (rows + 1)
+            self.name_end = self.name_begin + (rows + 1)
+        else:
+            self.dim_offset, self.tensor_end, self.name_begin, self.name_end = map(longlongs_of, self.spans)
 
     @cython.cfunc
     def reserve(self, count: cython.Py_ssize_t) -> cython.int:
@@ -244,7 +243,7 @@ class Columns:
         dims: Any = np.empty(self.capacity, np.int64)
         dims[: self.filled] = self.dims[: self.filled]
         self.dims = dims
-        self.dim = longlongs_out(dims)
+        self.dim = longlongs_of(dims)
         return 0
 
 
@@ -257,10 +256,10 @@ def scan(
     max_name: cython.longlong,
     thorough: cython.bint = False,
 ) -> tuple[Any, ...]:
-    """Fault, byte, name of the tensor; how many values break a rule, or -1; the metadata and the columns.
+    """Fault, byte, name of the tensor; how many values break a rule, or -1; the contents, None with a fault.
 
-    It is -1 if the fields do not end where the header does. The columns: dtype codes, dims,
-    dim offsets, ends; and a pair, the begins and ends of names.
+    It is -1 if the fields do not end where the header does. The contents: metadata, dtype
+    codes, dims, dim offsets, ends; begins and ends of names.
     """
     cursor: Cursor = Cursor(header, thorough)
     metadata: Any = _scan_metadata(cursor)
@@ -275,15 +274,19 @@ def scan(
         _scan_index_map(cursor, max_name, columns)
     _scan_padding(cursor)
     tensor: Any = cursor.fault_name
-    if tensor is None and 0 <= cursor.fault_row < count and columns.name_begin[cursor.fault_row] >= 0:
+    if tensor is None and 0 <= cursor.fault_row < count and columns.name_begin[cursor.fault_row] > 0:
         cursor.begin = columns.name_begin[cursor.fault_row]
         cursor.end = columns.name_end[cursor.fault_row]
         tensor = cursor.string()
-    ends, name_begins, name_ends = columns.spans
-    return (
-        cursor.fault, cursor.fault_position, tensor, -1 if cursor.ended else cursor.broken, metadata,
-        columns.codes, columns.dims[: columns.filled].copy(), columns.dim_offsets, ends, (name_begins, name_ends),
+    broken: cython.Py_ssize_t = -1 if cursor.ended else cursor.broken
+    if cursor.fault != 0:
+        return cursor.fault, cursor.fault_position, tensor, broken, None
+    dim_offsets, ends, name_begins, name_ends = columns.spans
+    dims: Any = columns.dims[: columns.filled].copy()
+    found: tuple[Any, ...] = (
+        metadata, columns.codes, dims, dim_offsets, ends[:count], name_begins[:count], name_ends[:count],
     )  # fmt: skip
+    return OK, 0, None, broken, found
 
 
 @cython.cfunc
@@ -321,7 +324,7 @@ def _scan_tensors(
     Columns have `rows` rows, and dimensions are stored after room was made for them. What
     comes after a fault is skipped, not stored.
     """
-    itemsize: cython.p_const_uchar = uchars_in(itemsizes)
+    itemsize: cython.p_const_uchar = uchars_of(itemsizes)
     kinds: cython.ulonglong = len(itemsizes)
     codes: cython.p_uchar = columns.code
     dim_offsets: cython.p_longlong = columns.dim_offset
@@ -428,7 +431,7 @@ def _scan_index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns)
         target = cursor.varint()
         if target >= rows:
             cursor.note(MAP_RANGE, start)
-        elif columns.name_begin[target] >= 0:
+        elif columns.name_begin[target] > 0:
             cursor.note(MAP_ALIAS, start)
         elif cursor.named:
             columns.name_begin[target] = begin
@@ -473,13 +476,13 @@ def encode(
     if metadata is not None:
         capacity += 9 * len(metadata) + sum(map(len, metadata))
     buffer: bytearray = bytearray(capacity)
-    out: cython.p_uchar = uchars_out(buffer)
-    name: cython.p_const_uchar = uchars_in(text)
-    name_offset: cython.p_const_longlong = longlongs_in(text_offsets)
-    dim: cython.p_const_longlong = longlongs_in(dims)
-    dim_offset: cython.p_const_longlong = longlongs_in(dim_offsets)
-    tensor_end: cython.p_const_longlong = longlongs_in(ends)
-    map_row: cython.p_const_longlong = longlongs_in(by_name)
+    out: cython.p_uchar = uchars_of(buffer)
+    name: cython.p_const_uchar = uchars_of(text)
+    name_offset: cython.p_const_longlong = longlongs_of(text_offsets)
+    dim: cython.p_const_longlong = longlongs_of(dims)
+    dim_offset: cython.p_const_longlong = longlongs_of(dim_offsets)
+    tensor_end: cython.p_const_longlong = longlongs_of(ends)
+    map_row: cython.p_const_longlong = longlongs_of(by_name)
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     begin: cython.longlong = 0
@@ -488,7 +491,7 @@ def encode(
         out[0] = 1
         position = _put(out, position, len(metadata) // 2)
         for item in metadata:
-            position = _put_text(out, position, uchars_in(item), 0, len(item))
+            position = _put_text(out, position, uchars_of(item), 0, len(item))
     position = _put(out, position, count)
     # Invariant: the tensors before `row` end at `position`, and `capacity` leaves room for all that follow.
     for row in range(count):

@@ -14,9 +14,9 @@ try:
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
-    from cython.cimports.tensorglot.kernels.primitives import same, word
+    from cython.cimports.tensorglot.kernels.primitives import longlongs_of, same, ulonglongs_of, word
 else:
-    from tensorglot.kernels.primitives import same, word
+    from tensorglot.kernels.primitives import longlongs_of, same, ulonglongs_of, word
 
 _SPREAD = cython.declare(cython.ulonglong, 0x9E37_79B9_7F4A_7C15)
 """An odd number that carries every bit of a hash to the highest ones."""
@@ -27,13 +27,13 @@ _PROBES = cython.declare(cython.int, 64)
 
 def decode(header: bytes, begins: Any, ends: Any) -> list[str]:
     """The names at these spans."""
-    begin_column: cython.const[cython.longlong][::1] = memoryview(begins)
-    end_column: cython.const[cython.longlong][::1] = memoryview(ends)
+    begin_column: cython.p_const_longlong = longlongs_of(begins)
+    end_column: cython.p_const_longlong = longlongs_of(ends)
     row: cython.Py_ssize_t
     begin: cython.Py_ssize_t
     end: cython.Py_ssize_t
     names: list[str] = []
-    for row in range(len(begin_column)):
+    for row in range(len(begins)):
         begin = begin_column[row]
         end = end_column[row]
         names.append(header[begin:end].decode("utf-8"))
@@ -44,11 +44,11 @@ def find(header: bytes, begins: Any, ends: Any, name: bytes) -> cython.Py_ssize_
     """The first row of a name, or -1."""
     data: cython.p_const_uchar = header
     wanted: cython.p_const_uchar = name
-    begin_column: cython.const[cython.longlong][::1] = memoryview(begins)
-    end_column: cython.const[cython.longlong][::1] = memoryview(ends)
+    begin_column: cython.p_const_longlong = longlongs_of(begins)
+    end_column: cython.p_const_longlong = longlongs_of(ends)
     nbytes: cython.Py_ssize_t = len(name)
     row: cython.Py_ssize_t
-    for row in range(len(begin_column)):
+    for row in range(len(begins)):
         if end_column[row] - begin_column[row] == nbytes and same(data, begin_column[row], wanted, 0, nbytes):
             return row
     return -1
@@ -61,16 +61,18 @@ def may_repeat(header: bytes, begins: Any, ends: Any) -> bool:
     full, so a free slot ends every search, and the mask keeps a slot inside.
     """
     data: cython.p_const_uchar = header
-    begin_column: cython.const[cython.longlong][::1] = memoryview(begins)
-    end_column: cython.const[cython.longlong][::1] = memoryview(ends)
-    count: cython.Py_ssize_t = len(begin_column)
-    values: cython.ulonglong[::1] = np.empty(count, np.uint64).data
+    begin_column: cython.p_const_longlong = longlongs_of(begins)
+    end_column: cython.p_const_longlong = longlongs_of(ends)
+    count: cython.Py_ssize_t = len(begins)
     size: cython.Py_ssize_t = 16
     shift: cython.int = 60
     while size < 2 * count:
         size *= 2
         shift -= 1
-    slots: cython.int[::1] = np.zeros(size, np.int32).data
+    hashes: Any = np.empty(count, np.uint64)
+    table: Any = np.zeros(size, np.uint64)
+    values: cython.p_ulonglong = ulonglongs_of(hashes)
+    slots: cython.p_ulonglong = ulonglongs_of(table)
     mask: cython.ulonglong = size - 1
     value: cython.ulonglong
     slot: cython.ulonglong

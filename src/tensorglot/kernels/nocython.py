@@ -18,7 +18,7 @@ class _Type:
 
 
 int = uchar = uint = longlong = ulonglong = Py_ssize_t = bint = const = _Type()
-p_uchar = p_const_uchar = p_longlong = p_const_longlong = p_uint = p_const_uint = void = _Type()
+p_uchar = p_const_uchar = p_longlong = p_const_longlong = p_ulonglong = p_uint = p_const_uint = void = _Type()
 
 
 def _same(function: F) -> F:

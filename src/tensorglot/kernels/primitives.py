@@ -33,6 +33,8 @@ def uchars_in(view: Any) -> Any:
 
 uchars_out = longlongs_in = longlongs_out = uints_in = uints_out = uchars_in
 """The same for other element types, to be read or written."""
+uchars_of = longlongs_of = ulonglongs_of = uchars_in
+"""The same for arrays that are Python objects: written to only by the kernel that made them."""
 
 
 def bytes_of(data: Any, begin: int, end: int) -> bytes:

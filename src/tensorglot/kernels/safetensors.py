@@ -27,11 +27,9 @@ else:
         copy,
         invalid_utf8,
         is_ascii,
-        longlongs_in,
-        longlongs_out,
+        longlongs_of,
         same,
-        uchars_in,
-        uchars_out,
+        uchars_of,
     )
 
 # Faults. The format's module has the message of each.
@@ -88,7 +86,7 @@ class Cursor:
 
     def __init__(self, header: bytes) -> None:
         self.header = header
-        self.data = uchars_in(header)
+        self.data = uchars_of(header)
         self.size = len(header)
         self.position = self.begin = self.end = 0
         self.escaped = False
@@ -262,11 +260,11 @@ class Columns:
         self.dims = np.empty(nbytes // 2 + 1, np.int64)
         self.dim_offsets = np.zeros(capacity + 1, np.int64)
         self.spans = np.empty((4, capacity), np.int64)
-        self.code = uchars_out(self.codes)
-        self.dim = longlongs_out(self.dims)
-        self.dim_offset = longlongs_out(self.dim_offsets)
-        self.tensor_begin, self.tensor_end = longlongs_out(self.spans[0]), longlongs_out(self.spans[1])
-        self.name_begin, self.name_end = longlongs_out(self.spans[2]), longlongs_out(self.spans[3])
+        self.code = uchars_of(self.codes)
+        self.dim = longlongs_of(self.dims)
+        self.dim_offset = longlongs_of(self.dim_offsets)
+        self.tensor_begin, self.tensor_end = longlongs_of(self.spans[0]), longlongs_of(self.spans[1])
+        self.name_begin, self.name_end = longlongs_of(self.spans[2]), longlongs_of(self.spans[3])
         self.behind = bytearray()
         self.rows = 0
         self.dtype_at = self.dtype = 0
@@ -287,7 +285,7 @@ def scan(
     """
     cursor: Cursor = Cursor(header)
     columns: Columns = Columns(cursor.size)
-    metadata: Any = _scan_entries(cursor, columns, dtypes, uchars_in(bits), max_tensors, max_rank, max_name)
+    metadata: Any = _scan_entries(cursor, columns, dtypes, uchars_of(bits), max_tensors, max_rank, max_name)
     _scan_padding(cursor)
     rows: cython.Py_ssize_t = columns.rows
     text: bytes = header + bytes(columns.behind) if columns.behind else header
@@ -564,14 +562,14 @@ def encode(
     """
     # A number takes at most 19 digits and a comma; the rest of an entry 112 bytes with its two offsets and its dtype.
     buffer: bytearray = bytearray(16 + len(metadata) + len(text) + 112 * len(ranks) + 20 * len(dims))
-    out: cython.p_uchar = uchars_out(buffer)
-    name: cython.p_const_uchar = uchars_in(text)
-    name_offset: cython.p_const_longlong = longlongs_in(text_offsets)
-    dtype: cython.p_const_uchar = uchars_in(dtypes)
-    dtype_offset: cython.p_const_longlong = longlongs_in(dtype_offsets)
-    dim: cython.p_const_longlong = longlongs_in(dims)
-    dim_offset: cython.p_const_longlong = longlongs_in(dim_offsets)
-    tensor_end: cython.p_const_longlong = longlongs_in(ends)
+    out: cython.p_uchar = uchars_of(buffer)
+    name: cython.p_const_uchar = uchars_of(text)
+    name_offset: cython.p_const_longlong = longlongs_of(text_offsets)
+    dtype: cython.p_const_uchar = uchars_of(dtypes)
+    dtype_offset: cython.p_const_longlong = longlongs_of(dtype_offsets)
+    dim: cython.p_const_longlong = longlongs_of(dims)
+    dim_offset: cython.p_const_longlong = longlongs_of(dim_offsets)
+    tensor_end: cython.p_const_longlong = longlongs_of(ends)
     open_dtype: cython.p_const_uchar = b':{"dtype":"'
     open_shape: cython.p_const_uchar = b'","shape":['
     open_offsets: cython.p_const_uchar = b'],"data_offsets":['
@@ -580,7 +578,7 @@ def encode(
     i: cython.Py_ssize_t
     begin: cython.longlong = 0
     out[0] = 0x7B
-    position: cython.Py_ssize_t = _put(out, 1, uchars_in(metadata), 0, len(metadata))
+    position: cython.Py_ssize_t = _put(out, 1, uchars_of(metadata), 0, len(metadata))
     # Invariant: the entries before `row` end at `position`, and the bound above leaves room for all that follow.
     for row in range(len(ranks)):
         if position > 1:

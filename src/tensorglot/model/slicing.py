@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from tensorglot.errors import LimitError, OutOfRange
 from tensorglot.model.payload import Encoded, Payload, Span
 
-__all__ = ["DECODED_GAP_NBYTES", "GAP_NBYTES", "SCRATCH_NBYTES", "Axis", "Index", "Selection", "read_block", "select"]
+__all__ = ["ALL", "DECODED_GAP_NBYTES", "GAP_NBYTES", "SCRATCH_NBYTES", "Axis", "Index", "Selection", "c_strides", "read_block", "read_strided", "select"]
 
 GAP_NBYTES = 4096
 """A gap of up to a page is read over: a second read would cost more."""
@@ -31,12 +30,14 @@ DECODED_GAP_NBYTES = 8 << 20
 SCRATCH_NBYTES = 8 << 20
 """A run with gaps is read into scratch memory of at most this size."""
 
+ALL = slice(None)
+"""The finish of an axis that is read in its order."""
+
 Index: TypeAlias = Any
 """Any subscript; `select` refuses all but basic indices, `pick` all but one array."""
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(NamedTuple):
     """Positions start, start + step, … of one axis; the step is positive."""
 
     start: int
@@ -44,8 +45,7 @@ class Axis:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """A basic index, normalised: what to read of each axis, then how to finish in memory."""
 
     axes: tuple[Axis, ...]
@@ -54,15 +54,14 @@ class Selection:
     scalar: bool
     """NumPy would return a scalar, not an array without dimensions."""
 
-    def covers(self, shape: tuple[int, ...]) -> bool:
-        """Every element of an array of that shape is selected."""
-        return all(axis.count == size for axis, size in zip(self.axes, shape, strict=True))
-
     def strided(self, strides: Sequence[int]) -> tuple[int, tuple[int, ...], list[int]]:
         """Where the selection begins in an array of those strides, its counts, and its steps in bytes."""
-        pairs = list(zip(self.axes, strides, strict=True))
-        begin = sum(axis.start * stride for axis, stride in pairs)
-        return begin, tuple(axis.count for axis in self.axes), [axis.step * stride for axis, stride in pairs]
+        begin, counts, steps = 0, [], []
+        for axis, stride in zip(self.axes, strides, strict=True):
+            begin += axis.start * stride
+            counts.append(axis.count)
+            steps.append(axis.step * stride)
+        return begin, tuple(counts), steps
 
     @property
     def positions(self) -> list[int | range | None]:
@@ -78,24 +77,29 @@ def _positions(axis: Axis, finish: int | slice) -> int | range:
 
 def select(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> Selection:
     """Normalises an index as NumPy would, or refuses it."""
-    items = given = index if isinstance(index, tuple) else (index,)
-    consumed = sum(1 for item in items if item is not None and item is not Ellipsis)
+    items = index if isinstance(index, tuple) else (index,)
+    ellipses = new = 0
+    for item in items:
+        ellipses += item is Ellipsis
+        new += item is None
+    consumed = len(items) - ellipses - new
     if consumed > len(shape):
         raise OutOfRange(f"too many indices: {consumed} for {len(shape)} dimensions", rule="index.rank", tensor=tensor)
-    if sum(item is Ellipsis for item in items) > 1:
+    if ellipses > 1:
         raise OutOfRange("an index can have only one Ellipsis", rule="index.ellipsis", tensor=tensor)
-    if not any(item is Ellipsis for item in items):
+    if not ellipses:
         items = (*items, Ellipsis)
 
     axes: list[Axis] = []
     finish: list[int | slice | None] = []
+    integers = 0
     for item in items:
         if item is None:
             finish.append(None)
         elif item is Ellipsis:
             for size in shape[len(axes) : len(axes) + len(shape) - consumed]:
                 axes.append(Axis(0, 1, size))
-                finish.append(slice(None))
+                finish.append(ALL)
         elif isinstance(item, slice):
             axis, end = _slice_axis(item, shape[len(axes)], tensor)
             axes.append(axis)
@@ -103,8 +107,8 @@ def select(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> S
         else:
             axes.append(_integer_axis(item, shape[len(axes)], len(axes), tensor))
             finish.append(0)
-    scalar = all(end == 0 for end in finish) and not any(item is Ellipsis for item in given)
-    return Selection(tuple(axes), tuple(finish), scalar)
+            integers += 1
+    return Selection(tuple(axes), tuple(finish), not ellipses and integers == len(finish))
 
 
 def _slice_axis(item: slice, size: int, tensor: str | None) -> tuple[Axis, slice]:
@@ -115,9 +119,9 @@ def _slice_axis(item: slice, size: int, tensor: str | None) -> tuple[Axis, slice
             f"invalid slice for an axis of size {size}: {error}", rule="index.slice", tensor=tensor
         ) from error
     if not positions:
-        return Axis(0, 1, 0), slice(None)
+        return Axis(0, 1, 0), ALL
     if positions.step > 0:
-        return Axis(positions[0], positions.step, len(positions)), slice(None)
+        return Axis(positions[0], positions.step, len(positions)), ALL
     return Axis(positions[-1], -positions.step, len(positions)), slice(None, None, -1)
 
 
@@ -139,27 +143,41 @@ def _integer_axis(item: object, size: int, axis: int, tensor: str | None) -> Axi
     return Axis(position % size, 1, 1)
 
 
-def read_block(
+def c_strides(shape: Sequence[int], itemsize: int) -> list[int]:
+    """How many bytes elements in C order are apart along each axis."""
+    strides = [itemsize] * len(shape)
+    for axis in range(len(shape) - 1, 0, -1):
+        strides[axis - 1] = strides[axis] * shape[axis]
+    return strides
+
+
+def read_strided(
     payload: Payload, start: int, counts: tuple[int, ...], steps: Sequence[int], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     """An array of elements `steps` bytes apart, in any order of steps. An axis of step 0 is read once and broadcast."""
-    if isinstance(payload, Encoded):
-        payload.require_decodable()
     axes = sorted(range(len(counts)), key=lambda axis: -steps[axis])
     once = [counts[axis] if steps[axis] else min(counts[axis], 1) for axis in axes]
-    try:
-        block = _read_descending(payload, start, once, [steps[axis] for axis in axes], dtype)
-    except MemoryError as error:
-        needed = math.prod(once) * dtype.itemsize
-        raise LimitError(f"out of memory: {needed} bytes needed", rule="memory.size") from error
+    block = read_block(payload, start, once, [steps[axis] for axis in axes], dtype)
     block = block.transpose(sorted(range(len(axes)), key=axes.__getitem__))
     return block if block.shape == counts else np.broadcast_to(block, counts)
+
+
+def read_block(
+    payload: Payload, start: int, counts: Sequence[int], steps: Sequence[int], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """The same for elements in C order: the widest steps first, but for axes of one element."""
+    if isinstance(payload, Encoded):
+        payload.require_decodable()
+    try:
+        return _read_descending(payload, start, counts, steps, dtype)
+    except MemoryError as error:
+        needed = math.prod(counts) * dtype.itemsize
+        raise LimitError(f"out of memory: {needed} bytes needed", rule="memory.size") from error
 
 
 def _read_descending(
     payload: Payload, start: int, counts: Sequence[int], steps: Sequence[int], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """A C-ordered array of elements `steps` bytes apart, the widest steps first."""
     if 0 in counts:
         return np.empty(counts, dtype)
     inner, extent, dense = _inner_run(counts, steps, dtype.itemsize, decoding=isinstance(payload, Encoded))

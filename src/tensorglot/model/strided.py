@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.model.payload import Buffer, Codec, Encoded, Span, inner_payload, read_pieces
-from tensorglot.model.slicing import read_block
+from tensorglot.model.slicing import read_strided
 
 __all__ = ["Strided", "boxes"]
 
@@ -70,7 +70,7 @@ class Strided:
         for starts, counts in boxes(self.shape, first, last):
             count = math.prod(counts)
             begin = sum(start * stride for start, stride in zip(starts, self.strides, strict=True))
-            box = read_block(self.below(payload), begin, counts, self.strides, carrier)
+            box = read_strided(self.below(payload), begin, counts, self.strides, carrier)
             values[done : done + count].reshape(counts)[...] = box
             done += count
         if not exact:
@@ -88,7 +88,7 @@ class Strided:
         if self._permuted:
             return np.ndarray(self.shape, dtype, below.read(0, below.nbytes), 0, self.strides)
         below.verify()
-        return np.ascontiguousarray(read_block(below, 0, self.shape, self.strides, dtype)).reshape(self.shape)
+        return np.ascontiguousarray(read_strided(below, 0, self.shape, self.strides, dtype)).reshape(self.shape)
 
     @property
     def _permuted(self) -> bool:

@@ -30,7 +30,7 @@ from tensorglot.model.dtypes import DType, pack, unpack
 from tensorglot.model.payload import PIECE_NBYTES, Chunk, Composed, Encoded, Memory, Payload, as_bytes, read_pieces
 from tensorglot.model.picking import pick
 from tensorglot.model.slicing import Index as BasicIndex
-from tensorglot.model.slicing import Selection, read_block, select
+from tensorglot.model.slicing import ALL, Selection, c_strides, read_block, read_strided, select
 from tensorglot.model.strided import Strided
 from tensorglot.model.types.algebra import FixedBytes, Type, dense, leading
 from tensorglot.providers import provided
@@ -122,7 +122,8 @@ class Part:
             self.payload.codec.fill(self.payload, selection.axes, values)
         else:
             values = self._read_selection(selection, stored)
-        values = values[(*selection.finish, ...)]
+        if selection.finish != (ALL,) * len(self.shape):
+            values = values[(*selection.finish, ...)]
         if self.big_endian:
             values = values.astype(dtype)
         check_bool(values, tensor, self.offset)
@@ -162,18 +163,15 @@ class Part:
         )
 
     def _read_selection(self, selection: Selection, stored: np.dtype[Any]) -> NDArray[Any]:
-        payload, strides = self._elements(stored.itemsize)
-        shared = payload.view(whole=selection.covers(self.shape))
+        payload, read = self.payload, read_block
+        strides: Sequence[int] = c_strides(self.shape, stored.itemsize)
+        if isinstance(payload, Encoded) and isinstance(payload.codec, Strided):
+            payload, strides, read = payload.codec.below(payload), payload.codec.strides, read_strided
         begin, counts, steps = selection.strided(strides)
+        shared = payload.view(whole=counts == self.shape)
         if shared is None or 0 in counts:
-            return read_block(payload, begin, counts, steps, stored)
+            return read(payload, begin, counts, steps, stored)
         return np.ndarray(counts, stored, shared, begin, steps)
-
-    def _elements(self, itemsize: int) -> tuple[Payload, Sequence[int]]:
-        """The bytes that have the elements, and how many bytes these are apart along each axis."""
-        if isinstance(self.payload, Encoded) and isinstance(self.payload.codec, Strided):
-            return self.payload.codec.below(self.payload), self.payload.codec.strides
-        return self.payload, [math.prod(self.shape[axis + 1 :]) * itemsize for axis in range(len(self.shape))]
 
     def swapped_chunks(self) -> Iterator[Chunk]:
         """The bytes of a big-endian part as little-endian ones."""

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, cast
 from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import ReadOptions, detect, named
 from tensorglot.errors import InputError, escape
-from tensorglot.io.folder import Folder, name_of
+from tensorglot.io.folder import Folder, as_folder, name_of
 from tensorglot.io.local import FileSource, absolute, add_path_to_errors
 from tensorglot.io.remote import RemoteSource
 from tensorglot.io.source import Backend, Readable, source_for
@@ -101,16 +101,20 @@ def open(
         return one(cast("Readable", source), reopen=again if isinstance(source, (bytes, bytearray)) else None)
     reopen = None if remote and has_credentials(path) else again
     path = file_path(path)
-    if not is_sharded(path, options):
+    if path.endswith(INDEX_SUFFIX) or (remote and is_sharded(path, options)):
+        found = find_file(path, options)
+    else:
         try:
             return one(path, reopen=reopen)
         except FileNotFoundError:
-            folder = Folder(f"{path}/", options)
-            if not remote or not folder.names():
+            folder: Folder | None = Folder(f"{path}/", options) if remote else None
+            if folder is None or not folder.names():
+                raise
+        except InputError:  # most paths are files: whether one is a directory is asked when opening it has failed
+            folder = as_folder(path, options)
+            if folder is None:
                 raise
         found = find_in_folder(folder)
-    else:
-        found = find_file(path, options)
     if not found.endswith(INDEX_SUFFIX):
         return one(found, reopen=reopen)
     index = open_shards(found, limits, strict, one, options)
@@ -165,7 +169,7 @@ def _open_file(
         try:
             name = None if path is None else name_of(path)
             spec, version = named(format) if format is not None else (detect(opened, name), None)
-            beside = None if path is None else partial(_open_beside, Folder.of(path, options), backend)
+            beside = None if path is None else partial(_open_beside, path, options, backend)
             index = spec.container.read(opened, ReadOptions(version, strict, limits, name, beside, verifier))
             # At a URL, looking for a sidecar is one more request: it is made by who asks for checksums.
             wanted = verifier is not None and (verifier.required or not remote)
@@ -179,6 +183,6 @@ def _open_file(
     return Archive(index, opened, limits=limits, verifier=verifier, reopen=reopen)
 
 
-def _open_beside(folder: Folder, backend: Backend, name: str) -> Source:
+def _open_beside(path: str, options: StorageOptions | None, backend: Backend, name: str) -> Source:
     """Another file of the same archive."""
-    return source_for(folder.file(name), backend, folder.options)
+    return source_for(Folder.of(path, options).file(name), backend, options)

@@ -18,6 +18,8 @@ from tensorglot.errors import FormatError, LimitError, TruncatedError
 __all__ = ["LENGTH_NBYTES", "check_data_end", "join_texts", "read_header", "writer_order"]
 
 LENGTH_NBYTES = 8
+_FIRST_NBYTES = 4096
+"""What is read at first: most often the whole header."""
 
 
 def read_header(
@@ -28,7 +30,8 @@ def read_header(
         raise TruncatedError(
             f"file truncated: the header's length needs 8 bytes, has {size}", rule=f"{rule}.header.length", offset=0
         )
-    nbytes = int.from_bytes(read_bytes(0, LENGTH_NBYTES), "little")
+    first = read_bytes(0, min(size, _FIRST_NBYTES))
+    nbytes = int.from_bytes(first[:LENGTH_NBYTES], "little")
     if nbytes > most:
         raise LimitError(
             f"header of {nbytes} bytes exceeds Limits.header_nbytes ({most})", rule=f"{rule}.limit.header", offset=0
@@ -43,6 +46,8 @@ def read_header(
         raise FormatError(
             f"header length {nbytes} is not a multiple of {multiple}", rule=f"{rule}.header.multiple", offset=0
         )
+    if LENGTH_NBYTES + nbytes <= len(first):
+        return first[LENGTH_NBYTES : LENGTH_NBYTES + nbytes]
     return read_bytes(LENGTH_NBYTES, nbytes)
 
 
