@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 _PAIR = "float4_e2m1fn_x2"
 _FLOAT4 = BY_NAME["float4_e2m1fn"]
 
-__all__ = ["BRIDGE", "as_device", "from_numpy", "from_tensor", "shared_array", "to_numpy", "to_tensor"]
+__all__ = ["BRIDGE", "array_type", "as_device", "from_numpy", "from_tensor", "shared_array", "to_numpy", "to_tensor"]
 
 
 def from_numpy(name: str, array: NDArray[Any]) -> torch.Tensor:
     """A tensor that shares the array's memory, or that of a private mapping beneath it; else of a copy."""
-    torch = library("torch", "torch")
+    torch = _torch()
     exchanged, dtype = _exchange(array.dtype)
     if exchanged is None:
         row = dtype_of(array.dtype, name)
@@ -51,6 +51,11 @@ def from_numpy(name: str, array: NDArray[Any]) -> torch.Tensor:
     if dtype is None:
         return torch.from_numpy(array)
     return torch.from_numpy(array.view(exchanged)).view(dtype)
+
+
+@cache
+def _torch() -> Any:
+    return library("torch", "torch")
 
 
 @cache
@@ -107,7 +112,7 @@ def to_tensor(value: torch.Tensor, wanted: Type | None) -> Tensor:
 
 def to_numpy(name: str, tensor: torch.Tensor) -> NDArray[Any]:
     """The array of a tensor of any stride, on any device; on the CPU it shares the tensor's memory."""
-    torch = library("torch", "torch")
+    torch = _torch()
     if tensor.layout is not torch.strided or tensor.is_nested:
         kind = "nested" if tensor.is_nested else tensor.layout
         raise InputError(
@@ -117,18 +122,34 @@ def to_numpy(name: str, tensor: torch.Tensor) -> NDArray[Any]:
         )
     if tensor.is_meta:
         raise StateError("Cannot copy out of meta tensor: it has no values", rule="torch.meta", tensor=name or None)
-    kind = str(tensor.dtype).removeprefix("torch.")
-    if kind == _PAIR and tensor.ndim:
-        pairs = tensor.detach().cpu().view(torch.uint8).contiguous().numpy()
-        values = unpack(pairs.reshape(-1), 2 * pairs.size, _FLOAT4)
-        return values.reshape(*pairs.shape[:-1], 2 * pairs.shape[-1])
-    if kind not in BY_NAME or BY_NAME[kind].packed:
+    dtype, exchanged = _array_type(tensor.dtype)
+    if dtype is None:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        if kind == _PAIR and tensor.ndim:
+            pairs = tensor.detach().cpu().view(torch.uint8).contiguous().numpy()
+            values = unpack(pairs.reshape(-1), 2 * pairs.size, _FLOAT4)
+            return values.reshape(*pairs.shape[:-1], 2 * pairs.shape[-1])
         raise UnsupportedError(f"PyTorch's {kind} is not supported", rule="torch.dtype", tensor=name)
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
-    row = BY_NAME[kind]
-    exchanged = plain if _native(kind) else plain.view(getattr(torch, f"uint{row.bits}"))
-    array: NDArray[Any] = exchanged.numpy()
-    return array.view(row.require_numpy(name))
+    plain = tensor.detach().cpu()
+    if plain.is_conj() or plain.is_neg():
+        plain = plain.resolve_conj().resolve_neg()
+    array: NDArray[Any] = (plain if exchanged is None else plain.view(exchanged)).numpy()
+    return array if exchanged is None else array.view(dtype)
+
+
+def array_type(dtype: torch.dtype) -> np.dtype[Any] | None:
+    """NumPy's type for one of PyTorch; None if there is none."""
+    return _array_type(dtype)[0]
+
+
+@cache
+def _array_type(dtype: torch.dtype) -> tuple[np.dtype[Any] | None, torch.dtype | None]:
+    """NumPy's type for one of PyTorch, and the integer to exchange it as where NumPy itself lacks it."""
+    kind = str(dtype).removeprefix("torch.")
+    row = BY_NAME.get(kind)
+    if row is None or row.packed:
+        return None, None
+    return row.require_numpy(), None if _native(kind) else getattr(_torch(), f"uint{row.bits}")
 
 
 def shared_array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
@@ -137,7 +158,7 @@ def shared_array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
         raise InputError(
             f"out is on {tensor.device}: load to the CPU, then copy_() to the device", rule="out.device", tensor=name
         )
-    if tensor.is_conj() or tensor.is_neg() or str(tensor.dtype).endswith(_PAIR):
+    if tensor.is_conj() or tensor.is_neg() or tensor.dtype is getattr(_torch(), _PAIR, None):
         raise InputError(
             "out is a conjugate, negative or packed view: pass a plain tensor", rule="out.view", tensor=name
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tensorglot.bridges.drop_in import format_for, their_errors
-from tensorglot.bridges.torch import as_device, from_numpy, to_numpy
+from tensorglot.bridges.torch import array_type, as_device, from_numpy, to_numpy
 from tensorglot.containers.table import for_target
 from tensorglot.errors import InputError, StateError, escape
 from tensorglot.extras import library
@@ -23,7 +23,7 @@ from tensorglot.io.source import Backend, Readable
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import location
 from tensorglot.model.tensor import Tensor
-from tensorglot.operations._outputs import output_arrays, shares_memory
+from tensorglot.operations._outputs import shares_memory
 from tensorglot.operations.load import load_archive
 from tensorglot.operations.open import open
 from tensorglot.operations.save import save
@@ -102,11 +102,14 @@ def load_model(
         if strict and (missing or unexpected):
             raise _wrong_names(type(model).__name__, missing, unexpected)
         wanted = [name for name in archive if name in state and name not in others]
-        found = {name: archive[name] for name in wanted}
-        for name, tensor in found.items():
-            _check_fit(tensor, state[name])
-        direct = {name: to_numpy(name, state[name]) for name in wanted if _in_place(state[name], found[name])}
-        arrays = load_archive(archive, wanted, output_arrays(direct))
+        kinds = [_check_fit(archive, name, state[name]) for name in wanted]
+        # No two of them overlap: of those that do, `others` has all but one.
+        direct = {
+            name: to_numpy(name, state[name])
+            for name, kind in zip(wanted, kinds, strict=True)
+            if _in_place(state[name], kind)
+        }
+        arrays = load_archive(archive, wanted, direct)
     with torch.no_grad():
         for name in wanted:
             if name not in direct:
@@ -114,24 +117,26 @@ def load_model(
     return missing, unexpected
 
 
-def _check_fit(found: Tensor, own: torch.Tensor) -> None:
-    """Whether a tensor of a file can be copied to one of a module."""
+def _check_fit(archive: Archive, name: str, own: torch.Tensor) -> np.dtype[Any]:
+    """The type of a tensor of a file, which can be copied to one of a module."""
     if own.is_meta:
         raise StateError(
             "the module is on the meta device, which has no memory: call to_empty(device=...) first",
             rule="torch.meta",
-            tensor=found.name,
+            tensor=name,
         )
-    shape = list(own.shape)
-    if str(own.dtype).endswith("_x2") and shape:
-        shape[-1] *= 2  # PyTorch counts pairs
-    if list(found.shape) != shape or found.dtype is None:
+    shape, dtype = archive.array_type(name)
+    wanted = tuple(own.shape)
+    if wanted and str(own.dtype).endswith("_x2"):
+        wanted = (*wanted[:-1], 2 * wanted[-1])  # PyTorch counts pairs
+    if shape != wanted or dtype is None:
         kind = str(own.dtype).removeprefix("torch.")
         raise StateError(
-            f"size mismatch: the file has {found!r}, the module {kind}{list(own.shape)}",
+            f"size mismatch: the file has {archive[name]!r}, the module {kind}{list(own.shape)}",
             rule="torch.shape",
-            tensor=found.name,
+            tensor=name,
         )
+    return dtype
 
 
 def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -185,16 +190,20 @@ def _tied(one: torch.Tensor, two: torch.Tensor) -> bool:
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     """The address of the first byte, and the one after the last."""
+    begin = tensor.data_ptr()
+    if tensor.is_contiguous():
+        return begin, begin + tensor.nbytes
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+    return begin, begin + (last + 1) * tensor.element_size()
 
 
 def _sharing(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
     """The names of tensors that have memory in common, directly or through others, in the order of the state."""
+    strided = library("torch", "torch").strided
     extents = sorted(
         (str(tensor.device), *_extent(tensor), name)
         for name, tensor in state.items()
-        if str(tensor.layout) == "torch.strided" and not tensor.is_nested and not tensor.is_meta and tensor.numel()
+        if tensor.layout is strided and not tensor.is_nested and not tensor.is_meta and tensor.numel()
     )
     group_of: dict[str, set[str]] = {}
     before: list[tuple[str, int, str]] = []
@@ -238,10 +247,10 @@ def _covering(state: Mapping[str, torch.Tensor], group: list[str]) -> list[str]:
     return found
 
 
-def _in_place(own: torch.Tensor, found: Tensor) -> bool:
+def _in_place(own: torch.Tensor, kind: np.dtype[Any]) -> bool:
     """Whether a tensor's memory can be read into as it is."""
     plain = own.device.type == "cpu" and own.is_contiguous() and not own.is_conj() and not own.is_neg()
-    return plain and found.dtype is not None and str(own.dtype) == f"torch.{found.dtype.name}"
+    return plain and array_type(own.dtype) == kind
 
 
 def shared_names(state: Mapping[str, torch.Tensor], *, ties: bool) -> list[str]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, TensorNotFound, TruncatedError
 from tensorglot.limits import DEFAULT, Limits
+from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import Index, Note, place_rows
 from tensorglot.model.names import Names
 from tensorglot.model.payload import (
@@ -167,6 +168,14 @@ class Archive(Mapping[str, Tensor]):
             None if layout is None else layout.type,
             index.attributes.get(position, {}),
         )
+
+    def array_type(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any] | None]:
+        """The shape and dtype of a tensor, as it has them itself, without making it."""
+        index = self.index
+        if not index.plain or name not in index.positions:
+            return self[name].shape, self[name].dtype
+        row = index.positions[name]
+        return index.shapes[row], TABLE[index.dtypes[row]].numpy
 
     def part(self, row: int, name: str) -> Part:
         """One row, which belongs to the tensor of that name."""

@@ -3,7 +3,7 @@
 Each large tensor is allocated separately; small adjacent ones share a slab, which is one
 read. A pool of threads reads in file order, and compares checksums in the same pass. Then
 the arrays are created as views; a run of equal shapes is one array that is iterated,
-which costs a fraction of creating each.
+which costs a fraction of creating each. Of a mapped file they are views of the file.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from tensorglot.model.payload import Source, as_bytes
 from tensorglot.model.tensor import NUMPY_RANK, Tensor, check_bool, check_out
 from tensorglot.operations._checksums import RowChecks, Rows, row_checks
 from tensorglot.operations._reads import Piece, Runs, fill
+from tensorglot.threads import for_each
 
-__all__ = ["ALONE_NBYTES", "SLAB_NBYTES", "is_plain", "load_rows"]
+__all__ = ["ALONE_NBYTES", "SLAB_NBYTES", "is_plain", "is_shared", "load_rows", "view_rows"]
 
 ALONE_NBYTES = 4 << 20
 """Tensors from this size on are allocated separately."""
@@ -36,15 +37,52 @@ SLAB_NBYTES = 32 << 20
 
 
 def is_plain(archive: Archive) -> bool:
-    """All stored bytes are those of arrays, no memory is shared, and a run of arrays has a rank that NumPy allows."""
+    """All stored bytes are those of arrays, and a run of arrays has a rank that NumPy allows."""
     if not archive.index.plain:
         return False
     ranks = np.diff(archive.index.dim_offsets)
     if ranks.size and ranks.max() >= NUMPY_RANK:
         return False
-    shared = any(held.view(0, 0) is not None for held, _ in archive.by_source(np.empty(0, np.int64)))
     kinds = [TABLE[code] for code in np.unique(archive.index.dtypes).tolist()]
-    return not shared and all(kind.numpy is not None and not kind.packed for kind in kinds)
+    return all(kind.numpy is not None and not kind.packed for kind in kinds)
+
+
+def is_shared(archive: Archive) -> bool | None:
+    """Whether the files are mapped, all or none of them; None if it depends on the file."""
+    mapped = {held.view(0, 0) is not None for held, _ in archive.by_source(np.empty(0, np.int64))}
+    return mapped.pop() if len(mapped) == 1 else None
+
+
+def view_rows(
+    archive: Archive, rows: NDArray[np.int64], threads: int | None
+) -> dict[str, NDArray[Any] | Tensor] | None:
+    """The arrays of some rows of a plain archive of mapped files, in their memory.
+
+    None if a file is truncated or not one piece of memory: reading tensor by tensor copes with it, or names the tensor.
+    """
+    index, checks = archive.index, row_checks(archive)
+    arrays: dict[int, NDArray[Any]] = {}
+    for source, chosen in archive.by_source(rows):
+        order = rows[chosen][np.argsort(index.begins[rows[chosen]], kind="stable")]
+        begins, ends = index.begins[order], index.ends[order]
+        low, high = int(begins.min(initial=0)), int(ends.max(initial=0))
+        try:
+            memory = source.view(low, high - low)
+        except TruncatedError:
+            return None
+        if memory is None:
+            return None
+        if checks is not None:
+            held = Rows(memory, order.tolist(), (begins - low).tolist(), (ends - low).tolist())
+            groups = place_rows(begins, ends, ALONE_NBYTES, ALONE_NBYTES).groups
+            for_each(partial(_compare_group, checks, held), pairwise(groups), threads)
+        steps = np.diff(begins, append=0)
+        for a, b in pairwise(_runs(index, order, [0, len(order)], steps)):
+            views = _views(index, int(order[a]), b - a, memory, int(begins[a]) - low, int(steps[a]))
+            arrays |= zip(order[a:b].tolist(), views, strict=True)
+    loaded = {index.names[row]: arrays[row] for row in rows.tolist()}
+    _check_bools(index, rows, loaded)
+    return dict(loaded)
 
 
 def load_rows(
@@ -89,17 +127,21 @@ def _load(
     arrays: list[NDArray[Any]] = []
     steps = np.diff(places.offsets, append=0)
     for a, b in pairwise(_runs(index, order, places.groups, steps)):
-        arrays += _views(index, int(order[a]), b - a, buffers[group_of[a]], int(places.offsets[a]), int(steps[a]))
+        views = _views(index, int(order[a]), b - a, buffers[group_of[a]], int(places.offsets[a]), int(steps[a]))
+        arrays += views if views[0].flags.aligned else [view.copy() for view in views]
     if len(order) == len(index.names):
         in_order = [arrays[i] for i in np.argsort(order).tolist()]
         loaded = dict(zip(index.names, in_order, strict=True))
     else:
         by_row = given | dict(zip(order.tolist(), arrays, strict=True))
         loaded = {index.names[row]: by_row[row] for row in rows.tolist()}
-    for row in np.flatnonzero(index.dtypes[rows] == BY_NAME["bool"].code).tolist():
-        name = index.names[int(rows[row])]
-        check_bool(loaded[name], name, int(index.begins[rows[row]]))
+    _check_bools(index, rows, loaded)
     return dict(loaded)
+
+
+def _check_bools(index: Index, rows: NDArray[np.int64], loaded: Mapping[str, NDArray[Any]]) -> None:
+    for row in rows[index.dtypes[rows] == BY_NAME["bool"].code].tolist():
+        check_bool(loaded[index.names[row]], index.names[row], int(index.begins[row]))
 
 
 def _reads(
@@ -131,7 +173,11 @@ def _reads(
 
 def _compare(checks: RowChecks, rows: Rows, runs: list[int], first: int, last: int) -> None:
     """Compares the checksums of the rows in some runs."""
-    complete = rows.between(runs[first], runs[last])
+    _compare_group(checks, rows, (runs[first], runs[last]))
+
+
+def _compare_group(checks: RowChecks, rows: Rows, group: tuple[int, int]) -> None:
+    complete = rows.between(*group)
     checks.compare(complete.rows, complete.pieces)
 
 
@@ -171,7 +217,5 @@ def _views(index: Index, row: int, count: int, buffer: memoryview, start: int, s
     shape = index.shape(row)
     if count > 1 and shape and 0 not in shape:
         within = [math.prod(shape[i + 1 :]) * dtype.itemsize for i in range(len(shape))]
-        views = list(np.ndarray((count, *shape), dtype, buffer, start, (step, *within)))
-    else:
-        views = [np.ndarray(shape, dtype, buffer, start + i * step) for i in range(count)]
-    return views if views[0].flags.aligned else [view.copy() for view in views]
+        return list(np.ndarray((count, *shape), dtype, buffer, start, (step, *within)))
+    return [np.ndarray(shape, dtype, buffer, start + i * step) for i in range(count)]

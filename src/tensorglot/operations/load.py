@@ -29,7 +29,7 @@ from tensorglot.model.payload import Encoded, Memory, Threaded
 from tensorglot.model.strided import Strided
 from tensorglot.model.tensor import NESTED, NUMPY_RANK, Part, Tensor
 from tensorglot.model.types.algebra import Bytes, String, TypeType
-from tensorglot.operations._load_rows import ALONE_NBYTES, SLAB_NBYTES, is_plain, load_rows
+from tensorglot.operations._load_rows import ALONE_NBYTES, SLAB_NBYTES, is_plain, is_shared, load_rows, view_rows
 from tensorglot.operations._outputs import output_arrays
 from tensorglot.operations._reads import BATCH
 from tensorglot.operations.open import Verify, open
@@ -94,7 +94,11 @@ def load_archive(
     """Reads tensors of an open archive, those in `out` into its arrays, which do not overlap."""
     rows = _rows(archive.index, names)
     direct = _all_direct(archive.index, rows, out) and is_plain(archive)
-    return (load_rows if direct else _load_each)(archive, rows, out, threads)
+    shared = is_shared(archive) if direct else None
+    if shared is False:
+        return load_rows(archive, rows, out, threads)
+    views = view_rows(archive, rows, threads) if shared and not out else None
+    return _load_each(archive, rows, out, threads) if views is None else views
 
 
 def _export(
