@@ -1,0 +1,71 @@
+"""What turns one version into the next, as a file, without a store."""
+
+from __future__ import annotations
+
+import click
+
+from tensorglot.cli.options import as_json, source_of, storage_option, storage_options
+from tensorglot.cli.store.shared import share_text
+from tensorglot.cli.terminal import escape_whole, print_json, progress_bar
+from tensorglot.errors import human_nbytes, plural
+
+__all__ = ["apply", "delta"]
+
+
+@click.command
+@click.argument("old", type=click.Path())
+@click.argument("new", type=click.Path())
+@click.argument("target", type=click.Path())
+@storage_option
+@as_json
+def delta(old: str, new: str, target: str, as_json: bool) -> None:
+    """Write what turns OLD into NEW to a small file, without a store.
+
+    OLD and NEW are files, directories of shards or commits, as store://run#main. A delta
+    is listed by ls and info and checked by verify.
+
+    \b
+    Example:
+      tensorglot store delta step1.safetensors step2.safetensors step2.tgdelta
+    """
+    from tensorglot.store import delta
+
+    with progress_bar("comparing") as progress:
+        report = delta(source_of(old), source_of(new), target, progress=progress, storage_options=storage_options())
+    if as_json:
+        print_json({"file": target, **report.to_dict()})
+        return
+    counts = [f"{report.changed:,} of {plural(report.tensors, 'tensor')} changed"]
+    counts += [
+        f"{len(names):,} {what}" for what, names in (("added", report.added), ("removed", report.removed)) if names
+    ]
+    size = f"{human_nbytes(report.stored_nbytes)}, {share_text(report.stored_nbytes, report.nbytes)} of the new version"
+    print(f"{escape_whole(target)}: {', '.join(counts)}; {size}")
+
+
+@click.command
+@click.argument("delta", type=click.Path())
+@click.argument("file", type=click.Path())
+@click.option("-o", "--output", type=click.Path(), help="The file to write, in any format. Default: FILE is replaced.")
+@storage_option
+@as_json
+def apply(delta: str, file: str, output: str | None, as_json: bool) -> None:
+    """Turn the old version, FILE, into the new one of DELTA.
+
+    FILE must be what the delta was made from. Both versions are verified before anything
+    is written, and a file is replaced atomically.
+
+    \b
+    Examples:
+      tensorglot store apply step2.tgdelta model.safetensors
+      tensorglot store apply step2.tgdelta step1.safetensors -o step2.safetensors
+    """
+    from tensorglot.store import patch
+
+    target = output or file
+    with progress_bar("applying") as progress:
+        report = patch(delta, source_of(file), target, progress=progress, storage_options=storage_options())
+    if as_json:
+        print_json({"file": target, **report.to_dict()})
+    else:
+        print(f"{escape_whole(target)}: {plural(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}, verified")

@@ -1,0 +1,287 @@
+"""Commits and their names: made, listed, shown, compared, written to files.
+
+`log` is for people: what each commit holds, what it added, and how little of it had to be
+stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tensorglot.cli.options import as_json, pairs, source_of, storage_options_for, writing_options
+from tensorglot.cli.store.shared import open_store, print_commit, share_text, store_argument
+from tensorglot.cli.terminal import (
+    Column,
+    escape_whole,
+    message,
+    print_fields,
+    print_json,
+    print_table,
+    progress_bar,
+)
+from tensorglot.errors import escape, human_nbytes, plural
+
+if TYPE_CHECKING:
+    from tensorglot.store import Commit, Store
+    from tensorglot.store.stats import CommitCost
+
+
+__all__ = ["checkout", "commit", "delete", "diff", "init", "log", "refs", "show", "tag"]
+
+_SHORT = 14
+"""Characters of a CID: the first seven are the same for all commits."""
+
+
+@click.command
+@store_argument
+@as_json
+def init(store: str, as_json: bool) -> None:
+    """Make an empty store.
+
+    \b
+    Example:
+      tensorglot store init run
+    """
+    from tensorglot.store import Store
+
+    Store.create(store, storage_options_for(store))
+    if as_json:
+        print_json({"store": store})
+    else:
+        print(f"{escape_whole(store)} is a store; next: tensorglot store commit {escape_whole(store)} FILE")
+
+
+@click.command
+@store_argument
+@click.argument("file", type=click.Path())
+@click.option("--ref", default="main", show_default=True, help="The ref to move to the new commit.")
+@click.option("-m", "--message", "text", default="", help="A message.")
+@click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Metadata, instead of that of the file.")
+@click.option("--parent", help="The parent, if it is not the present commit of the ref.")
+@as_json
+def commit(
+    store: str, file: str, ref: str, text: str, metadata: Sequence[str], parent: str | None, as_json: bool
+) -> None:
+    """Store a file, or a directory of shards, as the next commit of a ref.
+
+    \b
+    Example:
+      tensorglot store commit run model.safetensors -m 'step 100'
+    """
+    opened = open_store(store)
+    given = pairs(metadata, "--metadata") or None
+    with progress_bar("committing") as progress:
+        made = opened.commit(
+            ref,
+            source_of(file),
+            message=text,
+            metadata=given,
+            parent=parent,
+            progress=progress,
+            storage_options=storage_options_for(file),
+        )
+    print_commit(made, as_json)
+
+
+@click.command
+@store_argument
+@click.argument("ref", required=False)
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many commits, the last ones.")
+@as_json
+def log(store: str, ref: str | None, limit: int | None, as_json: bool) -> None:
+    """List the commits of a ref, and what each has cost; without REF, of every ref.
+
+    The last one is first, with the names of its refs in brackets. "changed" are tensors
+    that no earlier commit has, "stored" the bytes that a commit added, "share" is their
+    part of its size.
+
+    \b
+    Example:
+      tensorglot store log run main
+    """
+    opened = open_store(store)
+    refs = opened.refs()
+    found: dict[str, list[CommitCost]] = {}
+    for name in [ref] if ref is not None else refs:
+        found[name] = opened.costs(name)[::-1][:limit]
+    if as_json:
+        print_json({name: [_flat(cost) for cost in costs] for name, costs in found.items()})
+        return
+    # A commit of several refs is listed once: the one that came first has paid for it.
+    unique = {cost.commit.cid: cost for costs in found.values() for cost in costs}
+    costs = sorted(unique.values(), key=lambda cost: cost.commit.time, reverse=True)
+    if not costs:
+        message("the store has no commits yet")
+        return
+    print_table(
+        [
+            Column("commit", [cost.commit.cid[:_SHORT] for cost in costs]),
+            Column("time", [_when(cost.commit.time) for cost in costs]),
+            Column("changed", [f"{cost.changed:,}/{cost.tensors:,}" for cost in costs], right=True),
+            Column("stored", [human_nbytes(cost.stored_nbytes) for cost in costs], right=True),
+            Column("share", [share_text(cost.stored_nbytes, cost.nbytes) for cost in costs], right=True),
+            Column("message", [_titled(cost.commit, refs) for cost in costs], elastic=True),
+        ]
+    )
+    nbytes, stored = sum(cost.nbytes for cost in costs), sum(cost.stored_nbytes for cost in costs)
+    print(f"{plural(len(costs), 'commit')}, {human_nbytes(nbytes)} stored in {human_nbytes(stored)}")
+
+
+def _when(time: datetime) -> str:
+    """Short: of this year without the year, of others without the hour."""
+    local = time.astimezone()
+    return f"{local:%m-%d %H:%M}" if local.year == datetime.now().astimezone().year else f"{local:%Y-%m-%d}"
+
+
+def _titled(commit: Commit, refs: Mapping[str, str]) -> str:
+    names = ", ".join(escape(name, longest=40) for name, cid in refs.items() if cid == commit.cid)
+    return " ".join(filter(None, (f"[{names}]" if names else "", escape(commit.message))))
+
+
+def _flat(cost: CommitCost) -> dict[str, Any]:
+    numbers = {key: value for key, value in cost.to_dict().items() if key != "commit"}
+    return {**cost.commit.to_dict(), **numbers}
+
+
+@click.command
+@store_argument
+@click.argument("ref")
+@as_json
+def show(store: str, ref: str, as_json: bool) -> None:
+    """Describe one commit. Its tensors: tensorglot ls store://STORE#REF.
+
+    \b
+    Example:
+      tensorglot store show run main
+    """
+    found = open_store(store).show(ref)
+    if as_json:
+        print_json(found.to_dict())
+        return
+    fields = [
+        ("commit", found.cid),
+        ("parents", ", ".join(found.parents) or "none"),
+        ("time", f"{found.time:%Y-%m-%d %H:%M:%S} UTC"),
+        ("message", escape_whole(found.message)),
+    ]
+    fields += [(f"metadata {escape(key)}", escape_whole(str(value))) for key, value in (found.metadata or {}).items()]
+    print_fields(fields)
+
+
+@click.command
+@store_argument
+@click.argument("one")
+@click.argument("two")
+@as_json
+def diff(store: str, one: str, two: str, as_json: bool) -> int:
+    """Compare two commits of a store. Tensors that they share are not read.
+
+    \b
+    Example:
+      tensorglot store diff run v1 main
+    """
+    from tensorglot.cli.diff import print_diff
+
+    found = open_store(store).diff(one, two)
+    return print_diff(found, one, two, as_json=as_json)
+
+
+@click.command
+@store_argument
+@click.argument("ref")
+@click.argument("file", type=click.Path())
+@writing_options
+@as_json
+def checkout(
+    store: str,
+    ref: str,
+    file: str,
+    to: str | None,
+    compression: str | None,
+    level: int | None,
+    checksum: str | None,
+    as_json: bool,
+) -> None:
+    """Write the tensors of a commit to a file, in any format.
+
+    \b
+    Example:
+      tensorglot store checkout run main model.safetensors
+    """
+    import tensorglot as tg
+
+    options: dict[str, Any] = {"compression": compression, "level": level}
+    if checksum is not None:
+        options["checksum"] = checksum
+    with open_store(store).checkout(ref) as archive, progress_bar("writing") as progress:
+        options["storage_options"] = storage_options_for(file)
+        report = tg.convert(archive, file, format=to, progress=progress, **options)
+    if as_json:
+        print_json({"file": file, **report.to_dict()})
+    else:
+        print(f"{escape_whole(file)}: {plural(report.tensors, 'tensor')}")
+
+
+@click.command
+@store_argument
+@click.argument("name")
+@click.argument("ref")
+@as_json
+def tag(store: str, name: str, ref: str, as_json: bool) -> None:
+    """Give a commit a name that stays.
+
+    \b
+    Example:
+      tensorglot store tag run v1 main
+    """
+    opened = open_store(store)
+    opened.tag(name, ref)
+    _print_ref(opened, name, as_json)
+
+
+def _print_ref(store: Store, name: str, as_json: bool) -> None:
+    cid = store.refs()[name]
+    if as_json:
+        print_json({"ref": name, "cid": cid})
+    else:
+        print(f"{escape_whole(name)} is {cid}")
+
+
+@click.command
+@store_argument
+@click.argument("ref")
+@as_json
+def delete(store: str, ref: str, as_json: bool) -> None:
+    """Remove a ref or a tag. Its commits go with the next collect, if nothing else leads to them.
+
+    \b
+    Example:
+      tensorglot store delete run old
+    """
+    open_store(store).delete(ref)
+    if as_json:
+        print_json({"deleted": ref})
+    else:
+        print(f"{escape_whole(ref)} is deleted")
+
+
+@click.command
+@store_argument
+@as_json
+def refs(store: str, as_json: bool) -> None:
+    """List refs and tags.
+
+    \b
+    Example:
+      tensorglot store refs run
+    """
+    found = open_store(store).refs()
+    if as_json:
+        print_json(found)
+    elif found:
+        names = [escape_whole(name) for name in found]
+        print_table([Column("ref", names, elastic=True), Column("commit", list(found.values()))])

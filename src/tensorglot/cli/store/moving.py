@@ -1,0 +1,105 @@
+"""Commits from one store to another, directly or in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tensorglot.cli.options import as_json, storage_options_for
+from tensorglot.cli.store.shared import open_store, print_commit, store_argument
+from tensorglot.cli.terminal import escape_whole, print_json, progress_bar
+from tensorglot.errors import escape, human_nbytes, plural
+
+if TYPE_CHECKING:
+    from tensorglot.store.transfer import Transferred
+
+
+__all__ = ["bundle", "pull", "push", "unbundle"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _transfer(run: F) -> F:
+    for argument in (click.argument("refs", nargs=-1), click.argument("other", metavar="STORE2", type=click.Path())):
+        run = argument(run)
+    return run
+
+
+@click.command
+@store_argument
+@_transfer
+@as_json
+def push(store: str, other: str, refs: Sequence[str], as_json: bool) -> None:
+    """Copy refs to another store, all or those named: only what it lacks.
+
+    \b
+    Example:
+      tensorglot store push run backup main
+    """
+    with progress_bar("pushing") as progress:
+        options = storage_options_for(other)
+        _print_transferred(
+            open_store(store).push(other, refs or None, progress=progress, storage_options=options), as_json
+        )
+
+
+@click.command
+@store_argument
+@_transfer
+@as_json
+def pull(store: str, other: str, refs: Sequence[str], as_json: bool) -> None:
+    """Copy refs from another store, all or those named: only what is missing.
+
+    \b
+    Example:
+      tensorglot store pull backup run
+    """
+    with progress_bar("pulling") as progress:
+        options = storage_options_for(other)
+        _print_transferred(
+            open_store(store).pull(other, refs or None, progress=progress, storage_options=options), as_json
+        )
+
+
+def _print_transferred(found: Transferred, as_json: bool) -> None:
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        names = ", ".join(escape(name) for name in found.refs) or "nothing"
+        print(f"{names} moved: {plural(found.blocks, 'block')}, {human_nbytes(found.nbytes)}")
+
+
+@click.command
+@store_argument
+@click.argument("ref")
+@click.argument("file", type=click.Path())
+@click.option("--have", metavar="REF", help="A commit that the receiver has: what it needs is left out.")
+@as_json
+def bundle(store: str, ref: str, file: str, have: str | None, as_json: bool) -> None:
+    """Write a commit and all before it to one file (CAR), to be carried elsewhere.
+
+    \b
+    Example:
+      tensorglot store bundle run main run.car
+    """
+    found = open_store(store).bundle(file, ref, have=have, storage_options=storage_options_for(file))
+    if as_json:
+        print_json({"file": file, **found.to_dict()})
+    else:
+        print(f"{escape_whole(file)}: {plural(found.blocks, 'block')}, {human_nbytes(found.nbytes)}")
+
+
+@click.command
+@store_argument
+@click.argument("file", type=click.Path())
+@as_json
+def unbundle(store: str, file: str, as_json: bool) -> None:
+    """Store what a bundle has, and move its ref.
+
+    \b
+    Example:
+      tensorglot store unbundle backup run.car
+    """
+    print_commit(open_store(store).unbundle(file, storage_options=storage_options_for(file)), as_json)

@@ -1,0 +1,40 @@
+"""What the commands of a store share: the argument STORE, and how a commit and a share are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tensorglot.cli.options import storage_option, storage_options_for
+from tensorglot.cli.terminal import print_json
+
+if TYPE_CHECKING:
+    from tensorglot.store import Commit, Store
+
+
+__all__ = ["open_store", "print_commit", "share_text", "store_argument"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def store_argument(run: F) -> F:
+    return click.argument("store", type=click.Path())(storage_option(run))
+
+
+def open_store(path: str) -> Store:
+    from tensorglot.store import Store
+
+    return Store(path, storage_options_for(path))
+
+
+def share_text(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if 0 < whole >= part else "-"
+
+
+def print_commit(made: Commit, as_json: bool) -> None:
+    if as_json:
+        print_json(made.to_dict())
+    else:
+        print(made.cid)
