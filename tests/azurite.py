@@ -30,6 +30,8 @@ KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr
 
 
 def binary() -> str:
+    if shutil.which("node") is None:
+        pytest.skip("Azurite needs Node.js, which is not installed")
     folder = os.environ.get("TENSORGLOT_AZURITE")
     found = shutil.which("azurite-blob", path=None if folder is None else str(Path(folder) / "node_modules" / ".bin"))
     return found or missing("no Azure server: npm install azurite, and set TENSORGLOT_AZURITE to that folder")

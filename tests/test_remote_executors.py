@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.server
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -15,6 +17,7 @@ import tensorglot as tg
 from counting import proxy_of
 from peers import needs
 from seaweed import Seaweed
+from tensorglot.io.multipart import multipart_upload
 from test_executors import Dying, Killing, cluster, executor, tensors
 
 __all__ = ["executor"]
@@ -136,6 +139,70 @@ def test_what_the_server_refuses(
     with ThreadPoolExecutor(2) as pool, pytest.raises(error) as caught:
         tg.convert(folder / "a.bt", "s3://tests/x.bt", executor=pool, storage_options=given)
     assert str(given["secret_access_key"]) not in str(caught.value)
+
+
+@pytest.mark.parametrize("token", [None, "token/of+tests=="])
+@pytest.mark.parametrize("key", ["x.bt", "a folder/ü+=&~.bt"])
+def test_requests_are_signed_as_botocore_signs_them(token: str | None, key: str) -> None:
+    """The same request, with the same time, by another implementation."""
+    auth, credentials = needs("botocore.auth"), needs("botocore.credentials")
+    request = needs("botocore.awsrequest").AWSRequest
+    secret = "secret/of+tests"
+    seen: list[tuple[str, str, dict[str, str], bytes]] = []
+
+    class Capturing(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            seen.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body))
+            answer = b"<UploadId>1&amp;2 /+</UploadId>" if "uploads" in self.path else b"<Error>no</Error>"
+            self.send_response_only(200)
+            self.send_header("ETag", '"1"')
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        do_PUT = do_DELETE = do_POST
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Capturing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        options = {"endpoint": endpoint, "access_key_id": "key", "secret_access_key": secret, "region": "eu-north-1"}
+        upload = multipart_upload(f"s3://tests/{key}", options | ({} if token is None else {"session_token": token}))
+        assert upload is not None
+        begun = upload.begin()
+        assert begun.send(7, b"data") == '"1"'
+        with pytest.raises(tg.RemoteError, match="could not complete"):
+            begun.complete(['"1"'])
+        begun.abort()
+        server.shutdown()
+    assert [method for method, *_ in seen] == ["POST", "PUT", "POST", "DELETE"]
+    assert secret not in repr(begun) + str(seen)
+    for method, path, headers, body in seen:
+        signed = headers["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
+        other = request(method, f"{endpoint}{path}", {name: headers[name] for name in signed if name != "host"}, body)
+        other.context["timestamp"] = headers["x-amz-date"]
+        signer = auth.S3SigV4Auth(credentials.Credentials("key", secret, token), "s3", "eu-north-1")
+        text = signer.string_to_sign(other, signer.canonical_request(other))
+        assert headers["authorization"].endswith(f"Signature={signer.signature(text, other)}")
+        assert ("x-amz-security-token" in signed) == (token is not None)
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("gs://bucket/x.bt", {}),
+        ("s3://bucket/x.bt", {"access_key_id": "", "secret_access_key": ""}),
+        ("s3://bucket/x.bt", {"access_key_id": "a", "secret_access_key": "b", "proxy_url": "http://proxy"}),
+        ("s3://bucket/x.bt", {"access_key_id": "a", "secret_access_key": "b", "sse_kms_key_id": "key"}),
+    ],
+    ids=str,
+)
+def test_uploads_that_one_process_must_do(url: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    assert multipart_upload(url, options) is None
 
 
 class TestDeadWorkers:

@@ -6,6 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,9 @@ class TestFormats:
         assert same(tg.load(local), tensors)
 
     @pytest.mark.parametrize(
-        "file", sorted(path for path in CORPUS.rglob("*") if path.suffix in (".pt", ".gguf", ".npz")), ids=str
+        "file",
+        sorted(path for path in CORPUS.rglob("*") if path.suffix in (".pt", ".gguf", ".npz", ".h5")),
+        ids=str,
     )
     def test_formats_that_are_only_read(
         self, file: Path, base: str, options: dict[str, Any], s3_server: Seaweed
@@ -97,6 +100,38 @@ class TestFormats:
         except tg.TensorglotError as error:
             found = type(error), error.rule
         assert found == expected
+
+    def test_onnx(self, base: str, options: dict[str, Any], s3_server: Seaweed) -> None:
+        """A model with its weights in another object beside it."""
+        onnx = needs("onnx")
+        weights = onnx.numpy_helper.from_array(TENSORS["embed"], "embed")
+        graph = onnx.helper.make_graph([], "graph", [], [], [weights])
+        with tempfile.TemporaryDirectory() as folder:
+            onnx.save(onnx.helper.make_model(graph), f"{folder}/m.onnx", save_as_external_data=True, location="m.data")
+            for name in ("m.onnx", "m.data"):
+                key = f"{base.removeprefix('s3://tests/')}/{name}"
+                needs("obstore").put(s3_server.client(), key, Path(folder, name).read_bytes())
+        with tg.open(f"{base}/m.onnx", storage_options=options) as archive:
+            assert (archive["embed"][5:9, ::3] == TENSORS["embed"][5:9, ::3]).all()
+        assert same(tg.load(f"{base}/m.onnx", storage_options=options), {"embed": TENSORS["embed"]})
+
+    @pytest.mark.parametrize("ranks", ["ranks2", "ranks4"])
+    def test_directories_of_pytorch(self, ranks: str, base: str, options: dict[str, Any], s3_server: Seaweed) -> None:
+        """Opened by the folder, with a slash and without; the reader of DCP finds them, too."""
+        folder = CORPUS / "dcp" / ranks
+        for file in folder.iterdir():
+            needs("obstore").put(
+                s3_server.client(), f"{base.removeprefix('s3://tests/')}/{file.name}", file.read_bytes()
+            )
+        for url in (base, f"{base}/"):
+            assert tg.identify(url, storage_options=options).cid == tg.identify(folder).cid
+            assert tg.verify(url, storage_options=options).ok
+        with tg.open(base, storage_options=options) as archive:
+            assert archive.format == "dcp@torch"
+            name = "model.rows to columns"
+            assert (archive[name][3:9, 1:3] == tg.load(folder)[name][3:9, 1:3]).all()
+        tg.convert(base, f"{base}.safetensors", on_loss="drop", storage_options=options)
+        assert tg.diff(folder, f"{base}.safetensors", storage_options=options).equal == len(tg.load(folder))
 
 
 class TestVerbs:

@@ -172,7 +172,7 @@ def multipart_upload(url: str, options: Given) -> MultipartUpload | None:
 
 def _settings(address: Address) -> dict[str, str]:
     """The options and what the environment has for others."""
-    found = {key: str(value) for key, value in address.options.config.items()}
+    found = {key: str(value) for key, value in address.options.config.items() if value != ""}
     for key, names in _ENVIRONMENT.items():
         value = found.get(key) or next((os.environ[name] for name in names if os.environ.get(name)), None)
         if value is not None:
