@@ -1,4 +1,4 @@
-"""The buffer protocol of Tensor: `memoryview(t)`, `np.frombuffer(t)`, `file.write(t)`. NumPy sees the same as before."""
+"""The buffer protocol of Tensor: `memoryview(t)`, `np.frombuffer(t)`, `file.write(t)`; and NumPy still sees the same."""
 
 from __future__ import annotations
 
