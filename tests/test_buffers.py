@@ -1,4 +1,4 @@
-"""The buffer protocol of Tensor: `memoryview(t)`, `np.frombuffer(t)`, `file.write(t)`; and NumPy still sees the same."""
+"""The buffer protocol of Tensor: `memoryview(t)`, `np.frombuffer(t)`, `file.write(t)`; NumPy still sees the same."""
 
 from __future__ import annotations
 

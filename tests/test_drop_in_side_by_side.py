@@ -101,19 +101,19 @@ def test_slices_of_tensors(spec: tg.Format, dtype: str, backend: Any, tmp_path: 
 
 ARGUMENTS: dict[str, tuple[Callable[[Any, Path], Any], tuple[type[Exception], ...]]] = {
     # A call, and the classes of which our error is one; theirs is a SafetensorError or one of them
-    "a missing name": (lambda open, path: open(path, "pt").get_tensor("zz"), (KeyError,)),
-    "a slice of a missing name": (lambda open, path: open(path, "pt").get_slice("zz"), (KeyError,)),
-    "a name that is no text": (lambda open, path: open(path, "pt").get_tensor(1), (TypeError, ValueError)),
-    "a slice by a name that is no text": (lambda open, path: open(path, "pt").get_slice(1), (TypeError, ValueError)),
-    "a framework": (lambda open, path: open(path, "bogus"), (TypeError, ValueError)),
-    "no framework": (lambda open, path: open(path, None), (TypeError, ValueError)),
-    "a device": (lambda open, path: open(path, "pt", device="bogus").get_tensor("a"), (TypeError, ValueError)),
-    "a device that is not here": (lambda open, path: open(path, "pt", device="xpu:0").get_tensor("a"), (RuntimeError,)),
-    "a backend": (lambda open, path: open(path, "pt", backend="bogus"), (TypeError, ValueError)),
-    "a missing file": (lambda open, path: open(path / "no", "pt"), (FileNotFoundError, NotADirectoryError)),
-    "after the block": (lambda open, path: closed(open(path, "pt")).keys(), (ValueError,)),
-    "a tensor after the block": (lambda open, path: closed(open(path, "pt")).get_tensor("a"), (ValueError,)),
-    "a slice after the block": (lambda open, path: closed_slice(open(path, "pt"))[0], (ValueError,)),
+    "a missing name": (lambda make, path: make(path, "pt").get_tensor("zz"), (KeyError,)),
+    "a slice of a missing name": (lambda make, path: make(path, "pt").get_slice("zz"), (KeyError,)),
+    "a name that is no text": (lambda make, path: make(path, "pt").get_tensor(1), (TypeError, ValueError)),
+    "a slice by a name that is no text": (lambda make, path: make(path, "pt").get_slice(1), (TypeError, ValueError)),
+    "a framework": (lambda make, path: make(path, "bogus"), (TypeError, ValueError)),
+    "no framework": (lambda make, path: make(path, None), (TypeError, ValueError)),
+    "a device": (lambda make, path: make(path, "pt", device="bogus").get_tensor("a"), (TypeError, ValueError)),
+    "a device that is not here": (lambda make, path: make(path, "pt", device="xpu:0").get_tensor("a"), (RuntimeError,)),
+    "a backend": (lambda make, path: make(path, "pt", backend="bogus"), (TypeError, ValueError)),
+    "a missing file": (lambda make, path: make(path / "no", "pt"), (FileNotFoundError, NotADirectoryError)),
+    "after the block": (lambda make, path: closed(make(path, "pt")).keys(), (ValueError,)),
+    "a tensor after the block": (lambda make, path: closed(make(path, "pt")).get_tensor("a"), (ValueError,)),
+    "a slice after the block": (lambda make, path: closed_slice(make(path, "pt"))[0], (ValueError,)),
 }
 
 
@@ -135,7 +135,7 @@ def test_errors(what: str, tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     tg.numpy.save_file({"a": np.arange(3)}, path)
     if what != "a slice after the block":  # theirs stays readable while the mapping lives
-        with pytest.raises(Exception):  # noqa: B017, PT011 - whatever its class, it is refused there, too
+        with pytest.raises(Exception):  # noqa: B017 - whatever its class, it is refused there, too
             use(needs("safetensors").safe_open, path)
     with pytest.raises(kinds) as caught:
         use(tg.safe_open, path)
