@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.kernels import buffers
 from tensorglot.model.dtypes import BY_NAME
 
-__all__ = ["ORDERS", "random_array", "random_name", "random_tensors", "raw"]
+__all__ = ["HAVE_BUFFERS", "ORDERS", "random_array", "random_name", "random_tensors", "raw"]
 
+HAVE_BUFFERS = sys.version_info >= (3, 12) or not buffers.__file__.endswith(".py")
+"""Whether a Tensor has the buffer protocol: Python 3.11 needs compiled kernels for it."""
 ORDERS = ("C", "F", "strided", "reversed", "big-endian", "transposed")
 _SHAPES: tuple[tuple[int, ...], ...] = ((), (0,), (1,), (7,), (3, 0, 2), (2, 3), (4, 5, 6), (1, 1, 8, 1))
 _LETTERS = 'abcxyz.:/_-0129 éß漢😀"\\\n\t\x7f\u2028'

@@ -114,3 +114,58 @@ def test_gather(begins: list[int], sizes: list[int], offsets: list[int], done: b
     for begin, nbytes, offset in zip(begins, sizes, offsets, strict=True) if done else ():
         expected[offset : offset + nbytes] = data[begin : begin + nbytes]
     assert out == expected
+
+
+def address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+class TestMapped:
+    """A mapped file is loaded as views of it: the same values as are read, and no copy."""
+
+    def test_views_are_where_the_file_has_them(self, far_apart: tuple[Path, dict[str, Any]]) -> None:
+        path, tensors = far_apart
+        loaded = tg.load(path, backend="mmap")
+        assert list(loaded) == list(tg.load(path))
+        assert all(np.array_equal(loaded[name], array) for name, array in tensors.items())
+        assert not any(array.flags.writeable for array in loaded.values())
+        with tg.open(path) as archive:
+            starts = {address(loaded[name]) - (archive[name].offset or 0) for name in loaded if loaded[name].size}
+        assert len(starts) == 1
+        some = tg.load(path, backend="mmap", names=["t299", "t007", "t100"])
+        assert list(some) == ["t007", "t100", "t299"]
+        assert all(np.array_equal(some[name], tensors[name]) for name in some)
+
+    def test_checksums_are_compared(self, far_apart: tuple[Path, dict[str, Any]]) -> None:
+        path, tensors = far_apart
+        name = next(name for name, array in tensors.items() if array.size)
+        data = bytearray(path.read_bytes())
+        data[tg.open(path)[name].offset or 0] ^= 1
+        path.write_bytes(data)
+        for threads in (1, 4):
+            with pytest.raises(tg.IntegrityError) as caught:
+                tg.load(path, backend="mmap", threads=threads)
+            assert caught.value.tensor == name
+        assert tg.load(path, backend="mmap", verify="never")[name][0] == tensors[name][0] ^ 1
+
+    def test_shapes_shards_and_unaligned_elements(self, tmp_path: Path) -> None:
+        rng = np.random.default_rng(6)
+        shapes = [(), (0,), (3,), (3,), (3,), (2, 3), (2, 0, 3), (7, 5), (7, 5)]
+        tensors = {f"t{i}": rng.standard_normal(shapes[i % len(shapes)]).astype("f4") for i in range(40)}
+        odd = {"a": np.arange(3, dtype=np.uint8), "b": np.arange(5, dtype=np.float64), "c": np.array([True, False])}
+        tg.save(tmp_path / "m.safetensors", tensors, durable=False)
+        tg.split(tmp_path / "m.safetensors", tmp_path / "shards", shard_nbytes=300)
+        for source, expected in ((tmp_path / "m.safetensors", tensors), (tmp_path / "shards", tensors)):
+            loaded = tg.load(source, backend="mmap")
+            assert loaded.keys() == expected.keys()
+            for name, array in expected.items():
+                assert (loaded[name].shape, loaded[name].tobytes()) == (array.shape, array.tobytes())
+        header = b'{"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"F64","shape":[5],"data_offsets":[3,43]},"c":{"dtype":"BOOL","shape":[2],"data_offsets":[43,45]}}'  # noqa: E501
+        data = len(header).to_bytes(8, "little") + header + b"".join(array.tobytes() for array in odd.values())
+        (tmp_path / "odd.safetensors").write_bytes(data)
+        loaded = tg.load(tmp_path / "odd.safetensors", backend="mmap")
+        assert {name: array.tolist() for name, array in loaded.items()} == {n: a.tolist() for n, a in odd.items()}
+        (tmp_path / "odd.safetensors").write_bytes(data[:-1] + b"\x02")
+        with pytest.raises(tg.FormatError) as caught:
+            tg.load(tmp_path / "odd.safetensors", backend="mmap")
+        assert (caught.value.rule, caught.value.tensor) == ("values.bool", "c")

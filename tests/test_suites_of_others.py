@@ -15,22 +15,26 @@ from pathlib import Path
 
 import pytest
 
-from peers import missing, needs
+from arrays import HAVE_BUFFERS
+from peers import EXTERNAL, missing, needs
 from terminals import environment
 
+MESSAGE = "compares the whole message of an error; ours has the same class, and names tensor and rule"
+PRIVATE = "tests a private function, which save_model and load_model of ours do not have"
 FAILING = {
-    "test_bogus": "compares the whole message of an error",
-    "test_sparse": "compares the whole message of an error",
-    "test_file_not_found": "compares the whole message of an error",
-    "test_numpy_slice": "compares whole messages; a slice beyond the end and a list are as in NumPy here",
-    "test_cannot_serialize_a_non_contiguous_tensor": "a tensor of any stride is saved correctly here",
-    "test_end_ptr": "a private function",
-    "test_find_shared_tensors": "a private function",
-    "test_find_shared_non_shared_tensors": "a private function",
-    "test_is_complete": "a private function",
-    "test_remove_duplicate_names": "a private function",
-    "test_pt_sf_save_model_overlapping_storage": "a private function",
+    "test_pt_comparison.py::TorchTestCase::test_bogus": MESSAGE,
+    "test_pt_comparison.py::TorchTestCase::test_sparse": MESSAGE,
+    "test_simple.py::ErrorsTestCase::test_file_not_found": MESSAGE,
+    "test_simple.py::ReadmeTestCase::test_numpy_slice": "[:20] of ten rows and lists are as in NumPy, not errors",
+    "test_pt_comparison.py::SliceTestCase::test_cannot_serialize_a_non_contiguous_tensor": "any stride is saved",
+    "test_pt_model.py::TorchModelTestCase::test_end_ptr": PRIVATE,
+    "test_pt_model.py::TorchModelTestCase::test_find_shared_tensors": PRIVATE,
+    "test_pt_model.py::TorchModelTestCase::test_find_shared_non_shared_tensors": PRIVATE,
+    "test_pt_model.py::TorchModelTestCase::test_is_complete": PRIVATE,
+    "test_pt_model.py::TorchModelTestCase::test_remove_duplicate_names": PRIVATE,
+    "test_simple.py::TestCase::test_pt_sf_save_model_overlapping_storage": PRIVATE,
 }
+"""Each is a decision; a test that starts to pass is noticed, too."""
 FRAMEWORKS_WE_LACK = ("tf", "paddle", "mlx")
 
 
@@ -53,25 +57,18 @@ def test_safetensors(tmp_path: Path) -> None:
     variables["PYTHONPATH"] += os.pathsep + here
     command = [sys.executable, "-m", "pytest", "-q", "-rf", "-p", "drop_in_shims", "-p", "no:cacheprovider", *ignored]
     done = subprocess.run([*command, "tests"], cwd=tmp_path, env=variables, capture_output=True, text=True)
-    failed = set(re.findall(r"^FAILED \S+::(\w+)", done.stdout, re.M))
+    failed = set(re.findall(r"^FAILED tests/(\S+)", done.stdout, re.M))
     assert failed == set(FAILING), done.stdout[-3000:]
-    passed = re.search(r"(\d+) passed", done.stdout)
-    assert passed is not None
-    assert int(passed[1]) >= 59
+    assert "59 passed" in done.stdout
 
 
 FAILING_OF_ZTENSOR = {
-    "test_buffer_protocol_is_zero_copy": "a Tensor has DLPack, not the buffer protocol",
-    "test_a_memoryview_outlives_the_handle": "a Tensor has DLPack, not the buffer protocol",
-    "test_an_indexed_source_locates_but_does_not_map": "the buffer protocol, and a function of theirs",
-    "test_parts_are_tensors_too": "logical types given by name when writing",
-    "test_a_logical_type_numpy_cannot_name_is_refused_not_reinterpreted": "logical types given by name when writing",
-    "test_open_accepts_a_list": "several files as one archive need a directory of shards",
-    "test_a_name_in_two_files_is_refused": "several files as one archive need a directory of shards",
-    "test_attributes_round_trip": "attributes set after the writer was made",
-    "test_a_single_part_tensor_resolves_whatever_it_is_called": "parts of layouts of one's own",
-    "test_verify_covers_every_part": "parts given one by one",
-    "test_streaming_a_tensor_that_is_not_in_memory": "a stream names its part",
+    "test_verify_covers_every_part": "a quantized tensor without zero_point, which its layout requires, is not written",
+}
+WITHOUT_BUFFERS = {
+    "test_buffer_protocol_is_zero_copy": "Python 3.11 needs compiled kernels for the buffer protocol",
+    "test_a_memoryview_outlives_the_handle": "Python 3.11 needs compiled kernels for the buffer protocol",
+    "test_an_indexed_source_locates_but_does_not_map": "Python 3.11 needs compiled kernels for the buffer protocol",
 }
 
 
@@ -83,10 +80,16 @@ def test_ztensor(tmp_path: Path) -> None:
     found = list(Path(folder).glob("ztensor-*/ztensor-py/tests/test_api.py"))
     if not found:
         missing(f"no source distribution of ztensor in {folder}")
+    corpus = EXTERNAL / "ztensor-2" / "valid" / "csr-data-valid.zt"
+    if not corpus.exists():
+        missing(f"the corpus of zTensor 2 is not in {EXTERNAL}")
     shutil.copy(found[0], tmp_path)
+    (tmp_path / "conformance" / "corpus" / "valid").mkdir(parents=True)
+    shutil.copy(corpus, tmp_path / "conformance" / "corpus" / "valid")
     variables = environment()
     variables["PYTHONPATH"] += os.pathsep + str(Path(__file__).parent)
     command = [sys.executable, "-m", "pytest", "-q", "-rf", "-p", "ztensor_shim", "-p", "no:cacheprovider"]
     done = subprocess.run([*command, "test_api.py"], cwd=tmp_path, env=variables, capture_output=True, text=True)
-    assert set(re.findall(r"^FAILED \S+::(\w+)", done.stdout, re.M)) == set(FAILING_OF_ZTENSOR), done.stdout[-3000:]
-    assert "26 passed" in done.stdout
+    expected = FAILING_OF_ZTENSOR if HAVE_BUFFERS else FAILING_OF_ZTENSOR | WITHOUT_BUFFERS
+    assert set(re.findall(r"^FAILED \S+::(\w+)", done.stdout, re.M)) == set(expected), done.stdout[-3000:]
+    assert f"{38 - len(expected)} passed" in done.stdout

@@ -84,7 +84,7 @@ class SafeOpen:
 
     def get_tensor(self, name: str) -> Any:
         """A whole tensor."""
-        return self.convert(name, self.archive[name].numpy())
+        return self.convert(name, self._tensor(name).numpy())
 
     def get_tensors(self) -> dict[str, Any]:
         """All tensors, read together."""
@@ -94,7 +94,12 @@ class SafeOpen:
 
     def get_slice(self, name: str) -> Slice:
         """A tensor to index: `f.get_slice("w")[:, 2:5]` reads only that."""
-        return Slice(self, self.archive[name])
+        return Slice(self, self._tensor(name))
+
+    def _tensor(self, name: str) -> Tensor:
+        if not isinstance(name, str):
+            raise InputError(f"a tensor name must be a str, not {type(name).__name__}", rule="tensor.name")
+        return self.archive[name]
 
     def convert(self, name: str, array: NDArray[Any]) -> Any:
         """The framework's array, on the device."""
@@ -248,7 +253,7 @@ def _placer(framework: str, device: Any) -> Callable[[str, NDArray[Any]], Any]:
         where = as_device(device)
         return from_numpy if where.type == "cpu" else lambda name, array: from_numpy(name, array).to(where)
     if framework == "numpy" or convert is None:
-        if str(device) != "cpu":
+        if device is not None and str(device) != "cpu":
             raise InputError(f"NumPy arrays are on the CPU, not on {device!r}", rule="load.device")
         return lambda name, array: array
     chosen = _jax_device(device)

@@ -90,13 +90,19 @@ def from_tensor(tensor: Tensor, device: Any = None) -> torch.Tensor:
 
 
 def as_device(device: Any) -> torch.device:
-    """A device by name, number or itself."""
-    torch = library("torch", "torch")
+    """A device by name, number or itself, which is there; the CPU for None."""
+    torch = _torch()
     try:
-        return torch.device(device)
+        found = torch.device("cpu" if device is None else device)
     except (RuntimeError, TypeError) as error:
         message = str(error).partition("\n")[0]
         raise InputError(f"{device!r} is not a device: {message}", rule="torch.device") from error
+    try:
+        torch.empty(0, device=found)
+    except (AssertionError, RuntimeError) as error:  # PyTorch asserts that it was compiled for the device
+        message = str(error).partition("\n")[0]
+        raise StateError(f"{device!r} is not available: {message}", rule="torch.device") from error
+    return found
 
 
 def to_tensor(value: torch.Tensor, wanted: Type | None) -> Tensor:

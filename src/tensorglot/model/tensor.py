@@ -26,6 +26,7 @@ from tensorglot.errors import (
     escape,
     human_nbytes,
 )
+from tensorglot.kernels.buffers import Exporter
 from tensorglot.model.dtypes import DType, pack, unpack
 from tensorglot.model.payload import PIECE_NBYTES, Chunk, Composed, Encoded, Memory, Payload, as_bytes, read_pieces
 from tensorglot.model.picking import pick
@@ -46,6 +47,8 @@ STRIP_NBYTES = 2 << 20
 """A strip stays in the processor's cache."""
 NUMPY_RANK = 64
 """Dimensions of a NumPy array; a file may have more."""
+_BUFFER_FORMAT = 4
+"""PyBUF_FORMAT: the consumer of a buffer asks for the type of its elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +248,7 @@ def check_out(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], t
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Tensor:
+class Tensor(Exporter):
     """A named tensor of an archive or in memory."""
 
     name: str
@@ -398,6 +401,25 @@ class Tensor:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self.numpy(), dtype, copy=copy)
+
+    def _buffer(self, flags: int) -> memoryview:
+        """The elements as `numpy` returns them, for `memoryview(t)`; Python 3.11 needs compiled kernels for it.
+
+        An element type that memoryview has no format for (bfloat16) is exported as bytes to a
+        consumer that asks for no format: `np.frombuffer(t, bfloat16)`, `file.write(t)`.
+        """
+        try:
+            array = self.numpy()
+        except UnsupportedError as error:
+            raise BufferError(str(error)) from error
+        if array.dtype.isnative:
+            array = array.view(array.dtype.newbyteorder("="))  # memoryview has no elements of format "<f"
+        try:
+            return array.data
+        except ValueError:
+            if flags & _BUFFER_FORMAT or not array.flags.c_contiguous:
+                raise BufferError(f"{array.dtype.name} has no buffer format: use numpy()") from None
+            return as_bytes(array)
 
     def __dlpack__(self, **options: Any) -> Any:
         return self._export("dlpack", **options)
