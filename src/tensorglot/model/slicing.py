@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -49,7 +50,8 @@ Index: TypeAlias = Any
 """Any subscript; `select` refuses all but basic indices, `pick` all but one array."""
 
 
-class Axis(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Axis:
     """Positions start, start + step, … of one axis; the step is positive."""
 
     start: int
