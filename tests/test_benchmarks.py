@@ -88,6 +88,32 @@ def test_instructions_above_the_margin_are_reported(module) -> None:
     assert compare({"open": 1000, "save": 1000}, {"open": 1030, "save": 1031, "new": 5}) == {"save": 1.031}
 
 
+def test_other_versions_have_a_wider_margin(module, capsys: pytest.CaptureFixture[str], monkeypatch, tmp_path) -> None:
+    instructions = module("instructions")
+    monkeypatch.setattr(instructions.shutil, "which", lambda program: program)
+    monkeypatch.setattr(instructions, "KEPT", tmp_path / "kept.json")
+    monkeypatch.setattr(instructions, "versions", lambda: {"numpy": "2"})
+    monkeypatch.setattr(instructions, "count", lambda: {"open": 1100})
+    for numpy, fails in (("2", True), ("1", False)):
+        instructions.KEPT.write_text(json.dumps({"versions": {"numpy": numpy}, "counts": {"open": 1000}}))
+        if fails:
+            with pytest.raises(SystemExit):
+                instructions.main(["--check"])
+        else:
+            instructions.main(["--check"])
+            assert "other versions (numpy): the margin is 25%" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("required", "status"), [("all", 1), ("", 0)])
+def test_without_valgrind_nothing_is_counted(module, monkeypatch, required: str, status: int) -> None:
+    instructions = module("instructions")
+    monkeypatch.setenv("TENSORGLOT_REQUIRE", required)
+    monkeypatch.setattr(instructions.shutil, "which", lambda program: None)
+    with pytest.raises(SystemExit) as left:
+        instructions.main(["--check"])
+    assert left.value.code == status
+
+
 def test_every_kept_count_has_its_versions(module) -> None:
     kept = json.loads((ROOT / "benchmarks/instructions.json").read_text())
     assert kept["counts"]

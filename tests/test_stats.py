@@ -30,6 +30,12 @@ def of(array: Any) -> TensorStats:
     return row
 
 
+def apart(tensors: dict[str, Any]) -> list[TensorStats]:
+    """Of each tensor by itself: one with attributes is not described together with others."""
+    attributes = {name: {"unit": "m"} for name in tensors}
+    return list(stats(tg.dumps(tensors, format="ztensor@0.1", attributes=attributes)))
+
+
 def exact(values: list[Any]) -> tuple[float, float]:
     """Mean and deviation by fractions."""
     exactly = [Fraction(value) for value in values]
@@ -96,12 +102,13 @@ def test_every_real_type(name: str, count: int) -> None:
 )
 def test_hard_values(values: np.ndarray[Any, Any]) -> None:
     check(of(values), values)
+    check(*apart({"x": values}), values)
 
 
 @pytest.mark.parametrize("values", [1e15 + np.arange(999) / 8, 2**62 + np.arange(999), np.arange(-500.0, 499) * 1e300])
 def test_blocks_merge_to_the_same(values: np.ndarray[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats_module, "BLOCK_COUNT", 8)
-    check(of(values), values)
+    check(*apart({"x": values}), values)
 
 
 @settings(max_examples=200, deadline=None)
@@ -115,7 +122,42 @@ def test_blocks_merge_to_the_same(values: np.ndarray[Any, Any], monkeypatch: pyt
 def test_any_array_in_any_blocks(array: np.ndarray[Any, Any], block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stats_module, "BLOCK_COUNT", block)
-        check(of(array), array)
+        check(*apart({"x": array}), array)
+    check(of(array), array)
+
+
+HARD = [0.0, -0.0, math.nan, math.inf, -math.inf, 1.0, -1.5, 1e-300, 1e300, 3e-45, 65504.0]
+
+
+@st.composite
+def several(draw: st.DrawFn) -> dict[str, np.ndarray[Any, Any]]:
+    """Small tensors of one or two types, with hard values and bits at random."""
+    found = {}
+    for dtype in draw(st.lists(st.sampled_from([BY_NAME[name] for name in REAL]), min_size=1, max_size=2)):
+        for i in range(draw(st.integers(1, 4))):
+            count = draw(st.sampled_from([0, 1, 2, 3, 7, 16, 17, 129, 1000, 1025]))
+            random = np.random.default_rng(draw(st.integers(0, 1000)))
+            kind = draw(st.sampled_from(["bits", "normal", "few", "hard"]))
+            if kind == "bits" and dtype.name != "bool" and not dtype.packed:
+                array = random.integers(0, 256, (count, dtype.numpy.itemsize), np.uint8).view(dtype.numpy).reshape(-1)
+            else:
+                values = {
+                    "few": random.integers(0, 3, count),
+                    "hard": random.choice(HARD, count),
+                }.get(kind, random.normal(size=count) * 40)
+                with np.errstate(all="ignore"):
+                    array = values.astype(dtype.numpy)
+            found[f"{dtype.name} {i}"] = array
+    return found
+
+
+@settings(max_examples=120, deadline=None)
+@given(several())
+def test_tensors_described_together_have_the_numbers_of_each_alone(tensors: dict[str, Any]) -> None:
+    together = list(stats(tensors))
+    assert [repr(row) for row in together] == [repr(row) for row in apart(tensors)]
+    file = tg.dumps(tensors, format="ztensor@0.1")
+    assert [repr(row) for row in stats(file)] == [repr(row) for row in together]
 
 
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])

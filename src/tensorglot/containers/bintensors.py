@@ -47,9 +47,9 @@ TENSORS_MAX = 1_388_888
 
 _LAYOUTS = ("0", "1")
 _ITEMSIZES = bytes(BY_NAME[name].bits // 8 for name in DTYPES.values())
-_OUR_CODE = np.array([BY_NAME[name].code for name in DTYPES.values()], np.uint8)
+_OUR_CODES = bytes(BY_NAME[name].code for name in DTYPES.values())
 _THEIR_CODE = np.full(256, -1, np.int16)
-_THEIR_CODE[_OUR_CODE] = range(len(DTYPES))
+_THEIR_CODE[list(_OUR_CODES)] = range(len(DTYPES))
 
 _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
     kernel.HEADER_END: (TruncatedError, "header.end", "the header ends inside a value"),
@@ -88,9 +88,10 @@ class Contents(NamedTuple):
     """What a valid header has."""
 
     metadata: dict[str, str] | None
-    codes: NDArray[np.uint8]
+    dtypes: NDArray[np.uint8]
     dims: NDArray[np.int64]
     dim_offsets: NDArray[np.int64]
+    begins: NDArray[np.int64]
     ends: NDArray[np.int64]
     name_begins: NDArray[np.int64]
     name_ends: NDArray[np.int64]
@@ -99,10 +100,12 @@ class Contents(NamedTuple):
         return Names(header, self.name_begins, self.name_ends)
 
 
-def _scan(header: bytes, layout: str, limits: Limits, *, thorough: bool = False) -> Fault | Contents:
-    bounds = (limits.tensors_or(TENSORS_MAX), limits.rank, limits.name_nbytes)
-    *fault, contents = kernel.scan(header, int(layout), _ITEMSIZES, *bounds, thorough)
-    return Fault(*fault) if contents is None else Contents(*contents)
+def _scan(header: bytes, layout: str, limits: Limits, thorough: bool = False) -> Fault | Contents:
+    tensors = TENSORS_MAX if limits.tensors is None else limits.tensors
+    code, position, tensor, broken, contents = kernel.scan(
+        header, int(layout), _ITEMSIZES, _OUR_CODES, tensors, limits.rank, limits.name_nbytes, thorough
+    )
+    return Fault(code, position, tensor, broken) if contents is None else Contents(*contents)
 
 
 def read(source: Source, options: ReadOptions) -> Index:
@@ -171,8 +174,7 @@ def _explain(refused: Sequence[FormatError]) -> FormatError:
 
 def _index(header: bytes, layout: str, scan: Contents, size: int, options: ReadOptions) -> Index:
     names, data = scan.names(header), 8 + len(header)
-    ends = scan.ends + data
-    check_data_end(ends, data, size, rule="bintensors", name=names.__getitem__)
+    check_data_end(scan.ends, data, size, rule="bintensors", name=names.__getitem__)
     twice = names.first_duplicate()
     if twice is not None:
         raise FormatError(
@@ -182,26 +184,25 @@ def _index(header: bytes, layout: str, scan: Contents, size: int, options: ReadO
             tensor=names[twice],
         )
     if options.strict:
-        _check_order(scan.codes, names)
-        _check_sorted(header, _encode(layout, scan.metadata, names, scan.codes, scan.dims, scan.dim_offsets, scan.ends))
-    begins = np.empty_like(ends)
-    begins[:1] = data
-    begins[1:] = ends[:-1]
+        codes = _THEIR_CODE[scan.dtypes]
+        _check_order(codes, names)
+        ours = _encode(layout, scan.metadata, names, codes, scan.dims, scan.dim_offsets, scan.ends - data)
+        _check_sorted(header, ours)
     return Index(
         format=f"bintensors@{layout}",
         names=names,
-        dtypes=_OUR_CODE.take(scan.codes),
+        dtypes=scan.dtypes,
         dims=scan.dims,
         dim_offsets=scan.dim_offsets,
-        begins=begins,
-        ends=ends,
+        begins=scan.begins,
+        ends=scan.ends,
         metadata=scan.metadata,
     )
 
 
-def _check_order(codes: NDArray[np.uint8], names: Names) -> None:
+def _check_order(codes: NDArray[np.int16], names: Names) -> None:
     place = np.empty(len(codes), np.int64)
-    place[writer_order(codes.astype(np.int16), names)] = range(len(codes))
+    place[writer_order(codes, names)] = range(len(codes))
     wrong = np.flatnonzero(place[1:] < place[:-1]) + 1
     if wrong.size:
         row = int(wrong[0])
@@ -239,7 +240,7 @@ def _check_unambiguous(header: bytes, layout: str, ends: NDArray[np.int64]) -> N
     """Refuses a header that is valid in the other layout, too: it could not be opened again."""
     (other,) = set(_LAYOUTS) - {layout}
     scan = _scan(header, other, DEFAULT)
-    if isinstance(scan, Fault) or scan.ends[-1:].tolist() != ends[-1:].tolist():
+    if isinstance(scan, Fault) or (scan.ends[-1:] - 8 - len(header)).tolist() != ends[-1:].tolist():
         return
     if scan.names(header).first_duplicate() is None:
         raise UnsupportedError(

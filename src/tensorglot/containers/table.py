@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from tensorglot.arguments import as_path
 from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError, did_you_mean, escape
@@ -41,8 +41,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
+class ReadOptions(NamedTuple):
     """Options for reading. A version of None means any."""
 
     version: str | None = None

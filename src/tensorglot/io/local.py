@@ -18,8 +18,8 @@ import os
 import stat
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -81,19 +81,24 @@ def change_error(path: str | os.PathLike[str]) -> InputError:
     )
 
 
-@contextmanager
-def add_path_to_errors(path: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Sets the path of every error that has no other file's."""
-    try:
-        yield
-    except TensorglotError as error:
-        if path is not None and error.path in (None, absolute(path)):
+class add_path_to_errors:  # noqa: N801
+    """A context that sets the path of every error that has no other file's."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        path = self._path
+        if error is None or path is None:
+            return
+        if isinstance(error, TensorglotError) and error.path in (None, absolute(path)):
             error.path = os.fspath(path)
-        raise
-    except OSError as error:
-        if path is not None and error.filename is None:
+        elif isinstance(error, OSError) and error.filename is None:
             error.filename = os.fspath(path)
-        raise
 
 
 class BaseSource(ABC):

@@ -84,7 +84,7 @@ class Cursor:
 
     def __init__(self, header: bytes, thorough: cython.bint) -> None:
         self.header = header
-        self.data = uchars_of(header)
+        self.data = header
         self.size = len(header)
         self.position = 0
         self.thorough = thorough
@@ -207,11 +207,12 @@ class Columns:
 
     codes: Any
     dims: Any
-    spans: Any
-    """Offsets of shapes in `dims`, ends of the tensors, begins and ends of their names."""
+    numbers: Any
+    """Begins and ends of the tensors in the file, of their names in the header; offsets of shapes in `dims`."""
     code: cython.p_uchar
     dim: cython.p_longlong
     dim_offset: cython.p_longlong
+    tensor_begin: cython.p_longlong
     tensor_end: cython.p_longlong
     name_begin: cython.p_longlong
     name_end: cython.p_longlong
@@ -225,16 +226,20 @@ class Columns:
         self.filled = 0
         self.codes = np.empty(rows, np.uint8)
         self.dims = np.empty(capacity, np.int64)
-        self.spans = np.zeros((4, rows + 1), np.int64)
+        self.numbers = np.zeros(5 * rows + 1, np.int64)  # one array: memory for each column would take longer
         self.code = uchars_of(self.codes)
         self.dim = longlongs_of(self.dims)
-        self.dim_offset = longlongs_of(self.spans)
+        self.tensor_begin = longlongs_of(self.numbers)
         if cython.compiled:
-            self.tensor_end = self.dim_offset + (rows + 1)
-            self.name_begin = self.tensor_end + (rows + 1)
-            self.name_end = self.name_begin + (rows + 1)
+            self.tensor_end = self.tensor_begin + rows
+            self.name_begin = self.tensor_begin + 2 * rows
+            self.name_end = self.tensor_begin + 3 * rows
+            self.dim_offset = self.tensor_begin + 4 * rows
         else:
-            self.dim_offset, self.tensor_end, self.name_begin, self.name_end = map(longlongs_of, self.spans)
+            self.tensor_end = self.tensor_begin[rows:]
+            self.name_begin = self.tensor_begin[2 * rows :]
+            self.name_end = self.tensor_begin[3 * rows :]
+            self.dim_offset = self.tensor_begin[4 * rows :]
 
     @cython.cfunc
     def reserve(self, count: cython.Py_ssize_t) -> cython.int:
@@ -251,6 +256,7 @@ def scan(
     header: bytes,
     layout: cython.int,
     itemsizes: bytes,
+    kept_codes: bytes,
     max_tensors: cython.longlong,
     max_rank: cython.longlong,
     max_name: cython.longlong,
@@ -259,7 +265,8 @@ def scan(
     """Fault, byte, name of the tensor; how many values break a rule, or -1; the contents, None with a fault.
 
     It is -1 if the fields do not end where the header does. The contents: metadata, dtype
-    codes, dims, dim offsets, ends; begins and ends of names.
+    codes (as `kept_codes` translates them), dims, dim offsets, begins and ends of the tensors
+    in the file, of the names in the header.
     """
     cursor: Cursor = Cursor(header, thorough)
     metadata: Any = _scan_metadata(cursor)
@@ -269,7 +276,7 @@ def scan(
     if cursor.ended:
         count = 0
     columns: Columns = Columns(count, min(cursor.size, 4 * count + 64))
-    _scan_tensors(cursor, layout, itemsizes, max_rank, max_name, columns)
+    _scan_tensors(cursor, layout, itemsizes, kept_codes, max_rank, max_name, columns)
     if layout == 0:
         _scan_index_map(cursor, max_name, columns)
     _scan_padding(cursor)
@@ -281,10 +288,11 @@ def scan(
     broken: cython.Py_ssize_t = -1 if cursor.ended else cursor.broken
     if cursor.fault != 0:
         return cursor.fault, cursor.fault_position, tensor, broken, None
-    dim_offsets, ends, name_begins, name_ends = columns.spans
+    numbers: Any = columns.numbers
+    begins, ends, name_begins, name_ends = numbers[: 4 * count].reshape(4, count)
     dims: Any = columns.dims[: columns.filled].copy()
     found: tuple[Any, ...] = (
-        metadata, columns.codes, dims, dim_offsets, ends[:count], name_begins[:count], name_ends[:count],
+        metadata, columns.codes, dims, numbers[4 * count :], begins, ends, name_begins, name_ends,
     )  # fmt: skip
     return OK, 0, None, broken, found
 
@@ -315,6 +323,7 @@ def _scan_tensors(
     cursor: Cursor,
     layout: cython.int,
     itemsizes: bytes,
+    kept_codes: bytes,
     max_rank: cython.longlong,
     max_name: cython.longlong,
     columns: Columns,
@@ -324,11 +333,15 @@ def _scan_tensors(
     Columns have `rows` rows, and dimensions are stored after room was made for them. What
     comes after a fault is skipped, not stored.
     """
-    itemsize: cython.p_const_uchar = uchars_of(itemsizes)
+    itemsize: cython.p_const_uchar = itemsizes
+    kept_code: cython.p_const_uchar = kept_codes
     kinds: cython.ulonglong = len(itemsizes)
     codes: cython.p_uchar = columns.code
     dim_offsets: cython.p_longlong = columns.dim_offset
+    begins: cython.p_longlong = columns.tensor_begin
     ends: cython.p_longlong = columns.tensor_end
+    data: cython.ulonglong = 8 + cursor.size
+    last: cython.ulonglong = _MAX - data
     row: cython.Py_ssize_t
     start: cython.Py_ssize_t
     code: cython.ulonglong
@@ -368,8 +381,9 @@ def _scan_tensors(
         if cursor.ended:
             return 0
         expected = end
-        codes[row] = code
-        ends[row] = end & _MAX
+        codes[row] = kept_code[code]
+        begins[row] = data + min(begin, last)
+        ends[row] = data + min(end, last)
         dim_offsets[row + 1] = columns.filled
     cursor.row = -1
     return 0

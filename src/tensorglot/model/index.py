@@ -68,9 +68,13 @@ def _per(per: Per, *, fill: Any = None, **options: Any) -> Any:
     return field(metadata={"per": per, "fill": fill}, **options)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Index:
-    """The columns: arrays and sequences with an entry for each, or mappings and sets by position."""
+    """The columns: arrays and sequences with an entry for each, or mappings and sets by position.
+
+    Never changed. It is not `frozen` because that would be an eighth of the instructions of
+    opening a small file: so many columns, each set by a call.
+    """
 
     format: str = _per("whole")
     names: Sequence[str] = _per("tensor")

@@ -125,8 +125,13 @@ def _finish(items: tuple[Any, ...], place: int, chosen: Any) -> Iterator[Any]:
             yield item if item is None or item is Ellipsis else 0
 
 
+_NO_ARRAYS = frozenset({slice, int, type(...), type(None)})
+
+
 def _as_array(item: object) -> NDArray[Any] | None:
     """A list, an array or a mask of at least one dimension."""
+    if type(item) in _NO_ARRAYS:
+        return None
     if isinstance(item, (list, range)) or (hasattr(item, "__array__") and np.ndim(item)):
         try:
             return np.asarray(item)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -21,7 +22,19 @@ from numpy.typing import NDArray
 from tensorglot.errors import LimitError, OutOfRange
 from tensorglot.model.payload import Encoded, Payload, Span
 
-__all__ = ["ALL", "DECODED_GAP_NBYTES", "GAP_NBYTES", "SCRATCH_NBYTES", "Axis", "Index", "Selection", "c_strides", "read_block", "read_strided", "select"]
+__all__ = [
+    "ALL",
+    "DECODED_GAP_NBYTES",
+    "GAP_NBYTES",
+    "SCRATCH_NBYTES",
+    "Axis",
+    "Index",
+    "Selection",
+    "c_strides",
+    "read_block",
+    "read_strided",
+    "select",
+]
 
 GAP_NBYTES = 4096
 """A gap of up to a page is read over: a second read would cost more."""
@@ -37,7 +50,8 @@ Index: TypeAlias = Any
 """Any subscript; `select` refuses all but basic indices, `pick` all but one array."""
 
 
-class Axis(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Axis:
     """Positions start, start + step, … of one axis; the step is positive."""
 
     start: int
@@ -113,16 +127,17 @@ def select(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> S
 
 def _slice_axis(item: slice, size: int, tensor: str | None) -> tuple[Axis, slice]:
     try:
-        positions = range(*item.indices(size))
+        start, stop, step = item.indices(size)
     except (TypeError, ValueError) as error:
         raise OutOfRange(
             f"invalid slice for an axis of size {size}: {error}", rule="index.slice", tensor=tensor
         ) from error
-    if not positions:
+    count = len(range(start, stop, step))
+    if not count:
         return Axis(0, 1, 0), ALL
-    if positions.step > 0:
-        return Axis(positions[0], positions.step, len(positions)), ALL
-    return Axis(positions[-1], -positions.step, len(positions)), slice(None, None, -1)
+    if step > 0:
+        return Axis(start, step, count), ALL
+    return Axis(start + (count - 1) * step, -step, count), slice(None, None, -1)
 
 
 def _integer_axis(item: object, size: int, axis: int, tensor: str | None) -> Axis:
@@ -157,13 +172,13 @@ def read_strided(
     """An array of elements `steps` bytes apart, in any order of steps. An axis of step 0 is read once and broadcast."""
     axes = sorted(range(len(counts)), key=lambda axis: -steps[axis])
     once = [counts[axis] if steps[axis] else min(counts[axis], 1) for axis in axes]
-    block = read_block(payload, start, once, [steps[axis] for axis in axes], dtype)
+    block = read_block(payload, start, tuple(once), [steps[axis] for axis in axes], dtype)
     block = block.transpose(sorted(range(len(axes)), key=axes.__getitem__))
     return block if block.shape == counts else np.broadcast_to(block, counts)
 
 
 def read_block(
-    payload: Payload, start: int, counts: Sequence[int], steps: Sequence[int], dtype: np.dtype[Any]
+    payload: Payload, start: int, counts: tuple[int, ...], steps: Sequence[int], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     """The same for elements in C order: the widest steps first, but for axes of one element."""
     if isinstance(payload, Encoded):

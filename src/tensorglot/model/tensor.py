@@ -30,8 +30,8 @@ from tensorglot.kernels.buffers import Exporter
 from tensorglot.model.dtypes import DType, pack, unpack
 from tensorglot.model.payload import PIECE_NBYTES, Chunk, Composed, Encoded, Memory, Payload, as_bytes, read_pieces
 from tensorglot.model.picking import pick
-from tensorglot.model.slicing import Index as BasicIndex
 from tensorglot.model.slicing import ALL, Selection, c_strides, read_block, read_strided, select
+from tensorglot.model.slicing import Index as BasicIndex
 from tensorglot.model.strided import Strided
 from tensorglot.model.types.algebra import FixedBytes, Type, dense, leading
 from tensorglot.providers import provided
@@ -167,9 +167,11 @@ class Part:
 
     def _read_selection(self, selection: Selection, stored: np.dtype[Any]) -> NDArray[Any]:
         payload, read = self.payload, read_block
-        strides: Sequence[int] = c_strides(self.shape, stored.itemsize)
         if isinstance(payload, Encoded) and isinstance(payload.codec, Strided):
-            payload, strides, read = payload.codec.below(payload), payload.codec.strides, read_strided
+            strides: Sequence[int] = payload.codec.strides
+            payload, read = payload.codec.below(payload), read_strided
+        else:
+            strides = c_strides(self.shape, stored.itemsize)
         begin, counts, steps = selection.strided(strides)
         shared = payload.view(whole=counts == self.shape)
         if shared is None or 0 in counts:

@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.operations._moments import DIGITS, Moments, sum_magnitudes
 
-__all__ = ["Distribution", "Tally"]
+__all__ = ["EXACT", "Distribution", "Tally", "as_float64"]
 
-_EXACT = 1 << 53
+EXACT = 1 << 53
+"""Integers up to this are float64 exactly."""
 _KEPT_COUNT = 1 << 14
 _STEPS = 4096
 _SHIFT = 45
@@ -297,7 +298,7 @@ class Tally:
     def _add_real(self, block: NDArray[Any], dtype: DType) -> None:
         if dtype.name in ("int64", "uint64"):
             low, high = int(block.min()), int(block.max())
-            if max(-low, high) > _EXACT:
+            if max(-low, high) > EXACT:
                 self.zeros += len(block) - int(np.count_nonzero(block))
                 self._widen(low, high)
                 distances = block.view(np.uint64) - np.uint64(low % (1 << 64))

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DIGITS", "Moments", "sum_magnitudes"]
+__all__ = ["DIGITS", "PLAIN_EXPONENTS", "Moments", "sum_magnitudes"]
 
 DIGITS = decimal.Context(prec=50)
-_PLAIN_EXPONENTS = range(-400, 400)
+PLAIN_EXPONENTS = range(-400, 400)
 """Exponents of values whose squares can be summed in float64."""
 
 
@@ -76,6 +76,6 @@ def sum_magnitudes(values: NDArray[Any]) -> Decimal:
 def _scale(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], Decimal]:
     """Values whose squares can be summed, and the factor that gives back the originals."""
     exponent = math.frexp(max(-float(values.min()), float(values.max())))[1]
-    if exponent in _PLAIN_EXPONENTS:
+    if exponent in PLAIN_EXPONENTS:
         return values, Decimal(1)
     return np.ldexp(values, -exponent), DIGITS.power(2, exponent)

@@ -17,6 +17,8 @@ def _at_url(place: object) -> bool:
 
 def options_for(place: object, given: Given) -> StorageOptions | None:
     """The options for a source or target; None if it is not at a URL, which must have none."""
+    if given is None and not _at_url(place):
+        return None
     return options_for_each(given, place)[0]
 
 

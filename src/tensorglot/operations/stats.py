@@ -1,6 +1,7 @@
 """Statistics of each tensor, in one pass and bounded memory, accurate for every element type.
 
-Blocks of values are added to a `Tally`, which neither overflows nor cancels.
+Blocks of values are added to a `Tally`, which neither overflows nor cancels. Small tensors
+are described many at a time, with the same results (`_small_stats`).
 
 Minimum, maximum, mean and standard deviation are those of the finite values, None if
 there are none. Complex numbers have no order, hence no minimum. The deviation is that of
@@ -16,6 +17,8 @@ from typing import Any
 
 from tensorglot.errors import FormatError, UnsupportedError, plural
 from tensorglot.limits import Limits
+from tensorglot.model.archive import Archive
+from tensorglot.model.dtypes import TABLE, DType
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._distribution import Distribution, Tally
@@ -25,6 +28,7 @@ from tensorglot.operations._jsonable import Record
 from tensorglot.operations._patterns import Select, select_names
 from tensorglot.operations._places import options_for
 from tensorglot.operations._progress import Progress, start_progress
+from tensorglot.operations._small_stats import Numbers, small_stats
 from tensorglot.operations.verify import Problem
 from tensorglot.threads import Executor
 
@@ -33,6 +37,7 @@ __all__ = ["Stats", "TensorStats", "stats"]
 BLOCK_COUNT = 1 << 17
 """Values in a block: 1 MiB of float64 stays in the processor's cache."""
 PERCENTAGES = (1, 5, 25, 50, 75, 95, 99)
+_PERCENTAGES = tuple(map(str, PERCENTAGES))
 BINS = 16
 """Of the histogram."""
 
@@ -120,7 +125,7 @@ def stats(
     ):
         names = select_names(archive.index.names, select)
         if executor is None:
-            return Stats(archive.format, tuple(_rows([archive[name] for name in names], report)))
+            return Stats(archive.format, tuple(_rows(archive, names, report)))
         reference = refer_to(source, archive, format=format, limits=limits, storage_options=kept)
         sizes = archive.index.tensor_nbytes[[archive.index.positions[name] for name in names]].tolist()
         rows: list[TensorStats] = []
@@ -137,14 +142,29 @@ def _rows_elsewhere(source: Reference, names: list[str]) -> list[TensorStats]:
     """The job of a worker."""
     archive = source.open()
     try:
-        return list(_rows([archive[name] for name in names], None))
+        return list(_rows(archive, names, None))
     finally:
         source.close(archive)
 
 
-def _rows(tensors: Sequence[Tensor], progress: Progress | None) -> Iterator[TensorStats]:
-    total, done = sum(tensor.nbytes for tensor in tensors), 0
-    for tensor in tensors:
+def _rows(archive: Archive, names: Sequence[str], progress: Progress | None) -> Iterator[TensorStats]:
+    index = archive.index
+    positions = [index.positions[name] for name in names]
+    total, done = int(index.tensor_nbytes[positions].sum()), 0
+
+    def seen(nbytes: int) -> None:
+        nonlocal done
+        done += nbytes
+        if progress is not None:
+            progress(done, total)
+
+    small = small_stats(archive, positions, [percentage / 100 for percentage in PERCENTAGES], BINS, seen)
+    for name, position in zip(names, positions, strict=True):
+        numbers = small.get(position)
+        if numbers is not None:
+            yield _describe_small(name, TABLE[index.dtypes[position]], index.shapes[position], numbers)
+            continue
+        tensor = archive.tensor_at(position)
         for part_name, part in tensor.parts.items():
             tally = Tally(Distribution())
             try:
@@ -161,6 +181,15 @@ def _rows(tensors: Sequence[Tensor], progress: Progress | None) -> Iterator[Tens
             done += part.nbytes
 
 
+def _describe_small(name: str, dtype: DType, shape: tuple[int, ...], numbers: Numbers) -> TensorStats:
+    zeros, low, high, mean, std, norm, quantiles, histogram = numbers
+    percentiles = dict(zip(_PERCENTAGES, quantiles, strict=True))
+    count = math.prod(shape)
+    return TensorStats(
+        name, "data", dtype.name, shape, count, zeros, 0, 0, low, high, mean, std, norm, percentiles, histogram
+    )
+
+
 def _describe(tensor: Tensor, part_name: str, part: Part, **numbers: Any) -> TensorStats:
     dtype = part.dtype.name if part.dtype is not None else str(part.unknown_dtype)
     return TensorStats(tensor.name, part_name, dtype, part.shape, math.prod(part.shape), **numbers)
@@ -173,7 +202,7 @@ def _numbers(tally: Tally) -> dict[str, Any]:
         found["norm"] = tally.norm
     if distribution is not None and distribution.count:
         quantiles = distribution.quantiles([percentage / 100 for percentage in PERCENTAGES])
-        found["percentiles"] = dict(zip(map(str, PERCENTAGES), quantiles, strict=True))
+        found["percentiles"] = dict(zip(_PERCENTAGES, quantiles, strict=True))
         found["histogram"] = tuple(distribution.histogram(BINS)[1])
         found["exact"] = distribution.exact
     return found

@@ -203,7 +203,7 @@ class RankFiles(Directory):
         spec = detect(file, name)
         if not spec.writes:
             raise UnsupportedError(f"{escape(name)} is not a tensor file of a rank", rule="dcp.file.format")
-        index = spec.container.read(file, replace(self._options, version=None, name=None, open_file=None))
+        index = spec.container.read(file, self._options._replace(version=None, name=None, open_file=None))
         return Archive(index, file, limits=self._options.limits, verifier=self._options.verifier)
 
 

@@ -1,0 +1,163 @@
+"""Statistics of many small tensors, computed for rows of one element type and count together.
+
+A `Tally` of its own costs a tensor of a few values a hundred times what the arithmetic
+does. Here the values of many are the rows of a matrix, and each step of the `Tally` is one
+operation along its rows: the same sums in the same order, so the same results to the last
+bit. What would need care (NaN, Inf, negative zeros, integers beyond 2**53, numbers whose
+squares overflow) is left to the `Tally`, as are all tensors that are not small and plain.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.errors import FormatError
+from tensorglot.model.archive import Archive
+from tensorglot.model.dtypes import TABLE, DType
+from tensorglot.model.payload import PIECE_NBYTES
+from tensorglot.operations._distribution import EXACT, as_float64
+from tensorglot.operations._moments import DIGITS, PLAIN_EXPONENTS
+from tensorglot.operations._small_rows import small_rows
+
+__all__ = ["Numbers", "small_stats"]
+
+MOST_COUNT = 1024
+"""Values of a tensor up to which this is faster."""
+_TOGETHER_COUNT = 1 << 16
+"""Values in a matrix: its bins and its copies stay in the processor's cache."""
+
+
+class Numbers(NamedTuple):
+    """The statistics of one tensor, whose values are all finite."""
+
+    zeros: int
+    min: int | float
+    max: int | float
+    mean: float
+    std: float
+    norm: float
+    quantiles: list[float]
+    histogram: tuple[int, ...]
+
+
+def small_stats(
+    archive: Archive, positions: Sequence[int], shares: Sequence[float], bins: int, seen: Callable[[int], None]
+) -> dict[int, Numbers]:
+    """The statistics of those tensors, by position, that are small and need no care. `seen` is told bytes read."""
+    index = archive.index
+    rows = small_rows(index, positions)
+    counts = np.zeros(len(index.dtypes), np.int64)
+    widths = np.array([1 if dtype.numpy is None else dtype.numpy.itemsize for dtype in TABLE], np.int64)
+    counts[rows] = index.nbytes[rows] // widths[index.dtypes[rows]]
+    complex_codes = [dtype.code for dtype in TABLE if dtype.name.startswith("complex")]
+    rows = rows[(counts[rows] > 0) & (counts[rows] <= MOST_COUNT) & ~np.isin(index.dtypes[rows], complex_codes)]
+    found: dict[int, Numbers] = {}
+    for some in _batches(rows, index.nbytes[rows]):
+        try:
+            pieces = archive.read_rows(some)
+        except FormatError:  # a checksum: comparing them one by one finds the tensor
+            continue
+        if pieces is None:
+            continue
+        keys = index.dtypes[some].astype(np.int64) << 32 | counts[some]
+        order = np.argsort(keys, kind="stable")
+        for a, b in pairwise([0, *(np.flatnonzero(np.diff(keys[order])) + 1).tolist(), len(order)]):
+            dtype, count = TABLE[int(index.dtypes[some[order[a]]])], int(counts[some[order[a]]])
+            step = max(1, _TOGETHER_COUNT // count)
+            for first in range(a, b, step):
+                chosen = order[first : min(first + step, b)].tolist()
+                together = b"".join([pieces[i] for i in chosen])
+                block = np.frombuffer(together, dtype.require_numpy()).reshape(len(chosen), count)
+                described = _describe(block, dtype, shares, bins)
+                found.update((int(some[chosen[at]]), numbers) for at, numbers in described)
+        seen(int(index.nbytes[some].sum()))
+    return found
+
+
+def _batches(rows: NDArray[np.int64], sizes: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Rows that are read together."""
+    groups = np.cumsum(sizes) // PIECE_NBYTES
+    for a, b in pairwise([0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(rows)]):
+        if b > a:
+            yield rows[a:b]
+
+
+def _describe(block: NDArray[Any], dtype: DType, shares: Sequence[float], bins: int) -> Iterator[tuple[int, Numbers]]:
+    """The rows of a matrix that need no care, and the numbers of each."""
+    whole = dtype.name.startswith(("int", "uint"))
+    with np.errstate(all="ignore"):  # of rows that are left out
+        values = as_float64(block, dtype)
+        largest = np.abs(values).max(axis=1)
+        exponents = np.frexp(largest)[1]
+        plain = np.isfinite(largest) & (exponents >= PLAIN_EXPONENTS.start) & (exponents < PLAIN_EXPONENTS.stop)
+        plain &= ~(np.signbit(values) & (values == 0)).any(axis=1)
+        if whole:
+            plain &= largest <= EXACT
+    kept = np.flatnonzero(plain)
+    values = values[kept]
+    if not len(kept):
+        return
+    in_order = np.sort(values, axis=1)
+    moments = _moments(values)
+    zeros = (values == 0).sum(axis=1).tolist()
+    low, high = in_order[:, 0], in_order[:, -1]
+    lows, highs = (low.astype(np.int64), high.astype(np.int64)) if whole else (low, high)
+    quantiles = np.stack([_quantile(in_order, share) for share in shares], axis=1).tolist()
+    histograms = _histograms(in_order, bins, whole)
+    ends = zip(lows.tolist(), highs.tolist(), strict=True)
+    rows = zip(kept.tolist(), zeros, ends, moments, quantiles, histograms, strict=True)
+    for row, zero, (least, most), (mean, std, norm), some, histogram in rows:
+        yield row, Numbers(zero, least, most, mean, std if least != most else 0.0, norm, some, histogram)
+
+
+def _moments(values: NDArray[np.float64]) -> list[tuple[float, float, float]]:
+    """Mean, deviation and norm of each row, as `Moments` computes them of one block."""
+    count = values.shape[1]
+    centers = values.mean(axis=1)
+    apart = values - centers[:, None]
+    rests = apart.sum(axis=1)
+    np.square(apart, out=apart)
+    deviations = np.maximum(0.0, apart.sum(axis=1) - rests * rests / count)
+    columns = zip(centers.tolist(), rests.tolist(), deviations.tolist(), strict=True)
+    found = []
+    with decimal.localcontext(DIGITS):
+        for center, rest, spread in columns:
+            total, deviation = Decimal(center) * count + Decimal(rest), Decimal(spread)
+            squares = deviation + total * total / count
+            found.append((float(total / count), float((deviation / count).sqrt()), float(squares.sqrt())))
+    return found
+
+
+def _quantile(in_order: NDArray[np.float64], share: float) -> NDArray[np.float64]:
+    """By linear interpolation between the two nearest elements, as `Distribution.quantiles` has it."""
+    rank = share * (in_order.shape[1] - 1)
+    below, above = in_order[:, math.floor(rank)], in_order[:, math.ceil(rank)]
+    part = rank - math.floor(rank)
+    return np.where(below != above, below * (1 - part) + above * part, below)
+
+
+def _histograms(in_order: NDArray[np.float64], bins: int, whole: bool) -> list[tuple[int, ...]]:
+    """The counts of the bins of each row, as `Distribution.histogram` has them."""
+    low, high = in_order[:, 0], in_order[:, -1]
+    narrow = whole & (high - low < bins)
+    wanted = np.where(narrow, high - low + 1, np.where(low == high, 0, bins)).astype(np.int64)
+    found: list[tuple[int, ...]] = [(in_order.shape[1],)] * len(in_order)
+    for count in np.unique(wanted[wanted > 0]).tolist():
+        rows = np.flatnonzero(wanted == count)
+        margin = 0.5 * narrow[rows]
+        edges = np.linspace((low[rows] - margin) / 2, (high[rows] + margin) / 2, count + 1, axis=1) * 2
+        centres = np.clip(in_order[rows] / 2 + in_order[rows] / 2, low[rows, None], high[rows, None])
+        # The bin of a value has as many edges at or below it, less one: few edges, so that all are compared.
+        below = (centres[:, :, None] >= edges[:, None, 1:count]).sum(axis=1)
+        reached = np.concatenate([np.full((len(rows), 1), in_order.shape[1]), below, np.zeros((len(rows), 1))], axis=1)
+        for row, numbers in zip(rows.tolist(), (-np.diff(reached, axis=1)).astype(np.int64).tolist(), strict=True):
+            found[row] = tuple(numbers)
+    return found
