@@ -3,7 +3,7 @@
 A mutant is the source with one expression or statement changed: a comparison turned, a
 constant moved by one, a branch always taken, a call left out. The tests that execute its
 line must fail on it; `tests/coverage_map.py` has measured which they are, and the quickest
-run first. Each layer of the library gives the same number of mutants. Those that survive
+run first, test files that it has not measured last. Each layer of the library gives the same number of mutants. Those that survive
 are printed, each with its line: either a test is missing, or the mutant is equivalent, and
 then its line belongs into `equivalent_mutants.py` with the reason. A mutant on which the
 tests take much longer than on the original counts as killed.
@@ -11,7 +11,7 @@ tests take much longer than on the original counts as killed.
 Mutants of kernels run on interpreted kernels, all others on compiled ones. The tests of a
 mutant run in a fork of this process, which has imported everything but the library.
 The journal, build/mutants.jsonl, keeps what became of each; a run with a seed that it knows
-goes on where it ended.
+goes on where it ended, and tries survivors again.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
 """A module belongs to the first layer that has a pattern for it."""
 PRELOADED = ("numpy", "ml_dtypes", "zstandard", "scipy.sparse", "torch", "awkward", "pyarrow", "pymongo")
 JOURNAL = TOP / "build" / "mutants.jsonl"
-FIRST_SECONDS = 4.0
-MOST_SECONDS = 60.0
+FIRST_SECONDS = 3.0
+MOST_SECONDS = 20.0
 """Of tests, as measured: first the quickest of them, then as many as that."""
 UNKNOWN_SECONDS = 15.0
 """Of a test file that was not measured."""
@@ -191,21 +191,18 @@ def tests_for(mutant: Mutant, measured: Map) -> list[str]:
     nodes = {node for line in range(mutant.line, mutant.end + 1) for node in lines[line]} - {""}
     if not nodes:
         nodes = {node for contexts in lines.values() for node in contexts} - {""}
-    nodes = nodes or set(_tests_that_name(mutant.module))
     return sorted(nodes, key=lambda node: measured.seconds.get(node, UNKNOWN_SECONDS))
 
 
-def _tests_that_name(module: str) -> list[str]:
-    """Test files that import a module which no measured test reaches, or its folder; the smallest first, a few."""
+def unmeasured_tests(module: str, kind: str) -> list[str]:
+    """Test files that import a module or its folder, and were not measured as they are; the smallest first, a few."""
     path = "tensorglot." + module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     folder, _, stem = path.rpartition(".")
     words = (f"from {path} import", f"from {folder} import {stem}", f'"{stem}"', f"from {folder} import")
-    texts = {file: file.read_text("utf-8") for file in coverage_map.test_files([])}
-    for word in words:
-        found = [str(file.relative_to(TOP)) for file, text in texts.items() if word in text]
-        if found:
-            return found[:4]
-    return []
+    files = [file for file in coverage_map.test_files([]) if not coverage_map.is_measured(file, kind)]
+    texts = {str(file.relative_to(TOP)): file.read_text("utf-8") for file in files}
+    found = {name: None for word in words for name, text in texts.items() if word in text}
+    return list(found)[:4]
 
 
 def batches(tests: list[str], seconds: dict[str, float]) -> Iterator[tuple[list[str], float]]:
@@ -288,7 +285,9 @@ class Copies:
         file = self.folders[kind] / "tensorglot" / mutant.module
         file.write_text(mutant.source, "utf-8")
         try:
-            for tests, seconds in batches(tests_for(mutant, measured), measured.seconds):
+            others = unmeasured_tests(mutant.module, kind)
+            known = batches(tests_for(mutant, measured), measured.seconds)
+            for tests, seconds in (*known, *((([name], UNKNOWN_SECONDS)) for name in others)):
                 found = outcome(self.folders[kind], tests, 60 + 10 * seconds)
                 if found[0] != "survives":
                     return found
@@ -343,7 +342,7 @@ def _journal(seed: int) -> dict[str, Outcome]:
     if not JOURNAL.exists():
         return {}
     rows = map(json.loads, JOURNAL.read_text("utf-8").splitlines())
-    return {row["mutant"]: row["outcome"] for row in rows if row["seed"] == seed}
+    return {row["mutant"]: row["outcome"] for row in rows if row["seed"] == seed and row["outcome"] != "survives"}
 
 
 if __name__ == "__main__":
