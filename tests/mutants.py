@@ -3,10 +3,11 @@
 A mutant is the source with one expression or statement changed: a comparison turned, a
 constant moved by one, a branch always taken, a call left out. The tests that execute its
 line must fail on it; `tests/coverage_map.py` has measured which they are, and the quickest
-run first, test files that it has not measured last. Each layer of the library gives the same number of mutants. Those that survive
-are printed, each with its line: either a test is missing, or the mutant is equivalent, and
-then its line belongs into `equivalent_mutants.py` with the reason. A mutant on which the
-tests take much longer than on the original counts as killed.
+run first, test files that it has not measured last. Each layer of the library gives the
+same number of mutants. Those that survive are printed, each with its line: either a test
+is missing, or the mutant is equivalent, and then its line belongs into
+`equivalent_mutants.py` with the reason. A mutant on which the tests take much longer than
+on the original counts as killed.
 
 Mutants of kernels run on interpreted kernels, all others on compiled ones. The tests of a
 mutant run in a fork of this process, which has imported everything but the library.
