@@ -34,7 +34,7 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal
@@ -203,7 +203,7 @@ def unmeasured_tests(module: str, kind: str) -> list[str]:
     files = [file for file in coverage_map.test_files([]) if not coverage_map.is_measured(file, kind)]
     texts = {str(file.relative_to(TOP)): file.read_text("utf-8") for file in files}
     found = {name: None for word in words for name, text in texts.items() if word in text}
-    return list(found)[:4]
+    return list(found)[:2]
 
 
 def batches(tests: list[str], seconds: dict[str, float]) -> Iterator[tuple[list[str], float]]:
@@ -316,10 +316,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name, JOURNAL.open("a", encoding="utf-8") as journal:
         copies = Copies(Path(name))
         chosen = sample(count, seed)
-        for mutant in {kind_of(mutant): mutant for mutant in chosen}.values():
-            original = replace(mutant, source=(SOURCE / mutant.module).read_text("utf-8"))
-            if copies.try_out(original, measured[kind_of(mutant)])[0] != "survives":
-                sys.exit(f"the tests of {mutant.module} fail without a mutant")
+        for kind, folder in copies.folders.items():
+            quickest = min(measured[kind].seconds, key=lambda node: measured[kind].seconds[node])
+            if outcome(folder, [quickest], 300)[0] != "survives":
+                sys.exit(f"{quickest} fails without a mutant, on {kind} kernels")
         for mutant in chosen:
             said = re.sub(r"\s+", " ", str(mutant))
             found = known.get(said)
