@@ -58,7 +58,10 @@ fuzz-guided: $(VENV)/.test $(VENV)/.guided
 
 # One change to the source for each mutant, which the tests must notice.
 COUNT ?= 300
-mutants: $(VENV)/.test
+mutants: $(VENV)/.test $(VENV)/.mutants
+	$(BIN)/python tests/coverage_map.py
+	$(BIN)/python tests/coverage_map.py --interpreted kernels cbor_kernel cbor varint_bounds bson_walk safetensors zstd \
+	    corpus_bintensors attacks_bintensors store_encodings dynd_bijection names index
 	$(BIN)/python tests/mutants.py $(COUNT)
 
 # The command of each promise of docs/trust.md.

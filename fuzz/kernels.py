@@ -190,12 +190,23 @@ def interpreted(name: str) -> ModuleType:
 
 
 def mutants(count: int, seed: int = 0) -> Iterator[Mutant]:
+    """Each input for every call of its kernel."""
     r = random.Random(seed)
-    bases = [(name, entry.bases()) for name, entry in ENTRIES.items()]
-    for number in range(count):
-        name, files = bases[int(r.random() * len(bases))]
+    groups: dict[str, tuple[list[str], list[bytes]]] = {}
+    for name, entry in ENTRIES.items():
+        names, files = groups.setdefault(entry.kernel, ([], []))
+        names.append(name)
+        files += [data for data in entry.bases() if data not in files]
+    kernels = list(groups.values())
+    number = 0
+    while number < count:
+        names, files = kernels[int(r.random() * len(kernels))]
         data, other = files[int(r.random() * len(files))], files[int(r.random() * len(files))]
-        yield name, changes.change(r, data, other) if number % 50 else data, number % RARELY == 0
+        if r.random() > 0.02:
+            data = changes.change(r, data, other)
+        for name in names[: count - number]:
+            yield name, data, number % RARELY == 0
+            number += 1
 
 
 def check(mutant: Mutant) -> str:

@@ -23,7 +23,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-__all__ = ["FOLDER", "SOURCE", "TOP", "Map", "load"]
+__all__ = ["FOLDER", "SOURCE", "TOP", "Map", "is_measured", "load", "test_files"]
 
 TOP = Path(__file__).parents[1]
 SOURCE = TOP / "src" / "tensorglot"
@@ -69,11 +69,16 @@ def test_files(patterns: list[str]) -> list[Path]:
     return sorted(chosen - out, key=lambda path: path.stat().st_size)
 
 
+def is_measured(test: Path, kind: str) -> bool:
+    result = FOLDER / kind / f"{test.stem}.json"
+    return result.exists() and result.stat().st_mtime > test.stat().st_mtime
+
+
 def measure(test: Path, kind: str) -> None:
     """Runs one test file and keeps what it reached."""
-    target = FOLDER / kind / f"{test.stem}.json"
-    if target.exists() and target.stat().st_mtime > test.stat().st_mtime:
+    if is_measured(test, kind):
         return
+    target = FOLDER / kind / f"{test.stem}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     data, junit, settings = (target.with_suffix(suffix) for suffix in (".data", ".xml", ".rc"))
     measured = SOURCE / "kernels" if kind == "interpreted" else SOURCE

@@ -125,6 +125,13 @@ def test_a_filtered_awkward_array_is_not_packed_first():
     assert tensor.tolist() == [[3.0], [1.0, 2.0]]
 
 
+def test_a_missing_block_has_no_missing_elements():
+    array = dynd.array([[1, 2], None, [3, 4]], "3 * ?2 * int32").arrow()
+    array.validate(full=True)
+    assert array.to_pylist() == [[1, 2], None, [3, 4]]
+    assert (array.null_count, array.values.null_count) == (1, 0)
+
+
 def test_arrow_shares_contents_both_ways():
     array = pa.array([[1.5, 2.5], [], [3.5]], pa.large_list(pa.float64()))
     tensor = dynd.array(array)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -197,6 +198,16 @@ def _die(function: Callable[..., Any], *arguments: Any) -> Any:
     """Writes what the job writes, and is killed before it can say so."""
     function(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_jobs_leave_no_descriptor_open(folder: Path, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        left = []
+        for _ in range(2):
+            tg.convert(folder / "a.bt", tmp_path / "x.safetensors", executor=threads, durable=False)
+            gc.collect()
+            left.append(len(list(Path("/proc/self/fd").iterdir())))
+    assert left[0] == left[1]
 
 
 class TestDeadWorkers:

@@ -62,6 +62,7 @@ def test_every_extra_for_users_has_a_use_here() -> None:
         "bench",
         "docs",
         "guided",
+        "mutants",
         "oracles",
         "wheels",
     }
