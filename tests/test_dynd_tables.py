@@ -114,6 +114,42 @@ def test_any_value_of_any_type(tmp_path_factory: pytest.TempPathFactory, seed: i
     round_trips(tensor, tmp_path_factory.getbasetemp() / "any.parquet")
 
 
+@pytest.mark.parametrize(("leaf", "form"), [case for case in CASES if case != ("array[Any]", "one")])
+def test_every_type_has_a_way_home_from_polars(leaf: str, form: str) -> None:
+    needs("polars")
+    text, make = FORMS[form]
+    tensor = dynd.array(make(LEAVES[leaf]), text.format(T=leaf))
+    back = dynd.array(dynd.to_polars(tensor), tensor.type)
+    assert (back.type, back.cid()) == (tensor.type, tensor.cid())
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 2**32))
+def test_any_value_of_any_type_through_polars(seed: int) -> None:
+    needs("polars")
+    rng = Random(seed)
+    row = random_type(rng, rng.randrange(1, 4))
+    type = rng.choice([T.Var(row), T.Fixed(2, row), T.Var(T.Struct((("a", row), ("é", random_type(rng, 2)))))])
+    tensor = dynd.deserialize(random_bytes(rng, type), type)
+    try:
+        found = dynd.to_polars(tensor)
+    except tg.UnsupportedError:
+        assert isinstance(type.element, T.Struct)
+        assert any(not name or "\0" in name for name, _ in type.element.fields)
+        return
+    assert dynd.array(found, type).cid() == tensor.cid()
+
+
+@pytest.mark.parametrize("name", ["", "a\0b"])
+def test_names_that_polars_cannot_have(name: str) -> None:
+    needs("polars")
+    with pytest.raises(tg.UnsupportedError) as caught:
+        dynd.to_polars([{name: 1}])
+    assert caught.value.rule == "polars.name"
+    inner = dynd.array([{"x": {name: 1}}])
+    assert dynd.array(dynd.to_polars(inner), inner.type).cid() == inner.cid()
+
+
 def test_other_tools_see_plain_columns(tmp_path: Path) -> None:
     parquet, pa = needs("pyarrow.parquet"), needs("pyarrow")
     runs = [{"id": 1, "loss": [0.5, 0.25], "when": dt.date(2020, 1, 1)}, {"id": 2, "loss": [], "when": None}]

@@ -90,7 +90,11 @@ def test_in_place_writes_only_the_end(format: str, tmp_path: Path, monkeypatch: 
     tg.edit(path, {"k": "v" * 100}, in_place=True)
     assert path.stat().st_ino == inode
     assert all(offset >= end for offset, _ in written)
-    assert path.read_bytes() == tg.dumps(TENSORS, format=format, metadata={"k": "v" * 100})
+    if format == "ztensor@2":  # appended; `tests/test_in_place.py`
+        with tg.open(path) as archive:
+            assert archive.metadata == {"k": "v" * 100}
+    else:
+        assert path.read_bytes() == tg.dumps(TENSORS, format=format, metadata={"k": "v" * 100})
     tg.edit(path, remove=["k"], in_place=True)
     assert metadata_of(path) == {}
 

@@ -194,9 +194,14 @@ def test_a_file_is_byte_for_byte_that_of_the_package(tmp_path: Path) -> None:
     writer.add_array("tokenizer.ggml.tokens", ["<s>", "é"])
     writer.add_array("tokenizer.ggml.scores", [0.5, -1.25])
     writer.add_custom_alignment(64)
-    arrays = {"token_embd.weight": np.arange(12, dtype=np.float32).reshape(3, 4), "norm": np.ones(5, np.float16)}
+    arrays: dict[str, Any] = {
+        "token_embd.weight": np.arange(12, dtype=np.float32).reshape(3, 4), "norm": np.ones(5, np.float16),
+        **{kind: np.arange(-3, 4).astype(kind) for kind in ("int8", "int16", "int32", "int64", "float64")},
+    }  # fmt: skip
     for name, array in arrays.items():
         writer.add_tensor(name, array)
+    arrays["bf16"] = np.arange(10).reshape(2, 5).astype(ml_dtypes.bfloat16)
+    writer.add_tensor("bf16", arrays["bf16"].view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

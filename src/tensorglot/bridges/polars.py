@@ -18,7 +18,7 @@ def to_tensor(value: Any, type: Type | None) -> Tensor:
     polars = library("polars", "polars")
     if not isinstance(value, polars.Series | polars.DataFrame):
         raise InputError(f"expected a polars Series or DataFrame, not {value.__class__.__name__}", rule="polars.value")
-    return tables.to_tensor(value.to_arrow(), type)
+    return tables.from_polars(value.to_arrow(), type)
 
 
 BRIDGE = Bridge(to_tensor)

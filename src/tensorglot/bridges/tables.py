@@ -11,6 +11,7 @@ A table that was changed by others is read by its Arrow types where these no lon
 
 from __future__ import annotations
 
+import zoneinfo
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ from tensorglot.dynd.coerce.anything import as_tensor, coerce
 from tensorglot.dynd.schema import plan_of
 from tensorglot.dynd.tensors import from_tensor
 from tensorglot.dynd.value import Column, Lists, Value, take
-from tensorglot.errors import FormatError, InputError, UnsupportedError
+from tensorglot.errors import FormatError, InputError, UnsupportedError, escape
 from tensorglot.extras import library
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types import algebra as ty
@@ -33,12 +34,27 @@ from tensorglot.model.types.base import Type
 from tensorglot.model.types.temporal import DateTime, Unit
 from tensorglot.model.types.text import parse
 
-__all__ = ["BRIDGE", "COLUMN", "METADATA", "from_table", "metadata_of", "to_pandas", "to_polars", "to_table"]
+__all__ = [
+    "BRIDGE",
+    "COLUMN",
+    "METADATA",
+    "from_polars",
+    "from_table",
+    "metadata_of",
+    "to_pandas",
+    "to_polars",
+    "to_table",
+]
 
 COLUMN = "data"
 """The column of a value whose rows are not records."""
 _ROWS, _TYPE = "dynd.rows", "dynd.type"
 METADATA = (_ROWS, _TYPE)
+_POLARS = {
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float", "double",
+    "string", "large_string", "binary", "large_binary", "date32[day]",
+}  # fmt: skip
+"""Arrow's types without parameters that polars gives back."""
 Storable = Callable[[Any], bool]
 """Whether an Arrow array can be stored."""
 
@@ -203,11 +219,52 @@ def metadata_of(attrs: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def to_polars(value: Any, type: Type | None = None) -> Any:
-    """A DataFrame of records, or a Series. polars has no maps and no fixed bytes, and keeps no DyND type."""
+    """A DataFrame of records, or a Series. polars keeps no DyND type: `from_polars` needs it for the same value."""
     polars = library("polars", "polars")
-    table = to_table(value, type)
+    table = to_table(value, type, lambda array: _polars_has(array.type))
+    for name in table.column_names:
+        if not _polars_names(name):
+            raise UnsupportedError(
+                f"polars cannot have a column named '{escape(name)}': rename the field", rule="polars.name"
+            )
     found = polars.from_arrow(table)
     return found if table.column_names != [COLUMN] else found[COLUMN]
+
+
+def from_polars(table: Any, type: Type | None) -> Tensor:
+    """The value of what polars gives as Arrow: of the type given if `to_polars` made it of such a value."""
+    pa = library("pyarrow", "arrow")
+    if type is not None:
+        rows, row = _split(type)
+        whole = table if isinstance(table, pa.Table) else pa.table({COLUMN: table})
+        found = from_table(whole.replace_schema_metadata({_ROWS: rows, _TYPE: str(row)}))
+        if found.type == type:
+            return found
+    return arrow.to_tensor(table, type)
+
+
+def _polars_names(name: str) -> bool:
+    """Whether polars keeps a name: it replaces an empty one, and fails for a NUL."""
+    return name != "" and "\0" not in name
+
+
+def _polars_has(kind: Any) -> bool:
+    """Whether polars has an Arrow type, and gives it back; others it converts, or ends the process's thread."""
+    is_ = library("pyarrow", "arrow").types
+    if is_.is_timestamp(kind):
+        return kind.unit != "s" and (kind.tz is None or kind.tz in zoneinfo.available_timezones())
+    if is_.is_duration(kind):
+        return bool(kind.unit != "s")
+    if is_.is_time(kind):
+        return bool(kind.unit == "ns")
+    if is_.is_decimal128(kind):
+        return bool(0 <= kind.scale <= kind.precision)
+    if is_.is_fixed_size_list(kind) and kind.list_size == 0:
+        return False
+    if is_.is_struct(kind) or is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
+        inner = [kind.field(i) for i in range(kind.num_fields)]
+        return bool(inner) and all(_polars_names(field.name) and _polars_has(field.type) for field in inner)
+    return str(kind) in _POLARS
 
 
 def type_of(value: Any) -> Type:

@@ -34,7 +34,7 @@ __all__ = ["command"]
 )
 @click.option("--add", metavar="NAME=FILE[:TENSOR]", multiple=True, help="Add a tensor of another file.")
 @click.option("--drop", metavar="NAME", multiple=True, help="Drop a tensor; may be repeated.")
-@click.option("--in-place", is_flag=True, help="Write only the end of the file, where the index is; for metadata.")
+@click.option("--in-place", is_flag=True, help="Copy nothing: write only behind or over the end of the file.")
 @reading_format
 @as_json
 def command(
@@ -52,9 +52,10 @@ def command(
     """Change the metadata and the tensors of a file.
 
     All other tensors stay as they are, with their encodings and checksums. The file is
-    replaced atomically. --in-place copies nothing, in formats that have their index behind the
-    tensors; if the process is killed or the machine crashes while it is written, the
-    file is lost. If another process changes the file meanwhile, that is an error.
+    replaced atomically. --in-place copies nothing: zTensor 2 is appended to, and a kill
+    leaves the old contents or the new ones; in zTensor 0.1 and .npz only metadata can be
+    changed, and a kill or a crash while it is written loses the file. If another process
+    changes the file meanwhile, that is an error.
 
     \b
     Examples:

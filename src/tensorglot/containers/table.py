@@ -106,9 +106,10 @@ class Container:
     """Replaces the metadata without rewriting the tensors."""
     revise: Callable[[Archive, Revision], Iterator[Chunk]] | None = None
     """Drops, replaces and adds tensors, copying the stored bytes of the others."""
-    append: Callable[[Archive, Revision], Iterator[Chunk]] | None = None
+    append: Callable[[Archive, Revision], Iterator[Chunk] | None] | None = None
     """The same by bytes behind the end of the file, which stays as it is; for the versions in `Format.appends`.
 
+    None if more than half of the file would be unused then, so that a copy is better.
     The last chunk has the place of the index, and as many bytes as at the end of the old
     file: written there instead, the old bytes give the old tensors. It lies in one sector.
     """

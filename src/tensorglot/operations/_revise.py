@@ -25,7 +25,7 @@ from tensorglot.io.sink import AtomicFile
 from tensorglot.io.stream import write_stream
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
-from tensorglot.model.payload import Chunk, Memory, as_bytes
+from tensorglot.model.payload import Chunk, as_bytes
 from tensorglot.operations._options import AUTO, SaveOptions
 from tensorglot.operations._progress import Progress, follow
 from tensorglot.operations.save import prepare
@@ -69,11 +69,7 @@ def append(
     stamp: Stamp,
     durable: bool,
 ) -> Stamp | None:
-    """Makes the same changes behind the end of the file. Returns its new stamp; None if a copy is better.
-
-    That is so if more than half of the file would be unused: by tensors that were dropped
-    or replaced, now or before, and by the space between tensors.
-    """
+    """Makes the same changes behind the end of the file. Returns its new stamp; None if a copy is better."""
     if spec.container.append is None or version not in spec.appends:
         raise UnsupportedError(
             f"{archive.format} cannot be edited in place",
@@ -84,10 +80,9 @@ def append(
     whole = _combine(archive, added, names, metadata)
     prepare(whole, spec, version, SaveOptions(checksum=None))
     settled = prepare(added, spec, version, options)
-    used = {span for name in names if name not in added for span in _spans(archive, name)}
-    if 2 * sum(end - begin for begin, end in used) < stamp[2]:
-        return None
     chunks = spec.container.append(archive, Revision(names, added, metadata, settled))
+    if chunks is None:
+        return None
     directory = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
     with tempfile.TemporaryFile(dir=directory) as spool:
         held: Chunk = b""
@@ -100,14 +95,6 @@ def append(
             return append_tail(path, tail, bytes(as_bytes(held)), expect=stamp, durable=durable)
         finally:
             tail.close()
-
-
-def _spans(archive: Archive, name: str) -> Iterator[tuple[int, int]]:
-    """Where the parts of a tensor are in the file itself."""
-    for part in archive[name].parts.values():
-        payload = part.payload
-        if not isinstance(payload, Memory) and payload.source is archive.source:
-            yield payload.begin, payload.end
 
 
 def _names(archive: Archive, added: Archive, drop: Collection[str]) -> list[str]:

@@ -62,9 +62,8 @@ class _Layout:
         dropped = {blob[:2] for item in every for blob in item.blobs}.difference(blobs)
         self.chunks: list[Chunk] = []
         end = max([self.position, *(offset + size for offset, size in blobs)])
-        spaced = max(alignment, _CANONICAL_ALIGNMENT if alignment == ALIGNMENT_2 else 0)
-        unused = end - sum(size for _, size in blobs) > (len(blobs) + 1) * spaced
-        if not dropped and not unused:
+        spacing = _CANONICAL_ALIGNMENT if alignment == ALIGNMENT_2 else alignment
+        if not dropped and _unused(kept, end, spacing) <= 0:
             self.position = max([self.position, *(offset + size for offset, size in blobs)])
             self.places = {blob: blob[0] for blob in blobs}
             self.chunks = [Span(source, 0, self.position)]
@@ -143,14 +142,28 @@ def revise_2(archive: Archive, revision: Revision) -> Iterator[Chunk]:
     yield from write2.end_file(begin, manifest)
 
 
-def append_2(archive: Archive, revision: Revision) -> Iterator[Chunk]:
+def append_2(archive: Archive, revision: Revision) -> Iterator[Chunk] | None:
+    source = _source(archive)
     every, others = _objects_2(_manifest_2(archive))
-    objects = [(cbor.text(item.tensor), item.data) for item in _stay(every, revision)]
-    begin, manifest = yield from _end_2(_source(archive).size, objects, others, revision)
+    kept = _stay(every, revision)
+    if 2 * _unused(kept, source.size, _CANONICAL_ALIGNMENT) > source.size:
+        return None
+    return _tail_2(source.size, kept, others, revision)
+
+
+def _tail_2(position: int, kept: list[_Item], others: list[tuple[bytes, bytes]], revision: Revision) -> Iterator[Chunk]:
+    objects = [(cbor.text(item.tensor), item.data) for item in kept]
+    begin, manifest = yield from _end_2(position, objects, others, revision)
     check_header(len(manifest), "ztensor")
     yield manifest
     yield bytes(-(begin + len(manifest)) % _FOOTER_ALIGNMENT)
     yield write2.footer(begin, manifest)
+
+
+def _unused(kept: list[_Item], end: int, alignment: int) -> int:
+    """Bytes up to `end` that no blob has, beyond those that alignment can explain; negative if there are none."""
+    blobs = {blob[:2] for item in kept for blob in item.blobs}
+    return end - sum(size for _, size in blobs) - (len(blobs) + 1) * alignment
 
 
 def _manifest_2(archive: Archive) -> bytes:
