@@ -19,8 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -38,6 +36,7 @@ from numpy.typing import NDArray
 
 import tensorglot as tg
 from benchmarks.measure import warm
+from benchmarks.store_tools import compare
 
 Tensors = dict[str, NDArray[Any]]
 T = TypeVar("T")
@@ -307,73 +306,13 @@ def speeds(name: str, costs: list[Cost], nbytes: int) -> dict[str, float]:
     }
 
 
-def folder_nbytes(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-
-def peers(folder: Path, copies: int, versions: int) -> list[dict[str, Any]]:
-    """Size after each version, and the quickest commit, of each tool that is installed."""
+def _save(folder: Path, copies: int, versions: int) -> list[Path]:
+    """Files of versions with 2 % changed."""
     files = []
     for i, tensors in zip(range(versions), _steps(0.02)(copies), strict=False):
         files.append(folder / f"{i}.safetensors")
         tg.save(files[-1], tensors)
-    work = folder / "work"
-    work.mkdir()
-    target = work / "model.safetensors"
-    environment = {**os.environ, "RESTIC_PASSWORD": "x", "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK": "yes"}
-
-    def call(*command: str) -> None:
-        subprocess.run(command, cwd=work, env=environment, check=True, capture_output=True)
-
-    def ours() -> tuple[Path, Callable[[int], object]]:
-        store = tg.store.Store.create(folder / "ours")
-        return folder / "ours", lambda i: store.commit("main", target)
-
-    def restic() -> tuple[Path, Callable[[int], object]]:
-        call("restic", "init", "-r", str(folder / "restic"))
-        return folder / "restic", lambda i: call("restic", "-r", str(folder / "restic"), "backup", str(target))
-
-    def borg() -> tuple[Path, Callable[[int], object]]:
-        call("borg", "init", "-e", "none", str(folder / "borg"))
-        return folder / "borg", lambda i: call("borg", "create", "-C", "zstd,1", f"{folder}/borg::{i}", str(target))
-
-    def git_lfs() -> tuple[Path, Callable[[int], object]]:
-        call("git", "init", "-q")
-        call("git", "lfs", "install", "--local")
-        call("git", "lfs", "track", "*.safetensors")
-
-        def commit(i: int) -> None:
-            call("git", "add", "-A")
-            call("git", "-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", str(i))
-
-        return work / ".git", commit
-
-    def dvc() -> tuple[Path, Callable[[int], object]]:
-        call("dvc", "init", "--no-scm", "-q")
-        return work / ".dvc", lambda i: call("dvc", "add", "-q", target.name)
-
-    found = []
-    for name, program, begin in (
-        ("tensorglot", "true", ours),
-        ("restic", "restic", restic),
-        ("borg, zstd 1", "borg", borg),
-        ("git-lfs", "git-lfs", git_lfs),
-        ("dvc", "dvc", dvc),
-    ):
-        if shutil.which(program) is None:
-            continue
-        place, commit = begin()
-        sizes, seconds = [], []
-        for i, file in enumerate(files):
-            target.unlink(missing_ok=True)
-            shutil.copyfile(file, target)
-            os.sync()
-            start = time.perf_counter()
-            commit(i)
-            seconds.append(time.perf_counter() - start)
-            sizes.append(folder_nbytes(place))
-        found.append({"tool": name, "nbytes": files[0].stat().st_size, "sizes": sizes, "seconds": min(seconds)})
-    return found
+    return files
 
 
 SIZES = {
@@ -426,7 +365,7 @@ def main() -> None:
     tools = []
     if not options.only:
         with tempfile.TemporaryDirectory() as folder:
-            tools = peers(Path(folder), options.copies, 3)
+            tools = compare(_save(Path(folder), options.copies, 3), Path(folder))
         print(f"\n{'tool':20} MB after each version of {tools[0]['nbytes'] / 1e6:.0f} MB, seconds of a commit")
         for tool in tools:
             sizes = " / ".join(f"{size / 1e6:.0f}" for size in tool["sizes"])

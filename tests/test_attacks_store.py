@@ -171,6 +171,7 @@ PACKS: dict[str, Attack] = {
     "a record over the index": set_record(stored=100_000),
     "a record of 4 GiB": set_record(decoded=0xFFFFFFFF),
     "a record of more than a chunk": set_record(decoded=CHUNK_NBYTES + 1),
+    "a record of more bytes than a chunk": set_record(body=bytes(CHUNK_NBYTES + 1)),
     "an unknown encoding": set_record(encoding=99),
     "a delta without a base": set_record(encoding=int(Encoding.SPARSE_XOR)),
     "a delta without a base, of depth 3": set_record(encoding=int(Encoding.SPARSE_XOR), depth=3),

@@ -289,8 +289,11 @@ class Packs:
         return chain[1].record.base or digest if len(chain) > 1 else digest, chain[0]
 
     def _bodies(self, wanted: Mapping[tuple[str, int], Stored]) -> dict[tuple[str, int], memoryview]:
-        """The bytes of records. Those of a batch of chunks lie together in the pack of each version: with ten deltas
-        on each, reading them at once takes a quarter of the time."""
+        """The bytes of records.
+
+        Those of a batch of chunks lie together in the pack of each version, so four chunks with ten deltas each need
+        11 reads instead of 44: requests, in an object store.
+        """
         found: dict[tuple[str, int], memoryview] = {}
         run: list[Stored] = []
         for _, link in sorted(wanted.items()):
