@@ -52,7 +52,7 @@ LAYERS: dict[str, set[str]] = {
     "bson": VERBS,
     "report": VERBS,
     "store": VERBS,
-    "bridges": VERBS | {"bson"},
+    "bridges": VERBS | {"bson", "store"},
     "jax": PEOPLE,
     "numpy": PEOPLE,
     "torch": PEOPLE,
