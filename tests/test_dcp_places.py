@@ -166,6 +166,27 @@ class TestHostileCommits:
                     archive["w"].numpy()
                 assert caught.value.rule == rule
 
+    def test_damage_is_found(self, tmp_path: Path) -> None:
+        """By verify, and by reading: every block is compared with its hash."""
+        array = np.random.default_rng(0).random(50_000)
+        entry = {"dtype": "float64", "itemsize": 8, "shape": [50_000], "boxes": [[0, "w", [0], [50_000]]]}
+        index = {"tensorglot": "dcp", "version": 1, "files": ["00000"], "tensors": {"w": entry}}
+        text = json.dumps({**index, "values": {}, "paths": {}}).encode()
+        with Store.create(tmp_path / "store") as store:
+            values = {"dcp.json": np.frombuffer(text, np.uint8), "00000/w": array}
+            store.commit("main", values, metadata={"tensorglot": "dcp"})
+        url = f"store://{tmp_path / 'store'}#main"
+        assert (tg.load(url)["w"] == array).all()
+        assert tg.verify(url).ok
+        (pack,) = (tmp_path / "store" / "packs").iterdir()
+        data = bytearray(pack.read_bytes())
+        data[10_000] ^= 1
+        pack.chmod(0o600)
+        pack.write_bytes(data)
+        assert [problem.tensor for problem in tg.verify(url).problems] == ["w"]
+        with pytest.raises(tg.IntegrityError):
+            tg.load(url)
+
 
 def test_a_store_needs_a_ref(tmp_path: Path) -> None:
     needs("torch")
