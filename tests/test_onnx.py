@@ -15,6 +15,7 @@ import pytest
 import tensorglot as tg
 from peers import needs
 from tensorglot.containers.onnx.messages import DTYPES
+from tensorglot.wire.protobuf import decode_varints
 
 NAMED = {code: name for code, name in DTYPES.items() if name}
 
@@ -302,3 +303,16 @@ def test_mutants_raise_only_our_errors() -> None:
         except tg.TensorglotError:
             pass
     assert 0 < accepted < 3000
+
+
+@pytest.mark.parametrize(
+    ("data", "numbers"),
+    [
+        ("", []), ("00", [0]), ("7f01", [127, 1]), ("8001ff7f", [128, 16383]), ("ff" * 9 + "01", [2**64 - 1]),
+        ("80", None), ("0180", None), ("ff" * 10 + "01", None),
+    ],
+)  # fmt: skip
+def test_packed_varints(data: str, numbers: list[int] | None) -> None:
+    """None where the last one is cut, or one has more than ten bytes."""
+    found = decode_varints(np.frombuffer(bytes.fromhex(data), np.uint8))
+    assert (None if found is None else found.tolist()) == numbers
