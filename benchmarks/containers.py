@@ -91,8 +91,34 @@ def load_bare(workload: str, folder: Path) -> Callable[[], Any]:
     return load
 
 
+def load_bare_out(workload: str, folder: Path) -> Callable[[], Any]:
+    """Every tensor from its span of the file into its array, by two threads: no index, no check."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    tg = imported()
+    arrays = tg.load(folder / f"{workload}.bt")
+    with tg.open(folder / f"{workload}.bt") as archive:
+        offsets = {name: tensor.offset for name, tensor in archive.items()}
+    jobs = [(array.reshape(-1).view(np.uint8).data, offsets[name]) for name, array in arrays.items()]
+    halves = [jobs[::2], jobs[1::2]]
+    pool = ThreadPoolExecutor(2)
+    list(pool.map(int, range(8)))
+
+    def load() -> dict[str, Any]:
+        with (folder / f"{workload}.bt").open("rb", buffering=0) as file:
+
+            def read(half: list[Any]) -> None:
+                for room, offset in half:
+                    os.preadv(file.fileno(), [room], offset)
+
+            list(pool.map(read, halves))
+        return arrays
+
+    return load
+
+
 def check_load(workload: str, folder: Path, library: str, result: Any) -> None:
-    if library == "bare":
+    if library == "bare" and not isinstance(result, dict):
         assert result == (folder / f"{workload}.bt").read_bytes()
     else:
         workloads.same(workload, folder, result)
@@ -219,7 +245,7 @@ def cases() -> list[Case]:
         actions: dict[str, Action] = {"tensorglot": partial(ours, workload)}
         actions |= {library: partial(load_theirs, library, workload) for library in libraries.split()}
         if "bare" in goals:
-            actions["bare"] = partial(load_bare, workload)
+            actions["bare"] = partial(load_bare_out if "out=" in name else load_bare, workload)
         return case(name, actions, goals, partial(check_load, workload), repeats, quick)
 
     def save(name: str, libraries: str, goals: dict[str, float], quick: bool = False) -> Case:
@@ -249,7 +275,7 @@ def cases() -> list[Case]:
         load("W1 load, new process", every, four | dict.fromkeys(fastest, 1.7) | {"bare": 0.7}),
         load("W2 load, new process", every, four | dict.fromkeys(fastest, 1.25) | {"bare": 0.7}),
         load("W1 load, repeated", two, {}, repeats=5),
-        load("W2 load into out=, repeated", two, {"bintensors": 2.0, "safetensors": 2.0}, repeats=5),
+        load("W2 load into out=, repeated", two, {"bintensors": 2.0, "safetensors": 2.0, "bare": 0.7}, repeats=5),
         load("W3 load", f"{two} pickle h5py torch", small, quick=True),
         load("W4 load", f"{two} pickle", small, quick=True),
         save("W1 save", every, writing),

@@ -95,12 +95,13 @@ def outcome(module: ModuleType, function: str, arguments: tuple[Any, ...]) -> An
 
 def bintensors_calls() -> Iterator[Call]:
     itemsizes = bytes(BY_NAME[name].bits // 8 for name in bintensors_container.DTYPES.values())
+    codes = bytes(range(100, 100 + len(itemsizes)))
     files = [path.read_bytes() for path in sorted(CORPUS.glob("bintensors-*/*.bt"))]
     for data in (*files, *bintensors.mutants(1200, seed=11)):
         for layout in (0, 1):
             for limits in ((1_388_888, 64, 100_000), (2, 2, 3)):
                 for thorough in (False, True):
-                    arguments = (data[8:], layout, itemsizes, *limits, thorough)
+                    arguments = (data[8:], layout, itemsizes, codes, *limits, thorough)
                     yield "scan", lambda arguments=arguments: arguments
 
 

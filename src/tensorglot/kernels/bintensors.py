@@ -140,6 +140,14 @@ class Cursor:
     @cython.inline
     @cython.exceptval(check=False)
     def varint(self) -> cython.ulonglong:
+        if self.position < self.size and self.data[self.position] < 251:  # most are one byte
+            self.position += 1
+            return self.data[self.position - 1]
+        return self.long_varint()
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def long_varint(self) -> cython.ulonglong:
         start: cython.Py_ssize_t = self.position
         tag: cython.int = self.byte()
         width: cython.Py_ssize_t
@@ -335,7 +343,7 @@ def _scan_tensors(
     """
     itemsize: cython.p_const_uchar = itemsizes
     kept_code: cython.p_const_uchar = kept_codes
-    kinds: cython.ulonglong = len(itemsizes)
+    kinds: cython.ulonglong = min(len(itemsizes), len(kept_codes))
     codes: cython.p_uchar = columns.code
     dim_offsets: cython.p_longlong = columns.dim_offset
     begins: cython.p_longlong = columns.tensor_begin

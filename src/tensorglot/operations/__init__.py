@@ -39,6 +39,7 @@ What they share:
     _moments            sums that neither overflow nor cancel
     _equal_rows         tensors that are equal, by the columns of two indexes
     _small_rows         tensors so small that their rows are read in runs
+    _small_stats        statistics of many small tensors together
     _elements           the values of a part as a stream of short arrays
     _outputs            the caller's arrays to read into
     _load_rows          raw dense tensors, by the columns of the index

@@ -68,7 +68,7 @@ _FEW, _TOGETHER = 8, 4096
 _THREAD_CHUNKS = 4
 """What one thread reads and decodes at a time."""
 _THREAD_NBYTES = _THREAD_CHUNKS * CHUNK_NBYTES
-SPARE_NBYTES = 1 << 30
+SPARE_NBYTES = 64 << 30
 """Chunks may repeat without end: what a small store may say to hold, of zeros for instance."""
 
 
