@@ -16,7 +16,7 @@ the position, as the first two results. The caller has the messages.
     varint_encode  and back
     bson_walk      walks BSON documents, to a field or to every vector
     bson_rows      rows of equal length to and from BSON
-    buffers        the buffer protocol for classes written in Python
+    buffers        the buffer protocol for classes written in Python: a base class, no loop
     names          names as spans of a header
     utf8           whether bytes are UTF-8
     gather         pieces of one buffer to their places in another

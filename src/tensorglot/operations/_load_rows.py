@@ -65,7 +65,7 @@ def view_rows(
     for source, chosen in archive.by_source(rows):
         order = rows[chosen][np.argsort(index.begins[rows[chosen]], kind="stable")]
         begins, ends = index.begins[order], index.ends[order]
-        low, high = int(begins.min(initial=0)), int(ends.max(initial=0))
+        low, high = (int(begins[0]), int(ends.max())) if len(order) else (0, 0)
         try:
             memory = source.view(low, high - low)
         except TruncatedError:
