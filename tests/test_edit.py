@@ -206,13 +206,16 @@ class TestCommandLine:
         run("edit", path, "--remove", "nothing", code=2)
 
 
-def test_a_manifest_that_is_not_last_is_not_edited(tmp_path: Path) -> None:
+def test_a_manifest_that_is_not_last(tmp_path: Path) -> None:
+    """As in a file that was appended to: what is behind it may belong to a tensor, and is kept."""
     path = made(tmp_path, "ztensor@2")
     data = path.read_bytes()
     path.write_bytes(data[:-FOOTER_2] + bytes(8) + data[-FOOTER_2:])
-    before = path.read_bytes()
     assert metadata_of(path) is None
-    with pytest.raises(tg.UnsupportedError) as caught:
-        tg.edit(path, {"a": "b"})
-    assert caught.value.rule == "ztensor.edit.manifest"
-    assert path.read_bytes() == before
+    for in_place in (False, True):
+        tg.edit(path, {"a": str(in_place)}, in_place=in_place)
+        assert metadata_of(path) == {"a": str(in_place)}
+        assert {name: array.tobytes() for name, array in tg.load(path, verify="require").items()} == {
+            name: array.tobytes() for name, array in TENSORS.items()
+        }
+    assert path.read_bytes().startswith(data[:-FOOTER_2])

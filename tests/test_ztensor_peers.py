@@ -340,6 +340,17 @@ def test_other_files_of_2_1_2_are_read(options: dict[str, Any], tmp_path: Path) 
         assert tg.verify(tmp_path / "theirs.zt", deep=True).ok
 
 
+def test_files_edited_in_place_are_read_by_2_1_2(tmp_path: Path) -> None:
+    tensors = random_tensors(7, COMMON, 10)
+    (first, *_, last), path = tensors, tmp_path / "a.zt"
+    tg.save(path, {name: array for name, array in tensors.items() if name != last}, format="ztensor@2")
+    new = np.arange(5, dtype=np.float32)
+    done = tg.edit(path, {"k": "v"}, replace={first: new}, add={last: tensors[last]}, in_place=True)
+    assert done.in_place
+    expected = {**tensors, first: new}
+    assert run("zt2", READ_2, listed(tmp_path / "values", expected), path) == f"[{len(expected)}, 0]\n"
+
+
 def test_appended_files_of_2_1_2_are_read(tmp_path: Path) -> None:
     tensors = random_tensors(6, COMMON, 10)
     first, second = dict(list(tensors.items())[:6]), dict(list(tensors.items())[6:])

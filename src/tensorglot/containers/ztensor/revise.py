@@ -62,8 +62,7 @@ class _Layout:
         dropped = {blob[:2] for item in every for blob in item.blobs}.difference(blobs)
         self.chunks: list[Chunk] = []
         end = max([self.position, *(offset + size for offset, size in blobs)])
-        spacing = _CANONICAL_ALIGNMENT if alignment == ALIGNMENT_2 else alignment
-        if not dropped and _unused(kept, end, spacing) <= 0:
+        if not dropped and _unused(kept, end, alignment) <= 0:
             self.position = max([self.position, *(offset + size for offset, size in blobs)])
             self.places = {blob: blob[0] for blob in blobs}
             self.chunks = [Span(source, 0, self.position)]
@@ -146,7 +145,7 @@ def append_2(archive: Archive, revision: Revision) -> Iterator[Chunk] | None:
     source = _source(archive)
     every, others = _objects_2(_manifest_2(archive))
     kept = _stay(every, revision)
-    if 2 * _unused(kept, source.size, _CANONICAL_ALIGNMENT) > source.size:
+    if 2 * _unused(kept, source.size, ALIGNMENT_2) > source.size:
         return None
     return _tail_2(source.size, kept, others, revision)
 
@@ -163,7 +162,9 @@ def _tail_2(position: int, kept: list[_Item], others: list[tuple[bytes, bytes]],
 def _unused(kept: list[_Item], end: int, alignment: int) -> int:
     """Bytes up to `end` that no blob has, beyond those that alignment can explain; negative if there are none."""
     blobs = {blob[:2] for item in kept for blob in item.blobs}
-    return end - sum(size for _, size in blobs) - (len(blobs) + 1) * alignment
+    canonical = alignment == ALIGNMENT_2 and not any(offset % _CANONICAL_ALIGNMENT for offset, _ in blobs)
+    spacing = _CANONICAL_ALIGNMENT if canonical else alignment
+    return end - sum(size for _, size in blobs) - (len(blobs) + 1) * spacing
 
 
 def _manifest_2(archive: Archive) -> bytes:
