@@ -36,6 +36,7 @@ from tensorglot.wire.cbor import DETERMINISTIC, LENIENT
 
 RARELY = 400
 ITEMSIZES = bytes(BY_NAME[name].bits // 8 for name in bintensors.DTYPES.values())
+KEPT = bytes(BY_NAME[name].code for name in bintensors.DTYPES.values())
 CODES = {name.encode(): code for code, name in enumerate(safetensors.DTYPES)}
 BITS = bytes(BY_NAME[name].bits for name in safetensors.DTYPES.values())
 Mutant = tuple[str, bytes, bool]
@@ -95,7 +96,7 @@ def _patch(kernel: ModuleType, data: bytes) -> Any:
     done = []
     for undo in (False, True):
         table = np.array([nbytes, count, kind, 0, 0, 0], np.int64)
-        done.append(kernel.patch(steps, VALUES[: 2 * count], table, 2, undo, memory))
+        done.append(kernel.patch(steps + VALUES[: 2 * count], table, 2, undo, memory))
     return done[0] == done[1] and (memory.tobytes() == before), done[0]
 
 
@@ -130,8 +131,8 @@ def _walk(name: str, *columns: int) -> Callable[[ModuleType, bytes], Any]:
 ENTRIES: dict[str, Entry] = {
     **{f"bintensors {layout}": Entry(
         "bintensors", lambda layout=layout: _bintensors(layout),
-        lambda kernel, data, layout=layout: kernel.scan(data, layout, ITEMSIZES, 1000, 64, 1000, False),
-        lambda result, data: _in(result[1], data) if result[0] else bool((result[8] >= 0).all()),
+        lambda kernel, data, layout=layout: kernel.scan(data, layout, ITEMSIZES, KEPT, 1000, 64, 1000, False),
+        lambda result, data: _in(result[1], data) if result[0] else bool((result[4][5] >= 0).all()),
     ) for layout in (0, 1)},
     "safetensors": Entry(
         "safetensors", _safetensors, lambda kernel, data: kernel.scan(data, CODES, BITS, 1000, 64, 1000), _scanned

@@ -114,7 +114,7 @@ def test_attributes_and_metadata() -> None:
     nested: Any = 1
     for _ in range(40):
         nested = [nested]
-    with pytest.raises(tg.InputError):
+    with pytest.raises(tg.UnsupportedError, match="'a': nested deeper"):
         tg.dumps({"w": np.arange(3)}, format="ztensor@2", checksum="xxh3", metadata={"a": nested})
 
 
@@ -128,7 +128,7 @@ def test_attributes_are_as_deep_as_a_reader_accepts() -> None:
             try:
                 given: dict[str, Any] = {kind: value if kind == "metadata" else {"w": value}}
                 data = tg.dumps({"w": np.arange(3)}, format="ztensor@2", checksum="xxh3", **given)
-            except tg.InputError:
+            except (tg.InputError, tg.UnsupportedError):
                 assert depth > 27
                 continue
             tg.open(data, strict=True)

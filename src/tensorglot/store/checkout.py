@@ -20,6 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from tensorglot.containers.dynd import index_of
+from tensorglot.dynd.link_columns import may_link
 from tensorglot.dynd.schema import plan_of
 from tensorglot.dynd.tensors import SERIALIZED
 from tensorglot.errors import FormatError, LimitError, TensorglotError, escape
@@ -68,8 +69,9 @@ _FEW, _TOGETHER = 8, 4096
 _THREAD_CHUNKS = 4
 """What one thread reads and decodes at a time."""
 _THREAD_NBYTES = _THREAD_CHUNKS * CHUNK_NBYTES
-SPARE_NBYTES = 64 << 30
-"""Chunks may repeat without end: what a small store may say to hold, of zeros for instance."""
+SPARE_NBYTES = 16 << 30
+"""Chunks may repeat without end: what a small store may say to hold, of zeros for instance. Of links, each of which
+is followed, only a chunk."""
 
 
 def read_node(packs: Packs, link: CID) -> bytes:
@@ -201,13 +203,16 @@ class ArraySource(BaseSource):
         return room
 
 
-def _check_expansion(packs: Packs, nbytes: int, limits: Limits, spare: int = SPARE_NBYTES) -> None:
+def _check_expansion(packs: Packs, parts: Sequence[PartRow], limits: Limits) -> None:
     """Refuses values that are far larger than what is stored of them, before anything loops over them."""
     stored = sum(index.nbytes for index in packs.indexes.values())
-    if nbytes > spare + limits.store_ratio * stored:
-        raise LimitError(
-            f"packs of {stored} bytes claim values of {nbytes} bytes (Limits.store_ratio)", rule="limit.store"
-        )
+    nbytes = sum(part.array.nbytes for part in parts)
+    linking = sum(part.array.nbytes for part in parts if may_link(part.type))
+    for claimed, spare in ((nbytes, SPARE_NBYTES), (linking, CHUNK_NBYTES)):
+        if claimed > spare + limits.store_ratio * stored:
+            raise LimitError(
+                f"packs of {stored} bytes claim values of {claimed} bytes (Limits.store_ratio)", rule="limit.store"
+            )
 
 
 def _is_small(array: ArrayNode) -> bool:
@@ -219,20 +224,20 @@ def open_commit(packs: Packs, commit: Commit, limits: Limits, reopen: Callable[[
     entries = Manifest(commit.tensors, partial(read_node, packs)).entries(limits.tensors_or())
     blocks = packs.read_many([link.digest for _, link in entries])
     tensors = _tensors(packs, entries, blocks)
-    source = ArraySource(packs, [part.array for tensor in tensors for part in tensor.parts])
-    _check_expansion(packs, source.size, limits)
+    parts = [part for tensor in tensors for part in tensor.parts]
+    _check_expansion(packs, parts, limits)
+    source = ArraySource(packs, [part.array for part in parts])
     cids = [bytes(link) for _, link in entries]
     index = replace(rows_index(tensors, source.spans), format=FORMAT, metadata=commit.metadata, cids=cids)
     return Archive(index, source, limits=limits, reopen=reopen)
 
 
-def array_tensor(packs: Packs, array: ArrayNode, spare: int = SPARE_NBYTES) -> Tensor:
+def array_tensor(packs: Packs, array: ArrayNode) -> Tensor:
     """One value, without a name."""
+    part = PartRow("data", array, _type_of(array))
+    _check_expansion(packs, [part], DEFAULT)
     source = ArraySource(packs, [array])
-    _check_expansion(packs, source.size, DEFAULT, spare)
-    return Archive(
-        rows_index([TensorRows("", [PartRow("data", array, _type_of(array))])], source.spans), source
-    ).tensor_at(0)
+    return Archive(rows_index([TensorRows("", [part])], source.spans), source).tensor_at(0)
 
 
 @dataclass(frozen=True, slots=True)

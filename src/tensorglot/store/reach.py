@@ -20,7 +20,7 @@ from tensorglot.store.blocks import Blocks
 from tensorglot.store.checkout import array_tensor, parse_type, read_node
 from tensorglot.store.objects import parse_array
 from tensorglot.store.packs import Packs
-from tensorglot.wire.cid import CHUNK_NBYTES, CID, DAG_CBOR, decode_node
+from tensorglot.wire.cid import CID, DAG_CBOR, decode_node
 
 __all__ = ["Walk", "first_missing", "has_links"]
 
@@ -84,7 +84,7 @@ class Walk:
             array = parse_array(block)
             found.append(array.data)
             if has_links(array.type):
-                found.extend(links_of(array_tensor(self._packs, array, spare=CHUNK_NBYTES)))
+                found.extend(links_of(array_tensor(self._packs, array)))
         else:
             _collect(decode_node(block), found)
         return found
