@@ -39,8 +39,16 @@ class InterpretedKernels:
         return importlib.util.spec_from_file_location(name, folder / f"{stem}.py")
 
 
+collect_ignore: list[str] = []
 if os.environ.get("TENSORGLOT_KERNELS") == "interpreted":
     sys.meta_path.insert(0, InterpretedKernels())  # type: ignore[arg-type]
+    # Processes that are killed, disks that fail, documents, layers: the form of the kernels makes no difference.
+    about = """
+        architecture benchmarks build changing_files cli_docs cli_examples cli_process crashes docs example_notebook
+        examples faults in_place kills promises public report report_browser resources site store_concurrency
+        store_kills two_of_each two_writers
+    """
+    collect_ignore += [f"test_{name}.py" for name in about.split()]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
