@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -26,6 +27,10 @@ from seaweed import s3_server  # noqa: F401
 # How quick the machine is today is no property of the code.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background: its children would ignore it, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class InterpretedKernels:
