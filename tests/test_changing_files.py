@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,9 +15,9 @@ from numpy.typing import NDArray
 import tensorglot as tg
 from command_line import run as cli
 from faults import FaultyOs
-from peers import missing
 from replaced import names
 from tensorglot.io import sink
+from traced import Traced, python
 
 TENSORS = {
     "a": np.arange(6.0).reshape(2, 3), "b": np.ones(700, np.float32), "none": np.zeros((0, 2)), "c": np.arange(100),
@@ -300,35 +296,22 @@ else:
     with tg.Writer(path, append=True) as out:
         out.add("new", np.arange(5))
 """
-CALLS = "fallocate,pwrite64,copy_file_range,ftruncate,fchmod,fsync,linkat,rename,renameat,renameat2,unlinkat"
-
-
-def strace(path: Path, how: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = ["strace", "-f", "-qq", f"--trace={CALLS}", *options, sys.executable, "-c", KILLED, str(path), how]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
 
 
 @pytest.mark.parametrize("how", ["edit", "append"])
 def test_a_kill_at_any_system_call_leaves_the_old_file_or_the_new_one(how: str, tmp_path: Path) -> None:
-    if shutil.which("strace") is None:
-        missing("strace is not installed")
     path = tmp_path / "x.zt"
     tg.save(path, TENSORS)
     old = path.read_bytes()
-    traced = strace(path, how)
-    if "Operation not permitted" in traced.stderr:
-        missing("strace may not trace here")
-    assert traced.returncode == 0, traced.stderr
+    program = Traced(python(KILLED, path, how))
+    calls = program.system_calls()
     new = path.read_bytes()
     assert new != old
-    calls = re.findall(r"^(?:\[pid +\d+\] )?(\w+)\(", traced.stderr, re.MULTILINE)
     assert "copy_file_range" in calls
     outcomes = []
     for i, call in enumerate(calls):
         path.write_bytes(old)
-        killed = strace(path, how, f"--inject={call}:signal=KILL:when={calls[: i + 1].count(call)}")
-        assert killed.returncode == -9, (call, killed)
+        program.kill(calls, i)
         contents = path.read_bytes()
         assert contents in (old, new), (call, i)
         outcomes.append(contents == new)

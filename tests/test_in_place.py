@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +12,9 @@ import pytest
 
 import tensorglot as tg
 from faults import FaultyOs
-from peers import missing
 from replaced import names
 from tensorglot.io import in_place, sink
+from traced import CALLS, Traced, python
 
 LARGE = np.arange(60_000, dtype=np.float64)
 TENSORS = {"large": LARGE, "a": np.arange(6.0).reshape(2, 3), "b": np.ones(700, np.float32), "none": np.zeros((0, 2))}
@@ -203,34 +198,21 @@ from pathlib import Path
 import test_in_place
 test_in_place.CHANGES[sys.argv[2]][0](Path(sys.argv[1]))
 """
-CALLS = "fallocate,pwrite64,write,copy_file_range,ftruncate,fchmod,fsync,linkat,rename,renameat,renameat2,unlinkat"
-
-
-def strace(path: Path, how: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = ["strace", "-f", "-qq", f"--trace={CALLS}", *options, sys.executable, "-c", KILLED, str(path), how]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
 
 
 @pytest.mark.parametrize("how", ["replace", "append"])
 def test_a_kill_at_any_system_call_leaves_the_old_contents_or_the_new_ones(how: str, path: Path) -> None:
-    if shutil.which("strace") is None:
-        missing("strace is not installed")
     old = path.read_bytes()
-    traced = strace(path, how)
-    if "Operation not permitted" in traced.stderr:
-        missing("strace may not trace here")
-    assert traced.returncode == 0, traced.stderr
+    program = Traced(python(KILLED, path, how), f"{CALLS},write")
+    calls = program.system_calls()
     before, after = expected(), expected(**CHANGES[how][1])
     assert contents(path) == after
-    calls = re.findall(r"^(?:\[pid +\d+\] )?(\w+)\(", traced.stderr, re.MULTILINE)
     first = calls.index("pwrite64")
     assert calls[first:].count("pwrite64") == 2
     outcomes = []
     for i, call in list(enumerate(calls))[first:]:
         path.write_bytes(old)
-        killed = strace(path, how, f"--inject={call}:signal=KILL:when={calls[: i + 1].count(call)}")
-        assert killed.returncode == -9, (call, killed)
+        program.kill(calls, i)
         assert path.read_bytes().startswith(old)
         found = contents(path)
         assert found in (before, after), (call, i)

@@ -7,12 +7,9 @@ Full disks are small file systems.
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,9 +20,9 @@ import pytest
 import tensorglot as tg
 from faults import FaultyOs
 from figures import seen
-from peers import missing
 from replaced import NEW, NEW_BYTES, OLD, OLD_BYTES, alone, check, save, write
 from tensorglot.io import sink
+from traced import CALLS, Traced, python
 
 KILLED = """
 import sys
@@ -38,44 +35,25 @@ getattr(replaced, sys.argv[2])(Path(sys.argv[1]))
 TEMPORARY = ".tensorglot-ffffffffffffffff.tmp"
 
 
-CALLS = "fallocate,pwrite64,copy_file_range,ftruncate,fchmod,fsync,linkat,flock,rename,renameat,renameat2,unlinkat"
-"""What changes something outside the process. Between two of them it does not matter when a kill comes."""
-
-
-def strace(folder: Path, how: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Runs a save under strace, which sees the system calls that write."""
-    command = ["strace", "-f", "-qq", f"--trace={CALLS}", *options, sys.executable, "-c", KILLED]
-    command += [str(folder / "model.bt"), how]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
-
-
 @pytest.mark.parametrize("how", ["save", "write"])
 def test_a_kill_at_any_system_call_never_loses_the_old_file(folder: Path, how: str) -> None:
-    if shutil.which("strace") is None:
-        missing("strace is not installed")
     target = folder / "model.bt"
     target.write_bytes(OLD_BYTES)
-    traced = strace(folder, how)
-    if "Operation not permitted" in traced.stderr:
-        missing("strace may not trace here")
-    assert traced.returncode == 0, traced.stderr
+    program = Traced(python(KILLED, target, how), f"{CALLS},flock")
+    calls = program.system_calls()
     assert target.read_bytes() == NEW_BYTES
-    calls = re.findall(r"^(?:\[pid +\d+\] )?(\w+)\(", traced.stderr, re.MULTILINE)
     assert {"pwrite64", "fsync", "ftruncate", "fchmod"} <= set(calls)
     assert calls.count("fsync") == 2
     linked = calls.index("linkat")
     outcomes = []
     for i, call in enumerate(calls):
-        when = calls[: i + 1].count(call)
         target.write_bytes(OLD_BYTES)
-        killed = strace(folder, how, f"--inject={call}:signal=KILL:when={when}")
-        assert killed.returncode == -9, (call, when, killed)
+        program.kill(calls, i)
         contents = target.read_bytes()
-        assert contents in (OLD_BYTES, NEW_BYTES), (call, when)
+        assert contents in (OLD_BYTES, NEW_BYTES), (call, i)
         outcomes.append(contents == NEW_BYTES)
         beside = {left for left in folder.iterdir() if left != target}
-        assert beside <= ({folder / TEMPORARY} if i >= linked and not outcomes[-1] else set()), (call, when)
+        assert beside <= ({folder / TEMPORARY} if i >= linked and not outcomes[-1] else set()), (call, i)
         for left in beside:
             left.unlink()
     seen("kills", len(outcomes))
@@ -84,7 +62,7 @@ def test_a_kill_at_any_system_call_never_loses_the_old_file(folder: Path, how: s
     assert outcomes[-1] is True, "killed between the rename and the end"
     for name in ("TERM", "HUP"):
         target.write_bytes(OLD_BYTES)
-        ended = strace(folder, how, f"--inject=fsync:signal={name}:when=1")
+        ended = program.run(f"--inject=fsync:signal={name}:when=1")
         assert ended.returncode == -getattr(signal, f"SIG{name}")
         assert target.read_bytes() == OLD_BYTES
         assert alone(target), "a temporary file was left"

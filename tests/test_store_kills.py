@@ -23,12 +23,12 @@ import pytest
 
 from faults import FaultyOs
 from figures import seen
-from peers import missing
 from store_actions import ACTIONS, KillingOs, assert_intact, prepare
 from stores import stray_files
 from tensorglot.io import sink
 from tensorglot.store import Store, backend
 from test_kills import mount
+from traced import CALLS, Traced
 
 ALL = os.environ.get("TENSORGLOT_STORE_KILLS") == "all"
 EVERY = {"commit": 4, "collect": 4, "repack": 13, "push": 5, "unbundle": 5, "tag": 5}
@@ -77,36 +77,20 @@ def test_the_stand_in_covers_what_changes_files() -> None:
     assert used - reading <= KillingOs.CHANGING
 
 
-CALLS = (
-    "mkdir,pwrite64,fsync,ftruncate,fchmod,fallocate,copy_file_range,linkat,rename,renameat,renameat2,unlink,unlinkat,"
-    "flock"
-)
-
-
-def strace(folder: Path, action: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = ["strace", "-f", "-qq", f"--trace={CALLS}", *options, *PROGRAM, str(folder), action]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
-
-
 @pytest.mark.parametrize("action", ["commit", "collect", "push", "unbundle"])
 def test_a_kill_at_any_system_call(action: str, prepared: Path, tmp_path: Path) -> None:
-    if shutil.which("strace") is None:
-        missing("strace is not installed")
+    def program(folder: Path) -> Traced:
+        return Traced([*PROGRAM, str(folder), action], f"{CALLS},mkdir,unlink,flock")
+
     shutil.copytree(prepared, tmp_path / "whole")
-    traced = strace(tmp_path / "whole", action)
-    if "Operation not permitted" in traced.stderr:
-        missing("strace may not trace here")
-    assert traced.returncode == 0, traced.stderr
-    calls = re.findall(r"^(?:\[pid +\d+\] )?(\w+)\(", traced.stderr, re.MULTILINE)
+    calls = program(tmp_path / "whole").system_calls()
     assert len(calls) > 15
     assert {"flock", "fsync", "unlink"} <= set(calls)
     outcomes = []
     for i in range(len(calls)) if ALL else (len(calls) // 2, len(calls) - 2):
-        when = calls[: i + 1].count(calls[i])
         work = tmp_path / f"killed-{i}"
         shutil.copytree(prepared, work)
-        killed = strace(work, action, f"--inject={calls[i]}:signal=KILL:when={when}")
-        assert killed.returncode == -9, (calls[i], when, killed)
+        program(work).kill(calls, i)
         outcomes.append(assert_intact(work, action, done=False))
         shutil.rmtree(work)
     assert outcomes == sorted(outcomes)

@@ -72,7 +72,7 @@ class Session:
         return digest in self._new or self.packs.find(digest) is not None
 
     def is_new(self, digest: bytes) -> bool:
-        """Whether the block was added by this session."""
+        """Whether the block was added here."""
         return digest in self._new
 
     def cost(self, digest: bytes) -> tuple[int, int]:
