@@ -608,6 +608,12 @@ def test_zeros_are_no_attack(root: Path) -> None:
     assert Store(root).checkout("main")["w"].shape == zeros.shape
 
 
+def test_a_small_store_may_claim_gigabytes(root: Path) -> None:
+    """As one of zeros does. Only what is asked for is decoded."""
+    NODES["8 GiB of one chunk"](root)
+    assert not tg.open(f"store://{root}#main")["w"][-3:].any()
+
+
 # Bundles
 
 
