@@ -168,7 +168,7 @@ def test_an_attack_costs_10_ms_and_10_mb(name: str) -> None:
 @pytest.mark.parametrize("name", [*REFUSED, *READ])
 def test_an_attack_costs_little_interpreted(name: str) -> None:
     data = REFUSED[name][0] if name in REFUSED else READ[name]
-    assert seconds(lambda: refused(data), 0.6) < 0.6
+    assert seconds(lambda: refused(data), 1) < 1
     assert allocated_nbytes(lambda: refused(data)) < 10 * MB
 
 
