@@ -52,6 +52,7 @@ MISTAKES: dict[str, tuple[str, type[Exception], Callable[[Any], Any]]] = {
     "a way to verify that is none": ("verify.mode", tg.InputError, lambda _: tg.open(DATA, verify="often")),  # type: ignore[arg-type]
     "a version that is none": ("format.version", tg.InputError, lambda _: tg.open(DATA, format="bintensors@7")),
     "no mapping": ("save.tensors", tg.InputError, lambda _: tg.dumps([1], format="bintensors")),  # type: ignore[arg-type]
+    "tensors before the target": ("save.target", tg.InputError, lambda folder: tg.save({"x": [1]}, folder / "x.bt")),  # type: ignore[arg-type]
     "options of storage without a URL": ("source.url", tg.InputError, lambda _: tg.load(DATA, storage_options={})),
     "editing a directory": ("edit.source", tg.UnsupportedError, lambda folder: tg.edit(sharded(folder), {"k": "v"})),
     "a shape that NumPy has not": ("tensor.shape", tg.UnsupportedError, lambda _: shaped(0, 1 << 62, 2).numpy()),

@@ -52,6 +52,8 @@ def save(
     memory are stored once where the format can, else twice, with a warning. `progress`
     is called with the bytes done and the total; True draws a bar.
     """
+    if isinstance(target, Mapping):
+        raise InputError("the target comes first: save(target, tensors)", rule="save.target")
     options = SaveOptions(
         compression=compression,
         level=level,
