@@ -10,6 +10,7 @@ A group of cases is a module with a function `cases()`; GROUPS lists them.
 | `workloads`, `peers` | W1 to W4, and whether a result has their bytes; other libraries that save and load them |
 | `containers`, `ztensor`, `foreign`, `frameworks`, `nested`, `vectors`, `verbs`, `remote` | groups of cases |
 | `report`, `svg`, `performance.template.md` | docs/performance.md and its pictures, made of the JSON |
+| `reasons` | why a peer is faster in a row, and what was tried |
 | `growth` | time and memory of every verb against tensors and bytes, with exponents |
 | `instructions` | instructions of short paths, counted by callgrind and compared with those that are kept |
 | `store` (with `store_tools`), `store_scale`, `dcp`, `recall`, `size_model` | programs of their own |

@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks import svg
 from benchmarks.growth import LIMIT
+from benchmarks.reasons import reason
 
 __all__ = ["generate", "main", "publish"]
 
@@ -82,7 +83,7 @@ def picture(results: dict[str, Any], name: str) -> str:
 
 
 def slower(results: dict[str, Any], _: str) -> str:
-    """Every row in which something else is faster than we are, worst first."""
+    """Every row in which something else is faster than we are, worst first, and why."""
     found = sorted(
         (value, row["case"], peer)
         for row in results["rows"]
@@ -91,7 +92,9 @@ def slower(results: dict[str, Any], _: str) -> str:
     )
     if not found:
         return "None."
-    return "\n".join(f"- {case}: {value:.2g} × {peer}" for value, case, peer in found)
+    return "\n".join(
+        f"- {case}: {value:.2g} × {peer}. {reason(case, peer) or ''}".rstrip() for value, case, peer in found
+    )
 
 
 def store(results: dict[str, Any], _: str) -> str:

@@ -36,6 +36,15 @@ def test_the_page_and_its_pictures_are_what_the_results_give(module) -> None:
     assert "{{" not in files["performance.md"]
 
 
+def test_every_row_in_which_something_else_is_faster_has_its_reason(module) -> None:
+    results = json.loads((ROOT / "docs/performance.json").read_text())
+    reason = module("reasons").reason
+    slower = [
+        (row["case"], peer) for row in results["rows"] for peer, times in row["times_faster"].items() if times < 1
+    ]
+    assert [pair for pair in slower if reason(*pair) is None] == []
+
+
 def row(**times: float) -> dict:
     return {
         "group": "containers", "case": "W9 load <&>", "when": "2026-01-02 03:04", "load": 0.1, "rounds": 1,
@@ -53,7 +62,7 @@ def results(**times: float) -> dict:
 def test_a_ratio_below_its_goal_is_bold_and_a_faster_peer_is_listed(module) -> None:
     page = module("report").generate(results(safetensors=3.5, pickle=0.5))["performance.md"]
     assert "**3.5** (4)" in page
-    assert "- W9 load <&>: 0.5 × pickle" in page
+    assert "- W9 load <&>: 0.5 × pickle." in page
     assert "left out: zarr" in page
     assert "**" not in module("report").ratio(row(safetensors=4.0), "safetensors")
 
