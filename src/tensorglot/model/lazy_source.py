@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from tensorglot.errors import InputError
 from tensorglot.model.payload import Source
 
-__all__ = ["LazySource"]
+__all__ = ["LazySource", "OpenedOnce"]
 
 
 class LazySource(ABC):
@@ -39,3 +40,36 @@ class LazySource(ABC):
 
     def view(self, offset: int, nbytes: int) -> memoryview | None:
         return self.open().view(offset, nbytes)
+
+
+class OpenedOnce(LazySource):
+    """One file, which stays open until the archive is closed.
+
+    Threads may open and close it at the same time, and the process may fork meanwhile, so no
+    lock is held: of two that open, the first to store its source wins; and one that is stored
+    while `close` runs is closed by either side, since each looks after it has spoken.
+    """
+
+    def __init__(self) -> None:
+        self._opened: dict[str, Source] = {}
+        self._closed = False
+
+    @abstractmethod
+    def open_file(self) -> Source:
+        """A source of its own for each call."""
+
+    def open(self) -> Source:
+        if self._closed:
+            raise InputError("the archive is closed", rule="archive.closed")
+        found = self._opened.get("")
+        if found is not None:
+            return found
+        source = self.open_file()
+        found = self._opened.setdefault("", source)
+        if found is not source or self._closed:
+            getattr(source, "close", bool)()
+        return found
+
+    def close(self) -> None:
+        self._closed = True
+        getattr(self._opened.get(""), "close", bool)()

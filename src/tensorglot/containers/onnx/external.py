@@ -6,8 +6,8 @@ import os
 import re
 
 from tensorglot.containers.table import ReadOptions
-from tensorglot.errors import FormatError, InputError, UnsupportedError, escape
-from tensorglot.model.lazy_source import LazySource
+from tensorglot.errors import FormatError, UnsupportedError, escape
+from tensorglot.model.lazy_source import OpenedOnce
 from tensorglot.model.payload import Source
 
 __all__ = ["ExternalFile", "external_span"]
@@ -49,31 +49,22 @@ def external_span(entries: dict[str, str], nbytes: int, offset: int) -> tuple[st
     return "/".join(parts), number("offset") or 0
 
 
-class ExternalFile(LazySource):
-    """A source that is opened when it is first read."""
+class ExternalFile(OpenedOnce):
+    """A file of values beside the model."""
 
     def __init__(self, name: str, options: ReadOptions) -> None:
+        super().__init__()
         self._name = name
         self._options = options
-        self._source: Source | None = None
-        self._closed = False
 
-    def open(self) -> Source:
-        if self._closed:
-            raise InputError("the archive is closed", rule="archive.closed")
-        if self._source is None:
-            if self._options.open_file is None:
-                raise UnsupportedError(
-                    f"the values are in the file '{escape(self._name)}': open the model by its path",
-                    rule="onnx.external.path",
-                )
-            try:
-                self._source = self._options.open_file(self._name)
-            except FileNotFoundError as error:
-                message = f"the file of values '{escape(self._name)}' is missing"
-                raise FormatError(message, rule="onnx.external.missing", path=error.filename) from error
-        return self._source
-
-    def close(self) -> None:
-        self._closed = True
-        getattr(self._source, "close", bool)()
+    def open_file(self) -> Source:
+        if self._options.open_file is None:
+            raise UnsupportedError(
+                f"the values are in the file '{escape(self._name)}': open the model by its path",
+                rule="onnx.external.path",
+            )
+        try:
+            return self._options.open_file(self._name)
+        except FileNotFoundError as error:
+            message = f"the file of values '{escape(self._name)}' is missing"
+            raise FormatError(message, rule="onnx.external.missing", path=error.filename) from error

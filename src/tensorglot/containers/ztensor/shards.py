@@ -15,9 +15,9 @@ from tensorglot.containers.ztensor.constants import FOOTER_2, MAGIC_2
 from tensorglot.containers.ztensor.lazy import Texts
 from tensorglot.containers.ztensor.rules import SIZE_END
 from tensorglot.containers.ztensor.scan import Field, Record, scan
-from tensorglot.errors import FormatError, InputError, IntegrityError, UnsupportedError
+from tensorglot.errors import FormatError, IntegrityError, UnsupportedError
 from tensorglot.memory import cut
-from tensorglot.model.lazy_source import LazySource
+from tensorglot.model.lazy_source import OpenedOnce
 from tensorglot.model.names import Names
 from tensorglot.model.payload import PIECE_NBYTES, Source
 from tensorglot.wire import checksums
@@ -70,39 +70,33 @@ def read_shards(cursor: Cursor) -> dict[str, Shard]:
     return shards
 
 
-class ShardSource(LazySource):
+class ShardSource(OpenedOnce):
     """The bytes of a shard, from the file beside the root."""
 
     def __init__(self, shard: Shard, root: str | None, open_file: Callable[[str], Source] | None) -> None:
+        super().__init__()
         self.shard = shard
         self._root = root
         self._open_file = open_file
-        self._source: Source | None = None
-        self._closed = False
 
-    def open(self) -> Source:
+    def open_file(self) -> Source:
         """Opens the file; refuses it if size or magic numbers are wrong."""
-        if self._closed:
-            raise InputError("the archive is closed", rule="archive.closed")
-        if self._source is None:
-            if self._root is None or self._open_file is None:
-                raise UnsupportedError(
-                    f"shard '{self.shard.name}' is in another file; open the root by its path",
-                    rule="ztensor.shard.path",
-                )
-            name = f"{PurePosixPath(self._root).stem}-{self.shard.name}.zt"
-            try:
-                source = self._open_file(name)
-            except FileNotFoundError as error:
-                message = f"shard {name} is missing"
-                raise FormatError(message, rule="ztensor.shard.missing", path=error.filename) from error
-            magics = {source.read_bytes(at, 8) for at in (0, self.size - 8)} if source.size == self.size else set()
-            if magics != {MAGIC_2}:
-                getattr(source, "close", bool)()
-                message = f"{name} is not the shard of {self.size} bytes that the root names"
-                raise IntegrityError(message, rule="ztensor.shard.size", path=getattr(source, "path", None))
-            self._source = source
-        return self._source
+        if self._root is None or self._open_file is None:
+            raise UnsupportedError(
+                f"shard '{self.shard.name}' is in another file; open the root by its path", rule="ztensor.shard.path"
+            )
+        name = f"{PurePosixPath(self._root).stem}-{self.shard.name}.zt"
+        try:
+            source = self._open_file(name)
+        except FileNotFoundError as error:
+            message = f"shard {name} is missing"
+            raise FormatError(message, rule="ztensor.shard.missing", path=error.filename) from error
+        magics = {source.read_bytes(at, 8) for at in (0, self.size - 8)} if source.size == self.size else set()
+        if magics != {MAGIC_2}:
+            getattr(source, "close", bool)()
+            message = f"{name} is not the shard of {self.size} bytes that the root names"
+            raise IntegrityError(message, rule="ztensor.shard.size", path=getattr(source, "path", None))
+        return source
 
     def check_digest(self) -> None:
         """Reads the whole shard and compares its digest with that in the root (§7.3)."""
@@ -119,7 +113,3 @@ class ShardSource(LazySource):
     def size(self) -> int:
         """As the root has it, which `open` compares."""
         return self.shard.size
-
-    def close(self) -> None:
-        self._closed = True
-        getattr(self._source, "close", bool)()
