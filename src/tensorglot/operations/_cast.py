@@ -109,9 +109,10 @@ def _cast_real(values: Array, old: DType, new: np.dtype[Any]) -> tuple[Array, in
         wide = values.astype(np.float64 if old.bits > 32 else np.float32)
         cast_values = wide.astype(new)
         back = cast_values.astype(wide.dtype)
-        lost = (back != wide) & ~(np.isnan(wide) & np.isnan(back))
-        if not lost.any():
-            return cast_values, 0, 0
+        differs = back != wide
+        if new.name not in _LARGEST and np.isfinite(back).all():  # so nothing overflowed, and nothing was NaN
+            return cast_values, int(np.count_nonzero(differs)), 0
+        lost = differs & ~(np.isnan(wide) & np.isnan(back))
         overflow = ~np.isfinite(back) | ~np.isfinite(wide) | _beyond(wide, new)
     overflowed = int(np.count_nonzero(lost & overflow))
     return cast_values, int(np.count_nonzero(lost)) - overflowed, overflowed
