@@ -192,8 +192,8 @@ def diff(folder: Path) -> Callable[[], Any]:
 
 
 def compare_bytes(folder: Path) -> Callable[[], Any]:
-    (folder / "twin").unlink(missing_ok=True)
-    os.link(folder / "verbs.safetensors", folder / "twin")
+    if not (folder / "twin").exists():  # not a link: its bytes would be in the processor's cache already
+        shutil.copyfile(folder / "verbs.safetensors", folder / "twin")
 
     def run() -> None:
         filecmp.clear_cache()
@@ -249,7 +249,16 @@ def cases() -> list[Case]:
         )
         for algorithm in ALGORITHMS
     ]
-    found.append(Case("diff", {"tensorglot": diff, "filecmp": compare_bytes}, prepare, TENSOR_NBYTES, repeats=3))
+    found.append(
+        Case(
+            "diff",
+            {"tensorglot": diff, "filecmp": compare_bytes},
+            prepare,
+            TENSOR_NBYTES,
+            repeats=3,
+            goals={"filecmp": 1.5},
+        )
+    )
     found += [
         Case(
             f"{verb} 100,000 small tensors",
