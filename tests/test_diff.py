@@ -208,3 +208,16 @@ def test_sparse_and_dense_of_one_value_are_equal() -> None:
     for one, two in product(forms, repeat=2):
         assert tg.diff({"m": one}, {"m": two}).same
         assert not tg.diff({"m": one}, {"m": 2 * two}).same
+
+
+def test_damage_is_named_before_a_byte_is_no_bool(tmp_path: Path) -> None:
+    whole, damaged = tmp_path / "whole.zt", tmp_path / "damaged.zt"
+    tg.save(whole, {"mask": np.zeros(3_000_000, np.bool_)}, format="ztensor@2", compression=None)
+    data = bytearray(whole.read_bytes())
+    data[len(data) // 2] = 2
+    damaged.write_bytes(data)
+    with pytest.raises(tg.IntegrityError) as caught:
+        tg.diff(whole, damaged)
+    (row,) = tg.stats(damaged).rows
+    assert row.problem is not None
+    assert caught.value.rule == row.problem.rule == "checksum.mismatch"

@@ -111,7 +111,7 @@ def _opaque(part: Part) -> Iterator[Array]:
     size = part.nbytes // max(1, math.prod(part.shape))
     if part.nbytes != size * math.prod(part.shape) or size == 0:
         size = 1
-    for block in blocks(part.payload.chunks(), size * PIECE_COUNT):
+    for block in blocks(part.payload, size * PIECE_COUNT):
         yield np.frombuffer(block, f"V{size}")
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tensorglot.memory import cut
 from tensorglot.model.dtypes import unpack
-from tensorglot.model.payload import PIECE_NBYTES, Chunk, Span, as_bytes
+from tensorglot.model.payload import PIECE_NBYTES, Chunk, Memory, Payload, Span, as_bytes
 from tensorglot.model.tensor import Part, check_bool
 
 __all__ = ["BLOCK_COUNT", "PIECE_COUNT", "blocks", "elements"]
@@ -32,7 +32,9 @@ def elements(part: Part, tensor: str, count: int = PIECE_COUNT) -> Iterator[NDAr
     dtype = part.numpy_dtype(tensor)
     element = part.dtype
     left = math.prod(part.shape)
-    for block in blocks(part.payload.chunks(), count * element.bits // 8 if element is not None else 0):
+    if dtype.kind == "b" and not isinstance(part.payload, Memory):
+        part.payload.verify()  # before the bytes are judged: damage is named as such
+    for block in blocks(part.payload, count * element.bits // 8 if element is not None else 0):
         if element is not None and element.packed:
             values = unpack(np.frombuffer(block, np.uint8), min(count, left), element)
         else:
@@ -42,11 +44,11 @@ def elements(part: Part, tensor: str, count: int = PIECE_COUNT) -> Iterator[NDAr
         yield values
 
 
-def blocks(chunks: Iterable[Chunk], nbytes: int) -> Iterator[memoryview]:
-    """The bytes of the chunks in blocks of `nbytes`, the last one shorter. Spans are read as they are needed."""
+def blocks(payload: Payload, nbytes: int) -> Iterator[memoryview]:
+    """The bytes of a payload in blocks of `nbytes`, the last one shorter; its checksum is compared on the way."""
     room = np.empty(nbytes, np.uint8).data
     filled = 0
-    for view in _views(chunks, nbytes):
+    for view in _checked_views(payload, nbytes):
         if filled:
             taken = min(nbytes - filled, len(view))
             room[filled : filled + taken] = view[:taken]
@@ -63,6 +65,14 @@ def blocks(chunks: Iterable[Chunk], nbytes: int) -> Iterator[memoryview]:
         room[:filled] = view[whole:]
     if filled:
         yield room[:filled]
+
+
+def _checked_views(payload: Payload, nbytes: int) -> Iterator[memoryview]:
+    if isinstance(payload, Span) and payload.check is not None and payload.check.pending():
+        # Of the short pieces that are read here, each is hashed while it is in the processor's cache.
+        bare = Span(payload.source, payload.begin, payload.end)
+        return map(memoryview, payload.check.follow(_views([bare], nbytes)))
+    return _views(payload.chunks(), nbytes)
 
 
 def _views(chunks: Iterable[Chunk], nbytes: int) -> Iterator[memoryview]:

@@ -141,7 +141,7 @@ def _rest_digest(archive: Archive, algorithm: str) -> bytes:
     reached = np.concatenate([[0], np.maximum.accumulate(index.ends[order])])
     running = hasher(algorithm)
     for gap in np.flatnonzero(begins > reached).tolist():
-        for chunk in blocks([Span(source, int(reached[gap]), int(begins[gap]))], _READ_NBYTES):
+        for chunk in blocks(Span(source, int(reached[gap]), int(begins[gap])), _READ_NBYTES):
             running.update(chunk)
     return running.digest()
 
