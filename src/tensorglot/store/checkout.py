@@ -120,8 +120,10 @@ class ArraySource(BaseSource):
         if nbytes <= _THREAD_NBYTES:
             self.read_into(offset, out)
         else:
-            # Cut where chunks end, so that no chunk is decoded twice.
-            cuts = [offset, *range(offset - offset % CHUNK_NBYTES + _THREAD_NBYTES, offset + nbytes, _THREAD_NBYTES)]
+            # Cut where chunks of the first array end, so that none of them is decoded twice.
+            begin = self._begins[bisect_right(self._begins, offset) - 1]
+            first = offset - (offset - begin) % CHUNK_NBYTES + _THREAD_NBYTES
+            cuts = [offset, *range(first, offset + nbytes, _THREAD_NBYTES)]
             ends = [*cuts[1:], offset + nbytes]
             for_each(
                 lambda span: self.read_into(span[0], out[span[0] - offset : span[1] - offset]),
