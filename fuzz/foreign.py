@@ -29,6 +29,7 @@ import numpy as np
 import tensorglot as tg
 import test_onnx
 from gguf_builder import build, pair, string, tensor
+from hdf5_seals import resealed
 
 PT = Path(__file__).parents[1] / "tests" / "corpus" / "pt"
 HDF5 = PT.with_name("hdf5")
@@ -147,7 +148,10 @@ def mutate(r: random.Random, data: bytearray, other: bytes) -> None:
 
 
 def mutants(count: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
-    """A format and a file of it with none to four changes; the length of a safetensors header is often made right."""
+    """A format and a file of it with none to four changes.
+
+    The length of a safetensors header is often made right, and the checksums of HDF5.
+    """
     r = random.Random(seed)
     for _ in range(count):
         format = r.choice(list(bases()))
@@ -157,6 +161,8 @@ def mutants(count: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
                 mutate(r, data, other)
         if format == "safetensors" and r.random() < 0.7 and b"}" in data[8:]:
             data[:8] = (data.rindex(b"}", 8) - 7).to_bytes(8, "little")
+        if format == "hdf5" and r.random() < 0.7:
+            data = bytearray(resealed(bytes(data)))
         yield format, bytes(data)
 
 

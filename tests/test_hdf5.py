@@ -15,6 +15,7 @@ import pytest
 
 import tensorglot as tg
 from bounds import MB, allocated_nbytes
+from hdf5_seals import resealed
 from peers import needs
 
 CORPUS = Path(__file__).parent / "corpus" / "hdf5"
@@ -278,6 +279,37 @@ def test_a_dataset_that_was_made_smaller() -> None:
             same(archive, dict.fromkeys(("one", "two", "fixed"), values[:9, :7]))
 
 
+def named_types(made: Any) -> None:
+    made["type"] = np.dtype("<f4")
+    made["types/complex"] = np.dtype("<c16")
+    made["types/record"] = np.dtype([("a", "i4")])
+    made.create_dataset("w", data=np.arange(6.0).reshape(2, 3), dtype=made["type"])
+    made.create_dataset("g/v", data=np.arange(5) * 1j, dtype=made["types/complex"], chunks=(2,), compression="gzip")
+    made.create_dataset("r", shape=(3,), dtype=made["types/record"])
+    made.attrs.create("half", 0.5, dtype=made["type"])
+
+
+@pytest.mark.parametrize("libver", ["earliest", "v108", "latest"])
+def test_committed_types(libver: str) -> None:
+    """Of datasets and attributes. The types themselves are no tensors."""
+    with tg.open(written(named_types, libver=libver)) as archive:
+        same(archive, {"w": np.arange(6, dtype="<f4").reshape(2, 3), "g/v": np.arange(5) * 1j})
+        assert sorted(archive) == ["g/v", "r", "w"]
+        assert archive.metadata == {"half": 0.5}
+        with pytest.raises(tg.UnsupportedError, match="compound"):
+            archive["r"].numpy()
+
+
+def test_a_dataset_of_two_names_is_one() -> None:
+    def fill(made: Any) -> None:
+        made.create_dataset("a", data=np.arange(100), chunks=(10,), compression="gzip")
+        made["b"] = made["a"]
+
+    with tg.open(written(fill)) as archive:
+        same(archive, {"a": np.arange(100), "b": np.arange(100)})
+        assert archive["a"].cid() == archive["b"].cid()
+
+
 def test_attributes_of_the_root_are_metadata() -> None:
     def fill(made: Any) -> None:
         made.attrs.update({"text": "é", "n": 3, "x": 0.5, "list": [1, 2], "texts": ["a", "bc"], "yes": True})
@@ -421,8 +453,31 @@ def hostile_latest() -> dict[str, tuple[bytes, str]]:
     }  # fmt: skip
 
 
+def hostile_references() -> dict[str, tuple[bytes, str]]:
+    """A datatype that is elsewhere: a version, 2 for a committed type, its address."""
+
+    def fill(made: Any) -> None:
+        made["type"] = np.dtype("<f4")
+        made.create_dataset("w", data=np.arange(3.0), dtype=made["type"])
+
+    data, q = written(fill, libver="latest"), struct.pack
+    dataset = data.rindex(b"OHDR")
+    at = data.index(b"\2\2" + q("<Q", data.rindex(b"OHDR", 0, dataset)), dataset)
+    changes = {
+        "a reference to itself": (at + 2, q("<Q", dataset), "hdf5.shared"),
+        "a reference to the root": (at + 2, q("<Q", 48), "hdf5.shared"),
+        "a reference to no object": (at + 2, q("<Q", 8), "hdf5.object"),
+        "a reference outside": (at + 2, q("<Q", 1 << 62), "hdf5.end"),
+        "a reference to a heap": (at + 1, b"\1", "hdf5.shared"),
+        "a reference of version 9": (at, b"\x09", "hdf5.shared"),
+    }
+    return {case: (resealed(patched(data, begin, new)), rule) for case, (begin, new, rule) in changes.items()}
+
+
 def test_hostile_files_are_refused_within_bounds() -> None:
-    for case, (data, rule) in (hostile() | hostile_latest()).items():
+    """Where a checksum would tell, it was made to fit."""
+    latest_ones = {case: (resealed(data), rule) for case, (data, rule) in hostile_latest().items()}
+    for case, (data, rule) in (hostile() | latest_ones | hostile_references()).items():
         with pytest.raises(tg.TensorglotError) as caught:
             tg.open(data, format="hdf5")
         assert caught.value.rule == rule, case
@@ -461,8 +516,9 @@ def test_mutants_raise_only_our_errors() -> None:
                 width = rng.choice((1, 2, 4, 8))
                 value = rng.choice((0, 1, 255, 1 << 31, 1 << 63, len(mutant), at, rng.randrange(256)))
                 mutant[at : at + width] = (value % (1 << 8 * width)).to_bytes(width, "little")
+            data = resealed(bytes(mutant)) if rng.random() < 0.5 else bytes(mutant)
             try:
-                with tg.open(bytes(mutant), format="hdf5") as archive:
+                with tg.open(data, format="hdf5") as archive:
                     for held in archive.values():
                         if held.nbytes < 1 << 20:
                             held.numpy()

@@ -177,6 +177,13 @@ def utf8_calls() -> Iterator[Call]:
         yield "first_invalid_text", lambda data=data, places=places: (data, places[::2].copy(), places[1::2].copy())
 
 
+def lookup3_calls() -> Iterator[Call]:
+    rng = random.Random(8)
+    for nbytes in (*range(40), 500, 4096):
+        data = rng.randbytes(nbytes)
+        yield "lookup3", lambda data=data: (data,)
+
+
 def names_calls() -> Iterator[Call]:
     rng = random.Random(6)
     for _ in range(300):
@@ -268,6 +275,7 @@ CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "bson_rows": (bson_rows_calls, 4),
     "bson_walk": (bson_walk_calls, 20),
     "gather": (gather_calls, 2),
+    "lookup3": (lookup3_calls, 42),
     "names": (names_calls, 4),
     "planes": (planes_calls, 8),
     "safetensors": (safetensors_calls, 18),

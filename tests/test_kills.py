@@ -21,7 +21,7 @@ import tensorglot as tg
 from faults import FaultyOs
 from figures import seen
 from replaced import NEW, NEW_BYTES, OLD, OLD_BYTES, alone, check, save, write
-from tensorglot.io import sink
+from tensorglot.io import in_place, sink
 from traced import CALLS, Traced, python
 
 KILLED = """
@@ -95,14 +95,14 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(mnt)], check=True)
 
 
-def after_power_cut(disk: Path) -> bytes | None:
+def after_power_cut(disk: Path, name: str = "model.bt") -> bytes | None:
     """What the target has on a copy of the disk as it is now, once its journal is replayed."""
     copy, mnt = disk.with_name("copy"), disk.with_name("after")
     shutil.copyfile(disk, copy)
     mnt.mkdir(exist_ok=True)
     mount("-o", "loop", str(copy), str(mnt))
     try:
-        target = mnt / "model.bt"
+        target = mnt / name
         return target.read_bytes() if target.exists() else None
     finally:
         subprocess.run(["umount", str(mnt)], check=True)
@@ -130,6 +130,32 @@ def test_a_power_cut_at_any_operation_leaves_the_old_contents_or_the_new_ones(
     assert found == sorted(found)
     seen("power cuts", len(found))
     assert after_power_cut(disk) == NEW_BYTES, "a save that returned is durable"
+
+
+def test_a_power_cut_at_any_operation_of_an_edit_in_place(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`test_power_cuts` has a model of a disk that is worse than this one."""
+    target = disk.with_name("mnt") / "model.zt"
+    tg.save(target, OLD, format="ztensor@2")
+    faulty = FaultyOs()
+    found = []
+
+    def cut(name: str, arguments: tuple[Any, ...]) -> None:
+        contents = after_power_cut(disk, "model.zt")
+        assert contents is not None
+        names = set(tg.loads(contents))
+        assert names in (set(OLD), {*OLD, "new"}), f"torn before {name}"
+        found.append("new" in names)
+
+    faulty.before = cut
+    with monkeypatch.context() as patched:
+        patched.setattr(in_place, "os", faulty)
+        patched.setattr(sink, "os", faulty)
+        assert tg.edit(target, add={"new": np.arange(3000)}, in_place=True).in_place
+    assert found == sorted(found)
+    assert found.count(False) > 5
+    seen("power cuts", len(found))
+    contents = after_power_cut(disk, "model.zt")
+    assert contents == target.read_bytes(), "an edit that returned is durable"
 
 
 def test_without_durable_a_power_cut_may_take_the_new_contents(disk: Path) -> None:

@@ -284,6 +284,60 @@ class TestCommandLine:
         assert same(tg.load(f"{base}/new.zt", storage_options=options), TENSORS)
         assert same(tg.load(tmp_path / "merged.zt"), TENSORS)
 
+    def test_edit_vectors_and_dynd_with_options(self, base: str, options: dict[str, Any], tmp_path: Path) -> None:
+        """What is beside the file of `edit`, every place of vectors, the input and output of `dynd`."""
+        names = ("endpoint", "access_key_id", "secret_access_key", "region")
+        given = [word for name in names for word in ("--storage-option", f"{name}={options[name]}")]
+        values = np.random.default_rng(3).standard_normal((50, 8), np.float32)
+        tg.save(f"{base}/new.npy", {"data": values}, storage_options=options)
+        tg.save(f"{base}/some.zt", {"a/b": values, "c": values[:1]}, storage_options=options)
+        file = tmp_path / "model.zt"
+        tg.save(file, TENSORS)
+        run("edit", file, "--add", f"x={base}/new.npy", "--replace", f"layer.1={base}/some.zt:a/b", *given)
+        with tg.open(file) as archive:
+            assert (archive["x"].numpy() == values).all()
+            assert (archive["layer.1"].numpy() == values).all()
+        for source, target in (
+            ("new.npy", "v.bson"), ("v.bson", "v.zt"), ("v.zt", "v.npz"), ("v.npz", "again.bson"),
+        ):  # fmt: skip
+            run("vectors", "import", f"{base}/{source}", f"{base}/{target}", *given)
+            found = tg.bson.read_embeddings(f"{base}/{target}", storage_options=options)
+            assert (found.matrix == values).all(), target
+        small, ranges = f"{base}/small.npz", f"{base}/ranges.zt"
+        run("vectors", "export", f"{base}/v.bson", f"{base}/w.npz", *given)
+        run("vectors", "quantize", f"{base}/v.bson", small, "--ranges", ranges, *given)
+        run("vectors", "quantize", f"{base}/new.npy", f"{base}/q.bson", "--use-ranges", ranges, *given)
+        assert (
+            tg.bson.read_embeddings(small, storage_options=options).matrix
+            == tg.bson.read_embeddings(f"{base}/q.bson", storage_options=options).matrix
+        ).all()
+        assert "50" in run("vectors", "inspect", f"{base}/v.bson", *given).output
+        run("vectors", "recall", f"{base}/new.npy", "--queries", f"{base}/v.zt", "-k", "1", *given)
+        run("dynd", "encode", f"{base}/new.npy", "--pack", "-o", f"{base}/new.dynd", *given)
+        assert (tg.load(f"{base}/new.dynd", storage_options=options)["data"] == values).all()
+        run("dynd", "decode", f"{base}/new.dynd", "-o", f"{base}/new.json", *given)
+        assert run("dynd", "type", "--of", f"{base}/new.json", *given).output == "50 * 8 * float64\n"
+        run("dynd", "cbor", f"{base}/new.npy", "-o", f"{base}/new.cbor", *given)
+        run("dynd", "cbor", "--decode", f"{base}/new.cbor", *given)
+
+    def test_options_of_these_commands_need_a_url(self, options: dict[str, Any], tmp_path: Path) -> None:
+        tg.save(tmp_path / "v.npy", {"data": np.zeros((3, 2), np.float32)})
+        secret = ("--storage-option", "secret_access_key=s3cr3t")
+        for words, code in (
+            (("edit", tmp_path / "v.zt", "--set", "a=b"), 2),
+            (("vectors", "import", tmp_path / "v.npy", tmp_path / "v.bson"), 2),
+            (("vectors", "recall", tmp_path / "v.npy"), 2),
+            (("vectors", "inspect", tmp_path / "v.bson"), 2),
+            (("vectors", "export", "mongodb://localhost:1/a.b", tmp_path / "v.npz"), 2),
+            (("vectors", "import", "s3://bucket/v.parquet", tmp_path / "v.bson"), 4),
+            (("vectors", "import", tmp_path / "v.npy", "s3://bucket/v.parquet"), 4),
+            (("dynd", "encode", tmp_path / "v.npy", "--hex"), 2),
+            (("dynd", "encode", "s3://bucket/v.parquet", "--hex"), 4),
+        ):
+            found = run(*words, *secret, code=code)
+            assert "s3cr3t" not in found.output + found.stderr
+        assert not (tmp_path / "v.bson").exists()
+
     def test_an_option_is_never_shown(self, base: str, options: dict[str, Any], tmp_path: Path) -> None:
         """Not one that is malformed, wrong, unknown, or given for a file."""
         tg.save(tmp_path / "model.zt", TENSORS)

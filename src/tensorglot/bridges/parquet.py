@@ -17,6 +17,7 @@ from tensorglot.bridges.tables import from_table, to_table
 from tensorglot.errors import FormatError, TensorglotError, TensorNotFound, UnsupportedError, did_you_mean, escape
 from tensorglot.extras import library
 from tensorglot.io.sink import AtomicFile
+from tensorglot.io.urls import file_path, is_url, shown
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.base import Type
 
@@ -25,12 +26,21 @@ __all__ = ["from_parquet", "to_parquet"]
 
 def to_parquet(value: Any, path: str | os.PathLike[str], type: Type | None = None) -> None:
     """Writes any value as a Parquet file."""
+    target_path = _local(path)
     try:
         data = _encode(to_table(value, type, _storable))
     except library("pyarrow", "arrow").ArrowInvalid:  # seconds that Parquet's milliseconds cannot represent
         data = _encode(to_table(value, type, lambda array: _storable(array) and "timestamp[s" not in str(array.type)))
-    with AtomicFile(path) as target:
+    with AtomicFile(target_path) as target:
         target.write([data])
+
+
+def _local(path: str | os.PathLike[str]) -> str:
+    """The path of a file on a disk."""
+    text = as_path(path)
+    if is_url(text):
+        raise UnsupportedError("Parquet files are read and written on disks only", rule="parquet.url", path=shown(text))
+    return file_path(text)
 
 
 def _encode(table: Any) -> memoryview:
@@ -81,7 +91,7 @@ def _same(found: Any, kind: Any) -> bool:
 def from_parquet(path: str | os.PathLike[str], columns: Iterable[str] | None = None) -> Tensor:
     """Reads a Parquet file, or some of its columns, as one value."""
     pa, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
-    text = as_path(path)
+    text = _local(path)
     names = None if columns is None else as_names(columns, "columns", "parquet.columns")
     with open(text, "rb") as stream:  # noqa: PTH123
         try:

@@ -16,12 +16,25 @@ from tensorglot.arguments import as_path
 from tensorglot.bson.inspect import FieldReport, inspect
 from tensorglot.bson.lookup import check_collection
 from tensorglot.bson.mongodb import require
-from tensorglot.errors import InputError
+from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.io.source import source_for
+from tensorglot.io.storage_options import Given, StorageOptions
+from tensorglot.io.urls import is_url, shown
+from tensorglot.operations._places import options_for_each
 
 if TYPE_CHECKING:
     from pymongo.collection import Collection
 
-__all__ = ["Place", "collection_at", "inspect_place", "is_collection", "is_dump", "is_parquet", "place_text"]
+__all__ = [
+    "Place",
+    "collection_at",
+    "file_options",
+    "inspect_place",
+    "is_collection",
+    "is_dump",
+    "is_parquet",
+    "place_text",
+]
 
 Place: TypeAlias = Union[str, os.PathLike[str], "Collection[Any]"]
 
@@ -42,14 +55,26 @@ def is_dump(place: Place) -> bool:
 
 
 def is_parquet(place: Place) -> bool:
-    return not is_collection(place) and as_path(place).endswith((".parquet", ".pq"))
+    if is_collection(place) or not as_path(place).endswith((".parquet", ".pq")):
+        return False
+    if is_url(as_path(place)):
+        raise UnsupportedError(
+            "Parquet files are read and written on disks only", rule="place.url", path=shown(as_path(place))
+        )
+    return True
 
 
 def place_text(place: Place) -> str:
     """A place for messages, without user and password."""
     if not is_collection(place):
-        return as_path(place)
+        return shown(as_path(place))
     return _USER.sub("//", place) if isinstance(place, str) else str(getattr(place, "full_name", place))
+
+
+def file_options(given: Given, *places: Place | None) -> list[StorageOptions | None]:
+    """The options for each place that is a file at a URL; None for others. Options that nothing uses are an error."""
+    files = [None if place is None or is_collection(place) else place for place in places]
+    return options_for_each(given, *files)
 
 
 @contextmanager
@@ -79,10 +104,15 @@ def collection_at(place: Place) -> Iterator[Collection[Any]]:
         raise OSError(f"MongoDB: {_TAIL.sub('', str(error))}") from error
 
 
-def inspect_place(place: Place) -> list[FieldReport]:
+def inspect_place(place: Place, storage_options: Given = None) -> list[FieldReport]:
     """Lists the fields of a dump or of a collection that have vectors, or arrays that could be vectors."""
+    (options,) = file_options(storage_options, place)
     if not is_collection(place):
-        return inspect(place)
+        file = source_for(as_path(place), options=options)
+        try:
+            return inspect(file)
+        finally:
+            file.close()
     with collection_at(place) as collection:
         check_collection(collection)
         return inspect(collection.find_raw_batches({}))

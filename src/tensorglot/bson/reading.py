@@ -18,7 +18,7 @@ from tensorglot.bson.coerce import DType
 from tensorglot.bson.columns import from_values
 from tensorglot.bson.embeddings import Embeddings, Ranges, concat_embeddings
 from tensorglot.bson.mongodb import Progress
-from tensorglot.bson.places import Place
+from tensorglot.bson.places import Place, file_options
 from tensorglot.bson.streams import HIGH, LOW, ReadPlan, Stream, open_stream
 from tensorglot.errors import InputError
 from tensorglot.operations.open import open
@@ -35,16 +35,18 @@ def read_embeddings(
     on_missing: OnMissing = "error",
     dtype: DType = None,
     progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Embeddings:
     """Reads the vectors at a key, their ids and the fields that are named.
 
     `place` is a path (`.bson`, `.parquet`, `.npz`, `.npy` or any container), a URL
     mongodb://HOST/DATABASE.COLLECTION, or a collection of pymongo. Without `key` the
     place must have one vector field, or one matrix. `filter` is a query, for collections.
-    `dtype="packed_bit"` reads a matrix of bytes in a file as bits. `transfer` moves more
-    than fits in memory.
+    `dtype="packed_bit"` reads a matrix of bytes in a file as bits. `storage_options` say
+    how to reach the server of a file at a URL. `transfer` moves more than fits in memory.
     """
-    plan = ReadPlan(key, tuple(fields), filter, on_missing, dtype, progress)
+    (options,) = file_options(storage_options, place)
+    plan = ReadPlan(key, tuple(fields), filter, on_missing, dtype, progress, options)
     with open_stream(place, plan) as stream:
         found = concat_embeddings(stream.batches(None), stream.expected_rows)
         if found is None:
@@ -62,9 +64,9 @@ def _nothing(stream: Stream, plan: ReadPlan) -> Embeddings:
     return Embeddings(np.empty((0, 0), np.float32), stream.key, None, columns)
 
 
-def read_ranges(path: Any) -> Ranges:
+def read_ranges(path: Any, storage_options: Mapping[str, Any] | None = None) -> Ranges:
     """Reads the ranges that `write_embeddings` stored: tensors `low` and `high`, or NAME.low and NAME.high."""
-    with open(as_path(path)) as archive:
+    with open(as_path(path), storage_options=storage_options) as archive:
         pairs = [(name, name[: -len(LOW)] + HIGH) for name in archive if name.endswith(LOW)]
         pairs += [("low", "high")] if "low" in archive else []
         pairs = [(low, high) for low, high in pairs if high in archive]

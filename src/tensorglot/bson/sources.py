@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from tensorglot.bson.coerce import is_vector
 from tensorglot.bson.vector import encode
 from tensorglot.errors import FormatError, InputError, escape
-from tensorglot.io.local import FileSource
+from tensorglot.io.local import BaseSource
+from tensorglot.io.source import source_for
 from tensorglot.limits import DEFAULT
 from tensorglot.threads import for_each
 from tensorglot.wire import bson as wire
@@ -131,7 +132,7 @@ def runs(source: Any) -> Iterator[tuple[int, memoryview]]:
 def _raw_runs(source: Any) -> Iterator[tuple[int, memoryview]] | None:
     if isinstance(source, (str, os.PathLike)):
         return _path_pieces(source)
-    if isinstance(source, FileSource):
+    if isinstance(source, BaseSource):
         return _file_pieces(source)
     if isinstance(source, (bytes, bytearray, memoryview)):
         return iter([(0, wire.view(source))])
@@ -141,14 +142,14 @@ def _raw_runs(source: Any) -> Iterator[tuple[int, memoryview]] | None:
 
 
 def _path_pieces(path: str | os.PathLike[str]) -> Iterator[tuple[int, memoryview]]:
-    file = FileSource(path)
+    file = source_for(path)
     try:
         yield from _file_pieces(file)
     finally:
         file.close()
 
 
-def _file_pieces(file: FileSource) -> Iterator[tuple[int, memoryview]]:
+def _file_pieces(file: BaseSource) -> Iterator[tuple[int, memoryview]]:
     return wire.pieces(reader(file.size, file.read_into, DEFAULT.gzip_ratio))
 
 

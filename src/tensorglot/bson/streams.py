@@ -33,11 +33,13 @@ from tensorglot.bson.inspect import FieldReport, inspect
 from tensorglot.bson.lookup import check_collection, no_field, refuse_nothing
 from tensorglot.bson.mongodb import Progress, Query
 from tensorglot.bson.parquet import ParquetSource, open_parquet
-from tensorglot.bson.places import Place, collection_at, is_collection, is_dump, is_parquet
+from tensorglot.bson.places import Place, collection_at, is_collection, is_dump, is_parquet, place_text
 from tensorglot.bson.sources import Batch, Run, batches
 from tensorglot.containers.table import named
 from tensorglot.errors import FormatError, Hint, InputError, escape
-from tensorglot.io.local import FileSource
+from tensorglot.io.local import BaseSource
+from tensorglot.io.source import source_for
+from tensorglot.io.storage_options import StorageOptions
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import as_bytes, buffers
 from tensorglot.model.tensor import Tensor, check_bool
@@ -64,6 +66,7 @@ class ReadPlan:
     on_missing: OnMissing = "error"
     dtype: DType = None
     progress: Progress | None = None
+    storage_options: StorageOptions | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", as_names(self.fields, "fields", "place.fields"))
@@ -95,16 +98,16 @@ def open_stream(place: Place, plan: ReadPlan) -> Iterator[Stream]:
         with collection_at(place) as collection:
             yield _collection_stream(collection, plan)
     elif is_dump(place):
-        file = FileSource(as_path(place))
+        file = source_for(as_path(place), options=plan.storage_options)
         try:
-            yield _dump_stream(as_path(place), file, plan)
+            yield _dump_stream(place_text(place), file, plan)
         finally:
             file.close()
     elif is_parquet(place):
         with open_parquet(as_path(place), plan.key, plan.fields, plan.dtype) as found:
             yield _parquet_stream(found)
     else:
-        with open(as_path(place)) as archive:
+        with open(as_path(place), storage_options=plan.storage_options) as archive:
             yield _archive_stream(archive, plan)
 
 
@@ -125,12 +128,12 @@ def _collection_stream(collection: Any, plan: ReadPlan) -> Stream:
     return Stream(key, read, False, query.expected_rows(), refuse)
 
 
-def _dump_stream(path: str, file: FileSource, plan: ReadPlan) -> Stream:
-    key = _only(inspect(path)) if plan.key is None else plan.key
+def _dump_stream(path: str, file: BaseSource, plan: ReadPlan) -> Stream:
+    key = _only(inspect(file)) if plan.key is None else plan.key
     check_paths(key, plan.fields)
 
     def refuse(name: str) -> None:
-        names = [report.name for report in inspect(path)] if name == key else []
+        names = [report.name for report in inspect(file)] if name == key else []
         if name not in names:
             raise no_field(name, names, path)
 
@@ -141,7 +144,7 @@ def _dump_stream(path: str, file: FileSource, plan: ReadPlan) -> Stream:
 
 
 def dump_batches(
-    file: FileSource,
+    file: BaseSource,
     key: str,
     fields: Sequence[str],
     on_missing: OnMissing = "error",

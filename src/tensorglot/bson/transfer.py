@@ -4,8 +4,8 @@ Memory does not depend on the number of documents. Nothing is written before all
 source was read once and found valid: that pass counts the rows, and finds the types of
 the fields, the ranges of the dimensions and the ids that follow from the contents. A file
 is then read a second time. A collection may change between two reads, so what was read
-is kept in an unnamed file: a dump, beside the target, or for a collection in the
-directory for temporary files.
+is kept in an unnamed file: a dump, beside the target, or for a target that is no local
+file in the directory for temporary files.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from tensorglot.bson.assemble import OnMissing
 from tensorglot.bson.coerce import DType
 from tensorglot.bson.embeddings import BATCH_NBYTES, ID, Digest, Embeddings, Ranges
 from tensorglot.bson.mongodb import Progress
-from tensorglot.bson.places import Place, is_collection
+from tensorglot.bson.places import Place, file_options, is_collection
 from tensorglot.bson.quantize import find_ranges
 from tensorglot.bson.streams import ReadPlan, Stream, dump_batches, open_stream
 from tensorglot.bson.upload import Written
 from tensorglot.bson.writing import Survey, WritePlan, dump, write_batches
 from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource
+from tensorglot.io.urls import file_path, is_url
 from tensorglot.wire.bson_vector import Row
 
 __all__ = ["Transfer", "transfer"]
@@ -79,6 +80,7 @@ def transfer(
     update: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Transfer:
     """Moves vectors with their ids and fields from one place to another, however many there are.
 
@@ -86,13 +88,15 @@ def transfer(
     `write_embeddings`. `under` is the key in the target. `quantize` makes the vectors
     smaller, with `use_ranges` or with their own ranges. A transfer to a collection that was
     interrupted is completed by running it again. `progress` follows the documents of a
-    collection as they are read, and then the vectors as they are written.
+    collection as they are read, and then the vectors as they are written. `storage_options`
+    are for those of source, target and `ranges` that are files at URLs.
     """
     if quantize is not None:
         check_choice(quantize, ("int8", "packed_bit"), "quantize", "quantize.to")
-    plan = WritePlan(target, update, ranges, dry_run, progress)
+    of_source, *of_target = file_options(storage_options, source, target, ranges)
+    plan = WritePlan(target, update, ranges, dry_run, progress, *of_target)
     with (
-        open_stream(source, ReadPlan(key, tuple(fields), filter, on_missing, dtype, progress)) as opened,
+        open_stream(source, ReadPlan(key, tuple(fields), filter, on_missing, dtype, progress, of_source)) as opened,
         _repeatable(opened, plan) as stream,
     ):
         own_ranges = quantize == "int8" and use_ranges is None
@@ -125,7 +129,9 @@ def _repeatable(stream: Stream, plan: WritePlan) -> Iterator[Stream]:
     if stream.repeatable:
         yield stream
         return
-    beside = None if is_collection(plan.place) else os.path.dirname(os.path.realpath(as_path(plan.place)))  # noqa: PTH120
+    beside = None
+    if not is_collection(plan.place) and not is_url(as_path(plan.place)):
+        beside = os.path.dirname(os.path.realpath(file_path(as_path(plan.place))))  # noqa: PTH120
     fields: tuple[str, ...] = ()
     with tempfile.TemporaryFile(dir=beside) as spool:
         for batch in stream.batches(BATCH_NBYTES):

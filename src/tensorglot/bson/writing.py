@@ -23,13 +23,14 @@ from tensorglot.bson.embeddings import ID, Embeddings, Ranges
 from tensorglot.bson.lookup import check_collection
 from tensorglot.bson.mongodb import Progress
 from tensorglot.bson.parquet import write_parquet
-from tensorglot.bson.places import Place, collection_at, is_collection, is_dump, is_parquet, place_text
+from tensorglot.bson.places import Place, collection_at, file_options, is_collection, is_dump, is_parquet, place_text
 from tensorglot.bson.streams import HIGH, LOW
 from tensorglot.bson.upload import Written, documents, upload
 from tensorglot.containers.table import UNNAMED, Format, for_target
 from tensorglot.dynd import array
 from tensorglot.errors import InputError, escape
-from tensorglot.io.sink import AtomicFile
+from tensorglot.io.storage_options import StorageOptions
+from tensorglot.io.target import open_target
 from tensorglot.operations.save import save
 from tensorglot.operations.writer import Writer
 from tensorglot.wire.bson_value import DATE, OBJECT_ID, STRING
@@ -75,6 +76,8 @@ class WritePlan:
     ranges: str | os.PathLike[str] | None = None
     dry_run: bool = False
     progress: Progress | None = None
+    storage_options: StorageOptions | None = None
+    ranges_options: StorageOptions | None = None
 
     def check(self, survey: Survey) -> None:
         """Refuses what the place cannot hold, before anything is written."""
@@ -105,15 +108,17 @@ def write_embeddings(
     ranges: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Written:
     """Writes vectors, ids and fields to a file, which is replaced, or to a collection.
 
     In a collection documents are inserted, or with `update` those with the same ids are
     changed; `upload` says what running it again does. `ranges` is a file for the ranges
     of int8 vectors; a place that cannot hold new ones needs it. With `dry_run` nothing is
-    written, and the target of a collection is compared.
+    written, and the target of a collection is compared. `storage_options` are for files at
+    URLs.
     """
-    plan = WritePlan(place, update, ranges, dry_run, progress)
+    plan = WritePlan(place, update, ranges, dry_run, progress, *file_options(storage_options, place, ranges))
     survey = Survey.of(embeddings)
     plan.check(survey)
     found = embeddings.with_ids() if is_collection(place) else embeddings
@@ -126,7 +131,7 @@ def write_batches(plan: WritePlan, survey: Survey, batches: Iterator[Embeddings]
     if plan.ranges is not None and not plan.dry_run:
         if survey.ranges is None:
             raise InputError("the vectors have no ranges: only int8 that was quantized here has", rule="place.ranges")
-        save(plan.ranges, dict(zip(("low", "high"), survey.ranges, strict=True)))
+        save(plan.ranges, dict(zip(("low", "high"), survey.ranges, strict=True)), storage_options=plan.ranges_options)
     if is_collection(place):
         with collection_at(place) as collection:
             if plan.update:
@@ -135,7 +140,7 @@ def write_batches(plan: WritePlan, survey: Survey, batches: Iterator[Embeddings]
                 collection, batches, survey.rows, update=plan.update, dry_run=plan.dry_run, progress=plan.progress
             )
     if not plan.dry_run:
-        _write_file(as_path(place), survey, _follow(batches, survey.rows, plan.progress))
+        _write_file(as_path(place), survey, _follow(batches, survey.rows, plan.progress), plan.storage_options)
     return Written(survey.rows, plan.dry_run, inserted=survey.rows)
 
 
@@ -148,14 +153,14 @@ def _follow(batches: Iterable[Embeddings], rows: int, progress: Progress | None)
             progress(done, rows)
 
 
-def _write_file(path: str, survey: Survey, batches: Iterator[Embeddings]) -> None:
+def _write_file(path: str, survey: Survey, batches: Iterator[Embeddings], options: StorageOptions | None) -> None:
     if is_parquet(path):
         write_parquet(path, survey.kinds, batches)
     elif is_dump(path):
-        with AtomicFile(path) as target:
+        with open_target(path, options=options) as target:
             target.write(dump(batches))
     else:
-        _write_container(path, survey, batches)
+        _write_container(path, survey, batches, options)
 
 
 def dump(batches: Iterable[Embeddings]) -> Iterator[bytes]:
@@ -165,15 +170,15 @@ def dump(batches: Iterable[Embeddings]) -> Iterator[bytes]:
             yield b"".join(documents(found, begin, min(begin + _PIECE_ROWS, len(found))))
 
 
-def _write_container(path: str, survey: Survey, batches: Iterator[Embeddings]) -> None:
+def _write_container(path: str, survey: Survey, batches: Iterator[Embeddings], options: StorageOptions | None) -> None:
     """Writes tensors: the matrix as it comes, the columns at the end, since each is a tensor of its own."""
     spec = for_target(path, None)[0]
     first = next(batches)
     if len(first) == survey.rows:
-        save(path, _tensors(first, spec) if spec.names else {UNNAMED: first.matrix})
+        save(path, _tensors(first, spec) if spec.names else {UNNAMED: first.matrix}, storage_options=options)
         return
     columns: dict[str, list[ValueColumn]] = {name: [] for name in survey.kinds}
-    with Writer(path) as out:
+    with Writer(path, storage_options=options) as out:
         matrix = first.matrix
         with out.stream(survey.key if spec.names else UNNAMED, matrix.dtype, (survey.rows, matrix.shape[1])) as sink:
             for batch in chain([first], batches):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tensorglot.cli.options import as_json
+from tensorglot.cli.options import as_json, storage_option, storage_options_for, storage_options_of
 from tensorglot.cli.terminal import print_json
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def command() -> None:
 
     A value is JSON, an array in a .npy file, or a table in a .parquet file. In JSON bytes are {"$hex": "00ff"}, a
     complex number is the pair of its parts, and an element of array[T] is {"$type":
-    ..., "$value": ...}. Each of the commands has --json.
+    ..., "$value": ...}. Files may be at URLs, except for Parquet. Each of the commands has --json.
 
     \b
     Examples:
@@ -48,6 +48,7 @@ def command() -> None:
 @click.option("--pack", is_flag=True, help="Write the type before the value: a .dynd file.")
 @click.option("--hex", "as_hex", is_flag=True, help="Write hexadecimal digits.")
 @_output
+@storage_option
 @as_json
 def encode(file: str, type_text: str | None, pack: bool, as_hex: bool, output: str | None, as_json: bool) -> None:
     """Write the canonical bytes of a value.
@@ -63,6 +64,7 @@ def encode(file: str, type_text: str | None, pack: bool, as_hex: bool, output: s
     """
     from tensorglot import dynd
 
+    storage_options_of(file, output)
     tensor = _value(file, type_text)
     data = dynd.pack(tensor) if pack else tensor.serialize()
     _write(data, as_hex, output, as_json, {"type": str(tensor.type), "cid": tensor.cid(), "nbytes": len(data)})
@@ -75,6 +77,7 @@ def encode(file: str, type_text: str | None, pack: bool, as_hex: bool, output: s
 @click.option(
     "-o", "--output", type=click.Path(), help="Write to this file: Parquet if it ends in .parquet, else JSON."
 )
+@storage_option
 @as_json
 def decode(file: str, type_text: str | None, as_hex: bool, output: str | None, as_json: bool) -> None:
     """Print the value of canonical bytes, as JSON.
@@ -89,6 +92,7 @@ def decode(file: str, type_text: str | None, as_hex: bool, output: str | None, a
     """
     from tensorglot import dynd
 
+    storage_options_of(file, output)
     data = _bytes(file, as_hex)
     tensor = dynd.unpack(data) if type_text is None else dynd.deserialize(data, type_text)
     if output is None:
@@ -105,6 +109,7 @@ def decode(file: str, type_text: str | None, as_hex: bool, output: str | None, a
 @command.command("type")
 @click.argument("text", required=False)
 @click.option("--of", "file", type=click.Path(allow_dash=True), help="The type of the value in this file.")
+@storage_option
 @as_json
 def type_(text: str | None, file: str | None, as_json: bool) -> None:
     """Print the canonical spelling of a type.
@@ -119,6 +124,7 @@ def type_(text: str | None, file: str | None, as_json: bool) -> None:
 
     if (text is None) == (file is None):
         raise click.UsageError("Pass a type, or a file with --of.")
+    storage_options_of(file)
     type = dynd.parse(text) if text is not None else _value(file or "-", None).type
     if as_json:
         print_json({"type": str(type), "symbolic": symbolic(type)})
@@ -133,6 +139,7 @@ def type_(text: str | None, file: str | None, as_json: bool) -> None:
 @click.option("--decode", "decoding", is_flag=True, help="FILE is CBOR; print its value as JSON.")
 @click.option("--hex", "as_hex", is_flag=True, help="CBOR as hexadecimal digits.")
 @_output
+@storage_option
 @as_json
 def cbor(
     file: str, type_text: str | None, dag: bool, decoding: bool, as_hex: bool, output: str | None, as_json: bool
@@ -146,6 +153,7 @@ def cbor(
     """
     from tensorglot import dynd
 
+    storage_options_of(file, output)
     profile: Any = "dag" if dag else "exchange"
     if decoding:
         _print(dynd.from_cbor(_bytes(file, as_hex), type_text, profile=profile), as_json)
@@ -158,8 +166,11 @@ def cbor(
 def _bytes(file: str, as_hex: bool) -> bytes:
     from tensorglot.errors import InputError
 
-    with click.open_file(file, "rb") as stream:
-        data: bytes = stream.read()
+    if "://" in file:
+        data = _download(file)
+    else:
+        with click.open_file(file, "rb") as stream:
+            data = stream.read()
     if not as_hex:
         return data
     try:
@@ -168,12 +179,22 @@ def _bytes(file: str, as_hex: bool) -> bytes:
         raise InputError(f"invalid hexadecimal digits: {error}", rule="dynd.hex") from error
 
 
+def _download(url: str) -> bytes:
+    from tensorglot.io.source import source_for
+
+    source = source_for(url, options=storage_options_for(url))
+    try:
+        return source.read_bytes(0, source.size)
+    finally:
+        source.close()
+
+
 def _value(file: str, type_text: str | None) -> Tensor:
     import tensorglot as tg
     from tensorglot.dynd.json import from_json
 
     if file.lower().endswith(".npy"):
-        return tg.dynd.array(tg.load(file, format="npy")["data"], type_text)
+        return tg.dynd.array(tg.load(file, format="npy", storage_options=storage_options_for(file))["data"], type_text)
     if file.lower().endswith(".parquet"):
         found = tg.dynd.from_parquet(file)
         return found if type_text is None else tg.dynd.array(found.tolist(), type_text)
@@ -202,7 +223,7 @@ def _write(data: memoryview, as_hex: bool, output: str | None, as_json: bool, ab
 
 
 def _save(path: str, data: bytes | memoryview) -> None:
-    from tensorglot.io.sink import AtomicFile
+    from tensorglot.io.target import open_target
 
-    with AtomicFile(path) as target:
+    with open_target(path, options=storage_options_for(path)) as target:
         target.write([data])

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tensorglot.cli.options import as_json, file_argument, pairs, reading_format
+from tensorglot.cli.options import (
+    as_json,
+    file_argument,
+    pairs,
+    reading_format,
+    storage_option,
+    storage_options_for,
+    storage_options_of,
+)
 from tensorglot.cli.terminal import message, print_fields, print_json, progress_bar
 from tensorglot.errors import escape
 
@@ -36,6 +44,7 @@ __all__ = ["command"]
 @click.option("--drop", metavar="NAME", multiple=True, help="Drop a tensor; may be repeated.")
 @click.option("--in-place", is_flag=True, help="Copy nothing: write only behind or over the end of the file.")
 @reading_format
+@storage_option
 @as_json
 def command(
     file: str,
@@ -55,7 +64,8 @@ def command(
     replaced atomically. --in-place copies nothing: zTensor 2 is appended to, and a kill
     leaves the old contents or the new ones; in zTensor 0.1 and .npz only metadata can be
     changed, and a kill or a crash while it is written loses the file. If another process
-    changes the file meanwhile, that is an error.
+    changes the file meanwhile, that is an error. The files of --replace and --add may be
+    at URLs.
 
     \b
     Examples:
@@ -73,6 +83,7 @@ def command(
             raise click.UsageError(f"--set-json {key}: not JSON: {error}") from error
     if not (values or remove or replace or add or drop):
         raise click.UsageError("Nothing to do: pass --set, --set-json, --remove, --replace, --add or --drop.")
+    storage_options_of(*pairs(replace, "--replace").values(), *pairs(add, "--add").values())
     with progress_bar("copying") as progress, ExitStack() as files:
         done = tg.edit(
             file,
@@ -102,7 +113,16 @@ def _tensors(given: tuple[str, ...], option: str, files: ExitStack) -> dict[str,
 
     found = {}
     for name, place in pairs(given, option).items():
-        path, _, tensor = (place, "", "") if Path(place).exists() else place.rpartition(":")
-        archive = files.enter_context(tg.open(path or place))
+        path, tensor = _split(place)
+        archive = files.enter_context(tg.open(path, storage_options=storage_options_for(path)))
         found[name] = archive[tensor or (next(iter(archive)) if len(archive) == 1 else name)]
     return found
+
+
+def _split(place: str) -> tuple[str, str]:
+    """FILE and TENSOR, which may be left out; the colons of a scheme and of a port separate nothing."""
+    if "://" not in place and Path(place).exists():
+        return place, ""
+    whole = place.find("/", place.find("://") + 3) if "://" in place else 0
+    path, _, tensor = place[max(whole, 0) :].rpartition(":")
+    return (place[: max(whole, 0)] + path, tensor) if path else (place, "")

@@ -23,6 +23,7 @@ __all__ = [
     "storage_option",
     "storage_options",
     "storage_options_for",
+    "storage_options_of",
     "target_of",
     "writing_options",
 ]
@@ -107,6 +108,14 @@ def storage_options() -> dict[str, str] | None:
 def storage_options_for(place: str) -> dict[str, str] | None:
     """The same for one of several places; None if it is not a URL."""
     return storage_options() if "://" in place else None
+
+
+def storage_options_of(*places: str | None) -> list[dict[str, str] | None]:
+    """The same for each of several places; given for none, that is an error."""
+    found = [None if place is None else storage_options_for(place) for place in places]
+    if storage_options() is not None and not any(found):
+        raise click.UsageError("--storage-option needs a URL.")
+    return found
 
 
 def shape_text(shape: Sequence[int]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from tensorglot.cli.options import as_json
+from tensorglot.cli.options import as_json, storage_option, storage_options, storage_options_of
 from tensorglot.cli.terminal import Column, message, print_fields, print_json, print_table, progress_bar
 from tensorglot.errors import escape, human_nbytes, plural
 
@@ -26,8 +26,8 @@ DEFAULT_KEY = "embedding"
 def command() -> None:
     """Move vectors between files and MongoDB, and make them smaller.
 
-    A place is a file (.bson, .parquet, .npz, .npy, or a container such as .zt) or a
-    collection, mongodb://HOST/DATABASE.COLLECTION. The _id of each vector goes with it,
+    A place is a file (.bson, .parquet, .npz, .npy, or a container such as .zt), also at a
+    URL except for Parquet, or a collection, mongodb://HOST/DATABASE.COLLECTION. The _id of each vector goes with it,
     and so do the fields that are named with --field; only a .npy file has no room for
     them. Each of the commands has --json.
 
@@ -66,6 +66,7 @@ class Move:
                 update=self.update,
                 dry_run=self.dry_run,
                 progress=progress,
+                storage_options=storage_options(),
                 **options,
             )
         if self.as_json:
@@ -96,6 +97,7 @@ def _transfer(command: Callable[..., int]) -> Callable[..., int]:
 
     wrapped: Callable[..., int] = run
     for option in (
+        storage_option,
         _dry_run,
         click.option("--update", is_flag=True, help="Change the documents with the same _id instead of inserting."),
         click.option("--field", "fields", metavar="NAME", multiple=True, help="Keep this field, too; may be repeated."),
@@ -164,6 +166,7 @@ def export(move: Move, on_missing: Any) -> int:
 
 @command.command("inspect")
 @click.argument("source", type=click.Path())
+@storage_option
 @as_json
 def inspect(source: str, as_json: bool) -> int:
     """List vector fields with their problems, and arrays that could be vectors.
@@ -179,7 +182,7 @@ def inspect(source: str, as_json: bool) -> int:
     """
     from tensorglot.bson.places import inspect_place, place_text
 
-    fields = inspect_place(source)
+    fields = inspect_place(source, storage_options())
     if as_json:
         print_json({"source": place_text(source), "fields": [field.to_dict() for field in fields]})
         return 1 if any(field.trouble for field in fields) else 0
@@ -229,7 +232,8 @@ def quantize(move: Move, to: Any, ranges: str | None, use_ranges: str | None, on
     same = move.source == move.target
     if same and not move.update:
         raise click.UsageError("SOURCE and TARGET are the same: pass --update and --key to add a field.")
-    known = None if use_ranges is None else read_ranges(use_ranges)
+    *_, of_ranges = storage_options_of(move.source, move.target, ranges, use_ranges)
+    known = None if use_ranges is None else read_ranges(use_ranges, of_ranges)
     return move.run(on_missing=on_missing, quantize=to, use_ranges=known, ranges=ranges)
 
 
@@ -242,6 +246,7 @@ def quantize(move: Move, to: Any, ranges: str | None, use_ranges: str | None, on
     "--metric", type=click.Choice(["cosine", "dot", "euclidean"]), default="cosine", help="How vectors are compared."
 )
 @click.option("--sample", type=click.IntRange(1), default=1000, show_default=True, help="Queries taken from SOURCE.")
+@storage_option
 @as_json
 def recall(
     source: str, name: str | None, queries: str | None, sizes: tuple[int, ...], metric: Any, sample: int, as_json: bool
@@ -260,8 +265,9 @@ def recall(
     import tensorglot as tg
     from tensorglot.bson.places import place_text
 
-    values = tg.bson.read_embeddings(source, name).matrix
-    wanted = None if queries is None else tg.bson.read_embeddings(queries).matrix
+    of_source, of_queries = storage_options_of(source, queries)
+    values = tg.bson.read_embeddings(source, name, storage_options=of_source).matrix
+    wanted = None if queries is None else tg.bson.read_embeddings(queries, storage_options=of_queries).matrix
     found = tg.bson.recall(values, wanted, sizes or (1, 10, 100), metric, sample=sample)
     if as_json:
         print_json({"source": place_text(source), **found.to_dict()})

@@ -15,10 +15,13 @@ from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource, Stamp, change_error, stamp_of
 from tensorglot.io.sink import copy_at, lock, write_at
 
-__all__ = ["PATIENCE_SECONDS", "append_tail", "lock_for_edit", "replace_tail"]
+__all__ = ["GROWTH_NBYTES", "PATIENCE_SECONDS", "append_tail", "lock_for_edit", "replace_tail"]
 
 PATIENCE_SECONDS = 30.0
 """How long a writer that appends waits for others."""
+GROWTH_NBYTES = 8 << 20
+"""A file grows by at most so much at a time: no more zeros can be at its end after a power cut."""
+_PAGE = 4096
 
 
 @contextmanager
@@ -62,11 +65,14 @@ def replace_tail(path: str | os.PathLike[str], begin: int, tail: bytes, *, expec
 def append_tail(path: str | os.PathLike[str], tail: FileSource, place: bytes, *, expect: Stamp, durable: bool) -> Stamp:
     """Writes behind the end of a file, whose readers find their way by its last bytes; `place` will be the new ones.
 
-    1. The old last bytes are written once more, where the new ones will be: the file has its
-       new size, and means what it meant before. 2. The tail is written between the two.
-    3. The new last bytes replace the copy. Steps 1 and 3 are one system call within one
-       sector, and no byte of the old file is touched: a kill at any time leaves the old
-       contents or the new ones, and an error is undone by the old size.
+    1. The old last bytes are written once more, further on: the file has another size, and
+       means what it meant before. 2. The tail is written up to there. Both are repeated
+       until there is room for the tail. 3. The new last bytes replace the last copy.
+    Steps 1 and 3 are one system call within one sector, and no byte of the old file is
+    touched: a kill at any time leaves the old contents or the new ones, and an error is
+    undone by the old size. A power cut during step 1 can leave a new size without the
+    bytes that were written, on file systems that keep the two apart: then the file ends in
+    zeros, GROWTH_NBYTES at most, behind the last copy, which was synced before.
     """
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -75,9 +81,16 @@ def append_tail(path: str | os.PathLike[str], tail: FileSource, place: bytes, *,
         begin = expect[2]
         end = begin + tail.size
         try:
-            write_at(fd, memoryview(os.pread(fd, len(place), begin - len(place))), end)
-            _sync(fd, durable)
-            copy_at(tail, fd, begin)
+            old = memoryview(os.pread(fd, len(place), begin - len(place)))
+            done = begin
+            while True:
+                copy = min(end, (done + GROWTH_NBYTES - len(place)) // _PAGE * _PAGE)
+                write_at(fd, old, copy)
+                _sync(fd, durable)
+                copy_at(tail, done - begin, copy - begin, fd, done)
+                if copy == end:
+                    break
+                done = copy
             _sync(fd, durable)
             write_at(fd, memoryview(place), end)
             _sync(fd, durable)

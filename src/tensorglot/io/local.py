@@ -129,6 +129,9 @@ class BaseSource(ABC):
     def view(self, offset: int, nbytes: int) -> memoryview | None:
         return None
 
+    def close(self) -> None:  # noqa: B027 - a source in memory has nothing to release
+        """Releases what is open."""
+
     def truncation_error(self, offset: int, nbytes: int, size: int | None = None) -> TruncatedError:
         """The error for a read that ends beyond the source, or beyond what is there of it now."""
         size = self.size if size is None else size

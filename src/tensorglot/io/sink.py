@@ -311,12 +311,12 @@ def copy_range(source: FileSource, begin: int, end: int, fd: int, offset: int) -
     return begin
 
 
-def copy_at(source: FileSource, fd: int, offset: int) -> None:
-    """Copies all of a file to an offset of another."""
-    done = copy_range(source, 0, source.size, fd, offset)
-    while done < source.size:
-        data = source.read(done, min(COPY_NBYTES, source.size - done))
-        write_at(fd, data, offset + done)
+def copy_at(source: FileSource, begin: int, end: int, fd: int, offset: int) -> None:
+    """Copies a span of a file to an offset of another."""
+    done = copy_range(source, begin, end, fd, offset)
+    while done < end:
+        data = source.read(done, min(COPY_NBYTES, end - done))
+        write_at(fd, data, offset + done - begin)
         done += len(data)
 
 

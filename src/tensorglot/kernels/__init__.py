@@ -18,6 +18,7 @@ the position, as the first two results. The caller has the messages.
     bson_rows      rows of equal length to and from BSON
     buffers        the buffer protocol for classes written in Python: a base class, no loop
     names          names as spans of a header
+    lookup3        the checksum of HDF5's structures
     utf8           whether bytes are UTF-8
     gather         pieces of one buffer to their places in another
     planes         byte planes of elements, and the places where two buffers differ

@@ -5,6 +5,7 @@
     heaps       fractal heaps
     dense       links and attributes in such heaps
     types       element types
+    committed   types that several objects share
     space       shapes
     walk        the datasets of all groups: the name and the storage of each tensor
     attributes  the attributes of the root, as metadata
@@ -13,9 +14,10 @@
 
 The reader is our own: libhdf5 ends in a crash or an endless loop on damaged files, and
 opens other files that a file names. It reads what h5py and Keras write, with any
-`libver`. What it does not know is listed or refused by name: other filters, types
-without a counterpart, committed types. A dataset's name is its path. Nothing outside the
-file is followed: soft and external links, external storage, virtual datasets.
+`libver`. Checksums of the file's structure are always compared, those of chunks whenever
+one is read. What it does not know is listed or refused by name: other filters, types
+without a counterpart, tables of shared messages. A dataset's name is its path. Nothing
+outside the file is followed: soft and external links, external storage, virtual datasets.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from tensorglot.containers.hdf5.committed import follow_type
 from tensorglot.containers.hdf5.dense import dense_attributes
-from tensorglot.containers.hdf5.objects import ATTRIBUTE, Message, Objects
+from tensorglot.containers.hdf5.objects import ATTRIBUTE, DATATYPE, Message, Objects
 from tensorglot.containers.hdf5.space import parse_shape
 from tensorglot.containers.hdf5.types import Element, parse_type
 from tensorglot.errors import UnsupportedError, escape
@@ -18,6 +19,9 @@ from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Note
 
 __all__ = ["read_attributes"]
+
+_SHARED_TYPE, _SHARED_SPACE = 1, 2
+"""Flags of an attribute."""
 
 
 def read_attributes(
@@ -39,7 +43,7 @@ def read_attributes(
 def _attribute(objects: Objects, message: Message) -> tuple[str, Any]:
     data, address = message.data, message.offset - objects.begin
     version, flags, name_nbytes, type_nbytes, space_nbytes = objects.unpack("<2B3H", data, address)
-    if version not in (1, 2, 3) or (version > 1 and flags & 3):
+    if version not in (1, 2, 3) or (version > 1 and flags & _SHARED_SPACE):
         raise UnsupportedError("an attribute of an unsupported form", rule="hdf5.attribute", offset=message.offset)
     at = 9 if version == 3 else 8
     pieces = []
@@ -47,7 +51,9 @@ def _attribute(objects: Objects, message: Message) -> tuple[str, Any]:
         pieces.append(data[at : at + nbytes])
         at += -(-nbytes // 8) * 8 if version == 1 else nbytes
     name = pieces[0].split(b"\0")[0].decode(errors="replace")
-    element = parse_type(pieces[1], message.offset)
+    kind = Message(DATATYPE, pieces[1], message.offset, version > 1 and bool(flags & _SHARED_TYPE))
+    held = follow_type(objects, kind)
+    element = parse_type(held.data, held.offset)
     shape = parse_shape(objects, pieces[2], address)
     count = 0 if shape is None else math.prod(shape)
     values = _values(objects, element, data[at:], count)

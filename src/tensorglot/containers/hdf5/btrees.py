@@ -33,9 +33,7 @@ class _Node(NamedTuple):
 
 def records(objects: Objects, address: int, kind: int) -> Iterator[bytes]:
     """The records of a tree of this type."""
-    head = objects.read(address, 38)
-    if head[:4] != b"BTHD" or head[4] or head[5] != kind:
-        raise objects.fault("no B-tree of this type at this address", "tree", address)
+    head = objects.read_checked(address, 34, b"BTHD\0" + bytes([kind]), "B-tree of this type", "tree")
     node_nbytes, size, depth = objects.unpack("<I2H", head, address, 6)
     root, count = objects.unpack("<QH", head, address, 16)
     if not size or node_nbytes <= _OVERHEAD + size or depth > _DEPTH:
@@ -73,9 +71,9 @@ def _read_node(
     own, total = widths[node.depth]
     pointer = 8 + own + total
     children = node.records + 1 if node.depth else 0
-    data = objects.read(node.address, 6 + node.records * size + children * pointer)
-    if data[:4] != (b"BTIN" if node.depth else b"BTLF") or data[4] or data[5] != kind:
-        raise objects.fault("no B-tree node of this type at this address", "tree", node.address)
+    sign = (b"BTIN\0" if node.depth else b"BTLF\0") + bytes([kind])
+    nbytes = 6 + node.records * size + children * pointer
+    data = objects.read_checked(node.address, nbytes, sign, "B-tree node of this type", "tree")
     at = 6 + node.records * size
     for i in reversed(range(children)):
         begin = at + i * pointer

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tensorglot.errors import FormatError, IntegrityError, UnsupportedError
 from tensorglot.model.payload import Buffer, Encoded, as_bytes, read_pieces
 
-__all__ = ["DEFLATE", "FLETCHER32", "SHUFFLE", "Chunk", "Chunked", "Unreadable"]
+__all__ = ["DEFLATE", "FLETCHER32", "SHUFFLE", "CheckedChunks", "Chunk", "Chunked", "Unreadable"]
 
 DEFLATE, SHUFFLE, FLETCHER32 = 1, 2, 3
 _WORDS = 1 << 16
@@ -118,6 +118,13 @@ class Chunked:
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
         return read_pieces(payload)
+
+
+class CheckedChunks(Chunked):
+    """Chunks that have a checksum each."""
+
+    __slots__ = ()
+    frames_checked = True
 
 
 def _inflate(data: bytes, most: int, payload: Encoded, chunk: Chunk) -> bytes:

@@ -1,8 +1,9 @@
 """Fractal heaps (III.G): the links of large groups, and attributes that do not fit an object header.
 
 A heap is one range of addresses, cut into direct blocks whose sizes double from row to
-row; indirect blocks list them. The blocks are found once, and an object is read by its
-offset. Objects that are larger than a block are elsewhere in the file.
+row; indirect blocks list them. The blocks are found once, each is read once and compared
+with its checksum, and an object is a part of one. Objects that are larger than a block
+are elsewhere in the file, and have no checksum.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from tensorglot.errors import FormatError, UnsupportedError
 __all__ = ["FractalHeap"]
 
 _MANAGED, _HUGE, _TINY = 0, 1, 2
+_CHECKED = 2
+"""Flag of a heap whose direct blocks have checksums."""
 _ROWS = 64
 _DEPTH = 8
 """Indirect blocks inside one another; each level adds at least one bit to the size of the heap."""
@@ -29,14 +32,15 @@ class FractalHeap:
         self._objects = objects
         self._address = address
         self._seen: set[int] = set()
-        head = objects.read(address, 142)
-        if head[:4] != b"FRHP" or head[4]:
-            raise objects.fault("no fractal heap at this address", "heap", address)
-        self.id_nbytes, filters = objects.unpack("<2H", head, address, 5)
-        if filters:
+        self._held: dict[int, bytes] = {}
+        first = objects.read(address, 9)
+        if first[:5] == b"FRHP\0" and first[7:] != b"\0\0":
             raise UnsupportedError(
                 "compressed heaps are not supported", rule="hdf5.heap.filter", offset=objects.begin + address
             )
+        head = objects.read_checked(address, 142, b"FRHP\0", "fractal heap", "heap")
+        self.id_nbytes, _, flags = objects.unpack("<2HB", head, address, 5)
+        self._checked = bool(flags & _CHECKED)
         largest = objects.unpack("<I", head, address, 10)[0]
         self._huge_tree = objects.unpack("<Q", head, address, 22)[0]
         self._width, self._start, self._direct = objects.unpack("<H2Q", head, address, 110)
@@ -67,7 +71,21 @@ class FractalHeap:
         i = bisect.bisect_right(begins, offset) - 1
         if i < 0 or offset + nbytes > begins[i] + blocks[i][1]:
             raise self._fault("an object is outside the blocks")
-        return self._objects.read(blocks[i][0] + offset - begins[i], nbytes)
+        self._objects.charge(nbytes, blocks[i][0])
+        return self._block(*blocks[i])[offset - begins[i] :][:nbytes]
+
+    def _block(self, address: int, nbytes: int) -> bytes:
+        """A direct block. Its checksum covers all of it, with zeros in place of the checksum itself."""
+        held = self._held.get(address)
+        if held is None:
+            held = self._objects.read(address, nbytes)
+            if held[:5] != b"FHDB\0":
+                raise self._objects.fault("no direct block at this address", "heap", address)
+            if self._checked:
+                at = 13 + self._offset_nbytes
+                self._objects.compare(held[:at] + bytes(4) + held[at + 4 :], held[at : at + 4], address, address + at)
+            self._held[address] = held
+        return held
 
     def _fault(self, what: str) -> FormatError:
         return self._objects.fault(f"{what} of its fractal heap", "heap", self._address)
@@ -105,9 +123,8 @@ class FractalHeap:
             raise self._fault("too many rows, or a block twice, in an indirect block")
         self._seen.add(address)
         head = 13 + self._offset_nbytes
-        data = self._objects.read(address, head + 8 * rows * self._width)
-        if data[:4] != b"FHIB" or data[4]:
-            raise self._objects.fault("no indirect block at this address", "heap", address)
+        nbytes = head + 8 * rows * self._width
+        data = self._objects.read_checked(address, nbytes, b"FHIB\0", "indirect block", "heap")
         for i in range(rows * self._width):
             at = head + 8 * i
             child = int.from_bytes(data[at : at + 8], "little")

@@ -2,7 +2,8 @@
 
 Each gives the chunks that exist: position in the grid, address, stored size (None: that of
 the chunk itself) and the filters that were left out. Arrays number the chunks in the
-order of the largest shape that the dataset may get.
+order of the largest shape that the dataset may get. Headers, blocks and pages of arrays
+have a checksum each.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ __all__ = ["ChunkIndex", "Stored"]
 
 SINGLE, IMPLICIT, FIXED_ARRAY, EXTENSIBLE_ARRAY, BTREE = 1, 2, 3, 4, 5
 _CHECKSUM = 4
+_RULE = "chunk.index"
 _FILTERED = 2
 """Flag of a single chunk whose size and filters are in the layout message."""
 
@@ -128,45 +130,42 @@ class ChunkIndex:
             raise self._fault("an array of other elements than chunks", address)
 
     def _fault(self, what: str, address: int) -> FormatError:
-        return self.objects.fault(f"{what} in an index of chunks", "chunk.index", address)
+        return self.objects.fault(f"{what} in an index of chunks", _RULE, address)
 
     def _fixed_array(self) -> Iterator[Stored]:
         """VII.C."""
         objects, root = self.objects, self._root(1)
         if root == UNDEFINED:
             return
-        head = objects.read(root, 24)
+        head = self.objects.read_checked(root, 24, b"FAHD\0", "fixed array", _RULE)
         filtered, size, page_bits = objects.unpack("<3B", head, root, 5)
         count, block = objects.unpack("<2Q", head, root, 8)
-        if head[:4] != b"FAHD" or head[4] or page_bits > 63:
-            raise self._fault("no fixed array", root)
+        if page_bits > 63:
+            raise self._fault("a fixed array of impossible sizes", root)
         self._check_element(filtered, size, root)
         if count != math.prod(self._limited()):
             raise self._fault("a fixed array of another length", root)
         if block == UNDEFINED:
             return
-        page = 1 << page_bits
-        prefix = objects.read(block, 14)
-        if prefix[:5] != b"FADB\0":
-            raise self._fault("no fixed array block", block)
-        for first, data in self._pages(block + 14, count, size, page):
+        for first, data in self._pages(block, count, size, 1 << page_bits):
             for i in range(len(data) // size):
                 found = self._element(data[i * size : (i + 1) * size], first + i, None, bool(filtered))
                 if found is not None:
                     yield found
 
-    def _pages(self, at: int, count: int, size: int, page: int) -> Iterator[tuple[int, bytes]]:
+    def _pages(self, address: int, count: int, size: int, page: int) -> Iterator[tuple[int, bytes]]:
         """The elements of a block, in pages where there are so many; pages that were never written are left out."""
-        if count <= page:
-            yield 0, self.objects.read(at, count * size)
-            return
-        pages = -(-count // page)
-        written = self.objects.read(at, -(-pages // 8))
-        at += len(written) + _CHECKSUM
+        objects = self.objects
+        pages = -(-count // page) if count > page else 0
+        nbytes = 14 + (-(-pages // 8) if pages else count * size)
+        block = objects.read_checked(address, nbytes, b"FADB\0", "fixed array block", _RULE)
+        if not pages:
+            yield 0, block[14:]
         for number in range(pages):
-            if written[number // 8] & 0x80 >> number % 8:
+            if block[14 + number // 8] & 0x80 >> number % 8:
                 length = min(page, count - number * page)
-                yield number * page, self.objects.read(at + number * (page * size + _CHECKSUM), length * size)
+                place = address + nbytes + _CHECKSUM + number * (page * size + _CHECKSUM)
+                yield number * page, objects.read_checked(place, length * size, b"", "page", _RULE)
 
     def _extensible_array(self) -> Iterator[Stored]:
         """VII.D."""
@@ -174,13 +173,13 @@ class ChunkIndex:
         if root == UNDEFINED:
             return
         free = [axis for axis, count in enumerate(self.most) if count is None]
-        head = objects.read(root, 68)
+        head = objects.read_checked(root, 68, b"EAHD\0", "extensible array", _RULE)
         filtered, size, bits, direct, least, pointers, page_bits = objects.unpack("<7B", head, root, 5)
         block = objects.unpack("<Q", head, root, 60)[0]
         powers = (least, pointers)
-        if head[:4] != b"EAHD" or head[4] or len(free) != 1 or page_bits > 63 or bits > 64:
-            raise self._fault("no extensible array", root)
-        if any(value == 0 or value & (value - 1) for value in powers):
+        if len(free) != 1:
+            raise self._fault("an extensible array that has not one axis to grow along", root)
+        if page_bits > 63 or bits > 64 or any(value == 0 or value & (value - 1) for value in powers):
             raise self._fault("an extensible array of impossible sizes", root)
         self._check_element(filtered, size, root)
         if block == UNDEFINED:
@@ -228,9 +227,8 @@ class _ExtensibleArray:
         groups = 1 + self.bits - (self.least.bit_length() - 1)
         listed = 2 * (self.pointers.bit_length() - 1)
         blocks, secondary = 2 * (self.pointers - 1), max(0, groups - listed)
-        data = objects.read(address, 14 + self.direct * self.size + 8 * (blocks + secondary))
-        if data[:5] != b"EAIB\0":
-            raise objects.fault("no index block of an extensible array", "chunk.index", address)
+        nbytes = 14 + self.direct * self.size + 8 * (blocks + secondary)
+        data = objects.read_checked(address, nbytes, b"EAIB\0", "index block of an extensible array", _RULE)
         at = 14 + self.direct * self.size
         yield 0, data[14:at]
         places = objects.unpack(f"<{blocks + secondary}Q", data, address, at)
@@ -256,9 +254,8 @@ class _ExtensibleArray:
     def _secondary(self, address: int, first: int, count: int, length: int) -> Iterator[tuple[int, bytes]]:
         objects, prefix = self.index.objects, self._prefix_nbytes
         flags_nbytes = -(-(length // self.page) // 8) if length > self.page else 0
-        data = objects.read(address, prefix + count * (flags_nbytes + 8))
-        if data[:5] != b"EASB\0":
-            raise objects.fault("no secondary block of an extensible array", "chunk.index", address)
+        nbytes = prefix + count * (flags_nbytes + 8)
+        data = objects.read_checked(address, nbytes, b"EASB\0", "secondary block of an extensible array", _RULE)
         places = objects.unpack(f"<{count}Q", data, address, prefix + count * flags_nbytes)
         written = data[prefix : prefix + count * flags_nbytes]
         for i, place in enumerate(places):
@@ -271,14 +268,14 @@ class _ExtensibleArray:
         if address == UNDEFINED:
             return
         objects, prefix = self.index.objects, self._prefix_nbytes
-        if objects.read(address, 5) != b"EADB\0":
-            raise objects.fault("no data block of an extensible array", "chunk.index", address)
+        nbytes = prefix + (length * self.size if length <= self.page else 0)
+        data = objects.read_checked(address, nbytes, b"EADB\0", "data block of an extensible array", _RULE)
         if length <= self.page:
-            yield first, objects.read(address + prefix, length * self.size)
+            yield first, data[prefix:]
             return
         begin = address + prefix + _CHECKSUM
         for number in range(length // self.page):
             bit = page + number
             if written[bit // 8 : bit // 8 + 1] and written[bit // 8] & 0x80 >> bit % 8:
                 place = begin + number * (self.page * self.size + _CHECKSUM)
-                yield first + number * self.page, objects.read(place, self.page * self.size)
+                yield first + number * self.page, objects.read_checked(place, self.page * self.size, b"", "page", _RULE)

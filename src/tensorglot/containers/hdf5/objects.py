@@ -1,8 +1,9 @@
 """The objects of an HDF5 file: superblock, object headers, groups. Section numbers are of the format's version 3.0.
 
 Every read is checked against the file and charged against the limit for headers: a
-structure that refers to itself ends there. Addresses are relative to the begin of the
-file inside its source.
+structure that refers to itself ends there. A structure with a checksum is compared with
+it before anything in it is used. Addresses are relative to the begin of the file inside
+its source.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
+from tensorglot.errors import FormatError, IntegrityError, LimitError, TruncatedError, UnsupportedError
+from tensorglot.kernels.lookup3 import lookup3
 from tensorglot.model.payload import Source
 
 __all__ = ["UNDEFINED", "Link", "Message", "Objects"]
@@ -21,6 +23,10 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 UNDEFINED = (1 << 64) - 1
 NODES = 1 << 16
 """Nodes of one B-tree; each has hundreds of entries."""
+_CHECKSUM = 4
+"""Bytes of a checksum, at the end of what it covers."""
+_SHARED = 2
+"""Flag of a message that only says where it is."""
 
 (
     DATASPACE, LINK_INFO, DATATYPE, FILL, LINK, EXTERNAL, LAYOUT, FILTERS, ATTRIBUTE, CONTINUATION, SYMBOL_TABLE,
@@ -35,6 +41,8 @@ class Message(NamedTuple):
     data: bytes
     offset: int
     """In the source."""
+    shared: bool = False
+    """It only says where the message is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,8 @@ class Objects:
         self.source = source
         self.begin = begin
         self.end = end
+        self.committed: dict[int, Message] = {}
+        """Datatypes that other objects refer to, by the address of their own object."""
         self._left = most
 
     def fault(self, message: str, rule: str, address: int) -> FormatError:
@@ -64,6 +74,11 @@ class Objects:
                 rule="hdf5.end",
                 offset=min(self.begin + address, self.end),
             )
+        self.charge(nbytes, address)
+        return self.source.read_bytes(self.begin + address, nbytes)
+
+    def charge(self, nbytes: int, address: int) -> None:
+        """Counts bytes of the structure as read."""
         self._left -= nbytes + 16
         if self._left < 0:
             raise LimitError(
@@ -71,7 +86,25 @@ class Objects:
                 rule="hdf5.limit.header",
                 offset=self.begin + address,
             )
-        return self.source.read_bytes(self.begin + address, nbytes)
+
+    def read_checked(self, address: int, nbytes: int, sign: bytes, what: str, rule: str) -> bytes:
+        """Reads a structure that begins with `sign`, and compares it with the checksum behind it."""
+        data = self.read(address, nbytes + _CHECKSUM)
+        if not data.startswith(sign):
+            raise self.fault(f"no {what} at this address", rule, address)
+        self.compare(data[:nbytes], data[nbytes:], address, address + nbytes)
+        return data[:nbytes]
+
+    def compare(self, data: bytes, stored: bytes, address: int, place: int) -> None:
+        """Compares a structure with its checksum, which is at `place`."""
+        found, expected = lookup3(data), int.from_bytes(stored, "little")
+        if found != expected:
+            raise IntegrityError(
+                f"checksum mismatch in the structure of the file: 0x{expected:08x} at byte {self.begin + place}, "
+                f"computed 0x{found:08x}",
+                rule="hdf5.checksum",
+                offset=self.begin + address,
+            )
 
     def root(self) -> int:
         """The address of the root group (II.A)."""
@@ -83,8 +116,9 @@ class Objects:
             at = 24 if version == 0 else 28
             base, *_, root = struct.unpack("<4Q8xQ", self.read(at, 48))
         elif version in (2, 3):
-            sizes = self.read(9, 2)
-            base, *_, root = struct.unpack("<4Q", self.read(12, 32))
+            data = self.read_checked(0, 44, MAGIC, "superblock", "magic")
+            sizes = data[9:11]
+            base, *_, root = struct.unpack_from("<4Q", data, 12)
         else:
             raise UnsupportedError(f"unsupported superblock version {version}", rule="hdf5.version", offset=8)
         if sizes != b"\x08\x08" or base:
@@ -98,8 +132,10 @@ class Objects:
     def header(self, address: int) -> list[Message]:
         """The messages of an object header, continuation blocks included."""
         first = self.read(address, 16)
+        flags = 0
         if first[:4] == b"OHDR":
-            blocks, version = self._first_block_2(address, first), 2
+            flags = first[5]
+            blocks, version = [self._first_block_2(address, flags)], 2
         elif first[0] == 1:
             blocks, version = [(address + 16, int.from_bytes(first[8:12], "little"), 0)], 1
         else:
@@ -107,23 +143,28 @@ class Objects:
         messages: list[Message] = []
         seen: set[int] = set()
         while blocks:
-            begin, nbytes, flags = blocks.pop(0)
+            begin, nbytes, skip = blocks.pop(0)
             if begin in seen:
                 raise self.fault("an object header that continues in itself", "object.cycle", begin)
             seen.add(begin)
-            for message in self._messages(begin, self.read(begin, nbytes), version, flags):
+            if version == 1:
+                data = self.read(begin, nbytes)
+            else:
+                sign = b"OCHK" if begin != address else b"OHDR\2"
+                data = self.read_checked(begin, nbytes, sign, "block of an object header", "object")[skip:]
+            for message in self._messages(begin + skip, data, version, flags):
                 if message.kind == CONTINUATION:
                     at, size = self.unpack("<2Q", message.data, begin)
-                    blocks.append((at + 4, max(0, size - 8), flags) if version == 2 else (at, size, 0))
+                    blocks.append((at, max(4, size - _CHECKSUM), 4) if version == 2 else (at, size, 0))
                 elif message.kind:
                     messages.append(message)
         return messages
 
-    def _first_block_2(self, address: int, first: bytes) -> list[tuple[int, int, int]]:
-        flags = first[5]
-        at = address + 6 + (16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0)
+    def _first_block_2(self, address: int, flags: int) -> tuple[int, int, int]:
+        """The first block without its checksum, and the bytes before its messages."""
+        at = 6 + (16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0)
         width = 1 << (flags & 3)
-        return [(at + width, int.from_bytes(self.read(at, width), "little"), flags)]
+        return address, at + width + int.from_bytes(self.read(address + at, width), "little"), at + width
 
     def _messages(self, begin: int, data: bytes, version: int, flags: int) -> Iterator[Message]:
         position, head = 0, 8 if version == 1 else 4 + (2 if flags & 4 else 0)
@@ -136,11 +177,14 @@ class Objects:
             position = at + nbytes
             if position > len(data):
                 raise self.fault("a message ends beyond its object header", "object.message", begin + at)
-            if options & 2 and kind in (DATASPACE, DATATYPE, FILTERS):
+            shared = bool(options & _SHARED)
+            if shared and kind in (DATASPACE, FILL, FILTERS, ATTRIBUTE):
                 raise UnsupportedError(
-                    "shared (committed) messages are not supported", rule="hdf5.shared", offset=self.begin + begin + at
+                    "messages in a table of shared messages are not supported",
+                    rule="hdf5.shared",
+                    offset=self.begin + begin + at,
                 )
-            yield Message(kind, data[at:position], self.begin + begin + at)
+            yield Message(kind, data[at:position], self.begin + begin + at, shared)
 
     def unpack(self, form: str, data: bytes, address: int, at: int = 0) -> tuple[int, ...]:
         """Numbers of a message; one that is too short is refused."""

@@ -1,8 +1,8 @@
 """Walks the groups of an HDF5 file and adds each dataset to an index. Work is charged as it is done.
 
 Links that lead elsewhere (soft, external) are noted and not followed. A group that is
-reached twice is walked once; a dataset that has two names is two tensors of the same
-bytes.
+reached twice is walked once; a dataset that has two names is read once, and is two
+tensors of the same bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from tensorglot.containers.hdf5.attributes import read_attributes
-from tensorglot.containers.hdf5.chunks import DEFLATE, FLETCHER32, SHUFFLE, Chunk, Chunked, Unreadable
+from tensorglot.containers.hdf5.chunks import DEFLATE, FLETCHER32, SHUFFLE, CheckedChunks, Chunk, Chunked, Unreadable
+from tensorglot.containers.hdf5.committed import follow_type
 from tensorglot.containers.hdf5.dense import dense_links
 from tensorglot.containers.hdf5.indexes import ChunkIndex, Stored
 from tensorglot.containers.hdf5.objects import (
@@ -53,21 +54,26 @@ _FILTERS = {DEFLATE: "deflate", SHUFFLE: "shuffle", FLETCHER32: "fletcher32"}
 def add_datasets(builder: IndexBuilder, objects: Objects, limits: Limits, notes: list[Note]) -> None:
     """Adds the datasets of all groups, depth first, in the order of the file."""
     walked: set[int] = set()
+    rows: dict[int, Row] = {}
     entries = 0
     todo: list[tuple[str, int, int]] = [("", objects.root(), 0)]
     while todo:
         path, address, depth = todo.pop()
+        if address in rows:
+            builder.add(path, rows[address])
+            continue
+        if address in walked:
+            notes.append(Note("hdf5.group", f"the group '{escape(path)}' is another name of one before"))
+            continue
         messages = objects.header(address)
         by_kind = {message.kind: message for message in messages}
         if LAYOUT in by_kind:
             try:
-                builder.add(path, _Dataset(objects, by_kind, messages).row(limits))
+                rows[address] = _Dataset(objects, by_kind, messages).row(limits)
+                builder.add(path, rows[address])
             except TensorglotError as error:
                 error.tensor = error.tensor or path
                 raise
-            continue
-        if address in walked:
-            notes.append(Note("hdf5.group", f"the group '{escape(path)}' is another name of one before"))
             continue
         walked.add(address)
         if depth > DEPTH:
@@ -106,7 +112,7 @@ class _Dataset:
         for kind, what in ((DATASPACE, "dataspace"), (DATATYPE, "datatype")):
             if kind not in self.by_kind:
                 raise FormatError(f"a dataset has no {what}", rule="hdf5.dataset", offset=self._layout.offset)
-        space, kind_of = self.by_kind[DATASPACE], self.by_kind[DATATYPE]
+        space, kind_of = self.by_kind[DATASPACE], follow_type(self.objects, self.by_kind[DATATYPE])
         shape = parse_shape(self.objects, space.data, space.offset - self.objects.begin)
         element = parse_type(kind_of.data, kind_of.offset)
         if shape is None:
@@ -265,8 +271,24 @@ class _Dataset:
             )
         if isinstance(base.dtype, str):
             return _encoded(base, Unreadable(f"type {base.dtype} is not supported"), nbytes, stored)
-        codec = Chunked(shape, grid, element.nbytes, filters, chunks, self._fill(element.nbytes))
-        return _encoded(base, codec, nbytes, stored)
+        return _encoded(base, self._codec(shape, grid, element.nbytes, chunks, filters), nbytes, stored)
+
+    def _codec(
+        self,
+        shape: tuple[int, ...],
+        grid: tuple[int, ...],
+        itemsize: int,
+        chunks: dict[tuple[int, ...], Chunk],
+        filters: tuple[int, ...],
+    ) -> Chunked:
+        """Values are checked where each chunk is there, with its checksum."""
+        kind = Chunked
+        if FLETCHER32 in filters:
+            count = math.prod(-(-size // step) for size, step in zip(shape, grid, strict=True))
+            left_out = 1 << filters.index(FLETCHER32)
+            if len(chunks) == count and not any(chunk.mask & left_out for chunk in chunks.values()):
+                kind = CheckedChunks
+        return kind(shape, grid, itemsize, filters, chunks, self._fill(itemsize))
 
     def _fill(self, nbytes: int) -> bytes:
         """IV.A.2.f: the value of what was never written; zero by default."""

@@ -23,6 +23,7 @@ __all__ = [
     "OVER",
     "SEEKABLE",
     "STORAGE_2",
+    "TORN_NBYTES",
 ]
 
 MAGIC_01 = b"ZTEN0001"
@@ -39,6 +40,8 @@ CANONICAL_ALIGNMENT = 65536
 FOOTER_FORM = struct.Struct("<QQQII8s")
 """§2.3: offset, length and hash of the manifest, version, reserved, magic."""
 FOOTER_2 = FOOTER_FORM.size
+TORN_NBYTES = 16 << 20
+"""Zeros that a power cut may leave behind the footer of a file that was appended to."""
 
 NAMES_01: tuple[str, ...] = (
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",

@@ -145,7 +145,7 @@ def append_2(archive: Archive, revision: Revision) -> Iterator[Chunk] | None:
     source = _source(archive)
     every, others = _objects_2(_manifest_2(archive))
     kept = _stay(every, revision)
-    if 2 * _unused(kept, source.size, ALIGNMENT_2) > source.size:
+    if v2.footer_end(source) < source.size or 2 * _unused(kept, source.size, ALIGNMENT_2) > source.size:
         return None
     return _tail_2(source.size, kept, others, revision)
 

@@ -5,12 +5,14 @@
 
 The manifest must be deterministic CBOR. Digests cover the decoded bytes. A file with a
 footer and no manifest is a shard of another file, and lists no tensors. Older manifests
-of a file that was appended to are ignored (§2.5).
+of a file that was appended to are ignored (§2.5). An append that a power cut ended may
+leave zeros behind the footer: they are passed over, with a note, unless strict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import xxhash
@@ -29,6 +31,7 @@ from tensorglot.containers.ztensor.constants import (
     OVER,
     SEEKABLE,
     STORAGE_2,
+    TORN_NBYTES,
 )
 from tensorglot.containers.ztensor.lazy import metadata_at
 from tensorglot.containers.ztensor.scan import NAME_NBYTES, Field, Record, Scanned, pass_attributes, positions, scan
@@ -37,14 +40,15 @@ from tensorglot.containers.ztensor.strict import check_2
 from tensorglot.errors import FormatError, IntegrityError, LimitError, TruncatedError
 from tensorglot.kernels import cbor as kernel
 from tensorglot.limits import Limits
-from tensorglot.model.index import UNKNOWN, Index
+from tensorglot.model.index import UNKNOWN, Index, Note
 from tensorglot.model.layouts import COO, CSR
 from tensorglot.model.payload import Source
 from tensorglot.wire import cbor
 
-__all__ = ["manifest_bytes", "read"]
+__all__ = ["footer_end", "manifest_bytes", "read"]
 
 RANK = 64
+_LOOK_NBYTES = 1 << 20
 
 _OBJECT = Record(  # §3.2
     "object",
@@ -85,7 +89,8 @@ _ENCODINGS[:2] = RAW, ZSTD
 
 def read(source: Source, options: ReadOptions) -> Index:
     limits = options.limits
-    manifest = manifest_bytes(source, limits)
+    end = source.size if options.strict else footer_end(source)
+    manifest = manifest_bytes(source, limits, end)
     if manifest is None:
         if options.strict:
             raise FormatError(
@@ -102,24 +107,43 @@ def read(source: Source, options: ReadOptions) -> Index:
     _check_shapes(catalogue)
     rules.check_limits(catalogue, limits)
     rules.check_sizes(catalogue)
-    _check_places(catalogue, source.size, (begin, begin + len(data)))
+    _check_places(catalogue, end, (begin, begin + len(data)))
     index = catalogue.to_index("ztensor@2", SeekableZstd(), metadata_at(data, attributes), checksums_decoded=True)
     if options.strict:
         check_2(source, index, data, begin)
+    if end < source.size:
+        message = f"{source.size - end} zeros behind the footer were left by a power cut: the next edit removes them"
+        index = replace(index, notes=[*index.notes, Note("ztensor.footer.zeros", message)])
     return index
 
 
-def manifest_bytes(source: Source, limits: Limits) -> tuple[bytes, int] | None:
+def footer_end(source: Source) -> int:
+    """Where the footer ends: at the end of the file, or before zeros, as many as `append` can leave there."""
+    end = source.size
+    least = max(0, end - TORN_NBYTES)
+    if end < FOOTER_2 or source.read_bytes(end - FOOTER_2, FOOTER_2).strip(b"\0"):
+        return end
+    while end > least:
+        begin = max(least, end - _LOOK_NBYTES)
+        left = source.read_bytes(begin, end - begin).rstrip(b"\0")
+        if left:
+            found = begin + len(left)
+            whole = found >= FOOTER_2 and source.read_bytes(found - len(MAGIC_2), len(MAGIC_2)) == MAGIC_2
+            return found if whole else source.size
+        end = begin
+    return source.size
+
+
+def manifest_bytes(source: Source, limits: Limits, end: int | None = None) -> tuple[bytes, int] | None:
     """Reads the manifest and compares its hash; returns also its offset. None for a shard."""
+    end = footer_end(source) if end is None else end
     least = len(MAGIC_2) + FOOTER_2
-    if source.size < least:
-        raise TruncatedError(f"file truncated: needs {least} bytes, has {source.size}", rule="ztensor.size", offset=0)
-    at = source.size - FOOTER_2
+    if end < least:
+        raise TruncatedError(f"file truncated: needs {least} bytes, has {end}", rule="ztensor.size", offset=0)
+    at = end - FOOTER_2
     offset, length, digest, version, _, magic = FOOTER_FORM.unpack(source.read_bytes(at, FOOTER_2))
     if magic != MAGIC_2:
-        raise FormatError(
-            "wrong magic number at the end of the file", rule="ztensor.footer.magic", offset=source.size - 8
-        )
+        raise FormatError("wrong magic number at the end of the file", rule="ztensor.footer.magic", offset=end - 8)
     if version != 2:
         message = f"unsupported version {version} in the footer (supported: 2)"
         raise FormatError(message, rule="ztensor.footer.version", offset=at + 24)
