@@ -14,6 +14,8 @@ import tensorglot as tg
 from bounds import MB, resident_nbytes
 from gguf_builder import build, tensor
 from tensorglot.containers.gguf.blocks import BLOCKS
+from tensorglot.report.changes import change_card
+from tensorglot.report.data import card
 
 DECODED = {type: block for type, block in BLOCKS.items() if block.decode is not None}
 UNDECODED = {type: block for type, block in BLOCKS.items() if block.decode is None}
@@ -55,6 +57,53 @@ def test_blocks_are_copied_where_the_target_can_store_them(type: int, tmp_path: 
         assert two["x"].type == one["x"].type
         if type in DECODED:
             assert two["x"].cid() == one["x"].cid()
+
+
+@pytest.mark.parametrize("type", DECODED, ids=str)
+def test_statistics_and_cards_are_those_of_the_real_values(type: int) -> None:
+    with tg.open(quantized(type)) as archive:
+        values = archive["x"].dequantize()
+        [row] = tg.stats(archive)
+        [part] = card(archive["x"], 4096)["parts"]
+    assert (row.part, row.dtype, row.shape, row.count) == ("data", "float32", values.shape, values.size)
+    assert (row.min, row.max, row.zeros) == (values.min(), values.max(), np.count_nonzero(values == 0))
+    assert row.mean == pytest.approx(values.mean(dtype=np.float64))
+    assert (part["dtype"], part["shape"], part["min"]) == ("float32", list(values.shape), float(values.min()))
+
+
+@pytest.mark.parametrize("type", UNDECODED, ids=str)
+def test_blocks_that_cannot_be_decoded_have_no_statistics(type: int) -> None:
+    """Those of their bytes would be taken for those of the values."""
+    [row] = tg.stats(quantized(type))
+    assert (row.min, row.unsupported) == (None, f"cannot dequantize gguf.{BLOCKS[type].name}")
+
+
+@pytest.mark.parametrize("type", DECODED, ids=str)
+def test_differences_are_those_of_the_real_values(type: int) -> None:
+    block, data = BLOCKS[type], quantized(type)
+    changed = bytearray(data)
+    changed[-block.nbytes :] = bytes(range(1, 0x3B))[: block.nbytes].ljust(block.nbytes, b"\1")
+    with tg.open(data) as one, tg.open(bytes(changed)) as two:
+        x, y = one["x"].dequantize(), two["x"].dequantize()
+    [change] = tg.diff(data, bytes(changed)).changes
+    assert change.values is not None
+    assert (change.kind, change.key, change.values.count) == ("values", None, x.size)
+    assert change.values.changed == np.count_nonzero(x != y)
+    largest = float(np.abs(x.astype(np.float64) - y).max())
+    assert change.values.largest_absolute == largest
+    assert tg.diff(data, bytes(changed), atol=largest).same
+    assert not tg.diff(data, bytes(changed), atol=largest / 2).same
+    found = change_card([change], tg.open(data), tg.open(bytes(changed)), 4096)
+    assert (found[0]["where"]["rows"], found[0]["where"]["columns"]) == x.shape
+
+
+def test_the_scale_of_zeros_is_no_difference_but_its_sign_is_one_of_bits() -> None:
+    one, twice, minus = (
+        build([tensor("x", (32,), 8, 0)], data=scale + bytes(32)) for scale in (b"\0\x3c", b"\0\x40", b"\0\xbc")
+    )
+    assert tg.diff(one, twice).same
+    [change] = tg.diff(one, minus).changes
+    assert (change.kind, change.values and change.values.bits_only) == ("bits", 32)
 
 
 def test_refused_by_name(tmp_path: Path) -> None:

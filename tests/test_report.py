@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,7 +30,9 @@ from tensorglot.model.dtypes import TABLE
 from tensorglot.report.data import QUANTILES, card, cells_for
 from tensorglot.report.grid import Grid, GridShape, encode_plane
 from terminals import environment
+from test_dcp import WHOLE, write_index
 
+DCP = Path(__file__).parent / "corpus" / "dcp" / "ranks4"
 HOSTILE = [
     "</script><script>alert(1)</script>",
     "<!--",
@@ -257,6 +260,38 @@ def test_all_that_is_in_the_index_and_a_card_for_each(tmp_path: Path) -> None:
     for name, made in zip(one["names"], found["cards"], strict=True):
         [part] = made["parts"]
         assert part["min"] == (float(values[name].min()) if values[name].size else None)
+
+
+@pytest.mark.parametrize("theirs", [True, False], ids=["torch", "ours"])
+def test_a_distributed_checkpoint_has_the_boxes_of_its_files(tmp_path: Path, theirs: bool) -> None:
+    folder = DCP if theirs else tmp_path / "ours"
+    if not theirs:
+        folder.mkdir()
+        write_index(folder, files=["w.safetensors"], tensors={"w": WHOLE})
+        tg.save(folder / "w.safetensors", {"w": np.arange(8, dtype=np.float32).reshape(4, 2)})
+    page = written(tmp_path / "page.html", folder)["page"]["one"]
+    files = [path for path in folder.iterdir() if path.suffix in (".distcp", ".safetensors")]
+    assert {file["path"]: file["nbytes"] for file in page["files"]} == {
+        path.name: path.stat().st_size for path in files
+    }
+    assert page["summary"]["file_nbytes"] == sum(path.stat().st_size for path in folder.iterdir())
+    assert page["offsets"] == [None] * len(page["names"])
+    assert set(page["spans"][2]) == set(range(len(page["names"])))
+    for number, file in enumerate(page["files"]):
+        spans = sorted(zip(*page["spans"], strict=True))
+        held = [(begin, end) for begin, end, _, at in spans if at == number]
+        assert held[0][0] >= 0
+        assert held[-1][1] <= file["nbytes"]
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(held))
+
+
+def test_a_commit_has_no_places(tmp_path: Path) -> None:
+    """Its tensors lie in blocks of packs: an offset in the virtual file would name no byte."""
+    with tg.store.Store.create(tmp_path / "store") as store:
+        store.commit("main", {"a": np.ones(10), "b": np.zeros((2, 2))})
+    page = written(tmp_path / "page.html", f"store://{tmp_path}/store#main")["page"]["one"]
+    assert (page["files"], page["spans"], page["offsets"]) == ([], [[], [], [], []], [None, None])
+    assert page["summary"]["checked_by"] == "block"
 
 
 def test_a_page_of_two_files_says_what_changed_and_where(tmp_path: Path) -> None:

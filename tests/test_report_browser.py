@@ -39,10 +39,10 @@ def chromium() -> Iterator[Any]:
 
 
 @contextmanager
-def opened(chromium: Any, url: str, theme: str = "light", *, own: str = "file:") -> Iterator[Any]:
+def opened(chromium: Any, url: str, theme: str = "light", *, own: str = "file:", width: int = 1280) -> Iterator[Any]:
     """A page, offline where it is a file. A message on its console, an error or a request to elsewhere is a failure."""
     context = chromium.new_context(
-        offline=own == "file:", color_scheme=theme, viewport={"width": 1280, "height": 900}, reduced_motion="reduce"
+        offline=own == "file:", color_scheme=theme, viewport={"width": width, "height": 900}, reduced_motion="reduce"
     )
     page = context.new_page()
     page.set_default_timeout(20_000)
@@ -222,6 +222,129 @@ def test_a_comparison_shows_which_tensors_changed(chromium: Any, tmp_path: Path)
         assert page.locator("#card canvas.heat").count() == 2
         page.click("text=how much")
         assert page.locator("#maps canvas").count() == 2
+
+
+# Made for eyes
+
+
+CONTRAST = """() => {
+  const parse = (text) => text.match(/[0-9.]+/g).map(Number);
+  const light = (rgb) => {
+    const [r, g, b] = rgb.slice(0, 3).map((c) => (c /= 255, c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (; element; element = element.parentElement) {
+      const colour = parse(getComputedStyle(element).backgroundColor);
+      if (colour.length < 4 || colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const hasText = (element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+  const found = [];
+  for (const element of document.querySelectorAll("body *")) {
+    if (!hasText(element) || !element.checkVisibility() || element.closest("svg, script, option")) continue;
+    const one = light(parse(getComputedStyle(element).color)), two = light(behind(element));
+    const ratio = (Math.max(one, two) + 0.05) / (Math.min(one, two) + 0.05);
+    if (ratio < 4.5) found.push(`${element.className} ${element.textContent.slice(0, 30)}: ${ratio}`);
+  }
+  return found;
+}"""
+"""The texts whose contrast is below that of WCAG AA, with their ratios."""
+
+
+def two_models() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two that differ in every way that a page has a badge for."""
+    before = {**model(), "kind": np.ones(4, np.float32), "shape": np.ones(4), "gone": np.ones(2)}
+    after = {
+        **before,
+        "kind": np.ones(4, np.float16),
+        "shape": np.ones(5),
+        "come": np.ones(2),
+        "steps": np.arange(10) + 1,
+    }
+    del after["gone"]
+    return before, after
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", [1280, 420])
+def test_every_text_can_be_read(chromium: Any, tmp_path: Path, theme: str, width: int) -> None:
+    before, after = two_models()
+    report.write(before, tmp_path / "two.html", other=after)
+    report.write(before, tmp_path / "one.html")
+    report.opener(tmp_path / "open.html")
+    for path in sorted(tmp_path.iterdir()):
+        with opened(chromium, path.as_uri(), theme, width=width) as page:
+            assert page.evaluate(CONTRAST) == []
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            if path.stem != "open":
+                choose(page, "broken")
+                page.fill("#search", "")
+                names = page.locator(".row.tensor .name bdi").evaluate_all("all => all.map((one) => one.offsetWidth)")
+                assert min(names) > 20
+                assert page.evaluate(CONTRAST) == []
+
+
+def test_what_deserves_a_look_is_found_from_the_summary(chromium: Any, tmp_path: Path) -> None:
+    """Also where it is in a branch that is closed."""
+    tensors = {f"layers.{i}.part{j}": np.ones(2) for i in range(4) for j in range(20)}
+    tensors["layers.2.part7"] = np.array([1, np.nan])
+    report.write(tensors, tmp_path / "page.html")
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        page.select_option("#order", "tree")
+        assert page.locator(".row.node:has(.badge) bdi").all_inner_texts() == ["2"]
+        page.click("text=show them")
+        assert page.inner_text("#found") == "1 of 80"
+        assert chosen(page) == "layers.2.part7"
+
+
+def test_branches_are_in_the_order_of_their_numbers(chromium: Any, tmp_path: Path) -> None:
+    report.write({f"h.{i}.{part}": np.ones(2) for i in (0, 1, 10, 11, 2, 3) for part in "ab"}, tmp_path / "page.html")
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        nodes = [text for text in page.locator(".row.node .name bdi").all_inner_texts() if text != "h"]
+        assert nodes == ["0", "1", "2", "3", "10", "11"]
+
+
+def test_axes_and_scales_of_one_value_say_it_once(chromium: Any, tmp_path: Path) -> None:
+    values = {"step": np.array(12_345), "nothing": np.full(3, np.nan), "few": np.array([-1, 0, 1]), "": np.ones((2, 2))}
+    report.write(values, tmp_path / "page.html")
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        for name, labels, scale in (
+            ("step", ["12,345"], ["all 12,345"]),
+            ("nothing", [], []),
+            ("few", ["−1", "1", "0"], ["−1\n1"]),
+        ):
+            choose(page, name)
+            page.wait_for_selector("#card .stats")
+            assert page.locator("#card .chart text").all_text_contents() == labels
+            assert page.locator("#card .scale").all_inner_texts() == scale
+        choose(page, "2x2")
+        assert chosen(page) == '""'
+
+
+def test_colours_are_explained(chromium: Any, tmp_path: Path) -> None:
+    before, after = two_models()
+    report.write(before, tmp_path / "page.html", other=after)
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        first, second = page.locator("#maps .legend").all_inner_texts()
+        assert ("only in the first file" in first, "only in the second file" in first) == (True, False)
+        assert ("only in the first file" in second, "only in the second file" in second) == (False, True)
+        choose(page, "steps")
+        assert page.inner_text("#card .legend").split() == ["first", "file", "second", "file"]
+        page.locator("#maps button", has_text="by type").first.click()
+        assert page.locator("#maps .legend").first.inner_text() == ""
+
+
+def test_a_commit_is_not_shown_as_a_file(chromium: Any, tmp_path: Path) -> None:
+    with tg.store.Store.create(tmp_path / "store") as store:
+        store.commit("main", model())
+    report.write(f"store://{tmp_path}/store#main", tmp_path / "page.html")
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        assert "every block" in page.inner_text("#summary")
+        assert "File size" not in page.inner_text("#summary")
+        assert "tensors in order, by size" in page.inner_text("#maps")
+        assert "at byte" not in page.inner_text("#card .facts")
 
 
 def test_ten_thousand_tensors_are_a_few_rows_of_the_document(chromium: Any, tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ __all__ = [
     "Memory",
     "Payload",
     "Rearranged",
+    "Scattered",
     "Source",
     "Span",
     "Threaded",
@@ -138,6 +139,15 @@ class Rearranged(Codec, Protocol):
 
     def below(self, payload: Encoded) -> Span | Encoded:
         """The bytes before they are rearranged: those that a checksum of decoded bytes covers."""
+        ...
+
+
+@runtime_checkable
+class Scattered(Codec, Protocol):
+    """A codec of tensors that lie in pieces, in files of a directory."""
+
+    def places(self, source: Source) -> list[tuple[str, int, int]]:
+        """File, begin and end of each piece; none where the directory is not one of files."""
         ...
 
 

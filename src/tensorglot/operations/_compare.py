@@ -9,7 +9,7 @@ two magnitudes, or the sum of both.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from tensorglot.model.tensor import Part
 from tensorglot.operations._elements import BLOCK_COUNT, PIECE_COUNT, blocks, elements
 from tensorglot.operations._jsonable import Record
 
-__all__ = ["EXACT", "Comparison", "Tolerance", "compare"]
+__all__ = ["EXACT", "Comparison", "Tolerance", "compare", "compare_streams"]
 
 Array = NDArray[Any]
 
@@ -88,14 +88,18 @@ EXACT = Tolerance()
 
 def compare(one: Part, two: Part, tensor: str, tolerance: Tolerance = EXACT) -> Comparison:
     """Compares every element, in bounded memory. The parts have one shape; their types may differ."""
-    pairs: Iterator[tuple[Array, Array]]
     if _numbers(one) and _numbers(two):
-        pairs = zip(elements(one, tensor), elements(two, tensor), strict=True)
-        total = Comparison(0)
-    else:
-        pairs = zip(_opaque(one), _opaque(two), strict=True)
-        total = Comparison(0, largest_absolute=None, largest_relative=None)
-    for x, y in pairs:
+        return compare_streams(elements(one, tensor), elements(two, tensor), tolerance)
+    opaque = Comparison(0, largest_absolute=None, largest_relative=None)
+    return compare_streams(_opaque(one), _opaque(two), tolerance, opaque)
+
+
+def compare_streams(
+    one: Iterable[Array], two: Iterable[Array], tolerance: Tolerance, total: Comparison | None = None
+) -> Comparison:
+    """Compares flat arrays, cut alike. Starts from `total`."""
+    total = total or Comparison(0)
+    for x, y in zip(one, two, strict=True):
         for start in range(0, len(x), BLOCK_COUNT):
             block = slice(start, start + BLOCK_COUNT)
             total += _compare(x[block], y[block], tolerance)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ from numpy.typing import NDArray
 
 from tensorglot.containers.gguf import blocks
 from tensorglot.errors import UnsupportedError, escape
+from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.layouts import MX, QUANT_GROUP
-from tensorglot.model.tensor import Tensor
+from tensorglot.model.tensor import Part, Tensor
+from tensorglot.operations._elements import elements
 
-__all__ = ["can_dequantize", "dequantize", "real_values"]
+__all__ = ["can_dequantize", "dequantize", "real_values", "values_by_part"]
 
 
 def can_dequantize(layout: str) -> bool:
@@ -33,6 +36,15 @@ def real_values(tensor: Tensor) -> Iterator[NDArray[Any]]:
         yield from blocks.pieces(tensor)
     else:
         yield dequantize(tensor).reshape(-1)
+
+
+def values_by_part(tensor: Tensor, count: int) -> Iterator[tuple[str, Part, Iterator[NDArray[Any]]]]:
+    """Each part with its elements, about `count` at a time. GGML's blocks count as one part: their real values."""
+    for name, part in tensor.parts.items():
+        if tensor.layout.startswith("gguf."):
+            yield name, replace(part, dtype=BY_NAME["float32"], shape=tensor.shape), real_values(tensor)
+        else:
+            yield name, part, elements(part, tensor.name, count)
 
 
 def dequantize(tensor: Tensor) -> NDArray[Any]:

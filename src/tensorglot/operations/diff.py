@@ -19,7 +19,8 @@ from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
-from tensorglot.operations._compare import Comparison, Tolerance, compare
+from tensorglot.operations._compare import EXACT, Comparison, Tolerance, compare, compare_streams
+from tensorglot.operations._dequantize import can_dequantize, real_values
 from tensorglot.operations._equal_rows import find_equal_rows
 from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
@@ -253,7 +254,9 @@ def _part_changes(name: str, x: Tensor, y: Tensor, tolerance: Tolerance) -> Iter
     if one.nbytes != two.nbytes and _unknown(one, two):
         yield Change("values", x.name, label, f"{one.nbytes} bytes", f"{two.nbytes} bytes")
         return
-    values = compare(one, two, x.name, tolerance)
+    values = compare(one, two, x.name, EXACT if x.layout.startswith("gguf.") else tolerance)
+    if values.changed and x.layout.startswith("gguf.") and can_dequantize(x.layout):
+        label, values = None, compare_streams(real_values(x), real_values(y), tolerance)
     if values.changed:
         yield Change("values", x.name, label, values=values)
     elif values.bits_only and not tolerance:

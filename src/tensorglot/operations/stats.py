@@ -21,8 +21,8 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE, DType
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._dequantize import values_by_part
 from tensorglot.operations._distribution import Distribution, Tally
-from tensorglot.operations._elements import elements
 from tensorglot.operations._executor import Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._patterns import Select, select_names
@@ -44,7 +44,7 @@ BINS = 16
 
 @dataclass(frozen=True, slots=True)
 class TensorStats(Record):
-    """Statistics of one part of a tensor; a dense tensor has one part, `data`."""
+    """Statistics of one part of a tensor; a dense tensor has one, `data`, and so have GGML's blocks: real values."""
 
     name: str
     part: str
@@ -165,10 +165,10 @@ def _rows(archive: Archive, names: Sequence[str], progress: Progress | None) -> 
             yield _describe_small(name, TABLE[index.dtypes[position]], index.shapes[position], numbers)
             continue
         tensor = archive.tensor_at(position)
-        for part_name, part in tensor.parts.items():
+        for part_name, part, values in values_by_part(tensor, BLOCK_COUNT):
             tally = Tally(Distribution())
             try:
-                for block in elements(part, tensor.name, BLOCK_COUNT):
+                for block in values:
                     tally.add(block)
                     if progress is not None:
                         progress(done + tally.done * part.nbytes // math.prod(part.shape), total)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.model.archive import Archive
-from tensorglot.model.tensor import Part
-from tensorglot.operations._elements import elements
+from tensorglot.model.tensor import Part, Tensor
+from tensorglot.operations._dequantize import values_by_part
 from tensorglot.operations._jsonable import jsonable
 from tensorglot.operations.diff import Change, Diff
 from tensorglot.report.data import magnitudes
@@ -60,19 +60,26 @@ def _where(change: Change, one: Archive, two: Archive, cells: int) -> dict[str, 
     if change.kind != "values" or change.tensor is None or change.values is None:
         return None
     part = change.key or "data"
-    x, y = one[change.tensor].parts[part], two[change.tensor].parts[part]
+    x, y = (_values(archive[change.tensor], part) for archive in (one, two))
     try:
-        return _compare_blocks(change.tensor, x, y, cells)
+        return _compare_blocks(x, y, cells)
     except (FormatError, UnsupportedError):  # its card says what is wrong with it
         return None
 
 
-def _compare_blocks(tensor: str, x: Part, y: Part, cells: int) -> dict[str, Any] | None:
-    if not math.prod(x.shape):
+def _values(tensor: Tensor, part: str) -> tuple[Part, Iterator[NDArray[Any]]]:
+    return next((about, values) for name, about, values in values_by_part(tensor, _BLOCK_COUNT) if name == part)
+
+
+def _compare_blocks(
+    x: tuple[Part, Iterator[NDArray[Any]]], y: tuple[Part, Iterator[NDArray[Any]]], cells: int
+) -> dict[str, Any] | None:
+    (part, ones), (_, twos) = x, y
+    if not math.prod(part.shape):
         return None
-    shape = GridShape.of(x.shape, cells)
+    shape = GridShape.of(part.shape, cells)
     share, distance = Grid(shape), Grid(shape)
-    for changed, apart in _differences(tensor, x, y):
+    for changed, apart in _differences(ones, twos):
         share.add(changed)
         distance.add(apart)
     return {
@@ -86,9 +93,11 @@ def _compare_blocks(tensor: str, x: Part, y: Part, cells: int) -> dict[str, Any]
     }
 
 
-def _differences(tensor: str, x: Part, y: Part) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+def _differences(
+    ones: Iterator[NDArray[Any]], twos: Iterator[NDArray[Any]]
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """For each block of elements: 1 where they are not the same number, and how far they are apart."""
-    for one, two in zip(elements(x, tensor, _BLOCK_COUNT), elements(y, tensor, _BLOCK_COUNT), strict=True):
+    for one, two in zip(ones, twos, strict=True):
         if one.dtype != two.dtype:
             one, two = one.astype(np.float64), two.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):

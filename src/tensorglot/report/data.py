@@ -9,7 +9,7 @@ for JSON. Knows nothing of HTML.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import dtype_of
-from tensorglot.model.payload import Source
+from tensorglot.model.index import Index
+from tensorglot.model.payload import Scattered, Source
 from tensorglot.model.tensor import Part, Tensor
+from tensorglot.operations._dequantize import values_by_part
 from tensorglot.operations._distribution import Distribution, Tally, as_float64
-from tensorglot.operations._elements import elements
 from tensorglot.operations._jsonable import jsonable
 from tensorglot.operations.listing import Entry, entries, summarize
 from tensorglot.report.grid import Grid, GridShape, encode_plane
@@ -38,6 +39,7 @@ _HEAT_NBYTES = 8 << 20
 """Of all heat maps of a report together, where that leaves each enough cells."""
 _CELL_NBYTES = 8
 """Three planes of 16 bits, in base64."""
+_NO_SPANS: list[list[int]] = [[], [], [], []]
 
 
 def cells_for(tensors: int) -> int:
@@ -49,6 +51,7 @@ def describe(archive: Archive, path: str) -> dict[str, Any]:
     """The file in columns, with an entry for each tensor; and its spans, with one for each part that has a place."""
     rows = entries(archive)
     summary = summarize(archive).to_dict() if archive.format != "memory" else {"format": "memory"}
+    virtual = summary.get("checked_by") == "block"  # a commit: its blocks are in packs, in another order
     return {
         "path": path,
         "summary": summary,
@@ -58,10 +61,10 @@ def describe(archive: Archive, path: str) -> dict[str, Any]:
         "shapes": [list(row.shape) for row in rows],
         "nbytes": [row.nbytes for row in rows],
         "stored": [row.stored_nbytes for row in rows],
-        "offsets": [row.offset for row in rows],
+        "offsets": [None if virtual or row.encoding == "joined" else row.offset for row in rows],
         **{key: _table([getattr(row, key) for row in rows]) for key in ("dtype", "encoding", "layout")},
         "checksum": _table([_kind(row) for row in rows]),
-        **_spans(archive),
+        **({"files": [], "spans": _NO_SPANS} if virtual else _spans(archive)),
     }
 
 
@@ -79,7 +82,9 @@ def _table(values: Sequence[str | None]) -> dict[str, Any]:
 def _spans(archive: Archive) -> dict[str, Any]:
     """Where the parts are: begin and end in one of the files, and the tensor that they belong to."""
     index = archive.index
-    files: dict[int, tuple[int, Source]] = {}
+    files: dict[tuple[int, str | None], int] = {}
+    sizes: dict[tuple[int, str | None], int] = {}
+    described: list[dict[str, Any]] = []
     spans: list[tuple[int, int, int, int]] = []
     begins, ends = index.begins.tolist(), index.ends.tolist()
     for tensor in range(len(index.names)):
@@ -87,12 +92,29 @@ def _spans(archive: Archive) -> dict[str, Any]:
             source = index.sources.get(row, archive.source)
             if source is None or (index.payloads is not None and index.payloads[row] is not None):
                 continue
-            file, _ = files.setdefault(id(source), (len(files), source))
-            spans.append((begins[row], ends[row], tensor, file))
-    return {
-        "files": [{"path": getattr(source, "path", None), "nbytes": source.size} for _, source in files.values()],
-        "spans": [list(column) for column in zip(*spans, strict=True)] or [[], [], [], []],
-    }
+            for member, begin, end in _places(index, row, source, begins[row], ends[row]):
+                key = (id(source), member)
+                if key not in files:
+                    files[key] = len(files)
+                    if member is not None and key not in sizes:  # all of a directory at once
+                        sizes |= {(id(source), name): size for name, size, _ in getattr(source, "members", list)()}
+                    path, nbytes = (
+                        (getattr(source, "path", None), source.size) if member is None else (member, sizes[key])
+                    )
+                    described.append({"path": path, "nbytes": nbytes})
+                spans.append((begin, end, tensor, files[key]))
+    return {"files": described, "spans": [list(column) for column in zip(*spans, strict=True)] or _NO_SPANS}
+
+
+def _places(index: Index, row: int, source: Source, begin: int, end: int) -> list[tuple[str | None, int, int]]:
+    """File, begin and end of a row: one span of its source, or the pieces in the files of a directory."""
+    codec = index.codecs.get(row)
+    if not isinstance(codec, Scattered):
+        return [(None, begin, end)]
+    try:
+        return list(codec.places(source))
+    except FormatError:  # its card says what is wrong with it
+        return []
 
 
 def card(tensor: Tensor, cells: int) -> dict[str, Any]:
@@ -100,11 +122,14 @@ def card(tensor: Tensor, cells: int) -> dict[str, Any]:
     return {
         "type": str(tensor.type),
         "attributes": jsonable(tensor.attributes),
-        "parts": [{"name": name, **_part(tensor.name, part, cells)} for name, part in tensor.parts.items()],
+        "parts": [
+            {"name": name, **_part(tensor.name, part, values, cells)}
+            for name, part, values in values_by_part(tensor, _BLOCK_COUNT)
+        ],
     }
 
 
-def _part(tensor: str, part: Part, cells: int) -> dict[str, Any]:
+def _part(tensor: str, part: Part, values: Iterable[NDArray[Any]], cells: int) -> dict[str, Any]:
     about = {
         "dtype": part.dtype.name if part.dtype is not None else part.unknown_dtype,
         "shape": list(part.shape),
@@ -115,7 +140,7 @@ def _part(tensor: str, part: Part, cells: int) -> dict[str, Any]:
         "count": math.prod(part.shape),
     }
     try:
-        return {**about, **_numbers(tensor, part, cells)}
+        return {**about, **_numbers(part, values, cells)}
     except UnsupportedError as error:
         return {**about, "unsupported": error.message}
     except FormatError as error:
@@ -123,11 +148,11 @@ def _part(tensor: str, part: Part, cells: int) -> dict[str, Any]:
         return {**about, "problem": error.describe()}
 
 
-def _numbers(tensor: str, part: Part, cells: int) -> dict[str, Any]:
+def _numbers(part: Part, values: Iterable[NDArray[Any]], cells: int) -> dict[str, Any]:
     tally = Tally(Distribution())
     count = math.prod(part.shape)
     grid = Grid(GridShape.of(part.shape, cells)) if count else None
-    for block in elements(part, tensor, _BLOCK_COUNT):
+    for block in values:
         tally.add(block)
         if grid is not None:
             grid.add(magnitudes(block))

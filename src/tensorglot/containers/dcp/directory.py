@@ -27,7 +27,7 @@ from tensorglot.errors import FormatError, InputError, TensorglotError, Truncate
 from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.lazy_source import LazySource
-from tensorglot.model.payload import CheckedBy, Source
+from tensorglot.model.payload import CheckedBy, Encoded, Source, Span
 from tensorglot.model.tensor import Part
 from tensorglot.threads import Lock
 
@@ -82,6 +82,11 @@ class Directory(ABC):
         """Name, size and number of tensors of each file that tensors are in."""
         counts = Counter(name for tensor in self.tensors for name in {place.file for place in tensor.places})
         return [(name, self.file(name).size, count) for name, count in sorted(counts.items())]
+
+    def span(self, place: Place, tensor: str) -> tuple[int, int] | None:
+        """Begin and end of a box in its file."""
+        payload = self.box(place, tensor).payload
+        return (payload.begin, payload.end) if isinstance(payload, (Span, Encoded)) else None
 
     def path_of(self, name: str) -> str:
         """The path of a file, for errors."""
@@ -223,6 +228,9 @@ class SavedItems(Directory):
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(options)
         self._located = lru_cache(BOXES)(self._locate)
+
+    def span(self, place: Place, tensor: str) -> tuple[int, int]:
+        return place.begin, place.end  # with the archive around it, which need not be opened
 
     def box(self, place: Place, tensor: str, verifier: Verifier | None = None) -> Part:
         archive = self._located(place, tensor)

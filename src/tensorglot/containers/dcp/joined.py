@@ -22,7 +22,7 @@ from tensorglot.containers.dcp.checkpoint import StoredTensor
 from tensorglot.containers.dcp.directory import Directory, File
 from tensorglot.errors import FormatError
 from tensorglot.model.archive import Verifier
-from tensorglot.model.payload import Chunk, Encoded, Span, as_bytes, read_pieces
+from tensorglot.model.payload import Chunk, Encoded, Source, Span, as_bytes, read_pieces
 from tensorglot.model.slicing import Axis
 from tensorglot.model.strided import boxes
 from tensorglot.model.tensor import Part
@@ -87,6 +87,11 @@ class Joined:
         for part in parts:
             part.payload.verify()
         return all(part.checksum is not None for part in parts if part.nbytes)
+
+    def places(self, source: Source) -> list[tuple[str, int, int]]:
+        """File, begin and end of each box."""
+        directory, tensor = cast("Directory", source), self.tensor
+        return [(place.file, *span) for place in tensor.places if (span := directory.span(place, tensor.name))]
 
     @property
     def _in_order(self) -> bool:

@@ -27,7 +27,7 @@ const tile = (label, value, note, small = false) => el("div", { className: "tile
 function summary() {
   const { one } = index, use = new Map();
   for (let i = 0; i < one.names.length; i++) {
-    const dtype = index.dtype(i), row = use.get(dtype) ?? { tensors: 0, nbytes: 0, elements: 0 };
+    const dtype = index.kind(i), row = use.get(dtype) ?? { tensors: 0, nbytes: 0, elements: 0 };
     row.tensors += 1;
     row.nbytes += index.nbytes(i);
     row.elements += index.elements(i);
@@ -35,46 +35,60 @@ function summary() {
   }
   const rows = [...use].sort((a, b) => b[1].nbytes - a[1].nbytes);
   const sum = (key) => rows.reduce((total, [, row]) => total + row[key], 0);
-  const whole = one.files.reduce((total, file) => total + file.nbytes, 0);
-  const stored = one.stored.reduce((a, b) => a + b, 0), nbytes = sum("nbytes");
+  const stored = one.stored.reduce((a, b) => a + b, 0), nbytes = sum("nbytes"), whole = sizeOf(one);
+  const pair = (first, second) => (index.two && first !== second ? `${first} → ${second}` : first);
+  const compressed = stored < nbytes ? `${bytes(nbytes)} of values in ${bytes(stored)}: ${(nbytes / stored).toFixed(2)}× compressed` : null;
   const made = [
-    tile("File size", bytes(whole || stored) + (index.two ? ` → ${bytes(sizeOf(index.two))}` : ""), index.two ? `of the first: ${bytes(nbytes)} of values` : stored < nbytes ? `${bytes(nbytes)} of values, ${(nbytes / stored).toFixed(2)}× compressed` : whole ? `${count(whole)} bytes` : null),
-    tile("Tensors", count(one.names.length), one.files.length > 1 ? `in ${one.files.length} files` : null),
-    tile("Elements", large(sum("elements")), count(sum("elements"))),
+    tile(isStore(one) ? "Size" : "File size", pair(bytes(whole), index.two && bytes(sizeOf(index.two))), index.two ? difference(sizeOf(index.two) - whole) : compressed ?? `${count(whole)} bytes`),
+    tile("Tensors", pair(count(one.names.length), index.two && count(index.two.names.length)), one.files.length > 1 ? `in ${one.files.length} files` : null),
+    tile("Elements", large(sum("elements")), sum("elements") < 1e4 ? null : count(sum("elements"))),
     tile("Checksums", checksums(one), null, true),
   ];
   if (index.two) {
     made[0].children[1].classList.add("pair");
-    made.push(...changeTiles());
+    made.push(changeTile());
   }
-  if (index.odd.size) made.push(tile("Worth a look", count(index.odd.size), "tensors with NaN, Inf or a problem: marked !"));
+  if (index.odd.size) made.push(tile("Worth a look", count(index.odd.size), el("span", {}, "tensors with NaN, Inf or a problem, marked !: ", el("button", { type: "button", className: "link", onclick: () => find("!") }, "show them"))));
   const mix = el("div", { className: "mix" }, ...rows.map(([dtype, row]) => el("i", { style: { flex: String(row.nbytes / (nbytes || 1)), background: `var(${colourOf(dtype)})` } })));
   const legend = el("div", { className: "legend" }, ...rows.slice(0, 12).map(([dtype, row]) => el("span", {}, el("i", { className: "dot", style: { background: `var(${colourOf(dtype)})` } }), el("b", {}, show(dtype, 40)), el("span", { className: "soft" }, `  ${percent(row.nbytes / (nbytes || 1))} · ${bytes(row.nbytes)} · ${plural(row.tensors, "tensor")}`))));
-  if (!index.two && one.metadata && Object.keys(one.metadata).length) made.push(el("div", { className: "tile broad" }, el("div", { className: "label" }, "Metadata"), pairs(one.metadata)));
-  if (rows.length) made.push(el("div", { className: "tile wide" }, el("div", { className: "label" }, "Element types, by bytes"), mix, legend));
+  if (index.two) made.push(...changedMetadata());
+  else if (one.metadata && Object.keys(one.metadata).length) made.push(el("div", { className: "tile broad" }, el("div", { className: "label" }, "Metadata"), pairs(one.metadata, "mono cut")));
+  if (rows.length) made.push(el("div", { className: "tile wide" }, el("div", { className: "label" }, index.two ? "Element types of the first file, by bytes" : "Element types, by bytes"), mix, legend));
   for (const note of one.notes ?? []) made.push(el("div", { className: "tile wide" }, el("div", { className: "label" }, "Note"), show(note, 1000)));
   byId("summary").replaceChildren(...made);
 }
 
-const sizeOf = (file) => file.files.reduce((total, { nbytes }) => total + nbytes, 0) || file.stored.reduce((a, b) => a + b, 0);
+const isStore = ({ summary }) => summary.checked_by === "block";
+const sizeOf = (file) => file.summary.file_nbytes ?? (file.files.reduce((total, { nbytes }) => total + nbytes, 0) || file.stored.reduce((a, b) => a + b, 0));
+const difference = (n) => (n === 0 ? "the same size" : `${n > 0 ? "+" : "−"}${count(Math.abs(n))} bytes`);
 
 function checksums(one) {
+  if (isStore(one)) return "every block, its hash";
+  if (checkedElsewhere(one)) return "those of the files";
   const found = new Map();
   one.checksum.codes.forEach((code) => { const kind = one.checksum.values[code]; found.set(kind, (found.get(kind) ?? 0) + 1); });
   return [...found].map(([kind, n]) => (kind === null ? `none${found.size > 1 ? ` for ${count(n)}` : ""}` : `${show(kind, 40)}${found.size > 1 ? ` for ${count(n)}` : ", every tensor"}`)).join(", ") || "none";
 }
 
-function changeTiles() {
+function changeTile() {
   const { changes } = page, kinds = new Map();
   for (const [names] of Object.values(page.changed)) for (const kind of names) kinds.set(kind, (kinds.get(kind) ?? 0) + 1);
-  const differ = changes.tensors - changes.equal;
-  const made = [tile("Changed tensors", count(differ), `${[...kinds].map(([kind, n]) => `${kind} ${count(n)}`).join(", ") || "all the same"}; ${count(changes.equal)} equal`)];
-  if (changes.metadata.length) {
-    const text = (value) => (value === null ? "–" : typeof value === "string" ? value : JSON.stringify(value));
-    const moved = Object.fromEntries(changes.metadata.map(({ key, old, new: now }) => [key, `${text(old)} → ${text(now)}`]));
-    made.push(el("div", { className: "tile broad" }, el("div", { className: "label" }, "Changed metadata"), pairs(moved)));
-  }
-  return made;
+  return tile("Changed tensors", count(changes.tensors - changes.equal), `${[...kinds].map(([kind, n]) => `${kind} ${count(n)}`).join(", ") || "all the same"}; ${count(changes.equal)} equal`);
+}
+
+function changedMetadata() {
+  const { metadata } = page.changes;
+  if (!metadata.length) return [];
+  const text = (value) => (value === null ? "–" : typeof value === "string" ? value : JSON.stringify(value));
+  const moved = Object.fromEntries(metadata.map(({ key, old, new: now }) => [key, `${text(old)} → ${text(now)}`]));
+  return [el("div", { className: "tile broad" }, el("div", { className: "label" }, "Changed metadata"), pairs(moved, "mono cut"))];
+}
+
+/** Searches, as if the text had been typed. */
+function find(text) {
+  byId("search").value = text;
+  byId("search").oninput();
+  list.go(list.rows.findIndex((row) => row.tensor !== undefined));
 }
 
 // Cards

@@ -2,20 +2,23 @@
 
 const fact = (label, value) => (value === null || value === undefined || value === "" ? null : el("span", {}, el("span", { className: "soft" }, `${label} `), el("b", {}, value)));
 
+/** Whether checksums are not those of tensors, but of the blocks of a store or the boxes of a distributed checkpoint. */
+const checkedElsewhere = ({ summary }) => summary.checked_by === "block" || summary.checked_by === "box";
+
 function cardHead(index, i) {
-  const name = index.names[i], dtype = index.dtype(i), offset = index.offset(i), stored = index.stored(i), nbytes = index.nbytes(i);
+  const name = index.names[i], dtype = index.kind(i), nested = index.shapeText(i) === "nested", offset = index.offset(i), stored = index.stored(i), nbytes = index.nbytes(i);
   const facts = el("div", { className: "facts" },
     el("span", { className: "type" }, el("i", { className: "dot", style: { background: `var(${colourOf(dtype)})` } }), el("b", {}, show(dtype, 200))),
-    el("b", { className: "shape" }, shapeText(index.shape(i))),
-    fact("elements", count(index.elements(i))),
+    nested ? null : el("b", { className: "shape" }, index.shapeText(i)),
+    nested ? null : fact("elements", count(index.elements(i))),
     fact("size", bytes(nbytes)),
-    stored === nbytes ? null : fact("stored", `${bytes(stored)} (${(nbytes / stored).toFixed(2)}×)`),
+    stored === nbytes ? null : fact("stored", bytes(stored) + (stored < nbytes ? ` (${(nbytes / stored).toFixed(2)}×)` : "")),
     offset === null ? null : fact("at byte", count(offset)),
-    index.encoding(i) === "raw" ? null : fact("encoding", show(index.encoding(i))),
+    ["raw", "joined"].includes(index.encoding(i)) ? null : fact("encoding", show(index.encoding(i))),
     index.layout(i) === "dense" ? null : fact("layout", show(index.layout(i))),
-    fact("checksum", index.checksum(i) === null ? "none" : show(index.checksum(i))),
+    index.checksum(i) === null && checkedElsewhere(index.one) ? null : fact("checksum", index.checksum(i) === null ? "none" : show(index.checksum(i))),
   );
-  return el("div", { className: "panel" }, el("h2", { className: "name" }, show(name, 4000)), facts);
+  return el("div", { className: "panel" }, el("h2", { className: "name" }, named(name, 4000)), facts);
 }
 
 function cardBody(index, i, card) {
@@ -31,9 +34,10 @@ function cardBody(index, i, card) {
   return made;
 }
 
-function pairs(values) {
+function pairs(values, className = "mono") {
+  const text = (value) => (typeof value === "string" ? value : JSON.stringify(value));
   const cells = Object.entries(values).slice(0, 200).flatMap(([key, value]) => [
-    el("span", {}, show(key, 200)), el("span", { className: "mono" }, show(typeof value === "string" ? value : JSON.stringify(value), 2000)),
+    el("span", {}, show(key, 200)), el("span", { className, title: show(text(value), 2000) }, show(text(value), 2000)),
   ]);
   return el("div", { className: "pairs" }, ...cells);
 }
@@ -68,7 +72,9 @@ function partPanels(card, part, after) {
     const place = el("div", {});
     const buttons = choices([["linear", "linear"], ["log", "log"]], "linear", (key) => place.replaceChildren(histogramChart([part, after], key === "log")));
     const head = el("div", { className: "head" }, el("h2", {}, `${label}Distribution`), el("span", { className: "grow" }), buttons);
-    made.push(el("div", { className: "panel" }, head, about, place, ...statistics(part, after)));
+    const dot = (colour, text) => el("span", { className: "soft" }, el("i", { className: "dot", style: { background: `var(${colour})` } }), text);
+    const legend = after?.histogram ? el("div", { className: "legend" }, dot(colourOf(part.dtype), "first file"), dot("--changed", "second file")) : null;
+    made.push(el("div", { className: "panel" }, head, legend, about, place, ...statistics(part, after)));
   } else {
     made.push(panel(`${label}Values`, about, ...statistics(part, after)));
   }
@@ -80,7 +86,7 @@ function statistics(part, after) {
   const percentOf = (n, side) => `${count(n)}${n ? ` (${percent(n / side.count)})` : ""}`;
   const fields = [
     ["mean", "mean"], ["deviation", "std"], ["minimum", "min"], ["maximum", "max"], ["L2 norm", "norm"], ["L1 norm", "norm1"],
-  ].map(([label, key]) => [label, (side) => number(side[key])]);
+  ].filter(([, key]) => !part.dtype.startsWith("complex") || !["min", "max"].includes(key)).map(([label, key]) => [label, (side) => number(side[key])]);
   fields.push(["zeros", (side) => percentOf(side.zeros, side)], ["NaN", (side) => percentOf(side.nan, side)], ["Inf", (side) => percentOf(side.inf, side)]);
   return [table(fields, part, after), part.quantiles?.length ? table(quantileFields(), part, after) : null];
 }
@@ -91,7 +97,7 @@ function quantileFields() {
 }
 
 function table(fields, part, after) {
-  const made = el("div", { className: "stats" });
+  const made = el("div", { className: after ? "stats two" : "stats" });
   for (const [label, text] of fields) {
     const was = text(part), now = after ? text(after) : was;
     const bad = (label === "NaN" || label === "Inf") && !/^0$/.test(now);

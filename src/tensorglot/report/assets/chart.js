@@ -38,20 +38,22 @@ function histogramChart(series, logarithmic) {
       chart.append(rect);
     }
   });
-  chart.append(...axis(x, low, high));
+  chart.append(...axis(x, known));
   const latest = known.at(-1);
   if (latest.quantiles?.length && latest.min !== latest.max) chart.append(...box(x, latest.quantiles));
   chart.setAttribute("aria-label", `Histogram from ${number(low)} to ${number(high)}`);
   return chart;
 }
 
-function axis(x, low, high) {
+/** Labels are the smallest and the largest value, which are the centres of bins where each value has its own. */
+function axis(x, known) {
+  const low = Math.min(...known.map((part) => part.min)), high = Math.max(...known.map((part) => part.max));
   const line = svg("line", { x1: 0, x2: WIDTH, y1: HEIGHT + 0.5, y2: HEIGHT + 0.5 });
   line.style.stroke = "var(--line)";
-  const marks = [[low, "start"], [high, "end"]];
+  const marks = low === high ? [[low, x(low), "middle"]] : [[low, 0, "start"], [high, WIDTH, "end"]];
   const zero = x(0);
-  if (low < 0 && high > 0 && zero > 70 && zero < WIDTH - 70) marks.push([0, "middle"]);
-  return [line, ...marks.map(([value, anchor]) => svg("text", { x: x(value), y: HEIGHT + AXIS - 4, "text-anchor": anchor }, number(value, 4)))];
+  if (low < 0 && high > 0 && zero > 70 && zero < WIDTH - 70) marks.push([0, zero, "middle"]);
+  return [line, ...marks.map(([value, at, anchor]) => svg("text", { x: at, y: HEIGHT + AXIS - 4, "text-anchor": anchor }, number(value, 4)))];
 }
 
 /** 1 to 99 %, 25 to 75 %, and the median, under the axis. */
@@ -130,7 +132,9 @@ function heatMap(grid, plane, { kind, zero = true, tell }) {
   const bar = el("canvas", { width: 64, height: 1 }), strip = bar.getContext("2d");
   for (let i = 0; i < 64; i++) { strip.fillStyle = `rgb(${colour(i / 63).map(Math.round).join(",")})`; strip.fillRect(i, 0, 1, 1); }
   const label = kind === "change" && plane === "share" ? percent : (value) => number(value, 4);
-  return el("div", {}, canvas, el("div", { className: "scale soft" }, label(low), bar, label(high)));
+  if (values.every(Number.isNaN)) return el("div", {}, canvas);
+  const scale = low === high ? [`all ${label(low)}`] : [label(low), bar, label(high)];
+  return el("div", {}, canvas, el("div", { className: "scale soft" }, ...scale));
 }
 
 /** What a cell stands for, in words. */
@@ -140,5 +144,5 @@ function gridCaption(grid, shape, verb) {
     : `Rows: ${axes(0, grid.split)}, columns: ${axes(grid.split, shape.length)}`;
   const sizes = (size, cells) => (size % cells ? `${Math.floor(size / cells)} or ${Math.ceil(size / cells)}` : `${size / cells}`);
   if (grid.rows === grid.cellRows && grid.columns === grid.cellColumns) return `${how}. Each cell is one element.`;
-  return `${how}. Each cell is the ${verb} of a block of ${sizes(grid.rows, grid.cellRows)} × ${sizes(grid.columns, grid.cellColumns)} elements; every element counts.`;
+  return `${how}. Each cell is the ${verb} of a block of ${sizes(grid.rows, grid.cellRows)} × ${sizes(grid.columns, grid.cellColumns)} elements; none is left out.`;
 }

@@ -33,6 +33,8 @@ function makeIndex(page) {
     length: names.length,
     shape: column("shapes"), nbytes: column("nbytes"), stored: column("stored"), offset: column("offsets"),
     dtype: table("dtype"), encoding: table("encoding"), layout: table("layout"), checksum: table("checksum"),
+    kind: (i) => (index.layout(i).startsWith("gguf.") ? index.layout(i).slice(5) : index.dtype(i)),
+    shapeText: (i) => (index.layout(i) === "nested" && !index.shape(i).length ? "nested" : shapeText(index.shape(i))),
     elements: (i) => index.shape(i).reduce((a, b) => a * b, 1),
     change: (i) => page.changed?.[i] ?? null,
     spark: (i) => page.sparks?.[i] ?? null,
@@ -42,23 +44,26 @@ function makeIndex(page) {
   return index;
 }
 
+const makeNode = (label, path) => ({ label, path, children: new Map(), tensors: 0, nbytes: 0, changed: 0, odd: 0 });
+
 /** Nodes by the dots and slashes of names, with totals. A chain of single branches is one node. */
 function makeTree(index, chosen) {
-  const root = { label: "", path: "", children: new Map(), tensors: 0, nbytes: 0, elements: 0 };
+  const root = makeNode("", "");
   for (const i of chosen) {
     const pieces = index.names[i].slice(0, 4096).split(/(?<=[./])(?=[^./])/);
     if (pieces.length > DEEPEST) pieces.push(pieces.splice(DEEPEST).join(""));
     let node = root;
-    const nbytes = index.nbytes(i), elements = index.elements(i);
+    const nbytes = index.nbytes(i), changed = Number(index.change(i) !== null), odd = Number(index.odd.has(i));
     for (let depth = 0; ; depth++) {
       node.tensors += 1;
       node.nbytes += nbytes;
-      node.elements += elements;
+      node.changed += changed;
+      node.odd += odd;
       if (depth === pieces.length - 1) break;
       const piece = pieces[depth];
       let next = node.children.get(piece);
       if (!next) {
-        next = { label: piece, path: node.path + piece, children: new Map(), tensors: 0, nbytes: 0, elements: 0 };
+        next = makeNode(piece, node.path + piece);
         node.children.set(piece, next);
       }
       node = next;
@@ -68,11 +73,17 @@ function makeTree(index, chosen) {
   return root;
 }
 
+/** Children in the order of the file; by number where all have one: 2 before 10. */
+function inOrder(children) {
+  const made = [...children.values()];
+  return made.every(({ label }) => /^\d/.test(label)) ? made.sort((a, b) => parseInt(a.label) - parseInt(b.label)) : made;
+}
+
 /** The visible rows of a tree. */
 function flatten(root, isOpen) {
   const rows = [];
   const walk = (node, depth) => {
-    for (let child of node.children.values()) {
+    for (let child of inOrder(node.children)) {
       let label = child.label;
       while (child.children?.size === 1) {  // model. → model.layers.
         child = child.children.values().next().value;
@@ -103,12 +114,12 @@ const ORDERS = {
 
 const changeRank = (index, i) => { const change = index.change(i); return change === null ? -1 : change[1] ?? 2; };
 
-/** Positions of the tensors that contain every word, in their name, type or shape. */
+/** Positions of the tensors that contain every word, in their name, type or shape; `!` finds those that deserve a look. */
 function search(index, text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   const found = [];
   for (let i = 0; i < index.length; i++) {
-    const about = `${index.names[i]} ${index.dtype(i)} ${index.shape(i).join("x")}`.toLowerCase();
+    const about = `${index.names[i]} ${index.dtype(i)} ${index.kind(i)} ${index.shape(i).join("x")}${index.odd.has(i) ? " !" : ""}`.toLowerCase();
     if (words.every((word) => about.includes(word))) found.push(i);
   }
   return found;

@@ -53,22 +53,24 @@ class TensorList {
     const made = el("div", { className: `row ${row.node ? "node" : "tensor"}`, role: "option", id: `row-${i}`, style: { top: `${i * ROW_HEIGHT}px` } });
     made.setAttribute("aria-selected", i === this.current);
     made.onclick = () => { this.box.focus({ preventScroll: true }); if (row.node) this.toggle(i); else this.go(i); };
-    const name = el("span", {}, show(row.node ? row.label.replace(/[./]+$/, "") : row.label, 120) || ".");
+    const label = el("bdi", {}, named((row.node && row.label.replace(/[./]+$/, "")) || row.label, 120));
+    const name = el("span", { className: this.order === "tree" ? "" : "tail" }, label);
     const cell = el("div", { className: "name", style: { paddingLeft: `${Math.min(row.depth, 12) * 14}px` } });
     if (this.order === "tree") cell.append(el("span", { className: "fold" }, row.node ? (row.open ? "▾" : "▸") : ""));
     cell.append(name);
     const nbytes = row.node ? row.node.nbytes : index.nbytes(row.tensor);
     if (row.node) {
+      if (!row.open) this.nodeBadges(cell, row.node);
       made.append(cell, el("div", { className: "spark" }), el("div", { className: "soft" }, ""), el("div", { className: "shape" }, plural(row.node.tensors, "tensor")));
     } else {
       this.badges(cell, row.tensor);
-      const dtype = index.dtype(row.tensor);
+      const dtype = index.kind(row.tensor);
       made.title = show(index.names[row.tensor], 400);
       made.append(
         cell,
         el("div", { className: "spark" }, sparkline(index.spark(row.tensor), colourOf(dtype))),
         el("div", { className: "dtype" }, el("i", { className: "dot", style: { background: `var(${colourOf(dtype)})` } }), show(dtype, 24)),
-        el("div", { className: "shape" }, shapeText(index.shape(row.tensor))),
+        el("div", { className: "shape" }, index.shapeText(row.tensor)),
       );
     }
     const whole = row.node || this.order === "tree" ? index.one.names.length && this.total() : index.largest;
@@ -85,6 +87,11 @@ class TensorList {
     const change = this.index.change(tensor);
     if (change) cell.append(el("span", { className: `badge ${change[0].at(-1)}` }, change[1] === null ? change[0].join(" ") : percent(change[1])));
     if (this.index.odd.has(tensor)) cell.append(el("span", { className: "badge" }, "!"));
+  }
+
+  nodeBadges(cell, node) {
+    if (node.changed) cell.append(el("span", { className: "badge values" }, `${count(node.changed)} changed`));
+    if (node.odd) cell.append(el("span", { className: "badge" }, "!"));
   }
 
   toggle(i, open = !this.rows[i].open) {

@@ -22,18 +22,19 @@ class FileMap {
   constructor(index, file, owner, { title, onPick }) {
     Object.assign(this, { index, file, ...layOut(file, owner), byChange: Boolean(index.two), selected: null });
     this.canvas = el("canvas", { tabIndex: -1, role: "img" });
-    this.note = el("span", { className: "soft caption" });
+    this.legend = el("div", { className: "legend" });
     const head = el("div", { className: "head" }, el("h2", {}, title), el("span", { className: "soft" }, this.describe()));
     if (index.two) head.append(el("span", { className: "grow" }), this.switcher());
-    this.element = el("div", { className: "panel" }, head, this.canvas, this.note);
+    this.element = el("div", { className: "panel" }, head, this.canvas, this.legend);
     this.canvas.addEventListener("pointermove", (event) => this.hover(event));
     this.canvas.addEventListener("pointerleave", hideTip);
     this.canvas.addEventListener("click", (event) => { const span = this.at(event); if (span?.tensor !== undefined) onPick(span.tensor); });
+    this.explain();
     new ResizeObserver(() => this.draw()).observe(this.canvas);
   }
 
   describe() {
-    if (!this.placed) return "in order, by size";
+    if (!this.placed) return "tensors in order, by size";
     const used = this.spans.reduce((sum, span) => sum + span.end - span.begin, 0);
     const other = this.total - used;
     const files = this.file.files.length > 1 ? `${plural(this.file.files.length, "file")}, ` : "";
@@ -42,7 +43,7 @@ class FileMap {
 
   switcher() {
     const buttons = [["by type", false], ["by change", true]].map(([label, byChange]) => {
-      const button = el("button", { type: "button", onclick: () => { this.byChange = byChange; mark(); this.draw(); } }, label);
+      const button = el("button", { type: "button", onclick: () => { this.byChange = byChange; mark(); this.explain(); this.draw(); } }, label);
       return [button, byChange];
     });
     const mark = () => buttons.forEach(([button, byChange]) => button.setAttribute("aria-pressed", byChange === this.byChange));
@@ -50,11 +51,23 @@ class FileMap {
     return el("span", { className: "buttons" }, ...buttons.map(([button]) => button));
   }
 
+  /** What the colours of changes mean; those of types are in the summary. */
+  explain() {
+    const found = this.byChange ? this.spans.map(({ tensor }) => this.index.change(tensor)) : [];
+    const known = [
+      ["--soft", 0.28, "equal", (change) => change === null],
+      ["--changed", 0.7, "changed: the stronger, the more elements", (change) => change && !/added|removed/.test(change[0])],
+      ["--bad", 1, "only in the first file", (change) => change?.[0].includes("removed")],
+      ["--good", 1, "only in the second file", (change) => change?.[0].includes("added")],
+    ].filter(([, , , test]) => found.some(test));
+    this.legend.replaceChildren(...known.map(([colour, opacity, text]) => el("span", { className: "soft" }, el("i", { className: "dot", style: { background: `var(${colour})`, opacity: String(opacity) } }), text)));
+  }
+
   colours() {
     const names = new Map();
     const get = (name) => { if (!names.has(name)) names.set(name, resolve(name)); return names.get(name); };
     return (tensor) => {
-      if (!this.byChange) return [get(colourOf(this.index.dtype(tensor))), 1];
+      if (!this.byChange) return [get(colourOf(this.index.kind(tensor))), 1];
       const change = this.index.change(tensor);
       if (change === null) return [get("--soft"), 0.28];
       if (change[0].includes("added")) return [get("--good"), 1];
@@ -133,7 +146,7 @@ class FileMap {
     if (tensor === undefined) return showTip(event, `header or padding, ${bytes(end - begin)}${where}`);
     const { index } = this, change = index.change(tensor);
     const changed = change ? `\n${change[0].join(", ")}${change[1] === null ? "" : `: ${percent(change[1])} of the elements`}` : "";
-    showTip(event, `${show(index.names[tensor])}\n${index.dtype(tensor)}  ${shapeText(index.shape(tensor))}  ${bytes(end - begin)}${where}${changed}`);
+    showTip(event, `${named(index.names[tensor])}\n${index.kind(tensor)}  ${index.shapeText(tensor)}  ${bytes(end - begin)}${where}${changed}`);
   }
 
   select(tensor) { this.selected = tensor; this.draw(); }

@@ -50,7 +50,7 @@ function number(x, digits = 5) {
   if (typeof x === "string") return x.replace("Infinity", "∞").replace("-", "−");
   if (Number.isInteger(x) && Math.abs(x) < 1e9) return count(x).replace("-", "−");
   const size = Math.abs(x);
-  const text = size >= 1e6 || size < 1e-4 ? x.toExponential(digits - 1) : String(Number(x.toPrecision(digits)));
+  const text = size >= 1e6 || size < 1e-4 ? x.toExponential(digits - 1) : Number(x.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 20 });
   return text.replace(/\.?0+e/, "e").replace("e+", "e").replaceAll("-", "−");
 }
 
@@ -59,6 +59,9 @@ function percent(share) {
   const value = 100 * share;
   return value < 0.001 ? "< 0.001 %" : value > 99.99 ? "> 99.99 %" : `${Number(value.toPrecision(3))} %`;
 }
+
+/** A name in a list or a title, where nothing would be seen of an empty one. */
+const named = (name, longest) => show(name, longest) || '""';
 
 const shapeText = (shape) => (shape.length ? shape.map(count).join(" × ") : "scalar");
 
