@@ -77,9 +77,8 @@ def main() -> int:
                 print(f"{module}:{begin} → {'end' if end < 0 else end}: {text[:100]}")
         missing += left
         taken = total - left - excepted
-        print(
-            f"{folder}: {taken} of {total} branches taken, {taken / max(1, total):.2%}; {excepted} excepted, {left} left"
-        )
+        share = f"{taken / max(1, total):.2%}"
+        print(f"{folder}: {taken} of {total} branches taken, {share}; {excepted} excepted, {left} left")
     if len(sys.argv) == 1:
         for key in sorted(unused):
             print(f"not needed in EXCEPTIONS: {key}")
