@@ -36,7 +36,8 @@ def measured(kind: str) -> dict[str, tuple[int, list[tuple[int, int]]]]:
         data = CoverageData(str(file))
         arcs = coverage_map.load(kind).arcs
         every = {path.relative_to(SOURCE).as_posix(): path for path in SOURCE.rglob("*.py")}
-        data.add_arcs({str(path): arcs.get(module, set()) for module, path in every.items()})
+        data.add_arcs({str(path): arcs[module] for module, path in every.items() if module in arcs})
+        data.touch_files(map(str, every.values()))
         data.write()
         coverage = Coverage(data_file=str(file), branch=True, config_file=False, messages=False)
         coverage.load()
