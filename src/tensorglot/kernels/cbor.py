@@ -532,13 +532,13 @@ def _compare(
     """Negative, 0 or positive as the span is before, the same as or after the item at hand."""
     size: cython.Py_ssize_t = item_end - around.start
     order: cython.int
-    if not cython.compiled:
-        one, other = around.data[begin:end], around.data[around.start : item_end]
-        return (one > other) - (one < other)
-    order = around.p[begin] - around.p[around.start]  # most keys differ in their length, and so in their heads
-    if order == 0:
-        order = memcmp(around.p + begin, around.p + around.start, min(end - begin, size))
-    return order if order != 0 else (end - begin > size) - (end - begin < size)
+    if cython.compiled:
+        order = around.p[begin] - around.p[around.start]  # most keys differ in their length, and so in their heads
+        if order == 0:
+            order = memcmp(around.p + begin, around.p + around.start, min(end - begin, size))
+        return order if order != 0 else (end - begin > size) - (end - begin < size)
+    one, other = around.data[begin:end], around.data[around.start : item_end]
+    return (one > other) - (one < other)
 
 
 @cython.cfunc
