@@ -771,7 +771,7 @@ def _scan_record(state: _Scan, table: _Table) -> cython.int:
             seen |= cython.cast(cython.ulonglong, 1) << field
             fault = _scan_value(state, table, field)
         if fault != _OK:
-            return _blame(state, fault, table.names[field])
+            return _blame(state, fault, table.names[field] if field >= 0 else "key")
     if table.required & ~seen:
         walk.start = begin
         return _blame(state, _MISSING, _first_missing(table, seen))
@@ -1093,9 +1093,8 @@ def _equals(state: _Scan, table: _Table, text: cython.Py_ssize_t) -> cython.bint
 
 @cython.cfunc
 def _last_text(state: _Scan) -> bytes:
+    """The text that was read last, which was in chunks."""
     end: cython.Py_ssize_t = state.walk.end
-    if state.text_begin < end:
-        return state.walk.data[state.text_begin : state.text_end]
     return bytes(state.joined[state.text_begin - end : state.text_end - end])
 
 
