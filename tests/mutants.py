@@ -319,6 +319,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name, JOURNAL.open("a", encoding="utf-8") as journal:
         copies = Copies(Path(name))
         chosen = sample(count, seed)
+        chosen.sort(key=lambda mutant: not tests_for(mutant, measured[kind_of(mutant)]))  # the quick ones first
         for kind, folder in copies.folders.items():
             quickest = min(measured[kind].seconds, key=lambda node: measured[kind].seconds[node])
             if outcome(folder, [quickest], 300)[0] != "survives":
