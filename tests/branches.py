@@ -1,66 +1,92 @@
 """Branches that no test takes: `python tests/branches.py [FOLDER]...`, after `tests/coverage_map.py`.
 
 Prints each branch of a module that was not taken, with its line, and how many of all were.
-Kernels are those of the interpreted map. A branch that no test can take is in EXCEPTIONS,
-with the reason; one that is there and is taken after all is printed, too.
+coverage.py decides what a branch is, from all that was measured: lines of one statement are
+one, and leaving a `with` is none. Kernels are those of the interpreted map; what only runs
+compiled (COMPILED_ONLY) is C, of which coverage.py sees nothing: `tests/test_kernels.py`
+and `fuzz/kernels.py` compare it with the interpreted form. A branch that no test of the map
+can take is in EXCEPTIONS, with the reason; an entry that nothing needs is printed, too.
 """
 
 from __future__ import annotations
 
+import json
 import sys
-from collections import defaultdict
+import tempfile
+from collections.abc import Iterator
 from fnmatch import fnmatch
+from pathlib import Path
 
-from coverage.parser import PythonParser
+from coverage import Coverage, CoverageData
 
 import coverage_map
 from coverage_map import SOURCE
 
 FOLDERS = ("kernels", "wire", "containers", "store", "io")
+COMPILED_ONLY = [r"if cython\.compiled:", r"@cython\.nogil"]
+"""Blocks and functions that begin so."""
 EXCEPTIONS: dict[str, str] = {
-    "kernels/*: if cython.compiled:": "one form of a kernel imports one of the two modules of primitives",
-    "kernels/*: except ModuleNotFoundError:": "taken where Cython is not installed; CI runs it in the pure wheel",
-    "*: if TYPE_CHECKING:": "for type checkers",
+    "kernels/*: if not cython.compiled:": "the other branch runs compiled",
 }
 """`pattern of modules: line` of branches that are not taken here, and why."""
 
 
-def branches(module: str) -> dict[int, set[int]]:
-    """The lines that each branching line may go on with."""
-    parser = PythonParser((SOURCE / module).read_text("utf-8"), filename=module)
-    parser.parse_source()
-    exits: dict[int, set[int]] = defaultdict(set)
-    for begin, end in parser.arcs():
-        if begin > 0:
-            exits[begin].add(end)
-    return {line: ends for line, ends in exits.items() if len(ends) > 1}
+def measured(kind: str) -> dict[str, tuple[int, list[tuple[int, int]]]]:
+    """For each module its number of branches, and those not taken, as line and next line."""
+    with tempfile.TemporaryDirectory() as name:
+        file, report = Path(name) / "data", Path(name) / "report.json"
+        data = CoverageData(str(file))
+        arcs = coverage_map.load(kind).arcs
+        every = {path.relative_to(SOURCE).as_posix(): path for path in SOURCE.rglob("*.py")}
+        data.add_arcs({str(path): arcs[module] for module, path in every.items() if module in arcs})
+        data.touch_files(map(str, every.values()))
+        data.write()
+        coverage = Coverage(data_file=str(file), branch=True, config_file=False, messages=False)
+        for pattern in COMPILED_ONLY:
+            coverage.exclude(pattern)
+        coverage.load()
+        coverage.json_report(outfile=str(report), ignore_errors=False)
+        files = json.loads(report.read_text("utf-8"))["files"]
+    found = {}
+    for path, row in files.items():
+        module = Path(path).resolve().relative_to(SOURCE).as_posix()
+        missing = [(int(begin), int(end)) for begin, end in row["missing_branches"]]
+        found[module] = (len(row["executed_branches"]) + len(missing), missing)
+    return found
 
 
-def excepted(module: str, line: str) -> bool:
-    patterns = (key.split(": ", 1) for key in EXCEPTIONS)
-    return any(fnmatch(module, pattern) and line == text for pattern, text in patterns)
+def exception(module: str, line: str) -> Iterator[str]:
+    for key in EXCEPTIONS:
+        pattern, _, text = key.partition(": ")
+        if fnmatch(module, pattern) and line == text:
+            yield key
 
 
 def main() -> int:
-    folders = sys.argv[1:] or FOLDERS
-    taken = {kind: coverage_map.load(kind).arcs for kind in ("compiled", "interpreted")}
-    missing = 0
-    for folder in folders:
-        all_of_folder = covered = 0
+    maps = {kind: measured(kind) for kind in ("compiled", "interpreted")}
+    unused, missing = set(EXCEPTIONS), 0
+    for folder in sys.argv[1:] or FOLDERS:
+        total = left = excepted = 0
         for path in sorted((SOURCE / folder).rglob("*.py")):
             module = path.relative_to(SOURCE).as_posix()
-            arcs = taken["interpreted" if folder == "kernels" else "compiled"].get(module, set())
+            count, arcs = maps["interpreted" if folder == "kernels" else "compiled"][module]
             lines = path.read_text("utf-8").splitlines()
-            for line, ends in sorted(branches(module).items()):
-                text = lines[line - 1].strip()
-                if excepted(module, text):
+            total += count
+            for begin, end in arcs:
+                text = lines[begin - 1].strip()
+                if reasons := set(exception(module, text)):
+                    unused -= reasons
+                    excepted += 1
                     continue
-                left = sorted(end for end in ends if (line, end) not in arcs)
-                all_of_folder, covered = all_of_folder + len(ends), covered + len(ends) - len(left)
-                for end in left:
-                    print(f"{module}:{line} → {'end' if end < 0 else end}: {text[:90]}")
-        missing += all_of_folder - covered
-        print(f"{folder}: {covered} of {all_of_folder} branches taken, {covered / max(1, all_of_folder):.1%}")
+                left += 1
+                print(f"{module}:{begin} → {'end' if end < 0 else end}: {text[:100]}")
+        missing += left
+        taken = total - left - excepted
+        share = f"{taken / max(1, total):.2%}"
+        print(f"{folder}: {taken} of {total} branches taken, {share}; {excepted} excepted, {left} left")
+    if len(sys.argv) == 1:
+        for key in sorted(unused):
+            print(f"not needed in EXCEPTIONS: {key}")
     return int(missing > 0)
 
 

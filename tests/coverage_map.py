@@ -1,4 +1,6 @@
-"""Which tests execute which lines of the library: `python tests/coverage_map.py [PATTERN]... [--interpreted]`.
+"""Which tests execute which lines of the library.
+
+`python tests/coverage_map.py [PATTERN]... [--interpreted] [--seconds=60]`
 
 Each test file runs by itself under coverage.py, which notes for every line and branch the test
 function that reached it. The result goes to build/coverage, a JSON file for each test file:
@@ -15,15 +17,17 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections import defaultdict
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
-__all__ = ["FOLDER", "SOURCE", "TOP", "Map", "is_measured", "load", "test_files"]
+__all__ = ["FOLDER", "SOURCE", "TOP", "Map", "is_measured", "load", "processor_seconds", "test_files"]
 
 TOP = Path(__file__).parents[1]
 SOURCE = TOP / "src" / "tensorglot"
@@ -35,7 +39,8 @@ LEFT_OUT = (
 )  # fmt: skip
 """Tests that run programs, whole campaigns or other people's suites: nothing that should notice first."""
 SECONDS = 60
-"""For a file. What was reached until then counts: pytest ends in order when it is interrupted."""
+"""Of the processor, for a file, unless the caller gives another number. What was reached until then counts: pytest ends
+in order when it is interrupted."""
 
 
 @dataclass
@@ -46,7 +51,7 @@ class Map:
     """The tests that execute each line of a module, as arguments of pytest; "" for its import."""
     arcs: dict[str, set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
     seconds: dict[str, float] = field(default_factory=dict)
-    """What a test takes, under coverage."""
+    """Of the processor, for a test, under coverage."""
 
 
 def load(kind: str = "compiled") -> Map:
@@ -74,34 +79,44 @@ def is_measured(test: Path, kind: str) -> bool:
     return result.exists() and result.stat().st_mtime > test.stat().st_mtime
 
 
-def measure(test: Path, kind: str) -> None:
+def measure(test: Path, kind: str, limit: int) -> None:
     """Runs one test file and keeps what it reached."""
     if is_measured(test, kind):
         return
     target = FOLDER / kind / f"{test.stem}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    data, junit, settings = (target.with_suffix(suffix) for suffix in (".data", ".xml", ".rc"))
+    data, seconds, settings = (target.with_suffix(suffix) for suffix in (".data", ".seconds", ".rc"))
     measured = SOURCE / "kernels" if kind == "interpreted" else SOURCE
     settings.write_text(f"[run]\nbranch = true\ndynamic_context = test_function\nsource = {measured}\n")
     command = [
         sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", f"--data-file={data}",
-        "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--junitxml={junit}", str(test),
+        "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "coverage_map", str(test),
     ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent), "TENSORGLOT_KERNELS": kind}
-    with subprocess.Popen(command, cwd=TOP, env=environment, stdout=subprocess.PIPE, text=True) as run:
-        try:
-            said = run.communicate(timeout=SECONDS)[0]
-        except subprocess.TimeoutExpired:
-            run.send_signal(signal.SIGINT)
-            said = run.communicate()[0]
+    path = f"{SOURCE.parent}{os.pathsep}{TOP / 'tests'}"
+    environment = {**os.environ, "PYTHONPATH": path, "TENSORGLOT_KERNELS": kind, "TENSORGLOT_SECONDS": str(seconds)}
+    with (
+        tempfile.TemporaryFile("w+") as out,
+        subprocess.Popen(command, cwd=TOP, env=environment, stdout=out, stderr=out) as run,
+    ):
+        while run.poll() is None and processor_seconds(run.pid) < limit:
+            time.sleep(0.2)
+        run.send_signal(signal.SIGINT)
+        run.wait()
+        out.seek(0)
+        said = out.read()
     if run.returncode not in (0, pytest.ExitCode.INTERRUPTED):
         print(f"{test.stem}: fails\n{said[-1500:]}", flush=True)
         return
-    content = {**_reached(data), "seconds": _seconds(junit)}
+    content = {**_reached(data), "seconds": json.loads(seconds.read_text("utf-8"))}
     target.write_text(json.dumps(content), "utf-8")
-    for path in (data, junit, settings):
+    for path in (data, seconds, settings):
         path.unlink(missing_ok=True)
     print(f"{test.stem}: {sum(content['seconds'].values()):.1f} s", flush=True)
+
+
+def processor_seconds(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _reached(path: Path) -> dict[str, Any]:
@@ -128,20 +143,28 @@ def _node(context: str) -> str:
     return f"tests/{module}.py::{rest.replace('.', '::')}"
 
 
-def _seconds(path: Path) -> dict[str, float]:
-    total: dict[str, float] = defaultdict(float)
-    for case in ElementTree.parse(path).iter("testcase"):
-        name = str(case.get("name")).partition("[")[0]
-        classes = str(case.get("classname")).removeprefix("tests.").replace(".", "::")
-        module, _, inner = classes.partition("::")
-        total[f"tests/{module}.py::" + (f"{inner}::" if inner else "") + name] += float(case.get("time", 0))
-    return dict(total)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """This module is also a plugin of pytest: the processor time of each test function, all of its cases."""
+    start = os.times()[:4]
+    try:
+        return (yield)
+    finally:
+        _seconds[item.nodeid.partition("[")[0]] += sum(os.times()[:4]) - sum(start)  # with programs that it has run
+
+
+def pytest_sessionfinish() -> None:
+    Path(os.environ["TENSORGLOT_SECONDS"]).write_text(json.dumps(_seconds), "utf-8")
+
+
+_seconds: dict[str, float] = defaultdict(float)
 
 
 def main() -> None:
     kind = "interpreted" if "--interpreted" in sys.argv else "compiled"
+    limit = next((int(word.partition("=")[2]) for word in sys.argv if word.startswith("--seconds=")), SECONDS)
     for test in test_files([word for word in sys.argv[1:] if not word.startswith("--")]):
-        measure(test, kind)
+        measure(test, kind, limit)
 
 
 if __name__ == "__main__":

@@ -117,18 +117,21 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _skipped(node: ast.AST) -> bool:
-    """Imports for types, `__all__`, and what only a reader of the source sees."""
+    """Imports, `__all__`, and what only type checkers or the C compiler see."""
     if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
         return True
     if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__":
+        return True
+    if isinstance(node, ast.FunctionDef) and "cython.nogil" in map(ast.unparse, node.decorator_list):
         return True
     return isinstance(node, ast.ImportFrom | ast.Import)
 
 
 def _places(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
     """The nodes below a node: parent, field, position in the field, node."""
+    compiled = isinstance(node, ast.If | ast.IfExp) and ast.unparse(node.test) == "cython.compiled"
     for name, value in ast.iter_fields(node):
-        if name in ("annotation", "returns", "decorator_list", "type_comment"):
+        if name in ("annotation", "returns", "decorator_list", "type_comment") or (compiled and name == "body"):
             continue
         for at, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if isinstance(child, ast.AST) and not _skipped(child):
@@ -261,9 +264,9 @@ def outcome(copy_of: Path, tests: list[str], timeout: float) -> tuple[Outcome, s
 
 
 def _wait(child: int, timeout: float) -> int | None:
-    """The status of a process, or None if it has none in time."""
-    end = time.monotonic() + timeout
-    while time.monotonic() < end:
+    """The status of a process; None if it takes more time of the processor than that, or ten times as long."""
+    end = time.monotonic() + 10 * timeout
+    while time.monotonic() < end and coverage_map.processor_seconds(child) < timeout:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
             return status
@@ -316,6 +319,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name, JOURNAL.open("a", encoding="utf-8") as journal:
         copies = Copies(Path(name))
         chosen = sample(count, seed)
+        chosen.sort(key=lambda mutant: not tests_for(mutant, measured[kind_of(mutant)]))  # the quick ones first
         for kind, folder in copies.folders.items():
             quickest = min(measured[kind].seconds, key=lambda node: measured[kind].seconds[node])
             if outcome(folder, [quickest], 300)[0] != "survives":

@@ -277,6 +277,17 @@ def fan_manifest(levels: int) -> Attack:
     return attack
 
 
+def two_levels(**leaves: tuple[str, ...]) -> Attack:
+    """A node above others: the names that it claims they begin with, and those that they have."""
+
+    def attack(root: Path) -> None:
+        below = {name: leaf(dict.fromkeys(names, link(ARRAY))) for name, names in leaves.items()}
+        top = inner({name: link(node) for name, node in below.items()})
+        publish(root, DATA, ARRAY, *below.values(), manifest=top)
+
+    return attack
+
+
 def manifest(node: Any) -> Attack:
     return lambda root: publish(root, DATA, ARRAY, manifest=encode_node(node))
 
@@ -376,6 +387,16 @@ NODES: dict[str, Attack] = {
     "links that are text": manifest({"links": ["x"], "names": ["a"]}),
     "a name of 1 MB": manifest({"links": [link(ARRAY)], "names": ["n" * 1_000_000]}),
     "names of control characters": manifest({"links": [link(ARRAY)], "names": ["\x00\x1b[2J"]}),
+    "a node that begins with another name": two_levels(b=("a", "c")),
+    "a node that is empty": two_levels(b=()),
+    "nodes that overlap": two_levels(a=("a", "c"), b=("b",)),
+    "nodes with one name": two_levels(a=("a", "b"), b=("b",)),
+    "a node that is raw bytes": manifest({"first": ["a"], "links": [block_cid(DATA)]}),
+    "a manifest of three keys": manifest({"links": [link(ARRAY)], "names": ["a"], "x": 1}),
+    "a manifest of other keys": manifest({"links": [link(ARRAY)], "named": ["a"]}),
+    "a manifest of two kinds": manifest({"first": ["a"], "names": ["a"]}),
+    "more names than links": manifest({"links": [link(ARRAY)], "names": ["a", "b"]}),
+    "links that are shorter": manifest({"links": [link(ARRAY), 5], "names": ["a", "b"]}),
     "a manifest that is a commit": lambda root: publish(root, manifest=commit_node(link(ARRAY))),
     "a tensor without parts": tensor_node(parts=[]),
     "parts that are numbers": tensor_node(parts=[1, 2]),
@@ -536,6 +557,44 @@ def attempt(call: Callable[[], object]) -> bool:
         said = str(error)
     assert said.isprintable()
     return said != "fine"
+
+
+RULES = {
+    "a node that begins with another name": "store.manifest.order",
+    "a node that is empty": "store.manifest.order",
+    "nodes that overlap": "store.manifest.order",
+    "nodes with one name": "store.manifest.order",
+    "unsorted names": "store.manifest.order",
+    "a name twice": "store.manifest.order",
+    "a node that is raw bytes": "store.manifest",
+    "a manifest of three keys": "store.manifest",
+    "a manifest of other keys": "store.manifest",
+    "a manifest of two kinds": "store.manifest",
+    "more names than links": "store.manifest",
+    "links that are shorter": "store.manifest",
+    "a manifest of 300 levels": "store.manifest",
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_rule_that_a_manifest_breaks(name: str, root: Path) -> None:
+    NODES[name](root)
+    with pytest.raises(tg.FormatError) as caught:
+        list(Store(root).checkout("main"))
+    assert caught.value.rule == RULES[name]
+    assert not Store(root).check().ok
+
+
+def test_a_manifest_of_more_tensors_than_allowed(root: Path) -> None:
+    two_levels(a=("a", "b"), c=("c",))(root)
+    with (
+        pytest.raises(tg.FormatError) as caught,
+        tg.open(f"store://{root}#main", limits=tg.Limits(tensors=2)) as archive,
+    ):
+        list(archive)
+    assert caught.value.rule == "store.manifest.count"
+    with tg.open(f"store://{root}#main", limits=tg.Limits(tensors=3)) as archive:
+        assert list(archive) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -180,23 +180,24 @@ class TestWrite:
         assert np.array_equal(tg.load(tmp_path / "x.bson")["v"], TENSORS["embedding"])
 
     @pytest.mark.parametrize(
-        "tensors",
+        ("tensors", "rule"),
         [
-            {"v": np.zeros((2, 3))},
-            {"v": np.zeros((2, 3), np.uint8)},
-            {"v": np.zeros(3, np.float32)},
-            {"v": np.zeros((2, 3, 4), np.float32)},
-            {"v": np.zeros((0, 3), np.float32)},
-            {"v": np.zeros((), np.float32)},
-            {"v": np.zeros((2, 3), np.float32), "w": np.zeros((3, 3), np.float32)},
-            {"a": np.zeros((2, 3), np.float32), "a.b": np.zeros((2, 3), np.float32)},
-            {"a.b.c": np.zeros((2, 3), np.float32), "a.b": np.zeros((2, 3), np.float32)},
-            {"v": np.zeros((1, 1 << 22), np.float32)},
+            ({"v": np.zeros((2, 3))}, "bson.write.dtype"),
+            ({"v": np.zeros((2, 3), np.uint8)}, "bson.write.dtype"),
+            ({"v": np.zeros(3, np.float32)}, "bson.write.shape"),
+            ({"v": np.zeros((2, 3, 4), np.float32)}, "bson.write.shape"),
+            ({"v": np.zeros((0, 3), np.float32)}, "bson.write.shape"),
+            ({"v": np.zeros((), np.float32)}, "bson.write.shape"),
+            ({"v": np.zeros((2, 3), np.float32), "w": np.zeros((3, 3), np.float32)}, "bson.write.rows"),
+            ({"a": np.zeros((2, 3), np.float32), "a.b": np.zeros((2, 3), np.float32)}, "bson.path"),
+            ({"a.b.c": np.zeros((2, 3), np.float32), "a.b": np.zeros((2, 3), np.float32)}, "bson.path"),
+            ({"v": np.zeros((1, 1 << 22), np.float32)}, "bson.document.size"),
         ],
     )
-    def test_what_it_cannot_hold(self, tensors: Any) -> None:
-        with pytest.raises(tg.UnsupportedError):
+    def test_what_it_cannot_hold(self, tensors: Any, rule: str) -> None:
+        with pytest.raises(tg.UnsupportedError) as caught:
             tg.dumps(tensors, format="bson")
+        assert caught.value.rule == rule
 
     @pytest.mark.parametrize("name", ["", "a..b", ".", "a\0b"])
     def test_names_that_are_not_a_path(self, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -171,3 +172,80 @@ def test_scans_of_mutants(seed: int) -> None:
         again = same_scan(Pairs(tuple((name, mutated(one, rng)) for name, one in objects.items())), 2, (OBJECT, PART))
         faults |= {result[0] if isinstance(result[0], str) else "" for result in (found, again) if result}
     assert len(faults) > 5, "the mutants reach most faults, and some are none"
+
+
+def object_of(name: Any = "t", **fields: Any) -> Pairs:
+    return Pairs(((name, tensor(parts={"data": part(**fields)})),))
+
+
+FAULTY: dict[str, tuple[Any, str]] = {
+    "a name of 21 bytes": (object_of("n" * 21), "name"),
+    "an empty name": (object_of(""), "name"),
+    "a NUL in a name": (object_of("a\0b"), "name"),
+    "a name of 21 bytes in chunks": (object_of(Open("n" * 21)), "name"),
+    "a NUL in a name in chunks": (object_of(Open("a\0b")), "name"),
+    "a name that is a number": (object_of(7), "not text"),
+    "one number of a pair": (object_of(blob=[1]), "not pair"),
+    "three numbers of a pair": (object_of(blob=[1, 2, 3]), "not pair"),
+    "a text in a pair": (object_of(blob=[1, "a"]), "not uint"),
+    "a digest without a colon": (object_of(digest="00"), "digest"),
+    "a digest without an algorithm": (object_of(digest=":00"), "digest"),
+    "a digest with two colons": (object_of(digest="a:0:0"), "digest"),
+    "a digest that is empty": (object_of(digest="a:"), "digest"),
+    "a digest in capitals": (object_of(digest="a:0A"), "digest"),
+    "a digest that is no hex": (object_of(digest="a:0g"), "digest"),
+    "a digest in chunks that is no hex": (object_of(digest=Open("a:0g")), "digest"),
+}
+FINE: dict[str, Any] = {
+    "a name of 20 bytes": object_of("n" * 20),
+    "a name in chunks": object_of(Open("n" * 20)),
+    "a digest": object_of(digest="az09:09af"),
+    "a digest in chunks": object_of(digest=Open("xxh3:00")),
+    "a pair without a length": object_of(blob=Open([1, 2])),
+}
+
+
+@pytest.mark.parametrize("case", FAULTY)
+def test_faults_of_scans(case: str) -> None:
+    value, fault = FAULTY[case]
+    assert same_scan(value, 1, (OBJECT, PART))[0] == fault
+
+
+@pytest.mark.parametrize("case", FINE)
+def test_scans_without_a_fault(case: str) -> None:
+    assert same_scan(FINE[case], 1, (OBJECT, PART))[0][0] == ""
+
+
+@pytest.mark.parametrize("case", FINE)
+def test_scans_that_were_not_checked_stay_inside(case: str) -> None:
+    """Whatever the bytes end with, both forms report the same fault."""
+    data = cbor(FINE[case])
+    for end in range(len(data)):
+        results = [scanned(module, data[:end], 1, 1, (OBJECT, PART), 8) for module in (kernel, PLAIN)]
+        assert results[0] == results[1]
+        assert results[0][0]
+
+
+SHORT_CHUNKS = replace(LENIENT, long_heads=False)
+CHUNKS = {"7f6161ff": "", "7f780161ff": "shortest", "7f78": "ends", "7f78ff": "ends", "7f7c": "chunk", "5f4161ff": ""}
+
+
+@pytest.mark.parametrize("form", CHUNKS)
+def test_heads_of_chunks(form: str) -> None:
+    data = bytes.fromhex(form)
+    found = kernel.check(data, 0, len(data), SHORT_CHUNKS)
+    assert found == PLAIN.check(data, 0, len(data), SHORT_CHUNKS)
+    assert found[0] == CHUNKS[form]
+
+
+@pytest.mark.parametrize("module", [kernel, PLAIN], ids=["compiled", "interpreted"])
+def test_spans_outside_of_the_bytes(module: Any) -> None:
+    data = b"\x18\x64"
+    for begin, end in ((-1, 2), (0, 3), (2, 1), (3, 3)):
+        assert module.check(data, begin, end, LENIENT) == ("ends", begin)
+        assert module.skip(data, begin, end) == -1
+    for at in (-1, 2, 9):
+        with pytest.raises(IndexError):
+            module.head(data, at)
+    assert module.scan(data, -1, 1, Columns(ENTRY, 1), Columns(NOTHING, 1), np.zeros(1, np.int64))[0] == "ends"
+    assert module.scan_attributes(data, -1, 9)[0] == "ends"

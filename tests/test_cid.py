@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tensorglot as tg
 from peers import needs
-from tensorglot.errors import FormatError, InputError, IntegrityError
+from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError
 from tensorglot.wire import cid as module
 from tensorglot.wire.cid import (
     BLAKE3,
@@ -23,7 +23,9 @@ from tensorglot.wire.cid import (
     RAW,
     SHA256,
     block_cid,
+    cid_texts,
     data_blocks,
+    data_bytes,
     data_cid,
     decode_node,
     encode_node,
@@ -226,6 +228,70 @@ def test_blocks_are_checked():
         node = encode_node(bad)
         with pytest.raises(FormatError):
             list(data_blocks(block_cid(node, DAG_CBOR), {block_cid(node, DAG_CBOR): node}.__getitem__))
+
+
+@pytest.mark.parametrize("size", [5, CHUNK_NBYTES + 5])
+def test_data_of_another_size_than_expected(size):
+    blocks = {}
+    link, _ = data_cid([bytes(size)], lambda cid, block: blocks.__setitem__(cid, bytes(block)))
+    assert bytes(data_bytes(link, blocks.__getitem__)) == bytes(size)
+    assert bytes(data_bytes(link, blocks.__getitem__, size)) == bytes(size)
+    for expected in (size - 1, size + 1):
+        with pytest.raises(FormatError) as caught:
+            data_bytes(link, blocks.__getitem__, expected)
+        assert caught.value.rule == "cid.size"
+
+
+WRONG_TREES = {
+    "a first chunk that is short": ([4, 5], 9),
+    "a last chunk that is short": ([8, 1], 10),
+    "a last chunk that is long": ([8, 3], 10),
+    "one chunk more": ([8, 8, 1], 16),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_TREES)
+def test_chunks_of_other_sizes_than_the_tree_says(case, monkeypatch):
+    monkeypatch.setattr(module, "CHUNK_NBYTES", 8)
+    sizes, total = WRONG_TREES[case]
+    chunks = [bytes([i]) * size for i, size in enumerate(sizes)]
+    node = encode_node({"chunks": [block_cid(chunk) for chunk in chunks], "size": total})
+    blocks = {block_cid(chunk): chunk for chunk in chunks} | {block_cid(node, DAG_CBOR): node}
+    with pytest.raises(FormatError) as caught:
+        list(data_blocks(block_cid(node, DAG_CBOR), blocks.__getitem__))
+    assert caught.value.rule == "cid.tree"
+
+
+def test_a_block_that_is_larger_than_any():
+    with pytest.raises(FormatError) as caught:
+        list(data_blocks(block_cid(b""), lambda cid: bytes(CHUNK_NBYTES + 1)))
+    assert caught.value.rule == "cid.tree"
+
+
+def test_repeated_chunks_are_bounded_by_what_is_stored(monkeypatch):
+    """1,024 bytes of data for each stored one are read into memory, and no byte more."""
+    monkeypatch.setattr(module, "CHUNK_NBYTES", 8)
+    one, two = (bytes([i]) * 8 for i in range(2))
+
+    def tree(*chunks):
+        node = encode_node({"chunks": list(map(block_cid, chunks)), "size": sum(map(len, chunks))})
+        return block_cid(node, DAG_CBOR), {block_cid(one): one, block_cid(two): two, block_cid(node, DAG_CBOR): node}
+
+    for chunks in ([one] * 1024, [one] * 1025 + [two]):
+        link, blocks = tree(*chunks)
+        assert bytes(data_bytes(link, blocks.__getitem__)) == b"".join(chunks)
+        assert bytes(data_bytes(link, blocks.__getitem__, 8 * len(chunks))) == b"".join(chunks)
+    link, blocks = tree(*[one] * 1025)
+    for expected in (None, 8 * 1025):
+        with pytest.raises(LimitError) as caught:
+            data_bytes(link, blocks.__getitem__, expected)
+        assert caught.value.rule == "cid.expansion"
+
+
+def test_texts_of_many():
+    cids = [block_cid(bytes([i]), codec) for i in range(3) for codec in (RAW, DAG_CBOR)]
+    assert cid_texts([bytes(cid) for cid in cids]) == list(map(str, cids))
+    assert cid_texts([]) == []
 
 
 def test_a_chain_of_nodes_ends():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import pickle
 import random
 import shutil
+import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -253,6 +255,26 @@ BAD_INDEXES: dict[str, tuple[dict[str, Any], str]] = {
     "a wrong width": ({"tensors": {"w": WHOLE | {"itemsize": 8}}}, "dcp.index"),
     "a value of an impossible kind": ({"values": {"x": {"!": "set", "of": 5}}}, "dcp.value"),
     "a path that is none": ({"paths": {"w": "w"}}, "dcp.index"),
+    "a path of floats": ({"paths": {"w": [1.5]}}, "dcp.index"),
+    "files that are numbers": ({"files": [1]}, "dcp.index"),
+    "no values": ({"values": []}, "dcp.index"),
+    "a tensor that is none": ({"tensors": {"w": 5}}, "dcp.index"),
+    "boxes of three": ({"tensors": {"w": WHOLE | {"boxes": [[0, "w", [0, 0]]]}}}, "dcp.index"),
+    "a name that is a number": ({"tensors": {"w": WHOLE | {"boxes": [box_of(0, 7, [0, 0], [4, 2])]}}}, "dcp.index"),
+    "starts of another rank": ({"tensors": {"w": WHOLE | {"boxes": [box_of(0, "w", [0], [4, 2])]}}}, "dcp.index"),
+    "starts that are floats": ({"tensors": {"w": WHOLE | {"boxes": [box_of(0, "w", [0.0, 0], [4, 2])]}}}, "dcp.index"),
+    "counts of 2**63": ({"tensors": {"w": WHOLE | {"boxes": [box_of(0, "w", [0, 0], [2**63, 2])]}}}, "dcp.index"),
+    "negative starts": ({"tensors": {"w": WHOLE | {"boxes": [box_of(0, "w", [-1, 0], [4, 2])]}}}, "dcp.index"),
+    "a scalar in two boxes": (
+        {"tensors": {"w": WHOLE | {"shape": [], "boxes": [box_of(0, "w", [], []), box_of(0, "v", [], [])]}}},
+        "dcp.box.overlap",
+    ),
+    "a path of 5,000 characters": ({"files": ["a/" * 2500 + "w"]}, "dcp.file.path"),
+}
+LIMITS: dict[str, tuple[tg.Limits, str]] = {
+    "an index too large": (tg.Limits(header_nbytes=50), "dcp.limit"),
+    "too many tensors": (tg.Limits(tensors=0), "dcp.limit.tensors"),
+    "too many dimensions": (tg.Limits(rank=1), "dcp.limit.rank"),
 }
 
 
@@ -263,6 +285,33 @@ class TestHostileIndexes:
         write_index(tmp_path, **({"files": ["w.safetensors"], "tensors": {"w": WHOLE}} | fields))
         with pytest.raises(tg.FormatError) as caught:
             tg.open(tmp_path)
+        assert caught.value.rule == rule
+
+    @pytest.mark.parametrize("limit", LIMITS)
+    @pytest.mark.parametrize("kind", ["json", "torch"])
+    def test_limits(self, limit: str, kind: str, tmp_path: Path) -> None:
+        limits, rule = LIMITS[limit]
+        if kind == "json":
+            write_index(tmp_path, files=["w.safetensors"], tensors={"w": WHOLE})
+        else:
+            (tmp_path / ".metadata").write_bytes(of())
+        with pytest.raises(tg.LimitError) as caught:
+            tg.open(tmp_path, limits=limits)
+        assert caught.value.rule == rule
+
+    @pytest.mark.parametrize(
+        ("file", "rule"), [("tensor.pt", "dcp.file.format"), ("w.zt", "dcp.box.layout"), ("w", "format.unknown")]
+    )
+    def test_a_file_that_is_not_of_a_rank(self, file: str, rule: str, tmp_path: Path) -> None:
+        write_index(tmp_path, files=[file], tensors={"w": WHOLE})
+        if file == "tensor.pt":
+            shutil.copy(CORPUS.parent / "pt" / file, tmp_path)
+        elif file == "w":
+            (tmp_path / file).write_bytes(bytes(100))
+        else:
+            tg.save(tmp_path / file, {"w": [[1.0], [2.0, 3.0]]})
+        with tg.open(tmp_path) as archive, pytest.raises(tg.TensorglotError) as caught:
+            archive["w"].numpy()
         assert caught.value.rule == rule
 
     @pytest.mark.parametrize(
@@ -306,11 +355,18 @@ def of(tensors: dict[str, Any] | None = None, places: list[Any] | None = None, *
 
 
 def places_at(*at: Any) -> list[Any]:
-    return [(name, offset, place(*where)) for (name, offset, _), where in zip(PLACES, at, strict=True)]
+    """File, offset, length and transforms of each place."""
+    fields = [dict(zip(("file", "offset", "length", "transform_descriptors"), where, strict=False)) for where in at]
+    return [(name, offset, place(**where)) for (name, offset, _), where in zip(PLACES, fields, strict=True)]
 
 
 ITSELF = Raw(b"]\x94h\x00a")  # a list that contains itself
 MANY = Raw(b"(" + b"K\x01" * 20_000 + b"t\x94")
+
+
+VALUE = assemble("v")[2:-1] + assemble(Object(Global(METADATA, "BytesStorageMetadata"), None))[2:-1]
+WHERE = ("v", None, place("a", 0, 1))
+STORAGE_META = assemble(Global(METADATA, "StorageMeta"))[2:-1]
 
 
 def bomb() -> bytes:
@@ -371,10 +427,100 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         of(places=[("w", (0, 0), Object(Global("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
             {"relative_path": "a", "offset": ITSELF, "length": 1}))]), "dcp.metadata",
     ),
+    "no names": (of(state_dict_metadata=[]), "dcp.metadata"),
+    "a name that is a number": (of({5: GOOD}), "dcp.name"),
+    "a name twice": (of(state_dict_metadata=Raw(b"}(" + 2 * VALUE + b"u"), places=[WHERE]), "dcp.name"),
+    "places that are a list": (of(storage_data=[]), "dcp.metadata"),
+    "a place without an index": (of(storage_data={"w": place("a", 0, 100)}), "dcp.metadata"),
+    "memory format 3": (of(planner_data=Call(Global(METADATA, "_MEM_FORMAT_ENCODING"), (3,))), "dcp.memory_format"),
+    "an object with arguments": (of(planner_data=Raw(STORAGE_META + b"K\x01\x85\x81")), "pt.pickle.call"),
+    "a state that is a number": (of(planner_data=Object(Global(METADATA, "StorageMeta"), 5)), "pt.pickle.build"),
+    "a field that is a number": (of(planner_data=Object(Global(METADATA, "StorageMeta"), {5: 5})), "pt.pickle.build"),
+    "transforms in a text": (of(places=places_at(("a", 0, 100, "zstd"), ("a", 100, 100))), "dcp.metadata"),
+    "a transform that is a number": (of(places=places_at(("a", 0, 100, [5]), ("a", 100, 100))), "dcp.metadata"),
     "numbers again and again": (bomb(), "pt.pickle.bomb"),
     "a tuple nested 50,000 deep": (of(planner_data=Raw(b")" + b"\x85" * 50_000)), "pt.pickle.bomb"),
     "trailing bytes": (of() + b"N.", "dcp.pickle.trailing"),
 }  # fmt: skip
+
+
+def value_item(value: Any) -> bytes:
+    """A plain value as torch.save writes it."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("v/data.pkl", assemble(value))
+    return buffer.getvalue()
+
+
+ONES = (CORPUS.parent / "pt" / "tensor.pt").read_bytes()
+THREE = ("float32", (3,), [box((0,), (3,))])
+BAD_ITEMS: dict[str, tuple[Any, bytes, str]] = {
+    "a file cut short": (THREE, ONES[:-1], "dcp.item.end"),
+    "another dtype": (("int32", *THREE[1:]), ONES, "dcp.item.dtype"),
+    "no tensor": (THREE, value_item({"w": 5}), "dcp.item.dtype"),
+    "another shape": (("float32", (1, 3), [box((0, 0), (1, 3))]), ONES, "dcp.box.shape"),
+    "no archive": (THREE, bytes(100), "pt.zip.end"),
+}
+
+
+class TestItems:
+    """Tensors and values of PyTorch's files are not what the metadata says."""
+
+    def open(self, folder: Path, names: dict[str, Any], items: dict[str, bytes], limits: Any = None) -> tg.Archive:
+        at = 0
+        places = []
+        for name, item in items.items():
+            places.append((name, (0,) * len(names[name][1]) if names[name] else None, place("a.distcp", at, len(item))))
+            at += len(item)
+        (folder / ".metadata").write_bytes(of(names, places))
+        if not (folder / "a.distcp").exists():
+            (folder / "a.distcp").write_bytes(b"".join(items.values()))
+        return tg.open(folder, limits=limits)
+
+    def test_the_pattern_of_all_is_valid(self, tmp_path: Path) -> None:
+        with self.open(tmp_path, {"w": THREE}, {"w": ONES}) as archive:
+            assert archive["w"].numpy().tolist() == [1, 1, 1]
+
+    @pytest.mark.parametrize("case", BAD_ITEMS)
+    def test_a_tensor_that_does_not_match(self, case: str, tmp_path: Path) -> None:
+        entry, data, rule = BAD_ITEMS[case]
+        (tmp_path / "a.distcp").write_bytes(data)
+        length = len(data) + (case == "a file cut short")
+        with (
+            self.open(tmp_path, {"w": entry}, {"w": bytes(length)}) as archive,
+            pytest.raises(tg.FormatError) as caught,
+        ):
+            archive["w"].numpy()
+        assert (caught.value.rule, caught.value.tensor) == (rule, "w")
+        assert str(caught.value.path).endswith("a.distcp")
+
+    def test_values(self, tmp_path: Path) -> None:
+        """Those of a dict have its name in front; tensors inside them are listed, not read."""
+        names = {"v": None, "w": None}
+        listed = (CORPUS.parent / "pt" / "list.pt").read_bytes()
+        with self.open(tmp_path, names, {"v": value_item({"a": 1, "b": "x"}), "w": listed}) as archive:
+            assert archive.metadata == {"v.a": 1, "v.b": "x", "w.1.1": 7, "w.2": []}
+            assert ["2 tensors" in note.message for note in archive.notes] == [True]
+
+    def test_values_with_transforms(self, tmp_path: Path) -> None:
+        (tmp_path / "a").write_bytes(value_item(1))
+        packed = place("a", 0, len(value_item(1)), transform_descriptors=["stream.zstd"])
+        (tmp_path / ".metadata").write_bytes(of({"v": None}, [("v", None, packed)]))
+        with tg.open(tmp_path) as archive:
+            assert ["transforms" in note.message for note in archive.notes] == [True]
+
+    def test_values_that_are_refused(self, tmp_path: Path) -> None:
+        names = {"v": None, "v.a": None}
+        with pytest.raises(tg.FormatError) as caught:
+            self.open(tmp_path, names, {"v": value_item({"a": 1}), "v.a": value_item(2)})
+        assert (caught.value.rule, caught.value.tensor) == ("dcp.name", "v.a")
+        with pytest.raises(tg.LimitError) as limited:
+            self.open(tmp_path, {"v": None}, {"v": value_item("x" * 9000)}, tg.Limits(header_nbytes=5000))
+        assert limited.value.rule == "dcp.limit.values"
+        (tmp_path / "a.distcp").write_bytes(value_item(2)[:-1])
+        with pytest.raises(tg.TruncatedError) as cut:
+            self.open(tmp_path, {"v": None}, {"v": value_item(2)})
+        assert (cut.value.rule, cut.value.tensor) == ("dcp.item.end", "v")
 
 
 class TestHostileMetadata:
@@ -441,13 +587,7 @@ class TestHostileMetadata:
                 tg.load(copy)
 
     def test_a_value_that_is_not_plain_is_listed(self, tmp_path: Path) -> None:
-        import io
-        import zipfile
-
-        buffer = io.BytesIO()
-        with zipfile.ZipFile(buffer, "w") as archive:
-            archive.writestr("v/data.pkl", assemble(Call(Global("os", "system"), ("touch hacked",))))
-        value = buffer.getvalue()
+        value = value_item(Call(Global("os", "system"), ("touch hacked",)))
         (tmp_path / "v.distcp").write_bytes(value + b"raw")
         places = [("bad", None, place("v.distcp", 0, len(value))), ("raw", None, place("v.distcp", len(value), 3))]
         (tmp_path / ".metadata").write_bytes(of({"bad": None, "raw": None}, places))

@@ -208,6 +208,9 @@ def gather_calls() -> Iterator[Call]:
         yield "gather", lambda data=data, begins=begins, sizes=sizes, room=room, offsets=offsets: (
             data, begins, sizes, np.zeros(room, np.uint8), offsets,
         )  # fmt: skip
+        yield "gather", lambda data=data, begins=begins, room=room: (
+            data, begins, np.zeros(len(begins) + 1, np.int64), np.zeros(room, np.uint8), begins,
+        )  # fmt: skip
 
 
 def zstd_blocks_calls() -> Iterator[Call]:
@@ -312,6 +315,31 @@ def test_what_a_scatter_writes_is_the_same_compiled_and_interpreted() -> None:
             target = module.blank(room)
             results.append((module.scatter(target, at, stride, first, last, data, nbytes), bytes(target)))
         assert results[0] == results[1]
+
+
+SCATTERS: dict[str, tuple[tuple[int, ...], int, bytes | None]] = {
+    "two rows": ((1, 4, 0, 2, 2), 4, b"\0ab\0\0cd\0"),
+    "the second row": ((1, 4, 1, 2, 2), 4, b"\0\0\0\0\0cd\0"),
+    "one row again": ((1, 4, 0, 2, 4), 4, None),
+    "one row again and again": ((0, 4, 0, 2, 4), 4, b"abcdabcd"),
+    "data of one row of two": ((1, 4, 0, 2, 2), 3, None),
+    "beyond the target": ((0, 4, 0, 3, 2), 6, None),
+    "before the target": ((-1, 4, 0, 2, 2), 4, None),
+    "before the data": ((0, 4, -1, 2, 2), 4, None),
+    "a negative size": ((0, 4, 0, 2, -1), 4, None),
+}
+"""Offset, stride, first and last row and size of each, and how much of abcdef is there; None is refused."""
+
+
+@pytest.mark.parametrize("case", SCATTERS)
+@pytest.mark.parametrize("form", ["compiled", "interpreted"])
+def test_scatter(case: str, form: str) -> None:
+    module = importlib.import_module("tensorglot.kernels.bson_rows") if form == "compiled" else interpreted("bson_rows")
+    (at, stride, first, last, nbytes), have, expected = SCATTERS[case]
+    target = module.blank(8)
+    fault = module.scatter(target, at, stride, first, last, b"abcdef"[:have], nbytes)
+    assert (fault == module.OK) == (expected is not None)
+    assert bytes(target) == (expected or bytes(8))
 
 
 def test_differences_are_the_same_compiled_and_interpreted() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -428,3 +429,40 @@ def test_a_shape_that_version_2_cannot_hold_is_not_written() -> None:
     assert tg.open(tg.dumps({"m": huge}, format="ztensor"))["m"].shape == (1 << 41, 1 << 41)
     with pytest.raises(tg.UnsupportedError):
         tg.dumps({"m": huge}, format="ztensor@2", checksum="xxh3")
+
+
+class TestAttributes:
+    """New attributes replace the user's, and never those that say what the parts are."""
+
+    RAGGED: ClassVar[list[list[int]]] = [[1], [2, 3]]
+
+    @pytest.mark.parametrize("format", VERSIONS)
+    def test_nested_values_keep_their_type(self, format: str, tmp_path: Path) -> None:
+        data = tg.dumps({"a": self.RAGGED}, format=format, attributes={"a": {"k": 1}})
+        path = tmp_path / "x.zt"
+        with tg.Writer(path, format=format) as out:
+            out.add("a", self.RAGGED, attributes={"k": 1})
+        for source in (data, path):
+            with tg.open(source) as archive:
+                assert archive["a"].tolist() == self.RAGGED
+                assert archive["a"].attributes == {"dynd": "2 * var * int64", "k": 1}
+                again = tg.dumps(archive, format=format, attributes={"a": {"l": 2}})
+            with tg.open(again) as archive:
+                assert archive["a"].tolist() == self.RAGGED
+                assert archive["a"].attributes == {"dynd": "2 * var * int64", "l": 2}
+
+    @pytest.mark.parametrize("format", VERSIONS)
+    def test_a_quantized_tensor_keeps_its_packing(self, format: str) -> None:
+        made = tg.Tensor.of_parts("q", MX, (2, 64), mx_parts((2, 64)), {"block_size": 32, "axis": 1, "mine": 0})
+        with tg.open(tg.dumps({"q": made}, format=format, attributes={"q": {"k": 1}})) as archive:
+            assert archive["q"].attributes == {"block_size": 32, "axis": 1, "k": 1}
+            assert np.array_equal(archive["q"].dequantize(), made.dequantize(), equal_nan=True)
+
+    def test_a_description_cannot_be_replaced(self, tmp_path: Path) -> None:
+        for attributes in ({"dynd": "2 * var * int8"}, {"dynd": 5}):
+            with pytest.raises(tg.InputError) as caught:
+                tg.dumps({"a": self.RAGGED}, format="ztensor", attributes={"a": attributes})
+            assert (caught.value.rule, caught.value.tensor) == ("save.attributes", "a")
+            with tg.Writer(tmp_path / "x.zt") as out, pytest.raises(tg.InputError):
+                out.add("a", self.RAGGED, attributes=attributes)
+        tg.dumps({"a": self.RAGGED}, format="ztensor", attributes={"a": {"dynd": "2 * var * int64"}})

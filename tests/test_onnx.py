@@ -171,6 +171,7 @@ def external(location: str, **entries: str) -> bytes:
 
 
 SPARSE_VALUES = field(1, tensor("s", dims=(2,), raw=bytes(8)))
+INDICES = field(2, tensor(type=7, raw=struct.pack("<2q", 0, 3)))
 REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
     "nothing": (b"", tg.FormatError, "graph"),
     "no graph": (field(1, 8), tg.FormatError, "graph"),
@@ -231,6 +232,14 @@ REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
         model(more=field(15, SPARSE_VALUES + field(2, tensor(type=6, raw=bytes(8))) + field(3, 4))),
         tg.FormatError, "sparse",
     ),
+    "sparse values twice": (model(more=field(15, SPARSE_VALUES * 2)), tg.FormatError, "field.twice"),
+    "sparse of text": (
+        model(more=field(15, field(1, tensor("s", 8, string=b"a") + field(6, b"b")) + INDICES + field(3, 4))),
+        tg.UnsupportedError, "sparse",
+    ),
+    "a domain twice": (model(X) + field(8, field(1, b"a") + field(1, b"b")), tg.FormatError, "field.twice"),
+    "sizes cut": (model(field(1, b"\x80") + tensor(dims=())), tg.FormatError, "varint"),
+    "sizes of 8 bytes": (model(b"\x09" + bytes(8) + tensor(dims=())), tg.FormatError, "field"),
     **{
         f"the file {location!r}": (external(location), tg.FormatError, "external.location")
         for location in ("../w", "/etc/passwd", "a/../../w", "", "a//b", "a\\b", "C:w", "a\0b", "./", "x" * 256)
@@ -262,6 +271,40 @@ def test_values_that_break_a_rule_are_refused_when_read(type: int, fields: dict[
         with pytest.raises(tg.FormatError) as caught:
             archive["x"].numpy()
         assert (caught.value.rule, caught.value.tensor) == (rule, "x")
+
+
+@pytest.mark.parametrize("dims", [(2,), (2, 1)])
+@pytest.mark.parametrize("data", [{"raw": struct.pack("<2q", 1, 3)}, {"int64": b"\1\3"}])
+def test_forms_of_indices(dims: tuple[int, ...], data: dict[str, bytes]) -> None:
+    indices = tensor(type=7, dims=dims, **data)  # type: ignore[arg-type]
+    sparse = field(1, tensor("s", raw=struct.pack("<2f", 5, 6))) + field(2, indices)
+    with tg.open(model(more=field(15, sparse + field(3, 4))), format="onnx") as archive:
+        parts = archive["s"].parts
+        assert parts["coords"].shape == (1, 2)
+        assert bytes(parts["coords"].payload.read(0, 16)) == struct.pack("<2q", 1, 3)
+        assert bytes(parts["values"].payload.read(0, 8)) == struct.pack("<2f", 5, 6)
+
+
+def test_operator_sets() -> None:
+    one, other = field(8, field(2, 21)), field(8, field(1, b"com.x") + field(2, -1) + field(9, 1))
+    with tg.open(model(X) + one + other, format="onnx") as archive:
+        assert archive.metadata == {"onnx.ir_version": 8, "onnx.opset.ai.onnx": 21, "onnx.opset.com.x": -1}
+
+
+def test_there_is_no_canonical_form() -> None:
+    with pytest.raises(tg.UnsupportedError) as caught:
+        tg.open(model(X), format="onnx", strict=True)
+    assert caught.value.rule == "onnx.strict"
+
+
+def test_external_values_of_a_closed_archive(tmp_path: Path) -> None:
+    (tmp_path / "w").write_bytes(bytes(8))
+    (tmp_path / "m.onnx").write_bytes(external("w"))
+    with tg.open(tmp_path / "m.onnx") as archive:
+        held = archive["x"]
+    with pytest.raises(tg.InputError) as caught:
+        held.numpy()
+    assert caught.value.rule == "archive.closed"
 
 
 def test_limits() -> None:

@@ -92,3 +92,22 @@ def test_the_byte_of_a_fault_in_a_large_column(row):
     with pytest.raises(FormatError) as caught:
         dynd.deserialize(data, "1000000 * string")
     assert (caught.value.rule, caught.value.offset) == ("dynd.utf8", 9 * row + 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "data", "rule"),
+    [
+        ("2 * var * 3000000000 * int8", b"\0\0", None),
+        ("2 * var * 3000000000 * int8", b"\0\1" + bytes(20), "dynd.count"),
+        ("var * 1099511627776 * string", b"\xff\xff\xff\xff\xff\x1f" + bytes(50), "dynd.count"),
+        ("var * 1099511627776 * void", b"\xff\xff\xff\xff\xff\x1f", "dynd.void"),
+    ],
+)
+def test_counts_of_huge_elements(text, data, rule):
+    """A product that has no place in 64 bits is a count too large, not a small one."""
+    if rule is None:
+        assert dynd.deserialize(data, text).tolist() == [[], []]
+        return
+    with pytest.raises(FormatError) as caught:
+        dynd.deserialize(data, text)
+    assert caught.value.rule == rule

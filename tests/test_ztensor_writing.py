@@ -238,3 +238,70 @@ def test_the_index_has_the_form_of_the_packages() -> None:
     ]
     parts = manifest_of(written(tensors, WriteOptions("2")))["objects"]["a"]["parts"]
     assert set(parts["data"]) == {"dtype", "blob"}
+
+
+RAGGED = [[1], [2, 3]]
+PART_OF = {"part_of": "a", "part": "data", "logical_shape": [2], "logical_layout": "dense"}
+REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
+    "a field of the format": ("0.1", {"w": np.ones(2)}, {"w": {"offset": 2}}, "ztensor.write.attribute"),
+    "an empty key": ("2", {"w": np.ones(2)}, {"w": {"": 2}}, "ztensor.write.name"),
+    "an empty name": ("2", {"": np.ones(2)}, {}, "ztensor.write.name"),
+    "a long name": ("2", {"é" * 513: np.ones(2)}, {}, "ztensor.write.name"),
+    "the name of a part": ("0.1", {"a#offsets": np.ones(2), "a": RAGGED}, {}, "ztensor.write.name"),
+    "attributes of a part": ("0.1", {"a#data": np.zeros(2, np.uint8)}, {"a#data": PART_OF}, "ztensor.write.part"),
+    "what is read as metadata": (
+        "0.1", {"__metadata__": np.zeros(0, np.uint8)}, {"__metadata__": {"metadata": {}}}, "ztensor.write.name",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_would_be_read_as_something_else_is_refused(case: str) -> None:
+    version, tensors, attributes, rule = REFUSED[case]
+    with pytest.raises(tg.TensorglotError) as caught:
+        tg.dumps(tensors, format=f"ztensor@{version}", attributes=attributes)
+    assert (caught.value.rule, caught.value.tensor) == (rule, next(iter(tensors)))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("name", "attributes"), [("a", {"part_of": "a", "part": "data"}), ("__metadata__", {})])
+def test_what_only_looks_like_it_is_written(name: str, attributes: dict[str, Any], version: str) -> None:
+    with tg.open(tg.dumps({name: np.ones(2)}, format=f"ztensor@{version}", attributes={name: attributes})) as archive:
+        assert archive[name].numpy().tolist() == [1, 1]
+        assert archive[name].attributes == attributes
+        assert archive.metadata is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("level", [-(1 << 17) - 1, 23, "3", 1.5])
+def test_levels_that_zstd_does_not_have(version: str, level: Any) -> None:
+    with pytest.raises(tg.InputError) as caught:
+        tg.dumps({"w": np.ones(2)}, format=f"ztensor@{version}", compression="zstd", level=level)
+    assert caught.value.rule == "save.level"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("level", [-(1 << 17), 22])
+def test_the_lowest_and_the_highest_level(version: str, level: int) -> None:
+    data = tg.dumps({"w": np.ones(2000)}, format=f"ztensor@{version}", compression="zstd", level=level)
+    assert tg.loads(data)["w"].tolist() == [1] * 2000
+
+
+@pytest.mark.parametrize("checksum", ["auto", "sha256", None])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_no_tensors(version: str, checksum: Any) -> None:
+    with tg.open(tg.dumps({}, format=f"ztensor@{version}", checksum=checksum), strict=True) as archive:
+        assert len(archive) == 0
+
+
+def test_more_types_than_an_index_can_number() -> None:
+    """Unknown element types are kept under their names, up to 256 of them."""
+    for count in (256, 257):
+        data = file01([entry(f"t{i:03}", dtype=f"type{i}", shape=[0], size=0, offset=64) for i in range(count)])
+        with tg.open(data) as archive:
+            if count == 256:
+                assert len(tg.open(tg.dumps(archive, format="ztensor@0.1"))) == 256
+                continue
+            with pytest.raises(tg.UnsupportedError) as caught:
+                tg.dumps(archive, format="ztensor@0.1")
+            assert caught.value.rule == "ztensor.write.dtype"

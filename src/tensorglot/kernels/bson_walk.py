@@ -400,14 +400,15 @@ def _path(
     if depth == 0:
         path = bytes_of(data, names[0], values[0])
         return path
-    if not cython.compiled:
+    if cython.compiled:
+        path = bytes(nbytes)
+        target: cython.p_uchar = cython.cast(cython.p_uchar, path)  # nobody else has seen it yet
+        for level in range(depth + 1):
+            copy(target, at, data, names[level], values[level] - names[level])
+            at += values[level] - names[level]
+        return path
+    else:
         return b"".join([bytes_of(data, names[level], values[level]) for level in range(depth + 1)])
-    path = bytes(nbytes)
-    target: cython.p_uchar = cython.cast(cython.p_uchar, path)  # nobody else has seen it yet
-    for level in range(depth + 1):
-        copy(target, at, data, names[level], values[level] - names[level])
-        at += values[level] - names[level]
-    return path
 
 
 @cython.cfunc

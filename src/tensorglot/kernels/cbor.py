@@ -532,13 +532,14 @@ def _compare(
     """Negative, 0 or positive as the span is before, the same as or after the item at hand."""
     size: cython.Py_ssize_t = item_end - around.start
     order: cython.int
-    if not cython.compiled:
+    if cython.compiled:
+        order = around.p[begin] - around.p[around.start]  # most keys differ in their length, and so in their heads
+        if order == 0:
+            order = memcmp(around.p + begin, around.p + around.start, min(end - begin, size))
+        return order if order != 0 else (end - begin > size) - (end - begin < size)
+    else:
         one, other = around.data[begin:end], around.data[around.start : item_end]
         return (one > other) - (one < other)
-    order = around.p[begin] - around.p[around.start]  # most keys differ in their length, and so in their heads
-    if order == 0:
-        order = memcmp(around.p + begin, around.p + around.start, min(end - begin, size))
-    return order if order != 0 else (end - begin > size) - (end - begin < size)
 
 
 @cython.cfunc
@@ -771,7 +772,7 @@ def _scan_record(state: _Scan, table: _Table) -> cython.int:
             seen |= cython.cast(cython.ulonglong, 1) << field
             fault = _scan_value(state, table, field)
         if fault != _OK:
-            return _blame(state, fault, table.names[field])
+            return _blame(state, fault, table.names[field] if field >= 0 else "key")
     if table.required & ~seen:
         walk.start = begin
         return _blame(state, _MISSING, _first_missing(table, seen))
@@ -1093,9 +1094,8 @@ def _equals(state: _Scan, table: _Table, text: cython.Py_ssize_t) -> cython.bint
 
 @cython.cfunc
 def _last_text(state: _Scan) -> bytes:
+    """The text that was read last, which was in chunks."""
     end: cython.Py_ssize_t = state.walk.end
-    if state.text_begin < end:
-        return state.walk.data[state.text_begin : state.text_end]
     return bytes(state.joined[state.text_begin - end : state.text_end - end])
 
 

@@ -24,7 +24,19 @@ from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE, Tensor
 from tensorglot.model.types.algebra import Fixed, Type, Void, dense
 from tensorglot.model.types.text import parse_canonical
 
-__all__ = ["COO", "CSR", "LAYOUTS", "MX", "QUANT_GROUP", "Arrangement", "Piece", "arrange", "assemble", "check_values"]
+__all__ = [
+    "COO",
+    "CSR",
+    "LAYOUTS",
+    "MX",
+    "QUANT_GROUP",
+    "Arrangement",
+    "Piece",
+    "arrange",
+    "assemble",
+    "check_values",
+    "replace_attributes",
+]
 
 CSR = "zt.sparse_csr/1"
 COO = "zt.sparse_coo/1"
@@ -32,6 +44,13 @@ QUANT_GROUP = "zt.quant_group/1"
 MX = "zt.mx/1"
 GGML = "gguf."
 """Prefix of the layouts of GGML's block types; only the reader of GGUF knows what a block is."""
+
+DESCRIPTION: dict[str, tuple[str, ...]] = {
+    QUANT_GROUP: ("axis", "bits", "group_size", "packing", "scale_form", "zero_point"),
+    MX: ("axis", "block_size", "scale_form"),
+    NESTED: (TYPE_ATTRIBUTE,),
+}
+"""The attributes that describe the parts of a layout; all others are the user's."""
 
 Shape = tuple[int, ...]
 
@@ -66,6 +85,16 @@ def arrange(
         return rules(shape, pieces, attributes)
     except FormatError as error:
         raise FormatError(f"{escape(layout)}: {error.message}", rule=error.rule, tensor=tensor, offset=offset) from None
+
+
+def replace_attributes(layout: str, own: Mapping[str, Any], new: Mapping[str, Any], tensor: str) -> dict[str, Any]:
+    """The user's attributes of a tensor replaced by new ones; those that describe its parts stay."""
+    kept = {key: own[key] for key in DESCRIPTION.get(layout, ()) if key in own}
+    for key in kept.keys() & new.keys():
+        if new[key] != kept[key]:
+            message = f"the attribute '{key}' describes the layout {escape(layout)} and cannot be replaced"
+            raise InputError(message, rule="save.attributes", tensor=tensor)
+    return {**kept, **new}
 
 
 def assemble(

@@ -27,6 +27,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import Index, shape_columns, take_shapes
+from tensorglot.model.layouts import replace_attributes
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import Tensor
@@ -100,6 +101,9 @@ def _revise(
         for name in attributes.keys() - index.positions.keys():
             raise InputError("attributes name a tensor that is not being saved", rule="save.attributes", tensor=name)
         given = {index.positions[name]: fields for name, fields in attributes.items()}
+        for position in given.keys() & index.layouts.keys():
+            layout, own = index.layouts[position].name, index.attributes.get(position, {})
+            given[position] = replace_attributes(layout, own, given[position], index.names[position])
         index = replace(index, attributes={**index.attributes, **given}, cids=None)
     return index
 

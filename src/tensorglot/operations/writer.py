@@ -33,6 +33,7 @@ from tensorglot.io.sink import Writable
 from tensorglot.io.stream import write_stream
 from tensorglot.io.urls import file_path, is_url
 from tensorglot.model.dtypes import DType, dtype_of
+from tensorglot.model.layouts import replace_attributes
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Chunk, Memory, Span, as_bytes
 from tensorglot.model.tensor import Part, Tensor, has_bad_bool
@@ -183,11 +184,13 @@ class Writer:
         `compression` and `checksum` override those of the writer.
         """
         self._check(name)
+        tensor = named_tensor(name, value)
         if attributes is not None:
             check_mapping(attributes, "attributes of a tensor", "save.attributes")
-        tensor = named_tensor(name, value)
+            new = replace_attributes(tensor.layout, tensor.attributes, attributes, name)
+            tensor = replace(tensor, attributes=new)
         parts = {part_name: self._spool_part(part) for part_name, part in tensor.parts.items()}
-        self._tensors[name] = replace(tensor, parts=parts, attributes=attributes or tensor.attributes)
+        self._tensors[name] = replace(tensor, parts=parts)
         for what, choice in (("compression", compression), ("checksum", checksum)):
             if not isinstance(choice, EllipsisType):
                 self._choices[what][name] = choice

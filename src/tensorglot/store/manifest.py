@@ -165,19 +165,6 @@ class Manifest:
                 stack.extend(reversed(list(below)))
         return found
 
-    def links(self, seen: set[CID]) -> Iterator[tuple[CID, Node]]:
-        """The nodes that are not in `seen`, which receives them. A node that is shared is visited once."""
-        stack = [self.root]
-        while stack:
-            link = stack.pop()
-            if link in seen:
-                continue
-            seen.add(link)
-            node = self._node(link)
-            yield link, node
-            if not node.leaf:
-                stack.extend(node.links)
-
 
 def _deep() -> FormatError:
     return FormatError(f"a manifest of more than {MAX_LEVELS} levels", rule="store.manifest")

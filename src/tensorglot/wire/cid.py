@@ -305,8 +305,6 @@ def data_blocks(cid: CID, fetch: Fetch, nbytes: int | None = None) -> Iterator[b
     if cid.codec == RAW:
         block = _fetch_checked(cid, fetch)
         _check_size(cid, len(block), nbytes)
-        if len(block) > CHUNK_NBYTES:
-            raise _other_tree(cid)
         yield block
         return
     for link, size in chunk_links(cid, fetch, nbytes):

@@ -57,8 +57,6 @@ class _Inflater:
             if not self._member.eof:
                 raise TruncatedError("truncated gzip data", rule="gzip.end", offset=self._size)
             return False
-        if self._member.eof:
-            self._member = zlib.decompressobj(_GZIP_WINDOW)
         room = bytearray(min(left, _READ_NBYTES))
         self._read_at(self._position, memoryview(room))
         self._position += len(room)
