@@ -142,6 +142,13 @@ def test_a_missing_row(call: str) -> None:
         assert caught.value.rule in ("bson.vector.missing", "bson.vector.kind")
 
 
+@pytest.mark.parametrize("call", MANY)
+def test_what_only_looks_like_an_array_is_refused(call: str) -> None:
+    with pytest.raises(InputError) as caught:
+        MANY[call](np)  # a module: it has a dtype, which is a class
+    assert caught.value.rule == "bson.vector.kind"
+
+
 def test_the_missing_one_is_named() -> None:
     with pytest.raises(InputError, match=r"element \(1, 0\) is missing"):
         encode_matrix(masked(ROWS, (1, 0)))

@@ -60,6 +60,9 @@ VALUES: dict[str, tuple[Callable[[], Any], str, Any]] = {
     "masked": (lambda: np.ma.array([1, 2], mask=[True, False]), "2 * ?int64", [None, 2]),
     "records": (lambda: np.array([(1, 2.5)], [("a", "i4"), ("b", "f8")]), "1 * {a: int32, b: float64}",
                 [{"a": 1, "b": 2.5}]),
+    "mask of records that hides nothing": (
+        lambda: np.ma.array([(1, 2)], [("a", "i4"), ("b", "i4")]), "1 * {a: int32, b: int32}", [{"a": 1, "b": 2}]
+    ),
     "fixed texts": (lambda: np.array(["ab", "c"]), "2 * fixed_string[2, 'utf32']", ["ab", "c"]),
     "objects": (lambda: np.array([[1, 2], [3]], object), "2 * var * int64", RAGGED),
     "__array__": (ArrayLike, "2 * 3 * float32", MATRIX.tolist()),
@@ -85,6 +88,10 @@ VALUES: dict[str, tuple[Callable[[], Any], str, Any]] = {
     "Arrow table": (
         library("pyarrow", lambda pa: pa.table({"a": [1, 2], "b": ["x", "y"]})), "2 * {a: int64, b: string}",
         [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}],
+    ),
+    "Arrow tensor": (
+        library("pyarrow", lambda pa: pa.Tensor.from_numpy(np.asfortranarray(MATRIX))), "2 * 3 * float32",
+        MATRIX.tolist(),
     ),
     "SciPy": (
         library("scipy.sparse", lambda sparse: sparse.csr_array(np.eye(2, dtype="float32"))), "2 * 2 * float32",
@@ -201,6 +208,23 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a tensor without values": (library("torch", lambda torch: torch.zeros(2, device="meta")), "torch.meta"),
     "a union of awkward": (library("awkward", lambda ak: ak.Array([1, "a"])), "dynd.awkward"),
+    "a masked field of a record": (
+        lambda: np.ma.array([(1, 2)], mask=[(True, False)], dtype=[("a", "i4"), ("b", "i4")]), "dynd.numpy"
+    ),
+    "a module of torch": (library("torch", lambda torch: torch.nn.Linear(1, 1)), "coerce.value"),
+    "a dtype of torch": (library("torch", lambda torch: torch.float32), "coerce.value"),
+    "a key of JAX": (library("jax", lambda jax: jax.random.key(0)), "coerce.value"),
+    "a builder of awkward": (library("awkward", lambda ak: ak.ArrayBuilder()), "coerce.value"),
+    "a schema of Arrow": (library("pyarrow", lambda pa: pa.schema([])), "coerce.value"),
+    "a sparse tensor of Arrow": (
+        library("pyarrow", lambda pa: pa.SparseCOOTensor.from_dense_numpy(MATRIX)), "coerce.value"
+    ),
+    "columns of one name": (
+        library("pandas", lambda pd: pd.DataFrame([[1, 2]], columns=["a", "a"])), "coerce.value"
+    ),
+    "an Int128 of polars": (
+        library("polars", lambda pl: pl.Series([1], dtype=pl.Int128)), "coerce.value"
+    ),
     "an array that raises": (lambda: type("Broken", (), {"__array__": lambda *_: 1 / 0})(), "coerce.value"),
 }  # fmt: skip
 

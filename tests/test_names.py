@@ -108,3 +108,19 @@ def test_the_first_lookup_and_the_later_ones_agree(format: str) -> None:
         for name in ("block.5555.bias", "block.555.bias", ""):
             with pytest.raises(tg.TensorNotFound):
                 archive[name]
+
+
+@pytest.mark.parametrize(
+    "spec", [spec for spec in tg.formats() if spec.names and spec.writes], ids=lambda spec: spec.name
+)
+@pytest.mark.parametrize("nbytes", [60, 476, 482, 1000])
+def test_a_file_is_recognised_whatever_the_length_of_its_first_name(spec: tg.Format, nbytes: int) -> None:
+    name = "n" * nbytes
+    for version in spec.writes:
+        try:
+            data = tg.dumps({name: np.ones((2, 3), "float32")}, format=f"{spec.name}@{version}")
+        except tg.UnsupportedError as error:
+            assert (spec.name, error.tensor) == ("gguf", name)
+            continue
+        named = {"format": "dynd"} if spec.name == "dynd" else {}  # which has no first bytes of its own
+        assert list(tg.loads(data, **named)) == [name]

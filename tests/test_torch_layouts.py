@@ -91,6 +91,7 @@ def test_quantized(torch: Any, format: str) -> None:
             assert held.layout == "zt.quant_group/1"
             assert held.shape == tuple(tensor.shape)
             np.testing.assert_allclose(held.dequantize(), tensor.dequantize().numpy(), rtol=1e-6, err_msg=name)
+            assert tg.dynd.deserialize(held.serialize(), held.type).tolist() == held.dequantize().tolist()
         assert (archive["rows"].parts["data"].array() == tensors["rows"].int_repr().numpy().reshape(-1)).all()
         assert archive["one scale"].dequantize().tolist() == tensors["one scale"].dequantize().tolist()
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tensorglot.bridges.table import Bridge
 from tensorglot.dynd.coerce.anything import coerce
-from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.errors import UnsupportedError
 from tensorglot.extras import library
 from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.tensor import Tensor
@@ -38,10 +38,7 @@ def from_numpy(name: str, array: NDArray[Any]) -> Any:
 
 
 def _to_tensor(value: Any, type: Type | None) -> Tensor:
-    try:
-        return coerce(np.asarray(value), type)
-    except (TypeError, RuntimeError) as error:  # a PRNG key, or an array that was donated
-        raise InputError(f"{value.__class__.__name__} cannot become an array: {error}", rule="coerce.value") from error
+    return coerce(np.asarray(value), type)
 
 
 BRIDGE = Bridge(_to_tensor, from_numpy=from_numpy)

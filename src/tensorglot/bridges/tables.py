@@ -198,7 +198,10 @@ def _plain(type: Type) -> Type:
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
     """Any of Arrow's collections as a tensor."""
-    if type is None and isinstance(value, library("pyarrow", "arrow").Table):
+    pa = library("pyarrow", "arrow")
+    if isinstance(value, pa.Tensor):
+        return coerce(value.to_numpy(), type)
+    if type is None and isinstance(value, pa.Table):
         return from_table(value)
     return arrow.to_tensor(value, type)
 
@@ -268,8 +271,9 @@ def _polars_has(kind: Any) -> bool:
 
 
 def type_of(value: Any) -> Type:
-    if isinstance(value, library("pyarrow", "arrow").Table):
-        return from_table(value).type
+    pa = library("pyarrow", "arrow")
+    if isinstance(value, pa.Tensor | pa.Table):
+        return to_tensor(value, None).type
     return arrow.type_of(value)
 
 

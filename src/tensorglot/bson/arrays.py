@@ -27,7 +27,7 @@ def to_array(value: Any) -> NDArray[Any] | list[Any]:
         return list(value)
     if isinstance(value, (bytes, bytearray)) or (isinstance(value, memoryview) and value.format in ("B", "c")):
         return np.frombuffer(value, np.uint8)
-    if getattr(getattr(value, "dtype", None), "hasobject", False):
+    if getattr(getattr(value, "dtype", None), "hasobject", False) is True:
         return list(value.tolist())
     try:
         tensor = coerce(value)

@@ -267,7 +267,8 @@ def _quant_group(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[
         _require(zeros.dtype is not None, "zeros", "the element type of zeros is unknown")
         _require_count(zeros, count, "zeros")
         shapes["zeros"] = groups if packing == "plain" else (count,)
-    return Arrangement(dense(BY_NAME["float32"], shape), shapes)
+    real = scales.dtype if scales.dtype is BY_NAME["float64"] else BY_NAME["float32"]
+    return Arrangement(dense(real, shape), shapes)
 
 
 def _packing(data: Piece, attributes: Mapping[str, Any]) -> tuple[int, str]:

@@ -12,9 +12,9 @@ Bytes are a value of type `bytes`, not an array of numbers.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from tensorglot.dynd.match import check_holds, holds
 from tensorglot.dynd.schema import Kind, Plan, plan_of
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Value
-from tensorglot.errors import InputError, TensorglotError
+from tensorglot.errors import InputError, TensorglotError, UnsupportedError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.tensor import Tensor, has_bad_bool
@@ -36,6 +36,8 @@ from tensorglot.model.types.text import parse
 from tensorglot.providers import provided
 
 __all__ = ["as_tensor", "as_type", "coerce", "typeof"]
+
+T = TypeVar("T")
 
 _PLAIN = (str, bytes, bytearray, bool, int, float, complex, type(None), Mapping, Sequence, Type)
 """Python's own classes, which need no protocol."""
@@ -61,7 +63,7 @@ def _coerce(value: Any, type: Type | None) -> Tensor:
         return as_tensor(from_python(value, plan, _in_box))
     bridge = provided("bridges.find")(value)
     if bridge is not None:
-        tensor: Tensor = bridge.to_tensor(value, type)
+        tensor: Tensor = _call_library(bridge.to_tensor, value, type)
         return tensor if type in (None, tensor.type) else _convert(tensor, type)
     value = _as_plain(value)
     if _is_block(value, type):
@@ -77,7 +79,9 @@ def typeof(value: Any) -> Type:
         return value.type
     bridge = provided("bridges.find")(value)
     if bridge is not None:
-        found: Type = bridge.type_of(value) if bridge.type_of is not None else bridge.to_tensor(value, None).type
+        if bridge.type_of is None:
+            return coerce(value).type
+        found: Type = _call_library(bridge.type_of, value)
         return found
     value = _as_plain(value)
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
@@ -95,15 +99,32 @@ def as_type(given: Type | str) -> Type:
 def _as_plain(value: Any) -> Any:
     """The value as an array or as plain Python."""
     if isinstance(value, np.ndarray | np.generic):
-        return value if np.ma.is_masked(value) else np.asarray(value)
+        return value if _is_masked(value) else np.asarray(value)
     if isinstance(value, _PLAIN) and not isinstance(value, memoryview | array):
         return value
+    return _call_library(_by_protocol, value)
+
+
+def _is_masked(value: NDArray[Any] | np.generic) -> bool:
+    """Whether an element is masked. A record that is masked has no type: each of its fields has a mask of its own."""
+    if not isinstance(value, np.ma.MaskedArray) or value.dtype.names is None:
+        return np.ma.is_masked(value)
+    if np.ascontiguousarray(np.ma.getmaskarray(value)).view(np.bool_).any():
+        raise UnsupportedError("masked fields of records are not supported: pass records as dicts", rule="dynd.numpy")
+    return False
+
+
+def _call_library(convert: Callable[..., T], value: Any, *arguments: Any) -> T:
+    """Runs code of another library, which may raise anything for an object that is not an array."""
     try:
-        return _by_protocol(value)
-    except TensorglotError:
+        return convert(value, *arguments)
+    except (TensorglotError, OSError, MemoryError):
         raise
-    except Exception as error:  # a foreign __array__ may raise anything
-        raise InputError(f"{type(value).__name__} cannot become an array: {error}", rule="coerce.value") from error
+    except Exception as error:
+        kind = type(value)
+        raise InputError(
+            f"{kind.__module__}.{kind.__name__} cannot become a tensor: {error}", rule="coerce.value"
+        ) from error
 
 
 def _by_protocol(value: Any) -> Any:
