@@ -117,10 +117,8 @@ def test_the_first_lookup_and_the_later_ones_agree(format: str) -> None:
 def test_a_file_is_recognised_whatever_the_length_of_its_first_name(spec: tg.Format, nbytes: int) -> None:
     name = "n" * nbytes
     for version in spec.writes:
-        try:
-            data = tg.dumps({name: np.ones((2, 3), "float32")}, format=f"{spec.name}@{version}")
-        except tg.UnsupportedError as error:
-            assert (spec.name, error.tensor) == ("gguf", name)
+        if spec.name == "gguf" and nbytes >= 64:  # the longest name of llama.cpp
             continue
+        data = tg.dumps({name: np.ones((2, 3), "float32")}, format=f"{spec.name}@{version}")
         named = {"format": "dynd"} if spec.name == "dynd" else {}  # which has no first bytes of its own
         assert list(tg.loads(data, **named)) == [name]

@@ -406,9 +406,9 @@ def _path(
         for level in range(depth + 1):
             copy(target, at, data, names[level], values[level] - names[level])
             at += values[level] - names[level]
-        return path
     else:
-        return b"".join([bytes_of(data, names[level], values[level]) for level in range(depth + 1)])
+        path = b"".join([bytes_of(data, names[level], values[level]) for level in range(depth + 1)])
+    return path
 
 
 @cython.cfunc

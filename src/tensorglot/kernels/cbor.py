@@ -536,10 +536,12 @@ def _compare(
         order = around.p[begin] - around.p[around.start]  # most keys differ in their length, and so in their heads
         if order == 0:
             order = memcmp(around.p + begin, around.p + around.start, min(end - begin, size))
-        return order if order != 0 else (end - begin > size) - (end - begin < size)
+        if order == 0:
+            order = (end - begin > size) - (end - begin < size)
     else:
         one, other = around.data[begin:end], around.data[around.start : item_end]
-        return (one > other) - (one < other)
+        order = (one > other) - (one < other)
+    return order
 
 
 @cython.cfunc
