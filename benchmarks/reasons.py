@@ -13,6 +13,15 @@ __all__ = ["reason"]
 _REASONS: dict[tuple[str, str], str] = {
     ("*", "bare"): "The same system calls without headers, names, checks or results: a bound.",
     ("*", "copy"): "A copy of the result, which computes nothing: a bound.",
+    ("W5 strings *", "bytes"): "A copy of the result, which computes nothing: a bound.",
+    ("verify *", "* alone"): "The checksum of bytes that are in memory already; we read the file as well.",
+    ("* verify", "xxh3"): "The checksum of bytes that are in memory already; we read the file as well.",
+    ("convert zTensor *", "shutil.copyfile"): "We compare the checksum of every tensor on the way.",
+    ("convert float32 *", "*"): "We cast every element and count what was rounded; the kernel copies pages.",
+    ("* 100,000 small tensors", "filecmp"): (
+        "It compares bytes, all of them equal: no names, types, shapes or checksums of 100,000 tensors."
+    ),
+    ("S3 load, *", "parallel get"): "The bytes of the object in memory, without a tensor: a bound.",
     ("torch load", "safetensors"): (
         'It maps the file and has read nothing when the clock stops. With `backend="mmap"` so do we: see its row.'
     ),
