@@ -108,8 +108,14 @@ def _in(position: int, data: bytes) -> bool:
 
 
 def _scanned(result: Any, data: bytes) -> bool:
-    """Fault and byte first; without a fault every column is within the header."""
-    return _in(result[1], data) if result[0] else bool((result[6] >= 0).all() and result[7][0] == 0)
+    """Fault and byte first; without a fault the columns are those of as many tensors, and names lie in their text."""
+    if result[0]:
+        return _in(result[1], data)
+    *_, codes, dims, dim_offsets, begins, ends, (text, name_begins, name_ends) = result
+    shaped = len(dim_offsets) == len(codes) + 1 and dim_offsets[0] == 0 and dim_offsets[-1] == len(dims)
+    ordered = all((column >= 0).all() for column in (np.diff(dim_offsets), begins, ends - begins))
+    named = (name_begins >= 0).all() and (name_begins <= name_ends).all() and (name_ends <= len(text)).all()
+    return bool(shaped and ordered and named)
 
 
 def _utf8(data: bytes) -> int:
