@@ -63,7 +63,7 @@ def screenshot(page: Path, target: Path, theme: str, height: int) -> None:
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        context = browser.new_context(offline=True, color_scheme=theme, viewport={"width": 1180, "height": height})
+        context = browser.new_context(offline=True, color_scheme=theme, viewport={"width": 1280, "height": height})
         opened = context.new_page()
         opened.goto(page.as_uri())
         opened.wait_for_selector("#card .stats")
@@ -103,7 +103,7 @@ def main() -> None:
         tg.save(folder / "after.zt", train(before), metadata={"step": "2000", "lr": "3e-4"})
         tg.report.write(folder / "before.zt", folder / "report.html")
         tg.report.write(folder / "before.zt", folder / "changes.html", other=folder / "after.zt")
-        screenshot(folder / "report.html", TARGET / "report.png", "light", 1180)
+        screenshot(folder / "report.html", TARGET / "report.png", "light", 1260)
         screenshot(folder / "changes.html", TARGET / "changes.png", "dark", 1290)
         terminal(["diff", "before.zt", "after.zt"], folder, TARGET / "diff.svg")
 

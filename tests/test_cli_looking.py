@@ -48,11 +48,22 @@ def test_tree(folder: Path) -> None:
     assert [line.split()[0] for line in lines[1:-1]] == ["layers.", "0.", "1.", "lm_head.", "weight"]
     assert lines[1].split()[1:] == ["3", "20", "122", "B", "0.6%"]
     assert lines[2].startswith("  0.")
-    assert lines[-1] == "4 tensors, 19.7 KiB; 2 levels shown"
+    assert lines[-1] == "4 tensors, 19.7 KiB; 2 levels shown; --depth 3 shows more"
+    assert run("ls", "model.bt", "--tree", "--depth", "3").stdout.endswith("; 3 levels shown\n")
     one = json.loads(run("ls", "model.bt", "--tree", "--depth", "1", "--json").stdout)
     assert {branch["prefix"]: branch["tensors"] for branch in one["tree"]} == {"layers.": 3, "lm_head.": 1}
     for wrong in (["--depth", "1"], ["--tree", "--long"]):
         run("ls", "model.bt", *wrong, code=2)
+
+
+def test_branches_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    tg.save(tmp_path / "m.bt", {f"{name}.w": np.zeros(1) for name in ("h.0", "h.1", "h.10", "h.2", "b", "a.1", "a.x")})
+    found = json.loads(run("ls", tmp_path / "m.bt", "--tree", "--depth", "2", "--json").stdout)["tree"]
+    assert [branch["prefix"] for branch in found if branch["prefix"].startswith("h.")] == [
+        "h.", "h.0.", "h.1.", "h.2.", "h.10."
+    ]  # fmt: skip
+    order = [branch["prefix"] for branch in found if branch["level"] == 0]
+    assert order == ["a.", "b.", "h."]
 
 
 def test_the_depth_of_a_tree_fits_the_screen_and_deep_names_do_not_recurse(tmp_path: Path) -> None:
@@ -99,8 +110,51 @@ def test_aliases_and_nearest_names(folder: Path) -> None:
         (["convert", "model.bt", "x.bt", "--dtype", "bf61"], "'bf16'"),
         (["ls", "model.bt", "--tre"], "--tree"),
         (["cat", "model.bt", "lm_head.weigth"], "'lm_head.weight'"),
+        (["convert", "model.bt", "x.bt", "--dtype", "q9_0"], "known: bool, int8"),
     ):
-        assert near in run(*wrong, code=2).stderr
+        said = run(*wrong, code=2).stderr
+        assert near in said
+        assert "??" not in said
+    assert "did you mean 'model.safetensors'" in run("ls", "model.safetensor", code=5).stderr
+    assert run("ls", "nothing/model.bt", code=5).stderr == "error: nothing/model.bt: No such file or directory\n"
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("x", b"", "the file is empty"),
+        ("x.bt", b"", "the file is empty"),
+        ("x.safetensors", b"", "the file is empty"),
+        ("x.bt", b"abc", "file truncated: the header's length needs 8 bytes, has 3"),
+        ("x.png", PNG, "unknown file format (known: bintensors, "),
+        (
+            "x.safetensors",
+            PNG,
+            "not a safetensors file, or damaged: a header of 727905341920923785 bytes in a file of 108",
+        ),
+        ("x.zt", PNG, "not a zTensor file: wrong magic number"),
+    ],
+    ids=str,
+)
+def test_a_file_of_another_kind_is_named_as_such(tmp_path: Path, name: str, data: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    assert run("info", tmp_path / name, code=3).stderr.startswith(f"error: {tmp_path / name}: {said}")
+
+
+def test_a_directory_that_is_a_store_says_how_to_open_it(tmp_path: Path) -> None:
+    tg.store.Store.create(tmp_path / "run").close()
+    said = run("info", tmp_path / "run", code=2).stderr
+    assert f"as in store://{tmp_path}/run#main; `tensorglot store refs {tmp_path}/run` lists them" in said
+
+
+def test_numbers_of_stats_are_short(tmp_path: Path) -> None:
+    tg.save(tmp_path / "m.bt", {"w": np.arange(2048.0), "x": np.array([1e30, -2e-12])})
+    lines = run("stats", tmp_path / "m.bt").stdout.splitlines()
+    assert lines[1].split()[:6] == ["w", "0", "2047", "1024", "591", "53490"]
+    assert lines[2].split()[:6] == ["x", "-2e-12", "1e30", "5e29", "5e29", "1e30"]
 
 
 def test_errors_name_the_file(folder: Path) -> None:

@@ -143,7 +143,7 @@ class TestDiff:
         assert ["k", "metadata", "v", "→", "w"] in cells
         assert ["ids", "shape", "[4]", "→", "[5]"] in cells
         assert ["model.w", "values", "1", "of", "12,", "8.33%", "inf", "inf"] in cells
-        assert lines[-1] == "different: 2 of 3 tensors (1 metadata, 1 shape, 1 values), by at most inf"
+        assert lines[-1] == "different: 2 of 3 tensors (1 shape, 1 values), by at most inf; 1 metadata key"
         document = run("diff", model, model.with_name("b.bt"), "--json", code=1).stdout
         report = json.loads(document, parse_constant=pytest.fail)
         assert report["changes"][-1]["values"]["largest_absolute"] == "Infinity"
@@ -187,6 +187,15 @@ class TestTerminals:
         assert max(map(len, lines)) <= 80
         if command[0] in ("diff", "convert"):
             assert len({line.split()[0] for line in lines if ".weight" in line.partition(" ")[0]}) == 12
+
+    def test_names_that_differ_in_the_middle_stay_distinct(self, tmp_path: Path) -> None:
+        """One long name of another branch leaves them little of a common prefix."""
+        names = [f"model.layers.{i}.mlp.up_proj.weight" for i in (3, 17, 30)] + ["model.embed_tokens.weight"]
+        for path, value in (("a.bt", 0.0), ("b.bt", 0.010254)):
+            tg.save(tmp_path / path, {name: np.full((64, 64), value, np.float32) for name in names})
+        _, seen = on_terminal("diff", tmp_path / "a.bt", tmp_path / "b.bt", env={"NO_COLOR": "1", "COLUMNS": "76"})
+        rows = [line.split()[0] for line in seen.rpartition("\x1b[2K")[2].splitlines() if "values" in line]
+        assert len(set(rows[:4])) == 4
 
     @pytest.mark.parametrize(
         "command",

@@ -81,7 +81,7 @@ class Commands(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             near = did_you_mean(args[0], COMMANDS)
-            raise click.UsageError(error.message.rstrip(".") + near + ("?" if near else "."), ctx) from error
+            raise click.UsageError(error.message.rstrip(".") + (near or "."), ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -146,10 +146,13 @@ def _print(rows: Sequence[Row]) -> None:
 def _summary(found: Diff, rows: Sequence[Row]) -> str:
     """How many tensors differ, in what, and by how much at most."""
     kinds = Counter(kind for row in rows for kind in {change.kind for change in row.changes})
-    different = f"{found.tensors - found.equal:,} of {plural(found.tensors, 'tensor')}"
-    text = f"different: {different} ({', '.join(f'{count:,} {kind}' for kind, count in sorted(kinds.items()))})"
+    keys = kinds.pop("metadata", 0)
+    text = f"different: {found.tensors - found.equal:,} of {plural(found.tensors, 'tensor')}"
+    if kinds:
+        text += f" ({', '.join(f'{count:,} {kind}' for kind, count in sorted(kinds.items()))})"
     most = [v.largest_absolute for row in rows if (v := row.values) is not None and v.largest_absolute]
-    return f"{text}, by at most {_number(max(most))}" if most else text
+    text += f", by at most {_number(max(most))}" if most else ""
+    return text + (f"; {plural(keys, 'metadata key')}" if keys else "")
 
 
 def _difference(change: Change) -> str:

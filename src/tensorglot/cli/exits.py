@@ -19,7 +19,15 @@ from typing import NoReturn, TextIO
 import click
 
 from tensorglot.cli.terminal import one_line, styled
-from tensorglot.errors import FormatError, InputError, LossWarning, TensorglotError, TensorNotFound, UnsupportedError
+from tensorglot.errors import (
+    FormatError,
+    InputError,
+    LossWarning,
+    TensorglotError,
+    TensorNotFound,
+    UnsupportedError,
+    did_you_mean,
+)
 
 __all__ = ["EXITS", "finish"]
 
@@ -117,6 +125,17 @@ def _report(error: BaseException, code: int, as_json: bool) -> None:
     print(label, "\n".join(map(one_line, lines)), file=sys.stderr, flush=True)
 
 
+def _near(error: OSError) -> str:
+    """The names in the same folder that are nearest to one that is missing."""
+    if not isinstance(error, FileNotFoundError) or error.filename2 is not None:
+        return ""
+    path = Path(os.fsdecode(error.filename))
+    try:
+        return did_you_mean(path.name, sorted(found.name for found in path.parent.iterdir()))
+    except OSError:
+        return ""
+
+
 def _message(error: BaseException) -> str:
     if isinstance(error, TensorglotError):
         return error.advise(command_line=True)
@@ -127,7 +146,7 @@ def _message(error: BaseException) -> str:
         return text + (f" Try '{context.command_path} --help'." if context else "")
     if isinstance(error, OSError):
         what = error.strerror or str(error)
-        return what if error.filename is None else f"{error.filename}: {what}"
+        return what if error.filename is None else f"{error.filename}: {what}{_near(error)}"
     if isinstance(error, MemoryError):
         return "not enough memory"
     if isinstance(error, (click.Abort, KeyboardInterrupt)):

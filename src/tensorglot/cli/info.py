@@ -86,7 +86,7 @@ def _print_summary(file: str, summary: Summary, metadata: Mapping[str, Any] | No
         ("checksums", _checksums(summary)),
     ]
     for title, counts in (("encodings", summary.encodings), ("layouts", summary.layouts)):
-        if set(counts) - {"raw", "dense"}:
+        if set(counts) - {"raw", "dense", "joined"}:
             fields.append((title, ", ".join(f"{escape(name)} {count:,}" for name, count in counts.items())))
     print_fields(fields)
     if 1 < len(summary.shards) <= SHARDS_SHOWN:
@@ -126,7 +126,7 @@ def _checksums(summary: Summary) -> str:
         case "tensor":
             return f"{summary.checksums:,} of {plural(summary.tensors, 'tensor')}"
         case "box":
-            return "those in the files, compared when a box is read as a whole"
+            return "those in the files, compared when tensors are read"
         case "block":
             return "every block is compared with its hash when it is read"
 

@@ -146,7 +146,10 @@ def _print_tree(
             *(column for column in (kinds, shapes) if informative(column, "")),
         ]
     )
-    print(f"{plural(len(rows), 'tensor')}, {human_nbytes(nbytes)}; {plural(fitting, 'level')} shown")
+    more = (
+        f"; --depth {fitting + 1} shows more" if any(b.entry is None and b.level + 1 == fitting for b in found) else ""
+    )
+    print(f"{plural(len(rows), 'tensor')}, {human_nbytes(nbytes)}; {plural(fitting, 'level')} shown{more}")
 
 
 def _long_columns(rows: Sequence[Entry]) -> tuple[list[Column], list[str]]:

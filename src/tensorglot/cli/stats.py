@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -108,6 +109,9 @@ def _bars(counts: Sequence[int]) -> str:
 
 
 def _number(value: float | complex | None) -> str:
+    """Three digits, as short as that can be written: 1023, 0.00721, 2.44e26."""
     if value is None:
         return "-"
-    return str(value) if isinstance(value, int) else f"{value:.3g}"
+    if isinstance(value, int) or (isinstance(value, float) and 1000 <= abs(value) < 1e6):
+        return f"{value:.0f}"
+    return re.sub(r"e([+-])0*(\d)", lambda found: f"e{found[1].strip('+')}{found[2]}", f"{value:.3g}")

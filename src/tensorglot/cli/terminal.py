@@ -153,13 +153,16 @@ def _pad(text: str, width: int, right: bool) -> str:
 
 
 def _shorten_cells(cells: Sequence[str], width: int) -> list[str]:
-    """Cells that fit. The common prefix of the long ones is elided first: it tells nothing."""
+    """Cells that fit. The common prefix of the long ones is elided first: it tells nothing. Then whatever leaves
+    more of them distinct: what is before the middle, or at the beginning."""
     long = [cell for cell in cells if _width(cell) > width]
     pairs = zip(min(long, default=""), max(long, default=""), strict=False)
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) if len(long) > 1 else 0
     if shared <= 1:
         return [_shorten(cell, width) for cell in cells]
-    return [cell if _width(cell) <= width else f"…{_shorten(cell[shared:], width - 1)}" for cell in cells]
+    ways = (_shorten, _suffix)
+    made = [[cell if _width(cell) <= width else f"…{way(cell[shared:], width - 1)}" for cell in cells] for way in ways]
+    return max(made, key=lambda cells: len(set(cells)))
 
 
 def _shorten(text: str, width: int) -> str:
@@ -167,8 +170,7 @@ def _shorten(text: str, width: int) -> str:
     if _width(text) <= width:
         return text
     head = _prefix(text, width // 6)
-    tail = _prefix(text[::-1], width - 1 - width // 6)
-    return f"{head}…{tail[::-1]}"
+    return f"{head}…{_suffix(text, width - 1 - width // 6)}"
 
 
 def _prefix(text: str, width: int) -> str:
@@ -176,6 +178,10 @@ def _prefix(text: str, width: int) -> str:
     while end < len(text) and (taken := taken + _width(text[end])) <= width:
         end += 1
     return text[:end]
+
+
+def _suffix(text: str, width: int) -> str:
+    return _prefix(text[::-1], width)[::-1]
 
 
 def _terminal_width() -> int:

@@ -484,5 +484,7 @@ def detect(source: Source, path: str | None) -> Format:
         return _BY_NAME["bintensors"]
     if len(head) >= 5 and 5 <= int.from_bytes(head[:4], "little") <= source.size and head[4] in range(0x14):
         return _BY_NAME["bson"]
+    if not source.size:
+        raise FormatError("the file is empty", rule="format.unknown", offset=0)
     known = ", ".join(spec.name for spec in TABLE)
     raise FormatError(f"unknown file format (known: {known})", rule="format.unknown", offset=0)

@@ -108,6 +108,7 @@ def dtype_of(kind: DType | DTypeLike, tensor: str | None = None) -> DType:
         numpy = np.dtype(kind)
     except (TypeError, ValueError) as error:
         near = did_you_mean(kind, [*BY_NAME, *ALIASES]) if isinstance(kind, str) else ""
+        near = near or f" (known: {', '.join(BY_NAME)})"
         raise InputError(f"unknown element type {kind!r}{near}", rule="dtype.name", tensor=tensor) from error
     row = _BY_NUMPY.get(numpy) or _BY_NUMPY.get(numpy.newbyteorder("="))
     if row is None:

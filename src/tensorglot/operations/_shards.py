@@ -22,7 +22,7 @@ import numpy as np
 
 from tensorglot.containers.store import MARKER
 from tensorglot.containers.table import TABLE, for_target
-from tensorglot.errors import FormatError, InputError, LimitError, escape
+from tensorglot.errors import FormatError, Hint, InputError, LimitError, escape
 from tensorglot.io.folder import Folder, as_folder, name_of
 from tensorglot.io.local import BaseSource, Stamp, add_path_to_errors, file_stamp
 from tensorglot.io.source import source_for
@@ -83,7 +83,10 @@ def find_in_folder(folder: Folder) -> str:
             return folder.file(name)
     if not found and MARKER in names:
         raise InputError(
-            f"the directory is a store: open store://{folder.shown}#REF", rule="store.url", path=folder.shown
+            f"the directory is a store: open one of its commits, as in store://{folder.shown}#main",
+            rule="store.url",
+            path=folder.shown,
+            hint=Hint("Store(path).refs() lists them", f"`tensorglot store refs {folder.shown}` lists them"),
         )
     if not found:
         raise InputError(

@@ -18,6 +18,7 @@ __all__ = ["DEEPEST", "Branch", "branches", "depth_that_fits"]
 DEEPEST = 64
 """Levels that are looked at to find those that fit."""
 _SEPARATOR = re.compile(r"(?<=[./])")
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class Branch(NamedTuple):
@@ -46,10 +47,14 @@ def _start_of_last(prefix: str) -> int:
 
 
 def branches(entries: Sequence[Entry], depth: int, key: Callable[[Branch], Any] | None = None) -> list[Branch]:
-    """All prefixes of at most `depth` components, each before those below it, siblings in the order of `key`."""
+    """All prefixes of at most `depth` components, each before those below it, siblings in the order of `key`.
+
+    Without a key, as in the file; by number where their components begin with one.
+    """
 
     def below(prefix: str, level: int, entries: Sequence[Entry]) -> list[tuple[Branch, list[Entry]]]:
-        made = [(_branch(name, level, some), some) for name, some in _group(entries, len(prefix)).items()]
+        groups = _group(entries, len(prefix))
+        made = [(_branch(name, level, groups[name]), groups[name]) for name in _by_number(groups, len(prefix))]
         return made[::-1] if key is None else sorted(made, key=lambda pair: key(pair[0]), reverse=True)
 
     found: list[Branch] = []
@@ -70,6 +75,15 @@ def _group(entries: Iterable[Entry], start: int) -> dict[str, list[Entry]]:
         end = len(entry.name) if cut is None else cut.start()
         groups.setdefault(entry.name[:end], []).append(entry)
     return groups
+
+
+def _by_number(prefixes: Iterable[str], start: int) -> list[str]:
+    """In the order of the file; by number where all components begin with one: 2 before 10."""
+    found = list(prefixes)
+    numbers = [_NUMBER.match(prefix, start) for prefix in found]
+    if all(numbers):
+        found.sort(key=dict(zip(found, (int(number[0]) for number in numbers if number), strict=True)).__getitem__)
+    return found
 
 
 def _branch(prefix: str, level: int, entries: Sequence[Entry]) -> Branch:

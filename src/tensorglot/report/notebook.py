@@ -70,8 +70,11 @@ def _archive(archive: Archive) -> str:
     title = f"{archive.format}: {plural(len(archive), 'tensor')}, {human_nbytes(nbytes)}"
     if archive.metadata:
         title += f", {plural(len(archive.metadata), 'metadata key')}"
-    rows = (_tensor_cells(archive.tensor_at(i)) for i in range(len(archive)))
-    return _table(title, ("name", "type", "shape", "size", "encoding"), rows, len(archive))
+    tensors = [archive.tensor_at(i) for i in range(min(ROWS, len(archive)))]
+    columns: tuple[str, ...] = ("name", "type", "shape", "size", "encoding")
+    if all(tensor.encoding in ("raw", "joined") for tensor in tensors):
+        columns = columns[:-1]
+    return _table(title, columns, (_tensor_cells(tensor)[: len(columns)] for tensor in tensors), len(archive))
 
 
 def _tensor_cells(tensor: Tensor) -> tuple[object, ...]:

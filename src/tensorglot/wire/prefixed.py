@@ -28,14 +28,17 @@ def read_header(
     """Reads the header of a file of `size` bytes; its length is at most `most` and a multiple of `multiple`."""
     if size < LENGTH_NBYTES:
         raise TruncatedError(
-            f"file truncated: the header's length needs 8 bytes, has {size}", rule=f"{rule}.header.length", offset=0
+            f"file truncated: the header's length needs 8 bytes, has {size}" if size else "the file is empty",
+            rule=f"{rule}.header.length",
+            offset=0,
         )
     first = read_bytes(0, min(size, _FIRST_NBYTES))
     nbytes = int.from_bytes(first[:LENGTH_NBYTES], "little")
     if nbytes > most:
-        raise LimitError(
-            f"header of {nbytes} bytes exceeds Limits.header_nbytes ({most})", rule=f"{rule}.limit.header", offset=0
-        )
+        why = f"header of {nbytes} bytes exceeds Limits.header_nbytes ({most})"
+        if nbytes > size - LENGTH_NBYTES:
+            why = f"not a {rule} file, or damaged: a header of {nbytes} bytes in a file of {size}"
+        raise LimitError(why, rule=f"{rule}.limit.header", offset=0)
     if nbytes > size - LENGTH_NBYTES:
         raise TruncatedError(
             f"file truncated: the header needs {nbytes} bytes, has {size - LENGTH_NBYTES}",

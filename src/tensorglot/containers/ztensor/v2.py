@@ -143,7 +143,9 @@ def manifest_bytes(source: Source, limits: Limits, end: int | None = None) -> tu
     at = end - FOOTER_2
     offset, length, digest, version, _, magic = FOOTER_FORM.unpack(source.read_bytes(at, FOOTER_2))
     if magic != MAGIC_2:
-        raise FormatError("wrong magic number at the end of the file", rule="ztensor.footer.magic", offset=end - 8)
+        raise FormatError(
+            "file truncated or damaged: wrong magic number at its end", rule="ztensor.footer.magic", offset=end - 8
+        )
     if version != 2:
         message = f"unsupported version {version} in the footer (supported: 2)"
         raise FormatError(message, rule="ztensor.footer.version", offset=at + 24)

@@ -150,7 +150,7 @@ function start() {
   byId("error").hidden = true;
   summary();
   const reveal = (tensor) => list.reveal(tensor);
-  maps = [new FileMap(index, index.one, (i) => i, { title: index.two ? `Map of ${baseName(index.one.path)}` : "Map of the file", onPick: reveal })];
+  maps = [new FileMap(index, index.one, (i) => i, { title: index.two ? `Map of ${baseName(index.one.path)}` : index.one.files.length > 1 ? "Map of the files" : "Map of the file", onPick: reveal })];
   if (index.two) maps.push(new FileMap(index, index.two, (i) => index.fromTwo[i], { title: `Map of ${baseName(index.two.path)}`, onPick: reveal }));
   byId("maps").replaceChildren(...maps.map((map) => map.element));
   const order = byId("order"), names = Object.keys(ORDERS).filter((key) => key !== "change" || index.two);

@@ -21,7 +21,7 @@ async function readFile(file) {
   if (text === "\x89ZT2\r\n\x1a\n") return readZtensor2(file, slice);
   if (/^(ZTEN|\x89ZT)/.test(text)) throw new Error("a version of zTensor that this page does not know");
   const length = uint64(magic, 0);
-  if (length > HEADER_MOST) throw new Error("not a BinTensors, zTensor or safetensors file, or its header is larger than 100 MB");
+  if (length > HEADER_MOST) throw new Error("not a BinTensors, zTensor or safetensors file, or its header is larger than 100 MB; `tensorglot view` opens other formats");
   const header = await slice(8, 8 + length);
   return header[0] === 0x7b ? readSafetensors(file, header) : readBintensors(file, header);
 }
