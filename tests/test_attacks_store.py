@@ -744,17 +744,56 @@ BUNDLES: dict[str, bytes] = {
     "a ref of 4 KB": car(NAMES, COMMIT, ref="n" * 4096),
     "a ref that is a number": car(NAMES, COMMIT, ref=5),
     "have of numbers": car(NAMES, COMMIT, have=[1]),
-    "a delta from nothing": car(NAMES, COMMIT) + frame(bytes(link(delta_node())) + delta_node()),
+    "a delta that is empty": GOOD + frame(bytes(link(delta_node())) + delta_node()),
     **{
-        f"a delta with {name} {value!r:.20}": car(DATA, NAMES, COMMIT)
+        f"a delta with {name} {value!r:.20}": GOOD
         + frame(bytes(link(delta_node(**{name: value}))) + delta_node(**{name: value}))
         for name, value in [
             ("encoding", 0), ("encoding", 99), ("encoding", -1), ("encoding", 1 << 63), ("nbytes", 0), ("nbytes", -1),
             ("nbytes", 1 << 40), ("body", "text"), ("body", bytes(50)), ("base", 5), ("block", 5), ("more", 5),
-            ("base", block_cid(DATA, RAW, SHA256)), ("dynd", 2),
+            ("base", block_cid(DATA, RAW, SHA256)), ("base", block_cid(b"nothing")), ("dynd", 2),
         ]
     },
 }  # fmt: skip
+BUNDLE_RULES: dict[str, str] = {
+    "no bytes": "cbor.ends",
+    "zeros": "cbor.ends",
+    "a block of 2^63 bytes": "bundle.varint",
+    "an endless varint": "bundle.varint",
+    "a long varint": "bundle.varint",
+    "a block of no bytes": "cid.form",
+    "a block of half a CID": "cid.form",
+    "a CID of version 0": "cid.form",
+    "a block that does not match": "bundle.hash",
+    "a block by SHA-256": "bundle.hash",
+    "a node that is no DAG-CBOR": "cbor.indefinite",
+    "a node of 100,000 levels": "cbor.depth",
+    "version 2": "bundle.header",
+    "no roots": "bundle.header",
+    "two roots": "bundle.header",
+    "a root that is a number": "bundle.header",
+    "a header of a list": "bundle.header",
+    "a root that is not there": "bundle.root",
+    "a root that is no bundle": "bundle.root",
+    "a root of another kind": "bundle.root",
+    "a ref that is a number": "bundle.root",
+    "have of numbers": "bundle.root",
+    "no commit": "store.commit",
+    "a commit that is not there": "bundle.have",
+    "a commit without its names": "bundle.have",
+    "a commit without its parent": "bundle.have",
+    "a commit that is raw": "store.node",
+    "a commit by SHA-256": "store.node",
+    "a ref named ..": "store.ref.name",
+    "a ref named ../../x": "store.ref.name",
+    "a ref of control characters": "store.ref.name",
+    "a ref of 4 KB": "store.ref.name",
+    "a delta that is empty": "store.encoding",
+    f"a delta with body {bytes(50)!r:.20}": "store.encoding",
+    f"a delta with base {block_cid(DATA, RAW, SHA256)!r:.20}": "bundle.base",
+    f"a delta with base {block_cid(b'nothing')!r:.20}": "bundle.base",
+}
+"""Of all others it is `bundle.delta` or `bundle.block`, as they say."""
 
 
 @pytest.mark.parametrize("name", BUNDLES)
@@ -767,6 +806,7 @@ def test_a_hostile_bundle_changes_nothing(name: str, root: Path) -> None:
     with pytest.raises((tg.FormatError, tg.InputError)) as caught:
         store.unbundle(BUNDLES[name])
     assert str(caught.value).isprintable()
+    assert caught.value.rule == BUNDLE_RULES.get(name, "bundle.delta" if name.startswith("a delta") else "bundle.block")
     assert store.refs() == refs
     assert_clean(store)
     assert same_tensors(store.checkout("mine"), given)
