@@ -406,7 +406,8 @@ NODES: dict[str, Attack] = {
     "a part of shape 2^62": tensor_node(
         parts=[{"array": link(ARRAY), "name": "data", "dtype": "q", "shape": [1 << 62, 1 << 62]}]
     ),
-    "a sparse tensor without indices": tensor_node(layout="zt.sparse_csr/1"),
+    "a sparse tensor of one dimension": tensor_node(layout="zt.sparse_csr/1"),
+    "a sparse tensor without indices": tensor_node(layout="zt.sparse_csr/1", type="2 * 3 * int32"),
     "a layout of control characters": tensor_node(layout="\x1b[2J"),
     "a dense tensor of another type": tensor_node(type="7 * int64"),
     "a tensor of no type": tensor_node(type="(("),
@@ -557,6 +558,49 @@ def attempt(call: Callable[[], object]) -> bool:
         said = str(error)
     assert said.isprintable()
     return said != "fine"
+
+
+FOUND: dict[str, str] = {
+    "pack.footer": "no bytes|the magic alone|half|one byte less|one byte more|a page of zeros|no footer|"
+    "an index outside|an index of 2^63 bytes|an index that wraps|an index over the magic",
+    "pack.index": "an index without hash|counts of 2^32|counts of nothing|counts of one|an index of two bytes",
+    "pack.record": "a record outside|a record that wraps|a record over the magic|a record over the index|"
+    "a record of more than a chunk|a record of more bytes than a chunk|a delta without a base, of depth 3|"
+    "a base of depth 0|a base outside the table|depth 255",
+    "pack.block": "a block outside its record|a block that is larger than its record",
+    "store.encoding": "an unknown encoding|a constant of no bytes|a small chunk as a megabyte",
+    "store.chain": "a delta without a base|a chain of 40 deltas with one key",
+    "store.chain.base": "a base without a delta|a base that is not there|a delta from itself|deltas in a circle|"
+    "deltas in a circle with depths|a chain of 40 deltas of depth 1|a chain of 40 deltas of depth 12",
+    "store.block.hash": "blocks that do not match their names|two blocks with each other's names",
+    "store.array": "a size that lies|a size of 2^63|a size of 2^64 - 1|a type that lies|a type of 2^62 elements|"
+    "a type that wraps|a symbolic type",
+    "dynd.type.syntax": "no type",
+    "dynd.type.length": "a type of 100,000 levels",
+    "cid.tree": "data that is a commit|data named by SHA-256|a tree of one chunk|a tree of short chunks|"
+    "a tree whose chunks lie|a tree of another size|a tree with too few chunks",
+    "store.node": "an array named by SHA-256|a raw array|a size of 2^62",
+    "store.block.missing": "a value that links nowhere|an array that is not there|data that is not there|"
+    "a parent that is not there|a parent named by SHA-256|metadata of links|to nothing",
+    "store.tensor": "a tensor without parts|parts that are numbers|parts with one name|a part without an array|"
+    "a part of no shape|a dense tensor of another type|a tensor of no type",
+    "layout.rank": "a sparse tensor of one dimension",
+    "layout.parts": "a sparse tensor without indices",
+    "store.commit": "a parent that is an array",
+    "store.ref": "to raw bytes|by SHA-256|of no bytes|of no JSON|of deep JSON|of a list|of a number of 5,000 digits|"
+    "of two spellings|without a CID|of another kind|with a count that is true|with a nonce that is a list",
+    "store.ref.name": "named ..|named by another spelling of main|named by lower-case quotes|with a control character|"
+    "with NUL|of bytes that are not UTF-8|of half a quote|of 250 bytes",
+}
+"""The rule that a check finds broken, and the attacks that break it."""
+
+
+@pytest.mark.parametrize("rule", FOUND)
+def test_a_check_finds_the_rule_that_is_broken(rule: str, tmp_path: Path) -> None:
+    for number, name in enumerate(FOUND[rule].split("|")):
+        root = _made(tmp_path / str(number))
+        {**PACKS, **NODES, **REFS}[name](root)
+        assert rule in {problem.rule for problem in Store(root).check(data=True).problems}, name
 
 
 RULES = {
