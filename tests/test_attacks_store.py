@@ -406,7 +406,8 @@ NODES: dict[str, Attack] = {
     "a part of shape 2^62": tensor_node(
         parts=[{"array": link(ARRAY), "name": "data", "dtype": "q", "shape": [1 << 62, 1 << 62]}]
     ),
-    "a sparse tensor without indices": tensor_node(layout="zt.sparse_csr/1"),
+    "a sparse tensor of one dimension": tensor_node(layout="zt.sparse_csr/1"),
+    "a sparse tensor without indices": tensor_node(layout="zt.sparse_csr/1", type="2 * 3 * int32"),
     "a layout of control characters": tensor_node(layout="\x1b[2J"),
     "a dense tensor of another type": tensor_node(type="7 * int64"),
     "a tensor of no type": tensor_node(type="(("),
@@ -557,6 +558,49 @@ def attempt(call: Callable[[], object]) -> bool:
         said = str(error)
     assert said.isprintable()
     return said != "fine"
+
+
+FOUND: dict[str, str] = {
+    "pack.footer": "no bytes|the magic alone|half|one byte less|one byte more|a page of zeros|no footer|"
+    "an index outside|an index of 2^63 bytes|an index that wraps|an index over the magic",
+    "pack.index": "an index without hash|counts of 2^32|counts of nothing|counts of one|an index of two bytes",
+    "pack.record": "a record outside|a record that wraps|a record over the magic|a record over the index|"
+    "a record of more than a chunk|a record of more bytes than a chunk|a delta without a base, of depth 3|"
+    "a base of depth 0|a base outside the table|depth 255",
+    "pack.block": "a block outside its record|a block that is larger than its record",
+    "store.encoding": "an unknown encoding|a constant of no bytes|a small chunk as a megabyte",
+    "store.chain": "a delta without a base|a chain of 40 deltas with one key",
+    "store.chain.base": "a base without a delta|a base that is not there|a delta from itself|deltas in a circle|"
+    "deltas in a circle with depths|a chain of 40 deltas of depth 1|a chain of 40 deltas of depth 12",
+    "store.block.hash": "blocks that do not match their names|two blocks with each other's names",
+    "store.array": "a size that lies|a size of 2^63|a size of 2^64 - 1|a type that lies|a type of 2^62 elements|"
+    "a type that wraps|a symbolic type",
+    "dynd.type.syntax": "no type",
+    "dynd.type.length": "a type of 100,000 levels",
+    "cid.tree": "data that is a commit|data named by SHA-256|a tree of one chunk|a tree of short chunks|"
+    "a tree whose chunks lie|a tree of another size|a tree with too few chunks",
+    "store.node": "an array named by SHA-256|a raw array|a size of 2^62",
+    "store.block.missing": "a value that links nowhere|an array that is not there|data that is not there|"
+    "a parent that is not there|a parent named by SHA-256|metadata of links|to nothing",
+    "store.tensor": "a tensor without parts|parts that are numbers|parts with one name|a part without an array|"
+    "a part of no shape|a dense tensor of another type|a tensor of no type",
+    "layout.rank": "a sparse tensor of one dimension",
+    "layout.parts": "a sparse tensor without indices",
+    "store.commit": "a parent that is an array",
+    "store.ref": "to raw bytes|by SHA-256|of no bytes|of no JSON|of deep JSON|of a list|of a number of 5,000 digits|"
+    "of two spellings|without a CID|of another kind|with a count that is true|with a nonce that is a list",
+    "store.ref.name": "named ..|named by another spelling of main|named by lower-case quotes|with a control character|"
+    "with NUL|of bytes that are not UTF-8|of half a quote|of 250 bytes",
+}
+"""The rule that a check finds broken, and the attacks that break it."""
+
+
+@pytest.mark.parametrize("rule", FOUND)
+def test_a_check_finds_the_rule_that_is_broken(rule: str, tmp_path: Path) -> None:
+    for number, name in enumerate(FOUND[rule].split("|")):
+        root = _made(tmp_path / str(number))
+        {**PACKS, **NODES, **REFS}[name](root)
+        assert rule in {problem.rule for problem in Store(root).check(data=True).problems}, name
 
 
 RULES = {
@@ -744,17 +788,56 @@ BUNDLES: dict[str, bytes] = {
     "a ref of 4 KB": car(NAMES, COMMIT, ref="n" * 4096),
     "a ref that is a number": car(NAMES, COMMIT, ref=5),
     "have of numbers": car(NAMES, COMMIT, have=[1]),
-    "a delta from nothing": car(NAMES, COMMIT) + frame(bytes(link(delta_node())) + delta_node()),
+    "a delta that is empty": GOOD + frame(bytes(link(delta_node())) + delta_node()),
     **{
-        f"a delta with {name} {value!r:.20}": car(DATA, NAMES, COMMIT)
+        f"a delta with {name} {value!r:.20}": GOOD
         + frame(bytes(link(delta_node(**{name: value}))) + delta_node(**{name: value}))
         for name, value in [
             ("encoding", 0), ("encoding", 99), ("encoding", -1), ("encoding", 1 << 63), ("nbytes", 0), ("nbytes", -1),
             ("nbytes", 1 << 40), ("body", "text"), ("body", bytes(50)), ("base", 5), ("block", 5), ("more", 5),
-            ("base", block_cid(DATA, RAW, SHA256)), ("dynd", 2),
+            ("base", block_cid(DATA, RAW, SHA256)), ("base", block_cid(b"nothing")), ("dynd", 2),
         ]
     },
 }  # fmt: skip
+BUNDLE_RULES: dict[str, str] = {
+    "no bytes": "cbor.ends",
+    "zeros": "cbor.ends",
+    "a block of 2^63 bytes": "bundle.varint",
+    "an endless varint": "bundle.varint",
+    "a long varint": "bundle.varint",
+    "a block of no bytes": "cid.form",
+    "a block of half a CID": "cid.form",
+    "a CID of version 0": "cid.form",
+    "a block that does not match": "bundle.hash",
+    "a block by SHA-256": "bundle.hash",
+    "a node that is no DAG-CBOR": "cbor.indefinite",
+    "a node of 100,000 levels": "cbor.depth",
+    "version 2": "bundle.header",
+    "no roots": "bundle.header",
+    "two roots": "bundle.header",
+    "a root that is a number": "bundle.header",
+    "a header of a list": "bundle.header",
+    "a root that is not there": "bundle.root",
+    "a root that is no bundle": "bundle.root",
+    "a root of another kind": "bundle.root",
+    "a ref that is a number": "bundle.root",
+    "have of numbers": "bundle.root",
+    "no commit": "store.commit",
+    "a commit that is not there": "bundle.have",
+    "a commit without its names": "bundle.have",
+    "a commit without its parent": "bundle.have",
+    "a commit that is raw": "store.node",
+    "a commit by SHA-256": "store.node",
+    "a ref named ..": "store.ref.name",
+    "a ref named ../../x": "store.ref.name",
+    "a ref of control characters": "store.ref.name",
+    "a ref of 4 KB": "store.ref.name",
+    "a delta that is empty": "store.encoding",
+    f"a delta with body {bytes(50)!r:.20}": "store.encoding",
+    f"a delta with base {block_cid(DATA, RAW, SHA256)!r:.20}": "bundle.base",
+    f"a delta with base {block_cid(b'nothing')!r:.20}": "bundle.base",
+}
+"""Of all others it is `bundle.delta` or `bundle.block`, as they say."""
 
 
 @pytest.mark.parametrize("name", BUNDLES)
@@ -767,6 +850,7 @@ def test_a_hostile_bundle_changes_nothing(name: str, root: Path) -> None:
     with pytest.raises((tg.FormatError, tg.InputError)) as caught:
         store.unbundle(BUNDLES[name])
     assert str(caught.value).isprintable()
+    assert caught.value.rule == BUNDLE_RULES.get(name, "bundle.delta" if name.startswith("a delta") else "bundle.block")
     assert store.refs() == refs
     assert_clean(store)
     assert same_tensors(store.checkout("mine"), given)

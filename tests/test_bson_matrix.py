@@ -73,10 +73,13 @@ class TestEncode:
             bits = 8 if dtype == "packed_bit" else 1
             assert decode_matrix(raw, "v").shape == (shape[0], bits * shape[1])
 
-    @pytest.mark.parametrize("bad", [[1.0], [[[1.0]]], [[1.0], [1.0, 2.0]], [[300]]])
-    def test_refused(self, bad: Any) -> None:
-        with pytest.raises(InputError):
+    @pytest.mark.parametrize(
+        ("bad", "rule"), [([1.0], "rank"), ([[[1.0]]], "rank"), ([[1.0], [1.0, 2.0]], "kind"), ([[300]], "range")]
+    )
+    def test_refused(self, bad: Any, rule: str) -> None:
+        with pytest.raises(InputError) as caught:
             encode_matrix(bad, "int8" if bad == [[300]] else None)
+        assert caught.value.rule == f"bson.vector.{rule}"
 
     def test_the_element_out_of_range_is_named(self) -> None:
         with pytest.raises(InputError, match=r"\(1, 2\) is 1e\+39"):
@@ -115,15 +118,17 @@ class TestEncode:
         assert np.array_equal(decode_matrix(raw), matrix)
 
     @pytest.mark.parametrize(
-        ("key", "ids"),
+        ("key", "ids", "rule"),
         [
-            ("_id", None), ("_id.x", None), ("", None), ("a..b", None), ("a\0", None),
-            ("v", [1]), ("v", range(8)), ("v", [object()] * 7), ("v", np.zeros(7)), ("v", [2**63] * 7),
+            ("_id", None, "key"), ("_id.x", None, "key"), ("", None, "path"), ("a..b", None, "path"),
+            ("a\0", None, "key"), ("v", [1], "ids"), ("v", range(8), "ids"), ("v", [object()] * 7, "value"),
+            ("v", np.zeros(7), "ids"), ("v", [2**63] * 7, "ids"),
         ],
     )  # fmt: skip
-    def test_refused_documents(self, key: str, ids: Any) -> None:
-        with pytest.raises(InputError):
+    def test_refused_documents(self, key: str, ids: Any, rule: str) -> None:
+        with pytest.raises(InputError) as caught:
             encode_documents(MATRICES["int8"], key, ids)
+        assert caught.value.rule == f"bson.{rule}"
 
     def test_a_document_that_mongodb_would_not_store(self) -> None:
         with pytest.raises(UnsupportedError):
@@ -502,21 +507,22 @@ class TestQuantize:
             encode_matrix(quantized, "float32")
 
     @pytest.mark.parametrize(
-        "call",
+        ("call", "rule"),
         [
-            lambda m: vectors.quantize(m, to="int4"),
-            lambda m: vectors.quantize(m[0]),
-            lambda m: vectors.quantize(m[:0]),
-            lambda m: vectors.quantize(np.full((2, 2), np.nan)),
-            lambda m: vectors.quantize(np.full((2, 2), np.inf), to="packed_bit"),
-            lambda m: vectors.quantize(m, ranges=(m[0, :5], m[0, :5])),
-            lambda m: vectors.quantize(m, ranges=(m.max(axis=0), m.min(axis=0))),
-            lambda m: vectors.quantize(m, to="packed_bit", ranges=(m[0], m[0])),
+            (lambda m: vectors.quantize(m, to="int4"), "quantize.to"),
+            (lambda m: vectors.quantize(m[0]), "bson.vector.rank"),
+            (lambda m: vectors.quantize(m[:0]), "quantize.ranges"),
+            (lambda m: vectors.quantize(np.full((2, 2), np.nan)), "quantize.finite"),
+            (lambda m: vectors.quantize(np.full((2, 2), np.inf), to="packed_bit"), "quantize.finite"),
+            (lambda m: vectors.quantize(m, ranges=(m[0, :5], m[0, :5])), "quantize.ranges"),
+            (lambda m: vectors.quantize(m, ranges=(m.max(axis=0), m.min(axis=0))), "quantize.ranges"),
+            (lambda m: vectors.quantize(m, to="packed_bit", ranges=(m[0], m[0])), "quantize.ranges"),
         ],
     )
-    def test_refused(self, call: Any) -> None:
-        with pytest.raises(InputError):
+    def test_refused(self, call: Any, rule: str) -> None:
+        with pytest.raises(InputError) as caught:
             call(self.MATRIX)
+        assert caught.value.rule == rule
 
     def test_signed_bits(self) -> None:
         every = list(range(-128, 128))

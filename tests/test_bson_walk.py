@@ -295,24 +295,27 @@ class TestDocuments:
         assert repr(decoded["id"]) == f"Raw(ObjectId, {'00' * 12})"
 
     @pytest.mark.parametrize(
-        "fields",
+        ("fields", "rule"),
         [
-            {"x": object()},
-            {"x": 2**63},
-            {"x": -(2**63) - 1},
-            {"x": "\ud800"},
-            {"\0": 1},
-            {1: 1},
-            {"\ud800": 1},
-            {"x": datetime(2020, 1, 1)},
-            {"x": datetime(2020, 1, 1, microsecond=1, tzinfo=UTC)},
-            {"x": Raw(7, b"short")},
-            {"x": Raw(0x99, b"")},
+            ({"x": object()}, "bson.value"),
+            ({"x": 2**63}, "bson.value"),
+            ({"x": -(2**63) - 1}, "bson.value"),
+            ({"x": "\ud800"}, "bson.utf8"),
+            ({"\0": 1}, "bson.key"),
+            ({1: 1}, "bson.document"),
+            ({"x": {1: 1}}, "bson.key"),
+            ({"\ud800": 1}, "bson.document"),
+            ({"x": datetime(2020, 1, 1)}, "bson.date"),
+            ({"x": datetime(2020, 1, 1, microsecond=1, tzinfo=UTC)}, "bson.date"),
+            ({"x": Raw(7, b"short")}, "bson.value"),
+            ({"x": Raw(7, bytes(13))}, "bson.value"),
+            ({"x": Raw(0x99, b"")}, "bson.value"),
         ],
     )
-    def test_what_has_no_form(self, fields: Any) -> None:
-        with pytest.raises(InputError):
+    def test_what_has_no_form(self, fields: Any, rule: str) -> None:
+        with pytest.raises(InputError) as caught:
             encode_document(fields)
+        assert caught.value.rule == rule
 
     def test_a_cycle(self) -> None:
         cycle: dict[str, Any] = {}

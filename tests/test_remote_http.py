@@ -242,23 +242,24 @@ class TestHostile:
 
 
 @pytest.mark.parametrize(
-    ("url", "kind"),
+    ("url", "kind", "rule"),
     [
-        ("ftp://host/x.bt", tg.UnsupportedError),
-        ("http://", tg.InputError),
-        ("http://host:99999999/x", tg.InputError),
-        ("http://[::1/x", tg.InputError),
-        ("s3://", tg.InputError),
-        ("hf://alone", tg.InputError),
-        ("file://other-host/x.bt", tg.InputError),
-        ("x://y://z", tg.UnsupportedError),
-        ("a b://c", tg.UnsupportedError),
+        ("ftp://host/x.bt", tg.UnsupportedError, "url.scheme"),
+        ("http://", tg.InputError, "url.syntax"),
+        ("http://host:99999999/x", tg.InputError, "url.syntax"),
+        ("http://[::1/x", tg.InputError, "url.syntax"),
+        ("s3://", tg.InputError, "url.syntax"),
+        ("hf://alone", tg.InputError, "url.hub"),
+        ("file://other-host/x.bt", tg.InputError, "url.file"),
+        ("x://y://z", tg.UnsupportedError, "url.scheme"),
+        ("a b://c", tg.UnsupportedError, "url.scheme"),
     ],
 )
-def test_urls_that_are_none(url: str, kind: type[Exception]) -> None:
+def test_urls_that_are_none(url: str, kind: type[tg.TensorglotError], rule: str) -> None:
     for call in (tg.open, tg.load, tg.verify):
-        with pytest.raises(kind):
+        with pytest.raises(kind) as caught:
             call(url)  # type: ignore[operator]
+        assert caught.value.rule == rule
 
 
 @pytest.mark.parametrize(
@@ -267,8 +268,9 @@ def test_urls_that_are_none(url: str, kind: type[Exception]) -> None:
     ids=["number", "list", "time", "count", "object", "key", "unknown"],
 )
 def test_options_that_are_none(options: Any, site: Site) -> None:
-    with pytest.raises(tg.InputError):
+    with pytest.raises(tg.InputError) as caught:
         tg.open(f"{site.url}/model.safetensors", storage_options=options)
+    assert caught.value.rule == "url.options"
 
 
 def child(url: str, answers: Any) -> None:

@@ -415,23 +415,24 @@ def test_a_newer_version_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options"),
+    ("tensors", "options", "rule"),
     [
-        (("main", 5), {}),
-        (("main", {"x": object()}), {}),
-        (("main", {"x": np.zeros(1)}), {"message": 5}),
-        (("main", {"x": np.zeros(1)}), {"metadata": 5}),
-        (("main", {"x": np.zeros(1)}), {"metadata": {"a": object()}}),
-        (("main", {"x": np.zeros(1)}), {"metadata": {5: "a"}}),
-        (("main", {"x": np.zeros(1)}), {"parent": 5}),
-        (("main", {"x": np.zeros(1)}), {"message": "m" * (1 << 21)}),
-        (("main", {"x": np.zeros(1)}), {"message": "\ud800"}),
+        (5, {}, "source.kind"),
+        ({"x": object()}, {}, "dynd.infer"),
+        ({"x": np.zeros(1)}, {"message": 5}, "store.message"),
+        ({"x": np.zeros(1)}, {"metadata": 5}, "save.metadata"),
+        ({"x": np.zeros(1)}, {"metadata": {"a": object()}}, "store.metadata"),
+        ({"x": np.zeros(1)}, {"metadata": {5: "a"}}, "save.metadata"),
+        ({"x": np.zeros(1)}, {"parent": 5}, "store.ref.name"),
+        ({"x": np.zeros(1)}, {"message": "m" * (1 << 21)}, "store.block.size"),
+        ({"x": np.zeros(1)}, {"message": "\ud800"}, "store.message"),
     ],
 )
-def test_arguments_that_are_refused(arguments: Any, options: Any, store: Store, tmp_path: Path) -> None:
+def test_arguments_that_are_refused(tensors: Any, options: Any, rule: str, store: Store, tmp_path: Path) -> None:
     before = store.commit("main", {"x": np.zeros(1)})
-    with pytest.raises((tg.InputError, tg.UnsupportedError)):
-        store.commit(*arguments, **options)
+    with pytest.raises((tg.InputError, tg.UnsupportedError)) as caught:
+        store.commit("main", tensors, **options)
+    assert caught.value.rule == rule
     assert store.refs() == {"main": before.cid}
     assert not list((tmp_path / "store" / "writers").iterdir())
     assert_clean(store)

@@ -249,4 +249,10 @@ def check_metadata(metadata: Mapping[str, Any]) -> None:
 def check_message(message: str) -> str:
     if not isinstance(message, str):
         raise InputError(f"message must be a str, not {type(message).__name__}", rule="store.message")
+    try:
+        message.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"the message '{escape(message, longest=60)}' is not valid Unicode", rule="store.message"
+        ) from error
     return message
