@@ -110,15 +110,8 @@ def test_the_first_lookup_and_the_later_ones_agree(format: str) -> None:
                 archive[name]
 
 
-@pytest.mark.parametrize(
-    "spec", [spec for spec in tg.formats() if spec.names and spec.writes], ids=lambda spec: spec.name
-)
-@pytest.mark.parametrize("nbytes", [60, 476, 482, 1000])
-def test_a_file_is_recognised_whatever_the_length_of_its_first_name(spec: tg.Format, nbytes: int) -> None:
-    name = "n" * nbytes
-    for version in spec.writes:
-        if spec.name == "gguf" and nbytes >= 64:  # the longest name of llama.cpp
-            continue
-        data = tg.dumps({name: np.ones((2, 3), "float32")}, format=f"{spec.name}@{version}")
-        named = {"format": "dynd"} if spec.name == "dynd" else {}  # which has no first bytes of its own
-        assert list(tg.loads(data, **named)) == [name]
+@pytest.mark.parametrize("format", ["bintensors@0", "bintensors@1", "ztensor@0.1", "ztensor@2", "safetensors", "npz"])
+def test_a_file_is_recognised_whatever_the_length_of_its_first_name(format: str) -> None:
+    for nbytes in (60, 476, 482, 1000):
+        name = "n" * nbytes
+        assert list(tg.loads(tg.dumps({name: np.ones((2, 3), "float32")}, format=format))) == [name]

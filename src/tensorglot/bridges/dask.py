@@ -18,9 +18,11 @@ from tensorglot.arguments import as_names
 from tensorglot.errors import TensorNotFound, UnsupportedError
 from tensorglot.extras import library
 from tensorglot.io.local import Stamp
-from tensorglot.io.source import Readable
+from tensorglot.io.storage_options import StorageOptions
 from tensorglot.model.archive import Archive
 from tensorglot.operations._executor import Reference, refer_to
+from tensorglot.operations._places import options_for
+from tensorglot.operations.open import Opened
 from tensorglot.operations.open import open as open_archive
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ _KEPT = 16
 
 
 def open(
-    source: Readable | Archive,
+    source: Opened,
     chunks: Any = "128MiB",
     *,
     names: Iterable[str] | None = None,
@@ -45,9 +47,10 @@ def open(
     not an array is an error.
     """
     array = library("dask.array", "dask")
-    opened = source if isinstance(source, Archive) else open_archive(source, storage_options=storage_options)
+    options = options_for(source, storage_options)
+    opened = source if isinstance(source, Archive) else open_archive(source, storage_options=options)
     try:
-        reference = refer_to(source, opened, storage_options=storage_options)
+        reference = refer_to(source, opened, storage_options=options)
         return {
             name: _array(array, _Lazy(reference, opened, name), chunks)
             for name in (opened if names is None else as_names(names, "names", "dask.names"))
@@ -64,9 +67,8 @@ def _array(array: Any, lazy: _Lazy, chunks: Any) -> dask.array.Array:
 
 
 @lru_cache(_KEPT)
-def _opened(source: Any, stamp: Stamp | None, storage: tuple[tuple[str, Any], ...] | None) -> Archive:
-    options = {"storage_options": None if storage is None else dict(storage)}
-    return Reference(source, options, stamp).open()
+def _opened(source: Any, stamp: Stamp | None, options: StorageOptions | None) -> Archive:
+    return Reference(source, {"storage_options": options}, stamp).open()
 
 
 class _Lazy:
@@ -85,9 +87,8 @@ class _Lazy:
         self._name = name
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
-        source, stamp, options = self._reference.source, self._reference.stamp, self._reference.options
-        storage = options.get("storage_options")
-        opened = source
-        if not isinstance(source, Archive):
-            opened = _opened(source, stamp, None if storage is None else tuple(storage.items()))
+        reference = self._reference
+        opened = reference.source
+        if not isinstance(opened, Archive):
+            opened = _opened(reference.source, reference.stamp, reference.storage_options)
         return np.asarray(opened[self._name][index])

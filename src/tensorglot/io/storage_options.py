@@ -52,6 +52,9 @@ class StorageOptions(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._given)
 
+    def __hash__(self) -> int:
+        return hash(self.key)
+
     def __repr__(self) -> str:
         return "StorageOptions(…)" if self._given else "StorageOptions()"
 

@@ -65,7 +65,10 @@ def file_path(text: str) -> str:
         return text
     host, slash, path = text.removeprefix("file://").partition("/")
     if host not in ("", "localhost") or not slash:
-        raise InputError(f"'{escape(text)}' is not the URL of a local file: write file:///path", rule="url.file")
+        raise InputError(
+            f"'{escape(shown(text))}' is not the URL of a local file, which has no host and no user: write file:///path",
+            rule="url.file",
+        )
     return unquote(f"/{path}")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
@@ -21,7 +21,6 @@ import numpy as np
 from tensorglot.arguments import check_mapping
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError, escape
-from tensorglot.io.source import Readable
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder
@@ -31,12 +30,12 @@ from tensorglot.model.layouts import replace_attributes
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import Tensor
-from tensorglot.operations.open import Verify, open
+from tensorglot.operations.open import Opened, Verify, open
 from tensorglot.providers import provided
 
 __all__ = ["Given", "as_archive", "collect", "flatten", "named_tensor"]
 
-Given: TypeAlias = "Readable | Sequence[Readable] | Archive | Mapping[str, Any]"
+Given: TypeAlias = "Opened | Mapping[str, Any]"
 
 MEMORY = "memory"
 """The format of an archive in memory."""

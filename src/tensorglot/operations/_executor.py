@@ -2,8 +2,8 @@
 
 An executor is anything with `submit`: a pool of threads or processes, a Dask client. A
 worker gets a `Reference` to the source and which tensors to look at; arrays never travel.
-The source must be one that a worker can open: a path, a URL, bytes, or an archive opened
-from one of them. A file that changed since it was referred to is an error.
+The source must be one that a worker can open: a path, a URL, bytes, a list of these, or
+an archive opened from one of them. A file that changed since it was referred to is an error.
 
 When `run_jobs` fails, jobs that have not begun are cancelled, and those that have are
 waited for: nothing is running when it returns.
@@ -34,6 +34,9 @@ _IN_FLIGHT = 256
 """Jobs submitted and not yet collected."""
 _TENSOR_COST = 4 << 10
 """The cost of a tensor, in bytes that could be read in the same time."""
+
+_SENT = (str, os.PathLike, bytes, bytearray, memoryview)
+"""What goes to a worker as it is; arrays never do."""
 
 T = TypeVar("T")
 
@@ -67,7 +70,9 @@ class Reference:
 
 def can_send(source: Given) -> bool:
     """Whether workers can open it; values in memory and streams they cannot."""
-    return isinstance(source, (str, os.PathLike, bytes, Archive))
+    if isinstance(source, (list, tuple)):
+        return all(isinstance(each, _SENT) for each in source)
+    return isinstance(source, (*_SENT, Archive))
 
 
 def refer_to(source: Given, archive: Archive, **options: Any) -> Reference:
@@ -77,10 +82,18 @@ def refer_to(source: Given, archive: Archive, **options: Any) -> Reference:
             f"with an executor, workers open the source: pass a path, a URL or an archive, not {type(source).__name__}",
             rule="executor.source",
         )
-    if isinstance(source, (str, os.PathLike)):
-        text = os.fspath(source)
-        return Reference(text if "://" in text else absolute(text), options, file_stamp(archive.source))
-    return Reference(source, {} if isinstance(source, Archive) else options)
+    if isinstance(source, Archive):
+        return Reference(source)
+    sent = tuple(map(_place, source)) if isinstance(source, (list, tuple)) else _place(source)
+    return Reference(sent, options, file_stamp(archive.source) if isinstance(sent, str) else None)
+
+
+def _place(source: Any) -> str | bytes:
+    """A path or URL that is the same elsewhere, or the bytes."""
+    if not isinstance(source, (str, os.PathLike)):
+        return bytes(source)
+    text = os.fspath(source)
+    return text if "://" in text else absolute(text)
 
 
 def batches(nbytes: Sequence[int], most: int = JOB_NBYTES) -> Iterator[range]:

@@ -12,6 +12,8 @@ __all__ = ["options_for", "options_for_each"]
 
 
 def _at_url(place: object) -> bool:
+    if isinstance(place, (list, tuple)):
+        return any(map(_at_url, place))
     return isinstance(place, (str, os.PathLike)) and "://" in as_path(place)
 
 

@@ -27,6 +27,7 @@ from tensorglot.io.folder import Folder, as_folder, name_of
 from tensorglot.io.local import BaseSource, Stamp, add_path_to_errors, file_stamp
 from tensorglot.io.source import source_for
 from tensorglot.io.storage_options import StorageOptions
+from tensorglot.io.urls import shown
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index, Note
@@ -257,10 +258,11 @@ def join_archives(
     )
 
 
-def refuse_duplicates(archives: Sequence[Archive], names: Sequence[str], *, rule: str) -> None:
-    """Archives that are joined must not have a tensor of the same name."""
+def refuse_duplicates(archives: Sequence[Archive], sources: Sequence[object], *, rule: str) -> None:
+    """Archives that are joined must not have a tensor of the same name; `sources` are what they were opened from."""
     owner: dict[str, str] = {}
-    for archive, name in zip(archives, names, strict=True):
+    for i, (archive, source) in enumerate(zip(archives, sources, strict=True), 1):
+        name = shown(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else f"source {i}"
         for tensor in archive:
             if tensor in owner:
                 message = f"the tensor is in both {escape(owner[tensor])} and {escape(name)}"

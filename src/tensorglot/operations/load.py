@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tensorglot.arguments import as_names, check_mapping
 from tensorglot.errors import InputError, TensorNotFound, UnsupportedError
-from tensorglot.io.source import Backend, Readable
+from tensorglot.io.source import Backend
 from tensorglot.limits import Limits
 from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
@@ -32,7 +32,7 @@ from tensorglot.model.types.algebra import Bytes, String, TypeType
 from tensorglot.operations._load_rows import ALONE_NBYTES, SLAB_NBYTES, is_plain, is_shared, load_rows, view_rows
 from tensorglot.operations._outputs import output_arrays
 from tensorglot.operations._reads import BATCH
-from tensorglot.operations.open import Verify, open
+from tensorglot.operations.open import Opened, Verify, open
 from tensorglot.providers import provided
 from tensorglot.threads import for_each
 
@@ -44,7 +44,7 @@ _ALIGNMENT = 64
 
 
 def load(
-    source: Readable,
+    source: Opened,
     *,
     names: Iterable[str] | None = None,
     out: Mapping[str, Any] | None = None,
@@ -70,15 +70,20 @@ def load(
         check_mapping(out, "out", "load.out")
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise InputError(f"threads must be a positive integer, not {threads!r}", rule="load.threads")
-    with open(
-        source,
-        format=format,
-        backend=backend,
-        strict=strict,
-        verify=verify,
-        limits=limits,
-        storage_options=storage_options,
-    ) as archive:
+    opened = (
+        nullcontext(source)
+        if isinstance(source, Archive)
+        else open(
+            source,
+            format=format,
+            backend=backend,
+            strict=strict,
+            verify=verify,
+            limits=limits,
+            storage_options=storage_options,
+        )
+    )
+    with opened as archive:
         given = output_arrays(out or {})
         loaded = load_archive(archive, names, given, threads)
     values: dict[str, Any] = {**loaded, **(out or {})}
@@ -135,7 +140,7 @@ def loads(
     limits: Limits | None = None,
 ) -> dict[str, Any]:
     """All tensors of a file in memory; see `load`."""
-    if isinstance(data, (str, os.PathLike)) or hasattr(data, "read"):
+    if isinstance(data, (str, os.PathLike, list, tuple, Archive)) or hasattr(data, "read"):
         raise InputError(f"loads takes bytes, not {type(data).__name__}; use load for a file", rule="loads.data")
     return load(
         data,

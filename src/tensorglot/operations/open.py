@@ -22,7 +22,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.index import Note
 from tensorglot.model.payload import Source
 from tensorglot.operations._checksums import Once
-from tensorglot.operations._places import options_for
+from tensorglot.operations._places import options_for, options_for_each
 from tensorglot.operations._shards import (
     INDEX_SUFFIX,
     common_metadata,
@@ -36,8 +36,10 @@ from tensorglot.operations._shards import (
 from tensorglot.operations._sidecar import read_sidecar, with_sidecar
 from tensorglot.providers import provided
 
-__all__ = ["Verify", "open"]
+__all__ = ["Opened", "Verify", "open"]
 
+Opened: TypeAlias = "Readable | Sequence[Readable] | Archive"
+"""A source of most verbs: what `open` takes, or an archive, which stays open."""
 Verify: TypeAlias = Literal["auto", "never", "require"]
 
 
@@ -121,32 +123,42 @@ def open(
     return Archive(index, None, limits=limits, verifier=verifier, reopen=reopen)
 
 
-def _open_several(sources: Sequence[Readable], *, verify: Verify, limits: Limits | None, **options: Any) -> Archive:
+def _open_several(
+    sources: Sequence[Readable],
+    *,
+    verify: Verify,
+    limits: Limits | None,
+    storage_options: Mapping[str, Any] | None,
+    **options: Any,
+) -> Archive:
     """Several files of one format as one archive. No two may have a tensor of the same name."""
     if not sources:
         raise InputError("a list of files must not be empty", rule="source.list")
     options = {"verify": verify, "limits": limits, **options}
+    of_list, *of_each = options_for_each(storage_options, sources, *sources)
     with ExitStack() as on_error:
-        archives = [on_error.enter_context(open(source, **options)) for source in sources]
+        archives = [
+            on_error.enter_context(open(source, storage_options=of_source, **options))
+            for source, of_source in zip(sources, of_each, strict=True)
+        ]
         formats = sorted({archive.format for archive in archives})
         if len(formats) > 1:
             message = f"the files have different formats: {', '.join(formats)}; merge them into one file"
             raise InputError(message, rule="source.formats")
-        paths = [source if isinstance(source, (str, os.PathLike)) else None for source in sources]
-        shown_as = [f"file {i + 1}" if path is None else os.fspath(path) for i, path in enumerate(paths)]
-        refuse_duplicates(archives, shown_as, rule="source.name")
+        refuse_duplicates(archives, sources, rule="source.name")
         metadata, conflicts = common_metadata(archives)
         notes = [Note("source.metadata", f"the metadata key '{escape(key)}' differs") for key in conflicts]
         index = join_archives(archives, formats[0], metadata, notes)
         on_error.pop_all()
-    places = [None if path is None else os.fspath(path) for path in paths]
+    places = [os.fspath(source) if isinstance(source, (str, os.PathLike)) else None for source in sources]
     kept = [place if place is None or "://" in place else absolute(place) for place in places]
+    can_reopen = not any(place is None or has_credentials(place) for place in kept)
     return Archive(
         index,
         None,
         limits=as_limits(limits),
         verifier=None if verify == "never" else Once(required=verify == "require"),
-        reopen=None if None in kept else partial(open, cast("list[str]", kept), **options),
+        reopen=partial(open, cast("list[str]", kept), storage_options=of_list, **options) if can_reopen else None,
     )
 
 

@@ -29,17 +29,16 @@ from tensorglot.containers.table import for_target
 from tensorglot.errors import Hint, InputError, LossWarning, UnsupportedError, escape
 from tensorglot.io.folder import Folder
 from tensorglot.io.sink import Writable, temporary_name
-from tensorglot.io.source import Readable
 from tensorglot.io.target import open_target
 from tensorglot.io.urls import check_target, file_path, is_url
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
+from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._places import options_for_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._shards import INDEX_SUFFIX, common_metadata, join_archives, refuse_duplicates
-from tensorglot.operations.open import open
 from tensorglot.operations.save import save_archive
 from tensorglot.operations.verify import Report
 from tensorglot.threads import for_each_request
@@ -52,7 +51,7 @@ _METADATA = Hint("pass metadata= to say what to write", "pass --metadata KEY=VAL
 
 
 def split(
-    source: Readable,
+    source: Given,
     target: str | os.PathLike[str],
     *,
     shard_nbytes: int = SHARD_NBYTES,
@@ -74,7 +73,7 @@ def split(
     place = as_path(target)
     of_source, of_target = options_for_each(storage_options, source, target)
     with (
-        open(source, limits=limits, storage_options=of_source) as archive,
+        as_archive(source, limits=limits, storage_options=of_source) as archive,
         start_progress(progress, "splitting") as report,
         ExitStack() as stack,
     ):
@@ -193,7 +192,7 @@ def _sync(directory: Path, durable: bool) -> None:
 
 
 def merge(
-    sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    sources: Given | Iterable[Given],
     target: Writable,
     *,
     format: str | None = None,
@@ -206,26 +205,27 @@ def merge(
     limits: Limits | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Writes the tensors of a sharded checkpoint, or of several files, to one file.
+    """Writes the tensors of a sharded checkpoint, or of several sources, to one file.
 
-    No two files may have a tensor of the same name, or, without `metadata`, different
+    No two sources may have a tensor of the same name, or, without `metadata`, different
     values for a metadata key. `storage_options` are for those of sources and target that
     are URLs.
     """
-    paths = _as_paths(sources)
-    of_target, *of_sources = options_for_each(storage_options, target, *paths)
+    given = _as_sources(sources)
+    of_target, *of_sources = options_for_each(storage_options, target, *given)
     spec, version = for_target(target, format)
     with ExitStack() as stack:
         archives = [
-            stack.enter_context(open(path, limits=limits, storage_options=of_source))
-            for path, of_source in zip(paths, of_sources, strict=True)
+            stack.enter_context(as_archive(source, limits=limits, storage_options=of_source))
+            for source, of_source in zip(given, of_sources, strict=True)
         ]
         said, conflicts = common_metadata(archives)
         if metadata is None:
             _refuse_conflicts(archives, conflicts)
-        refuse_duplicates(archives, [os.fspath(path) for path in paths], rule="merge.name")
+        refuse_duplicates(archives, given, rule="merge.name")
         index = join_archives(archives, "memory", said if metadata is None else metadata)
-        joined = Archive(index, None, verifier=archives[0].verifier if archives else None)
+        verifier = next((archive.verifier for archive in archives if archive.verifier is not None), None)
+        joined = Archive(index, None, verifier=verifier)
         options = SaveOptions(
             compression=compression,
             level=level,
@@ -243,14 +243,20 @@ def merge(
         )
 
 
-def _as_paths(sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
-    if isinstance(sources, (str, os.PathLike)):
+def _as_sources(sources: Any) -> list[Given]:
+    if isinstance(sources, (str, os.PathLike, Mapping)) or hasattr(sources, "read"):
+        return [sources]
+    try:
+        memoryview(sources)
+    except (TypeError, ValueError, BufferError):
+        pass
+    else:
         return [sources]
     try:
         return list(sources)
     except (TypeError, ValueError):
         raise InputError(
-            f"sources must be a path or a list of paths, not {type(sources).__name__}", rule="merge.sources"
+            f"sources must be a source or a list of sources, not {type(sources).__name__}", rule="merge.sources"
         ) from None
 
 

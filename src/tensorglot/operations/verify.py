@@ -11,7 +11,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -21,7 +21,7 @@ import numpy as np
 from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import ReadOptions, named
 from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError, plural
-from tensorglot.io.source import Backend, Readable
+from tensorglot.io.source import Backend
 from tensorglot.io.storage_options import StorageOptions
 from tensorglot.io.urls import file_path
 from tensorglot.limits import DEFAULT, Limits
@@ -37,7 +37,7 @@ from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._shards import find_file
 from tensorglot.operations._sidecar import check_rest, check_sidecar, read_sidecar, write_sidecar
 from tensorglot.operations._value_rules import check_bytes
-from tensorglot.operations.open import open
+from tensorglot.operations.open import Opened, open
 from tensorglot.threads import Executor, for_each
 
 __all__ = ["Problem", "Report", "verify"]
@@ -93,7 +93,7 @@ class Report(Record):
 
 
 def verify(
-    source: Readable,
+    source: Opened,
     *,
     format: str | None = None,
     backend: Backend = "auto",
@@ -117,19 +117,23 @@ def verify(
     check_choice(sums, ("check", "write"), "sums", "verify.sums")
     if sums == "write" and path is None:
         raise InputError("sums='write' needs a path as source", rule="verify.sums")
-    try:
-        archive = open(
-            source,
-            format=format,
-            backend=backend,
-            strict=strict,
-            verify="never",
-            limits=limits,
-            storage_options=options,
-        )
-    except FormatError as error:
-        return Report(format, problems=(Problem.of(error),))
-    with archive, start_progress(progress, "verifying") as report:
+    opened: AbstractContextManager[Archive]
+    if isinstance(source, Archive):
+        opened = nullcontext(Archive(source.index, source.source, limits=source.limits))
+    else:
+        try:
+            opened = open(
+                source,
+                format=format,
+                backend=backend,
+                strict=strict,
+                verify="never",
+                limits=limits,
+                storage_options=options,
+            )
+        except FormatError as error:
+            return Report(format, problems=(Problem.of(error),))
+    with opened as archive, start_progress(progress, "verifying") as report:
         seen = _Seen(report)
         sidecar = path if sums == "check" else None
         if executor is None:
@@ -167,7 +171,7 @@ def verify(
         )
 
 
-def _is_file(source: Readable) -> bool:
+def _is_file(source: Opened) -> bool:
     """A path or URL, but not that of a commit in a store."""
     return isinstance(source, (str, os.PathLike)) and not as_path(source).startswith("store://")
 

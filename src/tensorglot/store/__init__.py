@@ -58,12 +58,14 @@ if TYPE_CHECKING:
     from tensorglot.store.delta_make import delta as delta
     from tensorglot.store.delta_patch import patch as patch
     from tensorglot.store.objects import Commit as Commit
+    from tensorglot.store.stats import StoreStats as StoreStats
     from tensorglot.store.store import Store as Store
     from tensorglot.store.store import open_url as open_url
 
 _HOME_OF = {
     "Commit": "objects",
     "Store": "store",
+    "StoreStats": "stats",
     "apply": "delta_apply",
     "delta": "delta_make",
     "open_url": "store",

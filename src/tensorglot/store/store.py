@@ -354,7 +354,7 @@ class Store:
 
     # Keeping
 
-    def check(self, *, data: bool = False, progress: Progress | bool | None = None) -> Report:
+    def check(self, data: bool = False, *, progress: Progress | bool | None = None) -> Report:
         """Whether all that refs lead to is there; with `data`, whether every block matches its CID. Raises nothing."""
         with start_progress(progress, "checking") as report:
             return check_store(self._backend, self._packs, data=data, progress=report)

@@ -17,6 +17,7 @@ from tensorglot.containers.dcp.manifest import INDEX, parse_manifest
 from tensorglot.containers.table import TABLE
 from tensorglot.errors import InputError, TensorNotFound, UnsupportedError
 from tensorglot.extras import library
+from tensorglot.io.storage_options import as_storage_options
 from tensorglot.io.urls import file_path
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
@@ -37,7 +38,7 @@ class Reader:
 
     def __init__(self, path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
         register(Reader, "StorageReader")
-        self._storage_options = storage_options
+        self._storage_options = None if storage_options is None else as_storage_options(storage_options)
         self._path = file_path(as_path(path))
 
     @classmethod

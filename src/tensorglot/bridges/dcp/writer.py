@@ -17,6 +17,7 @@ from tensorglot.containers.dcp.manifest import Manifest
 from tensorglot.containers.table import for_target
 from tensorglot.errors import InputError
 from tensorglot.extras import library
+from tensorglot.io.storage_options import as_storage_options
 from tensorglot.io.urls import check_target, file_path, is_url
 from tensorglot.operations._places import options_for
 
@@ -49,7 +50,7 @@ class Writer:
         if not self._spec.names:
             raise InputError(f"{self._spec.name} stores no names of tensors", rule="dcp.format")
         self._durable = durable
-        self._storage_options = storage_options
+        self._storage_options = None if storage_options is None else as_storage_options(storage_options)
         self._set_path(path)
 
     def _set_path(self, path: str | os.PathLike[str]) -> None:
