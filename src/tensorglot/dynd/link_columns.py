@@ -8,6 +8,7 @@ the states of a link (`merkle.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,7 @@ def has_cids(node: Node) -> bool:
     return node.kind is Kind.BLOCK and node.atom is not None and isinstance(node.atom.type, Merkle)
 
 
+@lru_cache(256)
 def may_link(type: Type) -> bool:
     """Whether values may have links in them. An `array[T]` may hold anything."""
     return any(isinstance(inner, Merkle | Array) for inner in walk(type))
