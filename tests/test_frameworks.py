@@ -146,8 +146,14 @@ class TestDLPack:
 
     @pytest.mark.parametrize("name", [row.name for row in TABLE if row.packed])
     def test_packed_types_are_refused(self, name: str) -> None:
-        with pytest.raises(tg.UnsupportedError, match=name):
+        with pytest.raises(tg.UnsupportedError, match=name) as caught:
             tg.dynd.array(np.zeros(3, BY_NAME[name].numpy)).__dlpack__()
+        assert isinstance(caught.value, BufferError)  # as the array API requires
+
+    def test_what_is_no_array_is_refused_as_the_array_api_requires(self) -> None:
+        with pytest.raises(BufferError) as caught:
+            np.from_dlpack(tg.dynd.array([[1], [2, 3]]))
+        assert isinstance(caught.value, tg.NotExportable)
 
 
 class TestHandles:

@@ -155,6 +155,24 @@ def test_a_writer_that_is_used_wrongly_writes_nothing(folder: Path, what: str) -
     assert caught.value.rule == "writer.closed"
 
 
+def test_a_writer_may_be_closed_by_hand(folder: Path) -> None:
+    out = tg.Writer(folder / "x.bt")
+    with out.stream("w", "float32", (4, 2)) as sink:
+        for rows in (1, 3):
+            sink.write(np.ones((rows, 2), np.float32))
+            assert sink.written == {1: 8, 3: 32}[rows]
+    assert not (folder / "x.bt").exists()
+    out.close()
+    first = (folder / "x.bt").read_bytes()
+    (folder / "x.bt").unlink()
+    out.close()
+    assert not (folder / "x.bt").exists()
+    with tg.Writer(folder / "x.bt") as other:
+        other.add("w", np.ones((4, 2), np.float32))
+        other.close()
+    assert (folder / "x.bt").read_bytes() == first
+
+
 def test_writer_needs_no_memory_for_what_it_writes(folder: Path) -> None:
     from bounds import MB, allocated_nbytes
 

@@ -1,6 +1,6 @@
 """ztensor 2 played by tensorglot, for running its own tests: `pytest -p ztensor_shim`.
 
-Names and argument orders of theirs over our verbs, and nothing else.
+Names and argument orders of theirs over our verbs: their tensors are handles to parts, ours are values.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections import namedtuple
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -20,55 +19,47 @@ import tensorglot.numpy
 from tensorglot.kernels.buffers import Exporter
 
 DTYPES = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "f16": "float16", "u8": "uint8", "i8": "int8"}
-CODES = {ours: theirs for theirs, ours in DTYPES.items()}
+CODES = {**{ours: theirs for theirs, ours in DTYPES.items()}, "float4_e2m1fn": "u8"}
 Verification = namedtuple("Verification", "checked undigested")
 
 
 class Tensor(Exporter):
-    def __init__(self, tensor: tg.Tensor, source: Source, part: str | None = None) -> None:
-        self._tensor, self._source, self.name = tensor, source, tensor.name
-        self.parts = sorted(tensor.parts) if part is None else [part]
+    def __init__(self, tensor: tg.Tensor, source: Source, *parts: str) -> None:
+        self.tensor, self.source, self.name, self.layout = tensor, source, tensor.name, tensor.layout
+        self.parts = sorted(parts or tensor.parts)
         self.part = self.parts[0] if len(self.parts) == 1 else None
         self.shape, self.nbytes = list(tensor.shape), sum(tensor.parts[name].nbytes for name in self.parts)
-        kind = str(tensor.dtype)
-        self.logical = "f4_e2m1" if kind == "float4_e2m1fn" else None
-        self.dtype, self.layout = "u8" if self.logical else CODES.get(kind, kind), tensor.layout
-        locate = tensor.offset is not None and tensor.encoding == "raw"
-        self.caps = SimpleNamespace(
-            verify=bool(tensor.checksum), alignment=65536, locate=locate, map=locate and source.mapped
-        )
-
-    @property
-    def location(self) -> Any:
-        return SimpleNamespace(path=self._source.files[0], offset=self._tensor.offset, nbytes=self.nbytes)
+        self.dtype = CODES.get(str(tensor.dtype))
+        self.logical = "f4_e2m1" if str(tensor.dtype) == "float4_e2m1fn" else None
+        plain = tensor.encoding == "raw"
+        self.caps = SimpleNamespace(verify=self.verify(), alignment=65536, locate=plain, map=plain and source.mapped)
+        self.location = SimpleNamespace(path=source.files[0], offset=tensor.offset, nbytes=self.nbytes)
 
     def __getitem__(self, part: str) -> Tensor:
-        if part not in self.parts:
-            raise KeyError(part)
-        return Tensor(self._tensor, self._source, part)
+        return Tensor(self.tensor, self.source, {name: name for name in self.parts}[part])
 
     def tobytes(self) -> bytes:
         if self.part is None:
             raise KeyError(f'{len(self.parts)} parts: index one, as t["{self.parts[0]}"]')
-        return bytes(self._tensor.parts[self.part].payload.read(0, self.nbytes))
+        return bytes(self.tensor.parts[self.part].payload.read(0, self.nbytes))
 
     def verify(self) -> bool:
-        self._tensor.verify()
-        return bool(self._tensor.checksum)
+        self.tensor.verify()
+        return bool(self.tensor.checksum)
 
     def _buffer(self, flags: int) -> memoryview:
         if not self.caps.map:
             raise BufferError("not mapped")
-        return memoryview(self._tensor).cast("B")
+        return memoryview(self.tensor).cast("B")
 
     def __dlpack__(self, **options: Any) -> Any:
         try:
-            return self._tensor.__dlpack__(**options)
+            return self.tensor.__dlpack__(**options)
         except tg.UnsupportedError as error:
-            raise TypeError(str(error)) from error
+            raise TypeError from error
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self._tensor.__dlpack_device__()
+        return self.tensor.__dlpack_device__()
 
     def __repr__(self) -> str:
         return f"Tensor({self.name}: {self.parts})"
@@ -79,80 +70,53 @@ class Source(Mapping[str, Tensor]):
 
     def __init__(self, source: Any, backend: Any = "mmap") -> None:
         self.files, self.mapped = [source] if isinstance(source, str) else list(source), backend == "mmap"
-        self._archive, self._open = tg.open(source, backend=backend), True
-        self.attributes = self._archive.metadata or None
+        self.archive = tg.open(source, backend=backend)
+        self.attributes, self.names = self.archive.metadata, sorted(self.archive)
 
     def __getitem__(self, name: str) -> Tensor:
-        return Tensor(self._archive[name], self)
+        return Tensor(self.archive[name], self)
 
-    def __iter__(self) -> Any:
-        return iter(sorted(self._archive))
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
 
     def __len__(self) -> int:
-        if not self._open:
-            raise ValueError("closed")
-        return len(self._archive)
+        return len([self[name] for name in self.names])  # an error after it is closed
 
     def keys(self) -> Any:
-        return list(self)
-
-    def close(self) -> None:
-        self._archive.close()
-        self._open = False
+        return self.names
 
     def __enter__(self) -> Source:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def close(self, *error: object) -> None:
+        self.archive.close()
+
+    __exit__ = close
 
 
-class Writer:
-    def __init__(
-        self, path: str, *, canonical: bool = True, align: int = 0, append: bool = False, publish: bool = False
-    ):
+class Writer(tg.Writer):
+    def __init__(self, path: str, *, append: bool = False, publish: bool = False, **layout: Any) -> None:
         if append and publish:
             raise ValueError("append and publish: pick one")
-        self._metadata: dict[str, Any] = {}
+        self.attributes: dict[str, Any] = {}
+        self.set_attributes, self.finish = self.attributes.update, self.close
         format = None if append else "ztensor@2"
-        self._writer = tg.Writer(path, format=format, append=append, metadata=self._metadata, durable=False)
+        super().__init__(path, format=format, append=append, metadata=self.attributes, durable=False)
 
-    def set_attributes(self, attributes: dict[str, Any]) -> None:
-        self._metadata.update(attributes)
-
-    def add(
-        self, name: str, data: bytes, *, shape: Any, dtype: str, logical: str = "", encoding: str | None = None
-    ) -> None:
+    def add(self, name: str, data: Any, *, shape: Any, dtype: str, logical: str = "", encoding: str = "") -> None:  # type: ignore[override]
         values = np.frombuffer(data, DTYPES[dtype])
         if logical == "f4_e2m1":
             values = np.stack([values & 15, values >> 4], -1).view(ml_dtypes.float4_e2m1fn)
-        self._writer.add(name, values.reshape(shape), **({"compression": "zstd"} if encoding else {}))
+        super().add(name, values.reshape(shape), **({"compression": "zstd"} if encoding else {}))
 
     def add_object(self, name: str, shape: Any, parts: Any, *, layout: str, attributes: Any = None) -> None:
         arrays = {part: np.frombuffer(given["data"], DTYPES[given["dtype"]]) for part, given in parts.items()}
-        self._writer.add(name, tg.Tensor.of_parts(name, layout, tuple(shape), arrays, attributes))
+        super().add(name, tg.Tensor.of_parts(name, layout, tuple(shape), arrays, attributes))
 
-    @contextmanager
-    def stream(self, name: str, shape: Any, parts: dict[str, Any]) -> Iterator[Any]:
-        with self._writer.stream(name, DTYPES[parts["data"]["dtype"]], shape) as sink:
-            outer = SimpleNamespace(part="data", written=0)
-
-            def write(data: bytes) -> None:
-                sink.write(data)
-                outer.written += len(data)
-
-            outer.write = write
-            yield outer
-
-    def finish(self) -> None:
-        self._writer.__exit__(None, None, None)
-
-    def __enter__(self) -> Writer:
-        self._writer.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._writer.__exit__(*error)
+    def stream(self, name: str, shape: Any, parts: dict[str, Any]) -> Any:  # type: ignore[override]
+        sink = super().stream(name, DTYPES[parts["data"]["dtype"]], shape)
+        sink.part = "data"  # type: ignore[attr-defined]
+        return sink
 
 
 def verify(path: str) -> Verification:
@@ -160,21 +124,14 @@ def verify(path: str) -> Verification:
     return Verification(report.checksums, len(report.unverified))
 
 
-def convert(source: str, target: str) -> None:
-    tg.convert(source, target, format="ztensor@2")
-
-
-def detect(path: str) -> str:
-    with tg.open(path) as archive:
-        return archive.format.partition("@")[0]
-
-
-def index(path: str) -> Source:
-    return Source(path, "pread")
-
-
 made = sys.modules["ztensor"] = ModuleType("ztensor")
-vars(made).update(Writer=Writer, open=Source, index=index, verify=verify, convert=convert, detect=detect, __path__=[])
-numpy_module = sys.modules["ztensor.numpy"] = ModuleType("ztensor.numpy")
-vars(numpy_module).update({name: getattr(tensorglot.numpy, name) for name in tensorglot.numpy.__all__})
-made.numpy = numpy_module  # type: ignore[attr-defined]
+made.numpy = sys.modules["ztensor.numpy"] = tensorglot.numpy  # type: ignore[attr-defined]
+vars(made).update(
+    Writer=Writer,
+    open=Source,
+    index=lambda path: Source(path, "pread"),
+    verify=verify,
+    convert=lambda source, target: tg.convert(source, target, format="ztensor@2"),
+    detect=lambda path: tg.open(path).format.partition("@")[0],
+    __path__=[],
+)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tensorglot.errors import LimitError as LimitError
     from tensorglot.errors import LossWarning as LossWarning
     from tensorglot.errors import MissingFile as MissingFile
+    from tensorglot.errors import NotExportable as NotExportable
     from tensorglot.errors import OutOfRange as OutOfRange
     from tensorglot.errors import RemoteError as RemoteError
     from tensorglot.errors import StateError as StateError
@@ -69,8 +70,8 @@ _HOMES = {
     "containers.table": ("Format", "formats"),
     "errors": (
         "AmbiguousFormat", "FormatError", "InputError", "IntegrityError", "LimitError", "LossWarning", "MissingFile",
-        "OutOfRange", "RemoteError", "StateError", "TensorNotFound", "TensorglotError", "TruncatedError",
-        "UnsupportedError",
+        "NotExportable", "OutOfRange", "RemoteError", "StateError", "TensorNotFound", "TensorglotError",
+        "TruncatedError", "UnsupportedError",
     ),
     "limits": ("Limits",),
     "model.archive": ("Archive",),

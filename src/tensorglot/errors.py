@@ -10,6 +10,7 @@
     │   ├── OutOfRange         an index out of bounds; also an IndexError
     │   └── StateError         tensors that do not fit a module, or share memory; also a RuntimeError
     ├── UnsupportedError     valid, but it cannot be expressed or decoded here
+    │   └── NotExportable      what DLPack cannot express; also a BufferError
     ├── RemoteError          a server failed, or answered wrongly; also an OSError
     ├── TensorNotFound       no tensor of that name; also a KeyError
     └── MissingFile          of the drop-in modules: no such file; also a FileNotFoundError
@@ -39,6 +40,7 @@ __all__ = [
     "LimitError",
     "LossWarning",
     "MissingFile",
+    "NotExportable",
     "OutOfRange",
     "RemoteError",
     "StateError",
@@ -172,6 +174,10 @@ class StateError(InputError, RuntimeError):
 
 class UnsupportedError(TensorglotError):
     """Valid, but it cannot be expressed or decoded here."""
+
+
+class NotExportable(UnsupportedError, BufferError):
+    """A tensor that a protocol between libraries cannot express: BufferError is what DLPack requires."""
 
 
 class RemoteError(TensorglotError, OSError):

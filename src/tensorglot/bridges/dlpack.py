@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import InputError, UnsupportedError, escape
+from tensorglot.errors import InputError, NotExportable, UnsupportedError, escape
 from tensorglot.model.dtypes import BY_NAME, dtype_of
 from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import Tensor
@@ -67,10 +67,13 @@ def from_tensor(
     held = _held(tensor)
     if copy is False and held is None:
         raise BufferError(f"tensor '{escape(tensor.name)}' must be read from its file, which is a copy")
-    array = tensor.numpy()
+    try:
+        array = tensor.numpy()
+    except UnsupportedError as error:
+        raise NotExportable(error.message, rule=error.rule, tensor=tensor.name) from error
     row = dtype_of(array.dtype, tensor.name)
     if row.packed:
-        raise UnsupportedError(f"DLPack has no type for {row.name}", rule="dlpack.dtype", tensor=tensor.name)
+        raise NotExportable(f"DLPack has no type for {row.name}", rule="dlpack.dtype", tensor=tensor.name)
     signalled = max_version is not None and max_version >= (1, 0)
     shared = held is not None and (array.size == 0 or np.may_share_memory(array, held))
     if copy is False and not (shared and (array.flags.writeable or signalled)):

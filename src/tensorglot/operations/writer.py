@@ -57,6 +57,8 @@ class TensorStream:
         self._dtype = dtype
         self._shape = shape
         self._left = dtype.nbytes(math.prod(shape))
+        self.written = 0
+        """Bytes so far."""
         self.complete = False
 
     def write(self, data: Any) -> None:
@@ -76,6 +78,7 @@ class TensorStream:
         for chunk in chunks:
             self._spool.write(as_bytes(chunk))
         self._left -= nbytes
+        self.written += nbytes
 
     def _chunks(self, data: Any) -> tuple[int, Iterable[Chunk]]:
         """The bytes of a piece, which is refused as a whole, and how many they are."""
@@ -233,12 +236,23 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._release()
+
+    def close(self) -> None:
+        """Writes the file; `with` does so where no error was raised. Nothing is done twice."""
+        if self._spool.closed:
+            return
         try:
-            if kind is None:
-                self._finish()
+            self._finish()
         finally:
-            self._spool.close()
-            self._source.close()
+            self._release()
+
+    def _release(self) -> None:
+        self._spool.close()
+        self._source.close()
 
     def _finish(self) -> None:
         if self._streams and not self._streams[-1].complete:
