@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import tensorglot as tg
 from bson_samples import EVERY_KIND, array, document, element, vector
 from tensorglot.containers import bson as format_bson
+from tensorglot.wire.bson_template import Tree, add_vector, template, weave
+from tensorglot.wire.bson_vector import Row, find_kind
 
 RNG = np.random.default_rng(6)
 TENSORS: dict[str, Any] = {
@@ -211,6 +213,28 @@ class TestWrite:
 
     def test_nothing(self) -> None:
         assert tg.dumps({}, format="bson") == b""
+
+
+class TestTemplates:
+    ROW = Row(find_kind("int8"), 0, 2)
+
+    def test_a_path_that_is_both(self) -> None:
+        """A vector inside of one, and one where there is a document, in either order."""
+        for first, second in (("a.b", "a.b.c"), ("a.b.c", "a.b"), ("a", "a")):
+            tree: Tree = {}
+            add_vector(tree, first, self.ROW)
+            with pytest.raises(tg.UnsupportedError) as caught:
+                add_vector(tree, second, self.ROW)
+            assert caught.value.rule == "bson.path"
+
+    @pytest.mark.parametrize("data", [b"", b"abc", b"abcde"])
+    def test_a_column_of_another_size(self, data: bytes) -> None:
+        tree: Tree = {}
+        add_vector(tree, "v", self.ROW)
+        assert len(weave(2, template(tree), {"v": b"abcd"})) == 2 * (5 + 3 + 5 + 2 + 2)
+        with pytest.raises(tg.InputError) as caught:
+            weave(2, template(tree), {"v": data})
+        assert caught.value.rule == "bson.weave"
 
 
 class TestStrict:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import struct
+from typing import Any
 
 import cbor2
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -381,6 +383,18 @@ def test_skip_and_cursor() -> None:
     for wrong in (b"", b"\x82\0", b"\xff", b"\x61", b"\x9f", b"\x1b"):
         assert cbor_kernel.skip(wrong, 0, len(wrong)) == -1
     assert cbor_kernel.skip(b"\0", 2, 1) == -1
+
+
+def test_other_keys_than_text() -> None:
+    data = encode({"a": 1, 5: 2, "b": [3]}, LENIENT)
+    assert list(Cursor(data).fields("m", others=True)) == ["a", "b"]
+    with pytest.raises(FormatError, match="'key' is not text"):
+        Cursor(data).fields("m")
+
+
+@pytest.mark.parametrize("value", [np.float32(1.5), np.int16(-3), np.bool_(True), np.array(7)])
+def test_scalars_of_numpy(value: Any) -> None:
+    assert encode({"a": [value]}, LENIENT) == encode({"a": [value.item()]}, LENIENT)
 
 
 def test_many_keys_in_linear_time() -> None:

@@ -272,6 +272,45 @@ def test_batches_are_of_a_frame_at_most_and_keep_the_order() -> None:
     assert batches == [[10], [1 << 20], [1, 1 << 19], [1 << 19, 1], [3 << 20], [0]]
 
 
+def small(data: bytes, **options: bool) -> bytes:
+    return zstandard.ZstdCompressor(level=1, **options).compress(data)
+
+
+TEXT = b"some text " * 20
+NOT_ONE_FRAME: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", "zstd.empty"),
+    "two frames": (small(TEXT[:100]) + small(TEXT[100:]), "zstd.frames"),
+    "a skippable frame before": (struct.pack("<II", 0x184D2A50, 1) + b"x" + small(TEXT), "zstd.frames"),
+    "a skippable frame behind": (small(TEXT) + struct.pack("<II", 0x184D2A50, 1) + b"x", "zstd.frames"),
+    "a byte less than declared": (small(TEXT[:-1]), "zstd.size"),
+    "a byte more than declared": (small(TEXT + b"x"), "zstd.size"),
+    "a byte more, not declared": (small(TEXT + b"x", write_content_size=False), "zstd.size"),
+    "a byte behind": (small(TEXT) + b"x", "zstd.magic"),
+    "cut": (small(TEXT)[:-1], "zstd.ends"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_ONE_FRAME)
+def test_a_frame_that_must_be_all(case: str) -> None:
+    encoded, rule = NOT_ONE_FRAME[case]
+    for decode in (
+        lambda: zstd.decode_whole(memoryview(encoded), memoryview(bytearray(len(TEXT)))),
+        lambda: zstd.decode_new(memoryview(encoded), len(TEXT)),
+    ):
+        with pytest.raises(FormatError) as caught:
+            decode()
+        assert caught.value.rule == rule
+
+
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("size", [1, 200, 200_000])
+def test_a_frame_that_is_all(size: int, declared: bool) -> None:
+    data = (TEXT * (size // 200 + 1))[:size]
+    encoded, out = small(data, write_content_size=declared), bytearray(size)
+    zstd.decode_whole(memoryview(encoded), memoryview(out))
+    assert out == data == zstd.decode_new(memoryview(encoded), size)
+
+
 def test_a_seek_table_is_read_as_written() -> None:
     sizes = [(30, 100), (40, 100), (20, 7)]
     stream = bytes(90) + seek_table(sizes)

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import xxhash
 
 import tensorglot as tg
-from ztensor_builder import ABSENT, Long, Open, Raw, cbor, entry, file01, file1, file2, part, tensor
+from ztensor_builder import (
+    ABSENT,
+    MAGIC_2,
+    Long,
+    Open,
+    Raw,
+    cbor,
+    entry,
+    file01,
+    file1,
+    file2,
+    footer,
+    part,
+    tensor,
+)
 
 
 def in_chunks(value: Any) -> Any:
@@ -189,3 +206,80 @@ def test_a_version_to_come_is_named(magic: bytes, message: str) -> None:
         tg.open(data)  # recognised by the first bytes, without a suffix
     (problem,) = tg.verify(data).problems
     assert problem.message == message
+
+
+# Files that can be read, and are not in the one form that strict=True accepts.
+
+W = {"w": np.arange(5, dtype=np.int16)}
+ONE, TWO = (
+    tg.dumps(W, format=f"ztensor@{version}", checksum=sum) for version, sum in (("0.1", "crc32c"), ("2", "xxh3"))
+)
+INDEX_AT = len(ONE) - 8 - int.from_bytes(ONE[-8:], "little")
+MANIFEST_AT = 2 << 16
+MANIFEST = TWO[MANIFEST_AT:-40]
+NOT_STRICT: dict[str, tuple[bytes, str]] = {
+    "0.1: a gap before the index": (ONE[:INDEX_AT] + bytes(64) + ONE[INDEX_AT:], "place"),
+    "0.1: tensors that share bytes": (file01([entry("a"), entry("b")]), "place"),
+    "0.1: padding": (ONE[:20] + b"x" + ONE[21:], "padding"),
+    "0.1: compressed": (tg.dumps(W, format="ztensor@0.1", compression="zstd"), "encoding"),
+    "0.1: big-endian": (file01([entry(dtype="uint16", shape=[2], data_endianness="big")]), "encoding"),
+    "0.1: an unknown type": (file01([entry(dtype="q7")]), "encoding"),
+    "0.1: an unknown checksum": (file01([entry(checksum="md9:00")]), "checksum"),
+    "0.1: a checksum in lower case": (file01([entry(checksum="crc32c:0xabcdef01")]), "checksum"),
+    "0.1: fields in another order": (file01(), "index"),
+    "2: a gap before the manifest": (
+        TWO[:MANIFEST_AT] + bytes(1 << 16) + MANIFEST + footer(MANIFEST_AT + (1 << 16), MANIFEST), "place",
+    ),
+    "2: a gap behind the manifest": (TWO[:-40] + bytes(8) + TWO[-40:], "place"),
+    "2: padding": (TWO[:100] + b"x" + TWO[101:], "padding"),
+    "2: compressed": (tg.dumps(W, format="ztensor@2", compression="zstd", checksum="xxh3"), "encoding"),
+    "2: no digest": (tg.dumps(W, format="ztensor@2", checksum=None), "digest"),
+    "2: another digest": (tg.dumps(W, format="ztensor@2", checksum="sha256"), "digest"),
+    "2: a name that is not NFC": (tg.dumps({"e\u0301": W["w"]}, format="ztensor@2", checksum="xxh3"), "name"),
+    "2: another alignment": (
+        file2({"objects": {"a": tensor(parts={"data": part(digest="xxh3:" + "0" * 16)})}}), "manifest",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NOT_STRICT)
+def test_what_is_not_the_canonical_form(case: str) -> None:
+    data, rule = NOT_STRICT[case]
+    with tg.open(data) as archive:
+        assert len(archive)
+    with pytest.raises(tg.FormatError) as caught:
+        tg.open(data, strict=True)
+    assert caught.value.rule == f"ztensor.strict.{rule}"
+
+
+def test_shards_are_not_the_canonical_form(tmp_path: Path) -> None:
+    body = TWO[MANIFEST_AT - 4096 : MANIFEST_AT]
+    shard = MAGIC_2 + bytes(4088) + body + footer(0, b"", digest=0)
+    entries = {"00001": {"size": len(shard), "digest": f"xxh3:{xxhash.xxh3_64_hexdigest(shard)}"}}
+    digest = f"xxh3:{xxhash.xxh3_64_hexdigest(bytes(4))}"
+    parts = {"data": part(shard="00001", digest=digest)}
+    (tmp_path / "m.zt").write_bytes(file2({"objects": {"w": tensor(parts=parts)}, "shards": entries}, b""))
+    (tmp_path / "m-00001.zt").write_bytes(shard)
+    with tg.open(tmp_path / "m.zt") as archive:
+        assert archive["w"].numpy().tolist() == [0] * 4
+    with tg.open(tmp_path / "m-00001.zt") as archive:
+        assert len(archive) == 0
+    for name, rule in (("m.zt", "shards"), ("m-00001.zt", "shard")):
+        with pytest.raises(tg.FormatError) as caught:
+            tg.open(tmp_path / name, strict=True)
+        assert caught.value.rule == f"ztensor.strict.{rule}"
+    with tg.open((tmp_path / "m.zt").read_bytes()) as archive, pytest.raises(tg.UnsupportedError) as alone:
+        archive["w"].numpy()
+    assert alone.value.rule == "ztensor.shard.path"
+    with tg.open(tmp_path / "m.zt") as archive:
+        held = archive["w"]
+    with pytest.raises(tg.InputError) as closed:
+        held.numpy()
+    assert closed.value.rule == "archive.closed"
+
+
+@pytest.mark.parametrize(("data", "asked"), [(ONE, "2"), (TWO, "0.1"), (TWO, "1.2")])
+def test_another_version_than_asked_for(data: bytes, asked: str) -> None:
+    with pytest.raises(tg.FormatError) as caught:
+        tg.open(data, format=f"ztensor@{asked}")
+    assert caught.value.rule == "ztensor.version"
