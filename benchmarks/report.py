@@ -119,7 +119,8 @@ def store(results: dict[str, Any], _: str) -> str:
             for verb in ("commit", "checkout", "apply")
         ]
         out.append(f"| {' | '.join([row['scenario'], *shares, goal, *speeds])} |")
-    out += ["", "| tool | MB after each version | seconds of a commit |", "|---|---|---|"]
+    size = found["tools"][0]["nbytes"] / 1e6
+    out += ["", f"| tool | MB after each version of {size:.0f} MB | seconds of a commit |", "|---|---|---|"]
     for tool in found["tools"]:
         sizes = " / ".join(f"{size / 1e6:.0f}" for size in tool["sizes"])
         out.append(f"| {tool['tool']} | {sizes} | {tool['seconds']:.2f} |")
