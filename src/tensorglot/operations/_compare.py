@@ -100,10 +100,22 @@ def compare_streams(
     """Compares flat arrays, cut alike. Starts from `total`."""
     total = total or Comparison(0)
     for x, y in zip(one, two, strict=True):
+        if x.dtype == y.dtype and _same_bytes(x, y):
+            total += Comparison(len(x))
+            continue
         for start in range(0, len(x), BLOCK_COUNT):
             block = slice(start, start + BLOCK_COUNT)
             total += _compare(x[block], y[block], tolerance)
     return total
+
+
+def _same_bytes(x: Array, y: Array) -> bool:
+    """Whether two contiguous arrays of one type are equal, by eight bytes at a time: most pieces are."""
+    one, two = x.view(np.uint8), y.view(np.uint8)
+    whole = len(one) & ~7
+    return bool(
+        (one[:whole].view(np.uint64) == two[:whole].view(np.uint64)).all() and (one[whole:] == two[whole:]).all()
+    )
 
 
 def _numbers(part: Part) -> bool:
