@@ -13,7 +13,7 @@ A group of cases is a module with a function `cases()`; GROUPS lists them.
 | `reasons` | why a peer is faster in a row, and what was tried |
 | `growth` | time and memory of every verb against tensors and bytes, with exponents |
 | `instructions` | instructions of short paths, counted by callgrind and compared with those that are kept |
-| `store` (with `store_tools`), `store_scale`, `dcp`, `recall`, `size_model` | programs of their own |
+| `store` (with `store_tools`), `store_scale`, `vectors_scale`, `dcp`, `recall`, `size_model` | programs of their own |
 """
 
 GROUPS = ("containers", "ztensor", "foreign", "frameworks", "nested", "vectors", "verbs", "remote")

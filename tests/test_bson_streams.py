@@ -23,6 +23,10 @@ FIELDS: dict[str, list[Any]] = {
     "n": [Int64(i) for i in range(ROWS)],
     "late": [None] * (ROWS - 1) + ["only the last"],
     "mixed": [i if i < ROWS - 2 else "text" for i in range(ROWS)],
+    "text": ["é\0" * (i % 4) for i in range(ROWS)],
+    "day": [Raw(9, (i << 33).to_bytes(8, "little")) for i in range(ROWS)],
+    "other id": [Raw(7, i.to_bytes(12, "big")) for i in range(ROWS)],
+    "yes": [i % 3 == 0 for i in range(ROWS)],
     "deep.date": [Raw(9, i.to_bytes(8, "little")) if i % 2 else None for i in range(ROWS)],
 }
 FILES = ["a.bson", "a.npz", "a.zt", "a.bt", "a.dynd", "a.parquet"]
@@ -145,3 +149,74 @@ def test_memory_does_not_grow_with_the_rows(
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 12 << 20, f"{source}: {peak >> 20} MiB for 16 MiB"
+
+
+@pytest.mark.parametrize("source", ["a.bson", "a.zt", "a.npz"])
+@pytest.mark.parametrize("target", ["b.bson", "b.zt", "b.npz"])
+def test_memory_does_not_grow_with_ids_and_fields(
+    source: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["tensorglot.bson.transfer"], "BATCH_NBYTES", 1 << 15)
+    monkeypatch.setattr(bson.pieces, "__defaults__", (1 << 16,))
+    rows = 20_000
+    texts = ["t" * 400 for _ in range(rows)]
+    given = Embeddings(np.ones((rows, 8), np.float32), "v", [f"id {i:020}" for i in range(rows)], {"t": texts})
+    write_embeddings(tmp_path / source, given)
+    tracemalloc.start()
+    transfer(tmp_path / source, tmp_path / target, "v", fields=["t"])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 6 << 20, f"{peak >> 10} KiB for 8 MB of texts"
+    assert read_embeddings(tmp_path / target, "v", fields=["t"]).fields["t"].tolist() == texts
+
+
+@pytest.mark.parametrize("column", ["_id#offsets", "_id#content.data", "n", "mixed.bson"])
+def test_a_flipped_bit_in_a_column_is_found_before_anything_is_written(column: str, tmp_path: Path) -> None:
+    write_embeddings(tmp_path / "a.zt", given())
+    data = bytearray((tmp_path / "a.zt").read_bytes())
+    with tg.open(tmp_path / "a.zt") as archive:
+        name, _, part = column.partition("#")
+        offset = archive[name].parts[part or "data"].offset
+    assert offset is not None
+    data[offset + 9] ^= 1
+    (tmp_path / "a.zt").write_bytes(data)
+    with pytest.raises(tg.FormatError) as caught:
+        transfer(tmp_path / "a.zt", tmp_path / "b.bson", "v", fields=["n", "mixed"])
+    assert caught.value.tensor == name
+    assert isinstance(caught.value, tg.IntegrityError) or part == "offsets"
+    assert not (tmp_path / "b.bson").exists()
+
+
+TEXTS = {
+    "a first offset": ("offsets", 0, (1).to_bytes(8, "little")),
+    "offsets that decrease": ("offsets", 16, bytes(8)),
+    "a negative offset": ("offsets", 8, b"\xff" * 8),
+    "an offset beyond the texts": ("offsets", 8 * ROWS, (1 << 40).to_bytes(8, "little")),
+    "no UTF-8": ("content.data", 3, b"\xff"),
+}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_hostile_texts_are_refused(case: str, tmp_path: Path) -> None:
+    part, at, new = TEXTS[case]
+    write_embeddings(tmp_path / "checked.zt", given())
+    tg.convert(tmp_path / "checked.zt", tmp_path / "a.zt", checksum=None)
+    data = bytearray((tmp_path / "a.zt").read_bytes())
+    with tg.open(tmp_path / "a.zt") as archive:
+        begin = archive["_id"].parts[part].offset
+    assert begin is not None
+    data[begin + at : begin + at + len(new)] = new
+    (tmp_path / "a.zt").write_bytes(data)
+    with pytest.raises(tg.FormatError) as caught:
+        transfer(tmp_path / "a.zt", tmp_path / "b.bson", "v")
+    assert (caught.value.rule, caught.value.tensor) == ("place.field", "_id")
+    assert not (tmp_path / "b.bson").exists()
+
+
+@pytest.mark.parametrize("name", ["n", "mixed.bson", "_id"])
+def test_columns_of_another_length_are_refused(name: str, tmp_path: Path) -> None:
+    write_embeddings(tmp_path / "a.zt", given())
+    shorter = {"n": np.arange(ROWS - 1), "mixed.bson": np.frombuffer(b"\5\0\0\0\0", np.uint8), "_id": ["x"] * 3}
+    tg.edit(tmp_path / "a.zt", replace={name: shorter[name]})
+    with pytest.raises(tg.InputError, match="values, there are 57 vectors"):
+        transfer(tmp_path / "a.zt", tmp_path / "b.bson", "v", fields=["n", "mixed"])

@@ -25,6 +25,7 @@ A map of the folder. Bytes and their rules are in `tensorglot.wire.bson*`.
     embeddings       vectors with their ids and other fields
     columns          ids and fields, as columns of BSON values
     places           files and collections; connects to the collection of a URL
+    stored_columns   columns as tensors of a container, written and read in order
     streams          embeddings of a place in batches; parquet for Parquet files
     reading          read_embeddings: from any place
     writing          write_embeddings: to any place; upload for collections

@@ -36,6 +36,7 @@ from tensorglot.wire.bson_value import (
 __all__ = [
     "ABSENT",
     "BSON_SUFFIX",
+    "PLAIN_DTYPES",
     "ValueColumn",
     "concat",
     "encode_by_pymongo",
@@ -50,9 +51,10 @@ ABSENT = 0
 """The kind of a value that its document does not have."""
 BSON_SUFFIX = ".bson"
 """A column that is not an array is stored as bytes: a document {name: value} for each row, under the name with this."""
-_PLAIN: dict[int | None, str] = {
+PLAIN_DTYPES: dict[int | None, str] = {
     DOUBLE: "<f8", INT32: "<i4", INT64: "<i8", BOOL: "|b1", DATE: "<i8", OBJECT_ID: "V12",
 }  # fmt: skip
+"""NumPy's form of the BSON types that have one."""
 _KINDS = {"f8": DOUBLE, "i4": INT32, "i8": INT64, "b1": BOOL}
 """The BSON type of an array's elements, by NumPy's name without the byte order."""
 _OBJECT_ID_NBYTES = 12
@@ -122,7 +124,7 @@ class ValueColumn:
         `kind` is the only type of the column, None if there are several. Zeros stand for absent values.
         """
         there = self.there
-        dtype = np.dtype(_PLAIN[kind]) if kind in _PLAIN else None
+        dtype = np.dtype(PLAIN_DTYPES[kind]) if kind in PLAIN_DTYPES else None
         if dtype is None:
             return None
         values = np.frombuffer(self.data, dtype)
@@ -175,7 +177,7 @@ def from_values(values: Iterable[Any] | ValueColumn) -> ValueColumn:
 
 def from_plain(values: NDArray[Any], kind: int, there: NDArray[np.bool_] | None = None) -> ValueColumn:
     """The column of one type that `plain` makes this array of, absent where `there` is false."""
-    dtype = np.dtype(_PLAIN[kind])
+    dtype = np.dtype(PLAIN_DTYPES[kind])
     kinds = np.full(len(values), kind, np.uint8)
     sizes = np.full(len(values), dtype.itemsize, np.int64)
     if there is not None and not there.all():
@@ -214,10 +216,10 @@ def from_array(array: NDArray[Any], name: str) -> ValueColumn:
     return from_values(array)
 
 
-def from_dump(data: Any, name: str) -> ValueColumn:
-    """A column of the documents that `ValueColumn.dump` made."""
+def from_dump(data: Any, name: str, start: int = 0) -> ValueColumn:
+    """A column of the documents that `ValueColumn.dump` made; `start` is where they are in their source, for errors."""
     raw = wire.view(data)
     try:
-        return gather(raw, wire.find(raw, [wire.key_bytes(name)]))
+        return gather(raw, wire.find(raw, [wire.key_bytes(name)], start))
     except FormatError as error:
         raise FormatError(f"'{escape(name)}': {error.message}", rule=error.rule, offset=error.offset) from error

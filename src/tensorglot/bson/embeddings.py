@@ -7,7 +7,7 @@ another. Knows no place; `read_embeddings` and `write_embeddings` do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, TypeAlias
@@ -188,7 +188,7 @@ def _grow(matrix: NDArray[Any], filled: int, rows: int) -> NDArray[Any]:
     return larger
 
 
-def check_counts(ids: ValueColumn | None, columns: Mapping[str, ValueColumn], rows: int) -> None:
+def check_counts(ids: Sized | None, columns: Mapping[str, Sized], rows: int) -> None:
     """Every column has a value for each vector."""
     for name, column in (*columns.items(), *(() if ids is None else ((ID, ids),))):
         if len(column) != rows:

@@ -1,8 +1,7 @@
 """Places as streams: embeddings in batches, so that memory does not depend on the number of documents.
 
 A file can be read again, and gives the same batches each time; a collection is read once.
-A container keeps each column in a tensor of its own: its ids and fields are in memory,
-only the vectors are read in pieces.
+A container keeps each column in a tensor of its own, and each is read in pieces.
 """
 
 from __future__ import annotations
@@ -18,16 +17,7 @@ from numpy.typing import NDArray
 from tensorglot.arguments import as_names, as_path
 from tensorglot.bson.assemble import MISSING_RULE, OnMissing, assemble_each
 from tensorglot.bson.coerce import DType, coerce_vector
-from tensorglot.bson.columns import (
-    BSON_SUFFIX,
-    ValueColumn,
-    concat,
-    from_array,
-    from_dump,
-    from_plain,
-    from_values,
-    gather,
-)
+from tensorglot.bson.columns import BSON_SUFFIX, ValueColumn, concat, gather
 from tensorglot.bson.embeddings import ID, Embeddings, Ranges, check_counts, check_paths
 from tensorglot.bson.inspect import FieldReport, inspect
 from tensorglot.bson.lookup import check_collection, no_field, refuse_nothing
@@ -35,6 +25,7 @@ from tensorglot.bson.mongodb import Progress, Query
 from tensorglot.bson.parquet import ParquetSource, open_parquet
 from tensorglot.bson.places import Place, collection_at, is_collection, is_dump, is_parquet, place_text
 from tensorglot.bson.sources import Batch, Run, batches
+from tensorglot.bson.stored_columns import ColumnSource, open_column
 from tensorglot.containers.table import named
 from tensorglot.errors import FormatError, Hint, InputError, escape
 from tensorglot.io.local import BaseSource
@@ -45,13 +36,14 @@ from tensorglot.model.payload import as_bytes, buffers
 from tensorglot.model.tensor import Tensor, check_bool
 from tensorglot.operations.open import open
 from tensorglot.wire import bson as wire
-from tensorglot.wire.bson_value import DATE
 
 __all__ = ["DEFAULT_KEY", "HIGH", "LOW", "ReadPlan", "Stream", "dump_batches", "open_stream"]
 
 DEFAULT_KEY = "embedding"
 """The name of vectors that come from a place without names."""
 LOW, HIGH = ".low", ".high"
+_BATCH_ROWS = 1 << 14
+"""Of short vectors not more at a time: each may have long fields beside it."""
 _SAMPLE = 100
 """Documents searched for a vector field if none was named."""
 
@@ -216,8 +208,8 @@ def _archive_stream(archive: Archive, plan: ReadPlan) -> Stream:
         return Stream(unnamed.key, unnamed.batches)
     key = plan.key or _only_matrix(archive)
     check_paths(key, plan.fields)
-    ids = _column(archive, ID) if ID in archive or ID + BSON_SUFFIX in archive else None
-    columns = {name: _column(archive, name) for name in plan.fields}
+    ids = open_column(archive, ID) if ID in archive or ID + BSON_SUFFIX in archive else None
+    columns = {name: open_column(archive, name) for name in plan.fields}
     ranges: Ranges | None = None
     if key + LOW in archive and key + HIGH in archive:
         ranges = (archive[key + LOW].numpy(), archive[key + HIGH].numpy())
@@ -231,21 +223,22 @@ class _ArchiveSource:
     tensor: Tensor
     key: str
     dtype: DType
-    ids: ValueColumn | None = None
-    columns: Mapping[str, ValueColumn] = field(default_factory=dict)
+    ids: ColumnSource | None = None
+    columns: Mapping[str, ColumnSource] = field(default_factory=dict)
     ranges: Ranges | None = None
 
     def batches(self, nbytes: int | None) -> Iterator[Embeddings]:
-        first = 0
-        for block in _row_blocks(self.tensor, nbytes):
+        ids = None
+        columns: dict[str, Callable[[int], ValueColumn]] = {}
+        for number, block in enumerate(_row_blocks(self.tensor, nbytes)):
             vectors = coerce_vector(block, self.dtype, None, 2)
-            if not first:
-                check_counts(self.ids, self.columns, len(vectors.data) if nbytes is None else len(self.tensor))
-            end = first + len(vectors.data)
-            ids = None if self.ids is None else self.ids.part(first, end)
-            columns = {name: column.part(first, end) for name, column in self.columns.items()}
-            yield Embeddings(vectors, self.key, ids, columns, ranges=self.ranges)
-            first = end
+            rows = len(vectors.data)
+            if not number:
+                check_counts(self.ids, self.columns, rows if nbytes is None else len(self.tensor))
+                ids = None if self.ids is None else self.ids.read()
+                columns = {name: column.read() for name, column in self.columns.items()}
+            beside = {name: take(rows) for name, take in columns.items()}
+            yield Embeddings(vectors, self.key, None if ids is None else ids(rows), beside, ranges=self.ranges)
 
 
 def _row_blocks(tensor: Tensor, nbytes: int | None) -> Iterator[NDArray[Any]]:
@@ -256,7 +249,7 @@ def _row_blocks(tensor: Tensor, nbytes: int | None) -> Iterator[NDArray[Any]]:
     if nbytes is None or part is None or dtype is None or row_nbytes * len(tensor) != part.nbytes or not row_nbytes:
         yield tensor.numpy()
         return
-    step = max(1, nbytes // row_nbytes)
+    step = min(_BATCH_ROWS, max(1, nbytes // row_nbytes))
     rows_left, filled = len(tensor), 0
     block = np.empty((min(step, rows_left), tensor.shape[1]), dtype)
     for chunk in buffers(part.swapped_chunks() if part.big_endian else part.payload.chunks()):
@@ -278,15 +271,3 @@ def _only_matrix(archive: Archive) -> str:
         found = ", ".join(f"'{escape(name)}'" for name in matrices[:10]) or "none"
         raise InputError(f"pass the name of the matrix to read (matrices found: {found})", rule="place.name")
     return matrices[0]
-
-
-def _column(archive: Archive, name: str) -> ValueColumn:
-    """The values of a field: an array, texts, dates, or the bytes of documents."""
-    if name + BSON_SUFFIX in archive:
-        return from_dump(archive[name + BSON_SUFFIX].numpy(), name)
-    tensor = archive[name]
-    if tensor.dtype is not None:
-        return from_array(tensor.numpy(), name)
-    if str(tensor.type).endswith("* datetime['ms', tz='UTC']"):
-        return from_plain(np.frombuffer(tensor.serialize(), "<i8")[-len(tensor) :], DATE)
-    return from_values(tensor.tolist())

@@ -106,7 +106,13 @@ def transfer(
         def batches() -> Iterator[Embeddings]:
             return map(change.apply, look.batches())
 
-        survey = replace(Survey.of(next(batches())), rows=look.rows, kinds=look.column_kinds(), new_ranges=own_ranges)
+        survey = replace(
+            Survey.of(next(batches())),
+            rows=look.rows,
+            kinds=look.column_kinds(),
+            complete=look.complete_columns(),
+            new_ranges=own_ranges,
+        )
         plan.check(survey)
         numbered = _number(batches) if is_collection(target) and not survey.ids else batches
         written = write_batches(plan, survey, numbered())
@@ -155,6 +161,7 @@ class _Look:
         self._stream = stream
         self._row: Row | None = None
         self._kinds: dict[str, set[int]] = {}
+        self._hollow: set[str] = set()
         for batch in stream.batches(BATCH_NBYTES):
             self._add(batch, ranges=ranges)
         if self._row is None:
@@ -179,6 +186,8 @@ class _Look:
         columns = {**({} if batch.ids is None else {ID: batch.ids}), **batch.fields}
         for name, column in columns.items():
             self._kinds.setdefault(name, set()).update(np.unique(column.kinds[column.there]).tolist())
+            if not column.there.all():
+                self._hollow.add(name)
         if ranges and len(batch):
             low, high = find_ranges(batch.matrix)
             if self.ranges is not None:
@@ -189,6 +198,10 @@ class _Look:
         """The only type of each column, None for several."""
         found = {name: kinds for name, kinds in self._kinds.items() if name != ID or self.ids}
         return {name: next(iter(kinds)) if len(kinds) == 1 else None for name, kinds in found.items()}
+
+    def complete_columns(self) -> frozenset[str]:
+        """The columns that every row has."""
+        return frozenset(self._kinds) - self._hollow
 
 
 def _number(batches: Callable[[], Iterator[Embeddings]]) -> Callable[[], Iterator[Embeddings]]:

@@ -10,30 +10,28 @@ written.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import numpy as np
-
 from tensorglot.arguments import as_path
-from tensorglot.bson.columns import BSON_SUFFIX, ValueColumn, concat
 from tensorglot.bson.embeddings import ID, Embeddings, Ranges
 from tensorglot.bson.lookup import check_collection
 from tensorglot.bson.mongodb import Progress
 from tensorglot.bson.parquet import write_parquet
 from tensorglot.bson.places import Place, collection_at, file_options, is_collection, is_dump, is_parquet, place_text
+from tensorglot.bson.stored_columns import ColumnSpool, form_of, stored_name, tensor_of
 from tensorglot.bson.streams import HIGH, LOW
 from tensorglot.bson.upload import Written, documents, upload
 from tensorglot.containers.table import UNNAMED, Format, for_target
-from tensorglot.dynd import array
 from tensorglot.errors import InputError, escape
 from tensorglot.io.storage_options import StorageOptions
 from tensorglot.io.target import open_target
+from tensorglot.io.urls import file_path, is_url
 from tensorglot.operations.save import save
 from tensorglot.operations.writer import Writer
-from tensorglot.wire.bson_value import DATE, OBJECT_ID, STRING
 from tensorglot.wire.bson_vector import Row
 
 __all__ = ["Survey", "WritePlan", "dump", "write_batches", "write_embeddings"]
@@ -51,15 +49,23 @@ class Survey:
     ids: bool
     kinds: Mapping[str, int | None]
     """The BSON type of `_id` and of each field, None where it has several."""
+    complete: frozenset[str]
+    """Those of them that every row has."""
     ranges: Ranges | None = None
     new_ranges: bool = False
 
     @classmethod
     def of(cls, found: Embeddings) -> Survey:
         columns = {**({} if found.ids is None else {ID: found.ids}), **found.fields}
-        kinds = {name: column.kind for name, column in columns.items()}
         return cls(
-            len(found), found.key, found.vectors.row, found.ids is not None, kinds, found.ranges, found.new_ranges
+            len(found),
+            found.key,
+            found.vectors.row,
+            found.ids is not None,
+            {name: column.kind for name, column in columns.items()},
+            frozenset(name for name, column in columns.items() if column.there.all()),
+            found.ranges,
+            found.new_ranges,
         )
 
     @property
@@ -175,52 +181,53 @@ def _write_container(path: str, survey: Survey, batches: Iterator[Embeddings], o
     spec = for_target(path, None)[0]
     first = next(batches)
     if len(first) == survey.rows:
-        save(path, _tensors(first, spec) if spec.names else {UNNAMED: first.matrix}, storage_options=options)
+        save(path, _columns(first, spec) if spec.names else {UNNAMED: first.matrix}, storage_options=options)
         return
-    columns: dict[str, list[ValueColumn]] = {name: [] for name in survey.kinds}
-    with Writer(path, storage_options=options) as out:
+    with Writer(path, storage_options=options) as out, ExitStack() as spools:
+        columns = _spools(path, survey, spec, spools) if spec.names else {}
         matrix = first.matrix
         with out.stream(survey.key if spec.names else UNNAMED, matrix.dtype, (survey.rows, matrix.shape[1])) as sink:
             for batch in chain([first], batches):
                 sink.write(batch.matrix)
-                for name, parts in columns.items():
-                    parts.append(batch.ids if name == ID and batch.ids is not None else batch.fields[name])
-        if spec.names:
-            beside = {name: concat(parts) for name, parts in columns.items()}
-            for name, value in _columns(survey.key, beside, survey.ranges, spec).items():
-                out.add(name, value)
+                for name, spool in columns.items():
+                    spool.add(batch.ids if name == ID and batch.ids is not None else batch.fields[name])
+        for spool in columns.values():
+            out.add(*spool.tensor())
+        if survey.ranges is not None and spec.names:
+            out.add(survey.key + LOW, survey.ranges[0])
+            out.add(survey.key + HIGH, survey.ranges[1])
 
 
-def _tensors(found: Embeddings, spec: Format) -> dict[str, Any]:
-    """The matrix, and what is beside it, as tensors."""
+def _spools(path: str, survey: Survey, spec: Format, spools: ExitStack) -> dict[str, ColumnSpool]:
+    """A file for each column, beside the target; for a URL, in the directory for temporary files."""
+    directory = None if is_url(path) else os.path.dirname(os.path.realpath(file_path(path)))  # noqa: PTH120
+    made: dict[str, ColumnSpool] = {}
+    names = {survey.key}
+    for name, kind in survey.kinds.items():
+        form = form_of(name, kind, complete=name in survey.complete, nested=_holds_nested(spec))
+        _check_free(stored_name(name, form), names)
+        names.add(stored_name(name, form))
+        made[name] = ColumnSpool(name, kind, form, directory)
+        spools.callback(made[name].close)
+    return made
+
+
+def _columns(found: Embeddings, spec: Format) -> dict[str, Any]:
     columns = {**({} if found.ids is None else {ID: found.ids}), **found.fields}
-    return {found.key: found.matrix, **_columns(found.key, columns, found.ranges, spec)}
-
-
-def _columns(key: str, columns: Mapping[str, ValueColumn], ranges: Ranges | None, spec: Format) -> dict[str, Any]:
-    tensors: dict[str, Any] = {}
+    tensors: dict[str, Any] = {found.key: found.matrix}
     for name, column in columns.items():
-        value = _tensor(column, name, nested=bool({"nested", "*"} & set(spec.layouts)))
-        stored = name + BSON_SUFFIX if isinstance(value, bytes) else name
-        if stored in tensors or stored == key:
-            raise InputError(f"two fields would be the tensor '{escape(stored)}'", rule="place.fields")
-        tensors[stored] = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
-    if ranges is not None:
-        tensors[key + LOW], tensors[key + HIGH] = ranges
+        stored, value = tensor_of(name, column, nested=_holds_nested(spec))
+        _check_free(stored, tensors)
+        tensors[stored] = value
+    if found.ranges is not None:
+        tensors[found.key + LOW], tensors[found.key + HIGH] = found.ranges
     return tensors
 
 
-def _tensor(column: ValueColumn, name: str, *, nested: bool) -> Any:
-    """A column as an array; as texts or dates where the format holds nested values; else as bytes of documents."""
-    kind = column.kind
-    plain = column.plain(kind)
-    if column.there.all() and len(column):
-        if kind == STRING and nested:
-            return array(column.tolist(), f"{len(column)} * string")
-        if kind == DATE and nested and plain is not None:
-            return array(plain, f"{len(column)} * datetime['ms', tz='UTC']")
-        if kind == OBJECT_ID and name == ID and plain is not None:
-            return plain.view(np.uint8).reshape(-1, 12)
-        if plain is not None and kind not in (DATE, OBJECT_ID):
-            return plain
-    return column.dump(name)
+def _holds_nested(spec: Format) -> bool:
+    return bool({"nested", "*"} & set(spec.layouts))
+
+
+def _check_free(stored: str, names: Container[str]) -> None:
+    if stored in names:
+        raise InputError(f"two fields would be the tensor '{escape(stored)}'", rule="place.fields")
