@@ -24,7 +24,7 @@ from tensorglot.errors import InputError, RemoteError
 from tensorglot.io.local import BaseSource, change_error
 from tensorglot.io.objects import Address, PreconditionFailed, address_of, guarded
 from tensorglot.io.storage_options import Given, StorageOptions
-from tensorglot.io.urls import has_credentials
+from tensorglot.io.urls import refuse_credentials
 from tensorglot.memory import cut
 from tensorglot.threads import REQUESTS, for_each_request
 
@@ -104,13 +104,7 @@ class RemoteSource(BaseSource):
         return f"RemoteSource({self.path})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if has_credentials(self._url):
-            raise InputError(
-                "a URL with a query or a password cannot be pickled, since it would travel with its credentials: "
-                "open it in the other process",
-                rule="source.pickle",
-                path=self.path,
-            )
+        refuse_credentials(self._url)
         return _reopen, (self._url, self._address.options, self.version)
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "has_credentials",
     "is_url",
     "last_name",
+    "refuse_credentials",
     "shown",
     "split_bucket",
     "suffix",
@@ -99,6 +100,17 @@ def shown(url: str) -> str:
 def has_credentials(url: str) -> bool:
     """Whether a URL has a query or user information, which may be secret."""
     return shown(url) != url
+
+
+def refuse_credentials(url: str) -> None:
+    """Whatever opens a URL can be pickled unless the URL has credentials."""
+    if has_credentials(url):
+        raise InputError(
+            "a URL with a query or a password cannot be pickled, since it would travel with its credentials: "
+            "open it in the other process",
+            rule="source.pickle",
+            path=shown(url),
+        )
 
 
 def beside(url: str, name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias, cast
 
@@ -16,7 +17,7 @@ from tensorglot.io.local import FileSource, absolute, add_path_to_errors
 from tensorglot.io.remote import RemoteSource
 from tensorglot.io.source import Backend, Readable, source_for
 from tensorglot.io.storage_options import StorageOptions
-from tensorglot.io.urls import file_path, has_credentials, is_url, shown
+from tensorglot.io.urls import file_path, has_credentials, is_url, refuse_credentials, shown
 from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Note
@@ -107,7 +108,7 @@ def open(
         found = find_file(path, options)
     else:
         try:
-            return one(path, reopen=reopen)
+            return one(path, reopen=reopen, place=place)
         except FileNotFoundError:
             folder: Folder | None = Folder(f"{path}/", options) if remote else None
             if folder is None or not folder.names():
@@ -172,8 +173,9 @@ def _open_file(
     limits: Limits,
     options: StorageOptions | None,
     reopen: Callable[[], Archive] | None = None,
+    place: str | None = None,
 ) -> Archive:
-    """Opens one file, which is not an index of shards."""
+    """Opens one file, which is not an index of shards. `place` is its path or URL, wherever the process goes."""
     path = source if isinstance(source, str) else None
     remote = path is not None and is_url(path)
     with add_path_to_errors(shown(path) if path is not None and remote else path):
@@ -181,7 +183,9 @@ def _open_file(
         try:
             name = None if path is None else name_of(path)
             spec, version = named(format) if format is not None else (detect(opened, name), None)
-            beside = None if path is None else partial(_open_beside, path, options, backend)
+            if path is not None and place is None:
+                place = path if remote else absolute(path)
+            beside = None if place is None else _Beside(place, options, backend)
             index = spec.container.read(opened, ReadOptions(version, strict, limits, name, beside, verifier))
             # At a URL, looking for a sidecar is one more request: it is made by who asks for checksums.
             wanted = verifier is not None and (verifier.required or not remote)
@@ -195,6 +199,17 @@ def _open_file(
     return Archive(index, opened, limits=limits, verifier=verifier, reopen=reopen)
 
 
-def _open_beside(path: str, options: StorageOptions | None, backend: Backend, name: str) -> Source:
-    """Another file of the same archive."""
-    return source_for(Folder.of(path, options).file(name), backend, options)
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """Opens other files of the same archive, by their names."""
+
+    place: str
+    options: StorageOptions | None
+    backend: Backend
+
+    def __call__(self, name: str) -> Source:
+        return source_for(Folder.of(self.place, self.options).file(name), self.backend, self.options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        refuse_credentials(self.place)
+        return _Beside, (self.place, self.options, self.backend)

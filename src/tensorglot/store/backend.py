@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from tensorglot.errors import FormatError, InputError
 from tensorglot.io.local import FileSource
@@ -142,6 +142,9 @@ class Directory:
         self.url = path
         self._open: OrderedDict[str, FileSource] = OrderedDict()
         self._lock = Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Directory, (self.url,)
 
     def _path(self, key: str) -> str:
         return f"{self.url}/{key}"

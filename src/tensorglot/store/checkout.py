@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import accumulate
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import DType
 from tensorglot.model.index import UNKNOWN, Index, Layout, shape_columns
 from tensorglot.model.layouts import COO, CSR, Piece, arrange
-from tensorglot.model.payload import CheckedBy
+from tensorglot.model.payload import CheckedBy, Source
 from tensorglot.model.tensor import NESTED, Tensor
 from tensorglot.model.types.algebra import dense_parts, symbolic
 from tensorglot.model.types.base import Type
@@ -96,8 +96,10 @@ class ArraySource(BaseSource):
 
     checked_by: ClassVar[CheckedBy] = "block"
 
-    def __init__(self, packs: Packs, arrays: Sequence[ArrayNode]) -> None:
+    def __init__(self, packs: Packs, arrays: Sequence[ArrayNode], reopen: Callable[[], Archive] | None = None) -> None:
         self._packs = packs
+        self._reopen = reopen
+        """Opens the commit of all arrays; without it these travel in a pickle."""
         self.blocks = Blocks(packs)
         self.concurrency = packs.backend.concurrency
         self._arrays = arrays
@@ -108,6 +110,9 @@ class ArraySource(BaseSource):
         self._chunks: dict[int, Chunks] = {}
         self._kept: OrderedDict[bytes, memoryview] = OrderedDict()
         self._lock = Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ArraySource, (self._packs, self._arrays)) if self._reopen is None else (_source_again, (self._reopen,))
 
     @property
     def spans(self) -> list[tuple[int, int]]:
@@ -228,10 +233,14 @@ def open_commit(packs: Packs, commit: Commit, limits: Limits, reopen: Callable[[
     tensors = _tensors(packs, entries, blocks)
     parts = [part for tensor in tensors for part in tensor.parts]
     _check_expansion(packs, parts, limits)
-    source = ArraySource(packs, [part.array for part in parts])
+    source = ArraySource(packs, [part.array for part in parts], reopen)
     cids = [bytes(link) for _, link in entries]
     index = replace(rows_index(tensors, source.spans), format=FORMAT, metadata=commit.metadata, cids=cids)
     return Archive(index, source, limits=limits, reopen=reopen)
+
+
+def _source_again(reopen: Callable[[], Archive]) -> Source | None:
+    return reopen().source
 
 
 def array_tensor(packs: Packs, array: ArrayNode) -> Tensor:

@@ -57,6 +57,9 @@ class _Boxes(Directory):
         super().__init__(options)
         self._archive = archive
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Boxes, (self._archive, self._options)
+
     def box(self, place: Place, tensor: str, verifier: Verifier | None = None) -> Part:
         return box_in(self._archive, box_key(place.file, place.name), "the commit", tensor)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from blake3 import blake3
@@ -57,6 +57,9 @@ class Packs:
         self._lock = Lock()
         self._groups: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._group_nbytes = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Packs, (self.backend,)
 
     @property
     def indexes(self) -> dict[str, PackIndex]:

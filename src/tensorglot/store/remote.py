@@ -75,6 +75,9 @@ class Bucket:
         self._clock_skew = 0.0
         """Seconds by which the server's clock is ahead of ours."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Bucket, (self._url, self._address.options)
+
     def _object(self, key: str) -> Address:
         return self._address.with_key(f"{self._address.key}{key}")
 

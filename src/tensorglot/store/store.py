@@ -69,7 +69,7 @@ class Store:
         kept = None if storage_options is None else as_storage_options(storage_options)
         self._backend = open_store(url, kept)
         self._packs = Packs(self._backend)
-        self._again = partial(Store, url, kept)
+        self._again = partial(Store, url if "://" in os.fspath(url) else self._backend.url, kept)
 
     @classmethod
     def create(cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Store:
@@ -259,11 +259,15 @@ class Store:
 
     def checkout(self, ref: str, *, limits: Limits | None = None) -> Archive:
         """The tensors of a commit, read when they are needed. `ref` is a ref, a tag, a CID or the beginning of one."""
-        cid = self._resolve(ref)
-        reopen = partial(_checkout_again, self._again, str(cid), limits)
-        commit, limits = self._read_commit(cid), as_limits(limits)
-        archive = open_commit(self._packs, commit, limits, reopen)
-        return join_boxes(archive, reopen) if is_distributed(commit) else archive
+        return self._checkout(self._resolve(ref), limits, joined=True)
+
+    def _checkout(self, cid: CID, limits: Limits | None, *, joined: bool) -> Archive:
+        """`joined` makes whole tensors of the boxes of a distributed checkpoint."""
+        reopen = partial(_checkout_again, self._again, str(cid), limits, joined)
+        commit = self._read_commit(cid)
+        if joined and is_distributed(commit):
+            return join_boxes(self._checkout(cid, limits, joined=False), reopen)
+        return open_commit(self._packs, commit, as_limits(limits), reopen)
 
     def show(self, ref: str) -> Commit:
         """The commit of a ref, a tag, a CID or the beginning of one."""
@@ -503,8 +507,8 @@ class Store:
         return Blocks(self._packs)
 
 
-def _checkout_again(again: partial[Store], cid: str, limits: Limits | None) -> Archive:
-    return again().checkout(cid, limits=limits)
+def _checkout_again(again: partial[Store], cid: str, limits: Limits | None, joined: bool) -> Archive:
+    return again()._checkout(CID.parse(cid), limits, joined=joined)
 
 
 def open_url(url: str, storage_options: Mapping[str, Any] | None = None, limits: Limits | None = None) -> Archive:

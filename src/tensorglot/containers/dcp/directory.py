@@ -16,7 +16,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tensorglot.containers.dcp.checkpoint import Place, StoredTensor
 from tensorglot.containers.table import ReadOptions, detect
@@ -56,6 +56,10 @@ class Directory(ABC):
         self._stamps: dict[str, object] = {}
         self._lock = Lock()
         self._closed = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The source of one tensor elsewhere: files are opened again, and must be unchanged."""
+        return _directory_again, (type(self), self._options, self._stamps)
 
     @abstractmethod
     def box(self, place: Place, tensor: str, verifier: Verifier | None = None) -> Part:
@@ -132,6 +136,12 @@ class Directory(ABC):
             for source in self._open.values():
                 getattr(source, "close", bool)()
             self._open.clear()
+
+
+def _directory_again(kind: type[Directory], options: ReadOptions, stamps: dict[str, object]) -> Directory:
+    made = kind(options)
+    made._stamps = stamps
+    return made
 
 
 class File(LazySource):
