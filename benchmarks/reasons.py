@@ -21,7 +21,10 @@ _REASONS: dict[tuple[str, str], str] = {
     ("* 100,000 small tensors", "filecmp"): (
         "It compares bytes, all of them equal: no names, types, shapes or checksums of 100,000 tensors."
     ),
-    ("S3 load, *", "parallel get"): "The bytes as the client library hands them over; we copy them once, into arrays that can be written.",
+    (
+        "S3 load, *",
+        "parallel get",
+    ): "The bytes as the client library hands them over; we copy them once, into arrays that can be written.",
     ("torch load", "safetensors"): (
         'It maps the file and has read nothing when the clock stops. With `backend="mmap"` so do we: see its row.'
     ),
