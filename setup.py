@@ -10,7 +10,7 @@ from 3.11 on.
 """
 
 import os
-import subprocess
+import runpy
 import sys
 import sysconfig
 from pathlib import Path
@@ -57,13 +57,22 @@ def kernels() -> list[Extension]:
     ]
 
 
+def generate_shared() -> None:
+    """As `python -m cython` does, in this process: the compiler is imported once."""
+    before, sys.argv = sys.argv, ["cython", f"--generate-shared={SHARED}"]
+    try:
+        runpy.run_module("cython", run_name="__main__", alter_sys=True)
+    finally:
+        sys.argv = before
+
+
 def translate(modules: list[Extension]) -> None:
     """Gives the modules sources in C."""
     from Cython.Build import cythonize
 
     if not SHARED.exists():
         SHARED.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run([sys.executable, "-m", "cython", f"--generate-shared={SHARED}"], check=True)
+        generate_shared()
     translated = cythonize(
         [module for module in modules if module.sources != [SHARED.as_posix()]],
         compiler_directives=DIRECTIVES,
