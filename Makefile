@@ -61,7 +61,8 @@ COUNT ?= 300
 mutants: $(VENV)/.test $(VENV)/.mutants
 	$(BIN)/python tests/coverage_map.py
 	$(BIN)/python tests/coverage_map.py --interpreted kernels cbor_kernel cbor varint_bounds bson_walk safetensors zstd \
-	    corpus_bintensors attacks_bintensors store_encodings dynd_bijection names index
+	    corpus_bintensors attacks_bintensors store_encodings dynd_bijection names index bson_embeddings dynd_streams \
+	    dynd_time ztensor_01
 	$(BIN)/python tests/mutants.py $(COUNT)
 
 # The command of each promise of docs/trust.md.

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
-from bson_samples import EVERY_KIND, document
+from bson_samples import EVERY_KIND, binary, document, element
 from dynd_random import mutant, random_bytes, random_type
 from fuzzing import bintensors, bson, foreign
 from peers import needs
@@ -119,6 +119,11 @@ def safetensors_calls() -> Iterator[Call]:
 
 def bson_walk_calls() -> Iterator[Call]:
     documents = [document(raw) for raw in EVERY_KIND.values()]
+    one, other, text = element(1, "", bytes(8)), element(16, "1", b"\1\0\0\0"), element(2, "2", b"\1\0\0\0\0")
+    for numbers in (one * 3, other * 2, one + other, element(18, "", bytes(8)), one + text, b"", one[:-1], other[:2]):
+        documents += [document(element(4, "v", document(numbers))), document(element(3, "d", documents[-1]))]
+    long_paths = [element(4, "k" * 70, document(one)), element(5, "k" * 70, binary(9, b"\3\0a"))]
+    documents += [document(*long_paths), document(*reversed(long_paths)), document(element(4, "v", document(one)) * 3)]
     for data in (*documents, *bson.corpus(), *bson.mutants(1500, seed=5)):
         size = len(data)
         yield "count", lambda data=data, size=size: (data, 0, size)
