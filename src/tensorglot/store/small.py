@@ -83,6 +83,9 @@ def _read(archive: Archive, batch: list[int]) -> list[bytes]:
     if index.payloads is not None:
         held = cast("list[NDArray[Any]]", [index.payloads[position] for position in batch])
         return [array.tobytes() for array in held]
+    pieces = archive.read_rows(np.array(batch, np.int64))
+    if pieces is not None:
+        return [*map(bytes, pieces)]
     names = [index.names[position] for position in batch]
     arrays = load_archive(archive, names, {})
     return [bytes(as_bytes(cast("NDArray[Any]", arrays[name]))) for name in names]
