@@ -676,6 +676,39 @@ class TestOneProcess:
 
         dcp.load(state, storage_reader=Reader(source), no_dist=True)  # type: ignore[arg-type]
 
+    def test_quantized_tensors_of_torch_are_listed_and_refused(self, tmp_path: Path) -> None:
+        """Beside others, which are read; a conversion names the tensor, and leaves nothing."""
+        import torch
+        import torch.distributed.checkpoint as dcp
+
+        x = torch.arange(12.0).reshape(3, 4)
+        state = {
+            "w": x,
+            "one": torch.quantize_per_tensor(x, 0.1, 3, torch.qint8),
+            "wide": torch.quantize_per_tensor(x, 0.1, 0, torch.qint32),
+            "rows": torch.quantize_per_channel(x, torch.ones(3), torch.zeros(3, dtype=torch.long), 0, torch.quint8),
+        }
+        dcp.save(state, storage_writer=dcp.FileSystemWriter(tmp_path / "saved"), no_dist=True)
+        with tg.open(tmp_path / "saved") as archive:
+            assert [repr(archive[name]) for name in ("one", "wide", "rows")] == [
+                "Tensor(one: torch.qint8[3, 4], 12 B)", "Tensor(wide: torch.qint32[3, 4], 48 B)",
+                "Tensor(rows: torch.quint8[3, 4], 12 B)",
+            ]  # fmt: skip
+            assert [note.rule for note in archive.notes] == ["dcp.quantized"] * 3
+            assert all("int_repr" in note.message for note in archive.notes)
+            assert (archive["w"].numpy() == x.numpy()).all()
+            for name in ("one", "wide", "rows"):
+                for read in (lambda tensor: tensor.numpy(), lambda tensor: tensor[1:], lambda tensor: tensor.cid()):
+                    with pytest.raises(tg.UnsupportedError) as caught:
+                        read(archive[name])
+                    assert caught.value.tensor == name
+        with pytest.raises(tg.UnsupportedError, match=r"torch\.qint"):
+            tg.convert(tmp_path / "saved", tmp_path / "x.safetensors")
+        assert not (tmp_path / "x.safetensors").exists()
+        tg.convert(tmp_path / "saved", tmp_path / "w.safetensors", on_loss="drop")
+        assert list(tg.load(tmp_path / "w.safetensors")) == ["w"]
+        assert tg.verify(tmp_path / "saved").ok
+
     def test_an_interrupted_save_is_not_a_checkpoint(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         import torch
         from torch.distributed.checkpoint.api import CheckpointException

@@ -25,17 +25,17 @@ from dataclasses import replace
 
 from tensorglot.containers.dcp.checkpoint import Checkpoint, check_checkpoint
 from tensorglot.containers.dcp.directory import Directory, RankFiles, SavedItems
-from tensorglot.containers.dcp.joined import Joined
+from tensorglot.containers.dcp.joined import Joined, Quantized
 from tensorglot.containers.dcp.manifest import Manifest, read_manifest
 from tensorglot.containers.dcp.metadata import read_metadata
 from tensorglot.containers.dcp.values import read_values
 from tensorglot.containers.table import Container, ReadOptions, WriteOptions
-from tensorglot.containers.torchsave.names import DTYPES
-from tensorglot.errors import FormatError
+from tensorglot.containers.torchsave.names import DTYPES, QUANTIZED
+from tensorglot.errors import FormatError, escape
 from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder, Row
-from tensorglot.model.index import Index
-from tensorglot.model.payload import Chunk, Source
+from tensorglot.model.index import Index, Note
+from tensorglot.model.payload import Chunk, Codec, Source
 
 __all__ = ["CONTAINER", "read_index"]
 
@@ -62,14 +62,19 @@ def _index(checkpoint: Checkpoint, files: Directory, options: ReadOptions) -> In
         raise FormatError(checkpoint.notes[0].message, rule=checkpoint.notes[0].rule)
     files.tensors = checkpoint.tensors
     builder = IndexBuilder(options.limits, "dcp")
+    notes = list(checkpoint.notes)
     end = 0
     for tensor in checkpoint.tensors:
         begin, end = end, end + tensor.nbytes
-        row = Row(
-            dtype=tensor.dtype, shape=tensor.shape, begin=begin, end=end, codec=Joined(tensor), nbytes=tensor.nbytes
-        )
+        quantized = isinstance(tensor.dtype, str) and tensor.dtype in QUANTIZED
+        codec: Codec = Joined(tensor)
+        if quantized:
+            codec = Quantized(str(tensor.dtype))
+            message = f"'{escape(tensor.name)}' is listed and not read: {codec.reason}"
+            notes.append(Note("dcp.quantized", message))
+        row = Row(dtype=tensor.dtype, shape=tensor.shape, begin=begin, end=end, codec=codec, nbytes=tensor.nbytes)
         builder.add(tensor.name, row)
-    index = builder.index(f"dcp@{checkpoint.version}", checkpoint.metadata or None, checkpoint.notes)
+    index = builder.index(f"dcp@{checkpoint.version}", checkpoint.metadata or None, notes)
     return replace(index, sources=dict.fromkeys(range(len(index.names)), files))
 
 

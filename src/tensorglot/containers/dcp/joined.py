@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tensorglot.containers.dcp.checkpoint import StoredTensor
 from tensorglot.containers.dcp.directory import Directory, File
-from tensorglot.errors import FormatError
+from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.model.archive import Verifier
 from tensorglot.model.payload import Chunk, Encoded, Source, Span, as_bytes, read_pieces
 from tensorglot.model.slicing import Axis
@@ -28,10 +28,34 @@ from tensorglot.model.strided import boxes
 from tensorglot.model.tensor import Part
 from tensorglot.threads import for_each
 
-__all__ = ["Joined"]
+__all__ = ["Joined", "Quantized"]
 
 STRIP_NBYTES = 16 << 20
 """What is read at a time of a tensor that is not cut along its first axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """A codec for quantized tensors of PyTorch, which are listed and cannot be read."""
+
+    dtype: str
+    name: ClassVar[str] = "quantized"
+
+    @property
+    def reason(self) -> str:
+        return (
+            f"a quantized tensor of PyTorch ({self.dtype}) has its scales in a pickle; save tensor.int_repr() and the "
+            "scales, or tensor.dequantize()"
+        )
+
+    def refuse(self, payload: Encoded) -> UnsupportedError:
+        return UnsupportedError(self.reason, rule="dcp.quantized", tensor=payload.tensor)
+
+    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
+        raise self.refuse(payload)
+
+    def chunks(self, payload: Encoded) -> Iterator[Chunk]:
+        raise self.refuse(payload)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

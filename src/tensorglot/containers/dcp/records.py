@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorglot.containers.torchsave.machine import Machine
-from tensorglot.containers.torchsave.names import DTYPES, NAMES, Pairs
+from tensorglot.containers.torchsave.names import DTYPES, NAMES, QUANTIZED, ElementType, Pairs
 from tensorglot.containers.torchsave.opcodes import OPCODES, Opcode, load
 from tensorglot.errors import FormatError, UnsupportedError, escape
 from tensorglot.wire.fetch import Fetched
@@ -71,6 +71,7 @@ def _path(arguments: tuple[Any, ...]) -> None:
 
 _NAMES: dict[str, Any] = {
     **{name: NAMES[name] for name in ("torch.Size", *DTYPES, "torch.complex32")},
+    **{name: ElementType(name) for name in QUANTIZED},
     "torch.serialization._get_layout": _layout,
     **dict.fromkeys(("pathlib.PosixPath", "pathlib._local.PosixPath", "pathlib.WindowsPath"), _path),
     "torch.distributed.checkpoint.filesystem._StorageInfo": RecordClass("_StorageInfo", _STORAGE_INFO),

@@ -13,7 +13,7 @@ from typing import Any
 from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.model.dtypes import BY_NAME
 
-__all__ = ["DTYPES", "NAMES", "ElementType", "Pairs", "Storage", "View", "build_state", "storage"]
+__all__ = ["DTYPES", "NAMES", "QUANTIZED", "ElementType", "Pairs", "Storage", "View", "build_state", "storage"]
 
 DTYPES: dict[str, str] = {
     f"torch.{name}": name
@@ -23,7 +23,11 @@ DTYPES: dict[str, str] = {
         "float8_e5m2fnuz", "float8_e8m0fnu",
     )
 } | {"torch.float4_e2m1fn_x2": "float4_e2m1fn"}  # fmt: skip
-_ITEMSIZES: dict[str, int] = {"torch.complex32": 4, "torch.float4_e2m1fn_x2": 1}
+QUANTIZED: dict[str, int] = {
+    "torch.qint8": 1, "torch.quint8": 1, "torch.qint32": 4, "torch.quint4x2": 1, "torch.quint2x4": 1,
+}  # fmt: skip
+"""Types of quantized tensors, whose scales are beside the elements; with the bytes of an element."""
+_ITEMSIZES: dict[str, int] = {"torch.complex32": 4, "torch.float4_e2m1fn_x2": 1, **QUANTIZED}
 """Bytes per element of torch types that are not one element of ours."""
 
 _STORAGES: dict[str, str] = {
