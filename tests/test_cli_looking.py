@@ -157,6 +157,13 @@ def test_numbers_of_stats_are_short(tmp_path: Path) -> None:
     assert lines[2].split()[:6] == ["x", "-2e-12", "1e30", "5e29", "5e29", "1e30"]
 
 
+def test_what_is_approximate_is_said_where_it_is_shown(tmp_path: Path) -> None:
+    tg.save(tmp_path / "m.bt", {"w": np.arange(20_000, dtype=np.float32)})
+    note = "percentiles to 1 part in 128"
+    assert note not in run("stats", tmp_path / "m.bt").stdout
+    assert note in run("stats", tmp_path / "m.bt", "--long").stdout
+
+
 def test_errors_name_the_file(folder: Path) -> None:
     for wrong in (["cat", "model.bt", "no"], ["cat", "model.bt", "layers.1.w", "[9]"], ["stats", "model.bt", "no"]):
         assert run(*wrong, code=2).stderr.startswith("error: model.bt: ")

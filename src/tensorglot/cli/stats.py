@@ -98,7 +98,7 @@ def _print(rows: Sequence[TensorStats], *, long: bool) -> None:
     picture = Column("histogram", [_bars(row.histogram) for row in rows])
     print_table([*columns, *(() if long else moments), *shown, *(() if long else (picture,))])
     absent = [f"no {column.title}" for column in counts if column not in shown]
-    approximate = [] if all(row.exact for row in rows) else ["percentiles to 1 part in 128"]
+    approximate = ["percentiles to 1 part in 128"] if long and not all(row.exact for row in rows) else []
     print(", ".join([plural(len({row.name for row in rows}), "tensor"), *absent, *approximate]))
 
 
