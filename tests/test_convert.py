@@ -374,3 +374,13 @@ def test_every_cast_counts_also_one_that_loses_nothing() -> None:
     report = tg.convert(tensors, io.BytesIO(), format="npz", dtype="float16")
     assert [(cast.tensor, cast.count) for cast in report.casts] == [(name, 2) for name in tensors]
     assert report.casts[0].rounded == 0
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"a": "b"}])
+@pytest.mark.parametrize("format", ["bintensors@1", "safetensors"])
+def test_no_metadata_and_empty_metadata_are_not_the_same(format: str, metadata: Any, tmp_path: Path) -> None:
+    source = tg.dumps({"w": np.ones(2)}, format="safetensors", metadata=metadata)
+    assert tg.open(source).metadata == metadata
+    tg.convert(source, tmp_path / "x", format=format)
+    with tg.open(tmp_path / "x") as archive:
+        assert archive.metadata == metadata

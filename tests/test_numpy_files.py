@@ -215,6 +215,11 @@ REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
     "descr of no order": (described(descr="'|f4'"), tg.FormatError, "descr"),
     "descr empty": (described(descr="[]"), tg.FormatError, "descr"),
     "field of one": (described(descr="[('a',)]"), tg.FormatError, "descr"),
+    "field named by a number": (described(descr="[(5, '<f4')]"), tg.FormatError, "descr"),
+    "field of a shape that is none": (described(descr="[('a', '<f4', 2)]"), tg.FormatError, "descr"),
+    "an escape": (described(descr="'<f4\\\\x20'"), tg.FormatError, "header.syntax"),
+    "a key that is a number": (header(b"{1: 2}\n"), tg.FormatError, "header.syntax"),
+    "a key without a value": (header(b"{'descr', 'shape'}\n"), tg.FormatError, "header.syntax"),
     "element of 4 GB": (described(descr="[('a', '<f4', (1073741824,))]"), tg.FormatError, "descr"),
     "objects": (npy(np.array([Evil()]), allow_pickle=True), tg.UnsupportedError, "objects"),
     "objects in a struct": (described(descr="[('a', '|O')]"), tg.UnsupportedError, "objects"),
@@ -358,6 +363,7 @@ def patched(data: bytes, at: int, field: bytes) -> bytes:
 GOOD = npy(np.zeros(4, np.float32))
 ONE = archive_of(("a.npy", GOOD))
 TWO = archive_of(("a.npy", GOOD), ("b.npy", GOOD))
+LONG = archive_of(("n" * 60 + ".npy", GOOD))
 CENTRAL = ONE.index(b"PK\1\2")
 END = ONE.index(b"PK\5\6")
 DEFLATED = archive_of(("a.npy", GOOD), method=zipfile.ZIP_DEFLATED)
@@ -370,6 +376,20 @@ BOMB_CENTRAL = BOMB.index(b"PK\1\2")
 def both(data: bytes, central: int, local_at: int, central_at: int, field: bytes) -> bytes:
     """A field changed in the member's header and in the directory."""
     return patched(patched(data, local_at, field), central + central_at, field)
+
+
+def directory(data: bytes, *, gap: bytes = b"", extra: bytes = b"", count: int = 1, records: bytes = b"") -> bytes:
+    """An archive of one member: bytes before its directory, an extra field there, records before the end record."""
+    central, end = data.index(b"PK\1\2"), data.index(b"PK\5\6")
+    entry = patched(data[central:end], 30, struct.pack("<H", len(extra))) + extra
+    tail = struct.pack("<4sHHHHLLH", b"PK\5\6", 0, 0, count, count, len(entry), central + len(gap), 0)
+    return data[:central] + gap + entry + records + tail
+
+
+def end64(sign: bytes = b"PK\6\6", own: int = 44, count: int = 1, at: int = END, disks: int = 1) -> bytes:
+    """The end records of ZIP64, for the directory of ONE."""
+    record = struct.pack("<4sQHHLLQQQQ", sign, own, 45, 45, 0, 0, count, count, END - CENTRAL, CENTRAL)
+    return record + struct.pack("<4sLQL", b"PK\6\7", 0, at, disks)
 
 
 def lying(nbytes: int) -> bytes:
@@ -433,7 +453,22 @@ NPZ_REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
     ),
     "extra field cut": (patched(ONE, CENTRAL + 30, b"\2\0"), tg.FormatError, "zip.entry"),
     "overlap": (overlapping(), tg.FormatError, "zip.span"),
-    "hole": (TWO[: TWO.index(b"PK\1\2")], tg.FormatError, "zip.end"),
+    "no directory": (TWO[: TWO.index(b"PK\1\2")], tg.FormatError, "zip.end"),
+    "hole": (directory(ONE, gap=b"x"), tg.FormatError, "zip.span"),
+    "an entry less than said": (directory(LONG, count=2), tg.FormatError, "zip.entry"),
+    "half an extra field": (directory(ONE, extra=b"\1\0"), tg.FormatError, "zip.extra"),
+    "an extra field beyond": (directory(ONE, extra=b"\1\0\x09\0"), tg.FormatError, "zip.extra"),
+    "ZIP64 twice": (directory(ONE, extra=b"\1\0\0\0" * 2), tg.FormatError, "zip.extra"),
+    "ZIP64 without a size": (
+        directory(patched(ONE, CENTRAL + 24, b"\xff" * 4), extra=b"\1\0\4\0abcd"),
+        tg.FormatError,
+        "zip.extra",
+    ),
+    "ZIP64 without its sign": (directory(ONE, records=end64(sign=b"PK\6\5")), tg.FormatError, "zip.end64"),
+    "ZIP64 of another size": (directory(ONE, records=end64(own=45)), tg.FormatError, "zip.end64"),
+    "ZIP64 elsewhere": (directory(ONE, records=end64(at=END + 1)), tg.FormatError, "zip.end64"),
+    "ZIP64 on two disks": (directory(ONE, records=end64(disks=2)), tg.FormatError, "zip.end64"),
+    "ZIP64 of another count": (directory(ONE, records=end64(count=2)), tg.FormatError, "zip.end64"),
     "the same name twice": (archive_of(("a.npy", GOOD), ("a.npy", GOOD)), tg.FormatError, "zip.duplicate"),
     **{
         f"member {name!r}": (archive_of((name, GOOD)), tg.FormatError, "zip.path")
@@ -465,6 +500,11 @@ NPZ_REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
     ),
     "more than can be deflated": (lying(0x7FFF_FFFF), tg.FormatError, "zip.bomb"),
 }
+
+
+def test_the_patterns_of_directories_are_valid() -> None:
+    for data in (directory(ONE), directory(ONE, extra=b"\x99\x99\0\0"), directory(ONE, records=end64())):
+        assert tg.loads(data)["a"].tolist() == [0] * 4
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
