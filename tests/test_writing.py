@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -122,6 +123,7 @@ STREAMED: dict[str, tuple[Callable[[tg.Writer], None], str]] = {
     "too little": (lambda out: _stream(out, b"\0" * 7), "stream.size"),
     "too much": (lambda out: _stream(out, b"\0" * 9), "stream.size"),
     "another type": (lambda out: _stream(out, np.zeros(2, np.int32)), "stream.dtype"),
+    "elements that share a byte": (lambda out: _stream(out, np.zeros(2, ml_dtypes.int4), "int4"), "stream.packed"),
     "negative": (lambda out: cast("None", out.stream("x", "float32", (-1, -8))), "stream.shape"),
     "not whole": (lambda out: cast("None", out.stream("x", "float32", cast("Any", (1.5,)))), "stream.shape"),
     "a number for a shape": (lambda out: cast("None", out.stream("x", "float32", cast("Any", 8))), "stream.shape"),

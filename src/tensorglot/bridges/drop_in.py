@@ -10,7 +10,7 @@ safetensors where that names none.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,11 +86,10 @@ class SafeOpen:
         """A whole tensor."""
         return self.convert(name, self._tensor(name).numpy())
 
-    def get_tensors(self) -> dict[str, Any]:
-        """All tensors, read together."""
-        archive = self.archive
-        arrays = load_archive(archive, None, {})
-        return {name: self.convert(name, _as_array(arrays[name])) for name in self.offset_keys()}
+    def get_tensors(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """All tensors, or those in `names`, read together."""
+        arrays = load_archive(self.archive, names, {})
+        return {name: self.convert(name, _as_array(arrays[name])) for name in self.offset_keys() if name in arrays}
 
     def get_slice(self, name: str) -> Slice:
         """A tensor to index: `f.get_slice("w")[:, 2:5]` reads only that."""

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from tensorglot.arguments import as_path
 from tensorglot.errors import InputError
 from tensorglot.io.local import Stamp, absolute, change_error, file_stamp
 from tensorglot.io.storage_options import StorageOptions
@@ -92,7 +93,7 @@ def _place(source: Any) -> str | bytes:
     """A path or URL that is the same elsewhere, or the bytes."""
     if not isinstance(source, (str, os.PathLike)):
         return bytes(source)
-    text = os.fspath(source)
+    text = as_path(source)
     return text if "://" in text else absolute(text)
 
 

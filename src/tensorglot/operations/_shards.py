@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tensorglot.arguments import as_path
 from tensorglot.containers.store import MARKER
 from tensorglot.containers.table import TABLE, for_target
 from tensorglot.errors import FormatError, Hint, InputError, LimitError, escape
@@ -262,7 +263,7 @@ def refuse_duplicates(archives: Sequence[Archive], sources: Sequence[object], *,
     """Archives that are joined must not have a tensor of the same name; `sources` are what they were opened from."""
     owner: dict[str, str] = {}
     for i, (archive, source) in enumerate(zip(archives, sources, strict=True), 1):
-        name = shown(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else f"source {i}"
+        name = shown(as_path(source)) if isinstance(source, (str, os.PathLike)) else f"source {i}"
         for tensor in archive:
             if tensor in owner:
                 message = f"the tensor is in both {escape(owner[tensor])} and {escape(name)}"

@@ -151,7 +151,7 @@ def _open_several(
         notes = [Note("source.metadata", f"the metadata key '{escape(key)}' differs") for key in conflicts]
         index = join_archives(archives, formats[0], metadata, notes)
         on_error.pop_all()
-    places = [os.fspath(source) if isinstance(source, (str, os.PathLike)) else None for source in sources]
+    places = [as_path(source) if isinstance(source, (str, os.PathLike)) else None for source in sources]
     kept = [place if place is None or "://" in place else absolute(place) for place in places]
     can_reopen = not any(place is None or has_credentials(place) for place in kept)
     return Archive(

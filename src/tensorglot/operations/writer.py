@@ -88,7 +88,13 @@ class TensorStream:
                 raise InputError("a bool byte must be 0 or 1", rule="values.bool", tensor=self._name)
             return len(piece), [piece]
         value = coerce(data, name=self._name)
-        if value.dtype is None or dtype_of(value.dtype, self._name) is not self._dtype or self._dtype.packed:
+        if self._dtype.packed:
+            raise InputError(
+                f"elements of {self._dtype.name} share bytes: write the packed bytes, or add the tensor as a whole",
+                rule="stream.packed",
+                tensor=self._name,
+            )
+        if value.dtype is None or dtype_of(value.dtype, self._name) is not self._dtype:
             raise InputError(
                 f"a stream of {self._dtype.name} needs pieces of that type, not {value.type}",
                 rule="stream.dtype",

@@ -17,7 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from tensorglot.arguments import as_names, check_mapping
+from tensorglot.arguments import as_names, as_path, check_mapping
 from tensorglot.dynd import array
 from tensorglot.dynd.link_columns import may_link
 from tensorglot.dynd.merkle import save_links
@@ -69,7 +69,7 @@ class Store:
         kept = None if storage_options is None else as_storage_options(storage_options)
         self._backend = open_store(url, kept)
         self._packs = Packs(self._backend)
-        self._again = partial(Store, url if "://" in os.fspath(url) else self._backend.url, kept)
+        self._again = partial(Store, url if "://" in as_path(url) else self._backend.url, kept)
 
     @classmethod
     def create(cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Store:
