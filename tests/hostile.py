@@ -92,6 +92,8 @@ def _store() -> Iterable[Case]:
     from tensorglot.store import Store
 
     for what, attack in test_attacks_store.ATTACKS.items():
+        if what == "node: 8 GiB of one chunk":  # within `Limits.store_ratio`: a verb may take the time to read it all
+            continue
 
         def make(folder: Path, attack: Callable[[Path], None] = attack) -> str:
             Store.create(folder / "store")
