@@ -72,3 +72,8 @@ def test_it_is_refused_by_its_rule(mistake: str, tmp_path: Path) -> None:
         call(tmp_path)
     assert isinstance(caught.value, tg.TensorglotError)
     assert caught.value.rule == rule
+
+
+def test_a_name_in_other_letters_is_found_among_the_names() -> None:
+    with pytest.raises(tg.TensorNotFound, match="did you mean 'W'"):
+        tg.open(tg.dumps({"W": np.zeros(1)}, format="bintensors"))["w"]

@@ -84,8 +84,11 @@ def human_nbytes(nbytes: float) -> str:
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """The end of a message about a name that does not exist: the nearest names, or nothing."""
-    near = difflib.get_close_matches(name, itertools.islice(names, 10_000), n=3)
-    return "; did you mean " + ", ".join(f"'{escape(n)}'" for n in near) + "?" if near else ""
+    known: dict[str, str] = {}
+    for each in itertools.islice(names, 10_000):
+        known.setdefault(each.casefold(), each)
+    near = [known[found] for found in difflib.get_close_matches(name.casefold(), known, n=3)]
+    return "; did you mean " + ", ".join(f"'{escape(each)}'" for each in near) + "?" if near else ""
 
 
 class Hint(NamedTuple):
