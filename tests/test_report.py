@@ -60,13 +60,16 @@ def part_of(value: Any) -> dict[str, Any]:
 RANDOM = np.random.default_rng(0)
 SMALL, LARGE = 1000, 100_003
 SHAPES_OF_VALUES = {
-    "normal": lambda n: RANDOM.normal(0, 50, n),
-    "around one": lambda n: 1 + RANDOM.normal(0, 0.001, n),
-    "far apart": lambda n: 10.0 ** RANDOM.uniform(-30, 30, n) * RANDOM.choice([-1, 1], n),
-    "an outlier": lambda n: np.append(RANDOM.normal(0, 1, n - 1), 1e30),
-    "many zeros": lambda n: RANDOM.normal(0, 1, n) * (RANDOM.random(n) < 0.1),
-    "all alike": lambda n: np.full(n, 0.1),
-    "negative": lambda n: -RANDOM.gamma(0.3, 2.0, n),
+    "normal": lambda random, n: random.normal(0, 50, n),
+    "around one": lambda random, n: 1 + random.normal(0, 0.001, n),
+    "far apart": lambda random, n: 10.0 ** random.uniform(-30, 30, n) * random.choice([-1, 1], n),
+    "far apart, an edge near zero": lambda random, n: np.append(
+        10.0 ** random.uniform(-30, 20, n - 2), [-1e30, 1.0002e30]
+    ),
+    "an outlier": lambda random, n: np.append(random.normal(0, 1, n - 1), 1e30),
+    "many zeros": lambda random, n: random.normal(0, 1, n) * (random.random(n) < 0.1),
+    "all alike": lambda random, n: np.full(n, 0.1),
+    "negative": lambda random, n: -random.gamma(0.3, 2.0, n),
 }
 
 
@@ -75,7 +78,7 @@ SHAPES_OF_VALUES = {
 @pytest.mark.parametrize("kind", SHAPES_OF_VALUES)
 def test_quantiles_and_histograms(kind: str, dtype: str, count: int) -> None:
     with np.errstate(over="ignore"):
-        values = SHAPES_OF_VALUES[kind](count).astype(getattr(ml_dtypes, dtype, dtype))
+        values = SHAPES_OF_VALUES[kind](np.random.default_rng(0), count).astype(getattr(ml_dtypes, dtype, dtype))
     exactly = values.astype(np.float64)
     exactly = exactly[np.isfinite(exactly)]
     part = part_of(values)

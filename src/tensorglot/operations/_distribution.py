@@ -193,13 +193,15 @@ class Distribution:
     def exact(self) -> bool:
         return self._sketches is None
 
-    def _buckets(self) -> list[Buckets]:
-        """One or two ways to see the values; the last one has them in the finest equal steps."""
+    def _finders(self) -> list[_Finder]:
+        """One for each way in which the values were counted."""
         if self._sketches is not None:
-            return [sketch.buckets() for sketch in self._sketches]
-        if self._values is not None:
-            return [self._values.buckets()]
-        return [_kept_buckets([values for _, values in self._kept or ()])]
+            buckets = [sketch.buckets() for sketch in self._sketches]
+        elif self._values is not None:
+            buckets = [self._values.buckets()]
+        else:
+            buckets = [_kept_buckets([values for _, values in self._kept or ()])]
+        return [_Finder(*each, self.low, self.high) for each in buckets]
 
     def quantiles(self, shares: Sequence[float]) -> list[float]:
         """By linear interpolation between the two nearest elements, as NumPy does by default.
@@ -208,7 +210,7 @@ class Distribution:
         """
         if not self.count:
             return []
-        finders = [_Finder(*buckets, self.low, self.high) for buckets in self._buckets()]
+        finders = self._finders()
 
         def element(rank: int) -> float:
             if rank in (0, self.count - 1):
@@ -227,26 +229,26 @@ class Distribution:
     def histogram(self, bins: int) -> tuple[list[float], list[int]]:
         """The edges and counts of at most `bins` equal bins from minimum to maximum.
 
-        Integers of a smaller range have a bin each, of which they are the centre.
+        Where they are not exact, a bucket that an edge cuts is shared out in proportion, of the two ways of counting
+        in the one that has fewer elements there. Integers of a smaller range have a bin each, of which they are the centre.
         """
         if not self.count:
             return [], []
-        lower, upper, counts = self._buckets()[-1]
         low, high = self.low, self.high
         if self.whole and high - low < bins:
             bins, low, high = int(high - low) + 1, low - 0.5, high + 0.5
         elif low == high:
             return [low, high], [self.count]
-        centres = np.clip(lower / 2 + upper / 2, self.low, self.high)
         edges = np.linspace(low / 2, high / 2, bins + 1) * 2  # halves: the range may exceed float64
-        places = np.clip(np.searchsorted(edges, centres, side="right") - 1, 0, bins - 1)
-        found = np.zeros(bins, np.int64)
-        np.add.at(found, places, counts)
-        return edges.tolist(), found.tolist()
+        found = [finder.count_below(edges[1:-1]) for finder in self._finders()]
+        unsure, below = (np.array(column) for column in zip(*found, strict=True))
+        below = np.take_along_axis(below, unsure.argmin(axis=0)[None], axis=0)[0]
+        cumulative = np.rint(np.maximum.accumulate(below)).astype(np.int64)
+        return edges.tolist(), np.diff(cumulative, prepend=0, append=self.count).tolist()
 
 
 class _Finder:
-    """Finds the element of a rank among ordered buckets."""
+    """Finds the element of a rank, and the number of elements below a value, among ordered buckets."""
 
     def __init__(
         self,
@@ -267,6 +269,15 @@ class _Finder:
         lower, upper = float(self._lower[i]), float(self._upper[i])
         part = (rank - (int(self._ends[i]) - count) + 0.5) / count
         return upper - lower, lower if lower == upper else lower * (1 - part) + upper * part
+
+    def count_below(self, edges: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """For each edge, the elements of the bucket that it cuts, and those below it if they are spread evenly."""
+        i = np.minimum(np.searchsorted(self._upper, edges, side="left"), len(self._upper) - 1)
+        lower, upper, count = self._lower[i], self._upper[i], self._counts[i]
+        width = upper / 2 - lower / 2  # halves: it may exceed float64
+        part = np.divide(edges / 2 - lower / 2, width, out=np.zeros(len(edges)), where=width > 0)
+        cut = (lower < edges) & (edges < upper)
+        return np.where(cut, count, 0), self._ends[i] - count + count * np.clip(part, 0, 1)
 
 
 @dataclass(slots=True)
