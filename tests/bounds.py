@@ -63,13 +63,13 @@ def seconds(call: Callable[[], object], enough: float, repeats: int = 50) -> flo
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """For what must not wait: whatever takes a second by the clock fails, also what would wait forever."""
+    """For what must not wait for anybody: it fails after seconds in which also a busy machine would be done."""
 
     def waited(*_: object) -> None:
         raise AssertionError("it waits")
 
     before = signal.signal(signal.SIGALRM, waited)
-    signal.setitimer(signal.ITIMER_REAL, 1)
+    signal.setitimer(signal.ITIMER_REAL, 5)
     try:
         yield
     finally:
@@ -90,7 +90,7 @@ def allocated_nbytes(call: Callable[[], object]) -> int:
 
 
 def resident_nbytes(call: Callable[[], object]) -> int:
-    """The peak of resident memory; 0 where the kernel does not tell."""
+    """The peak of resident memory; 0 where the operating system does not tell."""
     reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
     if not (reset.exists() and status.exists()):
         return 0

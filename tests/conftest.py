@@ -29,8 +29,11 @@ settings.register_profile("tests", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tests")
 
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background: its children would ignore it, too
+# In a job in the background, or under nohup, these are ignored, and children would ignore them, too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class InterpretedKernels:
