@@ -79,7 +79,15 @@ class TestConvert:
         warned = run("convert", model, target, "--dtype", "ids=int4", "--on-loss", "warn")
         assert "lost: bintensors cannot store int4" in warned.stderr
         assert sorted(tg.load(target)) == ["model.b", "model.w"]
-        assert "lost" not in run("convert", model, target, "--dtype", "ids=int4", "--on-loss", "drop").stderr
+        dropped = run("convert", model, target, "--dtype", "ids=int4", "--on-loss", "drop").stderr
+        assert "1 loss dropped; --on-loss warn or --json lists each" in dropped
+
+    def test_losses_that_nobody_refuses_are_named(self, tmp_path: Path) -> None:
+        shared = np.zeros(2000)
+        tg.save(tmp_path / "a.zt", {"a": shared, "b": shared})
+        said = run("convert", tmp_path / "a.zt", tmp_path / "a.bt").stderr
+        assert "warning: bintensors cannot share bytes between tensors: stored separately from 'a'" in said
+        assert "lost: bintensors cannot store the checksums of the source; a sidecar can" in said
 
     def test_json(self, model: Path) -> None:
         report = json.loads(run("convert", model, model.with_name("b.bt"), "--json").stdout)

@@ -146,7 +146,7 @@ def command(
     elif dry_run and report.plan is not None:
         _print_plan(report.plan)
     else:
-        _print_done(target, report, losses=on_loss == "warn")
+        _print_done(target, report, on_loss)
     return 0 if report.ok else 4
 
 
@@ -157,7 +157,7 @@ def _one_or_pairs(given: Sequence[str], option: str) -> str | dict[str, str] | N
     return pairs(given, option) or None
 
 
-def _print_done(target: str, report: Conversion, *, losses: bool) -> None:
+def _print_done(target: str, report: Conversion, on_loss: str) -> None:
     from tensorglot.containers.table import named
 
     rate = report.nbytes / report.seconds if report.seconds else 0
@@ -168,11 +168,15 @@ def _print_done(target: str, report: Conversion, *, losses: bool) -> None:
     )
     for text in (*_casts_text(report.casts), *_quantized_text(report.quantized)):
         message(text)
-    for loss in report.losses if losses else ():
-        message(f"lost: {loss}")
-    row, version = named(report.format or "")
-    if version is not None and version in row.notes:
-        message(f"{row.name}@{version}: {row.notes[version]}")
+    for loss in report.losses:
+        if on_loss == "warn" or loss.kind == "checksum":
+            message(f"lost: {loss}")
+    dropped = sum(loss.refused for loss in report.losses)
+    if on_loss == "drop" and dropped:
+        message(f"{plural(dropped, 'loss', 'losses')} dropped; --on-loss warn or --json lists each")
+    spec, version = named(report.format or "")
+    if version is not None and version in spec.notes:
+        message(f"{spec.name}@{version}: {spec.notes[version]}")
 
 
 def _casts_text(casts: Sequence[Cast]) -> Iterator[str]:

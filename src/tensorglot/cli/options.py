@@ -56,7 +56,15 @@ def as_json(command: F) -> F:
 def writing_options(command: F) -> F:
     """How the target is written."""
     for option in (
-        click.option("--checksum", metavar="NAME", help="Add checksums, e.g. crc32c."),
+        click.option(
+            "--checksum",
+            metavar="NAME",
+            default="auto",
+            show_default=True,
+            callback=lambda _context, _parameter, name: None if name == "none" else name,
+            help="Checksum of each tensor, e.g. sha256, or none; auto keeps the source's algorithm, "
+            "or is the fast one of the format.",
+        ),
         click.option("--level", type=int, help="Compression level."),
         click.option("--compression", metavar="NAME", help="Compress, e.g. zstd."),
         click.option(

@@ -22,7 +22,7 @@ from tensorglot.model.index import UNKNOWN, Index, Layout
 from tensorglot.model.types.algebra import leading
 from tensorglot.operations._dequantize import can_dequantize
 from tensorglot.operations._jsonable import Record, field_dict
-from tensorglot.operations._options import AUTO, Choice, SaveOptions
+from tensorglot.operations._options import AUTO, Choice, SaveOptions, keep_checksums
 from tensorglot.operations._patterns import (
     DTypes,
     NewDType,
@@ -95,7 +95,7 @@ class Plan(Record):
     target: str
     """Formats."""
     save: SaveOptions
-    """With the source's checksum algorithm if the caller did not choose one."""
+    """With the checksum algorithm of each tensor in the source if the caller did not choose one."""
     metadata: Mapping[str, Any] | None
     steps: tuple[Step, ...]
     losses: tuple[Loss, ...]
@@ -151,8 +151,9 @@ def make_plan(archive: Archive, spec: Format, version: str, options: ConvertOpti
     new_names = rename_all(names, options.rename, every)
     new_dtype = settle_dtypes(options.dtype, every)
     save = options.save
-    if isinstance(save.checksum, str) and save.checksum == AUTO:
-        save = replace(save, checksum=_kept_checksum(index, names, spec, version, options.sums, losses))
+    automatic = isinstance(save.checksum, str) and save.checksum == AUTO
+    if automatic and not options.sums:
+        losses += _checksum_losses(index, names, spec, version)
     metadata = index.metadata if options.metadata is None else options.metadata
     metadata = _expressible_metadata(metadata, spec, losses)
     schemes = _settle_schemes(index, names, every, options.quantize)
@@ -167,6 +168,10 @@ def make_plan(archive: Archive, spec: Format, version: str, options: ConvertOpti
         if not any(loss.fatal for loss in found):
             steps.append(planner.make_step(old, new))
     steps = _with_ties(archive, steps)
+    if automatic:
+        kept = keep_checksums(index, spec, version)
+        chosen = {step.target: kept.of(step.source) for step in steps} if kept.exceptions else kept.default
+        save = replace(save, checksum=chosen)
     if not spec.ties:
         losses += [
             Loss(
@@ -188,24 +193,16 @@ def _name_losses(spec: Format, old: str, new: str, taken: bool) -> Iterator[Loss
         yield Loss("name", f"{spec.name} stores no names: the tensor will be read as '{UNNAMED}'", old)
 
 
-def _kept_checksum(
-    index: Index, names: list[str], spec: Format, version: str, sums: bool, losses: list[Loss]
-) -> str | None:
-    """The source's algorithm where the target supports it, else the target's fast one, else a loss or a sidecar."""
-    fast = spec.fast_checksums.get(version)
-    if index.checksums is None:
-        return fast
-    offered = spec.checksums_in(version)
-    rows = (part for name in names for part in index.rows(index.positions[name]))
-    first = next((text for part in rows if (text := index.checksums[part]) is not None), None)
-    if first is None:
-        return fast
-    algorithm = first.partition(":")[0]
-    if algorithm in offered:
-        return algorithm
-    if not offered and not sums and algorithm != "crc32":  # every ZIP member has one, whether it was asked for or not
-        losses.append(Loss("checksum", f"{spec.name} cannot store the checksums of the source"))
-    return fast
+def _checksum_losses(index: Index, names: list[str], spec: Format, version: str) -> Iterator[Loss]:
+    """One loss if the target stores no checksums and the source was given some."""
+    if index.checksums is None or spec.checksums_in(version):
+        return
+    texts = (index.checksums[row] for name in names for row in index.rows(index.positions[name]))
+    algorithm = next((text.partition(":")[0] for text in texts if text is not None), None)
+    if algorithm not in (None, "crc32"):  # every ZIP member has a crc32, whether it was asked for or not
+        yield Loss(
+            "checksum", f"{spec.name} cannot store the checksums of the source; a sidecar can: sums=True or --sums"
+        )
 
 
 def _expressible_metadata(

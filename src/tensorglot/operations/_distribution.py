@@ -230,7 +230,8 @@ class Distribution:
         """The edges and counts of at most `bins` equal bins from minimum to maximum.
 
         Where they are not exact, a bucket that an edge cuts is shared out in proportion, of the two ways of counting
-        in the one that has fewer elements there. Integers of a smaller range have a bin each, of which they are the centre.
+        in the one that has fewer elements there. Integers of a smaller range have a bin each, of which they are the
+        centre.
         """
         if not self.count:
             return [], []

@@ -12,14 +12,15 @@ from typing import Any, TypeAlias
 
 from tensorglot.containers.table import Format, PerTensor, WriteOptions
 from tensorglot.errors import Hint, InputError, UnsupportedError
+from tensorglot.model.index import Index
 from tensorglot.operations._patterns import by_pattern
 from tensorglot.operations._progress import Progress
 
-__all__ = ["AUTO", "Choice", "SaveOptions"]
+__all__ = ["AUTO", "Choice", "SaveOptions", "keep_checksums"]
 
 Choice: TypeAlias = "str | Mapping[str, str | None] | None"
 AUTO = "auto"
-"""The fast checksum of the format, where it has one."""
+"""The algorithm that the tensor has where it is read from, if the format supports it; else the format's fast one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +34,16 @@ class SaveOptions:
     progress: Progress | bool | None = None
     storage_options: Mapping[str, Any] | None = None
 
-    def settle(self, spec: Format, version: str, names: Sequence[str]) -> WriteOptions:
+    def settle(self, spec: Format, version: str, index: Index) -> WriteOptions:
         """The choice for each tensor; one that the format does not support is an error."""
-        compression = _settle(self.compression, None, names, "compression")
-        checksum = _settle(self.checksum, AUTO, names, "checksum")
-        fast = spec.fast_checksums.get(version)
-        checksum = PerTensor(
-            fast if checksum.default == AUTO else checksum.default,
-            {name: fast if choice == AUTO else choice for name, choice in checksum.exceptions.items()},
-        )
+        compression = _settle(self.compression, None, index.names, "compression")
+        checksum = _settle(self.checksum, AUTO, index.names, "checksum")
+        if AUTO in checksum.choices:
+            kept = keep_checksums(index, spec, version)
+            exceptions = dict(kept.exceptions) if checksum.default == AUTO else {}
+            for name, choice in checksum.exceptions.items():
+                exceptions[name] = kept.of(name) if choice == AUTO else choice
+            checksum = PerTensor(kept.default if checksum.default == AUTO else checksum.default, exceptions)
         for what, chosen, offered in (
             ("compression", compression.choices, spec.compression),
             ("checksum", checksum.choices, spec.checksums_in(version)),
@@ -55,6 +57,18 @@ class SaveOptions:
             hint = Hint("pass compression=", "pass --compression NAME")
             raise InputError("a level needs a compression", rule="save.level", hint=hint)
         return WriteOptions(version, compression, self.level, checksum)
+
+
+def keep_checksums(index: Index, spec: Format, version: str) -> PerTensor:
+    """What AUTO is for each tensor."""
+    fast = spec.fast_checksums.get(version)
+    if index.checksums is None:
+        return PerTensor(fast)
+    offered = spec.checksums_in(version)
+    found = ((index.checksums[row] or "").partition(":")[0] for row in index.row_offsets[:-1].tolist())
+    kept = [algorithm if algorithm in offered else fast for algorithm in found]
+    default = kept[0] if len(set(kept)) == 1 else fast
+    return PerTensor(default, {name: one for name, one in zip(index.names, kept, strict=True) if one != default})
 
 
 def _settle(choice: Choice, otherwise: str | None, names: Sequence[str], what: str) -> PerTensor:

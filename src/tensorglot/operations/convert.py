@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -139,9 +139,8 @@ def convert(
             return replace(report, problems=problems, seconds=time.perf_counter() - begun)
         if refused:
             raise _refusal(refused)
-        if on_loss == "warn":
-            for loss in plan.losses:
-                warnings.warn(str(loss), LossWarning, stacklevel=2)
+        for text in _warnings(plan.losses, on_loss):
+            warnings.warn(text, LossWarning, stacklevel=2)
         if executor is not None and can_send(source):
             sent = {"format": source_format, "verify": verify, "limits": limits, "storage_options": of_source}
             reference = refer_to(source, archive, **sent)
@@ -159,6 +158,15 @@ def convert(
             if cast.overflowed:
                 warnings.warn(f"{cast.tensor}: {cast.overflowed} values overflowed", LossWarning, stacklevel=2)
     return replace(report, casts=casts, quantized=quantized, seconds=time.perf_counter() - begun, written=True)
+
+
+def _warnings(losses: Sequence[Loss], on_loss: OnLoss) -> Iterator[str]:
+    """Each loss if the caller asks for warnings; by default only ties, which are not refused, as `save` does."""
+    if on_loss == "warn":
+        yield from map(str, losses)
+    ties = [loss for loss in losses if loss.kind == "ties"]
+    if on_loss == "error" and ties:
+        yield f"{ties[0]}" + (f", and {len(ties) - 1} more" if len(ties) > 1 else "")
 
 
 def _refusal(losses: Sequence[Loss]) -> UnsupportedError:

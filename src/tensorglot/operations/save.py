@@ -128,7 +128,7 @@ def _warn_of_copies(archive: Archive, spec: Format, stacklevel: int) -> None:
 def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) -> WriteOptions:
     """The options for each tensor. What the format cannot store is refused before anything is written."""
     index = archive.index
-    settled = options.settle(spec, version, index.names)
+    settled = options.settle(spec, version, index)
     if index.metadata is not None:
         check_metadata(index.metadata, spec)
     if len(index.names) > spec.most_tensors:

@@ -214,12 +214,17 @@ def checkout(
     """
     import tensorglot as tg
 
-    options: dict[str, Any] = {"compression": compression, "level": level}
-    if checksum is not None:
-        options["checksum"] = checksum
     with open_store(store).checkout(ref) as archive, progress_bar("writing") as progress:
-        options["storage_options"] = storage_options_for(file)
-        report = tg.convert(archive, file, format=to, progress=progress, **options)
+        report = tg.convert(
+            archive,
+            file,
+            format=to,
+            compression=compression,
+            level=level,
+            checksum=checksum,
+            progress=progress,
+            storage_options=storage_options_for(file),
+        )
     if as_json:
         print_json({"file": file, **report.to_dict()})
     else:
