@@ -279,6 +279,11 @@ REFUSED: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "a path with a surrogate": ("path.text", lambda f: tg.save("\ud800.zt", TENSORS)),
     "a text file to read": ("source.stream", lambda f: tg.open(io.StringIO("text"))),  # type: ignore[arg-type]
     "a text file to write": ("sink.stream", lambda f: tg.save(io.StringIO(), TENSORS, format="ztensor")),  # type: ignore[arg-type]
+    "a writer to no target": ("sink.target", lambda f: tg.Writer(None, format="ztensor")),  # type: ignore[arg-type]
+    "a writer to a number": ("sink.target", lambda f: tg.Writer(3, format="ztensor")),  # type: ignore[arg-type]
+    "a writer to a directory": ("sink.target", lambda f: tg.Writer(f, format="ztensor")),
+    "a writer to a text file": ("sink.stream", lambda f: tg.Writer(io.StringIO(), format="ztensor")),  # type: ignore[arg-type]
+    "names that are bytes": ("load.names", lambda f: tg.loads(DATA, names=b"w")),  # type: ignore[arg-type]
     "a closed file to write": ("sink.stream", lambda f: tg.save(closed(), TENSORS, format="ztensor")),
     "limits that are a number": ("limits.type", lambda f: tg.open(DATA, limits=5)),  # type: ignore[arg-type]
     "metadata that is a list": ("save.metadata", lambda f: tg.dumps(TENSORS, format="ztensor", metadata=["a"])),  # type: ignore[arg-type]

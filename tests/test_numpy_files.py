@@ -592,6 +592,14 @@ class TestObjects:
         changed[begin + 150] ^= 1
         assert {problem.tensor for problem in tg.verify(bytes(changed)).problems} == {"evil"}
 
+    def test_diff_compares_the_others(self, data: bytes) -> None:
+        other = {name: tg.open(data)[name] for name in ("evil", "struct", "z")} | {"a": self.ARRAYS["a"] + 1}
+        found = tg.diff(data, other)
+        kinds = {(change.tensor, change.kind) for change in found.changes}
+        assert kinds == {("a", "values"), ("evil", "unreadable"), ("struct", "unreadable")}
+        assert (found.same, found.equal) == (False, 1)
+        assert str(found.changes[1]).startswith("evil: cannot be compared: an array of Python objects")
+
     def test_strict_is_for_what_we_write(self, data: bytes) -> None:
         with pytest.raises(tg.FormatError):
             tg.open(data, strict=True)

@@ -50,8 +50,8 @@ def check_mapping(value: object, what: str, rule: str) -> None:
 
 def as_names(value: Iterable[str], what: str, rule: str) -> list[str]:
     """A list of names. A single str is an error: it would be read as a list of characters."""
-    if isinstance(value, str):
-        raise InputError(f"{what} must be a list of names: pass {what}=[{value!r}]", rule=rule)
+    if isinstance(value, (str, bytes)):
+        raise InputError(f"{what} must be a list of names: pass {what}=[{os.fsdecode(value)!r}]", rule=rule)
     try:
         names = list(value)
     except (TypeError, ValueError):

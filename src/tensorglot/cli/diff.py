@@ -160,6 +160,8 @@ def _difference(change: Change) -> str:
     values = change.values
     if values is not None:
         return f"{values.changed:,} of {values.count:,}, {values.share:.2%}"
+    if change.kind == "unreadable":
+        return change.what
     sides = ["-" if side is None else escape(str(side), longest=200) for side in (change.old, change.new)]
     return "" if sides == ["-", "-"] else " → ".join(sides)
 

@@ -6,6 +6,7 @@ object of the caller gets the bytes as they come.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -55,6 +56,8 @@ def open_target(
         )
     if not hasattr(target, "write"):
         raise InputError(f"target must be a path or a binary file, not {type(target).__name__}", rule="sink.target")
+    if isinstance(target, io.TextIOBase):
+        raise InputError("the target is a text file: open it in binary mode ('wb')", rule="sink.stream")
     return _stream(target)
 
 

@@ -33,7 +33,7 @@ __all__ = ["Change", "Diff", "Kind", "diff"]
 _BATCH_NBYTES = 4 << 20
 
 Kind: TypeAlias = Literal[
-    "removed", "added", "layout", "type", "shape", "values", "bits", "attributes", "metadata"
+    "removed", "added", "layout", "type", "shape", "values", "bits", "unreadable", "attributes", "metadata"
 ]  # fmt: skip
 
 
@@ -60,6 +60,8 @@ class Change(Record):
             return f"only in the first, {self.old}"
         if self.kind == "added":
             return f"only in the second, {self.new}"
+        if self.kind == "unreadable":
+            return f"cannot be compared: {self.new}"
         if self.values is None:
             return f"{self.kind} {_short(self.old)} → {_short(self.new)}"
         if self.kind == "bits":
@@ -213,7 +215,11 @@ def _tensor_changes(name: str, one: Archive, two: Archive, tolerance: Tolerance)
     x, y = one[name], two[name]
     if _holds(one, "attributes") and _holds(two, "attributes") and not _equal(x.attributes, y.attributes):
         yield Change("attributes", name, old=dict(x.attributes), new=dict(y.attributes))
-    found = list(_value_changes(x, y, tolerance))
+    try:
+        found = list(_value_changes(x, y, tolerance))
+    except UnsupportedError as error:
+        yield Change("unreadable", name, new=error.message)
+        return
     if found and not x.layout == y.layout == "dense" and _same_value(x, y):
         return
     yield from found

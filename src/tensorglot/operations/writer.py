@@ -31,6 +31,7 @@ from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource
 from tensorglot.io.sink import Writable
 from tensorglot.io.stream import write_stream
+from tensorglot.io.target import open_target
 from tensorglot.io.urls import file_path, is_url
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.layouts import replace_attributes
@@ -171,7 +172,7 @@ class Writer:
         )
         self._choices: dict[str, dict[str, str | None]] = {"compression": {}, "checksum": {}}
         self._metadata = metadata
-        options_for(target, storage_options)
+        open_target(target, options=options_for(target, storage_options))  # refused before a tensor is added
         at_path = None if path is None or is_url(path) else file_path(path)
         directory = None if at_path is None else os.path.dirname(os.path.realpath(at_path))  # noqa: PTH120
         self._spool = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115

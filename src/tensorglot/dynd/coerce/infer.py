@@ -128,7 +128,8 @@ def _structs(values: list[Any]) -> Look:
     names = list(values[0])
     if any(v.keys() != values[0].keys() for v in values) or not all(isinstance(name, str) for name in names):
         raise InputError(
-            "dicts in one list must have the same keys, all of them str; pass type= for a map", rule="dynd.infer"
+            "dicts in one list must have the same keys, all of them str; for a map pass type= to tg.dynd.array",
+            rule="dynd.infer",
         )
     return lambda types: ty.Struct(tuple(zip(names, types, strict=True))), [[v[name] for v in values] for name in names]
 
@@ -164,13 +165,15 @@ def _leaf(values: list[Any]) -> Type:
         if all(isinstance(v, kind) for v in values):
             return made
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
-    raise InputError(f"cannot infer one type from {names}; pass type=", rule="dynd.infer")
+    raise InputError(f"cannot infer one type from {names}; pass type= to tg.dynd.array", rule="dynd.infer")
 
 
 def _zone(zones: set[dt.tzinfo | None]) -> str | None:
     names = {None if zone is None else zone_name(zone) for zone in zones}
     if len(names) > 1:
-        raise InputError("cannot infer one type from datetimes of several time zones; pass type=", rule="dynd.infer")
+        raise InputError(
+            "cannot infer one type from datetimes of several time zones; pass type= to tg.dynd.array", rule="dynd.infer"
+        )
     return names.pop()
 
 
