@@ -6,6 +6,7 @@ import array
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import ml_dtypes
@@ -158,6 +159,26 @@ def by_box(value: Any, type: str) -> Any:
     return tg.dynd.deserialize(tg.dynd.serialize(value, type), type).tolist()
 
 
+def by_edit(value: Any, folder: Path) -> str:
+    path = folder / "edited.zt"
+    tg.save(path, {"x": np.zeros(2)})
+    try:
+        tg.edit(path, replace={"x": value})
+        return tg.identify(path).tensors["x"]
+    finally:
+        path.unlink()
+
+
+def by_store(value: Any, call: Callable[[tg.store.Store, Any], str]) -> str:
+    with TemporaryDirectory() as place, tg.store.Store.create(f"{place}/store") as store:
+        return call(store, value)
+
+
+def commit(store: tg.store.Store, value: Any) -> str:
+    store.commit("main", {"x": value})
+    return store.checkout("main")["x"].cid()
+
+
 WAYS: dict[str, Callable[[Any, Path], str]] = {
     "array": lambda value, _: tg.dynd.array(value).cid(),
     "array of its type": lambda value, _: tg.dynd.array(value, tg.dynd.typeof(value)).cid(),
@@ -172,6 +193,9 @@ WAYS: dict[str, Callable[[Any, Path], str]] = {
     "Writer": by_writer,
     "convert": by_convert,
     "identify": lambda value, _: tg.identify({"x": value}).tensors["x"],
+    "edit": by_edit,
+    "put": lambda value, _: by_store(value, lambda store, value: store.get(store.put(value)).cid()),
+    "commit": lambda value, _: by_store(value, commit),
 }
 
 
@@ -237,7 +261,7 @@ def test_every_verb_refuses_the_same(kind: str, way: str, tmp_path: Path) -> Non
     with pytest.raises((tg.InputError, tg.UnsupportedError)) as caught:
         WAYS[way](value, tmp_path)
     assert caught.value.rule == rule
-    if way in ("save", "dumps", "Writer", "convert", "identify"):
+    if way in ("save", "dumps", "Writer", "convert", "identify", "edit", "commit"):
         assert caught.value.tensor == "x"
     assert not [path.name for path in tmp_path.iterdir() if path.name != "dumped"]
 
