@@ -186,6 +186,7 @@ class Walk:
     @cython.exceptval(check=False)
     def step(self) -> cython.Py_ssize_t:
         """Goes to the next element: 1, or 0 behind the outermost document, or a fault at `at`."""
+        # Invariant: at <= last, the zero byte that closes the innermost open document, whose end lies in the outer one.
         while self.at == self.last:
             self.at += 1
             if self.depth == 0:
@@ -230,6 +231,7 @@ def count(data: cython.const[cython.uchar][::1], begin: cython.Py_ssize_t, end: 
     at: cython.Py_ssize_t = begin
     after: cython.Py_ssize_t
     documents: cython.Py_ssize_t = 0
+    # Invariant: begin <= at <= end; a document takes at least five bytes, so each turn goes forward.
     while at < end:
         after = _after_closed(start, at, end, 5, 0)
         if after < 0:
@@ -423,6 +425,7 @@ def _number_kinds(data: cython.p_const_uchar, begin: cython.Py_ssize_t, end: cyt
     found: cython.longlong = 0
     seen: cython.longlong = 0
     kind: cython.int
+    # Invariant: at <= last, where the array is closed; a number that would lie across it ends the walk.
     while at < last:
         kind = data[at]
         if kind == 0x01:
@@ -544,6 +547,7 @@ def numbers(
     kind: cython.int
     if begin < 0 or end - begin < 5 or end > len(data) or len(out) < 8 * room:
         return PAST_END, begin, 0
+    # Invariant: at <= last; `done` <= room, and `out` has eight bytes for each.
     while at < last:
         kind = source[at]
         value = _after_nul(source, at + 1, last)

@@ -78,6 +78,7 @@ def may_repeat(header: bytes, begins: Any, ends: Any) -> bool:
     slot: cython.ulonglong
     row: cython.Py_ssize_t
     probes: cython.int
+    # Invariant: slots has the rows below `row`, at most half of it; slot <= mask.
     for row in range(count):
         value = values[row] = _hash(data, begin_column[row], end_column[row])
         slot = ((value * _SPREAD) & _MASK) >> shift
@@ -99,6 +100,7 @@ def _hash(data: cython.p_const_uchar, begin: cython.Py_ssize_t, end: cython.Py_s
     hash: cython.ulonglong = end - begin
     rest: cython.ulonglong = 0
     i: cython.Py_ssize_t = begin
+    # A word is read only where all eight of its bytes are below `end`.
     while i + 8 <= end:
         hash = _mix(hash, word(data, i))
         i += 8

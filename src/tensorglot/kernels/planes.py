@@ -52,6 +52,7 @@ def split(data: cython.const[cython.uchar][::1], width: cython.Py_ssize_t, out: 
     if cython.compiled:
         source: cython.p_const_uchar = uchars_in(data)
         target: cython.p_uchar = uchars_out(out)
+        # Both buffers have at least count * width bytes. Widths that are written out are vectorized by the compiler.
         with cython.nogil:
             if width == 2:
                 for i in range(count):
@@ -95,6 +96,7 @@ def merge(planes: cython.const[cython.uchar][::1], width: cython.Py_ssize_t, out
     if cython.compiled:
         source: cython.p_const_uchar = uchars_in(planes)
         target: cython.p_uchar = uchars_out(out)
+        # Both buffers have at least count * width bytes, as in `split`.
         with cython.nogil:
             if width == 2:
                 for i in range(count):
@@ -146,6 +148,7 @@ def _find_by_words(
     lane: cython.Py_ssize_t
     count: cython.Py_ssize_t = 0
     words: cython.Py_ssize_t = elements // lanes
+    # Invariant: i <= words, `places` has the `count` <= most positions below i * lanes that differ.
     while True:
         while i < words and word(new, 8 * i) == word(old, 8 * i):
             i += 1
@@ -178,6 +181,7 @@ def _find(
 ) -> cython.Py_ssize_t:
     """Elements of any width from `begin` on, after `count` that were found; their number, or -1."""
     at: cython.Py_ssize_t
+    # Invariant: count <= most, the room of `places`; at < elements, which both buffers have.
     for at in range(begin, elements):
         if not same(new, at * width, old, at * width, width):
             if count == most:
@@ -228,6 +232,7 @@ def differences(
                 count = _find_by_words(new, old, elements, 8, places, most)
             else:
                 count = _find(new, old, 0, elements, width, places, 0, most)
+            # Invariant: used <= i + places[i] // _LONGEST, for which `gaps` has room; of a count of -1 nothing is done.
             for i in range(count):
                 gap = places[i] - following
                 following = places[i] + 1
@@ -324,6 +329,7 @@ def _changes(
     a: cython.ulonglong
     b: cython.ulonglong
     top: cython.ulonglong = 64 - 8 * width
+    # The caller has found every position to be an element of both buffers, and `target` to have count * width bytes.
     for i in range(count):
         a = little(new, places[i] * width, width)
         b = little(old, places[i] * width, width)
@@ -351,6 +357,7 @@ def expand(gaps: cython.const[cython.uchar][::1], elements: cython.longlong, pos
         steps: cython.p_const_uchar = uchars_in(gaps)
         places: cython.p_longlong = longlongs_out(positions)
         with cython.nogil:
+            # Invariant: count <= most; `at` grows by at most 256 in each turn, so it cannot overflow.
             for i in range(size):
                 at += steps[i]
                 if steps[i] != _LONGEST:
@@ -394,6 +401,7 @@ def patch(
     size: cython.longlong
     most: cython.longlong
     begin: cython.longlong = 0
+    # Invariant: 0 <= begin <= len(data); nothing is added that could lead beyond.
     for i in range(count):
         size = deltas[i * _COLUMNS]
         most = deltas[i * _COLUMNS + 1]
@@ -453,6 +461,7 @@ def _check_deltas(
     size: cython.longlong
     found: cython.longlong
     reach: cython.longlong
+    # `steps` is where the delta's gaps begin: the caller has found the sizes of all deltas to add up to `data`.
     for _i in range(count):
         size = table[0]
         found = 0
@@ -489,6 +498,7 @@ def _patch_all(
     i: cython.Py_ssize_t
     steps: cython.p_const_uchar
     one: cython.p_longlong
+    # Invariant: every delta has been applied to the elements below `limit`, and its cursors say where it goes on.
     while limit < elements:
         limit += _BLOCK_NBYTES // width
         steps = source
@@ -540,6 +550,7 @@ def _patch(
     old: cython.ulonglong
     minus: cython.ulonglong = undo
     at: cython.p_uchar
+    # Invariant: `done` values are used up by i gaps; position + step < limit before an element is touched.
     while i < size:
         step = steps[i]
         if step == longest:

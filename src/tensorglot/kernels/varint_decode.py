@@ -267,6 +267,8 @@ class Decoder:
         count: cython.longlong
         if self.ops[child] == _BLOCK and charge == 0:
             self.runs(node, child)
+        # Invariant: offsets.fill >= 1, since the column begins with a zero; a turn writes at fill < capacity. The count
+        # was compared with the bytes that are left before it is charged or pushed.
         while self.top == frame and self.counts[frame] > 0:
             if offsets.fill == offsets.capacity:
                 return self.grow(node, self.counts[frame])
@@ -346,6 +348,7 @@ class Decoder:
         whole: cython.bint = self.ops[child] == _BLOCK
         flag: cython.int
         answer: cython.int = 0
+        # Invariant: at <= end and fill <= capacity; `present` counts the values of all positions written.
         while left > 0:
             if index.fill == index.capacity:
                 answer = self.grow(node, left)
@@ -378,6 +381,7 @@ class Decoder:
         left: cython.longlong = self.counts[frame]
         phase: cython.longlong = self.phases[frame]
         child: cython.Py_ssize_t
+        # Invariant: 0 <= phase <= arity; the first `phase` children of the present value are decoded or on the stack.
         while left > 0:
             if phase == arity:
                 phase = 0
@@ -408,6 +412,7 @@ class Decoder:
         left: cython.longlong = self.counts[self.top]
         code: cython.longlong
         answer: cython.int = 0
+        # Invariant: at <= end and fill <= capacity; `code_point` reads no byte at or behind `end`.
         while left > 0:
             if column.fill == column.capacity:
                 answer = self.grow(node, left)

@@ -261,6 +261,7 @@ class Encoder:
             self.measure_runs(child, starts, stops)
         elif self.ops[child] == _BLOCK:
             self.runs(child, starts, stops)
+        # Invariant: row i is among the node's, as `push` has found; a count is written where it fits before `end`.
         while answer == 0 and self.top == frame and self.counts[frame] > 0:
             i = self.begins[frame]
             count = stops[i] - starts[i]
@@ -334,6 +335,7 @@ class Encoder:
         total: cython.longlong = 0
         begin: cython.longlong
         count: cython.longlong
+        # Invariant: total * size <= _HUGE, and a head takes at most nine bytes: no sum overflows.
         while i < stop:
             begin = starts[i]
             count = stops[i] - begin
@@ -357,6 +359,7 @@ class Encoder:
         whole: cython.bint = self.ops[child] == _BLOCK
         begin: cython.longlong
         answer: cython.int = 0
+        # Invariant: row i is among the node's; at < end before a flag is written, and `put_block` compares for itself.
         while i < end:
             begin = positions[i]
             if self.at == self.end:
