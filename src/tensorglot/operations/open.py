@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from tensorglot.arguments import check_choice
-from tensorglot.containers.table import ReadOptions, detect, named
+from tensorglot.containers.table import HEAD_NBYTES, ReadOptions, detect, named
 from tensorglot.errors import InputError, escape
 from tensorglot.io.folder import Folder, as_folder
 from tensorglot.io.local import FileSource, add_path_to_errors
@@ -156,9 +156,14 @@ def _open_file(
         opened = source_for(source, options.backend)
         try:
             name = None if place is None else place.name
-            spec, version = named(options.format) if options.format is not None else (detect(opened, name), None)
+            head = opened.read_bytes(0, min(opened.size, HEAD_NBYTES))
+            if options.format is None:
+                spec, version = detect(head, opened.size, name), None
+            else:
+                spec, version = named(options.format)
             beside = None if place is None else _Beside(place, options.backend)
-            index = spec.container.read(opened, ReadOptions(version, options.strict, limits, name, beside, verifier))
+            reading = ReadOptions(version, options.strict, limits, name, beside, verifier, head)
+            index = spec.container.read(opened, reading)
             # At a URL, looking for a sidecar is one more request: it is made by who asks for checksums.
             if place is not None and verifier is not None and (verifier.required or not place.remote):
                 sums = None if index.checksums is not None else read_sidecar(place, limits)
