@@ -17,13 +17,10 @@ from numpy.typing import NDArray
 from tensorglot.arguments import as_names
 from tensorglot.errors import TensorNotFound, UnsupportedError
 from tensorglot.extras import library
-from tensorglot.io.local import Stamp
-from tensorglot.io.storage_options import StorageOptions
 from tensorglot.model.archive import Archive
 from tensorglot.operations._executor import Reference, refer_to
-from tensorglot.operations._places import options_for
-from tensorglot.operations.open import Opened
-from tensorglot.operations.open import open as open_archive
+from tensorglot.operations._places import locate
+from tensorglot.operations.open import Opened, OpenOptions, open_source
 
 if TYPE_CHECKING:
     import dask.array
@@ -47,10 +44,10 @@ def open(
     not an array is an error.
     """
     array = library("dask.array", "dask")
-    options = options_for(source, storage_options)
-    opened = source if isinstance(source, Archive) else open_archive(source, storage_options=options)
+    source = locate(source, storage_options)
+    opened = source if isinstance(source, Archive) else open_source(source, OpenOptions())
     try:
-        reference = refer_to(source, opened, storage_options=options)
+        reference = refer_to(source, opened, OpenOptions())
         return {
             name: _array(array, _Lazy(reference, opened, name), chunks)
             for name in (opened if names is None else as_names(names, "names", "dask.names"))
@@ -67,8 +64,8 @@ def _array(array: Any, lazy: _Lazy, chunks: Any) -> dask.array.Array:
 
 
 @lru_cache(_KEPT)
-def _opened(source: Any, stamp: Stamp | None, options: StorageOptions | None) -> Archive:
-    return Reference(source, {"storage_options": options}, stamp).open()
+def _opened(reference: Reference) -> Archive:
+    return reference.open()
 
 
 class _Lazy:
@@ -87,8 +84,6 @@ class _Lazy:
         self._name = name
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
-        reference = self._reference
-        opened = reference.source
-        if not isinstance(opened, Archive):
-            opened = _opened(reference.source, reference.stamp, reference.storage_options)
+        source = self._reference.source
+        opened = source if isinstance(source, Archive) else _opened(self._reference)
         return np.asarray(opened[self._name][index])

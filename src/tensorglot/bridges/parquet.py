@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from tensorglot.arguments import as_names, as_path
+from tensorglot.arguments import as_names
 from tensorglot.bridges.tables import from_table, to_table
 from tensorglot.errors import FormatError, TensorglotError, TensorNotFound, UnsupportedError, did_you_mean, escape
 from tensorglot.extras import library
+from tensorglot.io.place import as_place
 from tensorglot.io.sink import AtomicFile
-from tensorglot.io.urls import file_path, is_url, shown
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.base import Type
 
@@ -37,10 +37,10 @@ def to_parquet(value: Any, path: str | os.PathLike[str], type: Type | None = Non
 
 def _local(path: str | os.PathLike[str]) -> str:
     """The path of a file on a disk."""
-    text = as_path(path)
-    if is_url(text):
-        raise UnsupportedError("Parquet files are read and written on disks only", rule="parquet.url", path=shown(text))
-    return file_path(text)
+    place = as_place(path)
+    if place.remote:
+        raise UnsupportedError("Parquet files are read and written on disks only", rule="parquet.url", path=place.shown)
+    return place.text
 
 
 def _encode(table: Any) -> memoryview:

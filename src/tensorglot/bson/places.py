@@ -18,9 +18,9 @@ from tensorglot.bson.lookup import check_collection
 from tensorglot.bson.mongodb import require
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.io.source import source_for
-from tensorglot.io.storage_options import Given, StorageOptions
+from tensorglot.io.storage_options import Given
 from tensorglot.io.urls import is_url, shown
-from tensorglot.operations._places import options_for_each
+from tensorglot.operations._places import locate, locate_each
 
 if TYPE_CHECKING:
     from pymongo.collection import Collection
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Place",
     "collection_at",
-    "file_options",
     "inspect_place",
     "is_collection",
     "is_dump",
     "is_parquet",
+    "locate_files",
     "place_text",
 ]
 
@@ -71,10 +71,11 @@ def place_text(place: Place) -> str:
     return _USER.sub("//", place) if isinstance(place, str) else str(getattr(place, "full_name", place))
 
 
-def file_options(given: Given, *places: Place | None) -> list[StorageOptions | None]:
-    """The options for each place that is a file at a URL; None for others. Options that nothing uses are an error."""
+def locate_files(given: Given, *places: Place | None) -> list[Any]:
+    """The places; those of files with the options for their servers. Options that nothing uses are an error."""
     files = [None if place is None or is_collection(place) else place for place in places]
-    return options_for_each(given, *files)
+    located = locate_each(given, *files)
+    return [place if file is None else file for place, file in zip(places, located, strict=True)]
 
 
 @contextmanager
@@ -106,9 +107,8 @@ def collection_at(place: Place) -> Iterator[Collection[Any]]:
 
 def inspect_place(place: Place, storage_options: Given = None) -> list[FieldReport]:
     """Lists the fields of a dump or of a collection that have vectors, or arrays that could be vectors."""
-    (options,) = file_options(storage_options, place)
     if not is_collection(place):
-        file = source_for(as_path(place), options=options)
+        file = source_for(locate(place, storage_options))
         try:
             return inspect(file)
         finally:

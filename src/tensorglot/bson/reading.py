@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from tensorglot.arguments import as_path
 from tensorglot.bson.assemble import OnMissing
 from tensorglot.bson.coerce import DType
 from tensorglot.bson.columns import from_values
 from tensorglot.bson.embeddings import Embeddings, Ranges, concat_embeddings
 from tensorglot.bson.mongodb import Progress
-from tensorglot.bson.places import Place, file_options
+from tensorglot.bson.places import Place, locate_files
 from tensorglot.bson.streams import HIGH, LOW, ReadPlan, Stream, open_stream
 from tensorglot.errors import InputError
 from tensorglot.operations.open import open
@@ -45,8 +44,8 @@ def read_embeddings(
     `dtype="packed_bit"` reads a matrix of bytes in a file as bits. `storage_options` say
     how to reach the server of a file at a URL. `transfer` moves more than fits in memory.
     """
-    (options,) = file_options(storage_options, place)
-    plan = ReadPlan(key, tuple(fields), filter, on_missing, dtype, progress, options)
+    (place,) = locate_files(storage_options, place)
+    plan = ReadPlan(key, tuple(fields), filter, on_missing, dtype, progress)
     with open_stream(place, plan) as stream:
         found = concat_embeddings(stream.batches(None), stream.expected_rows)
         if found is None:
@@ -66,7 +65,7 @@ def _nothing(stream: Stream, plan: ReadPlan) -> Embeddings:
 
 def read_ranges(path: Any, storage_options: Mapping[str, Any] | None = None) -> Ranges:
     """Reads the ranges that `write_embeddings` stored: tensors `low` and `high`, or NAME.low and NAME.high."""
-    with open(as_path(path), storage_options=storage_options) as archive:
+    with open(path, storage_options=storage_options) as archive:
         pairs = [(name, name[: -len(LOW)] + HIGH) for name in archive if name.endswith(LOW)]
         pairs += [("low", "high")] if "low" in archive else []
         pairs = [(low, high) for low, high in pairs if high in archive]

@@ -29,12 +29,12 @@ from tensorglot.bson.stored_columns import ColumnSource, open_column
 from tensorglot.containers.table import named
 from tensorglot.errors import FormatError, Hint, InputError, escape
 from tensorglot.io.local import BaseSource
+from tensorglot.io.place import as_place
 from tensorglot.io.source import source_for
-from tensorglot.io.storage_options import StorageOptions
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import as_bytes, buffers
 from tensorglot.model.tensor import Tensor, check_bool
-from tensorglot.operations.open import open
+from tensorglot.operations.open import OpenOptions, open_source
 from tensorglot.wire import bson as wire
 
 __all__ = ["DEFAULT_KEY", "HIGH", "LOW", "ReadPlan", "Stream", "dump_batches", "open_stream"]
@@ -58,7 +58,6 @@ class ReadPlan:
     on_missing: OnMissing = "error"
     dtype: DType = None
     progress: Progress | None = None
-    storage_options: StorageOptions | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", as_names(self.fields, "fields", "place.fields"))
@@ -90,7 +89,7 @@ def open_stream(place: Place, plan: ReadPlan) -> Iterator[Stream]:
         with collection_at(place) as collection:
             yield _collection_stream(collection, plan)
     elif is_dump(place):
-        file = source_for(as_path(place), options=plan.storage_options)
+        file = source_for(as_place(place))
         try:
             yield _dump_stream(place_text(place), file, plan)
         finally:
@@ -99,7 +98,7 @@ def open_stream(place: Place, plan: ReadPlan) -> Iterator[Stream]:
         with open_parquet(as_path(place), plan.key, plan.fields, plan.dtype) as found:
             yield _parquet_stream(found)
     else:
-        with open(as_path(place), storage_options=plan.storage_options) as archive:
+        with open_source(as_place(place), OpenOptions()) as archive:
             yield _archive_stream(archive, plan)
 
 

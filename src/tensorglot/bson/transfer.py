@@ -19,19 +19,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tensorglot.arguments import as_path, check_choice
+from tensorglot.arguments import check_choice
 from tensorglot.bson.assemble import OnMissing
 from tensorglot.bson.coerce import DType
 from tensorglot.bson.embeddings import BATCH_NBYTES, ID, Digest, Embeddings, Ranges
 from tensorglot.bson.mongodb import Progress
-from tensorglot.bson.places import Place, file_options, is_collection
+from tensorglot.bson.places import Place, is_collection, locate_files
 from tensorglot.bson.quantize import find_ranges
 from tensorglot.bson.streams import ReadPlan, Stream, dump_batches, open_stream
 from tensorglot.bson.upload import Written
 from tensorglot.bson.writing import Survey, WritePlan, dump, write_batches
 from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource
-from tensorglot.io.urls import file_path, is_url
+from tensorglot.io.place import as_place
 from tensorglot.wire.bson_vector import Row
 
 __all__ = ["Transfer", "transfer"]
@@ -93,10 +93,10 @@ def transfer(
     """
     if quantize is not None:
         check_choice(quantize, ("int8", "packed_bit"), "quantize", "quantize.to")
-    of_source, *of_target = file_options(storage_options, source, target, ranges)
-    plan = WritePlan(target, update, ranges, dry_run, progress, *of_target)
+    source, target, ranges = locate_files(storage_options, source, target, ranges)
+    plan = WritePlan(target, update, ranges, dry_run, progress)
     with (
-        open_stream(source, ReadPlan(key, tuple(fields), filter, on_missing, dtype, progress, of_source)) as opened,
+        open_stream(source, ReadPlan(key, tuple(fields), filter, on_missing, dtype, progress)) as opened,
         _repeatable(opened, plan) as stream,
     ):
         own_ranges = quantize == "int8" and use_ranges is None
@@ -136,8 +136,8 @@ def _repeatable(stream: Stream, plan: WritePlan) -> Iterator[Stream]:
         yield stream
         return
     beside = None
-    if not is_collection(plan.place) and not is_url(as_path(plan.place)):
-        beside = os.path.dirname(os.path.realpath(file_path(as_path(plan.place))))  # noqa: PTH120
+    if not is_collection(plan.place) and not as_place(plan.place).remote:
+        beside = os.path.dirname(os.path.realpath(as_place(plan.place)))  # noqa: PTH120
     fields: tuple[str, ...] = ()
     with tempfile.TemporaryFile(dir=beside) as spool:
         for batch in stream.batches(BATCH_NBYTES):

@@ -21,15 +21,15 @@ from tensorglot.bson.embeddings import ID, Embeddings, Ranges
 from tensorglot.bson.lookup import check_collection
 from tensorglot.bson.mongodb import Progress
 from tensorglot.bson.parquet import write_parquet
-from tensorglot.bson.places import Place, collection_at, file_options, is_collection, is_dump, is_parquet, place_text
+from tensorglot.bson.places import Place, collection_at, is_collection, is_dump, is_parquet, locate_files, place_text
 from tensorglot.bson.stored_columns import ColumnSpool, form_of, stored_name, tensor_of
 from tensorglot.bson.streams import HIGH, LOW
 from tensorglot.bson.upload import Written, documents, upload
 from tensorglot.containers.table import UNNAMED, Format, for_target
 from tensorglot.errors import InputError, escape
-from tensorglot.io.storage_options import StorageOptions
+from tensorglot.io.place import Place as FilePlace
+from tensorglot.io.place import as_place
 from tensorglot.io.target import open_target
-from tensorglot.io.urls import file_path, is_url
 from tensorglot.operations.save import save
 from tensorglot.operations.writer import Writer
 from tensorglot.wire.bson_vector import Row
@@ -82,8 +82,6 @@ class WritePlan:
     ranges: str | os.PathLike[str] | None = None
     dry_run: bool = False
     progress: Progress | None = None
-    storage_options: StorageOptions | None = None
-    ranges_options: StorageOptions | None = None
 
     def check(self, survey: Survey) -> None:
         """Refuses what the place cannot hold, before anything is written."""
@@ -124,7 +122,8 @@ def write_embeddings(
     written, and the target of a collection is compared. `storage_options` are for files at
     URLs.
     """
-    plan = WritePlan(place, update, ranges, dry_run, progress, *file_options(storage_options, place, ranges))
+    place, ranges = locate_files(storage_options, place, ranges)
+    plan = WritePlan(place, update, ranges, dry_run, progress)
     survey = Survey.of(embeddings)
     plan.check(survey)
     found = embeddings.with_ids() if is_collection(place) else embeddings
@@ -137,7 +136,7 @@ def write_batches(plan: WritePlan, survey: Survey, batches: Iterator[Embeddings]
     if plan.ranges is not None and not plan.dry_run:
         if survey.ranges is None:
             raise InputError("the vectors have no ranges: only int8 that was quantized here has", rule="place.ranges")
-        save(plan.ranges, dict(zip(("low", "high"), survey.ranges, strict=True)), storage_options=plan.ranges_options)
+        save(plan.ranges, dict(zip(("low", "high"), survey.ranges, strict=True)))
     if is_collection(place):
         with collection_at(place) as collection:
             if plan.update:
@@ -146,7 +145,7 @@ def write_batches(plan: WritePlan, survey: Survey, batches: Iterator[Embeddings]
                 collection, batches, survey.rows, update=plan.update, dry_run=plan.dry_run, progress=plan.progress
             )
     if not plan.dry_run:
-        _write_file(as_path(place), survey, _follow(batches, survey.rows, plan.progress), plan.storage_options)
+        _write_file(as_place(place), survey, _follow(batches, survey.rows, plan.progress))
     return Written(survey.rows, plan.dry_run, inserted=survey.rows)
 
 
@@ -159,14 +158,14 @@ def _follow(batches: Iterable[Embeddings], rows: int, progress: Progress | None)
             progress(done, rows)
 
 
-def _write_file(path: str, survey: Survey, batches: Iterator[Embeddings], options: StorageOptions | None) -> None:
-    if is_parquet(path):
-        write_parquet(path, survey.kinds, batches)
-    elif is_dump(path):
-        with open_target(path, options=options) as target:
+def _write_file(file: FilePlace, survey: Survey, batches: Iterator[Embeddings]) -> None:
+    if is_parquet(file):
+        write_parquet(file.text, survey.kinds, batches)
+    elif is_dump(file):
+        with open_target(file) as target:
             target.write(dump(batches))
     else:
-        _write_container(path, survey, batches, options)
+        _write_container(file, survey, batches)
 
 
 def dump(batches: Iterable[Embeddings]) -> Iterator[bytes]:
@@ -176,15 +175,15 @@ def dump(batches: Iterable[Embeddings]) -> Iterator[bytes]:
             yield b"".join(documents(found, begin, min(begin + _PIECE_ROWS, len(found))))
 
 
-def _write_container(path: str, survey: Survey, batches: Iterator[Embeddings], options: StorageOptions | None) -> None:
+def _write_container(file: FilePlace, survey: Survey, batches: Iterator[Embeddings]) -> None:
     """Writes tensors: the matrix as it comes, the columns at the end, since each is a tensor of its own."""
-    spec = for_target(path, None)[0]
+    spec = for_target(file, None)[0]
     first = next(batches)
     if len(first) == survey.rows:
-        save(path, _columns(first, spec) if spec.names else {UNNAMED: first.matrix}, storage_options=options)
+        save(file, _columns(first, spec) if spec.names else {UNNAMED: first.matrix})
         return
-    with Writer(path, storage_options=options) as out, ExitStack() as spools:
-        columns = _spools(path, survey, spec, spools) if spec.names else {}
+    with Writer(file) as out, ExitStack() as spools:
+        columns = _spools(file, survey, spec, spools) if spec.names else {}
         matrix = first.matrix
         with out.stream(survey.key if spec.names else UNNAMED, matrix.dtype, (survey.rows, matrix.shape[1])) as sink:
             for batch in chain([first], batches):
@@ -198,9 +197,9 @@ def _write_container(path: str, survey: Survey, batches: Iterator[Embeddings], o
             out.add(survey.key + HIGH, survey.ranges[1])
 
 
-def _spools(path: str, survey: Survey, spec: Format, spools: ExitStack) -> dict[str, ColumnSpool]:
+def _spools(file: FilePlace, survey: Survey, spec: Format, spools: ExitStack) -> dict[str, ColumnSpool]:
     """A file for each column, beside the target; for a URL, in the directory for temporary files."""
-    directory = None if is_url(path) else os.path.dirname(os.path.realpath(file_path(path)))  # noqa: PTH120
+    directory = None if file.remote else os.path.dirname(os.path.realpath(file))  # noqa: PTH120
     made: dict[str, ColumnSpool] = {}
     names = {survey.key}
     for name, kind in survey.kinds.items():

@@ -180,9 +180,10 @@ def _bytes(file: str, as_hex: bool) -> bytes:
 
 
 def _download(url: str) -> bytes:
+    from tensorglot.io.place import as_place
     from tensorglot.io.source import source_for
 
-    source = source_for(url, options=storage_options_for(url))
+    source = source_for(as_place(url, storage_options_for(url)))
     try:
         return source.read_bytes(0, source.size)
     finally:
@@ -223,7 +224,8 @@ def _write(data: memoryview, as_hex: bool, output: str | None, as_json: bool, ab
 
 
 def _save(path: str, data: bytes | memoryview) -> None:
+    from tensorglot.io.place import as_place
     from tensorglot.io.target import open_target
 
-    with open_target(path, options=storage_options_for(path)) as target:
+    with open_target(as_place(path, storage_options_for(path))) as target:
         target.write([data])

@@ -110,7 +110,9 @@ def _scan(header: bytes, layout: str, limits: Limits, thorough: bool = False) ->
 
 def read(source: Source, options: ReadOptions) -> Index:
     limits = options.limits
-    header = read_header(source.read_bytes, source.size, most=limits.header_or(), rule="bintensors", multiple=8)
+    header = read_header(
+        source.read_bytes, source.size, head=options.head, most=limits.header_or(), rule="bintensors", multiple=8
+    )
     layouts = _LAYOUTS if options.version is None else (options.version,)
     scans = [(layout, _scan(header, layout, limits)) for layout in layouts]
     fitting = [(layout, scan) for layout, scan in scans if isinstance(scan, Contents)]

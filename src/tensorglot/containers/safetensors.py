@@ -125,7 +125,9 @@ def read(source: Source, options: ReadOptions) -> Index:
 
 
 def _header(source: Source, options: ReadOptions) -> bytes:
-    header = read_header(source.read_bytes, source.size, most=options.limits.header_or(), rule="safetensors")
+    header = read_header(
+        source.read_bytes, source.size, head=options.head, most=options.limits.header_or(), rule="safetensors"
+    )
     if header[:1] != b"{":
         raise FormatError("the header does not begin with '{'", rule="safetensors.header.start", offset=8)
     return header

@@ -24,6 +24,7 @@ from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
 
 __all__ = [
+    "HEAD_NBYTES",
     "TABLE",
     "UNNAMED",
     "Container",
@@ -53,6 +54,8 @@ class ReadOptions(NamedTuple):
     """Opens another file in the same folder, by its name."""
     verifier: Verifier | None = None
     """Compares checksums of tensors in other files."""
+    head: bytes = b""
+    """The first bytes of the source, if they have been read to detect the format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,9 +393,11 @@ STORE = Format(
 UNNAMED = "data"
 """Name of the tensor of a file without names."""
 _LOADED: dict[str, Container] = {}
-HEAD_NBYTES = 512
-"""Bytes read to detect the format."""
+HEAD_NBYTES = 4096
+"""Bytes read to detect the format: most often also the whole header."""
 _BY_NAME = {spec.name: spec for spec in (*TABLE, STORE)}
+_BY_SUFFIX = {suffix: spec for spec in reversed(TABLE) for suffix in spec.suffixes}
+"""The first spec in the table that has the suffix."""
 _BEGINNINGS = re.compile(
     b"|".join(
         b"(?P<%s>%s)" % (spec.name.encode(), b"|".join([*map(re.escape, spec.magic), *filter(None, [spec.pattern])]))
@@ -470,21 +475,22 @@ def check_header(nbytes: int, format: str) -> None:
         )
 
 
-def detect(source: Source, path: str | None) -> Format:
-    """By magic or pattern, else by suffix, else by a plausible length field: BinTensors and BSON have no magic."""
-    head = source.read_bytes(0, min(source.size, HEAD_NBYTES))
+def detect(head: bytes, size: int, path: str | None) -> Format:
+    """The format of a source of `size` bytes, from its first HEAD_NBYTES and its name.
+
+    By magic or pattern, else by suffix, else by a plausible length field: BinTensors and BSON have no magic.
+    """
     found = _BEGINNINGS.match(head)
     if found is not None:
         return _BY_NAME[str(found.lastgroup)]
     suffix = "" if path is None else os.path.splitext(path)[1].lower()  # noqa: PTH122
-    for spec in TABLE:
-        if suffix in spec.suffixes:
-            return spec
-    if len(head) >= 8 and 0 < int.from_bytes(head[:8], "little") <= source.size - 8:
+    if suffix in _BY_SUFFIX:
+        return _BY_SUFFIX[suffix]
+    if len(head) >= 8 and 0 < int.from_bytes(head[:8], "little") <= size - 8:
         return _BY_NAME["bintensors"]
-    if len(head) >= 5 and 5 <= int.from_bytes(head[:4], "little") <= source.size and head[4] in range(0x14):
+    if len(head) >= 5 and 5 <= int.from_bytes(head[:4], "little") <= size and head[4] in range(0x14):
         return _BY_NAME["bson"]
-    if not source.size:
+    if not size:
         raise FormatError("the file is empty", rule="format.unknown", offset=0)
     known = ", ".join(spec.name for spec in TABLE)
     raise FormatError(f"unknown file format (known: {known})", rule="format.unknown", offset=0)

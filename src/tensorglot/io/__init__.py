@@ -1,5 +1,6 @@
 """Where bytes come from and go to.
 
+place       where a file or an object is: a caller's path or URL, parsed once
 local       memory, or a regular file by pread or mmap
 stream      file objects of the caller, to read and to write
 remote      an object at a URL, by ranges

@@ -28,6 +28,7 @@ import numpy as np
 from tensorglot.arguments import as_path
 from tensorglot.cached import cached_property
 from tensorglot.errors import InputError, TensorglotError, TruncatedError
+from tensorglot.io.place import Place, absolute
 from tensorglot.memory import READ_NBYTES, allocate, cut
 from tensorglot.threads import for_each
 
@@ -39,7 +40,6 @@ __all__ = [
     "MmapSource",
     "PrivateMapping",
     "Stamp",
-    "absolute",
     "add_path_to_errors",
     "change_error",
     "file_stamp",
@@ -51,12 +51,6 @@ Stamp: TypeAlias = tuple[int, int, int, int]
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
 """MAP_NORESERVE: a private mapping larger than the memory is not refused."""
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
-
-
-def absolute(path: str | os.PathLike[str]) -> str:
-    """The path, valid in any working directory. Links in it are not resolved."""
-    text = os.fspath(path)
-    return text if text.startswith(os.sep) else os.path.join(os.getcwd(), text)  # noqa: PTH109, PTH118
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
@@ -86,7 +80,7 @@ class add_path_to_errors:  # noqa: N801
 
     __slots__ = ("_path",)
 
-    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+    def __init__(self, path: str | None) -> None:
         self._path = path
 
     def __enter__(self) -> None: ...
@@ -96,9 +90,9 @@ class add_path_to_errors:  # noqa: N801
         if error is None or path is None:
             return
         if isinstance(error, TensorglotError) and error.path in (None, absolute(path)):
-            error.path = os.fspath(path)
+            error.path = path
         elif isinstance(error, OSError) and error.filename is None:
-            error.filename = os.fspath(path)
+            error.filename = path
 
 
 class BaseSource(ABC):
@@ -207,8 +201,8 @@ class FileSource(BaseSource):
         if isinstance(file, int):
             held = Descriptor(file)
         else:
-            path = as_path(file)
-            self.path, held = absolute(path), Descriptor(os.open(path, flags))
+            place = file if isinstance(file, Place) else Place.at(as_path(file))
+            self.path, held = place.absolute, Descriptor(os.open(place.text, flags))
         status = os.fstat(held.fd)
         self.size = status.st_size
         self.stamp = stamp_of(status)
@@ -290,7 +284,7 @@ class MmapSource(BufferSource):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         with closing(FileSource(path)) as file:
-            self.path, self.stamp = absolute(path), file.stamp
+            self.path, self.stamp = file.path, file.stamp
             held = file.descriptor()
             try:
                 data = _map(held.fd, file.size) if file.size else b""

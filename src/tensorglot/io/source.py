@@ -6,13 +6,11 @@ import mmap
 import os
 from typing import BinaryIO, Literal, TypeAlias, cast
 
-from tensorglot.arguments import as_path
-from tensorglot.errors import InputError
+from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.io.local import BaseSource, BufferSource, FileSource, MmapSource
+from tensorglot.io.place import as_place
 from tensorglot.io.remote import RemoteSource
-from tensorglot.io.storage_options import Given
 from tensorglot.io.stream import source_of_stream
-from tensorglot.io.urls import file_path, is_url, shown
 
 __all__ = ["Backend", "Readable", "source_for"]
 
@@ -20,17 +18,18 @@ Backend: TypeAlias = Literal["auto", "pread", "mmap"]
 Readable: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO"
 
 
-def source_for(source: Readable, backend: Backend = "auto", options: Given = None) -> BaseSource:
+def source_for(source: Readable, backend: Backend = "auto") -> BaseSource:
     if isinstance(source, (str, os.PathLike)):
-        path = as_path(source)
-        if not is_url(path):
-            path = file_path(path)
-            return MmapSource(path) if backend == "mmap" else FileSource(path)
+        place = as_place(source)
+        if not place.remote:
+            return MmapSource(place) if backend == "mmap" else FileSource(place)
+        if place.is_commit:
+            raise UnsupportedError("a commit in a store is not a file", rule="url.scheme", path=place.shown)
         if backend == "mmap":
             raise InputError(
-                "a URL cannot be mapped into memory: leave out backend", rule="source.backend", path=shown(path)
+                "a URL cannot be mapped into memory: leave out backend", rule="source.backend", path=place.shown
             )
-        return RemoteSource(path, options)
+        return RemoteSource(place.text, place.options)
     if hasattr(source, "read") and not isinstance(source, mmap.mmap):
         return source_of_stream(cast("BinaryIO", source))
     try:

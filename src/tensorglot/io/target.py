@@ -12,16 +12,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import BinaryIO, Protocol
 
-from tensorglot.arguments import as_path
 from tensorglot.errors import InputError
 from tensorglot.io.local import Stamp, file_stamp
 from tensorglot.io.pieces import Piece
+from tensorglot.io.place import as_place
 from tensorglot.io.remote import RemoteSource
 from tensorglot.io.sink import AtomicFile, Writable
-from tensorglot.io.storage_options import Given
 from tensorglot.io.stream import write_stream
 from tensorglot.io.upload import Upload
-from tensorglot.io.urls import file_path, is_url
 
 __all__ = ["Target", "open_target", "version_read"]
 
@@ -44,16 +42,13 @@ def open_target(
     durable: bool = True,
     follow: bool = True,
     expect: Stamp | str | None = None,
-    options: Given = None,
 ) -> AbstractContextManager[Target]:
     """`expect` is the stamp of the file, or the ETag of the object, that may be replaced."""
     if isinstance(target, (str, os.PathLike)):
-        path = as_path(target)
-        if is_url(path):
-            return Upload(path, options, expect=expect if isinstance(expect, str) else None)
-        return AtomicFile(
-            file_path(path), durable=durable, follow=follow, expect=None if isinstance(expect, str) else expect
-        )
+        place = as_place(target)
+        if place.remote:
+            return Upload(place.text, place.options, expect=expect if isinstance(expect, str) else None)
+        return AtomicFile(place, durable=durable, follow=follow, expect=None if isinstance(expect, str) else expect)
     if not hasattr(target, "write"):
         raise InputError(f"target must be a path or a binary file, not {type(target).__name__}", rule="sink.target")
     if isinstance(target, io.TextIOBase):
@@ -65,10 +60,12 @@ def version_read(source: object, target: Writable) -> Stamp | str | None:
     """The version of the target that a source was opened at: its stamp or ETag; None if it is not the target."""
     if not isinstance(target, (str, os.PathLike)):
         return None
-    path = as_path(target)
-    if not is_url(path):
-        return file_stamp(source, file_path(path))
-    return source.version[1] if isinstance(source, RemoteSource) and source.path == path and source.version else None
+    place = as_place(target)
+    if not place.remote:
+        return file_stamp(source, place)
+    if isinstance(source, RemoteSource) and source.path == place.text and source.version:
+        return source.version[1]
+    return None
 
 
 class _Stream:

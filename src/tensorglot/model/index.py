@@ -344,7 +344,7 @@ def place_rows(begins: NDArray[np.int64], ends: NDArray[np.int64], large: int, s
 
 def first_overlap(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[int, int] | None:
     """Two rows whose bytes overlap without being the same span, or None. Empty rows overlap nothing."""
-    if (begins[1:] >= ends[:-1]).all() and (ends >= begins).all():
+    if not np.count_nonzero(begins[1:] < ends[:-1]) and not np.count_nonzero(ends < begins):
         return None  # the common case: rows in order, without overlap
     rows = np.flatnonzero(ends > begins)
     order = rows[np.argsort(begins[rows], kind="stable")]

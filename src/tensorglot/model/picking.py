@@ -79,6 +79,8 @@ class Picks:
 
 def pick(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> Picks | None:
     """Normalises an index with an array along one axis, or refuses it; None for a basic index."""
+    if type(index) in _NO_ARRAYS:
+        return None
     items = index if isinstance(index, tuple) else (index,)
     arrays = {i: array for i, item in enumerate(items) if (array := _as_array(item)) is not None}
     if not arrays:

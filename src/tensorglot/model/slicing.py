@@ -29,9 +29,12 @@ __all__ = [
     "SCRATCH_NBYTES",
     "Axis",
     "Index",
+    "Rows",
     "Selection",
     "c_strides",
+    "leading_rows",
     "read_block",
+    "read_run",
     "read_strided",
     "select",
 ]
@@ -87,6 +90,14 @@ class Selection(NamedTuple):
 def _positions(axis: Axis, finish: int | slice) -> int | range:
     positions = range(axis.start, axis.start + axis.step * axis.count, axis.step)
     return axis.start if isinstance(finish, int) else positions[finish]
+
+
+class Rows(NamedTuple):
+    """Rows one after the other along the first axis."""
+
+    start: int
+    shape: tuple[int, ...]
+    """Of the result."""
 
 
 def select(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> Selection:
@@ -158,6 +169,19 @@ def _integer_axis(item: object, size: int, axis: int, tensor: str | None) -> Axi
     return Axis(position % size, 1, 1)
 
 
+def leading_rows(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> Rows | None:
+    """What an integer or a slice of step 1 selects along the first axis; None for any other index.
+
+    The most frequent index, and one read: it needs no strides.
+    """
+    if type(index) is slice and index.step in (None, 1) and shape:
+        axis, _ = _slice_axis(index, shape[0], tensor)
+        return Rows(axis.start, (axis.count, *shape[1:]))
+    if type(index) is int and len(shape) > 1:
+        return Rows(_integer_axis(index, shape[0], 0, tensor).start, shape[1:])
+    return None
+
+
 def c_strides(shape: Sequence[int], itemsize: int) -> list[int]:
     """How many bytes elements in C order are apart along each axis."""
     strides = [itemsize] * len(shape)
@@ -186,8 +210,22 @@ def read_block(
     try:
         return _read_descending(payload, start, counts, steps, dtype)
     except MemoryError as error:
-        needed = math.prod(counts) * dtype.itemsize
-        raise LimitError(f"out of memory: {needed} bytes needed", rule="memory.size") from error
+        raise _out_of_memory(math.prod(counts) * dtype.itemsize) from error
+
+
+def read_run(payload: Payload, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """An array of elements one after the other."""
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    try:
+        return np.ndarray(shape, dtype, payload.read(start, nbytes))
+    except MemoryError as error:
+        raise _out_of_memory(nbytes) from error
+
+
+def _out_of_memory(nbytes: int) -> LimitError:
+    return LimitError(f"out of memory: {nbytes} bytes needed", rule="memory.size")
 
 
 def _read_descending(

@@ -8,6 +8,7 @@ several, which upper layers interpret: they provide the methods that export them
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -28,9 +29,29 @@ from tensorglot.errors import (
 )
 from tensorglot.kernels.buffers import Exporter
 from tensorglot.model.dtypes import DType, pack, unpack
-from tensorglot.model.payload import PIECE_NBYTES, Chunk, Composed, Encoded, Memory, Payload, as_bytes, read_pieces
+from tensorglot.model.payload import (
+    PIECE_NBYTES,
+    Chunk,
+    Composed,
+    Encoded,
+    Memory,
+    Payload,
+    Span,
+    as_bytes,
+    read_pieces,
+)
 from tensorglot.model.picking import pick
-from tensorglot.model.slicing import ALL, Selection, c_strides, read_block, read_strided, select
+from tensorglot.model.slicing import (
+    ALL,
+    Rows,
+    Selection,
+    c_strides,
+    leading_rows,
+    read_block,
+    read_run,
+    read_strided,
+    select,
+)
 from tensorglot.model.slicing import Index as BasicIndex
 from tensorglot.model.strided import Strided
 from tensorglot.model.types.algebra import FixedBytes, Type, dense, leading
@@ -109,6 +130,9 @@ class Part:
     def select(self, index: BasicIndex, tensor: str | None = None) -> Any:
         """What NumPy's `array[index]` would give, a scalar included, reading as little as that needs."""
         dtype = self.numpy_dtype(tensor)
+        rows = leading_rows(index, self.shape, tensor) if self._is_raw() else None
+        if rows is not None:
+            return self._read_rows(rows, dtype, tensor)
         picks = pick(index, self.shape, tensor)
         if picks is not None:
             if isinstance(self.payload, Memory) or (self.dtype is not None and self.dtype.packed):
@@ -165,6 +189,22 @@ class Part:
             out.flags.c_contiguous and out.shape[1:] == self.shape[1:] and (index[0].step or 1) == 1
         )
 
+    def _is_raw(self) -> bool:
+        """Elements in C order, as they are in memory."""
+        known = self.dtype is not None and not self.dtype.packed
+        return known and not self.big_endian and isinstance(self.payload, Span)
+
+    def _read_rows(self, rows: Rows, dtype: np.dtype[Any], tensor: str | None) -> NDArray[Any]:
+        stored, begin = self._stored(dtype), rows.start * self.nbytes // max(1, self.shape[0])
+        shared = self.payload.view(whole=math.prod(rows.shape) * dtype.itemsize == self.nbytes)
+        values: NDArray[Any]
+        if shared is None:
+            values = read_run(self.payload, begin, rows.shape, stored)
+        else:
+            values = np.ndarray(rows.shape, stored, shared, begin)
+        check_bool(values, tensor, self.offset)
+        return values
+
     def _read_selection(self, selection: Selection, stored: np.dtype[Any]) -> NDArray[Any]:
         payload, read = self.payload, read_block
         if isinstance(payload, Encoded) and isinstance(payload.codec, Strided):
@@ -212,6 +252,8 @@ class Part:
         return dtype
 
     def _stored(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        if self.big_endian == (sys.byteorder == "big"):
+            return dtype
         return dtype.newbyteorder(">" if self.big_endian else "<")
 
 
@@ -223,7 +265,7 @@ def check_bool(values: NDArray[Any], tensor: str | None, offset: int | None) -> 
 
 def has_bad_bool(values: NDArray[Any]) -> bool:
     """Whether a bool has a byte other than 0 and 1: NumPy would compare it as equal to neither."""
-    return values.dtype == np.bool_ and values.size > 0 and bool(values.view(np.uint8).max() > 1)
+    return values.dtype.kind == "b" and values.size > 0 and bool(values.view(np.uint8).max() > 1)
 
 
 def check_spare_bits(

@@ -20,7 +20,7 @@ What they share:
 
     _as_archive         any argument of a caller as an archive
     _options            options for writing
-    _places             options for sources and targets at URLs
+    _places             paths and URLs among arguments become places
     _patterns           which tensors, under which names, in which types
     _progress           progress: a function or a bar
     _executor           jobs for workers that open the source themselves

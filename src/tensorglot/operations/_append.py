@@ -16,13 +16,13 @@ from tensorglot.containers.table import named
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.io import in_place
 from tensorglot.io.local import change_error, file_stamp
-from tensorglot.io.urls import is_url
+from tensorglot.io.place import Place
 from tensorglot.model.archive import Archive
 from tensorglot.operations._options import SaveOptions
 from tensorglot.operations._revise import append, revise, write_revision
 from tensorglot.operations._shards import is_sharded
 from tensorglot.operations._sidecar import read_sidecar
-from tensorglot.operations.open import open
+from tensorglot.operations.open import OpenOptions, open_source
 
 __all__ = ["Appended"]
 
@@ -31,24 +31,24 @@ __all__ = ["Appended"]
 class Appended:
     """A file that is appended to."""
 
-    path: str
+    place: Place
     format: str
     names: frozenset[str]
 
     @classmethod
-    def of(cls, path: str | None, format: str | None) -> Appended:
+    def of(cls, target: object, format: str | None) -> Appended:
         """The file as it is now; one that cannot be appended to is refused before anything is computed."""
-        if path is None or is_url(path) or is_sharded(path):
+        if not isinstance(target, Place) or target.remote or is_sharded(target):
             raise InputError("append needs the path of one file", rule="writer.append")
-        with open(path, format=format, verify="never") as archive:
+        with open_source(target, OpenOptions(format, verify="never")) as archive:
             spec, version = named(archive.format)
             if version is None or version not in spec.writes or not spec.names:
                 raise UnsupportedError(
                     f"{archive.format} cannot be appended to: convert the file to another format",
                     rule="format.write",
-                    path=path,
+                    path=target.text,
                 )
-            return cls(path, archive.format, frozenset(archive.index.names))
+            return cls(target, archive.format, frozenset(archive.index.names))
 
     def append(self, added: Archive, metadata: Mapping[str, Any] | None, options: SaveOptions, *, direct: bool) -> None:
         """Replaces the file by one that also has these tensors, or adds them in place."""
@@ -62,22 +62,26 @@ class Appended:
             time.sleep(0.005)
 
     def _try(self, added: Archive, metadata: Mapping[str, Any] | None, options: SaveOptions, *, direct: bool) -> None:
-        with in_place.lock_for_edit(self.path) as stamp, open(self.path, format=self.format, verify="auto") as archive:
+        with in_place.lock_for_edit(self.place) as stamp, open_source(self.place, OpenOptions(self.format)) as archive:
             if file_stamp(archive.source) != stamp:
-                raise change_error(self.path)
+                raise change_error(self.place)
             for name in added.index.names:
                 if name in archive:
                     raise InputError("another writer has added this name", rule="writer.name", tensor=name)
-            if read_sidecar(self.path, archive.limits) is not None:
+            if read_sidecar(self.place, archive.limits) is not None:
                 raise UnsupportedError(
-                    "the file has a sidecar of checksums, which would not match", rule="edit.sidecar", path=self.path
+                    "the file has a sidecar of checksums, which would not match",
+                    rule="edit.sidecar",
+                    path=self.place.text,
                 )
             spec, version = named(self.format)
             new = archive.metadata if metadata is None else {**(archive.metadata or {}), **metadata}
             if direct and append(
-                archive, spec, version or "", self.path,
+                archive, spec, version or "", self.place.text,
                 added=added, metadata=new, options=options, stamp=stamp, durable=options.durable,
             ):  # fmt: skip
                 return
             chunks, whole = revise(archive, spec, version or "", added=added, metadata=new, options=options)
-            write_revision(self.path, chunks, whole, stamp=stamp, durable=options.durable, progress=options.progress)
+            write_revision(
+                self.place.text, chunks, whole, stamp=stamp, durable=options.durable, progress=options.progress
+            )

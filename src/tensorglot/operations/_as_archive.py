@@ -30,7 +30,7 @@ from tensorglot.model.layouts import replace_attributes
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import Tensor
-from tensorglot.operations.open import Opened, Verify, open
+from tensorglot.operations.open import Opened, OpenOptions, open_source
 from tensorglot.providers import provided
 
 __all__ = ["Given", "as_archive", "collect", "flatten", "named_tensor"]
@@ -49,21 +49,14 @@ _PLAIN = {
 
 
 @contextmanager
-def as_archive(
-    source: Given,
-    *,
-    format: str | None = None,
-    verify: Verify = "auto",
-    limits: Limits | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Iterator[Archive]:
-    """An archive of the caller stays open; a file that is opened here is closed at the end."""
+def as_archive(source: Given, options: OpenOptions = OpenOptions()) -> Iterator[Archive]:  # noqa: B008 (a constant)
+    """What `locate` returns as an archive. One of the caller stays open; a file that is opened here is closed."""
     if isinstance(source, Archive):
         yield source
     elif isinstance(source, Mapping):
         yield collect(source)
     else:
-        with open(source, format=format, verify=verify, limits=limits, storage_options=storage_options) as archive:
+        with open_source(source, options) as archive:
             yield archive
 
 

@@ -24,21 +24,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.arguments import as_path
 from tensorglot.containers.table import Format, WriteOptions
 from tensorglot.errors import TruncatedError
 from tensorglot.io.local import FileSource
 from tensorglot.io.multipart import multipart_upload
+from tensorglot.io.place import Place
 from tensorglot.io.sink import AtomicFile, Writable, write_at
 from tensorglot.io.target import version_read
-from tensorglot.io.urls import file_path, is_url
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import as_bytes, buffers
 from tensorglot.operations._conversion_plan import Plan, Step
 from tensorglot.operations._convert_archive import Account, make_archive
 from tensorglot.operations._convert_parts import upload_converted
 from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, run_jobs
-from tensorglot.operations._file_layout import Place, file_layout
+from tensorglot.operations._file_layout import RowPlace, file_layout
 from tensorglot.operations._options import SaveOptions
 from tensorglot.operations._progress import start_progress
 from tensorglot.operations.save import write_archive
@@ -60,21 +59,20 @@ def convert_elsewhere(
 ) -> list[Account]:
     """Writes the archive of a plan by workers. Returns what was done to values."""
     jobs = _Jobs(executor, source, converted, plan, spec, strict)
-    path = as_path(target) if isinstance(target, (str, os.PathLike)) else None
-    if spec.container.raw_rows and path is not None:
+    if spec.container.raw_rows and isinstance(target, Place):
         sources = {converted.source, *converted.index.sources.values()} - {None}
-        read = next((found for one in sources if (found := version_read(one, path)) is not None), None)
-        if not is_url(path):
+        read = next((found for one in sources if (found := version_read(one, target)) is not None), None)
+        if not target.remote:
             stamp = None if isinstance(read, str) else read
-            with AtomicFile(file_path(path), durable=plan.save.durable, expect=stamp, shared=True) as file:
+            with AtomicFile(target, durable=plan.save.durable, expect=stamp, shared=True) as file:
                 offsets = np.zeros(len(converted.index.dtypes), np.int64)
                 for chunk in file_layout(converted, spec, settled):
-                    if isinstance(chunk, Place):
+                    if isinstance(chunk, RowPlace):
                         offsets[chunk.row] = file.skip(chunk.nbytes)
                     else:
                         file.write([chunk])
                 return jobs.run(file.path, offsets)
-        upload = multipart_upload(path, plan.save.storage_options)
+        upload = multipart_upload(target.text, target.options)
         if upload is not None:
             etag = read if isinstance(read, str) else None
             return upload_converted(
@@ -117,8 +115,7 @@ def _share_ties(begins: NDArray[np.int64], row_offsets: NDArray[np.int64], plan:
 @contextmanager
 def _staging_file(target: Writable) -> Iterator[str]:
     """A file beside the target, removed at the end; in the folder for temporary files if the target is none."""
-    path = as_path(target) if isinstance(target, (str, os.PathLike)) else None
-    folder = None if path is None or is_url(path) else Path(os.path.realpath(file_path(path))).parent
+    folder = Path(os.path.realpath(target)).parent if isinstance(target, Place) and not target.remote else None
     fd, path = tempfile.mkstemp(prefix=".tensorglot-", suffix=".tmp", dir=folder)
     os.close(fd)
     try:

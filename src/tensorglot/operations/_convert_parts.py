@@ -23,7 +23,7 @@ from tensorglot.model.payload import as_bytes, buffers
 from tensorglot.operations._conversion_plan import Plan, Step
 from tensorglot.operations._convert_archive import Account, make_archive
 from tensorglot.operations._executor import JOB_NBYTES, Reference, run_jobs
-from tensorglot.operations._file_layout import Place, file_layout
+from tensorglot.operations._file_layout import RowPlace, file_layout
 from tensorglot.operations._options import SaveOptions
 from tensorglot.operations._progress import start_progress
 from tensorglot.threads import Executor
@@ -99,7 +99,7 @@ def _segments(converted: Archive, plan: Plan, spec: Format, settled: WriteOption
     """The file in order. A large row that is copied without a checksum is cut into pieces."""
     checksums = converted.index.checksums
     for part in file_layout(converted, spec, settled):
-        if not isinstance(part, Place):
+        if not isinstance(part, RowPlace):
             yield bytes(part)
             continue
         copied = plan.steps[part.row].action == "copy" and (checksums is None or checksums[part.row] is None)

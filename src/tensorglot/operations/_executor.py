@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tensorglot.arguments import as_path
 from tensorglot.errors import InputError
-from tensorglot.io.local import Stamp, absolute, change_error, file_stamp
-from tensorglot.io.storage_options import StorageOptions
+from tensorglot.io.local import Stamp, change_error, file_stamp
+from tensorglot.io.place import Place
 from tensorglot.model.archive import Archive
 from tensorglot.operations._as_archive import Given
-from tensorglot.operations.open import open
+from tensorglot.operations.open import OpenOptions, open_source
 from tensorglot.threads import Executor
 
 __all__ = ["JOB_NBYTES", "Reference", "batches", "can_send", "refer_to", "run_jobs"]
@@ -36,7 +35,7 @@ _IN_FLIGHT = 256
 _TENSOR_COST = 4 << 10
 """The cost of a tensor, in bytes that could be read in the same time."""
 
-_SENT = (str, os.PathLike, bytes, bytearray, memoryview)
+_SENT = (Place, bytes, bytearray, memoryview)
 """What goes to a worker as it is; arrays never do."""
 
 T = TypeVar("T")
@@ -47,20 +46,15 @@ class Reference:
     """A source for a worker to open."""
 
     source: Any
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Of `open`."""
+    options: OpenOptions
     stamp: Stamp | None = None
     """Of its file, when it was referred to."""
 
-    @property
-    def storage_options(self) -> StorageOptions | None:
-        return self.options.get("storage_options")
-
     def open(self) -> Archive:
-        archive: Archive = self.source if isinstance(self.source, Archive) else open(self.source, **self.options)
+        archive: Archive = self.source if isinstance(self.source, Archive) else open_source(self.source, self.options)
         if self.stamp is not None and file_stamp(archive.source) != self.stamp:
             self.close(archive)
-            raise change_error(str(self.source))
+            raise change_error(self.source)
         return archive
 
     def close(self, archive: Archive) -> None:
@@ -76,25 +70,21 @@ def can_send(source: Given) -> bool:
     return isinstance(source, (*_SENT, Archive))
 
 
-def refer_to(source: Given, archive: Archive, **options: Any) -> Reference:
-    """A reference to a source; `archive` is what the caller opened it as."""
+def refer_to(source: Given, archive: Archive, options: OpenOptions) -> Reference:
+    """A reference to what `locate` has returned; `archive` is what the caller opened it as, with these options."""
     if not can_send(source):
         raise InputError(
             f"with an executor, workers open the source: pass a path, a URL or an archive, not {type(source).__name__}",
             rule="executor.source",
         )
     if isinstance(source, Archive):
-        return Reference(source)
-    sent = tuple(map(_place, source)) if isinstance(source, (list, tuple)) else _place(source)
-    return Reference(sent, options, file_stamp(archive.source) if isinstance(sent, str) else None)
+        return Reference(source, options)
+    sent = tuple(map(_sent, source)) if isinstance(source, (list, tuple)) else _sent(source)
+    return Reference(sent, options, file_stamp(archive.source) if isinstance(sent, Place) else None)
 
 
-def _place(source: Any) -> str | bytes:
-    """A path or URL that is the same elsewhere, or the bytes."""
-    if not isinstance(source, (str, os.PathLike)):
-        return bytes(source)
-    text = as_path(source)
-    return text if "://" in text else absolute(text)
+def _sent(source: Any) -> Place | bytes:
+    return source if isinstance(source, Place) else bytes(source)
 
 
 def batches(nbytes: Sequence[int], most: int = JOB_NBYTES) -> Iterator[range]:

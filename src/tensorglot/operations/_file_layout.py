@@ -15,10 +15,10 @@ from tensorglot.containers.table import Format, WriteOptions
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, as_bytes, buffers
 
-__all__ = ["Place", "file_layout"]
+__all__ = ["RowPlace", "file_layout"]
 
 
-class Place(bytes):
+class RowPlace(bytes):
     """Stands for the bytes of a row in the chunks of a writer."""
 
     row: int
@@ -32,15 +32,15 @@ class _Places(Archive):
         for i, row in enumerate(rows.tolist()):
             if pads is not None:
                 yield pads[i]
-            place = Place()
+            place = RowPlace()
             place.row, place.nbytes = row, int(self.index.nbytes[row])
             yield place
 
 
-def file_layout(archive: Archive, spec: Format, settled: WriteOptions) -> Iterator[Place | memoryview]:
+def file_layout(archive: Archive, spec: Format, settled: WriteOptions) -> Iterator[RowPlace | memoryview]:
     """The file from its first byte to its last."""
     for chunk in spec.write(_Places(archive.index, archive.source, limits=archive.limits), settled):
-        if isinstance(chunk, Place):
+        if isinstance(chunk, RowPlace):
             yield chunk
         else:
             yield from map(as_bytes, buffers([chunk]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from tensorglot.containers.table import Format, PerTensor, WriteOptions
 from tensorglot.errors import Hint, InputError, UnsupportedError
@@ -32,7 +32,6 @@ class SaveOptions:
     checksum: Choice = AUTO
     durable: bool = True
     progress: Progress | bool | None = None
-    storage_options: Mapping[str, Any] | None = None
 
     def settle(self, spec: Format, version: str, index: Index) -> WriteOptions:
         """The choice for each tensor; one that the format does not support is an error."""

@@ -1,32 +1,41 @@
-"""Arguments that say where something is, and the `storage_options` for those of them that are URLs."""
+"""Arguments that say where something is become `Place`s, with the `storage_options` for those that are URLs."""
 
 from __future__ import annotations
 
 import os
+from typing import Any, TypeVar, cast
 
 from tensorglot.arguments import as_path
 from tensorglot.errors import InputError
-from tensorglot.io.storage_options import Given, StorageOptions, as_storage_options
+from tensorglot.io.place import as_place
+from tensorglot.io.storage_options import Given
 
-__all__ = ["options_for", "options_for_each"]
+__all__ = ["locate", "locate_each"]
 
-
-def _at_url(place: object) -> bool:
-    if isinstance(place, (list, tuple)):
-        return any(map(_at_url, place))
-    return isinstance(place, (str, os.PathLike)) and "://" in as_path(place)
+T = TypeVar("T")
 
 
-def options_for(place: object, given: Given) -> StorageOptions | None:
-    """The options for a source or target; None if it is not at a URL, which must have none."""
-    if given is None and not _at_url(place):
-        return None
-    return options_for_each(given, place)[0]
-
-
-def options_for_each(given: Given, *places: object) -> list[StorageOptions | None]:
-    """The options for each of several places; None for what is not at a URL. Options that nothing uses are an error."""
-    if given is not None and not any(map(_at_url, places)):
+def locate(argument: T, options: Given) -> T:
+    """A source or target; if it is a path or URL, or a list of them, each as a Place. Options need a URL."""
+    if options is not None and not _has_url(argument):
         raise InputError("storage_options need a URL", rule="source.url")
-    kept = as_storage_options(given)
-    return [kept if _at_url(place) else None for place in places]
+    return cast("T", _located(argument, options))
+
+
+def locate_each(options: Given, *arguments: Any) -> list[Any]:
+    """The same of several arguments, of which one must be at a URL if there are options."""
+    return locate(list(arguments), options)
+
+
+def _located(argument: object, options: Given) -> object:
+    if isinstance(argument, (str, os.PathLike)):
+        return as_place(argument, options)
+    if isinstance(argument, (list, tuple)):
+        return [_located(each, options) for each in argument]
+    return argument
+
+
+def _has_url(argument: object) -> bool:
+    if isinstance(argument, (list, tuple)):
+        return any(map(_has_url, argument))
+    return isinstance(argument, (str, os.PathLike)) and "://" in as_path(argument)

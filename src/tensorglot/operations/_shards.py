@@ -20,15 +20,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tensorglot.arguments import as_path
 from tensorglot.containers.store import MARKER
 from tensorglot.containers.table import TABLE, for_target
 from tensorglot.errors import FormatError, Hint, InputError, LimitError, escape
-from tensorglot.io.folder import Folder, as_folder, name_of
+from tensorglot.io.folder import Folder, as_folder
 from tensorglot.io.local import BaseSource, Stamp, add_path_to_errors, file_stamp
+from tensorglot.io.place import Place, as_place
 from tensorglot.io.source import source_for
-from tensorglot.io.storage_options import StorageOptions
-from tensorglot.io.urls import shown
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index, Note
@@ -58,20 +56,20 @@ Shards: TypeAlias = dict[str, list[str]]
 """Names of tensors by file name of the shard."""
 
 
-def is_sharded(path: str, options: StorageOptions | None = None) -> bool:
-    """The path or URL is a folder, or the index of a sharded checkpoint."""
-    return path.endswith(INDEX_SUFFIX) or as_folder(path, options) is not None
+def is_sharded(place: Place) -> bool:
+    """A folder, or the index of a sharded checkpoint."""
+    return place.text.endswith(INDEX_SUFFIX) or as_folder(place) is not None
 
 
-def find_file(path: str, options: StorageOptions | None = None) -> str:
-    """The file to open: the one at the path; for a folder its index of shards, else its only tensor file."""
-    folder = as_folder(path, options)
-    return path if folder is None else find_in_folder(folder)
+def find_file(place: Place) -> Place:
+    """The file to open: the one at the place; for a folder its index of shards, else its only tensor file."""
+    folder = as_folder(place)
+    return place if folder is None else find_in_folder(folder)
 
 
-def find_in_folder(folder: Folder) -> str:
+def find_in_folder(folder: Folder) -> Place:
     """The index of shards of a folder, else its only tensor file."""
-    names = folder.names()
+    names, shown = folder.names(), folder.place.shown
     if names is None:
         names = next(([name] for name in PREFERRED if folder.has(name)), [])
     if DISTRIBUTED[0] in names:
@@ -85,40 +83,33 @@ def find_in_folder(folder: Folder) -> str:
             return folder.file(name)
     if not found and MARKER in names:
         raise InputError(
-            f"the directory is a store: open one of its commits, as in store://{folder.shown}#main",
+            f"the directory is a store: open one of its commits, as in store://{shown}#main",
             rule="store.url",
-            path=folder.shown,
-            hint=Hint("Store(path).refs() lists them", f"`tensorglot store refs {folder.shown}` lists them"),
+            path=shown,
+            hint=Hint("Store(path).refs() lists them", f"`tensorglot store refs {shown}` lists them"),
         )
     if not found:
         raise InputError(
             f"the directory has no index of shards (*{INDEX_SUFFIX}) and no tensor file",
             rule="source.regular",
-            path=folder.shown,
+            path=shown,
         )
     if len(found) > 1:
         raise InputError(
             f"the directory has {len(found)} candidates; open one of them: {', '.join(map(escape, found))}",
             rule="shards.index",
-            path=folder.shown,
+            path=shown,
         )
     return folder.file(found[0])
 
 
-def open_shards(
-    index_path: str,
-    limits: Limits,
-    strict: bool,
-    open_file: Callable[[str], Archive],
-    options: StorageOptions | None = None,
-) -> Index:
-    """All shards of an index as one index; `open_file` opens one file."""
+def open_shards(place: Place, limits: Limits, strict: bool, open_file: Callable[[Place], Archive]) -> Index:
+    """All shards of the index at a place as one index; `open_file` opens one file."""
     files: dict[Stamp, str] = {}
-    folder = Folder.of(index_path, options)
-    with add_path_to_errors(folder.file(name_of(index_path))), ExitStack() as on_error:
-        shards = _read_index(source_for(index_path, options=options), limits)
-        notes = _stray_shards(name_of(index_path), folder, shards)
-        archives = _open_all(shards, folder, open_file, on_error)
+    with add_path_to_errors(place.shown), ExitStack() as on_error:
+        shards = _read_index(source_for(place), limits)
+        notes = _stray_shards(place, shards)
+        archives = _open_all(shards, place, open_file, on_error)
         for archive, (shard, names) in zip(archives, shards.items(), strict=True):
             stamp = file_stamp(archive.source)
             if stamp is not None and files.setdefault(stamp, shard) != shard:
@@ -136,21 +127,21 @@ def open_shards(
         ]
         if strict and notes:
             raise FormatError(notes[0].message, rule=notes[0].rule)
-        joined = join_archives(archives, formats[0] if formats else _format_of(name_of(index_path)), metadata, notes)
+        joined = join_archives(archives, formats[0] if formats else _format_of(place.name), metadata, notes)
         on_error.pop_all()
     return joined
 
 
 def _open_all(
-    shards: Shards, folder: Folder, open_file: Callable[[str], Archive], on_error: ExitStack
+    shards: Shards, index: Place, open_file: Callable[[Place], Archive], on_error: ExitStack
 ) -> list[Archive]:
     """The archive of each shard; those at URLs are opened at the same time."""
     opened: dict[str, Archive] = {}
 
     def work(shard: str) -> None:
-        opened[shard] = on_error.enter_context(_open_shard(folder.file(shard), shard, open_file))
+        opened[shard] = on_error.enter_context(_open_shard(index.beside(shard), shard, open_file))
 
-    if folder.remote:
+    if index.remote:
         for_each_request(work, shards)
     else:
         for shard in shards:
@@ -158,9 +149,9 @@ def _open_all(
     return [opened[shard] for shard in shards]
 
 
-def _open_shard(path: str, name: str, open_file: Callable[[str], Archive]) -> Archive:
+def _open_shard(place: Place, name: str, open_file: Callable[[Place], Archive]) -> Archive:
     try:
-        return open_file(path)
+        return open_file(place)
     except FileNotFoundError as error:
         raise FormatError(f"the shard {escape(name)} is missing", rule="shards.missing", path=error.filename) from error
     except InputError as error:
@@ -202,12 +193,11 @@ def _check_file_name(shard: str, tensor: str) -> None:
         )
 
 
-def _stray_shards(index_name: str, folder: Folder, shards: Mapping[str, Any]) -> list[Note]:
-    suffixes = {Path(shard).suffix for shard in shards} or {Path(index_name.removesuffix(INDEX_SUFFIX)).suffix}
-    beside = folder.names() or []
+def _stray_shards(index: Place, shards: Mapping[str, Any]) -> list[Note]:
+    suffixes = {Path(shard).suffix for shard in shards} or {Path(index.name.removesuffix(INDEX_SUFFIX)).suffix}
     return [
-        Note("shards.stray", f"{escape(name)} is not listed in {escape(index_name)}")
-        for name in beside
+        Note("shards.stray", f"{escape(name)} is not listed in {escape(index.name)}")
+        for name in Folder.of(index).names() or []
         if Path(name).suffix in suffixes and name not in shards
     ]
 
@@ -263,7 +253,7 @@ def refuse_duplicates(archives: Sequence[Archive], sources: Sequence[object], *,
     """Archives that are joined must not have a tensor of the same name; `sources` are what they were opened from."""
     owner: dict[str, str] = {}
     for i, (archive, source) in enumerate(zip(archives, sources, strict=True), 1):
-        name = shown(as_path(source)) if isinstance(source, (str, os.PathLike)) else f"source {i}"
+        name = as_place(source).shown if isinstance(source, (str, os.PathLike)) else f"source {i}"
         for tensor in archive:
             if tensor in owner:
                 message = f"the tensor is in both {escape(owner[tensor])} and {escape(name)}"

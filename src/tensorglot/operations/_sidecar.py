@@ -23,13 +23,11 @@ from pathlib import Path
 
 import numpy as np
 
-from tensorglot.arguments import as_path
 from tensorglot.errors import FormatError, Hint, InputError, IntegrityError, LimitError, TruncatedError
 from tensorglot.io.local import add_path_to_errors, change_error, file_stamp, stamp_of
+from tensorglot.io.place import Place, as_place
 from tensorglot.io.source import source_for
-from tensorglot.io.storage_options import StorageOptions
 from tensorglot.io.target import open_target
-from tensorglot.io.urls import beside, is_url, last_name, shown
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
@@ -46,7 +44,7 @@ __all__ = [
     "check_target",
     "move_sidecar",
     "read_sidecar",
-    "sidecar_path",
+    "sidecar_of",
     "with_sidecar",
     "write_sidecar",
 ]
@@ -72,53 +70,46 @@ class Sums:
     rest: str
 
 
-def sidecar_path(path: str | os.PathLike[str]) -> str:
-    """The path or URL of a file's sidecar."""
-    text = os.fspath(path)
-    return beside(text, f"{last_name(text)}{SUFFIX}") if is_url(text) else f"{text}{SUFFIX}"
+def sidecar_of(file: Place) -> Place:
+    """The place of a file's sidecar."""
+    return file.beside(f"{file.name}{SUFFIX}") if file.remote else Place.at(f"{file.text}{SUFFIX}")
 
 
-def check_target(target: object) -> str:
-    """The path of a file that is to get a sidecar. Refused, before the file is written, if it cannot have one."""
+def check_target(target: object) -> Place:
+    """The place of a file that is to get a sidecar. Refused, before the file is written, if it cannot have one."""
     if not isinstance(target, (str, os.PathLike)):
         raise InputError("sums needs a path as target", rule="sums.source")
-    path = as_path(target)
-    if not is_url(path) and Path(sidecar_path(path)).is_symlink():
-        raise InputError("the target is a symbolic link", rule="sink.target", path=sidecar_path(path))
-    return path
+    file = as_place(target)
+    if not file.remote and Path(sidecar_of(file)).is_symlink():
+        raise InputError("the target is a symbolic link", rule="sink.target", path=sidecar_of(file).text)
+    return file
 
 
-def write_sidecar(archive: Archive, path: str | os.PathLike[str], options: StorageOptions | None = None) -> None:
+def write_sidecar(archive: Archive, file: Place) -> None:
     """Writes the checksums of an archive beside its file."""
     source, index = _one_source(archive), archive.index
     spans = zip(index.begins.tolist(), index.ends.tolist(), strict=True)
     found = digests([Stretch(source, begin, end, ALGORITHM) for begin, end in spans])
     tensors = {key: str(Checksum(ALGORITHM, digest)) for key, digest in zip(_keys(index), found, strict=True)}
-    _write(archive, path, tensors, ALGORITHM, options)
+    _write(archive, file, tensors, ALGORITHM)
 
 
-def move_sidecar(archive: Archive, path: str | os.PathLike[str], sums: Sums) -> None:
+def move_sidecar(archive: Archive, file: Place, sums: Sums) -> None:
     """Writes the sidecar of an edited file: the tensors have the checksums of `sums`, the other bytes new ones."""
-    _write(archive, path, sums.tensors, sums.rest.partition(":")[0])
+    _write(archive, file, sums.tensors, sums.rest.partition(":")[0])
 
 
-def _write(
-    archive: Archive,
-    path: str | os.PathLike[str],
-    tensors: Mapping[Key, str],
-    algorithm: str,
-    options: StorageOptions | None = None,
-) -> None:
+def _write(archive: Archive, file: Place, tensors: Mapping[Key, str], algorithm: str) -> None:
     lines = [f"tensorglot-sums 1 {_one_source(archive).size}"]
     for (tensor, part), checksum in tensors.items():
         names = json.dumps(tensor) if part == "data" else f"{json.dumps(tensor)} {json.dumps(part)}"
         lines.append(f"{checksum} {names}")
     lines.append(f"{Checksum(algorithm, _rest_digest(archive, algorithm))} -")
-    with open_target(sidecar_path(path), follow=False, options=options) as file:
-        file.write([f"{line}\n".encode() for line in lines])
+    with open_target(sidecar_of(file), follow=False) as target:
+        target.write([f"{line}\n".encode() for line in lines])
         stamp = file_stamp(archive.source)
-        if stamp is not None and stamp != stamp_of(os.stat(path)):  # noqa: PTH116
-            raise change_error(path)
+        if stamp is not None and stamp != stamp_of(os.stat(file)):  # noqa: PTH116
+            raise change_error(file)
 
 
 def _one_source(archive: Archive) -> Source:
@@ -146,19 +137,20 @@ def _rest_digest(archive: Archive, algorithm: str) -> bytes:
     return running.digest()
 
 
-def read_sidecar(path: str | os.PathLike[str], limits: Limits, options: StorageOptions | None = None) -> Sums | None:
+def read_sidecar(file: Place, limits: Limits) -> Sums | None:
     """The sidecar of a file; None if there is none."""
-    place = sidecar_path(path)
-    if not is_url(place) and not os.access(place, os.F_OK):  # every open asks; a stat that fails costs twice as much
+    # Every open asks; a stat that fails costs twice as much.
+    if not file.remote and not os.access(f"{file.text}{SUFFIX}", os.F_OK):
         return None
+    place = sidecar_of(file)
     try:
-        file = source_for(place, options=options)
+        source = source_for(place)
     except FileNotFoundError:
         return None
-    with add_path_to_errors(shown(place) if is_url(place) else place):
-        if file.size > limits.header_or():
-            raise LimitError(f"a sidecar of {file.size} bytes exceeds Limits.header_nbytes", rule="sums.limit")
-        return _parse(file.read_bytes(0, file.size))
+    with add_path_to_errors(place.shown):
+        if source.size > limits.header_or():
+            raise LimitError(f"a sidecar of {source.size} bytes exceeds Limits.header_nbytes", rule="sums.limit")
+        return _parse(source.read_bytes(0, source.size))
 
 
 def _parse(data: bytes) -> Sums:

@@ -19,7 +19,7 @@ from tensorglot.arguments import check_choice
 from tensorglot.containers.table import for_target
 from tensorglot.errors import Hint, LossWarning, UnsupportedError, human_nbytes, plural
 from tensorglot.io.sink import Writable
-from tensorglot.limits import Limits
+from tensorglot.limits import Limits, as_limits
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._cast import Cast
 from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, make_plan
@@ -29,11 +29,11 @@ from tensorglot.operations._executor import can_send, refer_to
 from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import DTypes, Rename, Schemes, Select
-from tensorglot.operations._places import options_for_each
+from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress
 from tensorglot.operations._quantize import Quantization
 from tensorglot.operations._sidecar import check_target, write_sidecar
-from tensorglot.operations.open import Verify, open
+from tensorglot.operations.open import OpenOptions, Verify, open_source
 from tensorglot.operations.save import prepare, write_archive
 from tensorglot.operations.verify import Problem, Report
 from tensorglot.threads import Executor
@@ -107,8 +107,8 @@ def convert(
     target is a URL.
     """
     check_choice(on_loss, ("error", "warn", "drop"), "on_loss", "convert.on_loss")
+    source, target = locate_each(storage_options, source, target)
     sidecar_of = check_target(target) if sums else None
-    of_source, of_target = options_for_each(storage_options, source, target)
     options = ConvertOptions(
         select=select,
         rename=rename,
@@ -116,18 +116,12 @@ def convert(
         quantize=quantize,
         metadata=metadata,
         sums=sums,
-        save=SaveOptions(
-            compression=compression,
-            level=level,
-            checksum=checksum,
-            durable=durable,
-            progress=progress,
-            storage_options=of_target,
-        ),
+        save=SaveOptions(compression=compression, level=level, checksum=checksum, durable=durable, progress=progress),
     )
     begun = time.perf_counter()
     spec, version = for_target(target, format)
-    with as_archive(source, format=source_format, verify=verify, limits=limits, storage_options=of_source) as archive:
+    opening = OpenOptions(source_format, verify=verify, limits=as_limits(limits))
+    with as_archive(source, opening) as archive:
         plan = make_plan(archive, spec, version, options)
         report = Conversion(plan.target, tensors=len(plan.steps), nbytes=plan.nbytes, plan=plan)
         refused = [loss for loss in plan.losses if loss.refused] if on_loss == "error" else []
@@ -142,15 +136,14 @@ def convert(
         for text in _warnings(plan.losses, on_loss):
             warnings.warn(text, LossWarning, stacklevel=2)
         if executor is not None and can_send(source):
-            sent = {"format": source_format, "verify": verify, "limits": limits, "storage_options": of_source}
-            reference = refer_to(source, archive, **sent)
+            reference = refer_to(source, archive, opening)
             accounts = convert_elsewhere(executor, reference, target, converted, plan, spec, settled, strict=strict)
         else:
             write_archive(target, converted, spec, settled, plan.save)
             accounts = [replace(codec.account, tensor=name) for name, codec in codecs.items()]
     if sidecar_of is not None:
-        with open(sidecar_of, format=plan.target, verify="never", storage_options=of_target) as written:
-            write_sidecar(written, sidecar_of, of_target)
+        with open_source(sidecar_of, OpenOptions(plan.target, verify="never")) as written:
+            write_sidecar(written, sidecar_of)
     casts = tuple(account for account in accounts if isinstance(account, Cast))
     quantized = tuple(account for account in accounts if isinstance(account, Quantization))
     if on_loss == "warn":

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from tensorglot.containers.table import named
 from tensorglot.errors import FormatError, InputError, UnsupportedError, escape, plural
-from tensorglot.limits import Limits
+from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
@@ -24,8 +24,9 @@ from tensorglot.operations._dequantize import can_dequantize, real_values
 from tensorglot.operations._equal_rows import find_equal_rows
 from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
-from tensorglot.operations._places import options_for_each
+from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress, start_progress
+from tensorglot.operations.open import OpenOptions
 from tensorglot.threads import Executor, ordered_map
 
 __all__ = ["Change", "Diff", "Kind", "diff"]
@@ -124,11 +125,9 @@ def diff(
     `storage_options` are for those of the sources that are URLs.
     """
     tolerance = _tolerance(atol, rtol)
-    of_a, of_b = options_for_each(storage_options, a, b)
-    with (
-        as_archive(a, limits=limits, storage_options=of_a) as one,
-        as_archive(b, limits=limits, storage_options=of_b) as two,
-    ):
+    a, b = locate_each(storage_options, a, b)
+    options = OpenOptions(limits=as_limits(limits))
+    with as_archive(a, options) as one, as_archive(b, options) as two:
         names = [*one, *(name for name in two if name not in one)]
         nbytes = [*one.index.tensor_nbytes.tolist(), *([0] * (len(names) - len(one)))]
         total, done, equal = sum(nbytes), 0, 0
@@ -139,8 +138,8 @@ def diff(
             results = ordered_map(lambda part: _changes(part, one, two, tolerance), parts)
         else:
             both = (
-                refer_to(a, one, limits=limits, storage_options=of_a),
-                refer_to(b, two, limits=limits, storage_options=of_b),
+                refer_to(a, one, options),
+                refer_to(b, two, options),
             )
             results = run_jobs(executor, _compare_elsewhere, [(*both, part, tolerance) for part in parts])
         with start_progress(progress, "comparing") as report:

@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from typing import Any
 
-from tensorglot.arguments import as_names, as_path, check_mapping
+from tensorglot.arguments import as_names, check_mapping
 from tensorglot.containers.table import Format, WriteOptions, named
 from tensorglot.errors import Hint, InputError, TensorNotFound, UnsupportedError, escape
 from tensorglot.io.in_place import lock_for_edit, replace_tail
 from tensorglot.io.local import Stamp, change_error, file_stamp
+from tensorglot.io.place import Place, as_place
 from tensorglot.io.sink import AtomicFile
-from tensorglot.io.urls import file_path, is_url, shown
-from tensorglot.limits import Limits
+from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Chunk, Span, as_bytes
@@ -38,7 +38,7 @@ from tensorglot.operations._progress import Progress, follow
 from tensorglot.operations._revise import append, inherited_options, revise, write_revision
 from tensorglot.operations._shards import is_sharded
 from tensorglot.operations._sidecar import check_target, move_sidecar, read_sidecar
-from tensorglot.operations.open import Verify, open
+from tensorglot.operations.open import OpenOptions, open_source
 from tensorglot.operations.save import check_metadata
 
 __all__ = ["Edit", "edit"]
@@ -88,56 +88,56 @@ def edit(
     there; in zTensor 0.1 and `.npz` a kill or a crash while it is written loses the file.
     If another process changes the file meanwhile, that is an error and its change is kept.
     """
-    path = file_path(as_path(path))
-    if is_url(path):
+    place = as_place(path)
+    if place.remote:
         raise UnsupportedError(
             "an object at a URL cannot be edited; convert(url, url, metadata=…) replaces it",
             rule="edit.url",
-            path=shown(path),
+            path=place.shown,
         )
-    if is_sharded(path):
+    if is_sharded(place):
         raise UnsupportedError(
             "a sharded checkpoint cannot be edited as a whole: edit one of its files", rule="edit.source"
         )
     removed = tuple(as_names(remove, "remove", "edit.remove"))
     tensors = _Changes(replace or {}, tuple(as_names(drop, "drop", "edit.drop")), add or {})
-    verify: Verify = "auto" if tensors else "never"
-    with lock_for_edit(path) as stamp, open(path, format=format, verify=verify, limits=limits) as archive:
+    options = OpenOptions(format, verify="auto" if tensors else "never", limits=as_limits(limits))
+    with lock_for_edit(place) as stamp, open_source(place, options) as archive:
         spec, version = _editable(archive, metadata=metadata is not None or bool(removed))
         if file_stamp(archive.source) != stamp:
-            raise change_error(path)
+            raise change_error(place)
         old = dict(archive.metadata or {})
         new = _changed(old, metadata, removed, spec)
         if tensors:
-            return _change_tensors(path, archive, tensors, new, spec, version, stamp, durable, progress, in_place)
+            return _change_tensors(place, archive, tensors, new, spec, version, stamp, durable, progress, in_place)
         if new == old:
             return Edit(archive.format, new, changed=False, in_place=False)
-        sums = read_sidecar(path, archive.limits)
+        sums = read_sidecar(place, archive.limits)
         if sums is not None:
-            check_target(path)
+            check_target(place)
         chunks = _chunks(archive, new, spec, version)
         written: Stamp | None = None
         if in_place and version in spec.appends:
             written = append(
-                archive, spec, version, path,
+                archive, spec, version, place.text,
                 added=collect({}), metadata=new, options=SaveOptions(), stamp=stamp, durable=durable,
             )  # fmt: skip
         elif in_place:
-            written = _write_tail(path, archive, chunks, stamp, durable)
+            written = _write_tail(place.text, archive, chunks, stamp, durable)
         placed = written is not None
         if written is None:
             total = int((archive.index.ends - archive.index.begins).sum())
             with (
                 follow(chunks, total, progress, "copying") as followed,
-                AtomicFile(path, durable=durable, expect=stamp) as file,
+                AtomicFile(place, durable=durable, expect=stamp) as file,
             ):
                 file.write(followed)
             written = file.stamp
         if sums is not None:
-            with open(path, format=archive.format, verify="never", limits=limits) as edited:
+            with open_source(place, OpenOptions(archive.format, verify="never", limits=options.limits)) as edited:
                 if file_stamp(edited.source) != written:
-                    raise change_error(path)
-                move_sidecar(edited, path, sums)
+                    raise change_error(place)
+                move_sidecar(edited, place, sums)
         return Edit(archive.format, new, changed=True, in_place=placed)
 
 
@@ -170,7 +170,7 @@ class _Changes:
 
 
 def _change_tensors(
-    path: str,
+    place: Place,
     archive: Archive,
     changes: _Changes,
     metadata: Mapping[str, Any],
@@ -185,19 +185,19 @@ def _change_tensors(
     kept = metadata if metadata or archive.metadata is not None else None
     added = collect({**changes.replace, **changes.add})
     options = inherited_options(archive, changes.replace, spec, version)
-    if read_sidecar(path, archive.limits) is not None:
+    if read_sidecar(place, archive.limits) is not None:
         raise UnsupportedError(
             "the file has a sidecar of checksums, which would not match: verify the file, remove the sidecar, and "
             "write it again afterwards",
             rule="edit.sidecar",
         )
     appended = in_place and append(
-        archive, spec, version, path,
+        archive, spec, version, place.text,
         added=added, drop=changes.drop, metadata=kept, options=options, stamp=stamp, durable=durable,
     )  # fmt: skip
     if not appended:
         chunks, whole = revise(archive, spec, version, added=added, drop=changes.drop, metadata=kept, options=options)
-        write_revision(path, chunks, whole, stamp=stamp, durable=durable, progress=progress)
+        write_revision(place.text, chunks, whole, stamp=stamp, durable=durable, progress=progress)
     return Edit(
         archive.format,
         metadata,

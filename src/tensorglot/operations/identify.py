@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from tensorglot.dynd import array_node
 from tensorglot.dynd.cbor import array_block
 from tensorglot.errors import FormatError, IntegrityError, UnsupportedError, plural
-from tensorglot.limits import Limits
+from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.types.algebra import dense
@@ -22,9 +22,10 @@ from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._patterns import Select, select_names
-from tensorglot.operations._places import options_for
+from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._small_rows import small_rows
+from tensorglot.operations.open import OpenOptions
 from tensorglot.operations.verify import Problem
 from tensorglot.threads import Executor
 from tensorglot.wire.cid import DAG_CBOR, block_cid, checkpoint_block, cid_texts
@@ -77,9 +78,9 @@ def identify(
     found: dict[str, bytes] = {}
     problems: list[Problem] = []
     unsupported: list[str] = []
-    kept = options_for(source, storage_options)
+    source, options = locate(source, storage_options), OpenOptions(format, limits=as_limits(limits))
     with (
-        as_archive(source, format=format, limits=limits, storage_options=kept) as archive,
+        as_archive(source, options) as archive,
         start_progress(progress, "hashing") as report,
     ):
         index = archive.index
@@ -90,7 +91,7 @@ def identify(
         if executor is None:
             results: Iterator[_Found] = (_identify(archive, part) for part in parts)
         else:
-            reference = refer_to(source, archive, format=format, limits=limits, storage_options=kept)
+            reference = refer_to(source, archive, options)
             results = run_jobs(executor, _identify_elsewhere, [(reference, part) for part in parts])
         total, done = sum(sizes), 0
         for part, (cids, wrong, unknown) in zip(ranges, results, strict=True):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tensorglot.arguments import as_names, check_mapping
 from tensorglot.errors import InputError, TensorNotFound, UnsupportedError
 from tensorglot.io.source import Backend
-from tensorglot.limits import Limits
+from tensorglot.limits import Limits, as_limits
 from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import dtype_of
@@ -31,8 +31,9 @@ from tensorglot.model.tensor import NESTED, NUMPY_RANK, Part, Tensor
 from tensorglot.model.types.algebra import Bytes, String, TypeType
 from tensorglot.operations._load_rows import ALONE_NBYTES, SLAB_NBYTES, is_plain, is_shared, load_rows, view_rows
 from tensorglot.operations._outputs import output_arrays
+from tensorglot.operations._places import locate
 from tensorglot.operations._reads import BATCH
-from tensorglot.operations.open import Opened, Verify, open
+from tensorglot.operations.open import Opened, OpenOptions, Verify, open_source
 from tensorglot.providers import provided
 from tensorglot.threads import for_each
 
@@ -73,14 +74,8 @@ def load(
     opened = (
         nullcontext(source)
         if isinstance(source, Archive)
-        else open(
-            source,
-            format=format,
-            backend=backend,
-            strict=strict,
-            verify=verify,
-            limits=limits,
-            storage_options=storage_options,
+        else open_source(
+            locate(source, storage_options), OpenOptions(format, backend, strict, verify, as_limits(limits))
         )
     )
     with opened as archive:

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
-from tensorglot.arguments import as_path, check_choice
-from tensorglot.containers.table import ReadOptions, detect, named
+from tensorglot.arguments import check_choice
+from tensorglot.containers.table import HEAD_NBYTES, ReadOptions, detect, named
 from tensorglot.errors import InputError, escape
-from tensorglot.io.folder import Folder, as_folder, name_of
-from tensorglot.io.local import FileSource, absolute, add_path_to_errors
+from tensorglot.io.folder import Folder, as_folder
+from tensorglot.io.local import FileSource, add_path_to_errors
+from tensorglot.io.place import Place
 from tensorglot.io.remote import RemoteSource
 from tensorglot.io.source import Backend, Readable, source_for
-from tensorglot.io.storage_options import StorageOptions
-from tensorglot.io.urls import file_path, has_credentials, is_url, refuse_credentials, shown
-from tensorglot.limits import Limits, as_limits
+from tensorglot.io.urls import refuse_credentials
+from tensorglot.limits import DEFAULT, Limits, as_limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Note
 from tensorglot.model.payload import Source
 from tensorglot.operations._checksums import Once
-from tensorglot.operations._places import options_for, options_for_each
+from tensorglot.operations._places import locate
 from tensorglot.operations._shards import (
     INDEX_SUFFIX,
     common_metadata,
@@ -37,11 +36,24 @@ from tensorglot.operations._shards import (
 from tensorglot.operations._sidecar import read_sidecar, with_sidecar
 from tensorglot.providers import provided
 
-__all__ = ["Opened", "Verify", "open"]
+__all__ = ["OpenOptions", "Opened", "Verify", "open", "open_source"]
 
 Opened: TypeAlias = "Readable | Sequence[Readable] | Archive"
 """A source of most verbs: what `open` takes, or an archive, which stays open."""
 Verify: TypeAlias = Literal["auto", "never", "require"]
+
+
+class OpenOptions(NamedTuple):
+    """How to open a source, wherever it is; see `open`."""
+
+    format: str | None = None
+    backend: Backend = "auto"
+    strict: bool = False
+    verify: Verify = "auto"
+    limits: Limits = DEFAULT
+
+    def verifier(self) -> Once | None:
+        return None if self.verify == "never" else Once(required=self.verify == "require")
 
 
 def open(
@@ -67,81 +79,54 @@ def open(
     as one archive, too. At a URL only the ranges that are needed are read, all of one
     version of the object; `storage_options` say how to reach the server, in obstore's names.
     """
+    options = OpenOptions(format, backend, strict, verify, as_limits(limits))
+    return open_source(locate(source, storage_options), options)
+
+
+def open_source(source: Readable | Sequence[Readable], options: OpenOptions) -> Archive:
+    """Opens what `locate` returns."""
+    check_choice(options.backend, ("auto", "pread", "mmap"), "backend", "source.backend")
+    check_choice(options.verify, ("auto", "never", "require"), "verify", "verify.mode")
+    if isinstance(source, Place):
+        return _open_place(source, options)
     if isinstance(source, (list, tuple)):
-        return _open_several(
-            source,
-            format=format,
-            backend=backend,
-            strict=strict,
-            verify=verify,
-            limits=limits,
-            storage_options=storage_options,
-        )
-    path = as_path(source) if isinstance(source, (str, os.PathLike)) else None
-    check_choice(backend, ("auto", "pread", "mmap"), "backend", "source.backend")
-    check_choice(verify, ("auto", "never", "require"), "verify", "verify.mode")
-    if path is not None and path.startswith("store://"):
-        return cast("Archive", provided("store.open")(path, storage_options, limits))
-    options = options_for(path, storage_options)
-    remote = path is not None and is_url(path)
-    place = None if path is None else path if remote else absolute(file_path(path))
-    limits = as_limits(limits)
-    verifier = None if verify == "never" else Once(required=verify == "require")
-    again = partial(
-        open,
-        source if place is None else place,
-        format=format,
-        backend=backend,
-        strict=strict,
-        verify=verify,
-        limits=limits,
-        storage_options=options,
-    )
-    one = partial(
-        _open_file, format=format, backend=backend, strict=strict, verifier=verifier, limits=limits, options=options
-    )
-    if path is None:
-        return one(cast("Readable", source), reopen=again if isinstance(source, (bytes, bytearray)) else None)
-    reopen = None if remote and has_credentials(path) else again
-    path = file_path(path)
-    if path.endswith(INDEX_SUFFIX) or (remote and is_sharded(path, options)):
-        found = find_file(path, options)
+        return _open_several(source, options)
+    reopen = partial(open_source, source, options) if isinstance(source, (bytes, bytearray)) else None
+    return _open_file(cast("Readable", source), options, options.verifier(), reopen)
+
+
+def _open_place(place: Place, options: OpenOptions) -> Archive:
+    """Opens a path or URL: a file, an index of shards, a folder with one of these, a commit in a store."""
+    if place.is_commit:
+        return cast("Archive", provided("store.open")(place.text, place.options, options.limits))
+    verifier = options.verifier()
+    reopen = None if place.secret else partial(open_source, place, options)
+    if place.text.endswith(INDEX_SUFFIX) or (place.remote and is_sharded(place)):
+        found = find_file(place)
     else:
         try:
-            return one(path, reopen=reopen, place=place)
+            return _open_file(place, options, verifier, reopen)
         except FileNotFoundError:
-            folder: Folder | None = Folder(f"{path}/", options) if remote else None
+            folder = Folder.at(place) if place.remote else None
             if folder is None or not folder.names():
                 raise
         except InputError:  # most paths are files: whether one is a directory is asked when opening it has failed
-            folder = as_folder(path, options)
+            folder = as_folder(place)
             if folder is None:
                 raise
         found = find_in_folder(folder)
-    if not found.endswith(INDEX_SUFFIX):
-        return one(found, reopen=reopen)
-    index = open_shards(found, limits, strict, one, options)
-    return Archive(index, None, limits=limits, verifier=verifier, reopen=reopen)
+    if not found.text.endswith(INDEX_SUFFIX):
+        return _open_file(found, options, verifier, reopen)
+    index = open_shards(found, options.limits, options.strict, partial(_open_file, options=options, verifier=verifier))
+    return Archive(index, None, limits=options.limits, verifier=verifier, reopen=reopen)
 
 
-def _open_several(
-    sources: Sequence[Readable],
-    *,
-    verify: Verify,
-    limits: Limits | None,
-    storage_options: Mapping[str, Any] | None,
-    **options: Any,
-) -> Archive:
+def _open_several(sources: Sequence[Readable], options: OpenOptions) -> Archive:
     """Several files of one format as one archive. No two may have a tensor of the same name."""
     if not sources:
         raise InputError("a list of files must not be empty", rule="source.list")
-    options = {"verify": verify, "limits": limits, **options}
-    of_list, *of_each = options_for_each(storage_options, sources, *sources)
     with ExitStack() as on_error:
-        archives = [
-            on_error.enter_context(open(source, storage_options=of_source, **options))
-            for source, of_source in zip(sources, of_each, strict=True)
-        ]
+        archives = [on_error.enter_context(open_source(source, options)) for source in sources]
         formats = sorted({archive.format for archive in archives})
         if len(formats) > 1:
             message = f"the files have different formats: {', '.join(formats)}; merge them into one file"
@@ -151,46 +136,37 @@ def _open_several(
         notes = [Note("source.metadata", f"the metadata key '{escape(key)}' differs") for key in conflicts]
         index = join_archives(archives, formats[0], metadata, notes)
         on_error.pop_all()
-    places = [as_path(source) if isinstance(source, (str, os.PathLike)) else None for source in sources]
-    kept = [place if place is None or "://" in place else absolute(place) for place in places]
-    can_reopen = not any(place is None or has_credentials(place) for place in kept)
+    can_reopen = all(isinstance(source, Place) and not source.secret for source in sources)
     return Archive(
         index,
         None,
-        limits=as_limits(limits),
-        verifier=None if verify == "never" else Once(required=verify == "require"),
-        reopen=partial(open, cast("list[str]", kept), storage_options=of_list, **options) if can_reopen else None,
+        limits=options.limits,
+        verifier=options.verifier(),
+        reopen=partial(open_source, sources, options) if can_reopen else None,
     )
 
 
 def _open_file(
-    source: Readable,
-    *,
-    format: str | None,
-    backend: Backend,
-    strict: bool,
-    verifier: Once | None,
-    limits: Limits,
-    options: StorageOptions | None,
-    reopen: Callable[[], Archive] | None = None,
-    place: str | None = None,
+    source: Readable, options: OpenOptions, verifier: Once | None, reopen: Callable[[], Archive] | None = None
 ) -> Archive:
-    """Opens one file, which is not an index of shards. `place` is its path or URL, wherever the process goes."""
-    path = source if isinstance(source, str) else None
-    remote = path is not None and is_url(path)
-    with add_path_to_errors(shown(path) if path is not None and remote else path):
-        opened = source_for(source, backend, options)
+    """Opens one file, which is not an index of shards."""
+    place = source if isinstance(source, Place) else None
+    limits = options.limits
+    with add_path_to_errors(None if place is None else place.shown):
+        opened = source_for(source, options.backend)
         try:
-            name = None if path is None else name_of(path)
-            spec, version = named(format) if format is not None else (detect(opened, name), None)
-            if path is not None and place is None:
-                place = path if remote else absolute(path)
-            beside = None if place is None else _Beside(place, options, backend)
-            index = spec.container.read(opened, ReadOptions(version, strict, limits, name, beside, verifier))
+            name = None if place is None else place.name
+            head = opened.read_bytes(0, min(opened.size, HEAD_NBYTES))
+            if options.format is None:
+                spec, version = detect(head, opened.size, name), None
+            else:
+                spec, version = named(options.format)
+            beside = None if place is None else _Beside(place, options.backend)
+            reading = ReadOptions(version, options.strict, limits, name, beside, verifier, head)
+            index = spec.container.read(opened, reading)
             # At a URL, looking for a sidecar is one more request: it is made by who asks for checksums.
-            wanted = verifier is not None and (verifier.required or not remote)
-            if path is not None and wanted and index.checksums is None:
-                sums = read_sidecar(path, limits, options)
+            if place is not None and verifier is not None and (verifier.required or not place.remote):
+                sums = None if index.checksums is not None else read_sidecar(place, limits)
                 index = index if sums is None else with_sidecar(index, opened.size, sums)
         except BaseException:
             if isinstance(opened, (FileSource, RemoteSource)):
@@ -203,13 +179,13 @@ def _open_file(
 class _Beside:
     """Opens other files of the same archive, by their names."""
 
-    place: str
-    options: StorageOptions | None
+    place: Place
     backend: Backend
 
     def __call__(self, name: str) -> Source:
-        return source_for(Folder.of(self.place, self.options).file(name), self.backend, self.options)
+        place = replace(self.place, text=self.place.absolute)  # the working directory may have changed
+        return source_for(place.beside(name), self.backend)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        refuse_credentials(self.place)
-        return _Beside, (self.place, self.options, self.backend)
+        refuse_credentials(self.place.text)
+        return _Beside, (self.place, self.backend)

@@ -13,6 +13,7 @@ from typing import Any
 
 from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_target
 from tensorglot.errors import InputError, LossWarning, UnsupportedError, escape
+from tensorglot.io.place import Place
 from tensorglot.io.sink import Writable
 from tensorglot.io.target import open_target, version_read
 from tensorglot.limits import DEFAULT
@@ -23,7 +24,7 @@ from tensorglot.model.tensor import NESTED
 from tensorglot.model.types.text import text_of
 from tensorglot.operations._as_archive import collect
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
-from tensorglot.operations._places import options_for
+from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress, follow
 
 __all__ = ["check_metadata", "dumps", "prepare", "save", "save_archive", "write_archive"]
@@ -60,9 +61,8 @@ def save(
         checksum=checksum,
         durable=durable,
         progress=progress,
-        storage_options=storage_options,
     )
-    save_archive(target, collect(tensors, metadata, attributes), format, options)
+    save_archive(locate(target, storage_options), collect(tensors, metadata, attributes), format, options)
 
 
 def dumps(
@@ -99,12 +99,11 @@ def write_archive(
 ) -> None:
     """Writes an archive that was prepared. A target that the archive was read from must be unchanged since."""
     total = int(archive.index.nbytes.sum())
-    storage_options = options_for(target, options.storage_options)
     with follow(spec.write(archive, settled), total, options.progress, "saving") as chunks:
         sources = {archive.source, *archive.index.sources.values()} - {None}
         read = next((stamp for source in sources if (stamp := version_read(source, target)) is not None), None)
-        with open_target(target, durable=options.durable, expect=read, options=storage_options) as file:
-            if not settled.compression.choices or storage_options is not None:
+        with open_target(target, durable=options.durable, expect=read) as file:
+            if not settled.compression.choices or (isinstance(target, Place) and target.remote):
                 file.reserve(total)
             file.write(chunks)
 

@@ -24,21 +24,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.arguments import as_path
 from tensorglot.containers.table import for_target
 from tensorglot.errors import Hint, InputError, LossWarning, UnsupportedError, escape
 from tensorglot.io.folder import Folder
+from tensorglot.io.place import Place, as_place
 from tensorglot.io.sink import Writable, temporary_name
 from tensorglot.io.target import open_target
-from tensorglot.io.urls import check_target, file_path, is_url
-from tensorglot.limits import Limits
+from tensorglot.io.urls import check_target
+from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
-from tensorglot.operations._places import options_for_each
+from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._shards import INDEX_SUFFIX, common_metadata, join_archives, refuse_duplicates
+from tensorglot.operations.open import OpenOptions
 from tensorglot.operations.save import save_archive
 from tensorglot.operations.verify import Report
 from tensorglot.threads import for_each_request
@@ -70,10 +71,10 @@ def split(
     """
     if not isinstance(shard_nbytes, int) or not 0 < shard_nbytes < 1 << 62:
         raise InputError(f"shard_nbytes must be a positive integer, not {shard_nbytes!r}", rule="split.size")
-    place = as_path(target)
-    of_source, of_target = options_for_each(storage_options, source, target)
+    source, target = locate_each(storage_options, source, target)
+    place = as_place(target)
     with (
-        as_archive(source, limits=limits, storage_options=of_source) as archive,
+        as_archive(source, OpenOptions(limits=as_limits(limits))) as archive,
         start_progress(progress, "splitting") as report,
         ExitStack() as stack,
     ):
@@ -82,26 +83,23 @@ def split(
         _warn_of_ties(archive, groups)
         files = [f"{STEM}-{i:05d}-of-{len(groups):05d}{spec.suffixes[0]}" for i in range(1, len(groups) + 1)]
         index = f"{STEM}{spec.suffixes[0]}{INDEX_SUFFIX}"
-        if is_url(place):
-            given = Folder(f"{place.rstrip('/')}/", of_target)
-            folder = stack.enter_context(_new_folder(given, (*files, index)))
-        else:
-            given = Folder(file_path(place))
-            folder = stack.enter_context(_new_directory(given, durable))
+        given = Folder.at(place)
+        new = _new_folder(given, (*files, index)) if place.remote else _new_directory(given, durable)
+        folder = stack.enter_context(new)
         done, total = 0, int(archive.index.nbytes.sum())
         for name, tensors in zip(files, groups, strict=True):
             shard = archive.with_index(archive.index.take(tensors))
             shifted = None if report is None else partial(_add_progress, report, done, total)
-            options = SaveOptions(durable=durable, progress=shifted, storage_options=folder.options)
+            options = SaveOptions(durable=durable, progress=shifted)
             save_archive(folder.file(name), shard, f"{spec.name}@{version}", options)
             done += int(shard.index.nbytes.sum())
         names = archive.index.names
         weight_map = {names[i]: file for file, tensors in zip(files, groups, strict=True) for i in tensors.tolist()}
         document = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        with open_target(folder.file(index), durable=durable, options=folder.options) as file:
+        with open_target(folder.file(index), durable=durable) as file:
             file.write([json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"])
-    written = [given.file(name) for name in (*files, index)]
-    return written if given.remote else [Path(path) for path in written]
+    written = [given.file(name).text for name in (*files, index)]
+    return written if place.remote else [Path(path) for path in written]
 
 
 @contextmanager
@@ -115,7 +113,7 @@ def _new_directory(given: Folder, durable: bool) -> Iterator[Folder]:
         temporary.mkdir()
         mode = temporary.stat().st_mode
         temporary.chmod(0o700)
-        yield Folder(str(temporary))
+        yield Folder(Place.at(str(temporary)))
         temporary.chmod(mode)
         _rename(temporary, directory)
         _sync(directory.parent, durable)
@@ -126,9 +124,9 @@ def _new_directory(given: Folder, durable: bool) -> Iterator[Folder]:
 @contextmanager
 def _new_folder(given: Folder, names: Sequence[str]) -> Iterator[Folder]:
     """A folder at a URL, in which nothing is yet. After an error what has these names is removed."""
-    check_target(given.place)
+    check_target(given.place.text)
     if given.names():
-        raise InputError("the target exists and is not empty", rule="split.target", path=given.shown)
+        raise InputError("the target exists and is not empty", rule="split.target", path=given.place.shown)
     try:
         yield given
     except BaseException:
@@ -211,14 +209,11 @@ def merge(
     values for a metadata key. `storage_options` are for those of sources and target that
     are URLs.
     """
-    given = _as_sources(sources)
-    of_target, *of_sources = options_for_each(storage_options, target, *given)
+    target, *given = locate_each(storage_options, target, *_as_sources(sources))
     spec, version = for_target(target, format)
     with ExitStack() as stack:
-        archives = [
-            stack.enter_context(as_archive(source, limits=limits, storage_options=of_source))
-            for source, of_source in zip(given, of_sources, strict=True)
-        ]
+        opening = OpenOptions(limits=as_limits(limits))
+        archives = [stack.enter_context(as_archive(source, opening)) for source in given]
         said, conflicts = common_metadata(archives)
         if metadata is None:
             _refuse_conflicts(archives, conflicts)
@@ -227,12 +222,7 @@ def merge(
         verifier = next((archive.verifier for archive in archives if archive.verifier is not None), None)
         joined = Archive(index, None, verifier=verifier)
         options = SaveOptions(
-            compression=compression,
-            level=level,
-            checksum=checksum,
-            durable=durable,
-            progress=progress,
-            storage_options=of_target,
+            compression=compression, level=level, checksum=checksum, durable=durable, progress=progress
         )
         save_archive(target, joined, f"{spec.name}@{version}", options)
         return Report(

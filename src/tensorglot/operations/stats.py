@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorglot.errors import FormatError, UnsupportedError, plural
-from tensorglot.limits import Limits
+from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE, DType
 from tensorglot.model.tensor import Part, Tensor
@@ -26,9 +26,10 @@ from tensorglot.operations._distribution import Distribution, Tally
 from tensorglot.operations._executor import Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._patterns import Select, select_names
-from tensorglot.operations._places import options_for
+from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._small_stats import Numbers, small_stats
+from tensorglot.operations.open import OpenOptions
 from tensorglot.operations.verify import Problem
 from tensorglot.threads import Executor
 
@@ -118,15 +119,15 @@ def stats(
     A problem of a tensor is in its row; the others have their numbers. Tensors are read on
     the executor, if one is given.
     """
-    kept = options_for(source, storage_options)
+    source, options = locate(source, storage_options), OpenOptions(format, limits=as_limits(limits))
     with (
-        as_archive(source, format=format, limits=limits, storage_options=kept) as archive,
+        as_archive(source, options) as archive,
         start_progress(progress, "reading") as report,
     ):
         names = select_names(archive.index.names, select)
         if executor is None:
             return Stats(archive.format, tuple(_rows(archive, names, report)))
-        reference = refer_to(source, archive, format=format, limits=limits, storage_options=kept)
+        reference = refer_to(source, archive, options)
         sizes = archive.index.tensor_nbytes[[archive.index.positions[name] for name in names]].tolist()
         rows: list[TensorStats] = []
         parts = list(batches(sizes))

@@ -7,7 +7,6 @@ values, with `deep`, by reading the arrays.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -18,13 +17,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tensorglot.arguments import as_path, check_choice
+from tensorglot.arguments import check_choice
 from tensorglot.containers.table import ReadOptions, named
 from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError, plural
+from tensorglot.io.place import Place
 from tensorglot.io.source import Backend
-from tensorglot.io.storage_options import StorageOptions
-from tensorglot.io.urls import file_path
-from tensorglot.limits import DEFAULT, Limits
+from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Note
 from tensorglot.model.layouts import check_values
@@ -32,12 +30,12 @@ from tensorglot.model.payload import read_pieces
 from tensorglot.operations._checksums import Checked, check_archive
 from tensorglot.operations._executor import Reference, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record
-from tensorglot.operations._places import options_for
+from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._shards import find_file
 from tensorglot.operations._sidecar import check_rest, check_sidecar, read_sidecar, write_sidecar
 from tensorglot.operations._value_rules import check_bytes
-from tensorglot.operations.open import Opened, open
+from tensorglot.operations.open import Opened, OpenOptions, open_source
 from tensorglot.threads import Executor, for_each
 
 __all__ = ["Problem", "Report", "verify"]
@@ -112,43 +110,27 @@ def verify(
     invalid arguments and I/O errors are raised. Tensors are read on the executor, if one
     is given.
     """
-    options = options_for(source, storage_options)
-    path = find_file(file_path(as_path(source)), options) if _is_file(source) else None
+    source = locate(source, storage_options)
+    place = find_file(source) if isinstance(source, Place) and not source.is_commit else None
     check_choice(sums, ("check", "write"), "sums", "verify.sums")
-    if sums == "write" and path is None:
+    if sums == "write" and place is None:
         raise InputError("sums='write' needs a path as source", rule="verify.sums")
+    options = OpenOptions(format, backend, strict, "never", as_limits(limits))
     opened: AbstractContextManager[Archive]
     if isinstance(source, Archive):
         opened = nullcontext(Archive(source.index, source.source, limits=source.limits))
     else:
         try:
-            opened = open(
-                source,
-                format=format,
-                backend=backend,
-                strict=strict,
-                verify="never",
-                limits=limits,
-                storage_options=options,
-            )
+            opened = open_source(source, options)
         except FormatError as error:
             return Report(format, problems=(Problem.of(error),))
     with opened as archive, start_progress(progress, "verifying") as report:
         seen = _Seen(report)
-        sidecar = path if sums == "check" else None
+        sidecar = place if sums == "check" else None
         if executor is None:
-            problems, checked = _look(archive, sidecar, options, limits or DEFAULT, deep, seen)
+            problems, checked = _look(archive, sidecar, options.limits, deep, seen)
         else:
-            reference = refer_to(
-                source,
-                archive,
-                format=format,
-                backend=backend,
-                strict=strict,
-                verify="never",
-                limits=limits,
-                storage_options=options,
-            )
+            reference = refer_to(source, archive, options)
             problems, checked = _look_elsewhere(executor, reference, archive, sidecar, deep, seen)
         problems += _missing_files(archive)
         container = named(archive.format)[0].container
@@ -156,24 +138,19 @@ def verify(
             problems += map(Problem.of, container.inspect(archive))
         problems = list(dict.fromkeys(problems))
         problems.sort(key=lambda problem: archive.index.positions.get(problem.tensor or "", len(archive)))
-        if sums == "write" and path is not None and not problems:
-            write_sidecar(archive, path, options)
+        if sums == "write" and place is not None and not problems:
+            write_sidecar(archive, place)
         return Report(
             archive.format,
             tensors=len(archive),
             nbytes=int(archive.index.nbytes.sum()),
             checksums=sum(one.matched for one in checked),
             unverified=_unverified(archive, checked),
-            canonical=_canonical(archive, limits) if deep else None,
+            canonical=_canonical(archive, options.limits) if deep else None,
             content_digest=None if container.content_digest is None else container.content_digest(archive),
             problems=tuple(problems),
             notes=archive.notes,
         )
-
-
-def _is_file(source: Opened) -> bool:
-    """A path or URL, but not that of a commit in a store."""
-    return isinstance(source, (str, os.PathLike)) and not as_path(source).startswith("store://")
 
 
 class _Seen:
@@ -197,8 +174,7 @@ class _Seen:
 
 def _look(
     archive: Archive,
-    sidecar: str | None,
-    options: StorageOptions | None,
+    sidecar: Place | None,
     limits: Limits,
     deep: bool,
     seen: _Seen,
@@ -216,7 +192,7 @@ def _look(
         checked += _read_all(looked, seen)
     problems: list[Problem] = []
     try:
-        sums = None if sidecar is None else read_sidecar(sidecar, limits, options)
+        sums = None if sidecar is None else read_sidecar(sidecar, limits)
         if sums is not None:
             seen.expect(stored)
             checked += check_sidecar(archive, sums, seen, tensors)
@@ -232,7 +208,7 @@ def _look_elsewhere(
     executor: Executor,
     source: Reference,
     archive: Archive,
-    sidecar: str | None,
+    sidecar: Place | None,
     deep: bool,
     seen: _Seen,
 ) -> tuple[list[Problem], list[Checked]]:
@@ -248,7 +224,7 @@ def _look_elsewhere(
         checked += found
         seen(sum(nbytes[part.start : part.stop]))
     with suppress(FormatError):  # the workers have reported it
-        sums = None if sidecar is None else read_sidecar(sidecar, archive.limits, source.storage_options)
+        sums = None if sidecar is None else read_sidecar(sidecar, archive.limits)
         rest = [] if sums is None else list(check_rest(archive, sums))
         checked += rest
         problems += [Problem.of(one.error) for one in rest if one.error is not None]
@@ -256,11 +232,11 @@ def _look_elsewhere(
 
 
 def _look_as_worker(
-    source: Reference, tensors: range, sidecar: str | None, limits: Limits, deep: bool
+    source: Reference, tensors: range, sidecar: Place | None, limits: Limits, deep: bool
 ) -> tuple[list[Problem], list[Checked]]:
     archive = source.open()
     try:
-        return _look(archive, sidecar, source.storage_options, limits, deep, _Seen(None), tensors)
+        return _look(archive, sidecar, limits, deep, _Seen(None), tensors)
     finally:
         source.close(archive)
 
@@ -320,13 +296,13 @@ def _deep_problems(archive: Archive, known: set[str | None], seen: _Seen) -> lis
     return [found[name] for name in archive if name in found]
 
 
-def _canonical(archive: Archive, limits: Limits | None) -> bool | None:
+def _canonical(archive: Archive, limits: Limits) -> bool | None:
     """None for shards, and for a format that cannot be written here."""
     spec, version = named(archive.format)
     if archive.source is None or not spec.writes:
         return None
     try:
-        spec.container.read(archive.source, ReadOptions(version, strict=True, limits=limits or DEFAULT))
+        spec.container.read(archive.source, ReadOptions(version, strict=True, limits=limits))
     except FormatError:
         return False
     return True

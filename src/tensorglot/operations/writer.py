@@ -24,15 +24,15 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import DTypeLike
 
-from tensorglot.arguments import as_path, check_mapping
+from tensorglot.arguments import check_mapping
 from tensorglot.containers.table import for_target
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource
+from tensorglot.io.place import Place
 from tensorglot.io.sink import Writable
 from tensorglot.io.stream import write_stream
 from tensorglot.io.target import open_target
-from tensorglot.io.urls import file_path, is_url
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.layouts import replace_attributes
 from tensorglot.model.names import check_name
@@ -42,7 +42,7 @@ from tensorglot.operations._append import Appended
 from tensorglot.operations._as_archive import collect, named_tensor
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import by_pattern
-from tensorglot.operations._places import options_for
+from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress
 from tensorglot.operations.save import save_archive
 
@@ -151,12 +151,11 @@ class Writer:
         progress: Progress | bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        path = as_path(target) if isinstance(target, (str, os.PathLike)) else None
-        self._target = target
+        self._target = target = locate(target, storage_options)
         self._in_place = in_place
         if in_place and not append:
             raise InputError("in_place= needs append=True", rule="writer.append")
-        self._append_to = Appended.of(path, format) if append else None
+        self._append_to = Appended.of(target, format) if append else None
         if self._append_to is None:
             spec, version = for_target(target, format)
             self._format = f"{spec.name}@{version}"
@@ -168,13 +167,13 @@ class Writer:
             checksum=checksum,
             durable=durable,
             progress=progress,
-            storage_options=storage_options,
         )
         self._choices: dict[str, dict[str, str | None]] = {"compression": {}, "checksum": {}}
         self._metadata = metadata
-        open_target(target, options=options_for(target, storage_options))  # refused before a tensor is added
-        at_path = None if path is None or is_url(path) else file_path(path)
-        directory = None if at_path is None else os.path.dirname(os.path.realpath(at_path))  # noqa: PTH120
+        open_target(target)  # refused before a tensor is added
+        directory = None
+        if isinstance(target, Place) and not target.remote:
+            directory = os.path.dirname(os.path.realpath(target))  # noqa: PTH120
         self._spool = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
         self._source = FileSource(os.dup(self._spool.fileno()))
         self._tensors: dict[str, Tensor] = {}

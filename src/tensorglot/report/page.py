@@ -22,12 +22,13 @@ from typing import Any, Literal, TypeAlias
 
 from tensorglot.errors import escape
 from tensorglot.io.sink import AtomicFile, Writable
-from tensorglot.limits import Limits
+from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
 from tensorglot.operations._as_archive import Given, as_archive
-from tensorglot.operations._places import options_for_each
+from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.diff import Change, diff
+from tensorglot.operations.open import OpenOptions
 from tensorglot.report.changes import by_tensor, change_card, summarize_changes
 from tensorglot.report.data import card, cells_for, describe, spark
 from tensorglot.threads import ordered_map
@@ -107,10 +108,11 @@ def write(
 
     `storage_options` are for whichever of the two is a URL.
     """
-    of_one, of_two = options_for_each(storage_options, source, other)
+    source, other = locate_each(storage_options, source, other)
+    options = OpenOptions(format, limits=as_limits(limits))
     with (
-        as_archive(source, format=format, limits=limits, storage_options=of_one) as one,
-        as_archive(other, limits=limits, storage_options=of_two) if other is not None else nullcontext() as two,
+        as_archive(source, options) as one,
+        as_archive(other, options._replace(format=None)) if other is not None else nullcontext() as two,
         start_progress(progress, "reading") as report,
     ):
         names = (name_of(source), name_of(other) if other is not None else "")

@@ -26,7 +26,7 @@ from tensorglot.arguments import check_mapping
 from tensorglot.containers.delta.index import Body, DeltaIndex
 from tensorglot.errors import Hint, InputError, TensorglotError, escape
 from tensorglot.io.source import Readable
-from tensorglot.operations._places import options_for
+from tensorglot.operations._places import locate
 from tensorglot.store import encodings
 from tensorglot.store.delta_file import (
     DeltaFile,
@@ -62,7 +62,7 @@ def apply(delta: Readable, tensors: Mapping[str, Any], *, storage_options: Mappi
     `storage_options` are for a delta at a URL.
     """
     check_mapping(tensors, "tensors", "delta.tensors")
-    file = read_delta(delta, options_for(delta, storage_options))
+    file = read_delta(locate(delta, storage_options))
     _check_structure(file.index)
     with _one_at_a_time:
         work = _Work(file, targets_of(file.index, tensors))

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blake3 import blake3
 from xxhash import xxh3_64_intdigest
 
-from tensorglot.arguments import as_path
 from tensorglot.containers.delta.index import Body, Change, DeltaIndex, read_index
 from tensorglot.errors import InputError, IntegrityError
 from tensorglot.io.local import add_path_to_errors
+from tensorglot.io.place import Place
 from tensorglot.io.source import Readable, source_for
-from tensorglot.io.storage_options import StorageOptions
-from tensorglot.io.urls import shown
 from tensorglot.limits import DEFAULT
 from tensorglot.memory import scratch
 from tensorglot.store.encodings import IS_DELTA, decode
@@ -53,11 +50,10 @@ class DeltaFile:
             return blake3(room).digest()
 
 
-def read_delta(source: Readable, options: StorageOptions | None) -> DeltaFile:
+def read_delta(source: Readable) -> DeltaFile:
     """Reads and checks a delta."""
-    path = shown(as_path(source)) if isinstance(source, (str, os.PathLike)) else None
-    with add_path_to_errors(path):
-        opened = source_for(source, options=options)
+    with add_path_to_errors(source.shown if isinstance(source, Place) else None):
+        opened = source_for(source)
         file = DeltaFile(read_index(opened, DEFAULT), opened.read(0, opened.size))
         file.check()
         return file

@@ -24,7 +24,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.types.text import text_of
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._jsonable import field_dict
-from tensorglot.operations._places import options_for_each
+from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.verify import Report
 from tensorglot.store.encoder import Encoded, encode
@@ -81,12 +81,12 @@ def delta(
     changes tensors in memory by it, `patch` writes the new version of a file.
     `storage_options` are for those of the three that are URLs.
     """
-    of_old, of_new, of_target = options_for_each(storage_options, old, new, target)
+    old, new, target = locate_each(storage_options, old, new, target)
     with (
-        as_archive(old, storage_options=of_old) as a,
-        as_archive(new, storage_options=of_new) as b,
+        as_archive(old) as a,
+        as_archive(new) as b,
         start_progress(progress, "comparing") as report,
-        open_target(target, durable=durable, options=of_target) as file,
+        open_target(target, durable=durable) as file,
     ):
         work = _Delta(a, b, report)
         file.write(work.pieces())

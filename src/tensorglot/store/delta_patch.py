@@ -26,7 +26,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.types.text import text_of
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._options import SaveOptions
-from tensorglot.operations._places import options_for_each
+from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.save import prepare
 from tensorglot.operations.verify import Report
@@ -69,10 +69,10 @@ def patch(
     of the target's suffix or of `format`; a file that is replaced keeps its own. The metadata is
     that of the new version. `storage_options` are for those of the three that are URLs.
     """
-    of_delta, of_source, of_target = options_for_each(storage_options, delta, source, target)
-    file = read_delta(delta, of_delta)
+    delta, source, target = locate_each(storage_options, delta, source, target)
+    file = read_delta(delta)
     with (
-        as_archive(source, storage_options=of_source) as archive,
+        as_archive(source) as archive,
         start_progress(progress, "applying") as report,
     ):
         read = None if archive.source is None else version_read(archive.source, target)
@@ -80,7 +80,7 @@ def patch(
         patched = _patched(file, archive, report)
         settled = prepare(patched, spec, version, SaveOptions())
         chunks = spec.write(patched, settled)
-        with open_target(target, durable=durable, expect=read, options=of_target) as out:
+        with open_target(target, durable=durable, expect=read) as out:
             out.write(chunks)
     return Report(f"{spec.name}@{version}", len(patched), int(patched.index.nbytes.sum()))
 

@@ -10,7 +10,7 @@ from typing import Any
 from tensorglot.arguments import as_path
 from tensorglot.containers.store import MARKER
 from tensorglot.errors import FormatError, InputError, UnsupportedError
-from tensorglot.io.local import absolute
+from tensorglot.io.place import absolute
 from tensorglot.io.sink import is_temporary
 from tensorglot.io.urls import file_path, is_url
 from tensorglot.store.backend import Backend, Directory

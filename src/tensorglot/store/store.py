@@ -31,7 +31,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._as_archive import collect as archive_of
-from tensorglot.operations._places import options_for
+from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.diff import Diff, diff
 from tensorglot.operations.verify import Report
@@ -126,7 +126,7 @@ class Store:
             given = None if parent is None else self._parent(session, parent)
             base = given or (None if old is None else old.cid)
             with (
-                as_archive(tensors, storage_options=storage_options) as source,
+                as_archive(locate(tensors, storage_options)) as source,
                 start_progress(progress, "committing") as report,
             ):
                 archive = archive_of(source, metadata)
@@ -168,7 +168,7 @@ class Store:
         old = None if ref is None else self._branch(ref)
         with (
             start_session(self._backend, self._packs) as session,
-            as_archive(tensors, storage_options=storage_options) as source,
+            as_archive(locate(tensors, storage_options)) as source,
             start_progress(progress, "staging") as report,
         ):
             entries = self._ingest(session, archive_of(source), None if old is None else old.cid, report)
@@ -461,13 +461,13 @@ class Store:
                 counts[1] += len(piece)
                 yield memoryview(piece)
 
-        with open_target(target, options=options_for(target, storage_options)) as file:
+        with open_target(locate(target, storage_options)) as file:
             file.write(pieces())
         return Transferred((ref,), counts[0] - 2, counts[1])
 
     def unbundle(self, source: Readable, *, storage_options: Mapping[str, Any] | None = None) -> Commit:
         """Stores what is in a CAR file of `bundle`, each block checked, and moves its ref forward."""
-        opened = source_for(source, options=options_for(source, storage_options))
+        opened = source_for(locate(source, storage_options))
         with start_session(self._backend, self._packs) as session:
             bundle = read_bundle(opened, session)
             session.flush()

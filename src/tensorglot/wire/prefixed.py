@@ -18,21 +18,22 @@ from tensorglot.errors import FormatError, LimitError, TruncatedError
 __all__ = ["LENGTH_NBYTES", "check_data_end", "join_texts", "read_header", "writer_order"]
 
 LENGTH_NBYTES = 8
-_FIRST_NBYTES = 4096
-"""What is read at first: most often the whole header."""
 
 
 def read_header(
-    read_bytes: Callable[[int, int], bytes], size: int, *, most: int, rule: str, multiple: int = 1
+    read_bytes: Callable[[int, int], bytes], size: int, *, head: bytes, most: int, rule: str, multiple: int = 1
 ) -> bytes:
-    """Reads the header of a file of `size` bytes; its length is at most `most` and a multiple of `multiple`."""
+    """Reads the header of a file of `size` bytes; its length is at most `most` and a multiple of `multiple`.
+
+    `head` is what has been read of the file already: its first bytes, or nothing.
+    """
     if size < LENGTH_NBYTES:
         raise TruncatedError(
             f"file truncated: the header's length needs 8 bytes, has {size}" if size else "the file is empty",
             rule=f"{rule}.header.length",
             offset=0,
         )
-    first = read_bytes(0, min(size, _FIRST_NBYTES))
+    first = head if len(head) >= LENGTH_NBYTES else read_bytes(0, LENGTH_NBYTES)
     nbytes = int.from_bytes(first[:LENGTH_NBYTES], "little")
     if nbytes > most:
         why = f"header of {nbytes} bytes exceeds Limits.header_nbytes ({most})"

@@ -19,6 +19,7 @@ from tensorglot.containers.dcp.manifest import INDEX, Manifest
 from tensorglot.containers.table import Format, WriteOptions, named
 from tensorglot.errors import InputError, escape, plural
 from tensorglot.io.folder import Folder
+from tensorglot.io.place import Place
 from tensorglot.io.storage_options import StorageOptions
 from tensorglot.operations._as_archive import collect
 from tensorglot.operations._options import SaveOptions
@@ -59,16 +60,14 @@ class Target(Protocol):
 class FolderTarget:
     """A tensor file for each rank, and `dcp.json`. Files of a save have a random prefix."""
 
-    def __init__(
-        self, place: str, options: StorageOptions | None, spec: Format, version: str, *, durable: bool
-    ) -> None:
-        self._folder = Folder(f"{place.rstrip('/')}/" if "://" in place else place, options)
+    def __init__(self, place: Place, spec: Format, version: str, *, durable: bool) -> None:
+        self._folder = Folder.at(place)
         self._spec = spec
         self._version = version
-        self._options = SaveOptions(durable=durable, storage_options=options)
+        self._options = SaveOptions(durable=durable)
 
     def prepare(self) -> None:
-        if not self._folder.remote:
+        if not self._folder.place.remote:
             Path(self._folder.place).mkdir(parents=True, exist_ok=True)
 
     def name_ranks(self, count: int) -> list[str]:

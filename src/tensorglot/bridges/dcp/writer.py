@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from tensorglot.arguments import as_path
-from tensorglot.bridges.dcp.targets import STORE, FolderTarget, StoreTarget, Target
+from tensorglot.bridges.dcp.targets import FolderTarget, StoreTarget, Target
 from tensorglot.bridges.dcp.torch_side import array_of, dtype_name, encode_value, metadata_module, register
 from tensorglot.containers.dcp.manifest import Manifest
 from tensorglot.containers.table import for_target
 from tensorglot.errors import InputError
 from tensorglot.extras import library
+from tensorglot.io.place import as_place
 from tensorglot.io.storage_options import as_storage_options
-from tensorglot.io.urls import check_target, file_path, is_url
-from tensorglot.operations._places import options_for
+from tensorglot.io.urls import check_target
+from tensorglot.operations._places import locate
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
@@ -55,14 +56,13 @@ class Writer:
 
     def _set_path(self, path: str | os.PathLike[str]) -> None:
         self._path = as_path(path)
-        options = options_for(self._path, self._storage_options)
-        if self._path.startswith(STORE):
-            self._target: Target = StoreTarget(self._path, options)
+        place = as_place(locate(path, self._storage_options))
+        if place.is_commit:
+            self._target: Target = StoreTarget(place.text, place.options)
             return
-        if is_url(self._path):
-            check_target(self._path)
-        place = file_path(self._path)
-        self._target = FolderTarget(place, options, self._spec, self._version, durable=self._durable)
+        if place.remote:
+            check_target(place.text)
+        self._target = FolderTarget(place, self._spec, self._version, durable=self._durable)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

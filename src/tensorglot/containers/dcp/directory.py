@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from tensorglot.containers.dcp.checkpoint import Place, StoredTensor
-from tensorglot.containers.table import ReadOptions, detect
+from tensorglot.containers.table import HEAD_NBYTES, ReadOptions, detect
 from tensorglot.containers.torchsave.files import open_zip
 from tensorglot.containers.torchsave.names import ElementType, View
 from tensorglot.containers.torchsave.tensors import add_tensor
@@ -215,10 +215,11 @@ class RankFiles(Directory):
 
     def _read_file(self, name: str) -> Archive:
         file = self.file(name)
-        spec = detect(file, name)
+        head = file.read_bytes(0, min(file.size, HEAD_NBYTES))
+        spec = detect(head, file.size, name)
         if not spec.writes:
             raise UnsupportedError(f"{escape(name)} is not a tensor file of a rank", rule="dcp.file.format")
-        index = spec.container.read(file, self._options._replace(version=None, name=None, open_file=None))
+        index = spec.container.read(file, self._options._replace(version=None, name=None, open_file=None, head=head))
         return Archive(index, file, limits=self._options.limits, verifier=self._options.verifier)
 
 

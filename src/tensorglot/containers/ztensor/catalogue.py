@@ -81,6 +81,8 @@ class Catalogue:
     def of(cls, found: Scanned, **columns: Any) -> Catalogue:
         """The tensors of a scan; `columns` are the other fields."""
         tensors, rows = found.records, found.records if found.parts.record is NOTHING else found.parts
+        dim_offsets = np.zeros(tensors.rows + 1, np.int64)
+        dim_offsets[1:] = tensors.number("shape", 1)
         return cls(
             data=found.data,
             base=found.base,
@@ -89,7 +91,7 @@ class Catalogue:
             places=tensors.places,
             counts=tensors.number("shape"),
             dims=found.dims,
-            dim_offsets=np.append(0, tensors.number("shape", 1)),
+            dim_offsets=dim_offsets,
             row_places=rows.places,
             **columns,
         )
@@ -140,10 +142,10 @@ class Catalogue:
             taken[self.first_rows[dense]] = dense
             dims, dim_offsets = splice_dims(self.dims, self.dim_offsets, taken, shapes)
             part_names = [self.parts.get(row, "data") for row in range(len(self.dtypes))]
-        codecs = dict.fromkeys(np.flatnonzero(self.encodings == ZSTD).tolist(), codec)
+        codecs = dict.fromkeys((self.encodings == ZSTD).nonzero()[0].tolist(), codec)
         if any_nonzero:
-            bools = np.flatnonzero((self.dtypes == BY_NAME["bool"].code) & (self.encodings != OPAQUE))
-            codecs |= {row: AnyNonZero(codecs.get(row)) for row in bools.tolist()}
+            bools = (self.dtypes == BY_NAME["bool"].code) & (self.encodings != OPAQUE)
+            codecs |= {row: AnyNonZero(codecs.get(row)) for row in bools.nonzero()[0].tolist()}
         codecs |= {row: Opaque(name) for row, name in self.unknown_encodings.items()}
         return Index(
             format=format,
@@ -158,11 +160,11 @@ class Catalogue:
             part_names=part_names,
             layouts=layouts,
             attributes=Attributes(self.data, self.attributes, hidden or {}),
-            checksums=Texts(self.data, self.checksums) if self.checksums.any() else None,
+            checksums=Texts(self.data, self.checksums) if np.count_nonzero(self.checksums) else None,
             checksums_decoded=np.ones(len(self.dtypes), np.bool_) if checksums_decoded else None,
             codecs=codecs,
             decoded_nbytes={row: int(self.nbytes[row]) for row in codecs},
-            big_endian=frozenset() if self.big_endian is None else frozenset(np.flatnonzero(self.big_endian).tolist()),
+            big_endian=frozenset() if self.big_endian is None else frozenset(self.big_endian.nonzero()[0].tolist()),
             unknown_dtypes=self.unknown_dtypes,
             sources=self.sources,
         )

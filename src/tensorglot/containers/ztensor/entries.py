@@ -72,4 +72,4 @@ def read_entries(cursor: Cursor, count: int) -> tuple[Catalogue, list[int]]:
         "ztensor.entry.endianness",
         "data_endianness must be little or big",
     )
-    return catalogue, np.flatnonzero(columns.flags & kernel.MARKED).tolist()
+    return catalogue, (columns.flags & kernel.MARKED).nonzero()[0].tolist()

@@ -1,7 +1,8 @@
 """The rules of an index, each checked in one place for all tensors or rows at once: names, shapes, sizes, offsets.
 
 The reader of a version calls those that the version has. The error names the first
-tensor that breaks a rule, and the byte that describes it.
+tensor that breaks a rule, and the byte that describes it. Most files have few tensors, so
+what a call of NumPy costs matters: `count_nonzero` is a fifth of `any`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Region:
     first: int
     """Lowest offset of a blob that is not empty."""
     end: int
-    """Offset of the index, or of the footer."""
+    """Offset of the index, or of the footer: not behind the end of the file."""
     size: int
     """Size of the file."""
     least: int = 0
@@ -100,7 +101,7 @@ def check_limits(catalogue: Catalogue, limits: Limits) -> None:
     long = catalogue.name_ends - catalogue.name_begins > limits.name_nbytes
     message = f"name longer than Limits.name_nbytes ({limits.name_nbytes})"
     refuse_tensor(catalogue, long, "ztensor.limit.name", message, LimitError)
-    deep = np.diff(catalogue.dim_offsets) > limits.rank
+    deep = catalogue.dim_offsets[1:] - catalogue.dim_offsets[:-1] > limits.rank
     message = f"more dimensions than Limits.rank ({limits.rank})"
     refuse_tensor(catalogue, deep, "ztensor.limit.rank", message, LimitError)
 
@@ -135,12 +136,12 @@ def check_sizes(catalogue: Catalogue) -> None:
     refuse_row(catalogue, dense & (counts > (SIZE_END - 8) // bits), "ztensor.shape.product", overflow)
     expected = (counts * bits + 7) >> 3
     stored = catalogue.encodings == RAW
-    if stored.all():
+    if np.count_nonzero(stored) == len(stored):
         nbytes = sizes
     else:
         nbytes = np.where(stored, sizes, np.where(nbytes >= 0, nbytes, np.where(dense, expected, sizes)))
     wrong = dense & (nbytes != expected)
-    if wrong.any():
+    if np.count_nonzero(wrong):
         row = int(wrong.argmax())
         message = f"dtype and shape need {expected[row]} bytes, the blob has {nbytes[row]}"
         refuse_row(catalogue, wrong, "ztensor.blob.size", message)
@@ -168,7 +169,7 @@ def check_places(
         begins, ends = np.append(begins, begin), np.append(ends, end)
 
     def refuse(broken: NDArray[np.bool_], rule: str, message: str, kind: type[FormatError] = FormatError) -> None:
-        if broken.any():
+        if np.count_nonzero(broken):
             at = int(broken.argmax())
             if at >= len(sizes):
                 raise kind(message, rule=rule, offset=catalogue.base)
@@ -181,13 +182,12 @@ def check_places(
         f"the blob must begin at a multiple of {region.alignment}, at {region.least} or later",
     )
     refuse((begins < region.first) & (ends > begins), "ztensor.blob.magic", "the blob overlaps the magic number")
-    refuse(
-        ends > region.size,
-        "ztensor.blob.end",
-        f"file truncated: needs {int(ends.max(initial=0))} bytes, has {region.size}",
-        TruncatedError,
-    )
-    refuse(ends > region.end, "ztensor.blob.index", "the blob overlaps the index")
+    beyond = ends > region.end
+    if np.count_nonzero(beyond):
+        needed = int(ends.max())
+        message = f"file truncated: needs {needed} bytes, has {region.size}"
+        refuse(ends > region.size, "ztensor.blob.end", message, TruncatedError)
+        refuse(beyond, "ztensor.blob.index", "the blob overlaps the index")
     overlap = first_overlap(begins, ends)
     if overlap is not None:
         refuse(np.arange(len(begins)) == overlap[1], "ztensor.blob.overlap", "the blob overlaps another")
@@ -197,7 +197,7 @@ def refuse_row(
     catalogue: Catalogue, broken: NDArray[np.bool_], rule: str, message: str, kind: type[FormatError] = FormatError
 ) -> None:
     """Raises an error for the first row that breaks a rule."""
-    if broken.any():
+    if np.count_nonzero(broken):
         row = int(broken.argmax())
         raise _refusal(catalogue, rule, message, catalogue.row_places[row], catalogue.tensor_of(row), kind)
 
@@ -205,7 +205,7 @@ def refuse_row(
 def refuse_tensor(
     catalogue: Catalogue, broken: NDArray[np.bool_], rule: str, message: str, kind: type[FormatError] = FormatError
 ) -> None:
-    if broken.any():
+    if np.count_nonzero(broken):
         tensor = int(broken.argmax())
         raise _refusal(catalogue, rule, message, catalogue.places[tensor], tensor, kind)
 

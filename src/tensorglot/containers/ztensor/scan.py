@@ -124,7 +124,7 @@ class Scanned:
     def texts(self, columns: Columns, rows: NDArray[np.bool_], key: str) -> dict[int, str]:
         """Decodes a text field of some rows: values that are not in `words`."""
         found = {}
-        for row in np.flatnonzero(rows).tolist():
+        for row in rows.nonzero()[0].tolist():
             cursor = Cursor(self.data, pos=int(columns.places[row]))
             if columns.record.named:
                 cursor.skip()
@@ -140,7 +140,7 @@ class Scanned:
 
 def positions(column: NDArray[np.int64]) -> dict[int, int]:
     """The entries of a sparse column that are not 0, by row."""
-    return {row: int(column[row]) for row in np.flatnonzero(column).tolist()}
+    return {row: int(column[row]) for row in column.nonzero()[0].tolist()}
 
 
 _FAULTS: dict[str, tuple[str, str]] = {

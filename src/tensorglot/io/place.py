@@ -1,0 +1,93 @@
+"""`Place`: where a file or an object is. A caller's path or URL is parsed once, into this value, which then travels.
+
+Whoever has a `Place` asks it whether it is at a server and how to reach that, and looks
+at the text no more. Its repr shows no credentials, and in another process it means the
+same file.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorglot.arguments import as_path
+from tensorglot.io.storage_options import Given, StorageOptions, as_storage_options
+from tensorglot.io.urls import beside, file_path, has_credentials, is_url, last_name, shown
+
+__all__ = ["Place", "absolute", "as_place"]
+
+_STORE = "store://"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Place:
+    """A path, the URL of an object, or that of a commit in a store. It can be used as a path (`os.PathLike`)."""
+
+    text: str
+    """As the caller has written it, for messages and for opening it; of `file://` the path."""
+    absolute: str
+    """The same in any working directory."""
+    remote: bool = False
+    options: StorageOptions | None = None
+    """For the server; None for a path."""
+
+    @classmethod
+    def at(cls, path: str) -> Place:
+        """The place of a path, whatever characters it has."""
+        return cls(path, absolute(path))
+
+    @property
+    def is_commit(self) -> bool:
+        """A commit in a store, which is not a file."""
+        return self.remote and self.text.startswith(_STORE)
+
+    @property
+    def shown(self) -> str:
+        """As it may be printed."""
+        return shown(self.text) if self.remote else self.text
+
+    @property
+    def name(self) -> str:
+        """The file name."""
+        return last_name(self.text) if self.remote else os.path.basename(self.text)  # noqa: PTH119, every open asks
+
+    @property
+    def secret(self) -> bool:
+        """The URL has credentials."""
+        return self.remote and has_credentials(self.text)
+
+    def beside(self, name: str) -> Place:
+        """Another file of the same folder; one inside it, if this is a URL that ends with a slash."""
+        return self.at_url(beside(self.text, name)) if self.remote else Place.at(str(Path(self.text).parent / name))
+
+    def at_url(self, url: str) -> Place:
+        """Another object of the same server."""
+        return Place(url, url, True, self.options)
+
+    def __fspath__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Place({self.shown})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Place, (self.absolute, self.absolute, self.remote, self.options)
+
+
+def absolute(path: str) -> str:
+    """The path, valid in any working directory. Links in it are not resolved."""
+    return path if path.startswith(os.sep) else os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
+
+
+def as_place(place: object, options: Given = None) -> Place:
+    """What a caller passes as a path or URL, checked. `options` are for a URL."""
+    if isinstance(place, Place):
+        return place
+    text = as_path(place)
+    if "://" not in text:
+        return Place.at(text)
+    if text.startswith(_STORE) or is_url(text):
+        return Place(text, text, True, as_storage_options(options))
+    return Place.at(file_path(text))
