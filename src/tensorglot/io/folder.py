@@ -10,11 +10,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorglot.errors import FormatError, escape
 from tensorglot.io.objects import address_of
 from tensorglot.io.storage_options import StorageOptions
 from tensorglot.io.urls import BUCKETS, beside, is_url, last_name, shown
 
-__all__ = ["Folder", "as_folder", "name_of"]
+__all__ = ["Folder", "as_folder", "file_named_by", "name_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,27 @@ class Folder:
         except FileNotFoundError:
             return False
         return True
+
+
+def file_named_by(file: str, name: str, options: StorageOptions | None) -> str:
+    """The path or URL of a file that another one refers to by a name in its folder.
+
+    A symbolic link must lead into the folder of that file, or into the one where that file really
+    is: a cache of Hugging Face has links to blobs of one folder, the index among them.
+    """
+    folder = Folder.of(file, options)
+    path = folder.file(name)
+    if folder.remote:
+        return path
+    allowed = {os.path.realpath(folder.place), os.path.dirname(os.path.realpath(file))}  # noqa: PTH120
+    real = os.path.join(os.path.realpath(path), "")  # noqa: PTH118
+    if not any(real.startswith(os.path.join(place, "")) for place in allowed):  # noqa: PTH118
+        raise FormatError(
+            f"the file '{escape(name)}' is a symbolic link that leads out of its directory: replace it by the file",
+            rule="source.link",
+            path=path,
+        )
+    return path
 
 
 def as_folder(place: str, options: StorageOptions | None) -> Folder | None:

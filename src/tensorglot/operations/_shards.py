@@ -24,7 +24,7 @@ from tensorglot.arguments import as_path
 from tensorglot.containers.store import MARKER
 from tensorglot.containers.table import TABLE, for_target
 from tensorglot.errors import FormatError, Hint, InputError, LimitError, escape
-from tensorglot.io.folder import Folder, as_folder, name_of
+from tensorglot.io.folder import Folder, as_folder, file_named_by, name_of
 from tensorglot.io.local import BaseSource, Stamp, add_path_to_errors, file_stamp
 from tensorglot.io.source import source_for
 from tensorglot.io.storage_options import StorageOptions
@@ -118,7 +118,8 @@ def open_shards(
     with add_path_to_errors(folder.file(name_of(index_path))), ExitStack() as on_error:
         shards = _read_index(source_for(index_path, options=options), limits)
         notes = _stray_shards(name_of(index_path), folder, shards)
-        archives = _open_all(shards, folder, open_file, on_error)
+        paths = {shard: file_named_by(index_path, shard, options) for shard in shards}
+        archives = _open_all(paths, folder.remote, open_file, on_error)
         for archive, (shard, names) in zip(archives, shards.items(), strict=True):
             stamp = file_stamp(archive.source)
             if stamp is not None and files.setdefault(stamp, shard) != shard:
@@ -142,20 +143,20 @@ def open_shards(
 
 
 def _open_all(
-    shards: Shards, folder: Folder, open_file: Callable[[str], Archive], on_error: ExitStack
+    paths: Mapping[str, str], remote: bool, open_file: Callable[[str], Archive], on_error: ExitStack
 ) -> list[Archive]:
     """The archive of each shard; those at URLs are opened at the same time."""
     opened: dict[str, Archive] = {}
 
     def work(shard: str) -> None:
-        opened[shard] = on_error.enter_context(_open_shard(folder.file(shard), shard, open_file))
+        opened[shard] = on_error.enter_context(_open_shard(paths[shard], shard, open_file))
 
-    if folder.remote:
-        for_each_request(work, shards)
+    if remote:
+        for_each_request(work, paths)
     else:
-        for shard in shards:
+        for shard in paths:
             work(shard)
-    return [opened[shard] for shard in shards]
+    return [opened[shard] for shard in paths]
 
 
 def _open_shard(path: str, name: str, open_file: Callable[[str], Archive]) -> Archive:

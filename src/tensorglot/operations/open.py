@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, cast
 from tensorglot.arguments import as_path, check_choice
 from tensorglot.containers.table import ReadOptions, detect, named
 from tensorglot.errors import InputError, escape
-from tensorglot.io.folder import Folder, as_folder, name_of
+from tensorglot.io.folder import Folder, as_folder, file_named_by, name_of
 from tensorglot.io.local import FileSource, absolute, add_path_to_errors
 from tensorglot.io.remote import RemoteSource
 from tensorglot.io.source import Backend, Readable, source_for
@@ -208,7 +208,7 @@ class _Beside:
     backend: Backend
 
     def __call__(self, name: str) -> Source:
-        return source_for(Folder.of(self.place, self.options).file(name), self.backend, self.options)
+        return source_for(file_named_by(self.place, name, self.options), self.backend, self.options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         refuse_credentials(self.place)
