@@ -79,7 +79,7 @@ def bases() -> dict[str, list[bytes]]:
         "gguf": [_gguf("<"), _gguf(">"), tg.dumps({"a": some["a"]}, format="gguf", metadata={"k": [1.5], "n": -1})],
         "onnx": [_onnx()],
         "hdf5": [path.read_bytes() for path in sorted(HDF5.iterdir())],
-        "pt": [path.read_bytes() for path in sorted(PT.glob("*.pt")) if path.stat().st_size < 8000],
+        "pt": [path.read_bytes() for path in sorted(PT.rglob("*.pt")) if path.stat().st_size < 8000],
     }
     assert all(_accepted(data, format) for format, datas in files.items() for data in datas)
     return files

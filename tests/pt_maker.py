@@ -123,3 +123,30 @@ for name, value in objects():
         loaded = torch.load(folder / file, weights_only=False)
         manifest[file] = {key: entry(tensor) for key, tensor in leaves(loaded)}
 (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
+
+
+def parts():
+    """Sparse and quantized tensors, of forms that have a layout in zTensor and of others."""
+    base = torch.arange(-6, 6, dtype=torch.float32).reshape(3, 4)
+    sparse = base * (base > 2)
+    scales, zeros = torch.tensor([0.5, 0.1, 0.25]), torch.tensor([0, 3, -2])
+    yield "plain", base
+    yield "coo", sparse.to_sparse()
+    yield "csr", sparse.to_sparse_csr()
+    yield "parameter", torch.nn.Parameter(sparse.to_sparse())
+    yield "quantized", torch.quantize_per_tensor(base, 0.5, 7, torch.quint8)
+    yield "quantized finely", torch.quantize_per_tensor(base, 0.1, -3, torch.qint8)
+    yield "by channel", torch.quantize_per_channel(base, scales, zeros, 0, torch.qint8)
+    yield "by column", torch.quantize_per_channel(base.t().contiguous(), scales, zeros, 1, torch.qint8)
+    yield "csc", sparse.to_sparse_csc()
+    yield "hybrid", sparse.to_sparse(1)
+    yield "qint32", torch.quantize_per_tensor(base, 0.5, 0, torch.qint32)
+    yield "turned", torch.quantize_per_tensor(base, 0.5, 7, torch.quint8).t()
+
+
+(folder / "parts").mkdir(exist_ok=True)
+found = dict(parts())
+for file, zipped in {"parts.pt": True, "parts.legacy.pt": False}.items():
+    torch.save(found, folder / "parts" / file, _use_new_zipfile_serialization=zipped)
+dense = {name: t.dequantize() if t.is_quantized else t.detach().to_dense() for name, t in found.items()}
+(folder / "parts" / "dense.json").write_text(json.dumps({name: t.tolist() for name, t in dense.items()}))

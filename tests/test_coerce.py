@@ -244,7 +244,19 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         library("pyarrow", lambda pa: pa.SparseCOOTensor.from_dense_numpy(MATRIX)), "coerce.value"
     ),
     "columns of one name": (
-        library("pandas", lambda pd: pd.DataFrame([[1, 2]], columns=["a", "a"])), "coerce.value"
+        library("pandas", lambda pd: pd.DataFrame([[1, 2]], columns=["a", "a"])), "pandas.column"
+    ),
+    "objects of polars": (
+        library("polars", lambda pl: pl.Series([object(), "x"], dtype=pl.Object)), "polars.object"
+    ),
+    "a column of objects of polars": (
+        library("polars", lambda pl: pl.DataFrame({"a": pl.Series([object(), "x"], dtype=pl.Object)})), "polars.object"
+    ),
+    "periods of pandas": (
+        library("pandas", lambda pd: pd.Series(pd.period_range("2020", "2022", freq="Y"))), "arrow.extension"
+    ),
+    "intervals of pandas": (
+        library("pandas", lambda pd: pd.DataFrame({"a": pd.interval_range(0, 3)})), "arrow.extension"
     ),
     "an Int128 of polars": (
         library("polars", lambda pl: pl.Series([1], dtype=pl.Int128)), "coerce.value"

@@ -59,6 +59,28 @@ def test_blocks_are_copied_where_the_target_can_store_them(type: int, tmp_path: 
             assert two["x"].cid() == one["x"].cid()
 
 
+@pytest.mark.parametrize("type", BLOCKS, ids=str)
+def test_blocks_stay_as_they_are_in_gguf(type: int, tmp_path: Path) -> None:
+    source, tensors = tmp_path / "a.gguf", tmp_path / "a.zt"
+    source.write_bytes(quantized(type))
+    tg.convert(source, tmp_path / "same.gguf")
+    assert tg.diff(source, tmp_path / "same.gguf").equal
+    tg.convert(tmp_path / "same.gguf", tmp_path / "again.gguf")
+    assert (tmp_path / "again.gguf").read_bytes() == (tmp_path / "same.gguf").read_bytes()
+    tg.convert(source, tensors)
+    tg.convert(tensors, tmp_path / "back.gguf")
+    tg.convert(source, tmp_path / "named.gguf", rename={"x": "y"})
+    tg.convert(source, tmp_path / "chosen.gguf", select="x")
+    with tg.open(source) as given:
+        expected = bytes(given["x"].parts["data"].payload.read(0, given["x"].nbytes))
+    for target, name in {"same": "x", "back": "x", "named": "y", "chosen": "x"}.items():
+        with tg.open(tmp_path / f"{target}.gguf") as archive:
+            assert list(archive) == [name]
+            tensor = archive[name]
+            assert tensor.layout == f"gguf.{BLOCKS[type].name}"
+            assert bytes(tensor.parts["data"].payload.read(0, tensor.nbytes)) == expected
+
+
 @pytest.mark.parametrize("type", DECODED, ids=str)
 def test_statistics_and_cards_are_those_of_the_real_values(type: int) -> None:
     with tg.open(quantized(type)) as archive:

@@ -249,6 +249,37 @@ def test_pandas_both_ways() -> None:
     assert dynd.array(plain).tolist()[1]["when"] is None
 
 
+def test_a_column_is_the_same_in_a_frame_and_alone() -> None:
+    pd = needs("pandas")
+    frame = pd.DataFrame(
+        {
+            "nan": [1.0, float("nan")],
+            "when": pd.to_datetime(["2020-01-01", "2021-01-01"]),
+            "complex": [1j, 2],
+            "nullable": pd.array([1, None], "Int64"),
+            "text": ["x", None],
+        }
+    )
+    records = dynd.array(frame)
+    for name in frame:
+        assert records[name].cid() == dynd.array(frame[name]).cid(), name
+    assert str(records["nan"].type) == "2 * float64"
+    assert str(dynd.typeof(frame[["nan"]])) == "2 * {nan: float64}"
+
+
+def test_an_index_is_kept_unless_it_numbers_the_rows() -> None:
+    pd = needs("pandas")
+    frame = pd.DataFrame({"a": [1.5, 2.5, 3.5]})
+    assert str(dynd.typeof(frame)) == "3 * {a: float64}"
+    assert dynd.array(frame[frame["a"] > 2]).tolist() == [{"index": 1, "a": 2.5}, {"index": 2, "a": 3.5}]
+    assert dynd.array(frame[1:].reset_index(drop=True)).tolist() == [{"a": 2.5}, {"a": 3.5}]
+    frame.index = pd.Index(["x", "y", "z"], name="key")
+    assert dynd.array(frame)[0].tolist() == {"key": "x", "a": 1.5}
+    assert str(dynd.array(frame, "var * {a: float32, key: string}").type) == "var * {a: float32, key: string}"
+    frame.index = pd.MultiIndex.from_tuples([("x", 1), ("y", 2), ("z", 3)], names=["key", "n"])
+    assert dynd.array(frame)[2].tolist() == {"key": "z", "n": 3, "a": 3.5}
+
+
 def test_polars_both_ways() -> None:
     pl = needs("polars")
     type = "var * {n: ?int64, t: var * string, d: ?decimal[5, 2], when: ?date, at: ?datetime['us', tz='UTC']}"

@@ -411,8 +411,7 @@ def commented(comment: bytes) -> bytes:
 NPZ_REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
     "nothing": (b"", tg.TruncatedError, "zip.end"),
     "no end record": (ONE[:-1], tg.FormatError, "zip.end"),
-    "a comment that is no JSON": (commented(b"x"), tg.FormatError, "metadata.syntax"),
-    "a comment that is no object": (commented(b"[]"), tg.FormatError, "metadata.kind"),
+    "a comment that begins as JSON": (commented(b"{x"), tg.FormatError, "metadata.syntax"),
     "a comment that is not UTF-8": (commented(b'{"a":"\xff"}'), tg.FormatError, "metadata.utf8"),
     "a key twice in the comment": (commented(b'{"a":1,"a":1}'), tg.FormatError, "metadata.duplicate"),
     "a deep comment": (commented(b'{"a":' + b"[" * 30_000 + b"]" * 30_000 + b"}"), tg.LimitError, "metadata.depth"),
@@ -792,6 +791,16 @@ class TestMetadata:
             assert archive["a"].encoding == "deflate"
         end = before.rindex(b"PK\5\6")
         assert after[: end + 20] == before[: end + 20]
+
+    @pytest.mark.parametrize("comment", [b"hello", b"[]", b"\xff", b" 5"])
+    def test_a_comment_of_others_is_no_metadata(self, comment: bytes) -> None:
+        data = commented(comment)
+        with tg.open(data) as archive:
+            assert archive.metadata is None
+            assert [note.rule for note in archive.notes] == ["npz.comment"]
+            assert tg.load(data).keys() == archive.keys()
+        with pytest.raises(tg.FormatError, match=r"npz\.strict"):
+            tg.open(data, strict=True)
 
     def test_the_longest_comment(self, tmp_path: Path) -> None:
         longest = {"k": "x" * (65_535 - len('{"k":""}'))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -174,6 +175,50 @@ def held(tensor: bytes, key: str = "w") -> bytes:
     return pickled(b"}(" + text(key) + tensor + b"u")
 
 
+def made(function: str, *arguments: bytes) -> bytes:
+    return name(function) + b"(" + b"".join(arguments) + b"tR"
+
+
+LONG = stored("1", 4, "torch.LongStorage")
+SPARSE = {"0": np.arange(6, dtype="<f4").tobytes(), "1": np.array([[0, 1], [1, 0]], "<i8").tobytes()}
+
+
+def sparse_body(
+    layout: str = "torch.sparse_coo",
+    indices: bytes = view(LONG, shape=integers(2, 2), strides=integers(2, 1)),
+    shape: bytes = integers(2, 2),
+    count: int = 2,
+) -> bytes:
+    values = view(shape=integers(count), strides=integers(1))
+    return made(
+        "torch._utils._rebuild_sparse_tensor",
+        made("torch.serialization._get_layout", text(layout)),
+        b"(" + indices + values + shape + b"\x88t",
+    )
+
+
+def sparse(coords: bytes = SPARSE["1"]) -> bytes:
+    return zipped(held(sparse_body()), {**SPARSE, "1": coords})
+
+
+def quantized_body(
+    quantizer: bytes = b"(" + name("torch.per_tensor_affine") + b"G" + struct.pack(">d", 0.5) + b"K\3t",
+    shape: bytes = integers(2, 3),
+    strides: bytes = integers(3, 1),
+) -> bytes:
+    codes = stored("2", 6, "torch.QInt8Storage")
+    return made("torch._utils._rebuild_qtensor", codes, b"K\0", shape, strides, quantizer, b"\x89", b"N")
+
+
+def by_channel(scales: bytes, zeros: bytes, axis: bytes = b"K\0") -> bytes:
+    return b"(" + name("torch.per_channel_affine") + scales + zeros + axis + b"t"
+
+
+PAIR = view(shape=integers(2), strides=integers(1))
+ZEROS = view(LONG, shape=integers(2), strides=integers(1))
+CODES = {**SPARSE, "2": bytes(range(6))}
+
+
 DATA = {"0": np.arange(6, dtype="<f4").tobytes()}
 LEGACY = pickle.dumps(0x1950A86A20F9469CFC6C, 2) + pickle.dumps(1001, 2)
 MACHINE = pickle.dumps({"little_endian": True}, 2)
@@ -223,6 +268,42 @@ class Trace:
         return self.how, self.arguments
 
 
+class TestPartsOfTorch:
+    """Sparse and quantized tensors, made with torch 2.13.0; dense.json has their values."""
+
+    FILES = sorted((CORPUS / "parts").glob("*.pt"))
+    DENSE: dict[str, list[list[float]]] = json.loads((CORPUS / "parts" / "dense.json").read_text())
+
+    @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+    def test_values(self, file: Path) -> None:
+        with tg.open(file) as archive:
+            for name in archive:
+                tensor = archive[name]
+                if tensor.layout.startswith("zt.sparse"):
+                    values = tensor.scipy().toarray()
+                else:
+                    values = tensor.numpy() if tensor.layout == "dense" else tensor.dequantize()
+                assert values.astype(np.float32).tolist() == self.DENSE[name], name
+
+    @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+    def test_other_forms_are_noted_and_the_rest_is_read(self, file: Path) -> None:
+        with tg.open(file) as archive:
+            left_out = {"csc": "pt.sparse", "hybrid": "pt.sparse", "qint32": "pt.quantized", "turned": "pt.quantized"}
+            assert set(archive) == self.DENSE.keys() - left_out.keys()
+            assert {note.message.split("'")[1]: note.rule for note in archive.notes} == left_out
+        with pytest.raises(tg.FormatError, match="csc"):
+            tg.open(file, strict=True)
+
+    def test_they_are_stored_where_the_format_has_layouts(self, tmp_path: Path) -> None:
+        tg.convert(self.FILES[0], tmp_path / "x.zt", on_loss="drop")
+        assert tg.diff(self.FILES[0], tmp_path / "x.zt").equal
+
+    def test_two_values_at_one_place_are_refused_when_they_are_read(self) -> None:
+        twice = sparse(coords=np.array([[0, 0], [1, 1]], "<i8").tobytes())
+        with tg.open(twice) as archive, pytest.raises(tg.FormatError, match="same coordinates"):
+            archive["w"].scipy()
+
+
 def evil_pickles(target: Path) -> dict[str, bytes]:
     """Pickles that would make a folder if anybody ran them."""
     import os
@@ -254,7 +335,7 @@ def evil_pickles(target: Path) -> dict[str, bytes]:
         "a nested attribute": b"\x80\x04\x8c\x05torch\x8c\x0dSize.__call__\x93.",
         "importlib": pickled(name("importlib.import_module") + text("os") + b"\x85R"),
         "numpy": pickled(name("numpy.core.multiarray._reconstruct") + b")R"),
-        "quantized": pickled(name("torch._utils._rebuild_qtensor") + b")R"),
+        "a sparse tensor by another function": pickled(name("torch.sparse_coo_tensor") + b")R"),
     }
 
 
@@ -497,6 +578,50 @@ REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
         tg.FormatError,
         "storage.size",
     ),
+    **{
+        f"sparse: {case}": (zipped(held(body), SPARSE), tg.FormatError, rule)
+        for case, (body, rule) in {
+            "nothing": (made("torch._utils._rebuild_sparse_tensor"), "sparse.arguments"),
+            "no layout": (made("torch._utils._rebuild_sparse_tensor", b"N", b")"), "sparse.arguments"),
+            "strided": (sparse_body("torch.strided"), "layout.arguments"),
+            "indices that are no tensor": (sparse_body(indices=b"N"), "sparse.arguments"),
+            "indices of floats": (sparse_body(indices=view(shape=integers(2, 2))), "sparse.indices"),
+            "fewer indices": (
+                sparse_body(indices=view(LONG, shape=integers(2, 1), strides=integers(2, 1))),
+                "sparse.indices",
+            ),
+            "indices past their storage": (
+                sparse_body(indices=view(LONG, shape=integers(2, 2), strides=integers(3, 1))),
+                "tensor.span",
+            ),
+            "a shape that is no tuple": (sparse_body(shape=b"N"), "tensor.shape"),
+            "a shape of -1": (sparse_body(shape=integers(2, -1)), "tensor.shape"),
+            "a shape of 2**62 by 2**62": (sparse_body(shape=integers(2**62, 2**62)), "shape.product"),
+            "CSR with the arguments of COO": (sparse_body("torch.sparse_csr"), "sparse.arguments"),
+        }.items()
+    },
+    **{
+        f"quantized: {case}": (zipped(held(body), CODES), tg.FormatError, rule)
+        for case, (body, rule) in {
+            "nothing": (made("torch._utils._rebuild_qtensor"), "quantized.arguments"),
+            "no scheme": (quantized_body(b"(NNNt"), "quantized.arguments"),
+            "a scale that is text": (
+                quantized_body(b"(" + name("torch.per_tensor_affine") + text("1") + b"K\3t"),
+                "quantized.arguments",
+            ),
+            "a scale of many": (
+                quantized_body(b"(" + name("torch.per_tensor_affine") + PAIR + ZEROS + b"t"),
+                "quantized.arguments",
+            ),
+            "an axis of -1": (quantized_body(by_channel(PAIR, ZEROS, number(-1))), "quantized.arguments"),
+            "codes past their storage": (quantized_body(shape=integers(2, 4)), "tensor.span"),
+        }.items()
+    },
+    "sparse: of 65 dimensions": (
+        zipped(held(sparse_body(shape=integers(*[1] * 65))), SPARSE),
+        tg.FormatError,
+        "sparse.indices",
+    ),
     "legacy storage cut": (
         legacy(held(view()), behind=struct.pack("<q", 6) + bytes(23)),
         tg.TruncatedError,
@@ -541,7 +666,30 @@ def test_two_folders_and_compressed_members() -> None:
     assert refused.value.rule == "pt.zip.method"
 
 
-@pytest.mark.parametrize("file", ["checkpoint.pt", "strided.legacy.pt", "list.pt"])
+def test_scales_that_do_not_fit_the_shape() -> None:
+    for quantizer in (by_channel(PAIR, ZEROS, b"K\1"), by_channel(PAIR, ZEROS, b"K\5")):
+        with pytest.raises(tg.FormatError, match="quant_group"):
+            tg.open(zipped(held(quantized_body(quantizer)), CODES))
+    fits = zipped(held(quantized_body(by_channel(PAIR, ZEROS))), CODES)
+    assert tg.open(fits)["w"].dequantize().tolist() == [[0, 0, 0], [2, 3, 4]]
+
+
+def test_one_scale_is_repeated_up_to_a_bound() -> None:
+    """A scale is repeated for each row, and many tensors may have the same codes."""
+    count = 1 << 20
+    quantizer = b"(" + name("torch.per_tensor_affine") + b"G" + struct.pack(">d", 0.5) + b"K\3t"
+    codes = stored("0", count, "torch.QInt8Storage")
+    one = made("torch._utils._rebuild_qtensor", codes, b"K\0", integers(count), integers(1), quantizer, b"\x89", b"N")
+    for tensors, refused in ((1, False), (8, True)):
+        data = zipped(pickled(b"](" + one * tensors + b"e"), {"0": bytes(count)})
+        with pytest.raises(tg.LimitError) if refused else contextlib.nullcontext() as caught:
+            tg.open(data, limits=tg.Limits(view_ratio=16))
+        assert not refused or caught.value.rule == "pt.limit.views"
+
+
+@pytest.mark.parametrize(
+    "file", ["checkpoint.pt", "strided.legacy.pt", "list.pt", "parts/parts.pt", "parts/parts.legacy.pt"]
+)
 def test_mutants_raise_only_our_errors(file: str) -> None:
     rng = random.Random(file)
     base = (CORPUS / file).read_bytes()

@@ -8,7 +8,8 @@
     dask        lazy arrays of any source
     dlpack      any exporter of DLPack, small floats included
     awkward     ragged arrays, by their layouts
-    arrow       arrays, by their buffers; arrow_export is the way out
+    arrow       arrays, by their buffers; arrow_plain decodes their encodings, arrow_extensions their
+                extension types; arrow_export is the way out
     tables      Arrow tables that keep the type of a value, and pandas and polars through them
     parquet     the same in files
     pandas      columns and tables; polars the same

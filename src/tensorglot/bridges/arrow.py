@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.bridges.arrow_export import arrow_array
+from tensorglot.bridges.arrow_plain import as_plain, valid_rows
 from tensorglot.dynd.atoms import Atom
 from tensorglot.dynd.coerce.anything import as_tensor
 from tensorglot.dynd.coerce.python import chars_to_array, stored_order
@@ -31,7 +32,7 @@ from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type
-from tensorglot.model.types.temporal import DIGITS_MAX, Date, DateTime, Decimal, Time, TimeDelta, Unit
+from tensorglot.model.types.temporal import Date, DateTime, Decimal, Time, TimeDelta, Unit
 
 __all__ = ["as_array", "element_type", "from_tensor", "to_tensor", "to_value", "type_of"]
 
@@ -57,29 +58,26 @@ def from_tensor(tensor: Tensor) -> Any:
 
 
 def as_array(value: Any) -> Any:
-    """Any of Arrow's collections as one array."""
+    """Any of Arrow's collections as one array of plain types."""
     pa = _arrow()
-    if isinstance(value, pa.Table):
+    if isinstance(value, pa.Table | pa.RecordBatch):
         value = value.to_struct_array()
-    elif isinstance(value, pa.RecordBatch):
-        return value.to_struct_array()
     if isinstance(value, pa.ChunkedArray):
-        return value.combine_chunks() if value.num_chunks != 1 else value.chunk(0)
-    return value
+        value = value.combine_chunks() if value.num_chunks != 1 else value.chunk(0)
+    return as_plain(value)
 
 
 def type_of(value: Any) -> Type:
     """The type of an Arrow array, scalar, batch or table."""
     pa = _arrow()
     if isinstance(value, pa.Scalar):
-        return element_type(pa.repeat(value, 1))
+        return element_type(as_array(pa.repeat(value, 1)))
     array = as_array(value)
     return ty.Fixed(len(array), element_type(array))
 
 
 def element_type(array: Any) -> Type:
-    """The type of one element of an array."""
-    array = _plain(array)
+    """The type of one element of an array of plain types."""
     inner = _present_type(array)
     return ty.Option(inner) if array.null_count and not isinstance(inner, ty.Void) else inner
 
@@ -125,28 +123,6 @@ def _temporal(kind: Any) -> Date | Unit | Decimal | None:
     return Decimal(kind.precision, kind.scale) if is_.is_decimal128(kind) else None
 
 
-def _plain(array: Any) -> Any:
-    """The array normalised: large texts and lists, date32, decimal128, no dictionaries, views or extensions."""
-    pa = _arrow()
-    is_, kind = pa.types, array.type
-    if isinstance(kind, pa.BaseExtensionType):
-        return _plain(array.storage)
-    if is_.is_dictionary(kind) or is_.is_run_end_encoded(kind):
-        decoded = array.dictionary_decode() if is_.is_dictionary(kind) else pa.compute.run_end_decode(array)
-        return _plain(decoded)
-    if is_.is_string(kind) or is_.is_string_view(kind):
-        return array.cast(pa.large_string())
-    if is_.is_binary(kind) or is_.is_binary_view(kind):
-        return array.cast(pa.large_binary())
-    if is_.is_list(kind) or is_.is_list_view(kind) or is_.is_large_list_view(kind):
-        return array.cast(pa.large_list(kind.value_field))
-    if is_.is_date64(kind):
-        return array.cast(pa.date32())
-    if is_.is_decimal(kind) and not is_.is_decimal128(kind) and kind.precision <= DIGITS_MAX:
-        return array.cast(pa.decimal128(kind.precision, kind.scale))
-    return array
-
-
 Live: TypeAlias = "Callable[[], NDArray[np.bool_]] | None"
 """Which elements are referred to; None for all of them. Computed only if there are nulls."""
 
@@ -160,7 +136,7 @@ def to_value(value: Any, plan: Plan) -> Value:
     """The columns of an Arrow array, as a value of the plan's type."""
     pa = _arrow()
     if isinstance(value, pa.Scalar):
-        root = pa.repeat(value, 1)
+        root = as_array(pa.repeat(value, 1))
     else:  # the array as the only element of another
         array = as_array(value)
         root = pa.LargeListArray.from_arrays(np.array([0, len(array)]), array)
@@ -168,9 +144,8 @@ def to_value(value: Any, plan: Plan) -> Value:
     stack: list[tuple[Node, Any, Live]] = [(plan.root, root, None)]
     while stack:
         node, array, live = stack.pop()
-        array = _plain(array)
         if node.kind is Kind.OPTION:
-            valid = _valid(array)
+            valid = valid_rows(array)
             columns[node.id] = np.where(valid, np.arange(len(array)), -1)
             stack.append((node.child, array, _both(live, valid)))
             continue
@@ -206,12 +181,6 @@ def _refuse(node: Node, array: Any) -> InputError:
     return InputError(f"cannot convert Arrow's {array.type} to {node.type}", rule="dynd.value")
 
 
-def _valid(array: Any) -> NDArray[np.bool_]:
-    if not array.null_count:
-        return np.ones(len(array), np.bool_)
-    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
-
-
 def _both(live: Live, valid: NDArray[np.bool_]) -> Live:
     return (lambda: valid) if live is None else (lambda: live() & valid)
 
@@ -229,7 +198,7 @@ def _check_present(node: Node, array: Any, live: Live) -> None:
     void = node.atom is not None and isinstance(node.atom.type, ty.Void)
     if not array.null_count or void:
         return
-    missing = ~_valid(array)
+    missing = ~valid_rows(array)
     if missing.any() if live is None else (missing & live()).any():
         raise InputError(f"{node.type} cannot hold nulls: use ?{node.type}", rule="dynd.value")
 
@@ -276,7 +245,7 @@ def _dims(node: Node, array: Any, live: Live) -> tuple[Any, Live]:
 
 def _regular(node: Node, array: Any, size: int) -> Any:
     """The elements of lists of one size, one after the other."""
-    is_, array = _arrow().types, _plain(array)
+    is_ = _arrow().types
     if is_.is_fixed_size_list(array.type):
         sizes = {array.type.list_size}
         inner = array.values[array.offset * size : (array.offset + len(array)) * size]
@@ -301,7 +270,7 @@ def _block(node: Node, array: Any, live: Live) -> NDArray[Any]:
     shape = (count, *node.shape, *atom.tail)
     if isinstance(atom.type, ty.Void):
         return np.empty(shape, np.uint8)
-    return _leaf(node, _plain(array)).reshape(shape)
+    return _leaf(node, array).reshape(shape)
 
 
 def _repeat(live: Live, size: int) -> Live:
@@ -344,7 +313,7 @@ def _times(node: Node, atom: Atom, array: Any, given: Date | Unit | Decimal) -> 
     width = array.type.bit_width // 8
     raw = _values(array, f"V{width}")
     if array.null_count:
-        raw = np.where(_valid(array), raw, np.zeros(1, f"V{width}"))
+        raw = np.where(valid_rows(array), raw, np.zeros(1, f"V{width}"))
     if isinstance(given, Decimal):
         if given != atom.type:
             raise _refuse(node, array)

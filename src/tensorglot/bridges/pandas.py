@@ -1,8 +1,9 @@
 """pandas Series and DataFrames.
 
-A column of a NumPy type is its array; a NaN stays NaN. All others (nullable and Arrow
-types, categories, objects) go through Arrow, with pandas' missing values. A DataFrame
-becomes an array of structs, without its index.
+A column of a NumPy type is its array: NaN stays NaN, NaT is a missing value. All others
+(nullable and Arrow types, categories, objects) go through Arrow, with pandas' missing values.
+A DataFrame is an array of structs, each column as its Series would be. Its index is kept as
+`reset_index()` keeps it, unless it only numbers the rows; a Series is its values.
 """
 
 from __future__ import annotations
@@ -13,32 +14,89 @@ import numpy as np
 
 from tensorglot.bridges import arrow, tables
 from tensorglot.bridges.table import Bridge
-from tensorglot.dynd.coerce.anything import coerce
+from tensorglot.dynd.coerce.anything import coerce, typeof
+from tensorglot.dynd.schema import plan_of
+from tensorglot.dynd.tensors import from_tensor
+from tensorglot.dynd.value import Value
 from tensorglot.errors import InputError
 from tensorglot.extras import library
 from tensorglot.model.tensor import Tensor
+from tensorglot.model.types.algebra import Fixed, Struct, Var
 from tensorglot.model.types.base import Type
 
 __all__ = ["BRIDGE"]
 
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
-    pandas, pa = library("pandas", "pandas"), library("pyarrow", "arrow")
+    pandas = library("pandas", "pandas")
     if isinstance(value, pandas.DataFrame):
-        table = pa.Table.from_pandas(value, preserve_index=False)
-        return tables.to_tensor(table.replace_schema_metadata(tables.metadata_of(value.attrs)), type)
+        return _frame(value, type)
     if value is pandas.NA or value is pandas.NaT:
         return coerce(None, type)
     if not isinstance(value, pandas.Series | pandas.Index | pandas.api.extensions.ExtensionArray):
         return coerce(np.asarray(value), type)
-    if isinstance(value.dtype, np.dtype) and not value.dtype.hasobject:
+    if _is_numpy(value):
         return coerce(value.to_numpy(), type)
+    return arrow.to_tensor(_as_arrow(value), type)
+
+
+def _is_numpy(column: Any) -> bool:
+    return isinstance(column.dtype, np.dtype) and not column.dtype.hasobject
+
+
+def _as_arrow(column: Any) -> Any:
+    pa = library("pyarrow", "arrow")
     try:
-        return arrow.to_tensor(pa.array(value, from_pandas=True), type)
+        return pa.array(column, from_pandas=True)
     except pa.ArrowException as error:
         raise InputError(
-            f"Arrow does not support this column of {value.dtype}: {error}", rule="pandas.column"
+            f"Arrow does not support this column of {column.dtype}: {error}", rule="pandas.column"
         ) from error
+
+
+def _frame(frame: Any, type: Type | None) -> Tensor:
+    """Records of the type given where its fields are the columns, else of the columns' own types."""
+    frame = _with_index(frame)
+    series = {str(name): frame.iloc[:, i] for i, name in enumerate(frame.columns)}
+    if len(series) < frame.shape[1]:
+        raise InputError("a DataFrame has two columns of one name: rename them", rule="pandas.column")
+    rows, row = tables.known_rows(frame.attrs)
+    known = dict(row.fields) if isinstance(row, Struct) else {}
+    wanted = _fields_for(type, list(series), len(frame))
+    if wanted:
+        rows = "var" if isinstance(type, Var) else "fixed"
+        columns = [(name, each, _column(series[name], each)) for name, each in wanted.items()]
+    else:
+        columns = [(name, *_own_column(column, known.get(name))) for name, column in series.items()]
+    return tables.from_columns(columns, "fixed" if rows == "one" and len(frame) != 1 else rows, len(frame))
+
+
+def _with_index(frame: Any) -> Any:
+    """The frame with its index as columns, unless that has no name and numbers the rows from 0."""
+    index = frame.index
+    numbers = isinstance(index, library("pandas", "pandas").RangeIndex) and (index.start, index.step) == (0, 1)
+    return frame if numbers and index.name is None else frame.reset_index()
+
+
+def _fields_for(type: Type | None, names: list[str], count: int) -> dict[str, Type]:
+    """The fields of a type for `count` records with fields of these names; none for other types."""
+    fits = isinstance(type, Var) or (isinstance(type, Fixed) and type.size == count)
+    row = type.element if fits and isinstance(type, Var | Fixed) else None
+    return dict(row.fields) if isinstance(row, Struct) and {name for name, _ in row.fields} == set(names) else {}
+
+
+def _own_column(column: Any, known: Type | None) -> tuple[Type, Value]:
+    """The type of the elements of a column, which may be known from a trip through pandas, and its `var`."""
+    if not _is_numpy(column):
+        return tables.read_column(_as_arrow(column), known)
+    element = typeof(np.zeros((), column.dtype))
+    return element, _column(column, element)
+
+
+def _column(column: Any, element: Type) -> Value:
+    if _is_numpy(column):
+        return from_tensor(coerce(column.to_numpy(), Var(element)))
+    return arrow.to_value(_as_arrow(column), plan_of(Var(element)))
 
 
 BRIDGE = Bridge(to_tensor)

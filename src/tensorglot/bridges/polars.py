@@ -6,7 +6,7 @@ from typing import Any
 
 from tensorglot.bridges import tables
 from tensorglot.bridges.table import Bridge
-from tensorglot.errors import InputError
+from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.extras import library
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.base import Type
@@ -18,6 +18,13 @@ def to_tensor(value: Any, type: Type | None) -> Tensor:
     polars = library("polars", "polars")
     if not isinstance(value, polars.Series | polars.DataFrame):
         raise InputError(f"expected a polars Series or DataFrame, not {value.__class__.__name__}", rule="polars.value")
+    columns = value.get_columns() if isinstance(value, polars.DataFrame) else [value]
+    for column in columns:
+        if column.dtype == polars.Object:  # its Arrow form is the addresses of the objects
+            raise UnsupportedError(
+                f"polars' Object column '{escape(column.name)}' has no Arrow type: pass column.to_list()",
+                rule="polars.object",
+            )
     return tables.from_polars(value.to_arrow(), type)
 
 

@@ -12,7 +12,7 @@ A table that was changed by others is read by its Arrow types where these no lon
 from __future__ import annotations
 
 import zoneinfo
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,9 +38,11 @@ __all__ = [
     "BRIDGE",
     "COLUMN",
     "METADATA",
+    "from_columns",
     "from_polars",
     "from_table",
-    "metadata_of",
+    "known_rows",
+    "read_column",
     "to_pandas",
     "to_polars",
     "to_table",
@@ -126,32 +128,49 @@ def _cells(tensor: Tensor, rows: str, row: Type) -> list[bytes]:
 def from_table(table: Any) -> Tensor:
     """The value of a table: of the type in its metadata where that fits, else of its Arrow types."""
     metadata = table.schema.metadata or {}
-    try:
-        rows, row = metadata[_ROWS.encode()].decode(), parse(metadata[_TYPE.encode()].decode())
-    except (KeyError, UnicodeDecodeError, InputError):
-        return arrow.to_tensor(table, None)
+    rows, row = known_rows(
+        {key.decode(errors="replace"): text.decode(errors="replace") for key, text in metadata.items()}
+    )
     if rows == "one" and table.num_rows != 1:
         rows = "fixed"
     if isinstance(row, ty.Struct) and row.fields:
-        return _records(table, rows, dict(row.fields))
-    if table.column_names != [COLUMN]:
+        known = dict(row.fields)
+        columns = [(name, *read_column(table.column(name), known.get(name))) for name in table.column_names]
+        return from_columns(columns, rows, table.num_rows)
+    if row is None or table.column_names != [COLUMN]:
         return arrow.to_tensor(table, None)
     return as_tensor(_read(arrow.as_array(table.column(COLUMN)), row, rows)[1])
 
 
-def _records(table: Any, rows: str, known: dict[str, Type]) -> Tensor:
+def known_rows(metadata: Mapping[Any, Any]) -> tuple[str, Type | None]:
+    """How many rows a table has, and the type of one, where its metadata has them."""
+    rows, row = metadata.get(_ROWS), metadata.get(_TYPE)
+    if not (isinstance(rows, str) and isinstance(row, str)):
+        return "fixed", None
+    try:
+        return rows, parse(row)
+    except InputError:
+        return "fixed", None
+
+
+def read_column(column: Any, type: Type | None) -> tuple[Type, Value]:
+    """The type of the elements of a column, and its value as a `var`."""
+    return _read(arrow.as_array(column), type, "var")
+
+
+def from_columns(columns: Iterable[tuple[str, Type, Value]], rows: str, count: int) -> Tensor:
+    """The records of columns, each of them a `var`."""
     fields: list[tuple[str, Type]] = []
-    columns: list[Column] = [None]
-    for name in table.column_names:
-        type, value = _read(arrow.as_array(table.column(name)), known.get(name), "var")
+    parts: list[Column] = [None]
+    for name, type, value in columns:
         fields.append((name, type))
-        columns += value.columns[1:]
+        parts += value.columns[1:]
     row = ty.Struct(tuple(fields))
     if rows == "var":
-        return as_tensor(_lists_value(row, table.num_rows, columns))
+        return as_tensor(_lists_value(row, count, parts))
     if rows == "one":
-        return as_tensor(Value(plan_of(row), tuple(columns)))
-    return as_tensor(Value(plan_of(ty.Fixed(table.num_rows, row)), (None, *columns)))
+        return as_tensor(Value(plan_of(row), tuple(parts)))
+    return as_tensor(Value(plan_of(ty.Fixed(count, row)), (None, *parts)))
 
 
 def _read(array: Any, type: Type | None, rows: str) -> tuple[Type, Value]:
@@ -214,11 +233,6 @@ def to_pandas(value: Any, type: Type | None = None) -> Any:
     found = frame if table.column_names != [COLUMN] else frame[COLUMN]
     found.attrs.update({name: table.schema.metadata[name.encode()].decode() for name in METADATA})
     return found
-
-
-def metadata_of(attrs: Mapping[Any, Any]) -> dict[str, str]:
-    """What `to_pandas` has put into `attrs`."""
-    return {name: attrs[name] for name in METADATA if isinstance(attrs.get(name), str)}
 
 
 def to_polars(value: Any, type: Type | None = None) -> Any:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, InputError, UnsupportedError
 from tensorglot.extras import library
-from tensorglot.model.layouts import COO, CSR, QUANT_GROUP, check_values
+from tensorglot.model.layouts import COO, CSR, QUANT_GROUP, check_values, describe_codes
 from tensorglot.model.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -92,13 +92,5 @@ def of_quantized(tensor: torch.Tensor) -> Tensor:
         arrays["zeros"] = zeros.astype(np.int32) if zeros.dtype == np.int64 else zeros
     single = scales.astype(np.float32)
     arrays["scales"] = single if (single == scales).all() else scales.astype(np.float64)
-    attributes = {
-        "axis": axis,
-        "bits": bits,
-        "group_size": 0,
-        "packing": {"order": "lsb_first", "per_word": 8 // bits, "word": "u8"},
-        "scale_form": "f32_factors",
-        "zero_point": zero,
-    }
     ordered: dict[str, NDArray[Any]] = {name: arrays[name] for name in ("data", "scales", "zeros") if name in arrays}
-    return Tensor.of_parts("", QUANT_GROUP, shape, ordered, attributes)
+    return Tensor.of_parts("", QUANT_GROUP, shape, ordered, describe_codes(bits, axis, zero))

@@ -124,10 +124,10 @@ def read(source: Source, options: ReadOptions) -> Index:
         max_directory=limits.header_or(),
         comment_nbytes=source.size - end,
     )
-    metadata = _read_metadata(source, end)
+    notes: list[Note] = []
+    metadata = _read_metadata(source, end, notes)
     window = ziparchive.Window(source.read_bytes, end)
     builder = IndexBuilder(limits, "npz")
-    notes: list[Note] = []
     for member in members:
         name = member.name.removesuffix(SUFFIX)
         try:
@@ -144,18 +144,19 @@ def read(source: Source, options: ReadOptions) -> Index:
     return index
 
 
-def _read_metadata(source: Source, begin: int) -> dict[str, Any] | None:
-    """The JSON object in the comment, which begins at `begin`."""
-    if begin == source.size:
+def _read_metadata(source: Source, begin: int, notes: list[Note]) -> dict[str, Any] | None:
+    """The JSON object in the comment, which begins at `begin`. A comment that begins otherwise is somebody else's."""
+    comment = source.read_bytes(begin, source.size - begin)
+    if not comment:
+        return None
+    if not comment.lstrip(b" \t\r\n").startswith(b"{"):
+        notes.append(Note("npz.comment", "the ZIP comment is not a JSON object: it is not read as metadata"))
         return None
     try:
-        value = json.parse(source.read_bytes(begin, source.size - begin), depth=DEPTH, rule="npz.metadata")
+        return cast("dict[str, Any]", json.parse(comment, depth=DEPTH, rule="npz.metadata"))
     except FormatError as error:
         error.offset = begin + (error.offset or 0)
         raise
-    if not isinstance(value, dict):
-        raise FormatError("the ZIP comment is not a JSON object", rule="npz.metadata.kind", offset=begin)
-    return value
 
 
 def find_faults(metadata: Mapping[str, Any]) -> dict[str, str]:

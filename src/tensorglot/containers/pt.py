@@ -5,7 +5,8 @@ have strides.
 
 The name of a tensor is the keys that lead to it, joined by dots: `model.layer.weight`,
 `optimizer.state.0.exp_avg`; a single tensor is called `data`. Other values become
-metadata under such names.
+metadata under such names. A sparse or quantized tensor of a form that has no layout here is
+left out, with a note.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from tensorglot.containers.table import Container, ReadOptions
 from tensorglot.containers.torchsave.files import open_legacy, open_zip
 from tensorglot.containers.torchsave.flatten import flatten
 from tensorglot.containers.torchsave.names import DTYPES
-from tensorglot.containers.torchsave.tensors import add_tensor
-from tensorglot.errors import LimitError
+from tensorglot.containers.torchsave.parts import add_tensor
+from tensorglot.errors import FormatError, LimitError, UnsupportedError, escape
 from tensorglot.model.builder import IndexBuilder
-from tensorglot.model.index import Index
+from tensorglot.model.index import Index, Note
 from tensorglot.model.payload import Source
 
 __all__ = ["CONTAINER"]
@@ -31,16 +32,22 @@ def read(source: Source, options: ReadOptions) -> Index:
     saved = open_zip(source, options) if head[:2] == b"PK" else open_legacy(source, options)
     tensors, metadata = flatten(saved.root, saved.pickle_nbytes)
     builder = IndexBuilder(options.limits, "pt")
+    notes = list(saved.notes)
     repeated = 0
-    for name, view in tensors.items():
-        repeated += add_tensor(builder, name, view, saved, options.limits.rank)
+    for name, tensor in tensors.items():
+        try:
+            repeated += add_tensor(builder, name, tensor, saved, options.limits.rank)
+        except UnsupportedError as error:
+            notes.append(Note(error.rule, f"'{escape(name)}' is left out: {error.message}"))
         if repeated > SPARE_NBYTES + options.limits.view_ratio * source.size:
             raise LimitError(
                 f"views repeat the bytes of a file of {source.size} to {repeated} more (Limits.view_ratio)",
                 rule="pt.limit.views",
                 tensor=name,
             )
-    return builder.index(f"pt@{saved.version}", metadata, saved.notes)
+    if options.strict and notes:
+        raise FormatError(notes[0].message, rule=notes[0].rule)
+    return builder.index(f"pt@{saved.version}", metadata, notes)
 
 
 CONTAINER = Container(DTYPES, read)

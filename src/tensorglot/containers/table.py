@@ -320,6 +320,7 @@ TABLE: tuple[Format, ...] = (
         magic=(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.",),
         pattern=rb"PK\x03\x04.{26}[^/]*/data\.pkl",
         metadata="any",
+        layouts=("dense", "zt.sparse_coo/1", "zt.sparse_csr/1", "zt.quant_group/1"),
         notes={"zip": "written by torch.save since 1.6", "legacy": "written by torch.save before"},
     ),
     Format(

@@ -10,11 +10,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorglot.errors import FormatError, escape
 from tensorglot.io.objects import address_of
 from tensorglot.io.place import Place
 from tensorglot.io.urls import BUCKETS, last_name
 
-__all__ = ["Folder", "as_folder"]
+__all__ = ["Folder", "as_folder", "file_named_by"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,27 @@ class Folder:
         except FileNotFoundError:
             return False
         return True
+
+
+def file_named_by(file: Place, name: str) -> Place:
+    """The place of a file that another one refers to by a name in its folder.
+
+    A symbolic link must lead into the folder of that file, or into the one where that file really
+    is: a cache of Hugging Face has links to blobs of one folder, the index among them.
+    """
+    found = file.beside(name)
+    if file.remote:
+        return found
+    folder, real_file = os.path.dirname(file.absolute), os.path.realpath(file)  # noqa: PTH120
+    allowed = {os.path.realpath(folder), os.path.dirname(real_file)}  # noqa: PTH120
+    real = os.path.join(os.path.realpath(found), "")  # noqa: PTH118
+    if not any(real.startswith(os.path.join(place, "")) for place in allowed):  # noqa: PTH118
+        raise FormatError(
+            f"the file '{escape(name)}' is a symbolic link that leads out of its directory: replace it by the file",
+            rule="source.link",
+            path=found.text,
+        )
+    return found
 
 
 def as_folder(place: Place) -> Folder | None:

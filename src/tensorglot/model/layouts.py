@@ -35,6 +35,7 @@ __all__ = [
     "arrange",
     "assemble",
     "check_values",
+    "describe_codes",
     "replace_attributes",
 ]
 
@@ -269,6 +270,18 @@ def _quant_group(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[
         shapes["zeros"] = groups if packing == "plain" else (count,)
     real = scales.dtype if scales.dtype is BY_NAME["float64"] else BY_NAME["float32"]
     return Arrangement(dense(real, shape), shapes)
+
+
+def describe_codes(bits: int, axis: int, zero_point: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of codes in bytes, the lowest bits first, with one scale for each position of an axis."""
+    return {
+        "axis": axis,
+        "bits": bits,
+        "group_size": 0,
+        "packing": {"order": "lsb_first", "per_word": 8 // bits, "word": "u8"},
+        "scale_form": "f32_factors",
+        "zero_point": zero_point,
+    }
 
 
 def _packing(data: Piece, attributes: Mapping[str, Any]) -> tuple[int, str]:

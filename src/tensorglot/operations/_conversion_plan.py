@@ -316,6 +316,8 @@ class _Planner:
         if not spec.attributes and index.attributes.get(position):
             fields = ", ".join(map(escape, index.attributes[position]))
             yield Loss("attributes", f"{spec.name} cannot store attributes: {fields}", name)
+        if layout is not None and layout.name.startswith(f"{spec.name}."):
+            return  # a layout of the format's own: its parts are not tensors there, and have none of its element types
         for row in self._rows(position):
             old = self._dtypes[row]
             new = (self._new_dtype and self._new_dtype(name, old)) or old

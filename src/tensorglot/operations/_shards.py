@@ -23,7 +23,7 @@ import numpy as np
 from tensorglot.containers.store import MARKER
 from tensorglot.containers.table import TABLE, for_target
 from tensorglot.errors import FormatError, Hint, InputError, LimitError, escape
-from tensorglot.io.folder import Folder, as_folder
+from tensorglot.io.folder import Folder, as_folder, file_named_by
 from tensorglot.io.local import BaseSource, Stamp, add_path_to_errors, file_stamp
 from tensorglot.io.place import Place, as_place
 from tensorglot.io.source import source_for
@@ -109,7 +109,8 @@ def open_shards(place: Place, limits: Limits, strict: bool, open_file: Callable[
     with add_path_to_errors(place.shown), ExitStack() as on_error:
         shards = _read_index(source_for(place), limits)
         notes = _stray_shards(place, shards)
-        archives = _open_all(shards, place, open_file, on_error)
+        places = {shard: file_named_by(place, shard) for shard in shards}
+        archives = _open_all(places, open_file, on_error, at_once=place.remote)
         for archive, (shard, names) in zip(archives, shards.items(), strict=True):
             stamp = file_stamp(archive.source)
             if stamp is not None and files.setdefault(stamp, shard) != shard:
@@ -133,20 +134,20 @@ def open_shards(place: Place, limits: Limits, strict: bool, open_file: Callable[
 
 
 def _open_all(
-    shards: Shards, index: Place, open_file: Callable[[Place], Archive], on_error: ExitStack
+    places: Mapping[str, Place], open_file: Callable[[Place], Archive], on_error: ExitStack, *, at_once: bool
 ) -> list[Archive]:
     """The archive of each shard; those at URLs are opened at the same time."""
     opened: dict[str, Archive] = {}
 
     def work(shard: str) -> None:
-        opened[shard] = on_error.enter_context(_open_shard(index.beside(shard), shard, open_file))
+        opened[shard] = on_error.enter_context(_open_shard(places[shard], shard, open_file))
 
-    if index.remote:
-        for_each_request(work, shards)
+    if at_once:
+        for_each_request(work, places)
     else:
-        for shard in shards:
+        for shard in places:
             work(shard)
-    return [opened[shard] for shard in shards]
+    return [opened[shard] for shard in places]
 
 
 def _open_shard(place: Place, name: str, open_file: Callable[[Place], Archive]) -> Archive:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 from tensorglot.arguments import check_choice
 from tensorglot.containers.table import HEAD_NBYTES, ReadOptions, detect, named
 from tensorglot.errors import InputError, escape
-from tensorglot.io.folder import Folder, as_folder
+from tensorglot.io.folder import Folder, as_folder, file_named_by
 from tensorglot.io.local import FileSource, add_path_to_errors
 from tensorglot.io.place import Place
 from tensorglot.io.remote import RemoteSource
@@ -184,7 +184,7 @@ class _Beside:
 
     def __call__(self, name: str) -> Source:
         place = replace(self.place, text=self.place.absolute)  # the working directory may have changed
-        return source_for(place.beside(name), self.backend)
+        return source_for(file_named_by(place, name), self.backend)
 
     def __reduce__(self) -> tuple[Any, ...]:
         refuse_credentials(self.place.text)

@@ -22,7 +22,7 @@ from tensorglot.containers.dcp.checkpoint import Place, StoredTensor
 from tensorglot.containers.table import HEAD_NBYTES, ReadOptions, detect
 from tensorglot.containers.torchsave.files import open_zip
 from tensorglot.containers.torchsave.names import ElementType, View
-from tensorglot.containers.torchsave.tensors import add_tensor
+from tensorglot.containers.torchsave.tensors import row_of
 from tensorglot.errors import FormatError, InputError, TensorglotError, TruncatedError, UnsupportedError, escape
 from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.builder import IndexBuilder
@@ -267,7 +267,7 @@ class SavedItems(Directory):
                 )
             builder = IndexBuilder(self._options.limits, "dcp")
             carrier = replace(view, dtype=ElementType(_CARRIERS[view.dtype.itemsize]))
-            add_tensor(builder, tensor, carrier, saved, self._options.limits.rank)
+            builder.add(tensor, row_of(tensor, carrier, saved, self._options.limits.rank)[0])
         except TensorglotError as error:
             if error.path is None:
                 error.offset = place.begin + (error.offset or 0)

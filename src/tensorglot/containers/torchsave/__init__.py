@@ -5,5 +5,6 @@ opcodes     the opcodes that are interpreted; all others are refused by name
 names       the globals that are allowed, and our value of each
 files       the pickle and the storages in a file
 flatten     tensors and plain values by the keys that lead to them
-tensors     a tensor as a row of an index
+tensors     a view of a storage as a row of an index
+parts       sparse and quantized tensors, as rows of several parts
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensorglot.containers.table import UNNAMED
-from tensorglot.containers.torchsave.names import ElementType, Pairs, View
+from tensorglot.containers.torchsave.names import TENSORS, ElementType, Pairs
 from tensorglot.errors import FormatError, LimitError, UnsupportedError, escape
 
 __all__ = ["flatten"]
@@ -19,9 +19,9 @@ DEPTH = 64
 _SCALARS = (type(None), bool, int, float, str, bytes)
 
 
-def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, View], dict[str, Any] | None]:
+def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Returns the tensors by name, in order, and the other values as metadata, or None."""
-    if isinstance(root, View):
+    if isinstance(root, TENSORS):
         return {UNNAMED: root}, None
     found: dict[str, Any] = {}
     visits = 1000 + pickle_nbytes // 2
@@ -48,8 +48,8 @@ def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, View], dict[str, A
                 tensor=name,
             )
         else:
-            found[name] = value if isinstance(value, View) else _plain(value)
-    tensors = {name: value for name, value in found.items() if isinstance(value, View)}
+            found[name] = value if isinstance(value, TENSORS) else _plain(value)
+    tensors = {name: value for name, value in found.items() if isinstance(value, TENSORS)}
     return tensors, {name: value for name, value in found.items() if name not in tensors} or None
 
 

@@ -13,7 +13,20 @@ from typing import Any
 from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.model.dtypes import BY_NAME
 
-__all__ = ["DTYPES", "NAMES", "QUANTIZED", "ElementType", "Pairs", "Storage", "View", "build_state", "storage"]
+__all__ = [
+    "DTYPES",
+    "NAMES",
+    "QUANTIZED",
+    "TENSORS",
+    "ElementType",
+    "Pairs",
+    "QuantizedView",
+    "SparseViews",
+    "Storage",
+    "View",
+    "build_state",
+    "storage",
+]
 
 DTYPES: dict[str, str] = {
     f"torch.{name}": name
@@ -35,7 +48,8 @@ _STORAGES: dict[str, str] = {
     "ShortStorage": "torch.int16", "IntStorage": "torch.int32", "LongStorage": "torch.int64",
     "HalfStorage": "torch.float16", "BFloat16Storage": "torch.bfloat16", "FloatStorage": "torch.float32",
     "DoubleStorage": "torch.float64", "ComplexFloatStorage": "torch.complex64",
-    "ComplexDoubleStorage": "torch.complex128",
+    "ComplexDoubleStorage": "torch.complex128", "QInt8Storage": "torch.qint8", "QUInt8Storage": "torch.quint8",
+    "QInt32Storage": "torch.qint32", "QUInt4x2Storage": "torch.quint4x2", "QUInt2x4Storage": "torch.quint2x4",
 }  # fmt: skip
 
 
@@ -90,6 +104,48 @@ class View:
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SparseViews:
+    """A sparse tensor: the tensors that it consists of."""
+
+    layout: str
+    """PyTorch's name: sparse_coo, sparse_csr, …"""
+    indices: tuple[View, ...]
+    """Coordinates of COO; the compressed and the plain indices of all others."""
+    values: View
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedView:
+    """A quantized tensor: a view of its codes, and what makes real values of them."""
+
+    codes: View
+    scales: float | View
+    zeros: int | View
+    axis: int
+    """Of the scales and zeros, if these are views."""
+
+
+TENSORS = (View, SparseViews, QuantizedView)
+
+
+@dataclass(frozen=True, slots=True)
+class _LayoutName:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Scheme:
+    """How a tensor is quantized."""
+
+    name: str
+
+
+_PER_TENSOR = (_Scheme("torch.per_tensor_affine"), _Scheme("torch.per_tensor_symmetric"))
+_PER_CHANNEL = (_Scheme("torch.per_channel_affine"), _Scheme("torch.per_channel_symmetric"))
 
 
 def _require(valid: bool, message: str, rule: str) -> None:
@@ -163,20 +219,54 @@ def _view(held: Storage, dtype: ElementType, offset: Any, shape: Any, strides: A
     return View(held, dtype, offset, shape, strides)
 
 
-def _rebuild_parameter(arguments: tuple[Any, ...]) -> View:
-    _require_arguments(bool(arguments) and isinstance(arguments[0], View), "a parameter", "tensor")
-    view: View = arguments[0]
-    return view
+def _layout(arguments: tuple[Any, ...]) -> _LayoutName:
+    valid = len(arguments) == 1 and type(arguments[0]) is str and arguments[0].startswith("torch.sparse_")
+    _require_arguments(valid, "a layout", "layout")
+    return _LayoutName(arguments[0].removeprefix("torch."))
 
 
-def _rebuild_from_type(arguments: tuple[Any, ...]) -> View:
+def _rebuild_sparse(arguments: tuple[Any, ...]) -> SparseViews:
+    """(layout, (indices, values, size, coalesced)) for COO, (layout, (compressed, plain, values, size)) for others."""
+    valid = len(arguments) == 2 and isinstance(arguments[0], _LayoutName) and type(arguments[1]) is tuple
+    _require_arguments(valid, "a sparse tensor", "sparse")
+    layout, given = arguments[0].name, arguments[1]
+    count = 1 if layout == "sparse_coo" else 2
+    valid = count + 2 <= len(given) <= 4 and all(isinstance(view, View) for view in given[: count + 1])
+    _require_arguments(valid, "a sparse tensor", "sparse")
+    return SparseViews(layout, given[:count], given[count], _sizes(given[count + 1]))
+
+
+def _rebuild_quantized(arguments: tuple[Any, ...]) -> QuantizedView:
+    """(storage, offset, shape, strides, (scheme, scales, zeros, axis), …); no axis if there is one scale."""
+    valid = len(arguments) in (6, 7) and type(arguments[4]) is tuple and len(arguments[4]) in (3, 4)
+    _require_arguments(valid, "a quantized tensor", "quantized")
+    codes = _rebuild_tensor(arguments)
+    scheme, scales, zeros, *axis = arguments[4]
+    one = scheme in _PER_TENSOR and not axis and type(scales) is float and type(zeros) is int
+    many = scheme in _PER_CHANNEL and len(axis) == 1 and _natural(axis[0])
+    many = many and isinstance(scales, View) and isinstance(zeros, View)
+    _require_arguments(codes.dtype.name in QUANTIZED and (one or many), "a quantized tensor", "quantized")
+    return QuantizedView(codes, scales, zeros, axis[0] if axis else 0)
+
+
+def _rebuild_parameter(arguments: tuple[Any, ...]) -> Any:
+    _require_arguments(bool(arguments) and isinstance(arguments[0], TENSORS), "a parameter", "tensor")
+    return arguments[0]
+
+
+def _rebuild_from_type(arguments: tuple[Any, ...]) -> Any:
     """Rebuilds a tensor with Python attributes, which are ignored: (function, class, arguments, state)."""
     valid = len(arguments) == 4 and arguments[1] in _CLASSES and type(arguments[2]) is tuple
     _require_arguments(valid, "a tensor", "tensor")
-    known = arguments[0] in (_rebuild_tensor_v2, _rebuild_tensor_v3, _rebuild_parameter)
+    known = arguments[0] in (
+        _rebuild_tensor_v2,
+        _rebuild_tensor_v3,
+        _rebuild_parameter,
+        _rebuild_sparse,
+        _rebuild_quantized,
+    )
     _require(known, "unknown function to rebuild a tensor", "tensor.arguments")
-    view: View = arguments[0](arguments[2])
-    return view
+    return arguments[0](arguments[2])
 
 
 def _ordered_dict(arguments: tuple[Any, ...]) -> Pairs:
@@ -228,6 +318,9 @@ _FUNCTIONS: dict[str, Callable[[tuple[Any, ...]], Any]] = {
     "torch._utils._rebuild_tensor": _rebuild_tensor,
     "torch._utils._rebuild_tensor_v2": _rebuild_tensor_v2,
     "torch._utils._rebuild_tensor_v3": _rebuild_tensor_v3,
+    "torch._utils._rebuild_sparse_tensor": _rebuild_sparse,
+    "torch._utils._rebuild_qtensor": _rebuild_quantized,
+    "torch.serialization._get_layout": _layout,
     "torch._utils._rebuild_parameter": _rebuild_parameter,
     "torch._utils._rebuild_parameter_with_state": _rebuild_parameter,
     "torch._tensor._rebuild_from_type_v2": _rebuild_from_type,
@@ -240,5 +333,5 @@ NAMES: dict[str, Any] = {
     **{name: ElementType(name) for name in (*DTYPES, *_ITEMSIZES)},
     **{f"torch.{name}": StorageClass(ElementType(dtype)) for name, dtype in _STORAGES.items()},
     "torch.storage.UntypedStorage": StorageClass(None),
-    **{held.name: held for held in _CLASSES},
+    **{held.name: held for held in (*_CLASSES, *_PER_TENSOR, *_PER_CHANNEL)},
 }

@@ -1,4 +1,4 @@
-"""Adds a view of a storage to the index: as a span if it is in C order, else strided."""
+"""A view of a storage as a row of the index: a span if it is in C order, else strided."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import math
 from tensorglot.containers.torchsave.files import Saved
 from tensorglot.containers.torchsave.names import DTYPES, View
 from tensorglot.errors import FormatError, LimitError
-from tensorglot.model.builder import IndexBuilder, Row
+from tensorglot.model.builder import Row
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.strided import Strided
 
-__all__ = ["add_tensor"]
+__all__ = ["row_of"]
 
 
-def add_tensor(builder: IndexBuilder, name: str, view: View, saved: Saved, max_rank: int) -> int:
-    """Returns how many bytes the view has beyond those that it covers: elements of stride 0 are repeated."""
+def row_of(name: str, view: View, saved: Saved, max_rank: int, part: str = "data") -> tuple[Row, int]:
+    """The row, and how many bytes it has beyond those that it covers: elements of stride 0 are repeated."""
     storage = saved.storages[view.storage.key]
     width = view.dtype.itemsize
     if len(view.shape) > max_rank:
@@ -36,6 +36,7 @@ def add_tensor(builder: IndexBuilder, name: str, view: View, saved: Saved, max_r
     dtype, shape = _element(view, in_order=codec.in_order)
     whole = (begin, begin + extent) == (storage.begin, storage.end) and storage.crc32 is not None
     row = Row(
+        part=part,
         dtype=dtype,
         shape=shape,
         begin=begin,
@@ -45,8 +46,7 @@ def add_tensor(builder: IndexBuilder, name: str, view: View, saved: Saved, max_r
         big_endian=saved.big_endian and width > 1,
         checksum=f"crc32:0x{storage.crc32:08X}" if whole else None,
     )
-    builder.add(name, row)
-    return max(0, row.nbytes - extent)
+    return row, max(0, row.nbytes - extent)
 
 
 def _element(view: View, *, in_order: bool) -> tuple[DType | str, tuple[int, ...]]:

@@ -1,0 +1,116 @@
+"""Arrow arrays of every encoding, as arrays of the few types that `arrow` reads.
+
+Plain are numbers, bool, null, large texts and binaries, fixed-size binaries, date32, times,
+decimal128, and large lists, fixed-size lists, structs and maps of plain arrays. Dictionaries
+and runs are decoded, views become lists and texts, extension types the values they stand
+for. What is plain already is returned as it is. Other types pass unchanged: `arrow` refuses
+them by name.
+
+Children come first: pyarrow cannot select elements of several encodings, and its cast of
+list views to lists gives wrong offsets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorglot.bridges.arrow_extensions import without_extension
+from tensorglot.extras import library
+from tensorglot.model.types.temporal import DIGITS_MAX
+
+__all__ = ["as_plain", "valid_rows"]
+
+
+def as_plain(array: Any) -> Any:
+    """An array of plain types with the same values."""
+    pa = library("pyarrow", "arrow")
+    is_, kind = pa.types, array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return as_plain(without_extension(array))
+    if is_.is_dictionary(kind):
+        return as_plain(array.dictionary_decode())
+    if is_.is_run_end_encoded(kind):
+        return as_plain(library("pyarrow.compute", "arrow").run_end_decode(array))
+    if is_.is_string(kind) or is_.is_string_view(kind):
+        return array.cast(pa.large_string())
+    if is_.is_binary(kind) or is_.is_binary_view(kind):
+        return array.cast(pa.large_binary())
+    if is_.is_date64(kind):
+        return array.cast(pa.date32())
+    if is_.is_decimal(kind) and not is_.is_decimal128(kind) and kind.precision <= DIGITS_MAX:
+        return array.cast(pa.decimal128(kind.precision, kind.scale))
+    if is_.is_list(kind) or is_.is_large_list(kind):
+        return _lists(array)
+    if is_.is_list_view(kind) or is_.is_large_list_view(kind):
+        return _views(array)
+    if is_.is_fixed_size_list(kind):
+        return _fixed_lists(array)
+    if is_.is_struct(kind):
+        return _structs(array)
+    return _maps(array) if is_.is_map(kind) else array
+
+
+def valid_rows(array: Any) -> NDArray[np.bool_]:
+    """Which elements are not null."""
+    if not array.null_count:
+        return np.ones(len(array), np.bool_)
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _mask(array: Any) -> Any:
+    """Which elements are null; None if none is."""
+    return library("pyarrow", "arrow").array(~valid_rows(array)) if array.null_count else None
+
+
+def _lists(array: Any) -> Any:
+    pa = library("pyarrow", "arrow")
+    given = array.values
+    values = as_plain(given)
+    if values is given and pa.types.is_large_list(array.type):
+        return array
+    offsets = np.asarray(array.offsets).astype(np.int64, copy=False)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=_mask(array))
+
+
+def _views(array: Any) -> Any:
+    """Lists of views, which may overlap and be in any order."""
+    pa = library("pyarrow", "arrow")
+    starts = np.asarray(array.offsets).astype(np.int64)
+    sizes = np.where(valid_rows(array), np.asarray(array.sizes), 0).astype(np.int64)
+    edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    positions = np.arange(int(edges[-1])) + np.repeat(starts - edges[:-1], sizes)
+    values = as_plain(array.values).take(pa.array(positions))
+    return pa.LargeListArray.from_arrays(pa.array(edges), values, mask=_mask(array))
+
+
+def _fixed_lists(array: Any) -> Any:
+    pa = library("pyarrow", "arrow")
+    given = array.values
+    values = as_plain(given)
+    if values is given:
+        return array
+    kind = pa.list_(values.type, array.type.list_size)
+    validity = array.buffers()[0]
+    return pa.Array.from_buffers(kind, len(array), [validity], offset=array.offset, children=[values])
+
+
+def _structs(array: Any) -> Any:
+    pa = library("pyarrow", "arrow")
+    given = [array.field(i) for i in range(array.type.num_fields)]
+    fields = [as_plain(each) for each in given]
+    if all(new is old for new, old in zip(fields, given, strict=True)):
+        return array
+    kinds = [pa.field(old.name, new.type) for old, new in zip(array.type, fields, strict=True)]
+    return pa.StructArray.from_arrays(fields, fields=kinds, mask=_mask(array))
+
+
+def _maps(array: Any) -> Any:
+    pa = library("pyarrow", "arrow")
+    given = array.keys, array.items
+    keys, items = map(as_plain, given)
+    if keys is given[0] and items is given[1]:
+        return array
+    return pa.MapArray.from_arrays(pa.array(np.asarray(array.offsets)), keys, items, mask=_mask(array))
