@@ -50,7 +50,8 @@ def _safe_open_handle(file: Any, framework: str, device: str = "cpu") -> Any:
 def _find_shared_tensors(state: dict[str, torch.Tensor]) -> list[set[str]]:
     found = {name: {name} for name in state if not state[name].is_meta}
     for group in sharing_groups(state):
-        found.update(dict.fromkeys(group, set(group)))
+        names = set(group)
+        found.update((name, names) for name in group)
     return list({id(group): group for group in found.values()}.values())
 
 

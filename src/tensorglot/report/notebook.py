@@ -15,6 +15,7 @@ from typing import Any
 from tensorglot.errors import escape, human_nbytes, plural
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Tensor
+from tensorglot.operations._cells import bars, number
 from tensorglot.operations.diff import Diff
 from tensorglot.operations.stats import Stats
 from tensorglot.operations.verify import Report
@@ -23,7 +24,6 @@ __all__ = ["html"]
 
 ROWS = 30
 """Rows of a table; the line below it says how many more there are."""
-BARS = "▁▂▃▄▅▆▇█"
 
 
 def html(value: Any) -> str:
@@ -127,7 +127,7 @@ def _stats(stats: Stats) -> str:
     rows = (
         (
             row.name if row.part == "data" else f"{row.name}#{row.part}",
-            *map(_number, (row.min, (row.percentiles or {}).get("50"), row.max, row.mean, row.std, row.norm)),
+            *map(number, (row.min, (row.percentiles or {}).get("50"), row.max, row.mean, row.std, row.norm)),
             f"{row.zeros:,}",
             f"{row.nan:,}",
             f"{row.inf:,}",
@@ -136,16 +136,6 @@ def _stats(stats: Stats) -> str:
         for row in stats.rows
     )
     return _table(repr(stats), columns, rows, len(stats.rows))
-
-
-def _number(value: float | complex | None) -> str:
-    return "-" if value is None else str(value) if isinstance(value, int) else f"{value:.3g}"
-
-
-def bars(counts: Sequence[int]) -> str:
-    """A bar for each bin; one that is not empty is seen."""
-    most = max(counts, default=0)
-    return "".join(" " if not count else BARS[(len(BARS) - 1) * count // most] for count in counts)
 
 
 _RENDERERS: tuple[tuple[type, Any], ...] = (
