@@ -57,9 +57,9 @@ SORTS: dict[str, Callable[[Row], tuple[float, str]]] = {
 
 
 def _largest(row: Row, measure: str) -> float:
-    """Rows without values first: a tensor that is missing differs more than any number."""
+    """Rows without that number last: added, removed, another shape."""
     found = None if row.values is None else getattr(row.values, measure)
-    return float("inf") if found is None else float(found)
+    return -1.0 if found is None else float(found)
 
 
 @click.command
