@@ -128,6 +128,8 @@ def test_aliases_and_nearest_names(folder: Path) -> None:
         (["ls", "model.bt", "--format", "bintensor"], "'bintensors'"),
         (["convert", "model.bt", "x.bt", "--dtype", "bf61"], "'bf16'"),
         (["ls", "model.bt", "--tre"], "--tree"),
+        (["convert", "model.bt", "x", "--format", "zt"], "--to is the format to write"),
+        (["store", "checkout", "run", "main", "x", "--format", "zt"], "--to is the format to write"),
         (["cat", "model.bt", "lm_head.weigth"], "'lm_head.weight'"),
         (["convert", "model.bt", "x.bt", "--dtype", "q9_0"], "known: bool, int8"),
     ):
@@ -147,6 +149,12 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
         ("x", b"", "the file is empty"),
         ("x.bt", b"", "the file is empty"),
         ("x.safetensors", b"", "the file is empty"),
+        ("x.zt", b"", "the file is empty"),
+        (
+            "x.zt",
+            b"ZTEN0001" + b"\x8e" * 40,
+            "file truncated or damaged: the last 8 bytes are not the size of an index",
+        ),
         ("x.bt", b"abc", "file truncated: the header's length needs 8 bytes, has 3"),
         ("x.png", PNG, "unknown file format (known: bintensors, "),
         (
