@@ -236,6 +236,19 @@ class TestTerminals:
         assert "model.layers.11.post_attention_layernorm.weight" in lines[::2]
         assert {len(line.split()) for line in lines[1::2]} == {8}
 
+    def test_changes_have_colours(self, tmp_path: Path) -> None:
+        one = {"gone": np.ones(2), "shape": np.ones(2), "few": np.zeros(100), "many": np.zeros(4)}
+        two = {"come": np.ones(2), "shape": np.ones(3), "few": np.eye(1, 100)[0], "many": np.ones(4)}
+        for path, tensors in (("a.bt", one), ("b.bt", two)):
+            tg.save(tmp_path / path, tensors)
+        command = ("diff", tmp_path / "a.bt", tmp_path / "b.bt")
+        rows = on_terminal(*command)[1].splitlines()
+        found = {name: next(line for line in rows if f"{name} " in line).partition(name)[0] for name in {**one, **two}}
+        assert {name: colour.rpartition("\x1b[2K")[2] for name, colour in found.items()} == {
+            "gone": "\x1b[31m", "come": "\x1b[32m", "shape": "\x1b[35m", "many": "\x1b[33m", "few": ""
+        }  # fmt: skip
+        assert "\x1b[3" not in on_terminal(*command, env={"NO_COLOR": "1"})[1].rpartition("\x1b[2K")[2]
+
     def test_names_that_differ_in_the_middle_stay_distinct(self, tmp_path: Path) -> None:
         """One long name of another branch leaves them little of a common prefix."""
         names = [f"model.layers.{i}.mlp.up_proj.weight" for i in (3, 17, 30)] + ["model.embed_tokens.weight"]

@@ -105,14 +105,14 @@ def informative(column: Column, usual: str) -> bool:
     return not set(column.cells) <= {usual}
 
 
-def print_table(columns: Sequence[Column]) -> None:
-    """Aligned columns under bold titles.
+def print_table(columns: Sequence[Column], colours: Sequence[str | None] | None = None) -> None:
+    """Aligned columns under bold titles; rows in colours, where stdout allows escape sequences.
 
     Where a terminal is too narrow for the table, or would show different cells of the first
     column alike, that column has lines of its own, above the others.
     """
     if not sys.stdout.isatty():
-        _print_rows(columns, [min(width, PIPE_PADDING) for width in _widths(columns)])
+        _print_rows(columns, [min(width, PIPE_PADDING) for width in _widths(columns)], None)
         return
     room = _terminal_width()
     shown, widths = _fit_columns(columns, room)
@@ -120,23 +120,35 @@ def print_table(columns: Sequence[Column]) -> None:
     crowded = sum(widths) + len(GAP) * (len(widths) - 1) > room
     if others and first.elastic and (crowded or len({*shown[0].cells}) < len({*first.cells})):
         below, widths = _fit_columns(others, room - len(GAP))
-        _print_rows(below, widths, above=Column(first.title, [_shorten(cell, room) for cell in first.cells]))
+        _print_rows(below, widths, colours, above=[first.title, *(_shorten(cell, room) for cell in first.cells)])
     else:
-        _print_rows(shown, widths)
+        _print_rows(shown, widths, colours)
 
 
-def _print_rows(columns: Sequence[Column], widths: Sequence[int], above: Column | None = None) -> None:
+def _print_rows(
+    columns: Sequence[Column],
+    widths: Sequence[int],
+    colours: Sequence[str | None] | None,
+    *,
+    above: Sequence[str] | None = None,
+) -> None:
     last = len(columns) - 1
-    titles, bodies = [], []
+    bodies = []
     for i, (column, width) in enumerate(zip(columns, widths, strict=True)):
         pad = width if column.right or i < last else 0
-        titles.append(_pad(column.title, pad, column.right))
-        bodies.append([_pad(cell, pad, column.right) for cell in column.cells])
-    title, rows = GAP.join(titles), list(map(GAP.join, zip(*bodies, strict=True)))
+        bodies.append([_pad(cell, pad, column.right) for cell in (column.title, *column.cells)])
+    title, *rows = map(GAP.join, zip(*bodies, strict=True))
     if above is not None:
-        title = f"{above.title}\n{GAP}{title}"
-        rows = [f"{name}\n{GAP}{row}" for name, row in zip(above.cells, rows, strict=True)]
+        title, *rows = (f"{name}\n{GAP}{row}" for name, row in zip(above, (title, *rows), strict=True))
+    if colours is not None and styled(sys.stdout):
+        rows = [row if colour is None else _in_colour(row, colour) for row, colour in zip(rows, colours, strict=True)]
     print("\n".join([*map(bold, title.split("\n")), *rows]))
+
+
+def _in_colour(text: str, colour: str) -> str:
+    from click import style
+
+    return style(text, fg=colour)
 
 
 def _widths(columns: Sequence[Column]) -> list[int]:
