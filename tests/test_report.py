@@ -163,6 +163,13 @@ def test_a_constant_is_a_thin_bar_in_the_list(tmp_path: Path) -> None:
     assert sparks == {"float": "0" * 10 + "9" + "0" * 10, "int": "0" * 10 + "9" + "0" * 10, "two": "99", "none": None}
 
 
+def test_equal_counts_are_bars_of_one_height(tmp_path: Path) -> None:
+    """Also where the bins cannot be shared equally among the bars."""
+    for count in (47 * 47, 10_000):
+        found = written(tmp_path / "page.html", {"uniform": np.linspace(0, 1, count)})["page"]
+        assert found["sparks"] == ["9" * 20]
+
+
 def test_a_card_takes_bounded_memory(tmp_path: Path) -> None:
     tg.save(tmp_path / "large.bt", {"x": np.ones((3000, 5000), np.float32)}, durable=False)
     with tg.open(tmp_path / "large.bt") as archive:

@@ -32,7 +32,7 @@ __all__ = ["QUANTILES", "card", "cells_for", "describe", "magnitudes", "spark"]
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 _BINS = range(8, 61)
 """Bins of a histogram: at least and at most."""
-_SPARK_BINS = 21
+_SPARK_BINS = 20
 _BLOCK_COUNT = 1 << 17
 _CELLS = range(256, 4097)
 """Cells of a heat map: at least and at most."""
@@ -208,9 +208,10 @@ def spark(card: dict[str, Any]) -> str | None:
         if not histogram:
             break
         if len(histogram["counts"]) == 1:  # one value: a bar in the middle, as in the card
-            return f"{'9':0^{_SPARK_BINS}}"
+            return f"{'9':0^{_SPARK_BINS + 1}}"
         counts = np.array(histogram["counts"], np.int64)
         bins = min(len(counts), _SPARK_BINS)
-        sums = np.add.reduceat(counts, np.arange(bins) * len(counts) // bins)
-        return "".join(str(math.ceil(9 * value / int(sums.max()))) for value in sums.tolist())
+        starts = np.arange(bins) * len(counts) // bins
+        heights = np.add.reduceat(counts, starts) / np.diff(starts, append=len(counts))
+        return "".join(str(min(9, math.ceil(height))) for height in (9 * heights / heights.max()).tolist())
     return None
