@@ -5,7 +5,9 @@ The report and the comparison are screenshots; the output of `diff` is text in a
 
 from __future__ import annotations
 
+import re
 import shutil
+import sys
 import tempfile
 from contextlib import chdir
 from html import escape
@@ -13,14 +15,19 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
-from click.testing import CliRunner
+from click import unstyle
 from playwright.sync_api import sync_playwright
 
 import tensorglot as tg
-from tensorglot.cli import commands
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from terminals import on_terminal
 
 TARGET = Path(__file__).parent / "pictures"
 LINE, CHARACTER = 19, 8.0
+COMMAND, TEXT = "#9fd3b6", "#e8eaf0"
+COLOURS = {"31": "#ff7b84", "32": "#3ecf9b", "33": "#f0b450", "35": "#c9a2ff"}
+"""By the escape sequences of a terminal."""
 
 
 def checkpoint() -> dict[str, np.ndarray]:
@@ -74,12 +81,12 @@ def screenshot(page: Path, target: Path, theme: str, height: int) -> None:
 def terminal(command: list[str], folder: Path, target: Path) -> None:
     """What a command prints, as an SVG file without a font of its own."""
     with chdir(folder):
-        printed = CliRunner().invoke(commands, command).output
+        printed = on_terminal(*command, columns=100)[1].rpartition("\x1b[2K")[2]
     lines = [f"$ tensorglot {' '.join(command)}", *printed.rstrip().splitlines()]
-    width, height = max(map(len, lines)) * CHARACTER + 40, len(lines) * LINE + 56
+    width, height = max(len(unstyle(line)) for line in lines) * CHARACTER + 40, len(lines) * LINE + 56
     text = "".join(
-        f'<text xml:space="preserve" x="20" y="{52 + i * LINE}" fill="{"#e8eaf0" if i else "#9fd3b6"}">'
-        f"{escape(line)}</text>\n"
+        f'<text xml:space="preserve" x="20" y="{52 + i * LINE}" fill="{_fill(line) if i else COMMAND}">'
+        f"{escape(unstyle(line))}</text>\n"
         for i, line in enumerate(lines)
     )
     dots = "".join(
@@ -92,6 +99,12 @@ def terminal(command: list[str], folder: Path, target: Path) -> None:
         '<g font-family="ui-monospace, Menlo, Consolas, \'DejaVu Sans Mono\', monospace" font-size="13">\n'
         f"{text}</g>\n</svg>\n"
     )
+
+
+def _fill(line: str) -> str:
+    """The colour of a line that a terminal would show in one."""
+    found = re.match(r"\x1b\[(3\d)m", line)
+    return TEXT if found is None else COLOURS[found[1]]
 
 
 def main() -> None:

@@ -40,6 +40,8 @@ def run(collection, small):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python migrate_embeddings.py MONGODB_URL")
     with MongoClient(sys.argv[1]) as client:
         database = client.get_database("tensorglot_example")
         if not database.documents.count_documents({}):

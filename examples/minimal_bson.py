@@ -70,5 +70,7 @@ def read(path):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python minimal_bson.py DUMP.bson")
     for document in read(sys.argv[1]):
         print({key: (vector.dtype.name, len(vector)) for key, vector in document.items()})

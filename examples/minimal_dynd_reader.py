@@ -85,4 +85,6 @@ def read(type, data):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python minimal_dynd_reader.py TYPE HEX")
     print(read(sys.argv[1], bytes.fromhex(sys.argv[2])))

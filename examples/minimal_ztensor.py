@@ -85,5 +85,7 @@ def read(path):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python minimal_ztensor.py FILE.zt")
     for name, array in read(sys.argv[1]).items():
         print(name, array.dtype, array.shape)

@@ -59,4 +59,6 @@ def train(folder):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python training_loop.py STORE")
     train(sys.argv[1])

@@ -1,23 +1,27 @@
-"""safetensors played by tensorglot, for running their own tests: `pytest -p drop_in_shims`.
+"""safetensors played by tensorglot, for running its own tests: `pytest -p drop_in_shims`.
 
-What is here is what changing the import does not give: names that are private to those
-packages, and the objects that they have and we do not.
+Here is what changing the import does not give: raw pointers, and names that are private
+to safetensors, played by what finds shared memory here. flax only serves their tests to
+write a second file, for which pickle will do.
 """
 
 from __future__ import annotations
 
 import ctypes
 import io
+import pickle
 import sys
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import torch
 
 import tensorglot as tg
 import tensorglot.jax
 import tensorglot.numpy
 import tensorglot.torch
+from tensorglot.bridges.torch_sharing import covering, extent, sharing_groups
 
 
 class TensorSpec:
@@ -43,25 +47,29 @@ def _safe_open_handle(file: Any, framework: str, device: str = "cpu") -> Any:
     return tg.safe_open(file.buffer if isinstance(file, io.TextIOWrapper) else file, framework, device)
 
 
-def module(name: str, **names: Any) -> None:
+def _find_shared_tensors(state: dict[str, torch.Tensor]) -> list[set[str]]:
+    found = {name: {name} for name in state if not state[name].is_meta}
+    for group in sharing_groups(state):
+        names = set(group)
+        found.update((name, names) for name in group)
+    return list({id(group): group for group in found.values()}.values())
+
+
+def _remove_duplicate_names(state: dict[str, torch.Tensor]) -> dict[str, list[str]]:
+    kept = {min(covering(state, group)): group for group in sharing_groups(state)}
+    return {name: sorted({*group} - {name}) for name, group in kept.items()}
+
+
+def _is_complete(tensor: torch.Tensor) -> bool:
+    storage = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
+    return "tensor" in covering({"tensor": tensor, "storage": storage}, ["tensor", "storage"])
+
+
+def module(name: str, home: ModuleType | None = None, **names: Any) -> None:
     made = sys.modules[name] = ModuleType(name)
-    vars(made).update(names)
+    vars(made).update({name: getattr(home, name) for name in getattr(home, "__all__", ())}, **names)
 
 
-def public(home: ModuleType) -> dict[str, Any]:
-    return {name: getattr(home, name) for name in home.__all__}
-
-
-def _find_shared_tensors(state: dict[str, Any]) -> list[set[str]]:
-    """Names by the storage of their tensors: some tests begin with it."""
-    groups: dict[int, set[str]] = {}
-    for name, tensor in state.items():
-        groups.setdefault(tensor.data_ptr(), set()).add(name)
-    return list(groups.values())
-
-
-UNUSED = ("_end_ptr", "_is_complete", "_remove_duplicate_names", "storage_ptr", "storage_size")
-"""Private to safetensors, and tested by themselves only."""
 module(
     "safetensors",
     __path__=[],
@@ -72,8 +80,17 @@ module(
     serialize_file=serialize_file,
     _safe_open_handle=_safe_open_handle,
 )
-module("safetensors.numpy", **public(tensorglot.numpy))
+module("safetensors.numpy", tensorglot.numpy)
 module(
-    "safetensors.torch", **public(tensorglot.torch), **dict.fromkeys(UNUSED), _find_shared_tensors=_find_shared_tensors
+    "safetensors.torch",
+    tensorglot.torch,
+    storage_ptr=lambda tensor: tensor.untyped_storage().data_ptr(),
+    storage_size=lambda tensor: tensor.untyped_storage().nbytes(),
+    _end_ptr=lambda tensor: extent(tensor)[1],
+    _find_shared_tensors=_find_shared_tensors,
+    _is_complete=_is_complete,
+    _remove_duplicate_names=_remove_duplicate_names,
 )
-module("safetensors.flax", **public(tensorglot.jax))
+module("safetensors.flax", tensorglot.jax)
+module("flax", __path__=[])
+module("flax.serialization", msgpack_serialize=pickle.dumps, msgpack_restore=pickle.loads)

@@ -167,6 +167,15 @@ def test_stats(model: Path) -> None:
     assert (row["min"], row["max"], row["nan"], row["inf"], row["count"]) == (0.0, 1.5, 1, 1, 4)
 
 
+def test_a_histogram_has_a_bar_for_each_of_few_values(tmp_path: Path) -> None:
+    tensors = {"mask": np.array([True, True, False]), "many": np.arange(100), "three": np.array([1, 2, 2, 4], np.int8)}
+    tg.save(tmp_path / "m.bt", tensors)
+    bars = {line.split()[0]: line.rpartition("  ")[2] for line in run("stats", tmp_path / "m.bt").stdout.splitlines()}
+    assert bars["mask"] == "▄█"
+    assert len(bars["many"]) == 8
+    assert bars["three"] == "▄█ ▄"
+
+
 def test_stats_of_what_is_not_supported(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [TensorStats("odd\x1b", "data", "float3", (2,), 2, unsupported="float3 is not known here")]
     monkeypatch.setattr(tg, "stats", lambda *args, **options: Stats("x@1", tuple(rows)))

@@ -66,6 +66,15 @@ def test_branches_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert order == ["a.", "b.", "h."]
 
 
+def test_branches_of_the_same_size_stay_in_order(tmp_path: Path) -> None:
+    sizes = {f"h.{i}.w": 1 for i in range(12)} | {"a.w": 1, "z.w": 40}
+    tg.save(tmp_path / "m.bt", {name: np.zeros(size) for name, size in sizes.items()})
+    found = json.loads(run("ls", tmp_path / "m.bt", "--tree", "--depth", "2", "--sort", "size", "--json").stdout)
+    order = [branch["prefix"] for branch in found["tree"]]
+    assert [prefix for prefix in order if prefix.count(".") == 1 and prefix[-1] == "."] == ["z.", "h.", "a."]
+    assert [prefix for prefix in order if prefix.startswith("h.")] == ["h.", *(f"h.{i}." for i in range(12))]
+
+
 def test_the_depth_of_a_tree_fits_the_screen_and_deep_names_do_not_recurse(tmp_path: Path) -> None:
     tg.save(tmp_path / "m.bt", {f"layers.{i}.w": np.zeros(1) for i in range(100)} | {"a." * 20_000 + "b": np.zeros(1)})
     code, seen = on_terminal("ls", tmp_path / "m.bt", "--tree", env={"NO_COLOR": "1"})
@@ -92,6 +101,16 @@ def test_tolerance_order_and_limit_of_diff(folder: Path) -> None:
         tg.diff("before.bt", "far.bt", atol=-1)
 
 
+def test_the_largest_differences_are_before_rows_without_any(folder: Path) -> None:
+    tg.save(
+        "other.bt", {**TENSORS, "layers.1.w": np.ones(3), "lm_head.weight": TENSORS["lm_head.weight"] + 5, "new": [1]}
+    )
+    tg.save("one.bt", {**TENSORS, "old": np.ones(2), "layers.0.w": TENSORS["layers.0.w"] + 1})
+    for sort in ("absolute", "relative", "share"):
+        lines = run("diff", "one.bt", "other.bt", "--sort", sort, "--limit", "2", code=1).stdout.splitlines()
+        assert {line.split()[0] for line in lines[1:3]} == {"lm_head.weight", "layers.0.w"}
+
+
 def test_a_tensor_has_one_row(folder: Path) -> None:
     tg.save("cast.bt", {**TENSORS, "layers.0.w": (TENSORS["layers.0.w"] + 1).astype(np.float32)})
     lines = run("diff", "before.bt", "cast.bt", code=1).stdout.splitlines()
@@ -109,6 +128,8 @@ def test_aliases_and_nearest_names(folder: Path) -> None:
         (["ls", "model.bt", "--format", "bintensor"], "'bintensors'"),
         (["convert", "model.bt", "x.bt", "--dtype", "bf61"], "'bf16'"),
         (["ls", "model.bt", "--tre"], "--tree"),
+        (["convert", "model.bt", "x", "--format", "zt"], "--to is the format to write"),
+        (["store", "checkout", "run", "main", "x", "--format", "zt"], "--to is the format to write"),
         (["cat", "model.bt", "lm_head.weigth"], "'lm_head.weight'"),
         (["convert", "model.bt", "x.bt", "--dtype", "q9_0"], "known: bool, int8"),
     ):
@@ -128,6 +149,12 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
         ("x", b"", "the file is empty"),
         ("x.bt", b"", "the file is empty"),
         ("x.safetensors", b"", "the file is empty"),
+        ("x.zt", b"", "the file is empty"),
+        (
+            "x.zt",
+            b"ZTEN0001" + b"\x8e" * 40,
+            "file truncated or damaged: the last 8 bytes are not the size of an index",
+        ),
         ("x.bt", b"abc", "file truncated: the header's length needs 8 bytes, has 3"),
         ("x.png", PNG, "unknown file format (known: bintensors, "),
         (
@@ -181,6 +208,27 @@ def test_completion(folder: Path) -> None:
     assert completed("cat", "missing.bt", "layers.0") == []
     assert completed("convert", "model.bt", "x.zt", "--to", "z") == ["ztensor"]
     assert completed("convert", "model.bt", "x.zt", "--dtype", "bf") == ["bfloat16", "bf16"]
+    for command in (
+        ["convert", "model.bt", "x.zt", "--select"],
+        ["convert", "model.bt", "--select"],
+        ["edit", "model.bt", "--drop"],
+    ):
+        assert completed(*command, "layers.0.b") == ["layers.0.bias"]
+    assert completed("edit", "--drop", "layers") == []
+
+
+def test_completion_of_refs(folder: Path) -> None:
+    with tg.store.Store.create("run") as store:
+        store.commit("main", TENSORS)
+        store.commit("mine", TENSORS)
+        store.tag("v1", "main")
+    for command in (["log"], ["show"], ["checkout"], ["delete"], ["diff"], ["bundle"]):
+        assert completed("store", *command, "run", "m") == ["main", "mine"]
+    assert completed("store", "diff", "run", "main", "v") == ["v1"]
+    assert completed("store", "push", "run", "backup", "v") == ["v1"]
+    assert completed("store", "pull", "backup", "run", "v") == ["v1"]
+    assert completed("store", "commit", "run", "model.bt", "--parent", "v") == ["v1"]
+    assert completed("store", "log", "nothing", "m") == []
 
 
 def test_cat_is_shortened_on_a_terminal_only(folder: Path) -> None:

@@ -196,6 +196,67 @@ class TestTerminals:
         if command[0] in ("diff", "convert"):
             assert len({line.split()[0] for line in lines if ".weight" in line.partition(" ")[0]}) == 12
 
+    @pytest.fixture
+    def llama(self, tmp_path: Path) -> Path:
+        """Names as models have them, in two versions that differ everywhere."""
+        path = tmp_path / "a.safetensors"
+        parts = [
+            "input_layernorm",
+            "post_attention_layernorm",
+            *(f"mlp.{part}_proj" for part in ("down", "gate", "up")),
+        ]
+        parts += [f"self_attn.{part}_proj" for part in "kqvo"]
+        names = [f"model.layers.{i}.{part}.weight" for i in range(12) for part in parts]
+        names += ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", "steps"]
+        random = np.random.default_rng(0)
+        tensors = {name: random.standard_normal((8, 8)).astype(np.float32) for name in names}
+        tensors["lm_head.weight"][0, 0] = np.nan
+        tg.save(path, tensors, durable=False)
+        tg.save(path.with_name("b.zt"), {name: array * 1.01 for name, array in tensors.items()}, durable=False)
+        return path
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ["stats", "{one}"],
+            ["stats", "--long", "{one}"],
+            ["ls", "{one}"],
+            ["ls", "--long", "{two}"],
+            ["diff", "{one}", "{two}"],
+            ["convert", "--dry-run", "{one}", "x.zt", "--dtype", "bfloat16", "--compression", "zstd"],
+        ],
+        ids=" ".join,
+    )
+    def test_every_tensor_of_a_model_is_told_apart(self, llama: Path, command: list[str]) -> None:
+        _, seen = on_terminal(
+            *(word.format(one=llama, two=llama.with_name("b.zt")) for word in command), env={"NO_COLOR": "1"}
+        )
+        _title, *lines, _sum = seen.rpartition("\x1b[2K")[2].splitlines()
+        assert max(map(len, lines)) <= 80
+        assert len({line.split()[0] for line in lines if not line.startswith(" ")}) == 112
+
+    def test_names_that_would_look_alike_have_their_own_lines(self, llama: Path) -> None:
+        command = ("stats", "--long", llama, "model.layers.*", "lm_head.weight")
+        _, seen = on_terminal(*command, columns=64, env={"NO_COLOR": "1"})
+        title, subtitle, *lines, _sum = seen.rpartition("\x1b[2K")[2].splitlines()
+        assert title == "name"
+        assert subtitle.split() == ["min", "1%", "25%", "50%", "75%", "99%", "max", "NaN"]
+        assert "model.layers.11.post_attention_layernorm.weight" in lines[::2]
+        assert {len(line.split()) for line in lines[1::2]} == {8}
+
+    def test_changes_have_colours(self, tmp_path: Path) -> None:
+        one = {"gone": np.ones(2), "shape": np.ones(2), "few": np.zeros(100), "many": np.zeros(4)}
+        two = {"come": np.ones(2), "shape": np.ones(3), "few": np.eye(1, 100)[0], "many": np.ones(4)}
+        for path, tensors in (("a.bt", one), ("b.bt", two)):
+            tg.save(tmp_path / path, tensors)
+        command = ("diff", tmp_path / "a.bt", tmp_path / "b.bt")
+        rows = on_terminal(*command)[1].splitlines()
+        found = {name: next(line for line in rows if f"{name} " in line).partition(name)[0] for name in {**one, **two}}
+        assert {name: colour.rpartition("\x1b[2K")[2] for name, colour in found.items()} == {
+            "gone": "\x1b[31m", "come": "\x1b[32m", "shape": "\x1b[35m", "many": "\x1b[33m", "few": ""
+        }  # fmt: skip
+        assert "\x1b[3" not in on_terminal(*command, env={"NO_COLOR": "1"})[1].rpartition("\x1b[2K")[2]
+
     def test_names_that_differ_in_the_middle_stay_distinct(self, tmp_path: Path) -> None:
         """One long name of another branch leaves them little of a common prefix."""
         names = [f"model.layers.{i}.mlp.up_proj.weight" for i in (3, 17, 30)] + ["model.embed_tokens.weight"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,7 @@ import pytest
 
 import tensorglot as tg
 from peers import missing, needs
+from terminals import environment
 
 ROOT = Path(__file__).parents[1]
 CORPUS = ROOT / "tests" / "corpus"
@@ -40,6 +42,17 @@ def test_a_minimal_reader_is_short_and_needs_only_numpy(name: str) -> None:
     assert sum(bool(line.strip()) for line in code.splitlines()) <= 75
     imported = {line.split()[1].split(".")[0] for line in code.splitlines() if line.startswith(("import", "from"))}
     assert imported <= {*sys.stdlib_module_names, "numpy"}
+
+
+@pytest.mark.parametrize("name", [*READERS, "training_loop", "migrate_embeddings"])
+def test_an_example_without_arguments_says_how_to_call_it(name: str) -> None:
+    if name == "migrate_embeddings":
+        needs("pymongo")
+    command = [sys.executable, ROOT / "examples" / f"{name}.py"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"usage: python {name}.py ")
+    assert done.stderr.count("\n") == 1
 
 
 def same_bits(got: Any, tensor: tg.Tensor) -> bool:

@@ -40,6 +40,17 @@ def test_every_value_has_a_table(tmp_path: Path) -> None:
     with tg.store.Store.create(tmp_path / "store") as store:
         commit = store.commit("main", {"w": np.ones(2)}, message="<i>first</i>")
         assert "&lt;i&gt;first" in commit._repr_html_()
+        assert "1 ref" in store._repr_html_()
+        assert commit.cid in store._repr_html_()
     assert archive._ipython_key_completions_() == list(tensors)
+    assert "ztensor" in tg.formats()._repr_html_()
+    assert "packed_bit, 3 bits" in tg.bson.Vector([True, False, True])._repr_html_()
+    assert "… 70 more" in tg.bson.Vector(np.zeros(100, np.float32))._repr_html_()
     archive.close()
     assert "closed" in archive._repr_html_()
+
+
+def test_numbers_are_aligned_to_the_right() -> None:
+    cells = re.findall(r'<td style="text-align: (\w+)">([^<]*)', tg.stats({"w": np.arange(4)})._repr_html_())
+    assert [side for side, _ in cells] == ["left", *["right"] * 9, "left"]
+    assert cells[3] == ("right", "3")

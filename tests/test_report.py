@@ -149,6 +149,30 @@ def test_a_bin_for_each_integer_of_a_small_range() -> None:
     assert part_of(np.array([True, False, True]))["histogram"]["counts"] == [1, 2]
 
 
+def test_few_values_have_few_bins() -> None:
+    for count, bins in ((3, 8), (128, 11), (100_000, 60)):
+        assert len(part_of(RANDOM.normal(size=count))["histogram"]["counts"]) == bins
+
+
+def test_a_constant_is_a_thin_bar_in_the_list(tmp_path: Path) -> None:
+    tensors = {
+        "float": np.full(9, 0.1),
+        "int": np.full(9, 7),
+        "two": np.array([0, 0, 1, 1]),
+        "none": np.full(2, np.nan),
+    }
+    found = written(tmp_path / "page.html", tensors)["page"]
+    sparks = dict(zip(found["one"]["names"], found["sparks"], strict=True))
+    assert sparks == {"float": "0" * 10 + "9" + "0" * 10, "int": "0" * 10 + "9" + "0" * 10, "two": "99", "none": None}
+
+
+def test_equal_counts_are_bars_of_one_height(tmp_path: Path) -> None:
+    """Also where the bins cannot be shared equally among the bars."""
+    for count in (47 * 47, 10_000):
+        found = written(tmp_path / "page.html", {"uniform": np.linspace(0, 1, count)})["page"]
+        assert found["sparks"] == ["9" * 20]
+
+
 def test_a_card_takes_bounded_memory(tmp_path: Path) -> None:
     tg.save(tmp_path / "large.bt", {"x": np.ones((3000, 5000), np.float32)}, durable=False)
     with tg.open(tmp_path / "large.bt") as archive:
@@ -391,7 +415,8 @@ def test_report_on_the_command_line(tmp_path: Path) -> None:
 
 def test_view_runs_until_it_is_interrupted(tmp_path: Path) -> None:
     tg.save(tmp_path / "a.bt", {"w": np.ones(3)})
-    command = [sys.executable, "-m", "tensorglot", "view", str(tmp_path / "a.bt"), "--no-browser", "--json"]
+    path = str(tmp_path / "a.bt")
+    command = [sys.executable, "-m", "tensorglot", "view", path, path, "--no-browser", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
         try:
             assert process.stdout is not None
@@ -402,6 +427,7 @@ def test_view_runs_until_it_is_interrupted(tmp_path: Path) -> None:
         finally:
             process.kill()
     run("view", "-", "--no-browser", code=2)
+    run("view", tmp_path / "a.bt", "-", "--no-browser", code=2)
 
 
 # The viewer
@@ -462,6 +488,28 @@ def test_what_is_not_there_is_not_found(viewer: report.Viewer, path: str) -> Non
 
 def test_only_get_is_answered(viewer: report.Viewer) -> None:
     assert ask(viewer.url, method="POST")[0] == 501
+
+
+def test_the_viewer_of_two_files_compares_what_is_asked_for(tmp_path: Path) -> None:
+    before = {"same": np.ones(4), "values": np.zeros(4), "shape": np.ones(2), "gone": np.ones(1)}
+    after = {"same": np.ones(4), "values": np.arange(4.0), "shape": np.ones(3), "come": np.ones(1)}
+    with (
+        tg.open(tg.dumps(before, format="bintensors", metadata={"step": "1"})) as one,
+        tg.open(tg.dumps(after, format="ztensor", metadata={"step": "2"})) as two,
+        report.Viewer(one, "a.bt", other=two, other_name="b.zt") as viewer,
+    ):
+        page = json.loads(re.findall(rb'id="page">(.*?)</script>', ask(viewer.url)[1])[0])
+        names = [*page["one"]["names"], "come"]
+        known = {names[int(i)]: change for i, change in page["changed"].items()}
+        assert known == {"shape": [["shape"], None], "gone": [["removed"], None], "come": [["added"], None]}
+        assert [(change["old"], change["new"]) for change in page["changes"]["metadata"]] == [("1", "2")]
+        for name, changed in (("values", [["values"], 0.75]), ("same", None), ("come", [["added"], None])):
+            short = json.loads(ask(f"{viewer.url}change/{names.index(name)}")[1])
+            card = json.loads(ask(f"{viewer.url}card/{names.index(name)}")[1])
+            assert short == {"changed": changed}
+            assert card["changed"] == changed
+        assert card["parts"][0]["max"] == 1
+        assert ask(f"{viewer.url}change/5")[0] == 404
 
 
 def test_tokens_differ_and_a_closed_viewer_is_gone(viewer: report.Viewer) -> None:

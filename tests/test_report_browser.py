@@ -90,7 +90,7 @@ def stat(page: Any, label: str) -> str:
 
 
 def as_number(text: str) -> float:
-    return float(text.replace("−", "-").replace(",", "").replace("≈ ", ""))
+    return float(text.replace("−", "-").replace(",", "").replace("≈\u00a0", ""))
 
 
 def check_page(page: Any, path: Path) -> None:
@@ -224,7 +224,82 @@ def test_a_comparison_shows_which_tensors_changed(chromium: Any, tmp_path: Path)
         assert page.locator("#maps canvas").count() == 2
 
 
+def test_the_viewer_compares_a_tensor_when_its_card_is_opened(chromium: Any, tmp_path: Path) -> None:
+    before, after = two_models()
+    after["model.layers.2.q.weight"] = before["model.layers.2.q.weight"] + 1
+    tg.save(tmp_path / "a.zt", before)
+    tg.save(tmp_path / "b.bt", after)
+    with (
+        tg.open(tmp_path / "a.zt") as one,
+        tg.open(tmp_path / "b.bt") as two,
+        report.Viewer(one, "a.zt", other=two, other_name="b.bt") as viewer,
+        opened(chromium, viewer.url, own=viewer.url) as page,
+    ):
+        assert page.inner_text("#title") == "a.zt → b.bt"
+        changes = page.locator("#summary .changes")
+        assert changes.inner_text().split("\n")[1:] == [
+            "4 so far",
+            "type 1, shape 1, removed 1, added 1; 27 not compared yet: compare them",
+        ]
+        assert "not compared yet" in page.inner_text("#maps")
+        choose(page, "layers.2.q")
+        page.wait_for_selector("#card .change")
+        assert "960 of 960 elements" in page.inner_text("#card .change")
+        assert page.locator(".row.tensor .badge").first.inner_text() == "100 %"
+        choose(page, "layers.2.k")
+        page.wait_for_selector("#card .stats")
+        assert page.locator("#card .change").count() == 0
+        page.click("text=compare them")
+        page.wait_for_function("() => !document.querySelector('#summary').innerText.includes('not compared')")
+        found = tg.diff(one, two)
+        assert changes.inner_text().split("\n")[1] == f"{found.tensors - found.equal}"
+        assert f"{found.equal} equal" in changes.inner_text()
+        assert "not compared yet" not in page.inner_text("#maps")
+
+
 # Made for eyes
+
+
+def test_the_changed_tensors_are_on_the_first_screen(chromium: Any, tmp_path: Path) -> None:
+    before = {
+        f"model.layers.{i}.self_attn.{name}_proj.weight": np.full((8, 8), i, np.float32)
+        for i in range(12)
+        for name in "qkvo"
+    }
+    changed = ["model.layers.11.self_attn.q_proj.weight", "model.layers.3.self_attn.o_proj.weight"]
+    after = {name: values + (name in changed) for name, values in before.items()}
+    report.write(before, tmp_path / "page.html", other={**after, "step": np.ones(1)})
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        rows = page.locator(".row:has(.badge)")
+        assert {name.strip() for name in rows.locator("bdi").all_inner_texts()} == {*changed, "step"}
+        for row in rows.all():
+            assert row.bounding_box()["y"] < 850
+            clipped = row.locator(".name span").first.evaluate("one => one.scrollWidth > one.clientWidth")
+            assert not clipped
+        assert page.locator("#maps canvas").last.bounding_box()["y"] < rows.first.bounding_box()["y"]
+
+
+def test_a_phone_shows_both_names_and_no_empty_list(chromium: Any, tmp_path: Path) -> None:
+    for name in ("a-rather-long-name.bt", "another-long-name.bt"):
+        tg.save(tmp_path / name, {"w": np.ones(len(name))})
+    one, two = sorted(tmp_path.glob("*.bt"))
+    report.write(one, tmp_path / "page.html", other=two)
+    with opened(chromium, (tmp_path / "page.html").as_uri(), width=390) as page:
+        title = page.locator("#title")
+        assert title.inner_text() == f"{one.name} → {two.name}"
+        assert title.evaluate("one => one.scrollWidth <= one.clientWidth")
+        assert page.locator("#list").bounding_box()["height"] < 120
+
+
+def test_approximate_numbers_are_on_one_line(chromium: Any, tmp_path: Path) -> None:
+    report.write({"w": np.random.default_rng(0).normal(0, 1e-3, 40_000).astype(np.float32)}, tmp_path / "page.html")
+    for width in (390, 1280):
+        with opened(chromium, (tmp_path / "page.html").as_uri(), width=width) as page:
+            page.wait_for_selector("#card .stats")
+            approximate = page.locator("#card .stats .value", has_text="≈")
+            heights = approximate.evaluate_all("all => all.map((one) => one.offsetHeight)")
+            assert len(heights) == 7
+            assert max(heights) < 25
 
 
 CONTRAST = """() => {
@@ -330,6 +405,9 @@ def test_colours_are_explained(chromium: Any, tmp_path: Path) -> None:
         first, second = page.locator("#maps .legend").all_inner_texts()
         assert ("only in the first file" in first, "only in the second file" in first) == (True, False)
         assert ("only in the first file" in second, "only in the second file" in second) == (False, True)
+        assert "another shape or type" in first
+        colours = "one => getComputedStyle(one).backgroundColor"
+        assert page.locator(".badge.shape").evaluate(colours) != page.locator(".badge.values").evaluate(colours)
         choose(page, "steps")
         assert page.inner_text("#card .legend").split() == ["first", "file", "second", "file"]
         page.locator("#maps button", has_text="by type").first.click()
@@ -477,6 +555,24 @@ def test_values_of_several_parts_are_one_tensor(opener: Any, tmp_path: Path) -> 
     found, error = drop(opener, tmp_path / "parts.zt")
     assert found is not None, error
     check_columns(found, tmp_path / "parts.zt")
+
+
+def test_of_several_files_each_can_be_chosen(opener: Any, tmp_path: Path) -> None:
+    paths = [tmp_path / "a.bt", tmp_path / "b.zt", tmp_path / "bad.zt"]
+    for path in paths[:2]:
+        tg.save(path, {path.stem: np.ones(3)})
+    paths[2].write_bytes(b"nothing")
+    opener.set_input_files("#file", paths)
+    for i, path in enumerate(paths[:2]):
+        opener.select_option("#files", str(i))
+        opener.wait_for_function(f"() => document.getElementById('title').textContent === '{path.name}'")
+        assert path.stem in opener.inner_text("#rows")
+    assert opener.locator("#files option").count() == 3
+    opener.select_option("#files", "2")
+    opener.wait_for_selector("#error:visible")
+    assert opener.inner_text("#error").startswith("bad.zt: ")
+    drop(opener, paths[0])
+    assert not opener.locator("#files").is_visible()
 
 
 def test_only_the_header_of_a_large_file_is_read(opener: Any, tmp_path: Path) -> None:

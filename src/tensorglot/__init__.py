@@ -105,6 +105,7 @@ _PROVIDERS = {
     "dynd.to_polars": ("bridges.tables", "to_polars"),
     "dynd.to_table": ("bridges.tables", "to_table"),
     "report.html": ("report.notebook", "html"),
+    "report.table": ("report.notebook", "table"),
     "store.open": ("store", "open_url"),
     "tensor.arrow": ("bridges.arrow", "from_tensor"),
     "tensor.awkward": ("bridges.awkward", "from_tensor"),

@@ -2,7 +2,7 @@
 
     table       the bridge for the library of a value
     drop_in     the functions of safetensors and bintensors, for `tensorglot.numpy`, `.torch` and `.jax`
-    torch       tensors; torch_layouts sparse and quantized ones; torch_module whole modules
+    torch       tensors; torch_layouts sparse and quantized ones; torch_module whole modules; torch_sharing memory
     dcp         distributed checkpoints of PyTorch: a writer and a reader
     jax         arrays
     dask        lazy arrays of any source

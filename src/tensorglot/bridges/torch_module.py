@@ -15,6 +15,7 @@ import numpy as np
 
 from tensorglot.bridges.drop_in import format_for, their_errors
 from tensorglot.bridges.torch import array_type, as_device, from_numpy, to_numpy
+from tensorglot.bridges.torch_sharing import covering, sharing_groups, tied
 from tensorglot.containers.table import for_target
 from tensorglot.errors import InputError, StateError, escape
 from tensorglot.extras import library
@@ -23,7 +24,6 @@ from tensorglot.io.source import Backend, Readable
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import location
 from tensorglot.model.tensor import Tensor
-from tensorglot.operations._outputs import shares_memory
 from tensorglot.operations.load import load_archive
 from tensorglot.operations.open import open
 from tensorglot.operations.save import save
@@ -31,7 +31,7 @@ from tensorglot.operations.save import save
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["load_model", "save_model", "shared_names"]
+__all__ = ["load_model", "save_model"]
 
 
 def save_model(
@@ -51,10 +51,10 @@ def save_model(
     spec, version = for_target(filename, format_for(filename, format))
     state = _state(model)
     notes = dict(metadata or {})
-    for group in _sharing(state):
-        kept = min(_covering(state, group))
+    for group in sharing_groups(state):
+        kept = min(covering(state, group))
         for name in group:
-            if name != kept and not (spec.ties and _tied(state[name], state[kept])):
+            if name != kept and not (spec.ties and tied(state[name], state[kept])):
                 del state[name]
                 if spec.metadata != "none":
                     notes.setdefault(name, kept)
@@ -165,14 +165,14 @@ def _wrong_names(model: str, missing: list[str], unexpected: list[str]) -> State
 def _others(state: Mapping[str, torch.Tensor], archive: Archive) -> dict[str, Literal["same", "unexpected"]]:
     """Names whose memory is read under another name, and whether the file also has them untied."""
     found: dict[str, Literal["same", "unexpected"]] = {}
-    for group in _sharing(state):
-        covering = _covering(state, group)
-        kept = next((name for name in covering if name in archive), covering[0])
+    for group in sharing_groups(state):
+        whole = covering(state, group)
+        kept = next((name for name in whole if name in archive), whole[0])
         for name in group:
             if name != kept:
                 same = name not in archive or (
                     kept in archive
-                    and _tied(state[name], state[kept])
+                    and tied(state[name], state[kept])
                     and _place(archive[name]) == _place(archive[kept])
                 )
                 found[name] = "same" if same else "unexpected"
@@ -183,79 +183,7 @@ def _place(tensor: Tensor) -> list[tuple[object, ...]]:
     return [location(part.payload) for part in tensor.parts.values()]
 
 
-def _tied(one: torch.Tensor, two: torch.Tensor) -> bool:
-    """Whether two tensors are the same view of the same memory."""
-    return (one.data_ptr(), one.shape, one.stride(), one.dtype) == (two.data_ptr(), two.shape, two.stride(), two.dtype)
-
-
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """The address of the first byte, and the one after the last."""
-    begin = tensor.data_ptr()
-    if tensor.is_contiguous():
-        return begin, begin + tensor.nbytes
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return begin, begin + (last + 1) * tensor.element_size()
-
-
-def _sharing(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
-    """The names of tensors that have memory in common, directly or through others, in the order of the state."""
-    strided = library("torch", "torch").strided
-    extents = sorted(
-        (str(tensor.device), *_extent(tensor), name)
-        for name, tensor in state.items()
-        if tensor.layout is strided and not tensor.is_nested and not tensor.is_meta and tensor.numel()
-    )
-    group_of: dict[str, set[str]] = {}
-    before: list[tuple[str, int, str]] = []
-    for device, low, high, name in extents:
-        before = [one for one in before if one[0] == device and one[1] > low]
-        group = group_of[name] = {name}
-        for _, _, other in before:
-            if other not in group and _overlap(state[name], state[other]):
-                group |= group_of[other]
-                group_of.update(dict.fromkeys(group, group))
-        before.append((device, high, name))
-    groups = {id(group): group for group in group_of.values() if len(group) > 1}
-    return [[name for name in state if name in group] for group in groups.values()]
-
-
-def _overlap(one: torch.Tensor, two: torch.Tensor) -> bool:
-    """Whether tensors share memory, given that their extents overlap; on another device, assumed."""
-    if one.device.type != "cpu":
-        return True
-    return shares_memory(to_numpy("", one), to_numpy("", two))
-
-
-def _covering(state: Mapping[str, torch.Tensor], group: list[str]) -> list[str]:
-    """The names of tensors that cover all memory of the group."""
-    if all(_tied(state[name], state[group[0]]) for name in group):
-        return group
-    extents = {name: _extent(state[name]) for name in group}
-    whole = min(low for low, _ in extents.values()), max(high for _, high in extents.values())
-    found = [
-        name
-        for name in group
-        if extents[name] == whole and state[name].numel() * state[name].element_size() == whole[1] - whole[0]
-    ]
-    if not found:
-        raise StateError(
-            f"tensors overlap, and none contains all of them: {', '.join(map(escape, group))};"
-            " clone() those that should not share memory",
-            rule="torch.shared",
-            tensor=group[0],
-        )
-    return found
-
-
 def _in_place(own: torch.Tensor, kind: np.dtype[Any]) -> bool:
     """Whether a tensor's memory can be read into as it is."""
     plain = own.device.type == "cpu" and own.is_contiguous() and not own.is_conj() and not own.is_neg()
     return plain and array_type(own.dtype) == kind
-
-
-def shared_names(state: Mapping[str, torch.Tensor], *, ties: bool) -> list[str]:
-    """Names of tensors that share memory, of the first group that does; with `ties`, unless they are tied."""
-    for group in _sharing(state):
-        if not (ties and all(_tied(state[name], state[group[0]]) for name in group)):
-            return group
-    return []

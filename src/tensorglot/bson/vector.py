@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.bson.coerce import NUMPY, DType, DTypeName, apply_ignored_bits, coerce_vector, is_vector, unpack_bits
-from tensorglot.errors import InputError, OutOfRange
+from tensorglot.errors import InputError, OutOfRange, plural
 from tensorglot.extras import library
+from tensorglot.providers import provided
 from tensorglot.wire.bson import VECTOR_SUBTYPE, view
 from tensorglot.wire.bson_vector import HEAD_NBYTES, IgnoredBits, find_kind, row_of
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Vector", "decode", "encode"]
 
 _SHOWN = 6
+_SHOWN_IN_TABLE = 30
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
@@ -122,6 +124,12 @@ class Vector:
         values = self.bits().view(np.uint8) if self.dtype == "packed_bit" else self.data
         shown = ", ".join(map(str, values[:_SHOWN])) + (", …" if values.size > _SHOWN else "")
         return f"Vector({self.dtype}[{self.count}]{': ' if shown else ''}{shown})"
+
+    def _repr_html_(self) -> str:
+        """The first numbers in a notebook."""
+        title = f"Vector, {self.dtype}, {plural(self.count, 'bit' if self.dtype == 'packed_bit' else 'number')}"
+        rows = enumerate(self._numbers()[:_SHOWN_IN_TABLE].tolist())
+        return provided("report.table")(title, ("position", "value"), rows, self.count)  # type: ignore[no-any-return]
 
 
 def _set(vector: Vector, data: NDArray[Any], dtype: str, padding: int) -> None:

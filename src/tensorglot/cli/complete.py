@@ -1,4 +1,4 @@
-"""What the shell completes: names of tensors in the file, formats, element types.
+"""What the shell completes: names of tensors in the file, refs of the store, formats, element types.
 
 Called while somebody types: nothing is printed, whatever goes wrong, and names that a
 shell could not show on one line are left out.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import click
 
-__all__ = ["complete_dtypes", "complete_formats", "complete_names"]
+__all__ = ["complete_dtypes", "complete_formats", "complete_names", "complete_refs"]
 
 MOST = 500
 """Names that are offered at once."""
@@ -22,16 +22,36 @@ def _starting(words: Iterable[str], typed: str) -> list[str]:
     return [word for word in words if word.startswith(typed)][:MOST]
 
 
+def _typed_before(context: click.Context, *names: str) -> str | None:
+    """An argument that was typed before. Where an option awaits its value, click has not assigned the arguments."""
+    found = (context.params.get(name) for name in names)
+    return next(filter(None, found), context.args[0] if context.args else None)
+
+
 def complete_names(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
     """Names of the file that was typed before."""
     import tensorglot as tg
 
-    file = context.params.get("file") or context.params.get("source")
+    file = _typed_before(context, "file", "source")
     if not file or file == "-":
         return []
     try:
         with tg.open(file) as archive:
             return _starting((name for name in archive if name.isprintable() and not name.isspace()), typed)
+    except (tg.TensorglotError, OSError):
+        return []
+
+
+def complete_refs(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """Refs and tags of the store that was typed before; for `pull`, of the one that is pulled from."""
+    import tensorglot as tg
+
+    path = _typed_before(context, "other" if context.command.name == "pull" else "store")
+    if not path:
+        return []
+    try:
+        with tg.store.Store(path) as store:
+            return _starting((name for name in store.refs() if name.isprintable()), typed)
     except (tg.TensorglotError, OSError):
         return []
 

@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from tensorglot.operations._compare import Comparison
     from tensorglot.operations.diff import Change, Diff
 
-__all__ = ["command", "print_diff"]
+__all__ = ["COLOURS", "command", "print_diff"]
+
+COLOURS = {"added": "green", "removed": "red", "shape": "magenta", "type": "magenta", "layout": "magenta"}
+"""Of a row on a terminal, by its change; one of many values is yellow."""
+MANY = 0.1
+"""Share of the values of a tensor."""
 
 
 class Row(NamedTuple):
@@ -57,9 +62,9 @@ SORTS: dict[str, Callable[[Row], tuple[float, str]]] = {
 
 
 def _largest(row: Row, measure: str) -> float:
-    """Rows without values first: a tensor that is missing differs more than any number."""
+    """Rows without that number last: added, removed, another shape."""
     found = None if row.values is None else getattr(row.values, measure)
-    return float("inf") if found is None else float(found)
+    return -1.0 if found is None else float(found)
 
 
 @click.command
@@ -140,7 +145,12 @@ def _print(rows: Sequence[Row]) -> None:
         Column("NaN", ["" if v is None or not v.nan else f"{v.nan:,}" for v in values], right=True),
         Column("bits", ["" if v is None or not v.bits_only else f"{v.bits_only:,}" for v in values], right=True),
     ]
-    print_table([column for column in columns if informative(column, "")])
+    print_table([column for column in columns if informative(column, "")], list(map(_colour, rows)))
+
+
+def _colour(row: Row) -> str | None:
+    found = next((COLOURS[change.kind] for change in row.changes if change.kind in COLOURS), None)
+    return found or ("yellow" if row.values is not None and row.values.share >= MANY else None)
 
 
 def _summary(found: Diff, rows: Sequence[Row]) -> str:

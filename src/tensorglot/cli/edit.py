@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tensorglot.cli.complete import complete_names
 from tensorglot.cli.options import (
     as_json,
     file_argument,
@@ -41,7 +42,9 @@ __all__ = ["command"]
     help="Replace a tensor by one of another file: TENSOR, or its only one, or the one of the same name.",
 )
 @click.option("--add", metavar="NAME=FILE[:TENSOR]", multiple=True, help="Add a tensor of another file.")
-@click.option("--drop", metavar="NAME", multiple=True, help="Drop a tensor; may be repeated.")
+@click.option(
+    "--drop", metavar="NAME", multiple=True, help="Drop a tensor; may be repeated.", shell_complete=complete_names
+)
 @click.option("--in-place", is_flag=True, help="Copy nothing: write only behind or over the end of the file.")
 @reading_format
 @storage_option

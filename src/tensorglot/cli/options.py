@@ -56,6 +56,7 @@ def as_json(command: F) -> F:
 def writing_options(command: F) -> F:
     """How the target is written."""
     for option in (
+        click.option("--format", hidden=True, expose_value=False, callback=_name_the_option),
         click.option(
             "--checksum",
             metavar="NAME",
@@ -76,6 +77,12 @@ def writing_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def _name_the_option(context: click.Context, parameter: click.Parameter, given: str | None) -> None:
+    """`--format` is the format of a file that is read; where one is written, people mean another option."""
+    if given is not None:
+        raise click.UsageError("No such option '--format': --to is the format to write.", context)
 
 
 def reading_format(command: F) -> F:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,13 +18,13 @@ from tensorglot.cli.options import (
 )
 from tensorglot.cli.terminal import Column, escape_whole, informative, message, print_json, print_table, progress_bar
 from tensorglot.errors import escape, plural
+from tensorglot.operations._cells import bars, number
 
 if TYPE_CHECKING:
     from tensorglot.operations.stats import TensorStats
 
 __all__ = ["command"]
 
-BARS = "▁▂▃▄▅▆▇█"
 SHOWN = ("1", "25", "50", "75", "99")
 """Percentiles that fit a terminal; --json has also 5 and 95."""
 
@@ -77,17 +76,17 @@ def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None
 def _print(rows: Sequence[TensorStats], *, long: bool) -> None:
     names = [row.name if row.part == "data" else f"{row.name}#{row.part}" for row in rows]
     found = [row.percentiles or {} for row in rows]
-    middle = [Column(f"{share}%", [_number(one.get(share)) for one in found], right=True) for share in SHOWN]
+    middle = [Column(f"{share}%", [number(one.get(share)) for one in found], right=True) for share in SHOWN]
     columns = [
         Column("name", [escape_whole(name) for name in names], elastic=True),
-        Column("min", [_number(row.min) for row in rows], right=True),
+        Column("min", [number(row.min) for row in rows], right=True),
         *(middle if long else ()),
-        Column("max", [_number(row.max) for row in rows], right=True),
+        Column("max", [number(row.max) for row in rows], right=True),
     ]
     moments = [
-        Column("mean", [_number(row.mean) for row in rows], right=True),
-        Column("std", [_number(row.std) for row in rows], right=True),
-        Column("norm", [_number(row.norm) for row in rows], right=True),
+        Column("mean", [number(row.mean) for row in rows], right=True),
+        Column("std", [number(row.std) for row in rows], right=True),
+        Column("norm", [number(row.norm) for row in rows], right=True),
     ]
     counts = [
         Column("zeros", [f"{row.zeros:,}" for row in rows], right=True),
@@ -95,24 +94,8 @@ def _print(rows: Sequence[TensorStats], *, long: bool) -> None:
         Column("Inf", [f"{row.inf:,}" for row in rows], right=True),
     ]
     shown = [column for column in counts if informative(column, "0")]
-    picture = Column("histogram", [_bars(row.histogram) for row in rows])
+    picture = Column("histogram", [bars(row.histogram, 8) for row in rows])
     print_table([*columns, *(() if long else moments), *shown, *(() if long else (picture,))])
     absent = [f"no {column.title}" for column in counts if column not in shown]
     approximate = ["percentiles to 1 part in 128"] if long and not all(row.exact for row in rows) else []
     print(", ".join([plural(len({row.name for row in rows}), "tensor"), *absent, *approximate]))
-
-
-def _bars(counts: Sequence[int]) -> str:
-    """A bar for each two bins; one that is not empty is seen."""
-    counts = [sum(counts[i : i + 2]) for i in range(0, len(counts), 2)]
-    most = max(counts, default=0)
-    return "".join(" " if not count else BARS[(len(BARS) - 1) * count // most] for count in counts).rstrip()
-
-
-def _number(value: float | complex | None) -> str:
-    """Three digits, as short as that can be written: 1023, 0.00721, 2.44e26."""
-    if value is None:
-        return "-"
-    if isinstance(value, int) or (isinstance(value, float) and 1000 <= abs(value) < 1e6):
-        return f"{value:.0f}"
-    return re.sub(r"e([+-])0*(\d)", lambda found: f"e{found[1].strip('+')}{found[2]}", f"{value:.3g}")

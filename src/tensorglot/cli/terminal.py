@@ -15,7 +15,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from typing import Any, TextIO
@@ -105,23 +105,61 @@ def informative(column: Column, usual: str) -> bool:
     return not set(column.cells) <= {usual}
 
 
-def print_table(columns: Sequence[Column]) -> None:
-    """Aligned columns under bold titles."""
-    widths = [max(map(_width, (column.title, *column.cells))) for column in columns]
-    if sys.stdout.isatty():
-        widths = _fit(columns, widths, _terminal_width())
+def print_table(columns: Sequence[Column], colours: Sequence[str | None] | None = None) -> None:
+    """Aligned columns under bold titles; rows in colours, where stdout allows escape sequences.
+
+    Where a terminal is too narrow for the table, or would show different cells of the first
+    column alike, that column has lines of its own, above the others.
+    """
+    if not sys.stdout.isatty():
+        _print_rows(columns, [min(width, PIPE_PADDING) for width in _widths(columns)], None)
+        return
+    room = _terminal_width()
+    shown, widths = _fit_columns(columns, room)
+    first, *others = columns
+    crowded = sum(widths) + len(GAP) * (len(widths) - 1) > room
+    if others and first.elastic and (crowded or len({*shown[0].cells}) < len({*first.cells})):
+        below, widths = _fit_columns(others, room - len(GAP))
+        _print_rows(below, widths, colours, above=[first.title, *(_shorten(cell, room) for cell in first.cells)])
     else:
-        widths = [min(width, PIPE_PADDING) for width in widths]
+        _print_rows(shown, widths, colours)
+
+
+def _print_rows(
+    columns: Sequence[Column],
+    widths: Sequence[int],
+    colours: Sequence[str | None] | None,
+    *,
+    above: Sequence[str] | None = None,
+) -> None:
     last = len(columns) - 1
-    titles, bodies = [], []
+    bodies = []
     for i, (column, width) in enumerate(zip(columns, widths, strict=True)):
-        cells = _shorten_cells(column.cells, width) if sys.stdout.isatty() else column.cells
         pad = width if column.right or i < last else 0
-        titles.append(_pad(column.title, pad, column.right))
-        bodies.append([_pad(cell, pad, column.right) for cell in cells])
-    print(bold(GAP.join(titles)))
-    if bodies and bodies[0]:
-        print("\n".join(map(GAP.join, zip(*bodies, strict=True))))
+        bodies.append([_pad(cell, pad, column.right) for cell in (column.title, *column.cells)])
+    title, *rows = map(GAP.join, zip(*bodies, strict=True))
+    if above is not None:
+        title, *rows = (f"{name}\n{GAP}{row}" for name, row in zip(above, (title, *rows), strict=True))
+    if colours is not None and styled(sys.stdout):
+        rows = [row if colour is None else _in_colour(row, colour) for row, colour in zip(rows, colours, strict=True)]
+    print("\n".join([*map(bold, title.split("\n")), *rows]))
+
+
+def _in_colour(text: str, colour: str) -> str:
+    from click import style
+
+    return style(text, fg=colour)
+
+
+def _widths(columns: Sequence[Column]) -> list[int]:
+    return [max(map(_width, (column.title, *column.cells))) for column in columns]
+
+
+def _fit_columns(columns: Sequence[Column], room: int) -> tuple[list[Column], list[int]]:
+    """Columns whose cells are shortened to fit a width, if that can be, and their widths."""
+    widths = _fit(columns, _widths(columns), room)
+    pairs = zip(columns, widths, strict=True)
+    return [replace(column, cells=_shorten_cells(column.cells, width)) for column, width in pairs], widths
 
 
 def _fit(columns: Sequence[Column], widths: list[int], room: int) -> list[int]:

@@ -22,6 +22,7 @@ from tensorglot.limits import DEFAULT, HEADER_NBYTES_MAX, TENSORS_MAX, Limits
 from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
+from tensorglot.providers import provided
 
 __all__ = [
     "HEAD_NBYTES",
@@ -29,6 +30,7 @@ __all__ = [
     "UNNAMED",
     "Container",
     "Format",
+    "Formats",
     "PerTensor",
     "ReadOptions",
     "Revision",
@@ -224,7 +226,26 @@ class Format:
         }
 
 
-TABLE: tuple[Format, ...] = (
+class Formats(tuple[Format, ...]):
+    """The specs of formats, with a table in notebooks."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        columns = ("format", "suffixes", "reads", "writes", "metadata", "compression", "checksums")
+        rows = (
+            (
+                spec.name,
+                *map(" ".join, (spec.suffixes, spec.versions, spec.writes)),
+                spec.metadata,
+                *map(" ".join, (spec.compression, spec.checksums)),
+            )
+            for spec in self
+        )
+        return provided("report.table")("Formats", columns, rows, len(self))  # type: ignore[no-any-return]
+
+
+_SPECS: tuple[Format, ...] = (
     Format(
         name="bintensors",
         versions=("0", "1"),
@@ -379,6 +400,7 @@ TABLE: tuple[Format, ...] = (
         notes={"1": "what tg.store.delta writes and tg.store.apply reads"},
     ),
 )
+TABLE = Formats(_SPECS)
 STORE = Format(
     name="store",
     versions=("1",),
@@ -396,8 +418,8 @@ UNNAMED = "data"
 _LOADED: dict[str, Container] = {}
 HEAD_NBYTES = 4096
 """Bytes read to detect the format: most often also the whole header."""
-_BY_NAME = {spec.name: spec for spec in (*TABLE, STORE)}
-_BY_SUFFIX = {suffix: spec for spec in reversed(TABLE) for suffix in spec.suffixes}
+_BY_NAME = {spec.name: spec for spec in (*_SPECS, STORE)}
+_BY_SUFFIX = {suffix: spec for spec in reversed(_SPECS) for suffix in spec.suffixes}
 """The first spec in the table that has the suffix."""
 _BEGINNINGS = re.compile(
     b"|".join(
@@ -410,7 +432,7 @@ _BEGINNINGS = re.compile(
 """How files of each format begin; the group has the name of the format."""
 
 
-def formats() -> tuple[Format, ...]:
+def formats() -> Formats:
     """The table of formats, with what each can read, write and hold."""
     return TABLE
 

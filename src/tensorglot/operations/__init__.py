@@ -22,6 +22,7 @@ What they share:
     _options            options for writing
     _places             paths and URLs among arguments become places
     _patterns           which tensors, under which names, in which types
+    _cells              numbers and histograms in the cells of a table
     _progress           progress: a function or a bar
     _executor           jobs for workers that open the source themselves
     _revise             other tensors in a file, by one atomic copy

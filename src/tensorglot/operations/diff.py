@@ -29,7 +29,7 @@ from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.open import OpenOptions
 from tensorglot.threads import Executor, ordered_map
 
-__all__ = ["Change", "Diff", "Kind", "diff"]
+__all__ = ["Change", "Diff", "Kind", "diff", "metadata_changes", "tensor_changes"]
 
 _BATCH_NBYTES = 4 << 20
 
@@ -131,11 +131,11 @@ def diff(
         names = [*one, *(name for name in two if name not in one)]
         nbytes = [*one.index.tensor_nbytes.tolist(), *([0] * (len(names) - len(one)))]
         total, done, equal = sum(nbytes), 0, 0
-        changes = list(_metadata_changes(one, two))
+        changes = list(metadata_changes(one, two))
         ranges = list(batches(nbytes, _BATCH_NBYTES if executor is None else JOB_NBYTES))
         parts = [names[part.start : part.stop] for part in ranges]
         if executor is None:
-            results = ordered_map(lambda part: _changes(part, one, two, tolerance), parts)
+            results = ordered_map(lambda part: tensor_changes(part, one, two, tolerance), parts)
         else:
             both = (
                 refer_to(a, one, options),
@@ -152,7 +152,7 @@ def diff(
         return Diff((one.format, two.format), len(names), equal, tuple(changes))
 
 
-def _changes(names: list[str], one: Archive, two: Archive, tolerance: Tolerance) -> list[Change]:
+def tensor_changes(names: list[str], one: Archive, two: Archive, tolerance: Tolerance = EXACT) -> list[Change]:
     """The changes of some tensors. Most are equal, which their rows tell."""
     equal = find_equal_rows(one, two, names)
     return [change for name in names if name not in equal for change in _changes_of(name, one, two, tolerance)]
@@ -162,7 +162,7 @@ def _compare_elsewhere(a: Reference, b: Reference, names: list[str], tolerance: 
     """The job of a worker."""
     one, two = a.open(), b.open()
     try:
-        return _changes(names, one, two, tolerance)
+        return tensor_changes(names, one, two, tolerance)
     finally:
         a.close(one)
         b.close(two)
@@ -175,7 +175,7 @@ def _tolerance(atol: object, rtol: object) -> Tolerance:
     return Tolerance(atol, rtol)  # type: ignore[arg-type]
 
 
-def _metadata_changes(one: Archive, two: Archive) -> Iterator[Change]:
+def metadata_changes(one: Archive, two: Archive) -> Iterator[Change]:
     if _holds(one, "metadata") and _holds(two, "metadata"):
         old, new = one.metadata or {}, two.metadata or {}
         for key in sorted({*old, *new}):
@@ -198,13 +198,13 @@ def _holds(archive: Archive, what: Literal["metadata", "attributes"]) -> bool:
 
 def _changes_of(name: str, one: Archive, two: Archive, tolerance: Tolerance) -> list[Change]:
     try:
-        return list(_tensor_changes(name, one, two, tolerance))
+        return list(_find_changes(name, one, two, tolerance))
     except FormatError as error:
         error.tensor = error.tensor or name
         raise
 
 
-def _tensor_changes(name: str, one: Archive, two: Archive, tolerance: Tolerance) -> Iterator[Change]:
+def _find_changes(name: str, one: Archive, two: Archive, tolerance: Tolerance) -> Iterator[Change]:
     if name not in two:
         yield Change("removed", name, old=str(one[name].type))
         return

@@ -55,7 +55,9 @@ def branches(entries: Sequence[Entry], depth: int, key: Callable[[Branch], Any] 
     def below(prefix: str, level: int, entries: Sequence[Entry]) -> list[tuple[Branch, list[Entry]]]:
         groups = _group(entries, len(prefix))
         made = [(_branch(name, level, groups[name]), groups[name]) for name in _by_number(groups, len(prefix))]
-        return made[::-1] if key is None else sorted(made, key=lambda pair: key(pair[0]), reverse=True)
+        if key is not None:
+            made.sort(key=lambda pair: key(pair[0]))
+        return made[::-1]
 
     found: list[Branch] = []
     waiting = below("", 0, entries)

@@ -3,6 +3,7 @@
     grid        a matrix as blocks: mean, minimum and maximum of each, in one pass
     data        the numbers of a page: the index as columns, a card for each tensor
     changes     what differs between two files, and where inside each tensor
+    cards       cards of one file or of two, made one at a time
     page        the numbers and the assets as one HTML file
     notebook    archives, tensors and results as small tables in Jupyter
     server      a page on localhost, whose cards are computed when they are opened

@@ -20,10 +20,11 @@ from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._dequantize import values_by_part
 from tensorglot.operations._jsonable import jsonable
 from tensorglot.operations.diff import Change, Diff
+from tensorglot.operations.listing import Entry, entries
 from tensorglot.report.data import magnitudes
 from tensorglot.report.grid import Grid, GridShape, encode_plane
 
-__all__ = ["by_tensor", "change_card", "summarize_changes"]
+__all__ = ["by_tensor", "change_card", "in_short", "index_changes", "summarize_changes"]
 
 _BLOCK_COUNT = 1 << 17
 
@@ -37,15 +38,39 @@ def by_tensor(diff: Diff) -> dict[str, list[Change]]:
     return found
 
 
-def summarize_changes(diff: Diff, path: str) -> dict[str, Any]:
+def summarize_changes(diff: Diff) -> dict[str, Any]:
     """The whole comparison in a few numbers; tensors are in their cards."""
     return {
-        "path": path,
-        "formats": list(diff.formats),
         "tensors": diff.tensors,
         "equal": diff.equal,
         "metadata": [change.to_dict() for change in diff.changes if change.tensor is None],
     }
+
+
+def in_short(changes: list[Change]) -> list[Any]:
+    """The kinds of a tensor's changes, and the largest share of elements that changed."""
+    shares = [change.values.share for change in changes if change.values is not None]
+    return [sorted({change.kind for change in changes}), max(shares, default=None)]
+
+
+def index_changes(one: Archive, two: Archive, names: list[str]) -> dict[int, list[Any]]:
+    """What the indexes tell, by the position of the name: tensors that are added, removed, or dense of another kind."""
+    old, new = ({entry.name: entry for entry in entries(archive)} for archive in (one, two))
+    found: dict[int, list[Any]] = {}
+    for i, name in enumerate(names):
+        if name not in old or name not in new:
+            found[i] = [["added" if name in new else "removed"], None]
+        elif old[name].layout == new[name].layout == "dense":
+            kinds = [
+                kind for kind, key in (("shape", "shape"), ("type", "dtype")) if _differ(old[name], new[name], key)
+            ]
+            if kinds:
+                found[i] = [kinds, None]
+    return found
+
+
+def _differ(one: Entry, two: Entry, field: str) -> bool:
+    return bool(getattr(one, field) != getattr(two, field))
 
 
 def change_card(changes: list[Change], one: Archive, two: Archive, cells: int) -> list[dict[str, Any]]:

@@ -30,7 +30,8 @@ from tensorglot.report.grid import Grid, GridShape, encode_plane
 __all__ = ["QUANTILES", "card", "cells_for", "describe", "magnitudes", "spark"]
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
-_BINS = 60
+_BINS = range(8, 61)
+"""Bins of a histogram: at least and at most."""
 _SPARK_BINS = 20
 _BLOCK_COUNT = 1 << 17
 _CELLS = range(256, 4097)
@@ -158,7 +159,7 @@ def _numbers(part: Part, values: Iterable[NDArray[Any]], cells: int) -> dict[str
             grid.add(magnitudes(block))
     distribution = tally.distribution
     assert distribution is not None  # noqa: S101
-    edges, counts = distribution.histogram(_BINS)
+    edges, counts = distribution.histogram(_bins(distribution))
     names = ("zeros", "nan", "inf", "min", "max", "mean", "std", "norm", "norm1")
     return {
         **{name: jsonable(getattr(tally, name)) for name in names},
@@ -167,6 +168,13 @@ def _numbers(part: Part, values: Iterable[NDArray[Any]], cells: int) -> dict[str
         "histogram": {"low": edges[0], "high": edges[-1], "counts": counts} if counts else None,
         "grid": None if grid is None else _encode(grid),
     }
+
+
+def _bins(distribution: Distribution) -> int:
+    """Fewer for few values, by the square-root rule; integers of a small range have one each in any case."""
+    if distribution.whole:
+        return _BINS[-1]
+    return min(max(math.isqrt(distribution.count), _BINS[0]), _BINS[-1])
 
 
 def magnitudes(block: NDArray[Any]) -> NDArray[np.float64]:
@@ -199,8 +207,11 @@ def spark(card: dict[str, Any]) -> str | None:
         histogram = part.get("histogram")
         if not histogram:
             break
+        if len(histogram["counts"]) == 1:  # one value: a bar in the middle, as in the card
+            return f"{'9':0^{_SPARK_BINS + 1}}"
         counts = np.array(histogram["counts"], np.int64)
         bins = min(len(counts), _SPARK_BINS)
-        sums = np.add.reduceat(counts, np.arange(bins) * len(counts) // bins)
-        return "".join(str(math.ceil(9 * value / int(sums.max()))) for value in sums.tolist())
+        starts = np.arange(bins) * len(counts) // bins
+        heights = np.add.reduceat(counts, starts) / np.diff(starts, append=len(counts))
+        return "".join(str(min(9, math.ceil(height))) for height in (9 * heights / heights.max()).tolist())
     return None

@@ -1,6 +1,7 @@
 """Values in a notebook: the HTML of an archive, a tensor, and of what verbs return.
 
-Each is a small table with the styles of the notebook, and one line above it. All text
+Each is a small table with the styles of the notebook, numbers aligned to the right, and
+one line above it. All text
 from files is escaped twice: unprintable characters as elsewhere (`escape`), then for
 HTML. Reads an index, never a value. A table has a bounded number of rows.
 """
@@ -8,22 +9,24 @@ HTML. Reads an index, never a value. A table has a bounded number of rows.
 from __future__ import annotations
 
 import html as markup
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 from tensorglot.errors import escape, human_nbytes, plural
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Tensor
+from tensorglot.operations._cells import bars, number
 from tensorglot.operations.diff import Diff
 from tensorglot.operations.stats import Stats
 from tensorglot.operations.verify import Report
 
-__all__ = ["html"]
+__all__ = ["html", "table"]
 
+NUMBERS = {"size", "min", "50%", "max", "mean", "std", "norm", "zeros", "NaN", "Inf"}
+"""Columns that are aligned to the right; notebooks align all cells alike."""
 ROWS = 30
 """Rows of a table; the line below it says how many more there are."""
-BARS = "▁▂▃▄▅▆▇█"
 
 
 def html(value: Any) -> str:
@@ -38,17 +41,23 @@ def _text(value: object) -> str:
     return markup.escape(escape(str(value)))
 
 
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], count: int) -> str:
-    """A table of the first rows, and how many there are in all. Numbers are aligned by the notebook's own style."""
-    head = "".join(f"<th>{_text(column)}</th>" for column in columns)
-    body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in islice(rows, ROWS))
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], count: int) -> str:
+    """A table of the first rows, and how many there are in all."""
+    head = "".join(_cells("th", columns, columns))
+    body = "".join("<tr>" + "".join(_cells("td", columns, row)) + "</tr>" for row in islice(rows, ROWS))
     more = f"<p>… {count - ROWS:,} more</p>" if count > ROWS else ""
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if count else ""
     return f"<div><p><b>{_text(title)}</b></p>{table}{more}</div>"
 
 
+def _cells(tag: str, columns: Sequence[str], row: Sequence[object]) -> Iterator[str]:
+    for column, cell in zip(columns, row, strict=True):
+        side = "right" if column in NUMBERS else "left"
+        yield f'<{tag} style="text-align: {side}">{_text(cell)}</{tag}>'
+
+
 def _fields(title: str, fields: dict[str, object]) -> str:
-    return _table(title, ("", ""), fields.items(), len(fields))
+    return table(title, ("", ""), fields.items(), len(fields))
 
 
 def _public(value: Any) -> dict[str, object]:
@@ -65,7 +74,7 @@ def _public(value: Any) -> dict[str, object]:
 
 def _archive(archive: Archive) -> str:
     if archive.source is None and not archive.index.sources and archive.index.payloads is None:
-        return _table(f"Archive, {archive.format}, closed", (), (), 0)
+        return table(f"Archive, {archive.format}, closed", (), (), 0)
     nbytes = int(archive.index.nbytes.sum())
     title = f"{archive.format}: {plural(len(archive), 'tensor')}, {human_nbytes(nbytes)}"
     if archive.metadata:
@@ -74,7 +83,7 @@ def _archive(archive: Archive) -> str:
     columns: tuple[str, ...] = ("name", "type", "shape", "size", "encoding")
     if all(tensor.encoding in ("raw", "joined") for tensor in tensors):
         columns = columns[:-1]
-    return _table(title, columns, (_tensor_cells(tensor)[: len(columns)] for tensor in tensors), len(archive))
+    return table(title, columns, (_tensor_cells(tensor)[: len(columns)] for tensor in tensors), len(archive))
 
 
 def _tensor_cells(tensor: Tensor) -> tuple[object, ...]:
@@ -103,7 +112,7 @@ def _tensor(tensor: Tensor) -> str:
 
 def _diff(found: Diff) -> str:
     if found.same:
-        return _table(f"the same: {plural(found.tensors, 'tensor')}", (), (), 0)
+        return table(f"the same: {plural(found.tensors, 'tensor')}", (), (), 0)
     title = f"{found.tensors - found.equal:,} of {plural(found.tensors, 'tensor')} differ"
     rows = (
         (
@@ -113,13 +122,13 @@ def _diff(found: Diff) -> str:
         )
         for change in found.changes
     )
-    return _table(title, ("name", "change", "difference"), rows, len(found.changes))
+    return table(title, ("name", "change", "difference"), rows, len(found.changes))
 
 
 def _report(report: Report) -> str:
     title = repr(report).partition(":")[0] if report.ok else plural(len(report.problems), "problem")
     rows = ((problem.rule, problem.tensor or "", problem.message) for problem in report.problems)
-    return _table(title, ("rule", "tensor", "problem"), rows, len(report.problems))
+    return table(title, ("rule", "tensor", "problem"), rows, len(report.problems))
 
 
 def _stats(stats: Stats) -> str:
@@ -127,7 +136,7 @@ def _stats(stats: Stats) -> str:
     rows = (
         (
             row.name if row.part == "data" else f"{row.name}#{row.part}",
-            *map(_number, (row.min, (row.percentiles or {}).get("50"), row.max, row.mean, row.std, row.norm)),
+            *map(number, (row.min, (row.percentiles or {}).get("50"), row.max, row.mean, row.std, row.norm)),
             f"{row.zeros:,}",
             f"{row.nan:,}",
             f"{row.inf:,}",
@@ -135,17 +144,7 @@ def _stats(stats: Stats) -> str:
         )
         for row in stats.rows
     )
-    return _table(repr(stats), columns, rows, len(stats.rows))
-
-
-def _number(value: float | complex | None) -> str:
-    return "-" if value is None else str(value) if isinstance(value, int) else f"{value:.3g}"
-
-
-def bars(counts: Sequence[int]) -> str:
-    """A bar for each bin; one that is not empty is seen."""
-    most = max(counts, default=0)
-    return "".join(" " if not count else BARS[(len(BARS) - 1) * count // most] for count in counts)
+    return table(repr(stats), columns, rows, len(stats.rows))
 
 
 _RENDERERS: tuple[tuple[type, Any], ...] = (

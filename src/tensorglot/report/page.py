@@ -15,7 +15,6 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, TypeAlias
@@ -29,11 +28,12 @@ from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.diff import Change, diff
 from tensorglot.operations.open import OpenOptions
-from tensorglot.report.changes import by_tensor, change_card, summarize_changes
-from tensorglot.report.data import card, cells_for, describe, spark
+from tensorglot.report.cards import Cards
+from tensorglot.report.changes import by_tensor, in_short, summarize_changes
+from tensorglot.report.data import cells_for, describe, spark
 from tensorglot.threads import ordered_map
 
-__all__ = ["CARDS_TOGETHER", "Mode", "name_of", "opener", "shell", "write"]
+__all__ = ["CARDS_TOGETHER", "Mode", "name_of", "numbers", "opener", "shell", "title_of", "write"]
 
 Mode: TypeAlias = Literal["report", "view", "open"]
 """Cards are in the page; requested from the server; or absent, as the file is read by the browser."""
@@ -72,6 +72,12 @@ def shell(mode: Mode, title: str) -> tuple[str, str]:
         text = text.replace("{{" + key + "}}", value)
     before, _, after = text.partition("{{numbers}}")
     return before, after.replace("{{script}}", _script())
+
+
+def title_of(*paths: str) -> str:
+    """The title of a page of one file or two."""
+    names = " → ".join(escape(os.path.basename(path) or path) for path in paths if path)  # noqa: PTH119
+    return f"{names} · tensorglot"
 
 
 def numbers(identifier: str, value: Any) -> str:
@@ -130,60 +136,31 @@ def _write(texts: Iterable[str], target: Writable) -> None:
             target.write(chunk)
 
 
-@dataclass(slots=True)
-class _Job:
-    """What the threads that make cards share."""
-
-    one: Archive
-    two: Archive | None
-    cells: int
-    changes: dict[str, list[Change]] = field(default_factory=dict)
-
-    def cards(self, names: list[str]) -> list[dict[str, Any]]:
-        return [self.card(name) for name in names]
-
-    def card(self, name: str) -> dict[str, Any]:
-        archive = self.one if name in self.one or self.two is None else self.two
-        made = card(archive[name], self.cells)
-        changes = self.changes.get(name)
-        if changes and self.two is not None:
-            made["changes"] = change_card(changes, self.one, self.two, self.cells)
-            if archive is self.one and name in self.two:
-                made["after"] = card(self.two[name], self.cells)
-        return made
-
-
 def _page(one: Archive, two: Archive | None, paths: tuple[str, str], progress: Progress | None) -> Iterator[str]:
-    names = [*one, *(name for name in two or () if name not in one)]
     found: dict[str, Any] = {"mode": "report", "together": CARDS_TOGETHER, "one": describe(one, paths[0])}
-    job = _Job(one, two, cells_for(len(names)))
+    changes: dict[str, list[Change]] = {}
+    names = Cards(one, two, 0).names
     if two is not None:
         compared = diff(one, two)
-        job.changes = by_tensor(compared)
-        found |= {"two": describe(two, paths[1]), "changes": summarize_changes(compared, paths[1])}
-        found["changed"] = {i: _short(job.changes[name]) for i, name in enumerate(names) if name in job.changes}
-    title = " → ".join(escape(os.path.basename(path) or path) for path in paths if path)  # noqa: PTH119
-    before, after = shell("report", f"{title} · tensorglot")
+        changes = by_tensor(compared)
+        found |= {"two": describe(two, paths[1]), "changes": summarize_changes(compared)}
+        found["changed"] = {i: in_short(changes[name]) for i, name in enumerate(names) if name in changes}
+    cards = Cards(one, two, cells_for(len(names)), changes)
+    before, after = shell("report", title_of(*paths))
     yield before
     batches = [names[i : i + CARDS_TOGETHER] for i in range(0, len(names), CARDS_TOGETHER)]
     sparks: list[str | None] = []
     odd: list[int] = []
     done, total = 0, sum(found["one"]["nbytes"])
-    for i, cards in enumerate(ordered_map(job.cards, batches)):
-        odd += [len(sparks) + at for at, made in enumerate(cards) if _is_odd(made)]
-        sparks += map(spark, cards)
-        yield numbers(f"cards-{i}", cards)
+    for i, batch in enumerate(ordered_map(lambda names: [cards.card(name) for name in names], batches)):
+        odd += [len(sparks) + at for at, made in enumerate(batch) if _is_odd(made)]
+        sparks += map(spark, batch)
+        yield numbers(f"cards-{i}", batch)
         done += sum(found["one"]["nbytes"][i * CARDS_TOGETHER : (i + 1) * CARDS_TOGETHER])
         if progress is not None:
             progress(done, total)
     yield numbers("page", {**found, "sparks": sparks, "odd": odd})
     yield after
-
-
-def _short(changes: list[Change]) -> list[Any]:
-    """The kinds of a tensor's changes, and the largest share of elements that changed."""
-    shares = [change.values.share for change in changes if change.values is not None]
-    return [sorted({change.kind for change in changes}), max(shares, default=None)]
 
 
 def _is_odd(made: dict[str, Any]) -> bool:

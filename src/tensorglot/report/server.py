@@ -12,16 +12,20 @@ import hmac
 import json
 import secrets
 import threading
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
-from tensorglot.errors import TensorglotError, escape
+from tensorglot.errors import TensorglotError
 from tensorglot.model.archive import Archive
-from tensorglot.report.data import card, cells_for, describe
-from tensorglot.report.page import numbers, shell
+from tensorglot.operations.diff import metadata_changes
+from tensorglot.report.cards import Cards
+from tensorglot.report.changes import in_short, index_changes
+from tensorglot.report.data import cells_for, describe
+from tensorglot.report.page import numbers, shell, title_of
 
 __all__ = ["Viewer"]
 
@@ -35,16 +39,25 @@ _HEADERS = {
 
 
 class Viewer:
-    """Serves one archive until it is closed: `with Viewer(archive, name) as viewer: viewer.url`."""
+    """Serves one archive, or the comparison with another, until it is closed.
 
-    def __init__(self, archive: Archive, name: str, port: int = 0) -> None:
-        self._archive = archive
+    `with Viewer(archive, name) as viewer: viewer.url`
+    """
+
+    def __init__(
+        self, archive: Archive, name: str, port: int = 0, *, other: Archive | None = None, other_name: str = ""
+    ) -> None:
+        self._cards = Cards(archive, other, cells_for(1))
+        self._names = self._cards.names
         self._token = secrets.token_urlsafe(24)
-        self._cells = cells_for(1)
         self._lock = threading.Lock()
-        before, after = shell("view", f"{escape(name)} · tensorglot")
-        shown = numbers("page", {"mode": "view", "one": describe(archive, name)})
-        self._page = (before + shown + after).encode()
+        found: dict[str, Any] = {"mode": "view", "one": describe(archive, name)}
+        if other is not None:
+            metadata = [change.to_dict() for change in metadata_changes(archive, other)]
+            found |= {"two": describe(other, other_name), "changed": index_changes(archive, other, self._names)}
+            found["changes"] = {"tensors": len(self._names), "equal": None, "metadata": metadata}
+        before, after = shell("view", title_of(name, other_name))
+        self._page = (before + numbers("page", found) + after).encode()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="viewer", daemon=True)
 
@@ -75,19 +88,29 @@ class Viewer:
             case ["", *_]:
                 return HTTPStatus.OK, "text/html; charset=utf-8", self._page
             case ["card", number, *_] if number.isascii() and number.isdigit() and len(number) < 10:
-                return self._card(int(number))
+                return self._answer(int(number), self._card)
+            case ["change", number, *_] if number.isascii() and number.isdigit() and len(number) < 10:
+                return self._answer(int(number), self._change)
         return _refuse(HTTPStatus.NOT_FOUND, "no such page")
 
-    def _card(self, number: int) -> tuple[HTTPStatus, str, bytes]:
-        if number >= len(self._archive):
+    def _answer(self, number: int, make: Callable[[str], dict[str, Any]]) -> tuple[HTTPStatus, str, bytes]:
+        if number >= len(self._names):
             return _refuse(HTTPStatus.NOT_FOUND, "no such tensor")
         made: dict[str, Any]
         with self._lock:  # one tensor at a time: each uses bounded memory
             try:
-                made = card(self._archive.tensor_at(number), self._cells)
+                made = make(self._names[number])
             except (TensorglotError, OSError) as error:
                 made = {"error": str(error)}
         return HTTPStatus.OK, "application/json", json.dumps(made, allow_nan=False).encode()
+
+    def _card(self, name: str) -> dict[str, Any]:
+        return self._cards.card(name) | self._change(name)
+
+    def _change(self, name: str) -> dict[str, Any]:
+        """What the map and the list show of a change."""
+        changes = self._cards.changes_of(name)
+        return {"changed": in_short(changes) if changes else None}
 
 
 def _refuse(status: HTTPStatus, why: str) -> tuple[HTTPStatus, str, bytes]:

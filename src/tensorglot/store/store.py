@@ -21,7 +21,7 @@ from tensorglot.arguments import as_names, as_path, check_mapping
 from tensorglot.dynd import array
 from tensorglot.dynd.link_columns import may_link
 from tensorglot.dynd.merkle import save_links
-from tensorglot.errors import FormatError, InputError, escape
+from tensorglot.errors import FormatError, InputError, escape, plural
 from tensorglot.io.sink import Writable
 from tensorglot.io.source import Readable, source_for
 from tensorglot.io.storage_options import as_storage_options
@@ -35,6 +35,7 @@ from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.diff import Diff, diff
 from tensorglot.operations.verify import Report
+from tensorglot.providers import provided
 from tensorglot.store.blocks import Blocks, NewBlocks
 from tensorglot.store.bundle import read_bundle, write_bundle
 from tensorglot.store.check import check_store
@@ -91,6 +92,12 @@ class Store:
 
     def __repr__(self) -> str:
         return f"Store({escape(self._backend.url)})"
+
+    def _repr_html_(self) -> str:
+        """The refs of the store in a notebook."""
+        refs = self.refs()
+        title = f"{self!r}: {plural(len(refs), 'ref')}"
+        return provided("report.table")(title, ("ref", "commit"), refs.items(), len(refs))  # type: ignore[no-any-return]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._again, ()

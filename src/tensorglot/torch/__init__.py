@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tensorglot.bridges.drop_in import DropIn, safe_open
-from tensorglot.bridges.torch_module import load_model, save_model, shared_names
+from tensorglot.bridges.torch_module import load_model, save_model
+from tensorglot.bridges.torch_sharing import shared_names
 from tensorglot.errors import StateError, escape
 from tensorglot.extras import library
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tensorglot.cli.complete import complete_refs
 from tensorglot.cli.options import as_json, pairs, source_of, storage_options_for, writing_options
 from tensorglot.cli.store.shared import open_store, print_commit, share_text, store_argument
 from tensorglot.cli.terminal import (
@@ -58,10 +59,16 @@ def init(store: str, as_json: bool) -> None:
 @click.command
 @store_argument
 @click.argument("file", type=click.Path())
-@click.option("--ref", default="main", show_default=True, help="The ref to move to the new commit.")
+@click.option(
+    "--ref",
+    default="main",
+    show_default=True,
+    help="The ref to move to the new commit.",
+    shell_complete=complete_refs,
+)
 @click.option("-m", "--message", "text", default="", help="A message.")
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Metadata, instead of that of the file.")
-@click.option("--parent", help="The parent, if it is not the present commit of the ref.")
+@click.option("--parent", help="The parent, if it is not the present commit of the ref.", shell_complete=complete_refs)
 @as_json
 def commit(
     store: str, file: str, ref: str, text: str, metadata: Sequence[str], parent: str | None, as_json: bool
@@ -89,7 +96,7 @@ def commit(
 
 @click.command
 @store_argument
-@click.argument("ref", required=False)
+@click.argument("ref", required=False, shell_complete=complete_refs)
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many commits, the last ones.")
 @as_json
 def log(store: str, ref: str | None, limit: int | None, as_json: bool) -> None:
@@ -149,7 +156,7 @@ def _flat(cost: CommitCost) -> dict[str, Any]:
 
 @click.command
 @store_argument
-@click.argument("ref")
+@click.argument("ref", shell_complete=complete_refs)
 @as_json
 def show(store: str, ref: str, as_json: bool) -> None:
     """Describe one commit. Its tensors: tensorglot ls store://STORE#REF.
@@ -174,8 +181,8 @@ def show(store: str, ref: str, as_json: bool) -> None:
 
 @click.command
 @store_argument
-@click.argument("one")
-@click.argument("two")
+@click.argument("one", shell_complete=complete_refs)
+@click.argument("two", shell_complete=complete_refs)
 @as_json
 def diff(store: str, one: str, two: str, as_json: bool) -> int:
     """Compare two commits of a store. Tensors that they share are not read.
@@ -192,7 +199,7 @@ def diff(store: str, one: str, two: str, as_json: bool) -> int:
 
 @click.command
 @store_argument
-@click.argument("ref")
+@click.argument("ref", shell_complete=complete_refs)
 @click.argument("file", type=click.Path())
 @writing_options
 @as_json
@@ -234,7 +241,7 @@ def checkout(
 @click.command
 @store_argument
 @click.argument("name")
-@click.argument("ref")
+@click.argument("ref", shell_complete=complete_refs)
 @as_json
 def tag(store: str, name: str, ref: str, as_json: bool) -> None:
     """Give a commit a name that stays.
@@ -258,7 +265,7 @@ def _print_ref(store: Store, name: str, as_json: bool) -> None:
 
 @click.command
 @store_argument
-@click.argument("ref")
+@click.argument("ref", shell_complete=complete_refs)
 @as_json
 def delete(store: str, ref: str, as_json: bool) -> None:
     """Remove a ref or a tag. Its commits go with the next collect, if nothing else leads to them.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tensorglot.cli.complete import complete_refs
 from tensorglot.cli.options import as_json, storage_options_for
 from tensorglot.cli.store.shared import open_store, print_commit, store_argument
 from tensorglot.cli.terminal import escape_whole, print_json, progress_bar
@@ -22,9 +23,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _transfer(run: F) -> F:
-    for argument in (click.argument("refs", nargs=-1), click.argument("other", metavar="STORE2", type=click.Path())):
-        run = argument(run)
-    return run
+    run = click.argument("refs", nargs=-1, shell_complete=complete_refs)(run)
+    return click.argument("other", metavar="STORE2", type=click.Path())(run)
 
 
 @click.command
@@ -73,9 +73,14 @@ def _print_transferred(found: Transferred, as_json: bool) -> None:
 
 @click.command
 @store_argument
-@click.argument("ref")
+@click.argument("ref", shell_complete=complete_refs)
 @click.argument("file", type=click.Path())
-@click.option("--have", metavar="REF", help="A commit that the receiver has: what it needs is left out.")
+@click.option(
+    "--have",
+    metavar="REF",
+    help="A commit that the receiver has: what it needs is left out.",
+    shell_complete=complete_refs,
+)
 @as_json
 def bundle(store: str, ref: str, file: str, have: str | None, as_json: bool) -> None:
     """Write a commit and all before it to one file (CAR), to be carried elsewhere.

@@ -71,7 +71,8 @@ def keeps(version: str, unknown: str) -> bool:
 
 def read(source: Source, options: ReadOptions) -> Index:
     if source.size < 8:
-        raise TruncatedError(f"file truncated: needs 8 bytes, has {source.size}", rule="ztensor.magic", offset=0)
+        message = f"file truncated: needs 8 bytes, has {source.size}" if source.size else "the file is empty"
+        raise TruncatedError(message, rule="ztensor.magic", offset=0)
     magic = source.read_bytes(0, 8)
     reader = _READERS.get(magic)
     if reader is None:

@@ -75,7 +75,7 @@ def read_index(source: Source, end: int, limits: Limits) -> tuple[bytes, int]:
     nbytes = int.from_bytes(source.read_bytes(end, 8), "little")
     if nbytes > end - 8 or (nbytes == 0 and end > 8):
         raise TruncatedError(
-            f"index of {nbytes} bytes does not fit a file of {source.size}: it is truncated or damaged",
+            "file truncated or damaged: the last 8 bytes are not the size of an index",
             rule="ztensor.index.size",
             offset=end,
         )

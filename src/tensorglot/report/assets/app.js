@@ -22,7 +22,7 @@ byId("theme").onclick = switchTheme;
 
 // Summary
 
-const tile = (label, value, note, small = false) => el("div", { className: "tile" }, el("div", { className: "label" }, label), el("div", { className: small ? "value small" : "value" }, value), note ? el("div", { className: "note" }, note) : null);
+const tile = (label, value, note, kind = "") => el("div", { className: `tile ${kind}` }, el("div", { className: "label" }, label), el("div", { className: "value" }, value), note ? el("div", { className: "note" }, note) : null);
 
 function summary() {
   const { one } = index, use = new Map();
@@ -40,12 +40,11 @@ function summary() {
   const compressed = stored < nbytes ? `${bytes(nbytes)} of values in ${bytes(stored)}: ${(nbytes / stored).toFixed(2)}× compressed` : null;
   const made = [
     tile(isStore(one) ? "Size" : "File size", pair(bytes(whole), index.two && bytes(sizeOf(index.two))), index.two ? difference(sizeOf(index.two) - whole) : compressed ?? `${count(whole)} bytes`),
-    tile("Tensors", pair(count(one.names.length), index.two && count(index.two.names.length)), one.files.length > 1 ? `in ${one.files.length} files` : null),
+    tile("Tensors", pair(count(one.names.length), index.two && count(index.two.names.length)), `${one.files.length > 1 ? `in ${one.files.length} files; ` : ""}checksums: ${checksums(one)}`),
     tile("Elements", large(sum("elements")), sum("elements") < 1e4 ? null : count(sum("elements"))),
-    tile("Checksums", checksums(one), null, true),
   ];
   if (index.two) {
-    made[0].children[1].classList.add("pair");
+    made[0].children[1].classList.toggle("pair", made[0].children[1].textContent.includes("→"));
     made.push(changeTile());
   }
   if (index.odd.size) made.push(tile("Worth a look", count(index.odd.size), el("span", {}, "tensors with NaN, Inf or a problem, marked !: ", el("button", { type: "button", className: "link", onclick: () => find("!") }, "show them"))));
@@ -53,7 +52,7 @@ function summary() {
   const legend = el("div", { className: "legend" }, ...rows.slice(0, 12).map(([dtype, row]) => el("span", {}, el("i", { className: "dot", style: { background: `var(${colourOf(dtype)})` } }), el("b", {}, show(dtype, 40)), el("span", { className: "soft" }, `  ${percent(row.nbytes / (nbytes || 1))} · ${bytes(row.nbytes)} · ${plural(row.tensors, "tensor")}`))));
   if (index.two) made.push(...changedMetadata());
   else if (one.metadata && Object.keys(one.metadata).length) made.push(el("div", { className: "tile broad" }, el("div", { className: "label" }, "Metadata"), pairs(one.metadata, "mono cut")));
-  if (rows.length) made.push(el("div", { className: "tile wide" }, el("div", { className: "label" }, index.two ? "Element types of the first file, by bytes" : "Element types, by bytes"), mix, legend));
+  if (rows.length) made.push(el("div", { className: index.two ? "tile broad" : "tile wide" }, el("div", { className: "label" }, index.two ? "Element types of the first file, by bytes" : "Element types, by bytes"), mix, legend));
   for (const note of one.notes ?? []) made.push(el("div", { className: "tile wide" }, el("div", { className: "label" }, "Note"), show(note, 1000)));
   byId("summary").replaceChildren(...made);
 }
@@ -72,8 +71,37 @@ function checksums(one) {
 
 function changeTile() {
   const { changes } = page, kinds = new Map();
-  for (const [names] of Object.values(page.changed)) for (const kind of names) kinds.set(kind, (kinds.get(kind) ?? 0) + 1);
-  return tile("Changed tensors", count(changes.tensors - changes.equal), `${[...kinds].map(([kind, n]) => `${kind} ${count(n)}`).join(", ") || "all the same"}; ${count(changes.equal)} equal`);
+  for (const [names] of Object.values(page.changed).filter(Boolean)) for (const kind of names) kinds.set(kind, (kinds.get(kind) ?? 0) + 1);
+  const known = [...kinds].map(([kind, n]) => `${kind} ${count(n)}`).join(", ");
+  const changed = Object.values(page.changed).filter((change) => change !== null).length, left = notCompared().length;
+  if (left === 0) return tile("Changed tensors", count(changed), `${known || "all the same"}; ${count(changes.tensors - changed)} equal`, "changes");
+  const button = el("button", { type: "button", className: "link", disabled: comparing, onclick: compareAll }, comparing ? "comparing…" : "compare them");
+  return tile("Changed tensors", `${count(changed)} so far`, el("span", {}, `${known ? `${known}; ` : ""}${count(left)} not compared yet: `, button), "changes");
+}
+
+// Two files in a viewer: a tensor is compared when its card is opened, or all of them one after the other
+
+let comparing = false;
+const notCompared = () => index.names.map((_, i) => i).filter((i) => !index.known(i));
+
+function showChanges() {
+  byId("summary").querySelector(".changes").replaceWith(changeTile());
+  maps.forEach((map) => { map.explain(); map.draw(); });
+  list.draw(true);
+}
+
+async function compareAll() {
+  comparing = true;
+  showChanges();
+  let drawn = performance.now();
+  for (const i of notCompared()) {
+    const { changed, error } = await (await fetch(`change/${i}`)).json();
+    page.changed[i] = error ? [["unreadable"], null] : changed;
+    if (performance.now() - drawn > 300) { showChanges(); drawn = performance.now(); }
+  }
+  comparing = false;
+  list.refresh({ keep: (row) => row.tensor === shown });
+  showChanges();
 }
 
 function changedMetadata() {
@@ -112,6 +140,7 @@ async function openCard(i) {
   let body;
   try {
     const card = await fetchCard(i);
+    if (card && !card.error && !index.known(i)) { page.changed[i] = card.changed; showChanges(); }
     body = card ? cardBody(index, i, card) : headerOnly(i);
   } catch (error) {
     body = [el("div", { className: "panel wrong" }, `${error.message}. Is the viewer still running?`)];
@@ -153,6 +182,7 @@ function start() {
   maps = [new FileMap(index, index.one, (i) => i, { title: index.two ? `Map of ${baseName(index.one.path)}` : index.one.files.length > 1 ? "Map of the files" : "Map of the file", onPick: reveal })];
   if (index.two) maps.push(new FileMap(index, index.two, (i) => index.fromTwo[i], { title: `Map of ${baseName(index.two.path)}`, onPick: reveal }));
   byId("maps").replaceChildren(...maps.map((map) => map.element));
+  for (const id of ["maps", "panes", "list"]) byId(id).classList.toggle("two", Boolean(index.two));
   const order = byId("order"), names = Object.keys(ORDERS).filter((key) => key !== "change" || index.two);
   order.replaceChildren(...names.map((key) => el("option", { value: key }, ORDERS[key].label)));
   list = new TensorList(index, pick);
@@ -169,7 +199,15 @@ function start() {
 const largest = () => { for (let i = 0; i < index.length; i++) if (index.nbytes(i) === index.largest) return i; return -1; };
 const baseName = (path) => show(path.split("/").at(-1) || path, 80);
 
-// Dropped files
+// Dropped files: the first one is shown, and a list of all
+
+function openFiles(files) {
+  const chooser = byId("files");
+  chooser.hidden = files.length < 2;
+  chooser.replaceChildren(...files.map((file, i) => el("option", { value: String(i) }, `${i + 1} of ${files.length}: ${show(file.name, 60)}`)));
+  chooser.onchange = () => openFile(files[Number(chooser.value)]);
+  if (files.length) openFile(files[0]);
+}
 
 async function openFile(file) {
   try {
@@ -185,15 +223,14 @@ function acceptDrops() {
   byId("open").hidden = false;
   byId("drop").hidden = false;
   byId("open").onclick = () => byId("file").click();
-  byId("file").onchange = () => { const [file] = byId("file").files; if (file) openFile(file); };
+  byId("file").onchange = () => openFiles([...byId("file").files]);
   byId("drop").onclick = () => byId("file").click();
   addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("over"); });
   addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("over"); });
   addEventListener("drop", (event) => {
     event.preventDefault();
     document.body.classList.remove("over");
-    const [file] = event.dataTransfer.files;
-    if (file) openFile(file);
+    openFiles([...event.dataTransfer.files]);
   });
 }
 

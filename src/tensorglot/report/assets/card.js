@@ -88,16 +88,16 @@ function statistics(part, after) {
     ["mean", "mean"], ["deviation", "std"], ["minimum", "min"], ["maximum", "max"], ["L2 norm", "norm"], ["L1 norm", "norm1"],
   ].filter(([, key]) => !part.dtype.startsWith("complex") || !["min", "max"].includes(key)).map(([label, key]) => [label, (side) => number(side[key])]);
   fields.push(["zeros", (side) => percentOf(side.zeros, side)], ["NaN", (side) => percentOf(side.nan, side)], ["Inf", (side) => percentOf(side.inf, side)]);
-  return [table(fields, part, after), part.quantiles?.length ? table(quantileFields(), part, after) : null];
+  return [table(fields, part, after), part.quantiles?.length ? table(quantileFields(), part, after, part.exact ? "" : "approximate") : null];
 }
 
 function quantileFields() {
   const quantile = { "1 %": 1, "5 %": 2, "25 %": 3, median: 4, "75 %": 5, "95 %": 6, "99 %": 7 };
-  return Object.entries(quantile).map(([label, at]) => [label, (side) => (side.exact ? "" : "≈ ") + number(side.quantiles?.[at], side.exact ? 4 : 3)]);
+  return Object.entries(quantile).map(([label, at]) => [label, (side) => (side.exact ? "" : "≈\u00a0") + number(side.quantiles?.[at], side.exact ? 4 : 3)]);
 }
 
-function table(fields, part, after) {
-  const made = el("div", { className: after ? "stats two" : "stats" });
+function table(fields, part, after, kind = "") {
+  const made = el("div", { className: `stats ${after ? "two" : ""} ${kind}` });
   for (const [label, text] of fields) {
     const was = text(part), now = after ? text(after) : was;
     const bad = (label === "NaN" || label === "Inf") && !/^0$/.test(now);

@@ -11,8 +11,9 @@ function histogramChart(series, logarithmic) {
   const x = (value) => ((value - low) / (high - low)) * WIDTH;
   const bars = known.map(({ histogram }) => {
     const { counts } = histogram, sum = counts.reduce((a, b) => a + b, 0);
-    const width = histogram.high === histogram.low ? (high - low) / 30 : (histogram.high - histogram.low) / counts.length;
-    const start = histogram.high === histogram.low ? histogram.low - width / 2 : histogram.low;
+    const single = counts.length === 1;  // one value: a thin bar
+    const width = single ? (high - low) / 30 : (histogram.high - histogram.low) / counts.length;
+    const start = single ? histogram.low / 2 + histogram.high / 2 - width / 2 : histogram.low;
     return counts.map((n, i) => ({ from: start + i * width, to: start + (i + 1) * width, n, density: n / sum / (width / (high - low)) }));
   });
   const every = bars.flat().filter((bar) => bar.n > 0);

@@ -37,6 +37,8 @@ function makeIndex(page) {
     shapeText: (i) => (index.layout(i) === "nested" && !index.shape(i).length ? "nested" : shapeText(index.shape(i))),
     elements: (i) => index.shape(i).reduce((a, b) => a * b, 1),
     change: (i) => page.changed?.[i] ?? null,
+    /** Whether it was compared; a viewer compares a tensor when its card is opened. */
+    known: (i) => page.mode !== "view" || !two || i in page.changed,
     spark: (i) => page.sparks?.[i] ?? null,
     odd: new Set(page.odd ?? []),
   };

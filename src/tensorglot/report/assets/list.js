@@ -30,6 +30,7 @@ class TensorList {
     byId("found").textContent = this.text ? `${count(chosen.length)} of ${count(index.length)}` : plural(index.length, "tensor");
     this.current = keep === null ? -1 : this.rows.findIndex(keep);
     this.inner.style.height = `${this.rows.length * ROW_HEIGHT}px`;
+    this.box.style.setProperty("--rows", Math.max(3, this.rows.length));
     this.draw(true);
   }
 

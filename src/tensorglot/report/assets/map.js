@@ -1,6 +1,6 @@
 // The map of a file: every byte in order, line after line, coloured by element type or by change.
 
-const MAP_LINES = 10, LINE_HEIGHT = 15, LINE_GAP = 2;
+const MAP_LINES = 10, LINES_OF_TWO = 4, LINE_HEIGHT = 15, LINE_GAP = 2;
 
 /** Spans in the order of their bytes, files one after the other; by order and size where a tensor has no place. */
 function layOut(file, owner) {
@@ -20,11 +20,13 @@ function layOut(file, owner) {
 
 class FileMap {
   constructor(index, file, owner, { title, onPick }) {
-    Object.assign(this, { index, file, ...layOut(file, owner), byChange: Boolean(index.two), selected: null });
+    Object.assign(this, { index, file, ...layOut(file, owner), byChange: Boolean(index.two), lines: index.two ? LINES_OF_TWO : MAP_LINES, selected: null });
     this.canvas = el("canvas", { tabIndex: -1, role: "img" });
     this.legend = el("div", { className: "legend" });
-    const head = el("div", { className: "head" }, el("h2", {}, title), el("span", { className: "soft" }, this.describe()));
+    const head = el("div", { className: "head" }, el("h2", {}, title));
     if (index.two) head.append(el("span", { className: "grow" }), this.switcher());
+    else head.append(el("span", { className: "soft" }, this.describe()));
+    head.title = this.describe();
     this.element = el("div", { className: "panel" }, head, this.canvas, this.legend);
     this.canvas.addEventListener("pointermove", (event) => this.hover(event));
     this.canvas.addEventListener("pointerleave", hideTip);
@@ -53,10 +55,12 @@ class FileMap {
 
   /** What the colours of changes mean; those of types are in the summary. */
   explain() {
-    const found = this.byChange ? this.spans.map(({ tensor }) => this.index.change(tensor)) : [];
+    const found = this.byChange ? this.spans.map(({ tensor }) => (this.index.known(tensor) ? this.index.change(tensor) : undefined)) : [];
     const known = [
+      ["--empty", 1, "not compared yet", (change) => change === undefined],
       ["--soft", 0.28, "equal", (change) => change === null],
-      ["--changed", 0.7, "changed: the stronger, the more elements", (change) => change && !/added|removed/.test(change[0])],
+      ["--changed", 0.7, "changed: the stronger, the more elements", (change) => change && change[1] !== null],
+      ["--reshaped", 1, "another shape or type", (change) => change && change[1] === null && !/added|removed/.test(change[0])],
       ["--bad", 1, "only in the first file", (change) => change?.[0].includes("removed")],
       ["--good", 1, "only in the second file", (change) => change?.[0].includes("added")],
     ].filter(([, , , test]) => found.some(test));
@@ -69,30 +73,31 @@ class FileMap {
     return (tensor) => {
       if (!this.byChange) return [get(colourOf(this.index.kind(tensor))), 1];
       const change = this.index.change(tensor);
+      if (!this.index.known(tensor)) return [get("--empty"), 1];
       if (change === null) return [get("--soft"), 0.28];
       if (change[0].includes("added")) return [get("--good"), 1];
       if (change[0].includes("removed")) return [get("--bad"), 1];
-      return [get("--changed"), change[1] === null ? 1 : 0.35 + 0.65 * Math.sqrt(change[1])];
+      return change[1] === null ? [get("--reshaped"), 1] : [get("--changed"), 0.35 + 0.65 * Math.sqrt(change[1])];
     };
   }
 
   draw() {
     const width = this.canvas.clientWidth, scale = devicePixelRatio || 1;
     if (!width || !this.total) { this.canvas.style.height = "0"; return; }
-    const height = MAP_LINES * (LINE_HEIGHT + LINE_GAP) - LINE_GAP;
+    const { lines } = this, height = lines * (LINE_HEIGHT + LINE_GAP) - LINE_GAP;
     this.canvas.width = width * scale;
     this.canvas.height = height * scale;
     this.canvas.style.height = `${height}px`;
     const context = this.canvas.getContext("2d");
     context.scale(scale, scale);
-    const perLine = this.total / MAP_LINES;
+    const perLine = this.total / lines;
     this.width = width;
     this.perLine = perLine;
     const colour = this.colours(), gap = resolve("--panel");
     context.fillStyle = resolve("--empty");
-    for (let line = 0; line < MAP_LINES; line++) context.fillRect(0, line * (LINE_HEIGHT + LINE_GAP), width, LINE_HEIGHT);
+    for (let line = 0; line < lines; line++) context.fillRect(0, line * (LINE_HEIGHT + LINE_GAP), width, LINE_HEIGHT);
     const strip = (begin, end, paint) => {
-      for (let line = Math.min(MAP_LINES - 1, Math.floor(begin / perLine)); line < MAP_LINES && line * perLine < end; line++) {
+      for (let line = Math.min(lines - 1, Math.floor(begin / perLine)); line < lines && line * perLine < end; line++) {
         const from = Math.max(0, (begin - line * perLine) / perLine) * width;
         const to = Math.min(1, (end - line * perLine) / perLine) * width;
         paint(from, line * (LINE_HEIGHT + LINE_GAP), to - from);
@@ -124,7 +129,7 @@ class FileMap {
 
   byteAt(event) {
     const box = this.canvas.getBoundingClientRect();
-    const line = Math.max(0, Math.min(MAP_LINES - 1, Math.floor((event.clientY - box.top) / (LINE_HEIGHT + LINE_GAP))));
+    const line = Math.max(0, Math.min(this.lines - 1, Math.floor((event.clientY - box.top) / (LINE_HEIGHT + LINE_GAP))));
     return (line + (event.clientX - box.left) / this.width) * this.perLine;
   }
 

@@ -1,0 +1,92 @@
+"""Which tensors of PyTorch share memory, and which of them holds all of it.
+
+Two views of one storage share memory only where they have an element in common; what
+counts is the memory, so tensors of different storages may share it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tensorglot.bridges.torch import to_numpy
+from tensorglot.errors import StateError, escape
+from tensorglot.extras import library
+from tensorglot.operations._outputs import shares_memory
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["covering", "extent", "shared_names", "sharing_groups", "tied"]
+
+
+def tied(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Whether two tensors are the same view of the same memory."""
+    return (one.data_ptr(), one.shape, one.stride(), one.dtype) == (two.data_ptr(), two.shape, two.stride(), two.dtype)
+
+
+def extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The address of the first byte, and the one after the last."""
+    begin = tensor.data_ptr()
+    if tensor.is_contiguous():
+        return begin, begin + tensor.nbytes
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin, begin + (last + 1) * tensor.element_size()
+
+
+def sharing_groups(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    """The names of tensors that have memory in common, directly or through others, in the order of the state."""
+    strided = library("torch", "torch").strided
+    extents = sorted(
+        (str(tensor.device), *extent(tensor), name)
+        for name, tensor in state.items()
+        if tensor.layout is strided and not tensor.is_nested and not tensor.is_meta and tensor.numel()
+    )
+    group_of: dict[str, set[str]] = {}
+    before: list[tuple[str, int, str]] = []
+    for device, low, high, name in extents:
+        before = [one for one in before if one[0] == device and one[1] > low]
+        group = group_of[name] = {name}
+        for _, _, other in before:
+            if other not in group and _overlap(state[name], state[other]):
+                group |= group_of[other]
+                group_of.update(dict.fromkeys(group, group))
+        before.append((device, high, name))
+    groups = {id(group): group for group in group_of.values() if len(group) > 1}
+    return [[name for name in state if name in group] for group in groups.values()]
+
+
+def _overlap(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Whether tensors share memory, given that their extents overlap; on another device, assumed."""
+    if one.device.type != "cpu":
+        return True
+    return shares_memory(to_numpy("", one), to_numpy("", two))
+
+
+def covering(state: Mapping[str, torch.Tensor], group: list[str]) -> list[str]:
+    """The names of tensors that cover all memory of the group."""
+    if all(tied(state[name], state[group[0]]) for name in group):
+        return group
+    extents = {name: extent(state[name]) for name in group}
+    whole = min(low for low, _ in extents.values()), max(high for _, high in extents.values())
+    found = [
+        name
+        for name in group
+        if extents[name] == whole and state[name].numel() * state[name].element_size() == whole[1] - whole[0]
+    ]
+    if not found:
+        raise StateError(
+            f"tensors overlap, and none contains all of them: {', '.join(map(escape, group))};"
+            " clone() those that should not share memory",
+            rule="torch.shared",
+            tensor=group[0],
+        )
+    return found
+
+
+def shared_names(state: Mapping[str, torch.Tensor], *, ties: bool) -> list[str]:
+    """Names of tensors that share memory, of the first group that does; with `ties`, unless they are tied."""
+    for group in sharing_groups(state):
+        if not (ties and all(tied(state[name], state[group[0]]) for name in group)):
+            return group
+    return []
