@@ -212,14 +212,18 @@ class RemoteSource(BaseSource):
             window.arrived.set()
 
     def _copy_kept(self, offset: int, out: memoryview) -> int:
-        """Copies what is kept of the beginning of a read; returns how much that is."""
-        for begin, data in self._kept.items():
-            if begin <= offset < begin + len(data):
-                self._kept.move_to_end(begin)
-                piece = data[offset - begin : offset - begin + len(out)]
-                out[: len(piece)] = piece
-                return len(piece)
-        return 0
+        """Copies what is kept of the beginning of a read, of as many windows as follow; returns how much that is."""
+        done = 0
+        while done < len(out):
+            at = offset + done
+            begin = next((begin for begin, data in self._kept.items() if begin <= at < begin + len(data)), None)
+            if begin is None:
+                break
+            self._kept.move_to_end(begin)
+            piece = self._kept[begin][at - begin : offset + len(out) - begin]
+            out[done : done + len(piece)] = piece
+            done += len(piece)
+        return done
 
     def _keep(self, begin: int, data: memoryview) -> None:
         with self._lock:
