@@ -65,7 +65,9 @@ class Folder:
         if not self.remote:
             return os.path.exists(self.file(name))  # noqa: PTH110
         try:
-            address_of(self.file(name), self.options).located().size()
+            address, answer = address_of(self.file(name), self.options).locate()
+            if answer is None:
+                address.size()
         except FileNotFoundError:
             return False
         return True
