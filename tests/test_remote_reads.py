@@ -73,3 +73,12 @@ def test_an_archive_of_many_members_is_verified(site: Site) -> None:
     tensors = {f"model.layers.{i}.self_attn.q_proj.weight": np.full(40, i, np.float32) for i in range(2000)}
     site.files["/model.npz"] = tg.dumps(tensors, format="npz")
     assert tg.verify(f"{site.url}/model.npz", deep=True).ok
+
+
+@pytest.mark.parametrize("format", ["ztensor@0.1", "gguf"])
+def test_padding_between_many_tensors_takes_few_requests(format: str, site: Site) -> None:
+    tensors = {f"layers.{i:04}": np.full(7, i, np.float32) for i in range(2000)}
+    site.files["/model"] = tg.dumps(tensors, format=format)
+    site.requests.clear()
+    assert tg.verify(f"{site.url}/model", deep=True).ok
+    assert len(site.requests) < 20
