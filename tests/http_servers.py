@@ -20,7 +20,12 @@ class Request:
     host: str
     path: str
     range: str | None
-    token: str | None
+    headers: dict[str, str]
+    """By names in small letters."""
+
+    @property
+    def token(self) -> str | None:
+        return self.headers.get("authorization")
 
 
 @dataclass
@@ -49,11 +54,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.do_GET()
 
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.do_GET()
+
     def do_GET(self) -> None:
         path, site = self.path.partition("?")[0], self.site
-        site.requests.append(
-            Request(self.headers["Host"], self.path, self.headers.get("Range"), self.headers.get("Authorization"))
-        )
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        site.requests.append(Request(self.headers["Host"], self.path, self.headers.get("Range"), headers))
         if path in site.redirects:
             self.answer(302, {"Location": site.redirects[path]}, b"")
             return
@@ -147,6 +155,13 @@ def drips(self: Handler, data: bytes, begin: int, end: int) -> None:
     self.close_connection = True
 
 
+def drips_headers(self: Handler, data: bytes, begin: int, end: int) -> None:
+    self.wfile.write(b"HTTP/1.1 206 OK\r\n")
+    while not self.site.released.wait(0.05):
+        self.wfile.write(b"X")
+    self.close_connection = True
+
+
 def never_answers(self: Handler, data: bytes, begin: int, end: int) -> None:
     self.site.released.wait(60)
     self.close_connection = True
@@ -190,7 +205,8 @@ BEHAVIOURS: dict[str, Callable[[Handler, bytes, int, int], None]] = {
     way.__name__: way
     for way in (
         good, ignores_range, error_page, short, breaks_off, long, endless, endless_chunks, stalls, drips,
-        never_answers, another_range, unknown_size, huge_size, fails, fails_at_first, forbidden, garbage, hangs_up,
+        drips_headers, never_answers, another_range, unknown_size, huge_size, fails, fails_at_first, forbidden,
+        garbage, hangs_up,
     )
 }  # fmt: skip
 

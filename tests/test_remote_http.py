@@ -144,6 +144,7 @@ REFUSED: dict[str, tuple[type[Exception], str]] = {
     "endless_chunks": (tg.RemoteError, "remote.answer"),
     "stalls": (tg.RemoteError, "remote.timeout"),
     "drips": (tg.RemoteError, "remote.timeout"),
+    "drips_headers": (tg.RemoteError, "remote.timeout"),
     "never_answers": (tg.RemoteError, "remote.timeout"),
     "another_range": (tg.RemoteError, "remote.answer"),
     "unknown_size": (tg.RemoteError, "remote.answer"),
@@ -360,13 +361,13 @@ class TestHub:
         assert same(tg.load("hf://org/whole"), TENSORS)
 
     def test_errors_of_the_hub(self, hub: Site, cdn: Site) -> None:
-        with pytest.raises(FileNotFoundError, match="no such file"):
+        with pytest.raises(FileNotFoundError, match="no such object"):
             tg.open("hf://org/repo/nothing.safetensors")
         hub.files["/org/repo/resolve/main/m.safetensors"] = DATA
         for way, kind in (("forbidden", PermissionError), ("fails", tg.RemoteError), ("garbage", tg.RemoteError)):
             hub.ways["/org/repo/resolve/main/m.safetensors"] = way
             with pytest.raises(kind):
-                tg.open("hf://org/repo/m.safetensors")
+                tg.open("hf://org/repo/m.safetensors", storage_options=QUICK)
         for way, (kind, rule) in REFUSED.items():
             if way in ("short", "long", "ignores_range", "endless"):
                 cdn.ways["/blob"] = way
@@ -377,3 +378,19 @@ class TestHub:
         hub.redirects["/org/repo/resolve/main/f.safetensors"] = "file:///etc/passwd"
         with pytest.raises(tg.RemoteError, match="not HTTP"):
             tg.open("hf://org/repo/f.safetensors")
+
+    @pytest.mark.parametrize("way", ["never_answers", "drips_headers", "stalls"])
+    def test_a_hub_that_stalls_is_left_within_the_limits_of_the_options(self, way: str, hub: Site) -> None:
+        hub.files["/org/repo/resolve/main/m.safetensors"] = DATA
+        hub.ways["/org/repo/resolve/main/m.safetensors"] = way
+        begun = time.monotonic()
+        with pytest.raises(tg.RemoteError) as caught:
+            tg.open("hf://org/repo/m.safetensors", storage_options=QUICK)
+        assert caught.value.rule == "remote.timeout"
+        assert time.monotonic() - begun < 10
+
+    def test_a_hub_that_fails_once_is_asked_again(self, hub: Site) -> None:
+        hub.files["/org/repo/resolve/main/m.safetensors"] = DATA
+        hub.ways["/org/repo/resolve/main/m.safetensors"] = "fails_at_first"
+        assert same(tg.load("hf://org/repo/m.safetensors"), TENSORS)
+        assert len(hub.requests) > 1

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import accumulate, islice, pairwise
 
 from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.memory import cut
-from tensorglot.model.payload import PIECE_NBYTES, Chunk, Source, Span, as_bytes
+from tensorglot.model.payload import Chunk, Source, Span, as_bytes
 
 __all__ = ["check_canonical", "check_padding", "first_difference"]
+
+_GAPS = 1024
+"""Between spans, read at a time."""
+_GAP_NBYTES = 4096
+"""A longer gap is several."""
 
 
 def first_difference(one: bytes | bytearray, other: bytes | bytearray) -> int:
@@ -36,8 +42,18 @@ def check_canonical(source: Source, chunks: Iterable[Chunk], rule: str) -> None:
 
 
 def check_padding(source: Source, spans: Iterable[tuple[int, int]], rule: str) -> None:
-    """Checks that the bytes between consecutive spans are zero."""
-    for (_, end), (begin, _) in pairwise(spans):
-        for offset, nbytes in cut(begin - end, PIECE_NBYTES):
-            if any(source.read(end + offset, nbytes)):
-                raise FormatError("padding is not zero", rule=rule, offset=end + offset)
+    """Checks that the bytes between consecutive spans are zero. Many gaps are read at a time."""
+    gaps = (
+        (end + offset, nbytes)
+        for (_, end), (begin, _) in pairwise(spans)
+        for offset, nbytes in cut(begin - end, _GAP_NBYTES)
+    )
+    while batch := list(islice(gaps, _GAPS)):
+        begins, sizes = zip(*batch, strict=True)
+        *offsets, total = accumulate(sizes, initial=0)
+        out = bytearray(total)
+        source.read_runs(begins, sizes, offsets, memoryview(out))
+        if out.count(0) != total:
+            wrong = next(i for i, byte in enumerate(out) if byte)
+            i = bisect_right(offsets, wrong) - 1
+            raise FormatError("padding is not zero", rule=rule, offset=begins[i] + wrong - offsets[i])

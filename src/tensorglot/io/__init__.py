@@ -16,5 +16,6 @@ in_place    a file that is changed where it is
 urls                URLs as text
 storage_options     how to reach a server, kept secret
 objects             requests to servers, through obstore
+http                requests of our own, which follow no redirect with credentials
 hub                 files of the Hugging Face hub
 """

@@ -64,7 +64,9 @@ class Folder:
         if not place.remote:
             return os.path.exists(place)  # noqa: PTH110
         try:
-            address_of(place.text, place.options).located().size()
+            address, answer = address_of(place.text, place.options).locate()
+            if answer is None:
+                address.size()
         except FileNotFoundError:
             return False
         return True

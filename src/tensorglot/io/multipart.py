@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import http.client
 import os
 import re
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from email.message import Message
 from urllib.parse import quote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
 from tensorglot.errors import RemoteError
+from tensorglot.io.http import request
 from tensorglot.io.local import change_error
 from tensorglot.io.objects import Address, address_of, endpoint_of
 from tensorglot.io.storage_options import Given
@@ -46,7 +44,6 @@ _ENVIRONMENT = {
     "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
 }
 _UPLOAD_ID = re.compile(rb"<UploadId>([^<]{1,4096})</UploadId>")
-_ANSWER_NBYTES = 1 << 20
 _NOTHING = hashlib.sha256(b"").hexdigest()
 
 
@@ -91,47 +88,21 @@ class MultipartUpload:
 
     def _request(
         self, method: str, query: Mapping[str, str], data: bytes | bytearray | memoryview = b""
-    ) -> tuple[bytes, Mapping[str, str]]:
-        """Body and headers of the answer. What fails for a moment is repeated, as obstore does."""
-        retry = self.address.options.retry
-        last: timedelta = retry["retry_timeout"]
-        end, attempt = time.monotonic() + last.total_seconds(), 0
-        while True:
-            try:
-                return self._send(method, query, data)
-            except RemoteError as error:
-                passing = error.rule in ("remote.connect", "remote.timeout", "remote.http.429")
-                passing |= str(error.rule).startswith("remote.http.5")
-                attempt += 1
-                if not passing or attempt > retry["max_retries"] or time.monotonic() > end:
-                    raise
-            time.sleep(min(0.1 * 2**attempt, 5.0))
-
-    def _send(
-        self, method: str, query: Mapping[str, str], data: bytes | bytearray | memoryview
-    ) -> tuple[bytes, Mapping[str, str]]:
-        name = self.address.name
-        request = urllib.request.Request(  # noqa: S310 - the endpoint is the caller's
-            *self._sign(method, query, hashlib.sha256(data).hexdigest() if len(data) else _NOTHING), method=method
-        )
-        request.data = bytes(data) if isinstance(data, memoryview) else data
-        failed: Exception
-        try:
-            seconds = _seconds(self.address.options.client["timeout"])
-            with urllib.request.urlopen(request, timeout=seconds) as answer:  # noqa: S310
-                return answer.read(_ANSWER_NBYTES), dict(answer.headers.items())
-        except urllib.error.HTTPError as error:
-            failed = _http_error(error, name)
-        except TimeoutError:
-            failed = RemoteError("the server did not answer in time", rule="remote.timeout", path=name)
-        except (urllib.error.URLError, http.client.HTTPException, OSError):
-            failed = RemoteError(
-                "cannot connect to the server, or the connection broke", rule="remote.connect", path=name
+    ) -> tuple[bytes, Message]:
+        """Body and headers of the answer. A redirect is not followed: it would take the credentials along."""
+        url, headers = self._sign(method, query, hashlib.sha256(data).hexdigest() if len(data) else _NOTHING)
+        sent = bytes(data) if isinstance(data, memoryview) else data
+        answer = request(method, url, headers, self.address.options, self.address.name, data=sent)
+        if answer.status >= 300:
+            raise RemoteError(
+                "the server redirects an upload: set the endpoint and region of the bucket",
+                rule="remote.redirect",
+                path=self.address.name,
             )
-        raise failed
+        return answer.body, answer.headers
 
-    def _sign(self, method: str, query: Mapping[str, str], digest: str) -> tuple[str, None, dict[str, str]]:
-        """The URL and the headers of a request: what Request takes, in its order."""
+    def _sign(self, method: str, query: Mapping[str, str], digest: str) -> tuple[str, dict[str, str]]:
+        """The URL and the headers of a request."""
         setting = _settings(self.address)
         bucket = self.address.server.removeprefix("s3://")
         endpoint = (endpoint_of("s3", setting) or f"https://s3.{setting['region']}.amazonaws.com").rstrip("/")
@@ -156,7 +127,7 @@ class MultipartUpload:
             f"Signature={key.hex()}"
         )
         headers["Content-Type"] = "application/octet-stream"
-        return f"{parts.scheme}://{parts.netloc}{parts.path}?{asked}", None, headers
+        return f"{parts.scheme}://{parts.netloc}{parts.path}?{asked}", headers
 
 
 def multipart_upload(url: str, options: Given) -> MultipartUpload | None:
@@ -179,18 +150,3 @@ def _settings(address: Address) -> dict[str, str]:
             found[key] = value
     found.setdefault("region", found.get("default_region", "us-east-1"))
     return found
-
-
-def _seconds(value: object) -> float:
-    return value.total_seconds() if isinstance(value, timedelta) else float(str(value).removesuffix("s"))
-
-
-def _http_error(error: urllib.error.HTTPError, name: str) -> Exception:
-    error.close()
-    if error.code in (401, 403):
-        return PermissionError(13, "access denied: check the credentials (storage_options, or AWS_*)", name)
-    if error.code == 404:
-        return FileNotFoundError(2, "no such bucket or upload", name)
-    return RemoteError(
-        f"the server answered HTTP {error.code} {error.reason}".rstrip(), rule=f"remote.http.{error.code}", path=name
-    )

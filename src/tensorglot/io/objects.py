@@ -21,9 +21,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 from tensorglot.errors import InputError, RemoteError, TensorglotError, UnsupportedError, escape
 from tensorglot.extras import library
-from tensorglot.io.hub import hub_url, resolve, token
+from tensorglot.io.http import Answer, locate
+from tensorglot.io.hub import hub_url, token
 from tensorglot.io.storage_options import Given, StorageOptions, as_storage_options
-from tensorglot.io.urls import BUCKETS, shown, split_bucket
+from tensorglot.io.urls import BUCKETS, shown, split_bucket, split_user
 
 __all__ = ["Address", "PreconditionFailed", "address_of", "endpoint_of", "guarded"]
 
@@ -59,15 +60,19 @@ class Address:
     key: str
     """Within the bucket; empty for HTTP."""
     options: StorageOptions
-    hub: str | None = None
-    """The URL at the Hugging Face hub that leads to this one."""
+    start: str | None = None
+    """The HTTP URL that leads to this one, by redirects; None for a bucket."""
 
     def call(self, function: str, *arguments: Any, **named: Any) -> Any:
         """Calls a function of obstore with the client of this address; `arguments` follow it."""
+        obstore, client = self._client()
+        return guarded(self.name, partial(getattr(obstore, function), client, *arguments, **named))
+
+    def _client(self) -> tuple[Any, Any]:
+        """obstore, and the client of this address."""
         _check_process(self.name)
         obstore = library("obstore", "remote")
-        client = guarded(self.name, partial(_client, self.server, self.options))
-        return guarded(self.name, partial(getattr(obstore, function), client, *arguments, **named))
+        return obstore, guarded(self.name, partial(_client, self.server, self.options))
 
     def get(self, begin: int, end: int | None = None, *, match: str | None = None) -> Any:
         """The answer to a request for a range; a negative `begin` counts from the end. Its body is not read yet."""
@@ -97,14 +102,14 @@ class Address:
         """Another object of the bucket."""
         return replace(self, name=f"{self.server}/{key}", key=key)
 
-    def located(self) -> Address:
-        """Where the bytes are: for a file of the hub, as the hub says now; else here."""
-        if self.hub is None:
-            return self
-        options, given = self.options.without_token()
-        secret = given or token()
-        server, at_hub = resolve(self.hub, secret)
-        return replace(self, server=server, options=options.authorized(secret) if at_hub and secret else options)
+    def locate(self, wanted: str = "bytes=0-0", most: int = 1) -> tuple[Address, Answer | None]:
+        """Where the bytes are: for HTTP as the server says now, with its answer to a request for a range; else here."""
+        if self.start is None:
+            return self, None
+        self._client()  # options that it would refuse later are refused now
+        answer, stayed = locate(self.start, wanted, most, self.options, self.name)
+        options = self.options if stayed else self.options.with_headers({})
+        return replace(self, server=answer.url, options=options), answer
 
 
 def address_of(url: str, options: Given) -> Address:
@@ -115,7 +120,9 @@ def address_of(url: str, options: Given) -> Address:
         server, key = split_bucket(url)
         return Address(shown(url), server, key, kept)
     if scheme == "hf":
-        return Address(shown(url), "", "", kept, hub_url(url))
+        kept, given = kept.without_token()
+        secret, start = given or token(), hub_url(url)
+        return Address(shown(url), start, "", kept.authorized(secret and f"Bearer {secret}"), start)
     try:
         parts = urlsplit(url)
         valid = bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -123,7 +130,8 @@ def address_of(url: str, options: Given) -> Address:
         valid = False
     if not valid:
         raise InputError("not a valid URL", rule="url.syntax", path=shown(url))
-    return Address(shown(url), urlunsplit((*parts[:4], "")), "", kept)
+    start, basic = split_user(urlunsplit((*parts[:4], "")))
+    return Address(shown(url), start, "", kept.authorized(basic), start)
 
 
 def _client(url: str, options: StorageOptions) -> Any:

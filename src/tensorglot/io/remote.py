@@ -93,12 +93,11 @@ class RemoteSource(BaseSource):
         self._readers = 0
         self.version = version
         self.size = 0 if version is None else version[0]
-        if version is not None:
-            return
-        head = memoryview(bytearray(HEAD_NBYTES))
-        got = self._fetch(0, head)
-        self._check_complete(0, got, min(HEAD_NBYTES, self.size))
-        self._keep(0, head[:got])
+        if version is None and not self._locate_and_read():
+            head = memoryview(bytearray(HEAD_NBYTES))
+            got = self._fetch(0, head)
+            self._check_complete(0, got, min(HEAD_NBYTES, self.size))
+            self._keep(0, head[:got])
 
     def __repr__(self) -> str:
         return f"RemoteSource({self.path})"
@@ -212,14 +211,18 @@ class RemoteSource(BaseSource):
             window.arrived.set()
 
     def _copy_kept(self, offset: int, out: memoryview) -> int:
-        """Copies what is kept of the beginning of a read; returns how much that is."""
-        for begin, data in self._kept.items():
-            if begin <= offset < begin + len(data):
-                self._kept.move_to_end(begin)
-                piece = data[offset - begin : offset - begin + len(out)]
-                out[: len(piece)] = piece
-                return len(piece)
-        return 0
+        """Copies what is kept of the beginning of a read, of as many windows as follow; returns how much that is."""
+        done = 0
+        while done < len(out):
+            at = offset + done
+            begin = next((begin for begin, data in self._kept.items() if begin <= at < begin + len(data)), None)
+            if begin is None:
+                break
+            self._kept.move_to_end(begin)
+            piece = self._kept[begin][at - begin : offset + len(out) - begin]
+            out[done : done + len(piece)] = piece
+            done += len(piece)
+        return done
 
     def _keep(self, begin: int, data: memoryview) -> None:
         with self._lock:
@@ -293,7 +296,7 @@ class RemoteSource(BaseSource):
         try:
             answer = self._get(address, begin, end)
         except PermissionError:
-            if self.version is None or address.hub is None:
+            if self.version is None or address.start in (None, address.server):
                 raise
             answer = self._get(self._locate(address), begin, end)  # the signature has expired
         except RemoteError as error:
@@ -304,7 +307,7 @@ class RemoteSource(BaseSource):
         found: Version = meta["size"], meta["e_tag"], meta["last_modified"]
         if self.version is None:
             self.version, self.size = found, meta["size"]
-        elif found[:2] != self.version[:2] or (found[1] is None and found != self.version):
+        elif not _is_same(found, self.version):
             raise change_error(self._address.name)
         return answer
 
@@ -316,12 +319,29 @@ class RemoteSource(BaseSource):
             pass
         raise change_error(self._address.name)
 
+    def _locate_and_read(self) -> bool:
+        """Follows redirects with the first request; whether its answer was the beginning of the object."""
+        self._located, answer = self._address.locate(f"bytes=0-{HEAD_NBYTES - 1}", HEAD_NBYTES)
+        if answer is None:
+            return False
+        span, etag = answer.span(), answer.headers.get("ETag")
+        if span is None or etag is None or (span[0], len(answer.body)) != (0, min(HEAD_NBYTES, span[1])):
+            return False  # what is wrong with it is found when it is requested again
+        self.version, self.size = (span[1], etag, None), span[1]
+        self._keep(0, memoryview(answer.body))
+        return True
+
     def _locate(self, old: Address | None) -> Address:
         """Where the object is, asked again if it is still where it was."""
         with self._lock:
             if self._located is old or self._located is None:
-                self._located = self._address.located()
+                self._located, _ = self._address.locate()
             return self._located
+
+
+def _is_same(one: Version, two: Version) -> bool:
+    """By size and ETag; without one, by the time of the last change."""
+    return one[:2] == two[:2] and (one[1] is not None or one == two)
 
 
 def _clamp(nbytes: int, bounds: range) -> int:
@@ -330,6 +350,6 @@ def _clamp(nbytes: int, bounds: range) -> int:
 
 def _reopen(url: str, options: StorageOptions, version: Version) -> RemoteSource:
     source = RemoteSource(url, options)
-    if source.version != version:
+    if source.version is None or not _is_same(source.version, version):
         raise change_error(source.path or url)
     return source

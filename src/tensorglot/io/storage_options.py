@@ -66,15 +66,32 @@ class StorageOptions(Mapping[str, Any]):
         """Equal for equal options."""
         return tuple(sorted((key, repr(value)) for key, value in self._given.items()))
 
-    def authorized(self, token: str) -> StorageOptions:
-        """The same with a token for every request."""
-        headers = {**self._given.get("default_headers", {}), "Authorization": f"Bearer {token}"}
-        return StorageOptions({**self._given, "default_headers": headers})
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of every request: they may be secret, so they are for one origin."""
+        given = self._given.get("default_headers") or {}
+        return {str(name): value.decode() if isinstance(value, bytes) else str(value) for name, value in given.items()}
+
+    def with_headers(self, headers: Mapping[str, str]) -> StorageOptions:
+        """The same with these headers instead."""
+        rest = {key: value for key, value in self._given.items() if key != "default_headers"}
+        return StorageOptions({**rest, "default_headers": dict(headers)} if headers else rest)
+
+    def authorized(self, value: str | None) -> StorageOptions:
+        """The same with an `Authorization` header, unless it has one."""
+        headers = self.headers
+        if value is None or any(name.lower() == "authorization" for name in headers):
+            return self
+        return self.with_headers({**headers, "Authorization": value})
 
     def without_token(self) -> tuple[StorageOptions, str | None]:
         """The same without the option `token`, and that."""
         rest = {key: value for key, value in self._given.items() if key != "token"}
         return StorageOptions(rest), self._given.get("token")
+
+    def seconds(self, name: str) -> float:
+        """A time limit of a request."""
+        return _duration(name, self.client[name]).total_seconds()
 
     @property
     def client(self) -> dict[str, Any]:

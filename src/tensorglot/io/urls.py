@@ -8,9 +8,10 @@ path is quoted. `file://` is a path. Knows no server.
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from pathlib import PurePosixPath
 from typing import Final
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit, urlunsplit
 
 from tensorglot.errors import InputError, UnsupportedError, escape
 
@@ -25,6 +26,7 @@ __all__ = [
     "refuse_credentials",
     "shown",
     "split_bucket",
+    "split_user",
     "suffix",
 ]
 
@@ -81,6 +83,14 @@ def split_bucket(url: str) -> tuple[str, str]:
         what = "names no bucket" if not bucket else "has credentials in it: pass them in storage_options"
         raise InputError(f"'{escape(shown(url))}' {what}", rule="url.syntax")
     return f"{scheme}://{bucket}", key
+
+
+def split_user(url: str) -> tuple[str, str | None]:
+    """An HTTP URL without user information, and that as the value of an `Authorization` header."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    basic = f"Basic {b64encode(unquote_to_bytes(user)).decode()}" if at else None
+    return urlunsplit((parts.scheme, host, *parts[2:])), basic
 
 
 def _is_bucket(url: str) -> bool:

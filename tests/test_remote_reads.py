@@ -1,0 +1,84 @@
+"""Whatever is read of an object, in whatever order, is its bytes: what is kept of it is never mixed up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensorglot as tg
+from http_servers import Site, serve
+from peers import needs
+from tensorglot.io.remote import RemoteSource
+
+pytestmark = pytest.mark.remote
+
+KIB = 1 << 10
+DATA = np.random.default_rng(12).bytes(700 * KIB + 17)
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    needs("obstore")
+    with serve() as site:
+        site.files["/object"] = DATA
+        yield site
+
+
+def test_a_header_that_continues_in_what_was_read_ahead(site: Site) -> None:
+    """The end of the object is kept, and what comes before it: a read across both needs both."""
+    source, size = RemoteSource(f"{site.url}/object"), len(DATA)
+    for offset in (size - 10, size - 300 * KIB):
+        source.read_bytes(offset, 10)
+    requested = len(site.requests)
+    for offset in (size - 280 * KIB, size - 257 * KIB):
+        assert source.read_bytes(offset, size - offset) == DATA[offset:]
+    assert len(site.requests) == requested, "no byte of a header is requested twice"
+
+
+KINDS = st.sampled_from(["header", "header", "tensor", "runs", "scan"])
+OFFSETS = st.integers(0, 22).map(lambda step: min(len(DATA), step * 32 * KIB))
+"""Coarse, so that reads meet what earlier ones have kept."""
+SPANS = st.tuples(OFFSETS, st.integers(0, 6)).map(
+    lambda span: (span[0], min(len(DATA), span[0] + span[1] * 40 * KIB + span[1]))
+)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(KINDS, SPANS), min_size=3, max_size=12))
+def test_any_sequence_of_reads_gives_the_bytes(site: Site, reads: list[tuple[str, tuple[int, int]]]) -> None:
+    source = RemoteSource(f"{site.url}/object")
+    for kind, (begin, end) in reads:
+        if kind == "header":
+            found = source.read_bytes(begin, end - begin)
+        elif kind == "tensor":
+            found = bytes(source.read(begin, end - begin))
+        elif kind == "runs":
+            middle = (begin + end) // 2
+            out = memoryview(bytearray(end - begin))
+            source.read_runs([middle, begin], [end - middle, middle - begin], [middle - begin, 0], out)
+            found = bytes(out)
+        else:
+            step = max(1, (end - begin) // 7)
+            parts = [source.read(at, min(step, end - at)) for at in range(begin, end, step)]
+            found = b"".join(parts)
+        assert found == DATA[begin:end], (kind, begin, end)
+
+
+def test_an_archive_of_many_members_is_verified(site: Site) -> None:
+    """Local headers and the directory are read one after the other, and meet in the middle."""
+    tensors = {f"model.layers.{i}.self_attn.q_proj.weight": np.full(40, i, np.float32) for i in range(2000)}
+    site.files["/model.npz"] = tg.dumps(tensors, format="npz")
+    assert tg.verify(f"{site.url}/model.npz", deep=True).ok
+
+
+@pytest.mark.parametrize("format", ["ztensor@0.1", "gguf"])
+def test_padding_between_many_tensors_takes_few_requests(format: str, site: Site) -> None:
+    tensors = {f"layers.{i:04}": np.full(7, i, np.float32) for i in range(2000)}
+    site.files["/model"] = tg.dumps(tensors, format=format)
+    site.requests.clear()
+    assert tg.verify(f"{site.url}/model", deep=True).ok
+    assert len(site.requests) < 20
