@@ -166,17 +166,6 @@ def test_damage_does_not_travel(here: Store, there: Store, tmp_path: Path) -> No
     assert_same_history(here, there, "main", versions)
 
 
-def test_a_damaged_store_is_mended_from_a_copy(here: Store, there: Store, tmp_path: Path) -> None:
-    versions = steps(here, 2)
-    here.push(tmp_path / "there")
-    for pack in packs(tmp_path / "there"):
-        flip(pack, 5000)
-        pack.unlink()
-    assert not there.check().ok
-    Store(tmp_path / "there").pull(tmp_path / "here")
-    assert_same_history(here, Store(tmp_path / "there"), "main", versions)
-
-
 def test_a_transfer_goes_on_where_it_stopped(here: Store, there: Store, tmp_path: Path) -> None:
     """What an earlier one has brought is not brought again: here a bundle that broke off after its blocks."""
     versions = steps(here, 3)

@@ -16,7 +16,9 @@ Physical, where bytes are:
     location.py     paths and URLs of stores
     pack.py         many blocks in one object, with its index
     lookup.py       where each block of all packs is
+    marks.py        which records are damaged
     packs.py        all packs: decoding and checking blocks
+    salvage.py      a block from any copy that is intact
     encodings.py    a chunk as stored bytes: planes, deltas
     encoder.py      the smallest of them for a chunk
     session.py      writing new blocks

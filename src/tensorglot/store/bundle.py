@@ -73,7 +73,7 @@ def write_bundle(packs: Packs, ref: Ref, have: tuple[CID, ...]) -> Iterator[byte
         record = places[digest].record
         cid = CID(digest, wanted[digest])
         if not theirs or record.base is None:
-            yield _block(cid, packs.read(digest))
+            yield _block(cid, packs.read(digest, cid.codec))
             continue
         body = packs.backend.read(pack_key(places[digest].pack), record.offset, record.stored)
         node = {"base": CID(record.base), "block": cid, "body": bytes(body), "encoding": record.encoding}

@@ -7,10 +7,10 @@ is condemned. Packs of running writers are left alone. Each step can be interrup
 point: a pack is complete until it is gone.
 
 If a node that refs lead to cannot be read, nothing is removed: what it leads to is not
-known.
+known. A pack whose index cannot be read is not needed if everything is there without it.
 
-Repacking copies what is needed out of packs that are small or mostly garbage, as it is
-stored, into new packs. The old ones are then collected like any others.
+Repacking copies what is needed out of packs that are small, mostly garbage or damaged, as
+it is stored, into new packs. The old ones are then collected like any others.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tensorglot.errors import InputError, human_nbytes, plural
+from tensorglot.errors import FormatError, InputError, human_nbytes, plural
 from tensorglot.operations._jsonable import Record
 from tensorglot.store.backend import Backend
 from tensorglot.store.condemned import condemn, condemned, pardon
 from tensorglot.store.copying import Copy, add_copy, read_copy
+from tensorglot.store.marks import delete_marks
 from tensorglot.store.pack import PackIndex
 from tensorglot.store.packs import Packs, Stored, pack_key
 from tensorglot.store.reach import Walk
@@ -72,7 +73,7 @@ def _check_grace(grace: float) -> None:
 def _collect(backend: Backend, packs: Packs, grace: float) -> Collected:
     backend.clean(grace)
     packs.refresh()
-    before, writers = set(packs.indexes), backend.writers()
+    before, writers = _names(packs), backend.writers()
     for pack in before - _needed(backend, packs).rows.keys() - condemned(backend).keys():
         if pack.partition("-")[0] not in writers:
             condemn(backend, pack)
@@ -81,18 +82,26 @@ def _collect(backend: Backend, packs: Packs, grace: float) -> Collected:
     packs.refresh()
     needed = _needed(backend, packs).rows
     removed, waiting = [], []
+    sizes = {f"packs/{entry.name}": entry.nbytes for entry in backend.list("packs")}
     for pack in sorted(since):
-        index = packs.indexes.get(pack)
-        if pack in needed or index is None:
+        nbytes = sizes.get(pack_key(pack))
+        if pack in needed or nbytes is None:
             pardon(backend, pack)
         elif time.time() - since[pack] >= grace and all(pack in note.split() for note in writers.values()):
             backend.delete(pack_key(pack))
             pardon(backend, pack)
-            removed.append(index.nbytes)
+            removed.append(nbytes)
         else:
-            waiting.append(index.nbytes)
+            waiting.append(nbytes)
     packs.refresh()
+    delete_marks(backend, {pack: spans for pack, spans in packs.marks.items() if pack not in _names(packs)})
     return Collected(len(removed), sum(removed), len(waiting), sum(waiting))
+
+
+def _names(packs: Packs) -> set[str]:
+    """All packs, also those whose index is damaged."""
+    damaged = {name for name, error in packs.unreadable.items() if isinstance(error, FormatError)}
+    return packs.indexes.keys() | damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +154,7 @@ def repack(backend: Backend, packs: Packs, grace: float) -> Collected:
         poor = [
             pack
             for pack, rows in needed.rows.items()
-            if _poor(packs.indexes[pack], len(rows)) and pack.partition("-")[0] not in writers
+            if (pack in packs.marks or _poor(packs.indexes[pack], len(rows))) and pack.partition("-")[0] not in writers
         ]
         if len(poor) > 1 or any(len(needed.rows[pack]) < len(packs.indexes[pack].digests) for pack in poor):
             with start_session(backend, packs) as session:

@@ -1,9 +1,9 @@
 """Copying blocks from one place to another as they are stored: for repacking, push, pull and bundles.
 
 A block is decoded and compared with its digest before it is added: a block that is
-damaged where it comes from never gets into a pack. A delta stays a delta if its base is
-there and the chain does not become too long; if it would, the block is stored in full.
-So bases are copied before their deltas.
+damaged where it comes from never gets into a pack, and is taken from another copy. A delta
+stays a delta if its base is there and the chain does not become too long; if it would, the
+block is stored in full. So bases are copied before their deltas.
 """
 
 from __future__ import annotations
@@ -40,18 +40,14 @@ def read_copy(packs: Packs, stored: Stored, digest: bytes, codec: int) -> Copy:
     """Reads a block and the form in which it is stored."""
     record = stored.record
     if record.grouped:
-        return Copy(digest, codec, packs.read(digest))
-    body = bytes(packs.backend.read(pack_key(stored.pack), record.offset, record.stored))
+        return Copy(digest, codec, packs.read(digest, codec))
     try:
-        data = restore(packs, digest, Encoding(record.encoding), body, record.base, record.nbytes)
-    except (FormatError, ValueError) as error:
-        if isinstance(error, FormatError):
-            error.path = error.path or pack_key(stored.pack)
-            raise
-        raise FormatError(
-            f"encoding {record.encoding} is unknown", rule="store.encoding", path=pack_key(stored.pack)
-        ) from None
-    return Copy(digest, codec, data, Encoded(Encoding(record.encoding), body), record.base)
+        body = bytes(packs.backend.read(pack_key(stored.pack), record.offset, record.stored))
+        encoding = Encoding(record.encoding)
+        data = restore(packs, digest, encoding, body, record.base, record.nbytes)
+    except (FormatError, ValueError):
+        return Copy(digest, codec, packs.read(digest, codec))
+    return Copy(digest, codec, data, Encoded(encoding, body), record.base)
 
 
 def restore(packs: Packs, digest: bytes, encoding: Encoding, body: bytes, base: bytes | None, nbytes: int) -> bytes:
