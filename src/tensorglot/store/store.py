@@ -47,7 +47,16 @@ from tensorglot.store.manifest import Entry, Manifest, build
 from tensorglot.store.objects import Commit, check_message, check_metadata, parse_array, parse_tensor
 from tensorglot.store.packs import Packs
 from tensorglot.store.reach import first_missing
-from tensorglot.store.refs import Ref, check_ref_name, list_refs, missing_ref, read_ref, swap_ref
+from tensorglot.store.refs import (
+    Ref,
+    check_ref_name,
+    delete_ref,
+    inspect_refs,
+    list_refs,
+    missing_ref,
+    read_ref,
+    swap_ref,
+)
 from tensorglot.store.session import Session, start_session
 from tensorglot.store.stats import CommitCost, StoreStats, commit_costs, store_stats
 from tensorglot.store.transfer import Transferred, copy_missing, forward_ref, transfer
@@ -298,8 +307,8 @@ class Store:
     # Refs
 
     def refs(self) -> dict[str, str]:
-        """The refs and tags, and the CID of each."""
-        return {ref.name: str(ref.cid) for ref in list_refs(self._backend)}
+        """The refs and tags, and the CID of each. One that is damaged is left out: `check` names it."""
+        return {ref.name: str(ref.cid) for ref in inspect_refs(self._backend) if isinstance(ref, Ref)}
 
     def tag(self, name: str, ref: str) -> None:
         """Gives a commit, or a value that was put, a name that does not move. A name that exists is refused."""
@@ -311,11 +320,11 @@ class Store:
                 raise InputError(f"'{escape(name)}' exists: delete it first", rule="store.ref.exists")
 
     def delete(self, ref: str) -> None:
-        """Removes a ref or a tag. What only it reached can be removed by `collect`."""
-        old = read_ref(self._backend, ref)
-        if old is None:
+        """Removes a ref or a tag, also one that is damaged. What only it reached can be removed by `collect`."""
+        found = delete_ref(self._backend, ref)
+        if found is None:
             raise missing_ref(ref, self._backend)
-        if not swap_ref(self._backend, ref, old, None):
+        if not found:
             raise InputError(f"'{escape(ref)}' was changed by another writer meanwhile", rule="store.ref.changed")
 
     def _resolve(self, ref: str, *, any_node: bool = False) -> CID:
@@ -323,7 +332,7 @@ class Store:
         if not isinstance(ref, str):
             raise InputError(f"a ref must be a str, not {type(ref).__name__}", rule="store.ref.name")
         found = None
-        with contextlib.suppress(InputError):  # a CID may not be the name of a ref
+        with contextlib.suppress(InputError):  # a CID is never the name of a ref
             found = read_ref(self._backend, ref)
         cid = found.cid if found is not None else self._find_commit(ref, any_node=any_node)
         if cid is None:
@@ -381,7 +390,7 @@ class Store:
 
     def _all_commits(self) -> Iterator[Commit]:
         self._packs.refresh()
-        return self._commits_from(ref.cid for ref in list_refs(self._backend))
+        return self._commits_from(ref.cid for ref in inspect_refs(self._backend) if isinstance(ref, Ref))
 
     def _commits_from(self, cids: Iterable[CID]) -> Iterator[Commit]:
         """Commits and all their ancestors, each once."""
