@@ -436,6 +436,42 @@ def test_repack_joins_packs_and_drops_garbage(store: Store, root: Path) -> None:
     assert store.repack(0).packs == 0, "there is nothing more to join"
 
 
+def test_repack_makes_deltas_of_what_writers_stored_at_once(store: Store, root: Path) -> None:
+    """None of them knew the others' commits, so each stored its tensors in full."""
+    versions = [tensors(1)]
+    for seed in range(3):
+        versions.append(step(versions[-1], seed))
+    staged = [store.stage(version) for version in versions]
+    for links in staged:
+        store.commit("main", {}, staged=links)
+    before = store.stats().stored_nbytes
+    store.repack(0)
+    assert store.stats().stored_nbytes < 0.3 * before
+    assert_clean(store)
+    for commit, version in zip(store.log("main"), reversed(versions), strict=True):
+        assert same_tensors(Store(root).checkout(commit.cid), version)
+    small = store.stats().stored_nbytes
+    store.commit("main", step(versions[-1], 9))
+    store.repack(0)
+    assert store.stats().stored_nbytes < 1.05 * small
+    assert_clean(store)
+
+
+def test_repack_of_versions_that_came_back(store: Store, root: Path) -> None:
+    """A replaced B, and B replaced A: one of them stays in full."""
+    one = {"big": tensors(1)["big"]}
+    two = {"big": step(one, 1)["big"]}
+    staged = {number: store.stage(version) for number, version in enumerate((one, two))}
+    for ref, numbers in (("main", (0, 1, 0, 1)), ("side", (1, 0))):
+        for number in numbers:
+            store.commit(ref, {}, staged=staged[number])
+    store.repack(0)
+    assert_clean(store)
+    assert store.stats().stored_nbytes < 1.3 * one["big"].nbytes
+    assert same_tensors(Store(root).checkout("main"), two)
+    assert same_tensors(Store(root).checkout("side"), one)
+
+
 def test_a_reader_that_knows_the_old_packs_goes_on(store: Store, root: Path) -> None:
     for seed in range(3):
         store.commit("main", tensors(seed))

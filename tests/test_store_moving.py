@@ -207,6 +207,18 @@ def test_a_transfer_goes_on_where_it_stopped(here: Store, there: Store, tmp_path
 # Bundles
 
 
+def test_a_store_from_a_bundle_is_as_small(here: Store, there: Store, tmp_path: Path) -> None:
+    """A bundle has every chunk in full; in the store chunks are deltas again, in chains that are not too long."""
+    versions = steps(here, 16)
+    here.bundle(tmp_path / "all.car", "main")
+    there.unbundle(tmp_path / "all.car")
+    assert_same_history(here, there, "main", versions)
+    assert there.stats().stored_nbytes < 1.1 * here.stats().stored_nbytes
+    there.repack(0)
+    assert_same_history(here, there, "main", versions)
+    assert there.stats().stored_nbytes < 1.1 * here.stats().stored_nbytes
+
+
 def test_a_bundle_brings_everything(here: Store, there: Store, tmp_path: Path) -> None:
     versions = steps(here, 3)
     said = here.bundle(tmp_path / "all.car", "main")

@@ -6,6 +6,7 @@ Logical, by content:
     manifest.py     the names of a commit, in nodes that versions share
     reach.py        what a node leads to
     chunks.py       the chunks of a value, by number
+    lineage.py      what each chunk replaced
     blocks.py       all blocks as a mapping, for links
 
 Physical, where bytes are:

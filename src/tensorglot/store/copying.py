@@ -8,6 +8,7 @@ block is stored in full. So bases are copied before their deltas.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -16,12 +17,17 @@ from tensorglot.errors import FormatError, IntegrityError
 from tensorglot.memory import scratch
 from tensorglot.store.encoder import Encoded, encode
 from tensorglot.store.encodings import IS_DELTA, Encoding, apply, decode
+from tensorglot.store.lineage import Origin
 from tensorglot.store.pack import MAX_CHAIN, MAX_DEPTH
 from tensorglot.store.packs import Packs, Stored, pack_key
 from tensorglot.store.session import SMALL_NBYTES, Delta, Session
+from tensorglot.store.small import TINY_NBYTES
 from tensorglot.wire.cid import CID
 
-__all__ = ["Copy", "add_copy", "read_copy", "restore"]
+__all__ = ["Copy", "add_chunk", "add_copy", "read_copy", "restore"]
+
+_LONG_CHAIN = 1.6
+"""Stored bytes of a chain, as a multiple of the chunk, behind which a delta begins at its root."""
 
 
 class Copy(NamedTuple):
@@ -68,6 +74,26 @@ def restore(packs: Packs, digest: bytes, encoding: Encoding, body: bytes, base: 
         if blake3(room).digest() != digest:
             raise IntegrityError(f"block does not match its CID {CID(digest)}", rule="store.block.hash")
         return bytes(room)
+
+
+def add_chunk(
+    session: Session, digest: bytes, data: bytes, origin: Origin, read: Callable[[bytes], bytes] | None
+) -> None:
+    """Adds a chunk, as a delta from the one that it replaced where that is smaller; `read` reads that one."""
+    if read is not None and origin.base is not None and len(data) >= TINY_NBYTES:
+        base = origin.base
+        depth, chain = session.cost(base)
+        if depth == MAX_DEPTH or chain > _LONG_CHAIN * len(data):
+            base = session.root(base)
+            depth, chain = session.cost(base)
+        encoded = encode(memoryview(data), origin.width, memoryview(read(base)))
+        if encoded.encoding in IS_DELTA and chain + len(encoded.body) <= MAX_CHAIN * len(data):
+            session.add_record(digest, len(data), encoded, Delta(base, depth, chain))
+            return
+    if len(data) < SMALL_NBYTES:
+        session.add(digest, data)
+    else:
+        session.add_record(digest, len(data), encode(memoryview(data), origin.width))
 
 
 def add_copy(session: Session, copy: Copy) -> None:

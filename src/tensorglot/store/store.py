@@ -42,9 +42,10 @@ from tensorglot.store.checkout import array_tensor, check_tensors, open_commit, 
 from tensorglot.store.collect import GRACE, Collected, collect, repack
 from tensorglot.store.distributed import is_distributed, join_boxes
 from tensorglot.store.ingest import Value, ingest, ingest_value
+from tensorglot.store.lineage import commits_from, previous_arrays
 from tensorglot.store.location import create_store, open_store, split_url
-from tensorglot.store.manifest import Entry, Manifest, build
-from tensorglot.store.objects import Commit, check_message, check_metadata, parse_array, parse_tensor
+from tensorglot.store.manifest import Entry, build
+from tensorglot.store.objects import Commit, check_message, check_metadata, parse_array
 from tensorglot.store.packs import Packs
 from tensorglot.store.reach import first_missing
 from tensorglot.store.refs import (
@@ -250,21 +251,13 @@ class Store:
 
     def _previous(self, base: CID) -> Any:
         """Looks up the values of the tensors of a commit."""
-        read = partial(read_node, self._packs)
-        manifest = Manifest(Commit.parse(base, read(base)).tensors, read)
+        find = previous_arrays(self._packs, self._read_commit(base))
 
-        def find(name: str, part: str) -> Value | None:
-            link = manifest.find(name)
-            block = b"" if link is None else read(link)
-            if link is not None and block[:1] != b"\xa4":
-                arrays = {each.name: each.array for each in parse_tensor(block).parts}
-                block = read(arrays[part]) if part in arrays else b""
-            if not block:
-                return None
-            node = parse_array(block)
-            return Value(node.type, value_chunks(self._packs, node))
+        def value(name: str, part: str) -> Value | None:
+            array = find(name, part)
+            return None if array is None else Value(array.type, value_chunks(self._packs, array))
 
-        return find
+        return value
 
     def checkout(self, ref: str, *, limits: Limits | None = None) -> Archive:
         """The tensors of a commit, read when they are needed. `ref` is a ref, a tag, a CID or the beginning of one."""
@@ -390,21 +383,8 @@ class Store:
 
     def _all_commits(self) -> Iterator[Commit]:
         self._packs.refresh()
-        return self._commits_from(ref.cid for ref in inspect_refs(self._backend) if isinstance(ref, Ref))
-
-    def _commits_from(self, cids: Iterable[CID]) -> Iterator[Commit]:
-        """Commits and all their ancestors, each once."""
-        seen: set[CID] = set()
-        stack = list(cids)
-        while stack:
-            cid = stack.pop()
-            if cid in seen:
-                continue
-            seen.add(cid)
-            if self._is_commit(cid):  # a tag may name a value
-                commit = self._read_commit(cid)
-                yield commit
-                stack += map(CID.parse, commit.parents)
+        refs = (ref.cid for ref in inspect_refs(self._backend) if isinstance(ref, Ref))
+        return commits_from(self._packs, refs)
 
     # Moving
 
@@ -448,7 +428,7 @@ class Store:
         return ref
 
     def _ancestors(self, cid: CID) -> Iterator[CID]:
-        return (CID.parse(commit.cid) for commit in self._commits_from([cid]))
+        return (CID.parse(commit.cid) for commit in commits_from(self._packs, [cid]))
 
     def bundle(
         self,
