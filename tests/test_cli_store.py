@@ -145,7 +145,7 @@ def test_check(filled: Path) -> None:
     run("store", "check", "run")
     damaged = run("store", "check", "run", "--data", code=1).stdout
     assert "does not match its CID" in damaged
-    assert Store(filled).log("main")[1].cid in damaged
+    assert Store(filled).log("main")[1].cid[:14] in damaged
     assert not said("check", "run", "--data", code=1)["ok"]
 
 

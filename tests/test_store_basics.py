@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import gallery
 import tensorglot as tg
 from peers import needs
-from stores import assert_clean, commit_node, link, nodes_pack, packs, same_tensors, step, tensors
+from stores import assert_clean, commit_node, link, nodes_pack, packs, same_tensors, step, tensors, write_ref
 from tensorglot import dynd
 from tensorglot.store import Commit, Store
 from test_convert_quantized import quantized
@@ -373,6 +373,26 @@ def test_diff(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not found.same
     assert {change.tensor for change in found.changes} == {"big", "more"}
     assert store.diff("old", "old").same
+
+
+def test_a_ref_cannot_have_the_name_of_a_commit(store: Store) -> None:
+    made = store.commit("main", {"x": np.zeros(3)})
+    for call in (lambda: store.commit(made.cid, {"x": np.ones(3)}), lambda: store.tag(made.cid, "main")):
+        with pytest.raises(tg.InputError, match="is a CID") as caught:
+            call()
+        assert caught.value.rule == "store.ref.name"
+    assert store.refs() == {"main": made.cid}
+
+
+def test_a_ref_with_the_name_of_a_commit_does_not_hide_it(store: Store, tmp_path: Path) -> None:
+    made = store.commit("main", {"x": np.zeros(3)})
+    other = store.commit("other", {"x": np.ones(3)})
+    write_ref(tmp_path / "store", made.cid, other.cid)
+    assert store.show(made.cid) == made
+    assert made.cid not in store.refs()
+    assert {problem.rule for problem in store.check().problems} == {"store.ref.name"}
+    store.delete(made.cid)
+    assert_clean(store)
 
 
 # Making and opening

@@ -74,9 +74,9 @@ def test_damage_names_the_block_the_pack_and_the_commits(store: Store, root: Pat
     (problem,) = Store(root).check(data=True).problems
     assert problem.rule == "store.block.hash"
     assert f"packs/{pack.name}" in problem.message
-    assert one.cid in problem.message
-    assert two.cid not in problem.message
-    assert three.cid not in problem.message
+    assert one.cid[:14] in problem.message
+    assert two.cid[:14] not in problem.message
+    assert three.cid[:14] not in problem.message
     assert same_tensors(Store(root).checkout("other"), {"tiny": first["tiny"]})
     with pytest.raises(tg.IntegrityError) as caught:
         Store(root).checkout(one.cid)["big"].numpy()
@@ -88,17 +88,43 @@ def test_damage_of_a_base_names_the_commits_of_all_deltas(store: Store, root: Pa
     old = tensors(1)
     commits = [store.commit("main", old)]
     (pack,) = packs(root)
-    for seed in range(3):
+    for seed in range(2):
         old = step(old, seed)
         commits.append(store.commit("main", old))
     flip(pack, 5000)
-    said = " ".join(problem.message for problem in Store(root).check(data=True).problems)
-    assert all(commit.cid in said for commit in commits)
+    (problem,) = Store(root).check(data=True).problems
+    assert problem.message.startswith(f"packs/{pack.name}: "), "the packs of the deltas are intact"
+    assert all(commit.cid[:14] in problem.message for commit in commits)
     pack.unlink()
-    problems = Store(root).check().problems
-    assert {problem.rule for problem in problems} >= {"store.chain.base", "store.block.missing"}
-    said = " ".join(problem.message for problem in problems)
-    assert all(commit.cid in said for commit in commits[1:])
+    base, missing = sorted(Store(root).check().problems, key=lambda problem: problem.rule, reverse=True)
+    assert (base.rule, missing.rule) == ("store.chain.base", "store.block.missing")
+    assert all(commit.cid[:14] in base.message for commit in commits[1:])
+
+
+def test_a_commit_that_is_missing_is_named_as_in_the_log(store: Store, root: Path) -> None:
+    store.commit("main", tensors(1))
+    (first,) = packs(root)
+    made = store.commit("main", tensors(1))
+    (set(packs(root)) - {first}).pop().unlink()
+    (problem,) = Store(root).check().problems
+    assert made.cid in problem.message
+    with pytest.raises(tg.IntegrityError, match=made.cid):
+        Store(root).log("main")
+
+
+def test_damage_is_reported_by_its_cause(store: Store, root: Path) -> None:
+    """Whatever depends on a truncated pack: one line for the pack, one for what is missing, one for missing bases."""
+    version = tensors(1)
+    store.commit("main", version)
+    (pack,) = packs(root)
+    for seed in range(4):
+        version = step(version, seed)
+        store.commit("main", version)
+    pack.write_bytes(pack.read_bytes()[:-1])
+    problems = Store(root).check(data=True).problems
+    assert [problem.rule for problem in problems] == ["pack.footer", "store.block.missing", "store.chain.base"]
+    assert max(len(problem.message) for problem in problems) < 250
+    assert "and 1 more" in problems[-1].message
 
 
 def test_a_pack_that_is_gone_cut_or_foreign(store: Store, root: Path) -> None:
@@ -135,12 +161,28 @@ def test_refs_that_lead_nowhere(store: Store, root: Path) -> None:
     made = store.commit("main", {"x": np.zeros(3)})
     (root / "refs" / "main").write_bytes(b"{}")
     assert rules(Store(root)) == {"store.ref"}
-    with pytest.raises(tg.FormatError):
-        Store(root).refs()
-    with pytest.raises(tg.FormatError):
+    with pytest.raises(tg.FormatError, match="delete it"):
         Store(root).collect(0)
     assert packs(root), "nothing is removed while a ref cannot be read"
     assert Store(root).show(made.cid) == made
+
+
+@pytest.mark.parametrize("content", [b"{}", b"", b"\xff", b"[" * 9000, bytes(1 << 20)])
+def test_a_damaged_ref_can_be_deleted_and_the_others_used(content: bytes, store: Store, root: Path) -> None:
+    made = store.commit("main", {"x": np.zeros(3)})
+    store.commit("other", {"x": np.ones(3)})
+    (root / "refs" / "main").write_bytes(content)
+    assert store.refs().keys() == {"other"}
+    assert store.stats().commits == 1
+    assert len(store.log("other")) == 1
+    for call in (lambda: store.log("main"), lambda: store.commit("main", {"x": np.zeros(3)})):
+        with pytest.raises(tg.FormatError):
+            call()
+    store.delete("main")
+    assert_clean(store)
+    store.tag("main", made.cid)
+    assert store.log("main") == [made]
+    store.collect(0)
 
 
 def test_a_value_whose_link_is_gone_is_a_problem(store: Store, root: Path) -> None:
@@ -392,6 +434,42 @@ def test_repack_joins_packs_and_drops_garbage(store: Store, root: Path) -> None:
     for commit, version in zip(store.log("main"), reversed(versions), strict=True):
         assert same_tensors(store.checkout(commit.cid), version)
     assert store.repack(0).packs == 0, "there is nothing more to join"
+
+
+def test_repack_makes_deltas_of_what_writers_stored_at_once(store: Store, root: Path) -> None:
+    """None of them knew the others' commits, so each stored its tensors in full."""
+    versions = [tensors(1)]
+    for seed in range(3):
+        versions.append(step(versions[-1], seed))
+    staged = [store.stage(version) for version in versions]
+    for links in staged:
+        store.commit("main", {}, staged=links)
+    before = store.stats().stored_nbytes
+    store.repack(0)
+    assert store.stats().stored_nbytes < 0.3 * before
+    assert_clean(store)
+    for commit, version in zip(store.log("main"), reversed(versions), strict=True):
+        assert same_tensors(Store(root).checkout(commit.cid), version)
+    small = store.stats().stored_nbytes
+    store.commit("main", step(versions[-1], 9))
+    store.repack(0)
+    assert store.stats().stored_nbytes < 1.05 * small
+    assert_clean(store)
+
+
+def test_repack_of_versions_that_came_back(store: Store, root: Path) -> None:
+    """A replaced B, and B replaced A: one of them stays in full."""
+    one = {"big": tensors(1)["big"]}
+    two = {"big": step(one, 1)["big"]}
+    staged = {number: store.stage(version) for number, version in enumerate((one, two))}
+    for ref, numbers in (("main", (0, 1, 0, 1)), ("side", (1, 0))):
+        for number in numbers:
+            store.commit(ref, {}, staged=staged[number])
+    store.repack(0)
+    assert_clean(store)
+    assert store.stats().stored_nbytes < 1.3 * one["big"].nbytes
+    assert same_tensors(Store(root).checkout("main"), two)
+    assert same_tensors(Store(root).checkout("side"), one)
 
 
 def test_a_reader_that_knows_the_old_packs_goes_on(store: Store, root: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import tensorglot as tg
 from stores import assert_clean, files, flip, packs, same_tensors, step, tensors
 from tensorglot.store import Store
+from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, encode_node
 
 
 @pytest.fixture
@@ -129,6 +130,33 @@ def test_diverged_refs_are_refused(here: Store, there: Store, tmp_path: Path) ->
     assert_clean(here)
 
 
+def test_refs_are_compared_before_any_moves(here: Store, there: Store, tmp_path: Path) -> None:
+    for ref in ("a", "z"):
+        here.commit(ref, {"x": np.zeros(3)})
+    theirs = there.commit("z", {"x": np.ones(1)})
+    for call in (lambda: here.push(tmp_path / "there"), lambda: there.pull(tmp_path / "here")):
+        with pytest.raises(tg.InputError, match="no ref was moved"):
+            call()
+        assert there.refs() == {"z": theirs.cid}
+
+
+def test_a_ref_that_diverges_meanwhile(here: Store, there: Store, tmp_path: Path) -> None:
+    """The error says which refs moved before it."""
+    for ref in ("a", "m", "z"):
+        here.commit(ref, tensors(1))
+    mine: list[str] = []
+
+    def meanwhile(done: int, total: int) -> None:
+        if not mine:
+            mine.append(Store(tmp_path / "there").commit("z", {"x": np.ones(1)}).cid)
+
+    with pytest.raises(tg.InputError, match="only a, m moved") as caught:
+        here.push(tmp_path / "there", progress=meanwhile)
+    assert caught.value.rule == "store.ref.diverged"
+    assert there.refs() == {"a": here.refs()["a"], "m": here.refs()["m"], "z": mine[0]}
+    assert_clean(there)
+
+
 def test_a_ref_that_is_ahead_stays(here: Store, there: Store, tmp_path: Path) -> None:
     steps(here, 1)
     here.push(tmp_path / "there")
@@ -166,17 +194,6 @@ def test_damage_does_not_travel(here: Store, there: Store, tmp_path: Path) -> No
     assert_same_history(here, there, "main", versions)
 
 
-def test_a_damaged_store_is_mended_from_a_copy(here: Store, there: Store, tmp_path: Path) -> None:
-    versions = steps(here, 2)
-    here.push(tmp_path / "there")
-    for pack in packs(tmp_path / "there"):
-        flip(pack, 5000)
-        pack.unlink()
-    assert not there.check().ok
-    Store(tmp_path / "there").pull(tmp_path / "here")
-    assert_same_history(here, Store(tmp_path / "there"), "main", versions)
-
-
 def test_a_transfer_goes_on_where_it_stopped(here: Store, there: Store, tmp_path: Path) -> None:
     """What an earlier one has brought is not brought again: here a bundle that broke off after its blocks."""
     versions = steps(here, 3)
@@ -188,6 +205,18 @@ def test_a_transfer_goes_on_where_it_stopped(here: Store, there: Store, tmp_path
 
 
 # Bundles
+
+
+def test_a_store_from_a_bundle_is_as_small(here: Store, there: Store, tmp_path: Path) -> None:
+    """A bundle has every chunk in full; in the store chunks are deltas again, in chains that are not too long."""
+    versions = steps(here, 16)
+    here.bundle(tmp_path / "all.car", "main")
+    there.unbundle(tmp_path / "all.car")
+    assert_same_history(here, there, "main", versions)
+    assert there.stats().stored_nbytes < 1.1 * here.stats().stored_nbytes
+    there.repack(0)
+    assert_same_history(here, there, "main", versions)
+    assert there.stats().stored_nbytes < 1.1 * here.stats().stored_nbytes
 
 
 def test_a_bundle_brings_everything(here: Store, there: Store, tmp_path: Path) -> None:
@@ -239,6 +268,24 @@ def test_a_bundle_without_deltas_for_a_receiver_without_the_rest(here: Store, tm
     assert caught.value.rule == "bundle.have"
     assert new.refs() == {}
     assert_clean(new)
+
+
+def test_a_bundle_whose_ref_has_the_name_of_a_commit(here: Store, there: Store, tmp_path: Path) -> None:
+    made = here.commit("main", {"x": np.zeros(3)})
+    here.bundle(tmp_path / "a.car", "main")
+    data = (tmp_path / "a.car").read_bytes()
+    root = {"commit": CID.parse(made.cid), "dynd": 1, "have": [], "kind": "bundle", "ref": made.cid, "tag": False}
+    node = encode_node(root)
+    first = encode_node({"roots": [block_cid(node, DAG_CBOR)], "version": 1})
+    blocks = bytes([len(first)]) + first + varint(36 + len(node)) + bytes(block_cid(node, DAG_CBOR)) + node
+    with pytest.raises(tg.FormatError) as caught:
+        there.unbundle(blocks + data)
+    assert caught.value.rule == "store.ref.name"
+    assert there.refs() == {}
+
+
+def varint(number: int) -> bytes:
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128, number >> 7])
 
 
 def test_bundles_and_diverged_refs(here: Store, there: Store, tmp_path: Path) -> None:

@@ -290,6 +290,26 @@ class TestCollecting:
         assert store.check(data=True).ok
 
 
+def test_damage_is_marked_and_healed_from_a_copy(
+    store: Store, url: str, options: dict[str, Any], s3_server: Seaweed, tmp_path: Path
+) -> None:
+    store.commit("main", PLAIN)
+    Store.create(tmp_path / "copy")
+    store.push(tmp_path / "copy")
+    folder = url.removeprefix("s3://tests/") + "/packs/"
+    (pack,) = s3_server.keys(folder)
+    data = bytearray(needs("obstore").get(s3_server.client(), pack).bytes())
+    data[5000] ^= 1
+    needs("obstore").put(s3_server.client(), pack, bytes(data))
+    assert not Store(url, options).check(data=True).ok
+    assert [key for key in s3_server.keys(folder) if key.endswith(".damaged")]
+    assert Store(url, options).pull(tmp_path / "copy").blocks > 0
+    assert same(tg.load(f"store://{url}#main", storage_options=options), PLAIN)
+    Store(url, options).repack(0)
+    assert Store(url, options).check(data=True).ok
+    assert not [key for key in s3_server.keys(folder) if key.endswith(".damaged")]
+
+
 def test_damage_is_found(store: Store, url: str, options: dict[str, Any], s3_server: Seaweed) -> None:
     store.commit("main", PLAIN)
     (pack,) = s3_server.keys(url.removeprefix("s3://tests/") + "/packs/")

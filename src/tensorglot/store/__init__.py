@@ -6,6 +6,7 @@ Logical, by content:
     manifest.py     the names of a commit, in nodes that versions share
     reach.py        what a node leads to
     chunks.py       the chunks of a value, by number
+    lineage.py      what each chunk replaced
     blocks.py       all blocks as a mapping, for links
 
 Physical, where bytes are:
@@ -16,7 +17,9 @@ Physical, where bytes are:
     location.py     paths and URLs of stores
     pack.py         many blocks in one object, with its index
     lookup.py       where each block of all packs is
+    marks.py        which records are damaged
     packs.py        all packs: decoding and checking blocks
+    salvage.py      a block from any copy that is intact
     encodings.py    a chunk as stored bytes: planes, deltas
     encoder.py      the smallest of them for a chunk
     session.py      writing new blocks

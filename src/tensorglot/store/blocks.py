@@ -23,7 +23,7 @@ class Blocks(Mapping[CID, bytes]):
             self._packs.refresh()
         if cid not in self:
             raise KeyError(cid)
-        return self._packs.read(cid.digest)
+        return self._packs.read(cid.digest, cid.codec)
 
     def __contains__(self, cid: object) -> bool:
         return isinstance(cid, CID) and cid.hash == BLAKE3 and self._packs.find(cid.digest) is not None

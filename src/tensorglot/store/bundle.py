@@ -9,19 +9,24 @@ Any CAR reader can check the blocks. For a receiver that has other commits (`hav
 of these are left out, and chunks may come as deltas from them:
 {"base": link, "block": link, "body": bytes, "dynd": 1, "encoding": number, "kind": "delta",
 "nbytes": number}, named by the hash of their own bytes. A base comes before its deltas.
+
+A bundle is read twice: first its nodes are stored, which tell what each chunk replaced;
+then the chunks, as deltas where these are smaller (`lineage.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError, TruncatedError
 from tensorglot.io.local import BaseSource
-from tensorglot.store.copying import Copy, add_copy, restore
+from tensorglot.store.copying import Copy, add_chunk, add_copy, restore
 from tensorglot.store.encoder import Encoded
 from tensorglot.store.encodings import IS_DELTA, Encoding
+from tensorglot.store.lineage import Origin, commits_from, find_origins
 from tensorglot.store.packs import Packs, pack_key
 from tensorglot.store.reach import Walk
 from tensorglot.store.refs import Ref, check_ref_name
@@ -73,7 +78,7 @@ def write_bundle(packs: Packs, ref: Ref, have: tuple[CID, ...]) -> Iterator[byte
         record = places[digest].record
         cid = CID(digest, wanted[digest])
         if not theirs or record.base is None:
-            yield _block(cid, packs.read(digest))
+            yield _block(cid, packs.read(digest, cid.codec))
             continue
         body = packs.backend.read(pack_key(places[digest].pack), record.offset, record.stored)
         node = {"base": CID(record.base), "block": cid, "body": bytes(body), "encoding": record.encoding}
@@ -86,12 +91,16 @@ def _block(cid: CID, data: bytes) -> bytes:
 
 
 def _frame(data: bytes) -> bytes:
-    size, length = bytearray(), len(data)
-    while length >= 128:
-        size.append(length & 127 | 128)
-        length >>= 7
-    size.append(length)
-    return bytes(size) + data
+    return _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    digits = bytearray()
+    while number >= 128:
+        digits.append(number & 127 | 128)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)
 
 
 def read_bundle(source: BaseSource, session: Session) -> Bundle:
@@ -102,20 +111,48 @@ def read_bundle(source: BaseSource, session: Session) -> Bundle:
     if not isinstance(roots, list) or len(roots) != 1 or not isinstance(roots[0], CID):
         raise FormatError("not a CAR file of version 1 with one root", rule="bundle.header", offset=0)
     bundle = None
+    chunks: dict[bytes, tuple[int, int]] = {}
+    deltas: list[tuple[int, int]] = []
     for offset, frame in frames:
         cid, block = _checked(frame, offset)
         node = decode_node(block) if cid.codec == DAG_CBOR else None
         if cid == roots[0]:
             bundle = _parse(node, offset)
-            continue
-        if isinstance(node, dict) and node.get("kind") == "delta":
-            _add_delta(node, session, offset)
+        elif isinstance(node, dict) and node.get("kind") == "delta":
+            deltas.append((offset, len(frame)))
         elif not session.known(cid.digest):
             _check_size(block, offset)
-            session.add(cid.digest, block, cid.codec)
+            if cid.codec == RAW:
+                chunks[cid.digest] = offset, len(frame)
+            else:
+                session.add(cid.digest, block, cid.codec)
     if bundle is None:
         raise FormatError("the root of the bundle is missing", rule="bundle.root")
+    session.flush()  # only what is in a pack can be read
+    _add_chunks(source, session, bundle.commit, chunks)
+    for offset, nbytes in deltas:
+        _add_delta(decode_node(_read_block(source, offset, nbytes)), session, offset)
     return bundle
+
+
+def _add_chunks(source: BaseSource, session: Session, commit: CID, chunks: Mapping[bytes, tuple[int, int]]) -> None:
+    """Adds chunks, given by where they are in the file, as deltas from those that they replaced."""
+
+    def read(digest: bytes) -> bytes:
+        return _read_block(source, *chunks[digest]) if digest in chunks else session.packs.read(digest)
+
+    origins: dict[bytes, Origin] = {}
+    with contextlib.suppress(FormatError):  # what is missing is found when all is there
+        origins = find_origins(session.packs, reversed(list(commits_from(session.packs, [commit]))))
+    for digest in dict.fromkeys((*(digest for digest in origins if digest in chunks), *chunks)):
+        origin = origins.get(digest, Origin(1, None))
+        known = origin.base is not None and session.known(origin.base)
+        add_chunk(session, digest, read(digest), origin, read if known else None)
+
+
+def _read_block(source: BaseSource, offset: int, nbytes: int) -> bytes:
+    """The block of a frame that was checked before, and is checked again, since a file can change."""
+    return _checked(source.read_bytes(offset + len(_varint(nbytes)), nbytes), offset)[1]
 
 
 def _check_size(block: bytes, offset: int) -> None:

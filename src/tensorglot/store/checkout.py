@@ -77,7 +77,7 @@ is followed, only a chunk."""
 def read_node(packs: Packs, link: CID) -> bytes:
     """A DAG-CBOR block, compared with its link."""
     check_node(link)
-    return packs.read(link.digest)
+    return packs.read(link.digest, DAG_CBOR)
 
 
 def check_node(link: CID) -> None:
@@ -229,7 +229,7 @@ def _is_small(array: ArrayNode) -> bool:
 def open_commit(packs: Packs, commit: Commit, limits: Limits, reopen: Callable[[], Archive] | None) -> Archive:
     """The tensors of a commit."""
     entries = Manifest(commit.tensors, partial(read_node, packs)).entries(limits.tensors_or())
-    blocks = packs.read_many([link.digest for _, link in entries])
+    blocks = packs.read_many([link.digest for _, link in entries], DAG_CBOR)
     tensors = _tensors(packs, entries, blocks)
     parts = [part for tensor in tensors for part in tensor.parts]
     _check_expansion(packs, parts, limits)
@@ -331,7 +331,7 @@ def check_tensors(packs: Packs, entries: Sequence[Entry]) -> None:
     """Checks that links are those of tensors, by their first nodes."""
     for _, link in entries:
         check_node(link)
-    _tensors(packs, entries, packs.read_many([link.digest for _, link in entries]))
+    _tensors(packs, entries, packs.read_many([link.digest for _, link in entries], DAG_CBOR))
 
 
 def _type_of(array: ArrayNode) -> Type:

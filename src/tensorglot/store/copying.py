@@ -1,13 +1,14 @@
 """Copying blocks from one place to another as they are stored: for repacking, push, pull and bundles.
 
 A block is decoded and compared with its digest before it is added: a block that is
-damaged where it comes from never gets into a pack. A delta stays a delta if its base is
-there and the chain does not become too long; if it would, the block is stored in full.
-So bases are copied before their deltas.
+damaged where it comes from never gets into a pack, and is taken from another copy. A delta
+stays a delta if its base is there and the chain does not become too long; if it would, the
+block is stored in full. So bases are copied before their deltas.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -16,12 +17,17 @@ from tensorglot.errors import FormatError, IntegrityError
 from tensorglot.memory import scratch
 from tensorglot.store.encoder import Encoded, encode
 from tensorglot.store.encodings import IS_DELTA, Encoding, apply, decode
+from tensorglot.store.lineage import Origin
 from tensorglot.store.pack import MAX_CHAIN, MAX_DEPTH
 from tensorglot.store.packs import Packs, Stored, pack_key
 from tensorglot.store.session import SMALL_NBYTES, Delta, Session
+from tensorglot.store.small import TINY_NBYTES
 from tensorglot.wire.cid import CID
 
-__all__ = ["Copy", "add_copy", "read_copy", "restore"]
+__all__ = ["Copy", "add_chunk", "add_copy", "read_copy", "restore"]
+
+_LONG_CHAIN = 1.6
+"""Stored bytes of a chain, as a multiple of the chunk, behind which a delta begins at its root."""
 
 
 class Copy(NamedTuple):
@@ -40,18 +46,14 @@ def read_copy(packs: Packs, stored: Stored, digest: bytes, codec: int) -> Copy:
     """Reads a block and the form in which it is stored."""
     record = stored.record
     if record.grouped:
-        return Copy(digest, codec, packs.read(digest))
-    body = bytes(packs.backend.read(pack_key(stored.pack), record.offset, record.stored))
+        return Copy(digest, codec, packs.read(digest, codec))
     try:
-        data = restore(packs, digest, Encoding(record.encoding), body, record.base, record.nbytes)
-    except (FormatError, ValueError) as error:
-        if isinstance(error, FormatError):
-            error.path = error.path or pack_key(stored.pack)
-            raise
-        raise FormatError(
-            f"encoding {record.encoding} is unknown", rule="store.encoding", path=pack_key(stored.pack)
-        ) from None
-    return Copy(digest, codec, data, Encoded(Encoding(record.encoding), body), record.base)
+        body = bytes(packs.backend.read(pack_key(stored.pack), record.offset, record.stored))
+        encoding = Encoding(record.encoding)
+        data = restore(packs, digest, encoding, body, record.base, record.nbytes)
+    except (FormatError, ValueError):
+        return Copy(digest, codec, packs.read(digest, codec))
+    return Copy(digest, codec, data, Encoded(encoding, body), record.base)
 
 
 def restore(packs: Packs, digest: bytes, encoding: Encoding, body: bytes, base: bytes | None, nbytes: int) -> bytes:
@@ -72,6 +74,26 @@ def restore(packs: Packs, digest: bytes, encoding: Encoding, body: bytes, base: 
         if blake3(room).digest() != digest:
             raise IntegrityError(f"block does not match its CID {CID(digest)}", rule="store.block.hash")
         return bytes(room)
+
+
+def add_chunk(
+    session: Session, digest: bytes, data: bytes, origin: Origin, read: Callable[[bytes], bytes] | None
+) -> None:
+    """Adds a chunk, as a delta from the one that it replaced where that is smaller; `read` reads that one."""
+    if read is not None and origin.base is not None and len(data) >= TINY_NBYTES:
+        base = origin.base
+        depth, chain = session.cost(base)
+        if depth == MAX_DEPTH or chain > _LONG_CHAIN * len(data):
+            base = session.root(base)
+            depth, chain = session.cost(base)
+        encoded = encode(memoryview(data), origin.width, memoryview(read(base)))
+        if encoded.encoding in IS_DELTA and chain + len(encoded.body) <= MAX_CHAIN * len(data):
+            session.add_record(digest, len(data), encoded, Delta(base, depth, chain))
+            return
+    if len(data) < SMALL_NBYTES:
+        session.add(digest, data)
+    else:
+        session.add_record(digest, len(data), encode(memoryview(data), origin.width))
 
 
 def add_copy(session: Session, copy: Copy) -> None:

@@ -8,18 +8,20 @@ readers need no lock.
 A block may be in several packs, here in full and there as a delta. The table has the
 copies that can be decoded, the one with the fewest deltas first: a copy of depth n needs
 a copy of its base of a smaller depth. So chains of deltas end, whoever wrote them, and a
-delta whose base was removed is not in the store: who needs the block writes it again.
+delta whose base was removed is not in the store: who needs the block writes it again. The
+same holds for a copy that is marked as damaged (`marks.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.store.marks import Span
 from tensorglot.store.pack import PackIndex, Record
 
 __all__ = ["Stored", "Table"]
@@ -45,6 +47,14 @@ class Stored(NamedTuple):
         return self.record.depth, self.pack, self.record.offset
 
 
+class LeftOut(NamedTuple):
+    """Copies that are marked as damaged, or are deltas from what is not there: sorted keys, packs and rows."""
+
+    keys: NDArray[np.uint64]
+    packs: NDArray[np.int32]
+    rows: NDArray[np.int32]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """The blocks of all packs, by key."""
@@ -56,27 +66,28 @@ class Table:
     rows: NDArray[np.int32]
     bases: NDArray[np.int32]
     """Where the base of each is in this table, by its key; -1 for a block in full."""
-    orphans: list[tuple[int, int]]
-    """Pack and row of the copies that are left out: deltas whose base is not there."""
+    left_out: LeftOut
 
     @classmethod
-    def of(cls, indexes: dict[str, PackIndex]) -> Table:
+    def of(cls, indexes: Mapping[str, PackIndex], damaged: Mapping[str, frozenset[Span]]) -> Table:
         found = list(indexes.values())
         keys = np.concatenate([np.empty(0, np.uint64), *(_keys(index.digests) for index in found)])
         packs = np.repeat(np.arange(len(found), dtype=np.int32), [len(index.digests) for index in found])
         rows = np.concatenate([np.empty(0, np.int32), *(np.arange(len(i.digests), dtype=np.int32) for i in found)])
         depths = np.concatenate([np.empty(0, np.uint8), *(i.records["depth"][i.blocks["record"]] for i in found)])
-        if not depths.any():
-            order, orphans = np.argsort(keys, kind="stable"), np.empty(0, np.intp)
+        if not depths.any() and not damaged:
+            order, rest = np.argsort(keys, kind="stable"), np.empty(0, np.intp)
             bases = np.full(len(keys), -1, np.int32)
         else:
             order = np.lexsort((depths, keys))
             base_keys = np.concatenate([np.empty(0, np.uint64), *map(_base_keys, found)])
-            decodable = _decodable(keys[order], depths[order], base_keys[order])
-            order, orphans = order[decodable], order[~decodable]
+            marked = [_marked(index, damaged.get(name, ())) for name, index in indexes.items()]
+            sound = ~np.concatenate([np.empty(0, np.bool_), *marked])
+            decodable = _decodable(keys[order], depths[order], base_keys[order], sound[order])
+            order, rest = order[decodable], order[~decodable]
             bases = np.where(depths[order], keys[order].searchsorted(base_keys[order]), -1).astype(np.int32)
-        lost = list(zip(packs[orphans].tolist(), rows[orphans].tolist(), strict=True))
-        return cls(list(indexes), found, keys[order], packs[order], rows[order], bases, lost)
+        left_out = LeftOut(keys[rest], packs[rest], rows[rest])
+        return cls(list(indexes), found, keys[order], packs[order], rows[order], bases, left_out)
 
     def find(self, digest: bytes) -> int | None:
         """Where a block is in this table; of several copies, the one with the fewest deltas."""
@@ -87,6 +98,15 @@ class Table:
                 return at
             at += 1
         return None
+
+    def copies(self, digest: bytes) -> Iterator[tuple[int, int]]:
+        """Pack and row of every copy of a block; those that are left out come last."""
+        key = np.uint64(int.from_bytes(digest[:8], "big"))
+        for columns in (self, self.left_out):
+            first, last = columns.keys.searchsorted(key), columns.keys.searchsorted(key, "right")
+            for pack, row in zip(columns.packs[first:last].tolist(), columns.rows[first:last].tolist(), strict=True):
+                if self.indexes[pack].digests[row].tobytes() == digest:
+                    yield pack, row
 
     def stored(self, at: int) -> Stored:
         pack = self.packs.item(at)
@@ -143,11 +163,24 @@ def _base_keys(index: PackIndex) -> NDArray[np.uint64]:
     return keys
 
 
-def _decodable(keys: NDArray[np.uint64], depths: NDArray[np.uint8], bases: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which copies have a base that can be decoded and is less deep. `keys` are sorted."""
-    found: NDArray[np.bool_] = depths == 0
-    for depth in np.unique(depths[~found]).tolist():
-        known, here = keys[found], np.flatnonzero(depths == depth)
+def _marked(index: PackIndex, spans: Collection[Span]) -> NDArray[np.bool_]:
+    """Which blocks of a pack are in records that overlap one of the spans."""
+    begins = index.records["offset"]
+    ends = begins + np.maximum(index.records["stored"], 1)  # an empty record has a place, too
+    marked = np.zeros(len(begins), np.bool_)
+    for begin, end in spans:
+        marked |= (begins < end) & (ends > begin)
+    blocks: NDArray[np.bool_] = marked[index.blocks["record"]]
+    return blocks
+
+
+def _decodable(
+    keys: NDArray[np.uint64], depths: NDArray[np.uint8], bases: NDArray[np.uint64], sound: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Which copies are sound and have a base that can be decoded and is less deep. `keys` are sorted."""
+    found: NDArray[np.bool_] = (depths == 0) & sound
+    for depth in np.unique(depths[depths > 0]).tolist():
+        known, here = keys[found], np.flatnonzero((depths == depth) & sound)
         at = known.searchsorted(bases[here])
         there = at < len(known)
         there[there] = known[at[there]] == bases[here][there]

@@ -108,6 +108,15 @@ class PackIndex:
             nbytes,
         )
 
+    def whole_record(self, block: int) -> Record:
+        """The record of a block as if it were one block."""
+        record = self.record(block)
+        return record._replace(begin=0, nbytes=record.decoded)
+
+    def span(self, block: int) -> tuple[int, int]:
+        """Begin and size of a block in its decoded record."""
+        return self.blocks["begin"].item(block), self.blocks["nbytes"].item(block)
+
 
 def read_index(backend: Backend, key: str) -> PackIndex:
     """Reads and checks the index of a pack."""

@@ -1,9 +1,10 @@
 """All packs of a store, and the blocks that they hold.
 
 A block is decoded from its record: a record in full first, then the deltas on it, in
-place. It is compared with its digest at the end, whatever it was made from. Blocks that
-are requested together were mostly written together, and so were their bases: the records
-of all of them are found first, and neighbours are read at once.
+place. It is compared with its digest at the end, whatever it was made from; if it does not
+match, other copies are tried (`salvage.py`). Blocks that are requested together were
+mostly written together, and so were their bases: the records of all of them are found
+first, and neighbours are read at once.
 
 A pack that is gone was collected or repacked: the packs are listed again, and the block
 is looked up once more. The table of all blocks (`lookup.py`) is replaced as a whole when
@@ -12,6 +13,7 @@ packs appear or disappear.
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -20,12 +22,14 @@ from typing import Any, TypeVar
 import numpy as np
 from blake3 import blake3
 
-from tensorglot.errors import FormatError, IntegrityError, TensorglotError
+from tensorglot.errors import FormatError, IntegrityError, RemoteError, TensorglotError
 from tensorglot.memory import scratch
 from tensorglot.store.backend import Backend
 from tensorglot.store.encodings import IS_DELTA, apply_chain, decode
 from tensorglot.store.lookup import Stored, Table
+from tensorglot.store.marks import Marks, parse_marks
 from tensorglot.store.pack import MAX_DEPTH, PackIndex, read_index
+from tensorglot.store.salvage import READ_ERRORS, Salvage, pack_key
 from tensorglot.threads import Lock, for_each
 from tensorglot.wire.cid import CID, RAW
 
@@ -40,18 +44,17 @@ _SUFFIX = ".pack"
 T = TypeVar("T")
 
 
-def pack_key(name: str) -> str:
-    return f"packs/{name}{_SUFFIX}"
-
-
 class Packs:
     """The packs of a store. Threads may share it."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self._hidden: frozenset[str] = frozenset()
-        self.damaged: dict[str, TensorglotError] = {}
+        self.unreadable: dict[str, TensorglotError] = {}
         """Packs whose index cannot be read; the others can be used."""
+        self.marks: Marks = {}
+        """Records that are damaged, as a check has found."""
+        self._noted: Marks = {}
         self._indexes: dict[str, PackIndex] = {}
         self._table: Table | None = None
         self._lock = Lock()
@@ -64,7 +67,7 @@ class Packs:
     @property
     def indexes(self) -> dict[str, PackIndex]:
         """The index of each pack, by name."""
-        self._loaded()
+        self._load()
         return self._indexes
 
     def without(self, hidden: Collection[str]) -> Packs:
@@ -74,7 +77,14 @@ class Packs:
         others = Packs(self.backend)
         others._hidden = frozenset(hidden)
         others._indexes = {name: index for name, index in self.indexes.items() if name not in hidden}
+        others._noted = self._noted
         return others
+
+    def note_damage(self, damaged: Marks) -> None:
+        """Does not rely on these records, even if they cannot be marked."""
+        with self._lock:
+            self._noted = damaged
+            self._table = None
 
     def refresh(self) -> None:
         """Lists the packs again, and reads the indexes of new ones."""
@@ -82,13 +92,14 @@ class Packs:
             self._refresh()
 
     def _refresh(self) -> Table:
-        entries = self.backend.list("packs")
-        names = {entry.name.removesuffix(_SUFFIX) for entry in entries if entry.name.endswith(_SUFFIX)} - self._hidden
-        if self._table is not None and names == self._indexes.keys() | self.damaged.keys():
+        listed = [entry.name for entry in self.backend.list("packs")]
+        names = {name.removesuffix(_SUFFIX) for name in listed if name.endswith(_SUFFIX)} - self._hidden
+        marks = {**parse_marks(listed), **self._noted}
+        if self._table is not None and names == self._indexes.keys() | self.unreadable.keys() and marks == self.marks:
             return self._table
         kept = {name: index for name, index in self._indexes.items() if name in names}
         new = sorted(names - kept.keys())
-        self.damaged = {}
+        self.unreadable, self.marks = {}, marks
         read: dict[str, PackIndex | TensorglotError | None] = {}
 
         def work(name: str) -> None:
@@ -100,9 +111,9 @@ class Packs:
             if isinstance(found, PackIndex):
                 kept[name] = found
             elif found is not None:
-                self.damaged[name] = found
+                self.unreadable[name] = found
         self._indexes = kept
-        self._table = Table.of(kept)
+        self._table = Table.of(kept, marks)
         return self._table
 
     def add(self, name: str, index: PackIndex) -> None:
@@ -110,9 +121,14 @@ class Packs:
         with self._lock:
             self._indexes = {**self._indexes, name: index}
             if self._table is not None:
-                self._table = Table.of(self._indexes)
+                self._table = Table.of(self._indexes, self.marks)
 
-    def _loaded(self) -> Table:
+    @property
+    def table(self) -> Table:
+        """Where each block is."""
+        return self._load()
+
+    def _load(self) -> Table:
         if self._table is None:
             with self._lock:
                 return self._table or self._refresh()
@@ -120,30 +136,36 @@ class Packs:
 
     def find(self, digest: bytes) -> Stored | None:
         """How a block is stored; None if it is not."""
-        table = self._loaded()
+        table = self.table
         found = table.find(digest)
         return None if found is None else table.stored(found)
 
     def contains(self, digests: Sequence[bytes]) -> list[bool]:
         """Which blocks there are."""
-        found: list[bool] = (self._loaded().find_many(digests)[0] >= 0).tolist()
+        found: list[bool] = (self.table.find_many(digests)[0] >= 0).tolist()
         return found
 
-    def orphans(self) -> dict[bytes, tuple[str, bytes]]:
-        """Blocks of which there are only deltas whose base is not there: the pack and the base."""
-        table = self._loaded()
-        found = {}
-        for pack, row in table.orphans:
-            index = table.indexes[pack]
-            digest, base = index.digests[row].tobytes(), index.record(row).base
-            if base is not None and table.find(digest) is None:
-                found[digest] = table.names[pack], base
-        return found
+    def cause(self, digest: bytes) -> Stored | bytes:
+        """Why a block is not there: the damaged record, or the block that is missing; one from which it is made."""
+        for _ in range(MAX_DEPTH + 1):
+            stored = next(self._every_copy(digest), None)
+            if stored is None:
+                break
+            base = stored.record.base
+            if base is None or self.find(base) is not None:
+                return stored
+            digest = base
+        return digest
+
+    def _every_copy(self, digest: bytes) -> Iterator[Stored]:
+        table = self.table
+        for pack, row in table.copies(digest):
+            yield Stored(table.names[pack], table.indexes[pack].record(row))
 
     def copies(self) -> Iterator[tuple[bytes, str, int, int]]:
         """Every copy of every block that can be decoded: digest, pack, row and depth."""
-        table = self._loaded()
-        lost = set(table.orphans)
+        table = self.table
+        lost = set(zip(table.left_out.packs.tolist(), table.left_out.rows.tolist(), strict=True))
         for number, (name, index) in enumerate(zip(table.names, table.indexes, strict=True)):
             depths = index.records["depth"][index.blocks["record"]].tolist()
             for row, (digest, depth) in enumerate(zip(index.digests, depths, strict=True)):
@@ -152,7 +174,7 @@ class Packs:
 
     def sizes(self, digests: Sequence[bytes]) -> tuple[int, int]:
         """The bytes of blocks in total, and their stored bytes: of a group, the share of each."""
-        table = self._loaded()
+        table = self.table
         packs, rows = table.find_many(digests)
         nbytes = stored = 0
         for pack in np.unique(packs[packs >= 0]).tolist():
@@ -168,7 +190,7 @@ class Packs:
 
     def digests_with(self, prefix: bytes) -> list[bytes]:
         """The digests that begin with these bytes; at most eight of them decide."""
-        table = self._loaded()
+        table = self.table
         low = int.from_bytes(prefix[:8].ljust(8, b"\0"), "big")
         high = int.from_bytes(prefix[:8].ljust(8, b"\xff"), "big")
         a, b = table.keys.searchsorted(np.uint64(low)), table.keys.searchsorted(np.uint64(high), "right")
@@ -176,28 +198,27 @@ class Packs:
         found = {table.indexes[pack].digests[row].tobytes() for pack, row in rows}
         return sorted(digest for digest in found if digest.startswith(prefix))
 
-    def read(self, digest: bytes) -> bytes:
-        """A block, compared with its digest."""
-        return self._again(lambda: self._read(digest))
+    def read(self, digest: bytes, codec: int = RAW) -> bytes:
+        """A block, compared with its digest. `codec` is for the name of the block in errors."""
+        return self._attempt(lambda: self._read(digest), lambda: Salvage(self).read(CID(digest, codec)))
 
-    def read_many(self, digests: Sequence[bytes]) -> list[bytes]:
+    def read_many(self, digests: Sequence[bytes], codec: int = RAW) -> list[bytes]:
         """Many blocks, each compared with its digest. Small ones are found and decoded together."""
-        table = self._loaded()
+        table = self.table
         found: dict[int, bytes] = {}
         for (pack, _), places in table.places(digests).items():
             index = table.indexes[pack]
             first = index.record(places[0][1])
             if first.grouped:
                 stored = Stored(table.names[pack], first)
-                try:
+                with contextlib.suppress(*READ_ERRORS):  # gone or damaged: each is looked up again below
                     data = self._group(stored)
-                except FileNotFoundError:
-                    continue  # collected or repacked: each is looked up again below
-                for at, block in places:
-                    begin = int(index.blocks["begin"][block])
-                    found[at] = data[begin : begin + int(index.blocks["nbytes"][block])]
-                    _compare(digests[at], found[at], stored)
-        return [found[at] if at in found else self.read(digest) for at, digest in enumerate(digests)]
+                    for at, block in places:
+                        begin = int(index.blocks["begin"][block])
+                        part = data[begin : begin + int(index.blocks["nbytes"][block])]
+                        _compare(digests[at], part)
+                        found[at] = part
+        return [found[at] if at in found else self.read(digest, codec) for at, digest in enumerate(digests)]
 
     def read_into(self, digest: bytes, out: memoryview) -> None:
         """A block of `len(out)` bytes, compared with its digest."""
@@ -205,7 +226,16 @@ class Packs:
 
     def read_each(self, wanted: Sequence[tuple[bytes, memoryview]]) -> None:
         """Blocks with the memory that each must fill, compared with their digests."""
-        self._again(lambda: self._read_each(wanted))
+        self._attempt(lambda: self._read_each(wanted), lambda: self._salvage_each(wanted))
+
+    def _salvage_each(self, wanted: Sequence[tuple[bytes, memoryview]]) -> None:
+        for digest, out in wanted:
+            block = Salvage(self).read(CID(digest))
+            if len(block) != len(out):
+                raise FormatError(
+                    f"block {CID(digest)} has {len(block)} bytes, expected {len(out)}", rule="store.block.size"
+                )
+            out[:] = block
 
     def check(self, digest: bytes) -> None:
         """Decodes a block and compares it with its digest."""
@@ -216,19 +246,24 @@ class Packs:
             with scratch() as memory:
                 self.read_into(digest, memory.room(found.record.nbytes, 0))
 
-    def _again(self, work: Callable[[], T]) -> T:
-        """Once more, with the packs of now, if a pack is gone or a block was not there."""
+    def _attempt(self, work: Callable[[], T], salvage: Callable[[], T]) -> T:
+        """Once more, with the packs of now, if a pack is gone or a block was not there; at last from other copies."""
         try:
-            return work()
-        except (FileNotFoundError, MissingBlock):
-            self.refresh()
-            return work()
+            try:
+                return work()
+            except (FileNotFoundError, MissingBlock):
+                self.refresh()
+                return work()
+        except RemoteError:
+            raise
+        except READ_ERRORS:
+            return salvage()
 
     def _read(self, digest: bytes) -> bytes:
         stored = self.locate(digest)
         if stored.record.grouped:
             block = self._block_of_group(stored)
-            _compare(digest, block, stored)
+            _compare(digest, block)
             return block
         out = bytearray(stored.record.nbytes)
         self._read_each([(digest, memoryview(out))])
@@ -238,51 +273,73 @@ class Packs:
         chains = [self._chain(digest) for digest, _ in wanted]
         bodies = self._bodies({link.place: link for chain in chains for link in chain if not link.record.grouped})
         for (digest, out), chain in zip(wanted, chains, strict=True):
-            stored = chain[-1]
-            if stored.record.nbytes != len(out):
-                raise FormatError(
-                    f"block {_name(digest)} has {stored.record.nbytes} bytes, expected {len(out)}",
-                    rule="store.block.size",
-                    path=pack_key(stored.pack),
-                )
-            try:
-                self._decode(chain, bodies, out)
-            except FormatError as error:
-                error.path = error.path or pack_key(stored.pack)
-                raise
-            _compare(digest, out, stored)
+            if chain[-1].record.nbytes != len(out):
+                raise FormatError("a block of another size", rule="store.block.size")
+            self._decode(chain, bodies, out)
+            _compare(digest, out)
+
+    def faults(self, pack: str, records: Sequence[Sequence[int]]) -> list[FormatError | None]:
+        """What is wrong with records of a pack, each given by the rows of its blocks.
+
+        Nothing is, if only the base of a delta is damaged or missing.
+        """
+        index = self.indexes[pack]
+        wholes = [Stored(pack, index.whole_record(rows[0])) for rows in records]
+        bodies: dict[tuple[str, int], memoryview] = {}
+        with contextlib.suppress(*READ_ERRORS):  # then each is read by itself
+            bodies = self._bodies({whole.place: whole for whole in wholes})
+        return [
+            self._fault(whole, [(index.digests[row].tobytes(), *index.span(row)) for row in rows], bodies)
+            for whole, rows in zip(wholes, records, strict=True)
+        ]
+
+    def _fault(
+        self, whole: Stored, blocks: list[tuple[bytes, int, int]], bodies: Mapping[tuple[str, int], memoryview]
+    ) -> FormatError | None:
+        base = whole.record.base
+        try:
+            chain = [*([] if base is None else self._chain(base)), whole]
+            below = self._bodies({link.place: link for link in chain[:-1] if not link.record.grouped})
+            with scratch() as memory:
+                room = memory.room(whole.record.nbytes, 0)
+                self._decode(chain, {**below, whole.place: bodies[whole.place]}, room)
+                for digest, begin, nbytes in blocks:
+                    _compare(digest, room[begin : begin + nbytes])
+        except FileNotFoundError:
+            return None  # collected meanwhile
+        except (*READ_ERRORS, KeyError):
+            return Salvage(self).fault(whole, blocks)
+        return None
 
     def locate(self, digest: bytes) -> Stored:
         """How a block is stored, which must be there."""
         found = self.find(digest)
         if found is None:
-            raise self._missing(digest)
+            raise self.missing(CID(digest))
         return found
 
-    def _missing(self, digest: bytes) -> MissingBlock:
-        damage = "".join(f"; damaged pack {name}: {error.message}" for name, error in self.damaged.items())
-        orphan = self.orphans().get(digest)
-        if orphan is not None:
-            return MissingBlock(
-                f"block {_name(digest)} is a delta from block {_name(orphan[1])}, which is missing{damage}",
-                rule="store.chain.base",
-                path=pack_key(orphan[0]),
-            )
-        return MissingBlock(f"block {_name(digest)} is missing from the store{damage}", rule="store.block.missing")
+    def missing(self, cid: CID) -> MissingBlock:
+        """The error for a block that is not there."""
+        cause = self.cause(cid.digest)
+        what, rule = f"block {cid} is missing from the store", "store.block.missing"
+        if isinstance(cause, bytes) and cause != cid.digest:
+            what, rule = f"block {cid} is a delta from block {CID(cause)}, which is missing", "store.chain.base"
+        damage = "".join(f"; damaged pack {name}: {error.message}" for name, error in list(self.unreadable.items())[:2])
+        return MissingBlock(f"{what}{damage}", rule=rule)
 
     def _chain(self, digest: bytes) -> list[Stored]:
         """The record in full that a block begins with, and the deltas on it."""
-        table = self._loaded()
+        table = self.table
         at = table.find(digest)
         if at is None:
-            raise self._missing(digest)
+            raise self.missing(CID(digest))
         chain = [table.stored(at)]
         while (base := chain[-1].record.base) is not None:
             if len(chain) > MAX_DEPTH:
                 raise FormatError(f"more than {MAX_DEPTH} deltas on each other", rule="store.chain")
             at = table.base(at, base)
             if at is None:
-                raise self._missing(base)
+                raise self.missing(CID(base))
             chain.append(table.stored(at))
         return chain[::-1]
 
@@ -383,15 +440,7 @@ def _index_or_error(backend: Backend, name: str) -> PackIndex | TensorglotError 
         return error
 
 
-def _compare(digest: bytes, block: bytes | memoryview, stored: Stored) -> None:
+def _compare(digest: bytes, block: bytes | memoryview) -> None:
+    """What does not match is read from other copies, and then named (`salvage.py`)."""
     if blake3(block).digest() != digest:
-        raise IntegrityError(
-            f"block does not match its CID {_name(digest)}",
-            rule="store.block.hash",
-            offset=stored.record.offset,
-            path=pack_key(stored.pack),
-        )
-
-
-def _name(digest: bytes) -> str:
-    return str(CID(digest, RAW))
+        raise IntegrityError("block does not match its CID", rule="store.block.hash")

@@ -75,7 +75,7 @@ class Walk:
         nodes = {cid.digest for cid in cids if cid.codec == DAG_CBOR} - self._ahead.keys()
         there = [digest for digest, found in zip(nodes, self._packs.contains(list(nodes)), strict=True) if found]
         with contextlib.suppress(FormatError):
-            self._ahead.update(zip(there, self._packs.read_many(there), strict=True))
+            self._ahead.update(zip(there, self._packs.read_many(there, DAG_CBOR), strict=True))
 
     def _below(self, cid: CID) -> list[CID | Link]:
         block = self._ahead.pop(cid.digest, None) or read_node(self._packs, cid)

@@ -19,7 +19,7 @@ from tensorglot.errors import FormatError, InputError, TensorglotError, TensorNo
 from tensorglot.store.backend import Backend
 from tensorglot.wire.cid import BLAKE3, CID, DAG_CBOR
 
-__all__ = ["Ref", "check_ref_name", "inspect_refs", "list_refs", "missing_ref", "read_ref", "swap_ref"]
+__all__ = ["Ref", "check_ref_name", "delete_ref", "inspect_refs", "list_refs", "missing_ref", "read_ref", "swap_ref"]
 
 Kind = Literal["branch", "tag"]
 
@@ -68,7 +68,17 @@ def check_ref_name(name: str) -> str:
             "without '#', '..' and '//', not beginning with '.', '-' or '/'",
             rule="store.ref.name",
         )
+    if _is_cid(name):
+        raise InputError(f"{name} is a CID, which cannot be the name of a ref", rule="store.ref.name")
     return name
+
+
+def _is_cid(text: str) -> bool:
+    try:
+        CID.parse(text)
+    except InputError:
+        return False
+    return True
 
 
 def _key(name: str) -> str:
@@ -89,15 +99,21 @@ def _parse(name: str, data: bytes) -> Ref:
         fields = json.loads(data)
         ref = Ref(name, CID.parse(fields["cid"]), fields["kind"], fields["count"], fields["nonce"])
     except (ValueError, KeyError, TypeError, RecursionError, TensorglotError) as error:
-        raise FormatError(f"the ref '{escape(name)}' is damaged", rule="store.ref") from error
+        raise _damaged(name) from error
     known = ref.kind in ("branch", "tag") and ref.cid.codec == DAG_CBOR and ref.cid.hash == BLAKE3
     if not known or (type(ref.count), type(ref.nonce)) != (int, str) or ref.encode() != data:
-        raise FormatError(f"the ref '{escape(name)}' is damaged", rule="store.ref")
+        raise _damaged(name)
     return ref
 
 
+def _damaged(name: str) -> FormatError:
+    return FormatError(
+        f"the ref '{escape(name)}' is damaged: delete it, and pull it from a copy or tag its commit", rule="store.ref"
+    )
+
+
 def list_refs(backend: Backend) -> Iterator[Ref]:
-    """All refs, by name. One that is damaged is an error."""
+    """All refs, by name. One that is damaged is an error: what it leads to is not known."""
     for found in inspect_refs(backend):
         if isinstance(found, TensorglotError):
             raise found
@@ -128,6 +144,17 @@ def _name_of(key: str) -> str:
             f"{_FOLDER}/{escape(key, longest=60)} is not the name of a ref; remove it", rule="store.ref.name"
         )
     return name
+
+
+def delete_ref(backend: Backend, name: str) -> bool | None:
+    """Removes a ref, whatever is in it. None if there is none, False if it was changed meanwhile."""
+    key = f"{_FOLDER}/{name}" if _is_cid(name) else _key(name)  # which earlier versions accepted
+    try:
+        data = backend.get(key)
+    except FormatError:  # far larger than a ref
+        backend.delete(key)
+        return True
+    return None if data is None else backend.swap(key, data, None)
 
 
 def swap_ref(backend: Backend, name: str, old: Ref | None, new: Ref | None) -> bool:

@@ -50,6 +50,7 @@ class Session:
         self._writer = writer
         self._stack = stack
         self._new: dict[bytes, tuple[int, int]] = {}
+        self._bases: dict[bytes, bytes] = {}
         self._groups: dict[int, list[tuple[bytes, bytes]]] = {RAW: [], DAG_CBOR: []}
         self._group_nbytes = {RAW: 0, DAG_CBOR: 0}
         self._pack: PackWriter | None = None
@@ -82,6 +83,12 @@ class Session:
         record = self.packs.locate(digest).record
         return record.depth, record.chain
 
+    def root(self, digest: bytes) -> bytes:
+        """The block in full that a block begins with, which is there or was added."""
+        while digest in self._bases:
+            digest = self._bases[digest]
+        return digest if digest in self._new else self.packs.root(digest)[0]
+
     def add(self, digest: bytes, block: bytes | memoryview, codec: int = RAW) -> None:
         """Adds a block that is not in the store."""
         if len(block) >= SMALL_NBYTES:
@@ -99,6 +106,7 @@ class Session:
             self._new[digest] = 0, len(encoded.body)
             self._write([(digest, 0, nbytes)], nbytes, encoded)
         else:
+            self._bases[digest] = delta.base
             self._new[digest] = delta.depth + 1, delta.chain + len(encoded.body)
             self._write([(digest, 0, nbytes)], nbytes, encoded, delta.base, delta.depth + 1, delta.chain)
 

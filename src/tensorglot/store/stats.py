@@ -16,7 +16,7 @@ from tensorglot.store.manifest import MAX_LEVELS, Node, parse_node
 from tensorglot.store.objects import Commit, parse_array, parse_arrays, parse_tensor
 from tensorglot.store.packs import Packs
 from tensorglot.store.reach import Walk, has_links
-from tensorglot.wire.cid import CID, RAW
+from tensorglot.wire.cid import CID, DAG_CBOR, RAW
 
 __all__ = ["CommitCost", "Sizes", "StoreStats", "commit_costs", "store_stats"]
 
@@ -123,7 +123,7 @@ class Sizes:
     def _read(self, links: Sequence[CID]) -> list[bytes]:
         for link in links:
             check_node(link)
-        return self._packs.read_many([link.digest for link in links])
+        return self._packs.read_many([link.digest for link in links], DAG_CBOR)
 
     def _add_tensors(self, links: Sequence[CID]) -> None:
         new = [link for link in dict.fromkeys(links) if link.digest not in self._nbytes]

@@ -43,12 +43,22 @@ from tensorglot.store.checkout import array_tensor, check_tensors, open_commit, 
 from tensorglot.store.collect import GRACE, Collected, collect, repack
 from tensorglot.store.distributed import is_distributed, join_boxes
 from tensorglot.store.ingest import Value, ingest, ingest_value
+from tensorglot.store.lineage import commits_from, previous_arrays
 from tensorglot.store.location import create_store, open_store, split_url
-from tensorglot.store.manifest import Entry, Manifest, build
-from tensorglot.store.objects import Commit, check_message, check_metadata, parse_array, parse_tensor
+from tensorglot.store.manifest import Entry, build
+from tensorglot.store.objects import Commit, check_message, check_metadata, parse_array
 from tensorglot.store.packs import Packs
 from tensorglot.store.reach import first_missing
-from tensorglot.store.refs import Ref, check_ref_name, list_refs, missing_ref, read_ref, swap_ref
+from tensorglot.store.refs import (
+    Ref,
+    check_ref_name,
+    delete_ref,
+    inspect_refs,
+    list_refs,
+    missing_ref,
+    read_ref,
+    swap_ref,
+)
 from tensorglot.store.session import Session, start_session
 from tensorglot.store.stats import CommitCost, StoreStats, commit_costs, store_stats
 from tensorglot.store.transfer import Transferred, copy_missing, forward_ref, transfer
@@ -248,21 +258,13 @@ class Store:
 
     def _previous(self, base: CID) -> Any:
         """Looks up the values of the tensors of a commit."""
-        read = partial(read_node, self._packs)
-        manifest = Manifest(Commit.parse(base, read(base)).tensors, read)
+        find = previous_arrays(self._packs, self._read_commit(base))
 
-        def find(name: str, part: str) -> Value | None:
-            link = manifest.find(name)
-            block = b"" if link is None else read(link)
-            if link is not None and block[:1] != b"\xa4":
-                arrays = {each.name: each.array for each in parse_tensor(block).parts}
-                block = read(arrays[part]) if part in arrays else b""
-            if not block:
-                return None
-            node = parse_array(block)
-            return Value(node.type, value_chunks(self._packs, node))
+        def value(name: str, part: str) -> Value | None:
+            array = find(name, part)
+            return None if array is None else Value(array.type, value_chunks(self._packs, array))
 
-        return find
+        return value
 
     def checkout(self, ref: str, *, limits: Limits | None = None) -> Archive:
         """The tensors of a commit, read when they are needed. `ref` is a ref, a tag, a CID or the beginning of one."""
@@ -305,8 +307,8 @@ class Store:
     # Refs
 
     def refs(self) -> dict[str, str]:
-        """The refs and tags, and the CID of each."""
-        return {ref.name: str(ref.cid) for ref in list_refs(self._backend)}
+        """The refs and tags, and the CID of each. One that is damaged is left out: `check` names it."""
+        return {ref.name: str(ref.cid) for ref in inspect_refs(self._backend) if isinstance(ref, Ref)}
 
     def tag(self, name: str, ref: str) -> None:
         """Gives a commit, or a value that was put, a name that does not move. A name that exists is refused."""
@@ -318,11 +320,11 @@ class Store:
                 raise InputError(f"'{escape(name)}' exists: delete it first", rule="store.ref.exists")
 
     def delete(self, ref: str) -> None:
-        """Removes a ref or a tag. What only it reached can be removed by `collect`."""
-        old = read_ref(self._backend, ref)
-        if old is None:
+        """Removes a ref or a tag, also one that is damaged. What only it reached can be removed by `collect`."""
+        found = delete_ref(self._backend, ref)
+        if found is None:
             raise missing_ref(ref, self._backend)
-        if not swap_ref(self._backend, ref, old, None):
+        if not found:
             raise InputError(f"'{escape(ref)}' was changed by another writer meanwhile", rule="store.ref.changed")
 
     def _resolve(self, ref: str, *, any_node: bool = False) -> CID:
@@ -330,7 +332,7 @@ class Store:
         if not isinstance(ref, str):
             raise InputError(f"a ref must be a str, not {type(ref).__name__}", rule="store.ref.name")
         found = None
-        with contextlib.suppress(InputError):  # a CID may not be the name of a ref
+        with contextlib.suppress(InputError):  # a CID is never the name of a ref
             found = read_ref(self._backend, ref)
         cid = found.cid if found is not None else self._find_commit(ref, any_node=any_node)
         if cid is None:
@@ -388,21 +390,8 @@ class Store:
 
     def _all_commits(self) -> Iterator[Commit]:
         self._packs.refresh()
-        return self._commits_from(ref.cid for ref in list_refs(self._backend))
-
-    def _commits_from(self, cids: Iterable[CID]) -> Iterator[Commit]:
-        """Commits and all their ancestors, each once."""
-        seen: set[CID] = set()
-        stack = list(cids)
-        while stack:
-            cid = stack.pop()
-            if cid in seen:
-                continue
-            seen.add(cid)
-            if self._is_commit(cid):  # a tag may name a value
-                commit = self._read_commit(cid)
-                yield commit
-                stack += map(CID.parse, commit.parents)
+        refs = (ref.cid for ref in inspect_refs(self._backend) if isinstance(ref, Ref))
+        return commits_from(self._packs, refs)
 
     # Moving
 
@@ -446,7 +435,7 @@ class Store:
         return ref
 
     def _ancestors(self, cid: CID) -> Iterator[CID]:
-        return (CID.parse(commit.cid) for commit in self._commits_from([cid]))
+        return (CID.parse(commit.cid) for commit in commits_from(self._packs, [cid]))
 
     def bundle(
         self,

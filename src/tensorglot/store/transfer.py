@@ -3,14 +3,15 @@
 All that a ref leads to is looked up in the target; what it lacks is copied, record by
 record, with the bases of deltas. Each block is decoded and compared with its CID before
 it is written. The target's packs become visible every 256 MiB, so a transfer that was
-killed goes on where it stopped. The ref is moved last.
+killed goes on where it stopped. The refs are moved last.
 
-A ref moves forward only: the target's commit must be an ancestor of the new one.
+A ref moves forward only: the target's commit must be an ancestor of the new one. All refs
+are compared before anything is copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tensorglot.errors import InputError, escape, human_nbytes, plural
@@ -68,9 +69,14 @@ def transfer(
     """Copies what refs lead to, and moves the refs of the target."""
     source.refresh()
     refs = list(refs)
+    for ref in refs:
+        _check_forward(backend, ref, read_ref(backend, ref.name), history)
+    moved: list[str] = []
     with start_session(backend, target) as session:
         blocks, nbytes = copy_missing(source, session, [ref.cid for ref in refs], progress)
-        moved = [ref.name for ref in refs if forward_ref(backend, ref, history)]
+        for ref in refs:
+            if forward_ref(backend, ref, history, moved):
+                moved.append(ref.name)
     return Transferred(tuple(moved), blocks, nbytes)
 
 
@@ -105,17 +111,28 @@ def copy_missing(
     return len(wanted), total
 
 
-def forward_ref(backend: Backend, ref: Ref, history: History) -> bool:
-    """Moves a ref of a store to a commit that comes after its present one. False if it is there already."""
+def forward_ref(backend: Backend, ref: Ref, history: History, moved: Sequence[str] = ()) -> bool:
+    """Moves a ref of a store to a commit that comes after its present one. False if it is there already.
+
+    `moved` are the refs that were moved before, for the error.
+    """
     while True:
         old = read_ref(backend, ref.name)
+        _check_forward(backend, ref, old, history, moved)
         if old is not None and old.cid == ref.cid:
             return False
-        if old is not None and (ref.kind == "tag" or old.kind == "tag" or old.cid not in set(history(ref.cid))):
-            raise InputError(
-                f"'{escape(ref.name)}' is {old.cid} in {escape(backend.url)}, which is not an ancestor of {ref.cid}; "
-                "nothing was moved",
-                rule="store.ref.diverged",
-            )
         if swap_ref(backend, ref.name, old, Ref.new(ref.name, ref.cid, ref.kind, old)):
             return True
+
+
+def _check_forward(backend: Backend, ref: Ref, old: Ref | None, history: History, moved: Sequence[str] = ()) -> None:
+    """Refuses a ref that stands for another commit than an ancestor of the new one."""
+    if old is None or old.cid == ref.cid:
+        return
+    if ref.kind == "tag" or old.kind == "tag" or old.cid not in history(ref.cid):
+        done = f"only {', '.join(map(escape, moved))} moved" if moved else "no ref was moved"
+        raise InputError(
+            f"'{escape(ref.name)}' is {old.cid} in {escape(backend.url)}, which is not an ancestor of {ref.cid}; "
+            f"{done}",
+            rule="store.ref.diverged",
+        )

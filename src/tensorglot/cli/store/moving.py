@@ -67,7 +67,7 @@ def _print_transferred(found: Transferred, as_json: bool) -> None:
     if as_json:
         print_json(found.to_dict())
     else:
-        names = ", ".join(escape(name) for name in found.refs) or "nothing"
+        names = ", ".join(escape(name) for name in found.refs) or ("no ref" if found.blocks else "nothing")
         print(f"{names} moved: {plural(found.blocks, 'block')}, {human_nbytes(found.nbytes)}")
 
 
