@@ -8,12 +8,26 @@ A group of cases is a module with a function `cases()`; GROUPS lists them.
 |---|---|
 | `case`, `measure`, `run` | what a case is; one measurement; the turns, the printed rows and the JSON |
 | `workloads`, `peers` | W1 to W4, and whether a result has their bytes; other libraries that save and load them |
-| `containers`, `ztensor`, `foreign`, `frameworks`, `nested`, `vectors`, `verbs`, `remote` | groups of cases |
+| `containers`, `ztensor`, `foreign`, `frameworks`, `nested`, `vectors`, `verbs` | groups of cases |
+| `remote`, `requests`, `startup` | groups of cases: an object store, what is asked of a server, before work begins |
+| `claims` | every goal and whether it is met, and where two runs disagree |
 | `report`, `svg`, `performance.template.md` | docs/performance.md and its pictures, made of the JSON |
 | `reasons` | why a peer is faster in a row, and what was tried |
+| `record` | what the programs below print, kept for the pages |
 | `growth` | time and memory of every verb against tensors and bytes, with exponents |
 | `instructions` | instructions of short paths, counted by callgrind and compared with those that are kept |
 | `store` (with `store_tools`), `store_scale`, `vectors_scale`, `dcp`, `recall`, `size_model` | programs of their own |
 """
 
-GROUPS = ("containers", "ztensor", "foreign", "frameworks", "nested", "vectors", "verbs", "remote")
+GROUPS = (
+    "containers",
+    "ztensor",
+    "foreign",
+    "frameworks",
+    "nested",
+    "vectors",
+    "verbs",
+    "remote",
+    "requests",
+    "startup",
+)

@@ -1,15 +1,24 @@
-"""`python -m benchmarks [COMMAND] ...`: run (the default), report, publish, growth, instructions."""
+"""`python -m benchmarks [COMMAND] ...`: run (the default) or one of COMMANDS."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
 
-COMMANDS = ("run", "report", "publish", "growth", "instructions")
+COMMANDS = {
+    "run": ("run", "main"),
+    "report": ("report", "main"),
+    "publish": ("report", "publish"),
+    "compare": ("claims", "main"),
+    "record": ("record", "main"),
+    "growth": ("growth", "main"),
+    "instructions": ("instructions", "main"),
+}
+"""The module of each, and its function."""
 
 if __name__ == "__main__":
     command, arguments = "run", sys.argv[1:]
     if arguments and arguments[0] in COMMANDS:
         command, *arguments = arguments
-    module = import_module(f"benchmarks.{'report' if command == 'publish' else command}")
-    (module.publish if command == "publish" else module.main)(arguments)
+    module, function = COMMANDS[command]
+    getattr(import_module(f"benchmarks.{module}"), function)(arguments)

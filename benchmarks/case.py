@@ -7,13 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-__all__ = ["Action", "Case", "Check"]
+__all__ = ["FIRST_USE", "Action", "Case", "Check", "Counted"]
+
+FIRST_USE = "first_use"
+"""The name of a folder in the one of the prepared files."""
 
 Action: TypeAlias = Callable[[Path], Callable[[], object]]
 """Given the folder of prepared files, does what is not timed and returns what is."""
 
 Check: TypeAlias = Callable[[Path, str, Any], None]
 """Given the folder, the library and what the timed call returned, raises AssertionError if that is wrong."""
+
+
+class Counted(dict[str, float]):
+    """What a timed call counted itself, such as requests. `ms` in it replaces the time that was measured around it."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +37,19 @@ class Case:
     """Calls in one process, of which the quickest counts."""
     goals: Mapping[str, float] = field(default_factory=dict)
     """How many times quicker than a library we mean to be."""
-    extra_nbytes: int | None = None
-    """How much memory we mean to take at most, beyond what the process had before."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """The most that a figure of ours may be: `ms`, `extra_nbytes`, or what the action counts."""
     check: Check | None = None
     """None where the action itself asserts."""
+    first_use: bool = False
+    """Every library does its action once before the clock starts, because many import half of themselves only
+    then: with files of a few bytes, which `prepare` makes in a folder named FIRST_USE. Not needed where the
+    quickest of several repeats counts."""
     requires: tuple[str, ...] = ()
-    """Distributions without which there is nothing to compare."""
+    """Distributions and programs without which there is nothing to compare."""
+    rounds: int = 5
+    """Processes for each library in a full run."""
+    together: str = ""
+    """Cases with this in common take turns in one loop, and an action that several of them have is measured once."""
     quick: bool = False
     """One of the few that `make bench-quick` runs."""

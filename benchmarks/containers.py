@@ -21,6 +21,16 @@ from benchmarks.case import Action, Case
 from benchmarks.peers import PEERS, installed
 
 NBYTES = {"W1": 8 << 26, "W2": 505_000_000, "W3": 10_240_000, "W4": 1_600_000}
+LOAD_EXTRA_NBYTES, SAVE_EXTRA_NBYTES = 32_000_000, 64_000_000
+"""The most memory that loading may take beyond the payload, and saving beyond the arrays."""
+
+
+def memory_limit(name: str) -> dict[str, float]:
+    """The limit of a case by its name, which has the workload and the verb."""
+    workload, _, rest = name.partition(" ")
+    if "load" in rest:
+        return {"extra_nbytes": LOAD_EXTRA_NBYTES + (0 if "out=" in rest else NBYTES[workload])}
+    return {"extra_nbytes": SAVE_EXTRA_NBYTES} if "save" in rest else {}
 
 
 def prepare(workload: str, libraries: Iterable[str], folder: Path) -> None:
@@ -237,7 +247,9 @@ def cases() -> list[Case]:
         """A row whose workload is the first word of its name."""
         workload = name.split()[0]
         make = partial(prepare, workload, tuple(actions))
-        return Case(name, actions, make, NBYTES[workload], repeats, goals, check=check, quick=quick)
+        return Case(
+            name, actions, make, NBYTES[workload], repeats, goals, memory_limit(name), check, repeats == 1, quick=quick
+        )
 
     def load(name: str, libraries: str, goals: dict[str, float], repeats: int = 1, quick: bool = False) -> Case:
         workload = name.split()[0]

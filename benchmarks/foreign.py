@@ -16,6 +16,7 @@ from benchmarks.containers import (
     check_save,
     imported,
     load_theirs,
+    memory_limit,
     open_safetensors,
     save_theirs,
 )
@@ -70,7 +71,8 @@ def case(name: str, actions: dict[str, Callable[..., Any]], goals: dict[str, flo
     check = partial(kinds[kind], workload) if kind in kinds else partial(check_save, workload, "")
     requires = () if "npz" in name else ("safetensors",)
     make = partial(prepare, workload)
-    return Case(name, named, make, NBYTES[workload], 1, goals, check=check, requires=requires)
+    limits = memory_limit(name)
+    return Case(name, named, make, NBYTES[workload], 1, goals, limits, check, first_use=True, requires=requires)
 
 
 def cases() -> list[Case]:

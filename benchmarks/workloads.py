@@ -16,6 +16,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.case import FIRST_USE
+
 __all__ = ["WORKLOADS", "Tensors", "digest", "expected", "prepare", "same", "tensors"]
 
 Tensors = dict[str, NDArray[Any]]
@@ -69,14 +71,20 @@ WORKLOADS: dict[str, Callable[[], Tensors]] = {
 }
 
 
+def few_bytes(workload: str) -> Tensors:
+    """One small tensor of the type that the workload has, for a first use of a library."""
+    return {"weight": np.ones((4, 4), ml_dtypes.bfloat16 if workload == "W2" else np.float32)}
+
+
 def prepare(workload: str, folder: Path) -> None:
-    """Makes the files that `tensors` and `expected` read, once."""
+    """Makes the files that `tensors` and `expected` read, once; of a few bytes where a first use is prepared."""
     listing = folder / f"{workload}.json"
     if listing.exists():
         return
+    made = few_bytes(workload) if folder.name == FIRST_USE else WORKLOADS[workload]()
     rows = []
     with (folder / f"{workload}.raw").open("wb") as out:
-        for name, array in WORKLOADS[workload]().items():
+        for name, array in made.items():
             out.write(array.view(np.uint8).data)
             rows.append((name, array.dtype.name, array.shape, digest(array)))
     listing.write_text(json.dumps(rows))

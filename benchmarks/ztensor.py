@@ -3,6 +3,8 @@
 The package has no element type for NumPy's bfloat16, so in W2 it gets the same bits
 as uint16. It reads and writes small tensors at multiples of 4096, as canonical form
 would make gigabytes of padding of W3 and W4; so do we in 2 where we compare with it.
+Our 0.1 has checksums, computed on saving and compared on loading: "no checksums" is the
+same save without them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from typing import Any
 
 from benchmarks import workloads
 from benchmarks.case import Case
-from benchmarks.containers import NBYTES, check_load, check_open, save_bare, save_theirs
+from benchmarks.containers import NBYTES, check_load, check_open, memory_limit, save_bare, save_theirs
+from benchmarks.containers import load_theirs as load_package
+from benchmarks.containers import prepare as prepare_files
 from benchmarks.peers import bits
 
 
@@ -25,7 +29,7 @@ def prepare(workload: str, folder: Path) -> None:
 
     import tensorglot as tg
 
-    workloads.prepare(workload, folder)
+    prepare_files(workload, ["safetensors"], folder)
     if (folder / f"{workload}.zt").exists():
         return
     tensors = workloads.tensors(workload, folder)
@@ -94,10 +98,13 @@ def decode_bare(workload: str, suffix: str, folder: Path) -> Callable[[], Any]:
     return run
 
 
-def save_ours(workload: str, format: str, compression: str | None, folder: Path) -> Callable[[], Any]:
+def save_ours(
+    workload: str, format: str, compression: str | None, folder: Path, checksum: str | None = "auto"
+) -> Callable[[], Any]:
     tg = imported()
     tensors = workloads.tensors(workload, folder)
-    return lambda: tg.save(folder / "saved.zt", tensors, format=format, compression=compression, durable=False)
+    how = {"format": format, "compression": compression, "checksum": checksum}
+    return lambda: tg.save(folder / "saved.zt", tensors, **how, durable=False)
 
 
 def save_package(workload: str, compression: bool, folder: Path) -> Callable[[], Any]:
@@ -154,14 +161,21 @@ def hash_alone(folder: Path) -> Callable[[], Any]:
     return lambda: xxhash.xxh3_64_intdigest(data)
 
 
-def case(name: str, ours: Any, theirs: dict[str, Any], goals: dict[str, float], repeats: int = 1) -> Case:
+def case(
+    name: str,
+    ours: Any,
+    theirs: dict[str, Any],
+    goals: dict[str, float],
+    repeats: int = 1,
+    requires: tuple[str, ...] = (),
+) -> Case:
     workload = name.split()[0]
     kinds = {"load": check_decoded, "save": check_save, "open": check_open}
     check = next((partial(check, workload) for kind, check in kinds.items() if kind in name), None)
     make = partial(prepare, workload)
     return Case(
-        name, {"tensorglot": ours, **theirs}, make, NBYTES[workload], repeats, goals, check=check,
-        requires=("ztensor",), quick=name in QUICK,
+        name, {"tensorglot": ours, **theirs}, make, NBYTES[workload], repeats, goals, memory_limit(name), check,
+        first_use=repeats == 1, requires=("ztensor", *requires), quick=name in QUICK,
     )  # fmt: skip
 
 
@@ -172,23 +186,22 @@ def cases() -> list[Case]:
     rows = []
     for workload, goal in (("W1", 4.0), ("W2", 4.0), ("W3", 4.0), ("W4", 4.0)):
         for version, suffix in (("0.1", "zt"), ("2", "2.zt")):
-            rows.append(
-                case(
-                    f"{workload} zTensor {version} load",
-                    partial(load_ours, workload, suffix),
-                    {"ztensor": partial(load_theirs, workload, "2.zt")},
-                    {"ztensor": goal},
-                )
-            )
+            peers: dict[str, Any] = {"ztensor": partial(load_theirs, workload, "2.zt")}
+            goals = {"ztensor": goal}
+            if version == "0.1" and workload in ("W1", "W2"):
+                peers["safetensors"] = partial(load_package, "safetensors", workload)
+                goals["safetensors"] = 3.0
+            rows.append(case(f"{workload} zTensor {version} load", partial(load_ours, workload, suffix), peers, goals))
     for workload in ("W1", "W2", "W3", "W4"):
-        peers: dict[str, Any] = {"ztensor": partial(save_package, workload, False)}
+        peers = {"ztensor": partial(save_package, workload, False)}
         goals = {"ztensor": 1.0}
         if workload in ("W1", "W2"):
             peers |= {
                 "safetensors": partial(save_theirs, "safetensors", workload),
+                "no checksums": partial(save_ours, workload, "ztensor@0.1", None, checksum=None),
                 "bare": partial(save_bare, f"{workload}.zt"),
             }
-            goals |= {"safetensors": 1.0, "bare": 0.8}
+            goals |= {"safetensors": 1.0, "no checksums": 1 / 1.1, "bare": 0.8}
         else:
             peers |= {"safetensors": partial(save_theirs, "safetensors", workload)}
             goals = {"safetensors": 4.0}

@@ -30,7 +30,7 @@ Scores: TypeAlias = NDArray[np.float64]
 """Larger is nearer; a distance is negated."""
 
 _BLOCK_NBYTES = 32 << 20
-"""Of scores, and of rows that are converted or scored again at a time."""
+"""Size of the scores, and of the rows that are converted or scored again, at a time."""
 _QUERIES = 256
 """Queries in a block."""
 _EXACT_COLUMNS = 1024

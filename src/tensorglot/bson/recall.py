@@ -33,7 +33,7 @@ class RecallRow:
     name: str
     """`int8`, `int8, dequantized` or `packed_bit`."""
     nbytes: int
-    """Of the searched vectors."""
+    """Size of the searched vectors."""
     recalls: tuple[float, ...]
     """For each k, the mean share of the k nearest rows that are found among k."""
 
@@ -48,7 +48,7 @@ class Recall:
     metric: str
     k: tuple[int, ...]
     nbytes: int
-    """Of the float32 vectors."""
+    """Size of the float32 vectors."""
     rows: tuple[RecallRow, ...]
 
     def to_dict(self) -> dict[str, Any]:

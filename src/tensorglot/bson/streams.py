@@ -43,7 +43,7 @@ DEFAULT_KEY = "embedding"
 """The name of vectors that come from a place without names."""
 LOW, HIGH = ".low", ".high"
 _BATCH_ROWS = 1 << 14
-"""Of short vectors not more at a time: each may have long fields beside it."""
+"""Most vectors of a batch: short ones may have long fields beside them."""
 _SAMPLE = 100
 """Documents searched for a vector field if none was named."""
 

@@ -48,7 +48,7 @@ DTYPES: dict[str, str] = npy.DTYPES
 SUFFIX = ".npy"
 LEVEL = 6
 DEPTH = 32
-"""Of JSON in metadata."""
+"""Most levels of JSON in metadata."""
 KEPT_NBYTES = 1 << 16
 OBJECTS = "object (pickled)"
 """dtype of arrays that are listed but never read."""

@@ -91,7 +91,7 @@ class Revision:
     """Other tensors for an existing file."""
 
     names: Sequence[str]
-    """Of all tensors, in their new order."""
+    """Names of all tensors, in their new order."""
     added: Archive
     """The new ones among them; the others stay."""
     metadata: Mapping[str, Any] | None

@@ -72,7 +72,7 @@ class Link:
 
     @property
     def type(self) -> Type:
-        """Of the value. An empty link may have a symbolic one, which its value must match."""
+        """Type of the value. An empty link may have a symbolic type, which its value must match."""
         return self._type
 
     @property

@@ -104,7 +104,7 @@ class Node:
 
     @property
     def names(self) -> list[str]:
-        """Of the children of a SEQUENCE; those of a tuple are numbers."""
+        """Names of the children of a SEQUENCE; those of a tuple are numbers."""
         if isinstance(self.type, ty.Struct):
             return [name for name, _ in self.type.fields]
         return [str(i) for i in range(len(self.children))]

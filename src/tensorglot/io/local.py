@@ -272,7 +272,7 @@ class PrivateMapping(mmap.mmap):
 
     @cached_property
     def address(self) -> int:
-        """Of the first byte."""
+        """Address of the first byte."""
         return int(np.frombuffer(self, np.uint8).__array_interface__["data"][0])
 
 

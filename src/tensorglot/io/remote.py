@@ -35,7 +35,7 @@ HEAD_NBYTES = 256 << 10
 _TAIL_NBYTES = range(HEAD_NBYTES, 4 << 20)
 """Read at once at the end of an object: 1/1024 of it, within these bounds."""
 _PIECE_NBYTES = range(1 << 20, 8 << 20)
-"""Of one request for a part of a tensor."""
+"""Sizes of one request for a part of a tensor."""
 _FEW_READERS = 4
 """If so few threads read, each read is cut into several requests."""
 _SPLIT = 16
@@ -45,13 +45,13 @@ _AHEAD_NBYTES = range(2 << 20, 4 << 20)
 _SCAN_READS = 4
 """So many short reads one after the other are a scan."""
 _KEPT_NBYTES = 32 << 20
-"""Of headers and of what was read ahead."""
+"""Size of kept headers and of what was read ahead."""
 _STREAMS = 16
 """Scans at a time."""
 _GAP_NBYTES = 1 << 20
 """A gap up to this is read over: another request would cost more."""
 _TOGETHER_NBYTES = 4 << 20
-"""Of several runs that are read with the gaps between them."""
+"""Most bytes of several runs that are read with the gaps between them."""
 _CHUNK_NBYTES = 256 << 10
 """What is copied at a time while an answer arrives: it is still in the processor's cache."""
 
@@ -67,7 +67,7 @@ class _Window:
         self.begin = begin
         self.stop = stop
         self.least = _PIECE_NBYTES.stop if header else _PIECE_NBYTES.start
-        """Of one request: a header is read by as few as possible."""
+        """Least size of one request: a header is read by as few as possible."""
         self.data = memoryview(bytearray(stop - begin))
         self.arrived = threading.Event()
 

@@ -62,7 +62,7 @@ class AtomicFile:
     """
 
     stamp: Stamp | None = None
-    """Of the new file, after the `with` block."""
+    """Stamp of the new file, after the `with` block."""
     _directory = -1
     _fd = -1
     _temporary = ""
@@ -151,7 +151,7 @@ class AtomicFile:
 
     @property
     def path(self) -> str:
-        """Of the temporary file, if it is shared."""
+        """Path of the temporary file, if it is shared."""
         return str(self._parent / self._temporary)
 
     def skip(self, nbytes: int) -> int:

@@ -239,7 +239,7 @@ class _Open:
     """Items or pairs to come, or -1 where a break ends them."""
     starts: cython.longlong[::1]
     key_counts: cython.longlong[::1]
-    """Of keys that are compared one by one, or -1 where there is a set."""
+    """Number of keys that are compared one by one, or -1 where there is a set."""
     key_begins: cython.longlong[::1]
     key_ends: cython.longlong[::1]
     """_INLINE_KEYS for each level; of sorted keys only the last one is kept."""

@@ -96,7 +96,7 @@ def may_repeat(header: bytes, begins: Any, ends: Any) -> bool:
 @cython.inline
 @cython.exceptval(check=False)
 def _hash(data: cython.p_const_uchar, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.ulonglong:
-    """Of the length and the words of eight bytes, of which the last may overlap the one before."""
+    """A hash of the length and of the words of eight bytes; the last may overlap the one before."""
     hash: cython.ulonglong = end - begin
     rest: cython.ulonglong = 0
     i: cython.Py_ssize_t = begin

@@ -103,14 +103,14 @@ class Index:
     codecs: Mapping[int, Codec] = _per("row", default_factory=dict)
     """A row without an entry is raw."""
     decoded_nbytes: Mapping[int, int] = _per("row", default_factory=dict)
-    """Of encoded rows."""
+    """Sizes of encoded rows after decoding."""
     big_endian: frozenset[int] = _per("row", default=frozenset())
     unknown_dtypes: Mapping[int, str] = _per("row", default_factory=dict)
     """What the file calls the element type."""
     sources: Mapping[int, Source] = _per("row", default_factory=dict)
-    """Of rows in another file than the index."""
+    """Sources of rows that lie in another file than the index."""
     cids: Sequence[bytes | None] | None = _per("tensor", default=None)
-    """Of tensors in a store. Equal ones are equal tensors; different ones may be equal, too."""
+    """CIDs of tensors in a store. Equal CIDs are equal tensors; tensors with different CIDs may be equal, too."""
     notes: Sequence[Note] = _per("whole", default=())
 
     @cached_property
@@ -312,7 +312,7 @@ class Placement:
     groups: list[int]
     """Where groups start, and the end. A group is one piece of memory."""
     offsets: NDArray[np.int64]
-    """Of each row in the memory of its group."""
+    """Offset of each row in the memory of its group."""
     runs: list[int]
     """Where runs start, and the end. A run is one read: its rows are as far apart in memory as in the file."""
 

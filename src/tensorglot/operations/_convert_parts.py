@@ -55,7 +55,7 @@ class _Span:
 
     segments: tuple[_Segment, ...]
     sizes: tuple[int, ...]
-    """Of its parts."""
+    """Sizes of its parts."""
     first_part: int
 
 

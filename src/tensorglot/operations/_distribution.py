@@ -286,7 +286,7 @@ class Tally:
     """Running statistics of one part."""
 
     distribution: Distribution | None = None
-    """Of real numbers; complex ones have no order."""
+    """Distribution of real numbers; complex ones have no order."""
     done: int = 0
     zeros: int = 0
     nan: int = 0
@@ -361,7 +361,7 @@ class Tally:
 
     @property
     def std(self) -> float | None:
-        """Of the population, NumPy's default."""
+        """Standard deviation of the population, NumPy's default."""
         if self._imaginary.count:
             return float((self._real.variance + self._imaginary.variance).sqrt(DIGITS))
         if not self._real.count:

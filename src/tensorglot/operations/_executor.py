@@ -48,7 +48,7 @@ class Reference:
     source: Any
     options: OpenOptions
     stamp: Stamp | None = None
-    """Of its file, when it was referred to."""
+    """Stamp of the file when the reference was made."""
 
     def open(self) -> Archive:
         archive: Archive = self.source if isinstance(self.source, Archive) else open_source(self.source, self.options)

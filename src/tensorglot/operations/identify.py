@@ -40,7 +40,7 @@ class Identity(Record):
     """The result of `identify`."""
 
     cid: str | None
-    """Of all tensors and their names; None if one of them has no CID."""
+    """CID of all tensors and their names; None if one of them has no CID."""
     tensors: Mapping[str, str]
     """The CID of each tensor."""
     problems: tuple[Problem, ...] = field(default=())

@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 
     name: str
     dtype: str
-    """Of the elements; their DyND type if the tensor is not dense; the file's name for it if it is unknown."""
+    """Type of the elements; the DyND type if the tensor is not dense; the file's name for it if it is unknown."""
     shape: tuple[int, ...]
     nbytes: int
     stored_nbytes: int
@@ -73,7 +73,7 @@ class Summary(Record):
     nbytes: int
     stored_nbytes: int
     file_nbytes: int | None
-    """Of all shards."""
+    """Size of all shards together."""
     checksums: int
     """Tensors that have one."""
     checked_by: CheckedBy

@@ -40,7 +40,7 @@ BLOCK_COUNT = 1 << 17
 PERCENTAGES = (1, 5, 25, 50, 75, 95, 99)
 _PERCENTAGES = tuple(map(str, PERCENTAGES))
 BINS = 16
-"""Of the histogram."""
+"""Bins of the histogram."""
 
 
 @dataclass(frozen=True, slots=True)

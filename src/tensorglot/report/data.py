@@ -37,7 +37,7 @@ _BLOCK_COUNT = 1 << 17
 _CELLS = range(256, 4097)
 """Cells of a heat map: at least and at most."""
 _HEAT_NBYTES = 8 << 20
-"""Of all heat maps of a report together, where that leaves each enough cells."""
+"""Size of all heat maps of a report together, where that leaves each enough cells."""
 _CELL_NBYTES = 8
 """Three planes of 16 bits, in base64."""
 _NO_SPANS: list[list[int]] = [[], [], [], []]

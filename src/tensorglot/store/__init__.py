@@ -45,6 +45,7 @@ The verbs:
 Without a store:
 
     delta_make.py      a delta of two versions
+    delta_small.py     the same for many small tensors at once
     delta_file.py      a delta in memory
     delta_targets.py   arrays of the caller as memory to change
     delta_apply.py     applying a delta to them

@@ -47,7 +47,7 @@ class Entry:
     """The last component of the key."""
     nbytes: int
     time: float
-    """Of the last change, in seconds since 1970."""
+    """Time of the last change, in seconds since 1970."""
 
 
 class File(Protocol):

@@ -38,7 +38,7 @@ __all__ = ["Bundle", "read_bundle", "write_bundle"]
 
 _CID_NBYTES = 36
 _MOST_NBYTES = 2 * CHUNK_NBYTES
-"""Of a block."""
+"""Most bytes of a block."""
 _READ_NBYTES = 4 << 20
 
 

@@ -269,7 +269,7 @@ class TensorRows:
     name: str
     parts: list[PartRow]
     node: TensorNode | None = None
-    """Of a tensor with attributes, or of several parts."""
+    """Node of a tensor with attributes, or with several parts."""
 
 
 def _tensors(packs: Packs, entries: Sequence[Entry], blocks: Sequence[bytes]) -> list[TensorRows]:

@@ -109,7 +109,7 @@ class _Work:
         """Deltas that may have been applied, and the digest before."""
 
     def _bodies(self, target: Target) -> Sequence[Body]:
-        """Of the row, or of the one that it is tied to."""
+        """Bodies of the row, or of the one that it is tied to."""
         row = target.row
         return (row if row.tied is None else self._file.index.rows[row.tied]).bodies
 

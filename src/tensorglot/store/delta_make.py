@@ -2,8 +2,9 @@
 
 Both versions are read chunk by chunk. Threads hash each pair of chunks, and encode the new
 one against the old one where they differ; this thread writes bodies in order. Memory is a
-few chunks for each thread. The digests of both values go into the index, so a delta can
-only be applied to what it was made from, and gives what it was made for.
+few chunks for each thread. Small tensors are compared in runs (`delta_small.py`). The digests
+of both values go into the index, so a delta can only be applied to what it was made from,
+and gives what it was made for.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.verify import Report
+from tensorglot.store.delta_small import Run, SmallTensors
 from tensorglot.store.encoder import Encoded, encode
 from tensorglot.store.units import Unit, comparable, element_nbytes, tensor_node, units_of
 from tensorglot.threads import ordered_map
@@ -51,7 +53,7 @@ class DeltaReport(Report):
     resized: tuple[str, ...] = ()
     """Tensors whose type or shape differs."""
     stored_nbytes: int = 0
-    """Of the file."""
+    """Size of the file."""
 
     def to_dict(self) -> dict[str, Any]:
         return field_dict(self, "ok", "format", "tensors", "nbytes", *self.__dataclass_fields__.keys() - _UNUSED)
@@ -106,7 +108,7 @@ class _Row:
     """The elements of both are at the same places."""
     trees: tuple[ChunkTree, ChunkTree] = field(default_factory=lambda: (ChunkTree(None), ChunkTree(None)))
     nbytes: list[int] = field(default_factory=lambda: [0, 0])
-    """Of the new value and of the old one."""
+    """Sizes of the new value and of the old one."""
     bodies: list[Body] = field(default_factory=list)
     checksum: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
 
@@ -152,7 +154,7 @@ class _Delta:
 
     def __init__(self, old: Archive, new: Archive, progress: Progress | None) -> None:
         self._old, self._new, self._progress = old, new, progress
-        self._rows: list[_Row] = []
+        self._rows: list[_Row | Run] = []
         self._special: dict[int, Special] = {}
         self._index = DeltaIndex([], [])
         self._stored = 0
@@ -162,7 +164,13 @@ class _Delta:
         total, done = int(self._new.index.nbytes.sum()), 0
         at = len(MAGIC)
         yield memoryview(MAGIC)
-        for batch in ordered_map(lambda batch: list(map(_compare, batch)), _batches(self._pairs())):
+        for batch in ordered_map(_compare_batch, _batches(self._pairs())):
+            if isinstance(batch, Run):
+                bodies = batch.place(at)
+                at += len(bodies)
+                yield memoryview(bodies)
+                done = self._advance(done + batch.nbytes, total)
+                continue
             for compared in batch:
                 row, encoded = compared.pair.row, compared.encoded
                 for which, (digest, data) in enumerate(
@@ -176,12 +184,10 @@ class _Delta:
                     row.checksum.update(encoded.body)
                     at += nbytes
                     yield memoryview(encoded.body)
-                done += len(compared.pair.new or b"")
-                if self._progress is not None:
-                    self._progress(min(done, total), total)
+                done = self._advance(done + len(compared.pair.new or b""), total)
         rows: list[Change] = []
-        for row in self._rows:
-            rows.append(row.finish(rows))
+        for each in self._rows:
+            rows += each.changes if isinstance(each, Run) else [each.finish(rows)]
         self._index = DeltaIndex(
             list(self._new.index.names),
             rows,
@@ -198,9 +204,24 @@ class _Delta:
         self._stored = at + len(tail)
         yield memoryview(tail)
 
-    def _pairs(self) -> Iterator[_Pair]:
+    def _advance(self, done: int, total: int) -> int:
+        if self._progress is not None:
+            self._progress(min(done, total), total)
+        return done
+
+    def _pairs(self) -> Iterator[_Pair | Run]:
         ties = self._ties()
+        small = SmallTensors(self._old, self._new, ties)
+        behind = 0
         for position in range(len(self._new)):
+            if position < behind:
+                continue
+            run = small.read(position)
+            if run is not None:
+                self._rows.append(run)
+                behind = position + len(run.news)
+                yield run
+                continue
             tensor = self._new.tensor_at(position)
             before = self._old.get(tensor.name)
             olds = {} if before is None else {unit.part: unit for unit in units_of(before)}
@@ -258,10 +279,16 @@ def _resized(row: Change) -> bool:
     return row.base is not None and row.base.type != row.type
 
 
-def _batches(pairs: Iterator[_Pair]) -> Iterator[list[_Pair]]:
+def _batches(pairs: Iterator[_Pair | Run]) -> Iterator[list[_Pair] | Run]:
     batch: list[_Pair] = []
     nbytes = 0
     for pair in pairs:
+        if isinstance(pair, Run):
+            if batch:
+                yield batch
+                batch, nbytes = [], 0
+            yield pair
+            continue
         if batch and (nbytes + pair.nbytes > 2 * CHUNK_NBYTES or len(batch) == _BATCH_COUNT):
             yield batch
             batch, nbytes = [], 0
@@ -269,6 +296,10 @@ def _batches(pairs: Iterator[_Pair]) -> Iterator[list[_Pair]]:
         nbytes += pair.nbytes
     if batch:
         yield batch
+
+
+def _compare_batch(batch: list[_Pair] | Run) -> list[_Compared] | Run:
+    return batch.compare() if isinstance(batch, Run) else list(map(_compare, batch))
 
 
 def _compare(pair: _Pair) -> _Compared:

@@ -95,7 +95,7 @@ class _Row:
     out: memoryview
     bodies: Mapping[int, Body]
     digests: tuple[list[bytes], list[bytes]] = field(default_factory=lambda: ([], []))
-    """Of the chunks of the base and of the result."""
+    """Digests of the chunks of the base and of the result."""
 
     def check(self) -> None:
         base, change = self.change.base, self.change

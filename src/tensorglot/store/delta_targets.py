@@ -48,7 +48,7 @@ class Target:
     write_back: Callable[[], object] | None = None
     """Copies `data` to where it came from."""
     digests: list[bytes] = field(default_factory=list)
-    """Of the chunks as they are now."""
+    """Digests of the chunks as they are now."""
 
     def chunk(self, position: int) -> memoryview:
         return self.data[position * CHUNK_NBYTES : (position + 1) * CHUNK_NBYTES]

@@ -31,7 +31,7 @@ from tensorglot.store.objects import Commit
 __all__ = ["METADATA", "box_key", "index_tensor", "is_distributed", "join_boxes"]
 
 METADATA: Mapping[str, Any] = {"tensorglot": "dcp"}
-"""Of a commit that is a distributed checkpoint."""
+"""Metadata of a commit that is a distributed checkpoint."""
 
 
 def box_key(rank: str, name: str) -> str:

@@ -39,7 +39,7 @@ _WINDOWS = 8
 _SURPRISE = 1.25
 """If a chunk turns out larger than its sample promised by this factor, the next best encoding is tried, too."""
 _CLEARLY_SPARSE = 1 / 16
-"""Of a chunk or a sample: a sparse delta below it is not compared with planes."""
+"""Share of a chunk or sample: a sparse delta below it is not compared with planes."""
 _SAMPLE_COUNT = 512
 """Elements that choose between sparse deltas."""
 _MOST_CHANGED = 0.4

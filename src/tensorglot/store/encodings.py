@@ -67,11 +67,11 @@ class Encoding(IntEnum):
 
 MAX_WIDTH = 16
 SPARSE_HEAD = struct.Struct("<BII")
-"""Of a sparse delta: width, elements that change, bytes of the gaps."""
+"""Header of a sparse delta: width, elements that change, bytes of the gaps."""
 WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
 
 _WAITING_NBYTES = 2 << 20
-"""Of decoded sparse deltas that are applied together."""
+"""Size of decoded sparse deltas that are applied together."""
 
 
 def check_size(chunk: memoryview) -> None:
@@ -152,7 +152,7 @@ class _Body(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of the gaps and planes."""
+        """Size of the gaps and planes."""
         return self.gaps + self.values * self.width
 
     @property
@@ -268,9 +268,9 @@ def elements_of(chunk: memoryview, width: int) -> Array:
 
 class Operation(NamedTuple):
     combine: Callable[[Array, Array, Array], object]
-    """Of the new elements and the old, to its third argument, which may be the first."""
+    """Writes the delta of the new elements and the old to its third argument, which may be the first."""
     restore: Callable[[Array, Array, Array, bool], object]
-    """Of the old elements and the delta, to its third argument; with True, of the new elements. Uses up the delta."""
+    """Writes the new elements, from the old ones and the delta, to its third argument; with True the old, from the new. Uses up the delta."""
 
 
 def _xor(new: Array, old: Array, out: Array) -> None:

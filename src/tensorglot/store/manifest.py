@@ -28,7 +28,7 @@ __all__ = ["MAX_LEVELS", "Entry", "Manifest", "Node", "build", "parse_node"]
 _MASK = 31
 _LEAST, _MOST = 2, 256
 _MOST_NBYTES = 256 << 10
-"""Of the names of a node, but for the last one: a node must fit into a block."""
+"""Most bytes of the names of a node, but for the last one: a node must fit into a block."""
 MAX_LEVELS = 64
 """A tree of two entries for each node that is deeper has more names than there are atoms."""
 
@@ -41,7 +41,7 @@ Read = Callable[[CID], bytes]
 class Node:
     leaf: bool
     names: list[str]
-    """Of the tensors; in an inner node the first name below each link."""
+    """Names of the tensors; in an inner node the first name below each link."""
     links: list[CID]
 
 

@@ -37,7 +37,7 @@ class Delta:
     """Digest of a block."""
     depth: int
     chain: int
-    """Of the base: see `Record`."""
+    """Chain of the base: see `Record`."""
 
 
 class Session:

@@ -29,11 +29,11 @@ class StoreStats(Record):
     """The result of `Store.stats`."""
 
     logical_nbytes: int
-    """Of the tensors of all commits, as if each commit were a file."""
+    """Size of the tensors of all commits, as if each commit were a file."""
     unique_nbytes: int
-    """Of the distinct chunks of these tensors."""
+    """Size of the distinct chunks of these tensors."""
     stored_nbytes: int
-    """Of all packs."""
+    """Size of all packs."""
     commits: int
     tensors: int
     """Distinct ones, by name and value."""
@@ -55,11 +55,11 @@ class CommitCost(Record):
     commit: Commit
     tensors: int
     nbytes: int
-    """Of all its tensors."""
+    """Size of all its tensors."""
     changed: int
     """Tensors that no earlier commit has under that name."""
     stored_nbytes: int
-    """Of the blocks that no earlier commit has."""
+    """Stored size of the blocks that no earlier commit has."""
 
 
 class Sizes:
@@ -70,7 +70,7 @@ class Sizes:
         self._below: dict[bytes, tuple[int, int]] = {}
         """Tensors and bytes below a node of a manifest, by its digest."""
         self._nbytes: dict[bytes, int] = {}
-        """Of the tensor of a node."""
+        """Size of the tensor of each node."""
         self._walk = Walk(packs)
         self.tensors: set[tuple[str, bytes]] = set()
         """Distinct ones: their names and the digests of their nodes."""

@@ -27,7 +27,7 @@ class Unit:
     """A value to be stored."""
 
     name: str
-    """Of the tensor."""
+    """Name of the tensor."""
     part: str
     tensor: Tensor
     """The value as a tensor of its own."""

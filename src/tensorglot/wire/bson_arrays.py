@@ -35,7 +35,7 @@ class ArrayField:
     shortest: int
     longest: int
     nbytes: int
-    """Of all arrays, as they are stored."""
+    """Size of all arrays, as they are stored."""
     numbers: int
     """In all arrays."""
 

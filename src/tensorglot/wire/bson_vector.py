@@ -82,7 +82,7 @@ class Row:
     kind: Kind
     padding: int
     nbytes: int
-    """Of the data."""
+    """Size of the data."""
 
     @property
     def count(self) -> int:

@@ -32,7 +32,7 @@ class Field(NamedTuple):
     number: int
     kind: int
     value: int
-    """Of a varint."""
+    """Value of a varint."""
     begin: int
     end: int
     """The span of its contents."""

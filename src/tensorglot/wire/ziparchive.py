@@ -67,7 +67,7 @@ class Member:
     name: str
     method: int
     crc32: int
-    """Of the decoded bytes."""
+    """Checksum of the decoded bytes."""
     begin: int
     end: int
     """Span of its stored bytes."""

@@ -36,7 +36,7 @@ class Place:
     begin: int = 0
     end: int = 0
     name: str = ""
-    """Of the tensor in the file, which is a tensor file."""
+    """Name of the tensor in the file, where that is a tensor file."""
     dtype: str = ""
     """What PyTorch calls the element type, in a file of PyTorch."""
     transforms: tuple[str, ...] = ()

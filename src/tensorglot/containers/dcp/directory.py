@@ -50,7 +50,7 @@ class Directory(ABC):
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self.tensors: Sequence[StoredTensor] = ()
-        """Of the checkpoint; their places are in the files."""
+        """Tensors of the checkpoint, with the places of their boxes in the files."""
         self._files: dict[str, File] = {}
         self._open: OrderedDict[str, Source] = OrderedDict()
         self._stamps: dict[str, object] = {}

@@ -60,7 +60,7 @@ class Base:
     type: str
     nbytes: int
     digest: bytes
-    """Of the data: a leaf up to the size of a chunk, a tree of chunks beyond."""
+    """Digest of the data: of a leaf up to the size of a chunk, of a tree of chunks beyond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Body:
     """One chunk that differs."""
 
     position: int
-    """Of the chunk in the value."""
+    """Position of the chunk in the value."""
     encoding: int
     begin: int
     end: int
@@ -119,7 +119,7 @@ class DeltaIndex:
     special: dict[int, Special] = field(default_factory=dict)
     """By the position of the name."""
     metadata: Mapping[str, Any] | None = None
-    """Of the new version."""
+    """Metadata of the new version."""
 
     def rows_of(self) -> list[list[Change]]:
         """The rows of each tensor."""

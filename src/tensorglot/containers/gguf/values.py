@@ -43,7 +43,7 @@ class Array(list[Any]):
     """Elements of another type than the writer would choose."""
 
     kind: int
-    """Of the elements."""
+    """Type code of the elements."""
 
 
 def typed(value: Any, kind: int) -> Any:

@@ -43,13 +43,13 @@ class ChunkIndex:
     kind: int
     flags: int
     details: bytes
-    """Of the message, from the parameters of the index on."""
+    """Bytes of the message, from the parameters of the index on."""
     address: int
-    """Of the message."""
+    """Address that the message has."""
     counts: tuple[int, ...]
     """Chunks along each axis of the present shape."""
     chunk_nbytes: int
-    """Of a whole chunk without filters."""
+    """Size of a whole chunk without filters."""
     most: tuple[int | None, ...]
     """Chunks along each axis of the largest shape; None for an axis without limit."""
 

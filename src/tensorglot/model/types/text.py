@@ -144,7 +144,7 @@ class _List:
     positional: list[Type] = field(default_factory=list)
     keywords: list[tuple[str, Type]] = field(default_factory=list)
     name: str | None = None
-    """Of the item that is being read."""
+    """Name of the item that is being read."""
     open: bool = False
     nests: bool = True
 

@@ -1,0 +1,131 @@
+"""Deltas of many small tensors: made in runs, and the same as if they were compared one by one."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from tensorglot.model.archive import Archive
+
+Arrays = dict[str, Any]
+
+
+def small(count: int = 300) -> Arrays:
+    """Of all that are plain: sizes of nothing to a few hundred bytes, of several types."""
+    rng = np.random.default_rng(3)
+    kinds = (np.float32, np.int8, np.float64, np.uint16)
+    shapes = ((4,), (), (0, 3), (7, 5), (1, 2, 3))
+    return {
+        f"block.{i}": np.asarray(100 * rng.standard_normal(shapes[i % 5])).astype(kinds[i % 4]) for i in range(count)
+    }
+
+
+def successor(old: Arrays) -> Arrays:
+    """Every fourth of them changed, and one for each other way of differing."""
+    new = {name: array.copy() for name, array in old.items()}
+    for name in list(new)[::4]:
+        new[name] = (new[name] + 1).astype(new[name].dtype)
+    new["block.100"] = np.arange(9, dtype=np.int16)  # another type and shape
+    new["block.103"] = new["block.103"].reshape(-1, 1)  # the same bytes
+    new["block.105"] = np.ones(3, np.bool_)  # one that has to be looked at
+    new["block.106"] = np.ones(40_000, np.float32)  # not small any more
+    del new["block.200"]
+    return {"first": np.float32([1, 2]), **new, "last": np.zeros(4)}
+
+
+def made(old: Any, new: Any) -> tuple[bytes, Any]:
+    file = io.BytesIO()
+    report = tg.store.delta(old, new, file)
+    return file.getvalue(), report
+
+
+def test_the_delta_gives_the_new_version_and_says_what_differs(tmp_path: Path) -> None:
+    old = small()
+    new = successor(old)
+    tg.save(tmp_path / "old.zt", old)
+    data, report = made(old, new)
+    (tmp_path / "step.tgdelta").write_bytes(data)
+    tg.store.patch(tmp_path / "step.tgdelta", tmp_path / "old.zt", tmp_path / "new.zt")
+    assert tg.diff(tmp_path / "new.zt", new).same
+    assert report.added == ("first", "last")
+    assert report.removed == ("block.200",)
+    assert report.resized == ("block.100", "block.103", "block.105", "block.106")
+    differing = sum(old[name].tobytes() != new[name].tobytes() for name in old.keys() & new.keys())
+    assert report.changed == differing + 1  # and block.103, whose bytes are the same
+
+
+@pytest.mark.parametrize("suffix", ["zt", "bt", "safetensors", "npz"])
+def test_files_and_arrays_give_the_same_delta(suffix: str, tmp_path: Path) -> None:
+    old = small()
+    new = successor(old)
+    tg.save(tmp_path / f"old.{suffix}", old)
+    tg.save(tmp_path / f"new.{suffix}", new)
+    in_order = tg.load(tmp_path / f"new.{suffix}")  # a format may sort its tensors
+    assert made(tmp_path / f"old.{suffix}", tmp_path / f"new.{suffix}")[0] == made(old, in_order)[0]
+
+
+def test_a_store_whose_tensors_are_read_one_by_one_gives_the_same_new_version(tmp_path: Path) -> None:
+    old = small()
+    new = successor(old)
+    store = tg.store.Store.create(tmp_path / "store")
+    store.commit("main", old)
+    data, report = made(f"store://{tmp_path}/store#main", new)
+    assert report.changed == made(old, new)[1].changed
+    tg.save(tmp_path / "old.zt", old)
+    (tmp_path / "step.tgdelta").write_bytes(data)
+    tg.store.patch(tmp_path / "step.tgdelta", tmp_path / "old.zt", tmp_path / "new.zt")
+    assert tg.diff(tmp_path / "new.zt", new).same
+
+
+def test_no_tensor_is_made_for_each_of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    old = {f"block.{i}": rng.standard_normal(4) for i in range(5000)}
+    new = {name: array + (i % 3) for i, (name, array) in enumerate(old.items())}
+    for name, tensors in (("old", old), ("new", new)):
+        tg.save(tmp_path / f"{name}.zt", tensors)
+    tensors_made = []
+    tensor_at = Archive.tensor_at
+    monkeypatch.setattr(Archive, "tensor_at", lambda self, at: (tensors_made.append(at), tensor_at(self, at))[1])
+    report = made(tmp_path / "old.zt", tmp_path / "new.zt")[1]
+    assert report.changed == sum(i % 3 > 0 for i in range(5000))
+    assert tensors_made == []
+
+
+def test_a_damaged_small_tensor_is_named(tmp_path: Path) -> None:
+    old = {f"block.{i}": np.full(4, i, np.float32) for i in range(100)}
+    tg.save(tmp_path / "old.zt", old)
+    with tg.open(tmp_path / "old.zt") as archive:
+        offset = archive["block.57"].offset
+    data = bytearray((tmp_path / "old.zt").read_bytes())
+    data[offset] ^= 1
+    (tmp_path / "old.zt").write_bytes(data)
+    with pytest.raises(tg.IntegrityError) as raised:
+        tg.store.delta(tmp_path / "old.zt", old, tmp_path / "step.tgdelta")
+    assert raised.value.tensor == "block.57"
+    assert not (tmp_path / "step.tgdelta").exists()
+
+
+def test_tied_small_tensors_are_stored_once() -> None:
+    old = {f"block.{i}": np.full(40, i, np.float32) for i in range(100)}
+    old["tied"] = old["block.7"]
+    new = {name: np.arange(40, dtype=np.float32) * i for i, name in enumerate(old)}
+    new["tied"] = new["block.7"]
+    data, report = made(old, new)
+    apart = made({**old, "tied": old["tied"].copy()}, {**new, "tied": new["tied"].copy()})[0]
+    assert report.changed == 100
+    assert len(data) < len(apart)
+    tg.store.apply(data, old)
+    assert all(np.array_equal(old[name], new[name]) for name in new)
+
+
+def test_progress_reaches_its_end() -> None:
+    seen = []
+    old = small()
+    tg.store.delta(old, successor(old), io.BytesIO(), progress=lambda done, total: seen.append((done, total)))
+    assert seen == sorted(seen)
+    assert seen[-1][0] == seen[-1][1]
