@@ -159,11 +159,16 @@ def mutants(count: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
         for _ in range(r.choice((0, 1, 1, 1, 2, 3))):
             if data:
                 mutate(r, data, other)
-        if format == "safetensors" and r.random() < 0.7 and b"}" in data[8:]:
-            data[:8] = (data.rindex(b"}", 8) - 7).to_bytes(8, "little")
-        if format == "hdf5" and r.random() < 0.7:
-            data = bytearray(resealed(bytes(data)))
-        yield format, bytes(data)
+        yield format, repaired(r, format, bytes(data))
+
+
+def repaired(r: random.Random, format: str, data: bytes) -> bytes:
+    """The file, often with the length of its header and its checksums made right."""
+    if format == "safetensors" and r.random() < 0.7 and b"}" in data[8:]:
+        return (data.rindex(b"}", 8) - 7).to_bytes(8, "little") + data[8:]
+    if format == "hdf5" and r.random() < 0.7:
+        return resealed(data)
+    return data
 
 
 def check(mutant: tuple[str, bytes]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import warnings
@@ -66,11 +68,13 @@ TARGETS = {
 
 def test_all_targets_are_run_and_findings_are_counted(tmp_path: Path) -> None:
     """Also those of a target that ends its process."""
+    folder = tmp_path / "fuzz"
+    folder.mkdir()
     for name in ("campaign", "__main__"):
-        (tmp_path / f"{name}.py").write_text((FOLDER / f"{name}.py").read_text("utf-8"))
+        (folder / f"{name}.py").write_text((FOLDER / f"{name}.py").read_text("utf-8"))
     for name, text in TARGETS.items():
-        (tmp_path / f"{name}.py").write_text(text)
-    run = subprocess.run([sys.executable, str(tmp_path), "60", "9"], capture_output=True, text=True, check=False)
+        (folder / f"{name}.py").write_text(text)
+    run = subprocess.run([sys.executable, str(folder), "60", "9"], capture_output=True, text=True, check=False)
     rows = {line.split()[0]: line.split()[1:] for line in run.stdout.splitlines() if line.split()[1:2]}
     assert run.returncode == 1
     assert rows["good"][::3] == ["3", "0"]
@@ -79,3 +83,24 @@ def test_all_targets_are_run_and_findings_are_counted(tmp_path: Path) -> None:
     assert rows["all"] == ["5", "2"]
     assert "helper" not in rows
     assert "bad: mutant 2 of seed 9: 2" in run.stdout
+    recorded = json.loads((tmp_path / "build" / "campaigns.jsonl").read_text())
+    assert (recorded["seed"], recorded["executions"]) == (9, {"good": 3, "bad": 2, "deadly": 0})
+    assert len(recorded["findings"]) == 2
+
+
+def test_a_seed_gives_the_same_mutants_again() -> None:
+    """In any process: nothing depends on the order of a set, the time or what ran before."""
+    program = (
+        "import sys; sys.path[:0] = sys.argv[1:3]; import hashlib, importlib, itertools\n"
+        "for name in sys.argv[3:]:\n"
+        "    made = itertools.islice(importlib.import_module(name).mutants(40, 7), 40)\n"
+        "    print(name, hashlib.sha256(repr(list(made)).encode()).hexdigest())\n"
+    )
+    names = sorted(path.stem for path in FOLDER.glob("*.py") if "\ndef mutants" in path.read_text("utf-8"))
+    command = [sys.executable, "-c", program, str(FOLDER), str(FOLDER.parent / "tests"), *names]
+    runs = [
+        subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": seed})
+        for seed in ("1", "2")
+    ]
+    assert len(names) >= 13
+    assert runs[0].stdout.splitlines() == runs[1].stdout.splitlines()

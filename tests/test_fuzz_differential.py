@@ -1,0 +1,71 @@
+"""Some hundred mutants read by us and by the package of their format; `make fuzz` has the campaign."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from figures import seen
+from fuzzing import differential, oracles
+from peers import needs
+
+PACKAGES = ("gguf", "onnx", "h5py", "pymongo", "safetensors", "cbor2")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _packages() -> Iterator[None]:
+    for package in PACKAGES:
+        needs(package)
+    yield
+    differential.oracle().close()
+
+
+@pytest.mark.parametrize("format", differential.FORMATS)
+def test_valid_files_are_equal(format: str) -> None:
+    found = [differential.check((format, data)) for data in differential.bases()[format]]
+    assert f"{format}: equal" in found
+    assert not any("we refuse" in outcome for outcome in found)
+
+
+def test_the_invariant_holds_for_mutants() -> None:
+    outcomes = Counter(map(differential.check, differential.mutants(600, seed=1)))
+    seen("executions", outcomes.total())
+    assert {f"{format}: both refuse" for format in differential.FORMATS} <= outcomes.keys()
+
+
+def test_every_rule_on_the_list_has_a_reason() -> None:
+    assert differential.REFUSED.keys() == set(differential.FORMATS)
+    assert all(reason for rules in differential.REFUSED.values() for reason in rules.values())
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        {"b": ("float32", (2,), b"12345678")},
+        {"a": ("float64", (2,), b"12345678")},
+        {"a": ("float32", (2, 1), b"12345678")},
+        {"a": ("float32", (2,), b"12345679")},
+        {},
+    ],
+)
+def test_a_difference_is_a_finding(theirs: oracles.Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names, dtypes, shapes and bytes."""
+    monkeypatch.setattr(differential, "ours", lambda *given: {"a": ("float32", (2,), b"12345678")})
+    monkeypatch.setattr(differential.oracle(), "ask", lambda *given: theirs)
+    with pytest.raises(AssertionError):
+        differential.check(("npz", b""))
+
+
+def test_a_package_that_dies_or_hangs_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = differential.bases()["npy"][0]
+    with closing(oracles.Oracle()) as oracle:
+        assert oracle.ask("no such format", good) is None
+        assert oracle.ask("npy", good) is not None
+        monkeypatch.setattr(oracles, "SECONDS", 0)
+        assert oracle.ask("npy", good) is None
+        assert oracle.died == 1
+        monkeypatch.setattr(oracles, "SECONDS", 30)
+        assert oracle.ask("npy", good) is not None
