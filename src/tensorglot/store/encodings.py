@@ -270,7 +270,10 @@ class Operation(NamedTuple):
     combine: Callable[[Array, Array, Array], object]
     """Writes the delta of the new elements and the old to its third argument, which may be the first."""
     restore: Callable[[Array, Array, Array, bool], object]
-    """Writes the new elements, from the old ones and the delta, to its third argument; with True the old, from the new. Uses up the delta."""
+    """Writes the new elements, from the old ones and the delta, to its third argument; with True the old from the new.
+
+    Uses up the delta.
+    """
 
 
 def _xor(new: Array, old: Array, out: Array) -> None:
