@@ -320,6 +320,7 @@ class TestHostileIndexes:
             ({"v": np.ones((4, 2), np.float32)}, "dcp.box.absent"),
             ({"w": np.ones((2, 4), np.float32)}, "dcp.box.shape"),
             ({"w": np.ones((4, 2), np.float64)}, "dcp.box.shape"),
+            ({"w": np.ones((4, 2), np.int32)}, "dcp.box.dtype"),
         ],
     )
     def test_a_file_that_does_not_match(self, tensors: Any, rule: str, tmp_path: Path) -> None:
@@ -328,6 +329,29 @@ class TestHostileIndexes:
         with tg.open(tmp_path) as archive, pytest.raises(tg.FormatError) as caught:
             archive["w"].numpy()
         assert caught.value.rule == rule
+
+    def test_boxes_that_meet_on_every_axis_are_not_compared(self, tmp_path: Path) -> None:
+        """Few bytes for each box: to compare all pairs would be quadratic."""
+        count = 12_000
+        boxes = [box_of(0, f"a{i}", [i, count - i], [count, count]) for i in range(count)]
+        write_index(tmp_path, files=["w"], tensors={"w": WHOLE | {"shape": [2 * count, 2 * count], "boxes": boxes}})
+
+        def refuse() -> None:
+            with pytest.raises(tg.LimitError) as caught:
+                tg.open(tmp_path)
+            assert caught.value.rule == "dcp.limit.boxes"
+
+        bound = 0.010 + 3e-6 * sum(path.stat().st_size for path in tmp_path.iterdir())
+        assert seconds(refuse, bound) < bound
+
+    def test_a_triangle_of_columns_is_compared_along_them(self, tmp_path: Path) -> None:
+        """Boxes that start at as many rows as columns, and meet on the rows only."""
+        count = 4_000
+        boxes = [box_of(0, f"a{i}", [i, i], [count - i, 1]) for i in range(count)]
+        boxes += [box_of(0, f"b{i}", [0, i], [i, 1]) for i in range(1, count)]
+        write_index(tmp_path, files=["w"], tensors={"w": WHOLE | {"shape": [count, count], "boxes": boxes}})
+        bound = 0.010 + 3e-6 * sum(path.stat().st_size for path in tmp_path.iterdir())
+        assert seconds(lambda: tg.open(tmp_path).close(), bound) < bound
 
     def test_a_tensor_larger_than_memory(self, tmp_path: Path) -> None:
         huge = WHOLE | {"shape": [2**45, 2], "boxes": [box_of(0, "w", [0, 0], [2**45, 2])]}

@@ -22,10 +22,12 @@ from tensorglot.limits import Limits
 from tensorglot.model.dtypes import DType
 from tensorglot.model.index import Note, first_overlap
 
-__all__ = ["Checkpoint", "Place", "StoredTensor", "check_checkpoint", "check_shape"]
+__all__ = ["PAIRS_PER_BOX", "Checkpoint", "Place", "StoredTensor", "check_checkpoint", "check_shape"]
 
 _COMPONENT = re.compile(r"[^/\\:\x00-\x1f\x7f]{1,255}")
 _PATH_NBYTES = 4096
+PAIRS_PER_BOX = 4096
+"""Comparisons for each box, at most: a grid of 8,192 by 8,192 boxes takes as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ def _check_boxes(tensor: StoredTensor) -> None:
             tensor=tensor.name,
         )
     filled = np.flatnonzero((counts > 0).all(axis=1))
-    clash = _first_clash(starts[filled], counts[filled])
+    clash = _first_clash(starts[filled], counts[filled], tensor.name)
     if clash is not None:
         one, other = (starts[filled[at]].tolist() for at in clash)
         raise FormatError(f"the boxes at {one} and {other} overlap", rule="dcp.box.overlap", tensor=tensor.name)
@@ -150,21 +152,30 @@ def _check_boxes(tensor: StoredTensor) -> None:
         )
 
 
-def _first_clash(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[int, int] | None:
+def _first_clash(starts: NDArray[np.int64], counts: NDArray[np.int64], tensor: str) -> tuple[int, int] | None:
     """Two boxes that overlap, or None.
 
-    A sweep along the axis on which the boxes start at the most places: each box is compared
-    with those before it that have not ended.
+    A sweep along the axis on which the fewest pairs of boxes meet: each box is compared with
+    those before it that have not ended. The number of comparisons is known, and bounded,
+    before the first one.
     """
     if len(starts) < 2:
         return None
     if not starts.shape[1]:
         return 0, 1  # two boxes without dimensions are the same element
-    axis = max(range(starts.shape[1]), key=lambda axis: len(np.unique(starts[:, axis])))
-    order = np.argsort(starts[:, axis], kind="stable")
-    starts, ends = starts[order], starts[order] + counts[order]
-    if (starts[1:, axis] >= ends[:-1, axis]).all():
+    ends = starts + counts
+    pairs = [_count_pairs(starts[:, axis], ends[:, axis]) for axis in range(starts.shape[1])]
+    axis = int(np.argmin(pairs))
+    if not pairs[axis]:
         return None  # the common case: one after the other
+    if pairs[axis] > PAIRS_PER_BOX * len(starts):
+        raise LimitError(
+            f"each of {len(starts)} boxes would have to be compared with {pairs[axis] // len(starts)} others",
+            rule="dcp.limit.boxes",
+            tensor=tensor,
+        )
+    order = np.argsort(starts[:, axis], kind="stable")
+    starts, ends = starts[order], ends[order]
     active = np.empty(0, np.int64)
     for box in range(len(starts)):
         active = active[ends[active, axis] > starts[box, axis]]
@@ -173,6 +184,12 @@ def _first_clash(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[
             return int(order[active[meets.argmax()]]), int(order[box])
         active = np.append(active, box)
     return None
+
+
+def _count_pairs(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> int:
+    """How many pairs of spans, none of them empty, overlap."""
+    begun = np.searchsorted(np.sort(starts), ends, side="left")  # spans that start before each ends, itself among them
+    return int(begun.sum()) - len(starts) * (len(starts) + 1) // 2
 
 
 def _check_spans(checkpoint: Checkpoint) -> None:

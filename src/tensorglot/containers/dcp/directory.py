@@ -46,6 +46,8 @@ class Directory(ABC):
     size = 0
     concurrency: int | None = None
     checked_by: ClassVar[CheckedBy] = "box"
+    typed: ClassVar[bool] = True
+    """Boxes have the element type that the index says; else one of the same width, and the type was compared."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -235,6 +237,8 @@ def box_in(archive: Archive, name: str, where: str, tensor: str) -> Part:
 
 class SavedItems(Directory):
     """Boxes and values are archives of `torch.save` at spans of files."""
+
+    typed = False
 
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(options)

@@ -22,6 +22,7 @@ from tensorglot.containers.dcp.checkpoint import StoredTensor
 from tensorglot.containers.dcp.directory import Directory, File
 from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.model.archive import Verifier
+from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.payload import Chunk, Encoded, Source, Span, as_bytes, read_pieces
 from tensorglot.model.slicing import Axis
 from tensorglot.model.strided import boxes
@@ -30,6 +31,7 @@ from tensorglot.threads import for_each
 
 __all__ = ["Joined", "Quantized"]
 
+_BYTES = BY_NAME["uint8"]
 STRIP_NBYTES = 16 << 20
 """What is read at a time of a tensor that is not cut along its first axis."""
 
@@ -123,7 +125,7 @@ class Joined:
         return bool((self.tensor.counts[:, 1:] == self.tensor.shape[1:]).all())
 
     def _box(self, payload: Encoded, number: int, verifier: Verifier | None = None) -> Part:
-        """A box, which must have the shape and the width that the index says."""
+        """A box, which must have the shape and the element type that the index says; an unknown type is bytes."""
         directory, tensor = cast("Directory", payload.source), self.tensor
         part = directory.box(tensor.places[number], tensor.name, verifier)
         counts = tuple(tensor.counts[number].tolist())
@@ -131,6 +133,14 @@ class Joined:
             raise FormatError(
                 f"a box of shape {list(part.shape)} and {part.nbytes} bytes where the index says {list(counts)}",
                 rule="dcp.box.shape",
+                tensor=tensor.name,
+                path=directory.path_of(tensor.places[number].file),
+            )
+        dtype = tensor.dtype if isinstance(tensor.dtype, DType) else _BYTES
+        if directory.typed and part.dtype != dtype:
+            raise FormatError(
+                f"a box of {part.dtype.name if part.dtype else part.unknown_dtype} where the index says {dtype.name}",
+                rule="dcp.box.dtype",
                 tensor=tensor.name,
                 path=directory.path_of(tensor.places[number].file),
             )

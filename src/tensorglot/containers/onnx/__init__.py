@@ -37,6 +37,8 @@ def read(source: Source, options: ReadOptions) -> Index:
         for sparse in model.sparse:
             name = sparse.values.name
             rows.add_sparse(sparse)
+        name = ""
+        rows.check_sharing()
     except TensorglotError as error:
         error.tensor = error.tensor or name
         raise

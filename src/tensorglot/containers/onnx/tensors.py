@@ -11,7 +11,7 @@ from tensorglot.containers.onnx.external import ExternalFile, external_span
 from tensorglot.containers.onnx.messages import DTYPES, Initializer, SparseInitializer
 from tensorglot.containers.onnx.varints import Varints
 from tensorglot.containers.table import ReadOptions
-from tensorglot.errors import FormatError, UnsupportedError
+from tensorglot.errors import FormatError, LimitError, UnsupportedError
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import Layout
@@ -31,6 +31,8 @@ _VARINTS = {
     "uint64_data": frozenset({"uint32", "uint64"}),
 }
 """Fields of varints, and the types that they may have."""
+_SPARE_NBYTES = 1 << 20
+"""Bytes that initializers may share in files of any size."""
 
 
 class Rows:
@@ -41,6 +43,7 @@ class Rows:
         self._source = source
         self._options = options
         self._files: dict[str, ExternalFile] = {}
+        self._spans: dict[str, list[tuple[int, int]]] = {}
 
     def add(self, tensor: Initializer) -> None:
         self._builder.add(tensor.name, self._row(tensor))
@@ -58,6 +61,7 @@ class Rows:
         if tensor.external is not None:
             file, begin = external_span(tensor.external, nbytes, tensor.at)
             source = self._files.setdefault(file, ExternalFile(file, self._options))
+            self._spans.setdefault(file, []).append((begin, begin + nbytes))
             return Row(dtype=dtype, shape=shape, begin=begin, end=begin + nbytes, source=source)
         row = Row(dtype=dtype, shape=shape, begin=tensor.begin, end=tensor.end)
         if tensor.data in ("raw_data", "") or name in _FIXED.get(tensor.data, ()):
@@ -73,6 +77,15 @@ class Rows:
                 f"dtype and shape need {nbytes} bytes, the model has {have}",
                 rule="onnx.data.size",
                 offset=tensor.begin or tensor.at,
+            )
+
+    def check_sharing(self) -> None:
+        """Two initializers may share all of their bytes in a file beside the model; sharing more is charged."""
+        shared = sum(_shared_nbytes(spans) for spans in self._spans.values())
+        if shared > _SPARE_NBYTES + self._options.limits.view_ratio * self._source.size:
+            raise LimitError(
+                f"initializers share the same bytes of other files, {shared} more than these have (Limits.view_ratio)",
+                rule="onnx.limit.shared",
             )
 
     def add_sparse(self, sparse: SparseInitializer) -> None:
@@ -122,6 +135,16 @@ class Rows:
             raise FormatError("an index is out of bounds", rule="onnx.sparse", offset=sparse.indices.at)
         coords = np.array(np.unravel_index(flat, sparse.shape), np.int64).reshape(len(sparse.shape), -1)
         return Row(dtype=BY_NAME["int64"], shape=coords.shape, end=coords.nbytes, payload=np.ascontiguousarray(coords))
+
+
+def _shared_nbytes(spans: list[tuple[int, int]]) -> int:
+    """By how much spans exceed twice the bytes that they lie in."""
+    total = covered = last = 0
+    for begin, end in sorted(spans):
+        total += end - begin
+        covered += max(0, end - max(begin, last))
+        last = max(last, end)
+    return max(0, total - 2 * covered)
 
 
 def _codec(tensor: Initializer, dtype: DType, count: int) -> Codec:
