@@ -17,7 +17,7 @@ _REASONS: dict[tuple[str, str], str] = {
     ("verify *", "* alone"): "The checksum of bytes that are in memory already; we read the file as well.",
     ("* verify", "xxh3"): "The checksum of bytes that are in memory already; we read the file as well.",
     ("convert zTensor *", "shutil.copyfile"): "We compare the checksum of every tensor on the way.",
-    ("convert float32 *", "*"): "We cast every element and count what was rounded; the kernel copies pages.",
+    ("convert float32 *", "*"): "We cast every element and count what was rounded; the operating system copies pages.",
     ("* 100,000 small tensors", "filecmp"): (
         "It compares bytes, all of them equal: no names, types, shapes or checksums of 100,000 tensors."
     ),
