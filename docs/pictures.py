@@ -117,7 +117,7 @@ def main() -> None:
         tg.report.write(folder / "before.zt", folder / "report.html")
         tg.report.write(folder / "before.zt", folder / "changes.html", other=folder / "after.zt")
         screenshot(folder / "report.html", TARGET / "report.png", "light", 1260)
-        screenshot(folder / "changes.html", TARGET / "changes.png", "dark", 1290)
+        screenshot(folder / "changes.html", TARGET / "changes.png", "dark", 900)
         terminal(["diff", "before.zt", "after.zt"], folder, TARGET / "diff.svg")
 
 

@@ -12,11 +12,11 @@ from tensorglot.cli import COMMANDS, commands
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 HEAD = """# Command line
 
-Made from the commands' own help by `TENSORGLOT_UPDATE=1 python -m pytest tests/test_cli_docs.py`.
+Generated from the help of the commands by `TENSORGLOT_UPDATE=1 python -m pytest tests/test_cli_docs.py`.
 
-Data goes to stdout, progress and messages to stderr. Names from a file are printed with what cannot be shown escaped: `\\x1b`, `\\u202e`. Escape sequences are sent to a terminal only, and not where `NO_COLOR` is set.
+Data goes to stdout, progress and messages to stderr. Unprintable characters in the names of a file are escaped: `\\x1b`, `\\u202e`. Escape sequences are sent to a terminal only, and not where `NO_COLOR` is set.
 
-With `--json`, stdout is one JSON document: indented on a terminal, on one line in a pipe. It is valid JSON always: NaN and infinite values are the strings `"NaN"`, `"Infinity"`, `"-Infinity"`, a complex number is the pair of its parts. Names are whole and exact there. An error leaves stdout empty and is one object on stderr:
+With `--json`, stdout is one JSON document: indented on a terminal, on one line in a pipe. It is always valid JSON: NaN and infinite values are the strings `"NaN"`, `"Infinity"`, `"-Infinity"`, a complex number is the pair of its parts. Names are neither shortened nor escaped there. An error leaves stdout empty and is one object on stderr:
 
 ```json
 {"error": {"kind": "TruncatedError", "message": "...", "rule": "bintensors.data.end", "offset": 1240, "tensor": "w", "path": "model.bt", "exit": 3}}

@@ -168,7 +168,8 @@ def test_example_of_the_viewer(line: str, folder: Path) -> None:
         address = re.search(rb"http://\S+", process.stdout.readline())
         assert address is not None
         with urlopen(address[0].decode(), timeout=20) as page:
-            assert b"model.bt" in page.read()
+            shown = page.read().decode()
+            assert all(word in shown for word in arguments if word.endswith(".bt"))
     finally:
         process.terminate()
         process.communicate(timeout=20)

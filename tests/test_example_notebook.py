@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def test_the_notebook_has_no_outputs() -> None:
 def shown(cells: list[Any], source: str, kind: str = "text/html") -> str:
     """What the only cell that ends with this line shows."""
     [cell] = [cell for cell in cells if cell["source"].splitlines()[-1].split("  #")[0] == source]
-    return str(cell["outputs"][-1]["data"][kind])
+    return re.sub(r' style="[^"]*"', "", str(cell["outputs"][-1]["data"][kind]))
 
 
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

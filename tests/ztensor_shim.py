@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections import namedtuple
-from collections.abc import Iterator, Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -65,25 +64,20 @@ class Tensor(Exporter):
         return f"Tensor({self.name}: {self.parts})"
 
 
-class Source(Mapping[str, Tensor]):
+class Source(dict[str, Tensor]):
     provenance = "root"
 
     def __init__(self, source: Any, backend: Any = "mmap") -> None:
         self.files, self.mapped = [source] if isinstance(source, str) else list(source), backend == "mmap"
         self.archive = tg.open(source, backend=backend)
-        self.attributes, self.names = self.archive.metadata, sorted(self.archive)
-
-    def __getitem__(self, name: str) -> Tensor:
-        return Tensor(self.archive[name], self)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
+        self.attributes = self.archive.metadata
+        super().__init__((name, Tensor(self.archive[name], self)) for name in sorted(self.archive))
 
     def __len__(self) -> int:
-        return len([self[name] for name in self.names])  # an error after it is closed
+        return len([self.archive[name] for name in self])  # an error after it is closed
 
     def keys(self) -> Any:
-        return self.names
+        return list(self)
 
     def __enter__(self) -> Source:
         return self
