@@ -81,6 +81,7 @@ def transfer(
     dry_run: bool = False,
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    id: str = ID,
 ) -> Transfer:
     """Moves vectors with their ids and fields from one place to another, however many there are.
 
@@ -96,7 +97,7 @@ def transfer(
     of_source, *of_target = file_options(storage_options, source, target, ranges)
     plan = WritePlan(target, update, ranges, dry_run, progress, *of_target)
     with (
-        open_stream(source, ReadPlan(key, tuple(fields), filter, on_missing, dtype, progress, of_source)) as opened,
+        open_stream(source, ReadPlan(key, tuple(fields), filter, on_missing, dtype, progress, of_source, id)) as opened,
         _repeatable(opened, plan) as stream,
     ):
         own_ranges = quantize == "int8" and use_ranges is None
