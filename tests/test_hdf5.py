@@ -170,6 +170,13 @@ def test_a_user_block(tmp_path: Path, nbytes: int, libver: str) -> None:
         assert tg.loads(path.read_bytes())["w"].tolist() == values.tolist()
 
 
+def test_files_without_a_user_block_are_not_taken_for_such() -> None:
+    for data in (b"hello", bytes(512), bytes(515), bytes(600)):
+        with pytest.raises(tg.FormatError) as caught:
+            tg.open(data)
+        assert caught.value.rule == "format.unknown"
+
+
 def test_links_and_names() -> None:
     h5py = needs("h5py")
 

@@ -488,7 +488,7 @@ def detect(source: Source, path: str | None) -> Format:
     if not source.size:
         raise FormatError("the file is empty", rule="format.unknown", offset=0)
     hdf5 = _BY_NAME["hdf5"]  # behind the smallest user block, as MATLAB writes it
-    if source.read_bytes(HEAD_NBYTES, max(0, min(8, source.size - HEAD_NBYTES))) in hdf5.magic:
+    if source.size >= HEAD_NBYTES + 8 and source.read_bytes(HEAD_NBYTES, 8) in hdf5.magic:
         return hdf5
     known = ", ".join(spec.name for spec in TABLE)
     raise FormatError(f"unknown file format (known: {known})", rule="format.unknown", offset=0)
