@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import struct
+from decimal import Decimal
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -161,7 +162,6 @@ def test_parquet_of_other_tools_is_read(tmp_path: Path) -> None:
             "small": pa.array(range(ROWS), pa.int16()),
             "tags": [["a"]] * ROWS,
             "info": [{"lang": "en"}] * ROWS,
-            "price": pa.array([1] * ROWS, pa.decimal128(5, 2)),
         }
     )
     parquet.write_table(table, tmp_path / "b.parquet")
@@ -170,8 +170,6 @@ def test_parquet_of_other_tools_is_read(tmp_path: Path) -> None:
     assert found.ids is not None
     assert found.ids.tolist() == [f"x{i}" for i in range(ROWS)]
     assert [found.fields[name].tolist()[1] for name in found.fields] == [1, ["a"], {"lang": "en"}]
-    with pytest.raises(tg.UnsupportedError, match="'price' of decimal128"):
-        read_embeddings(tmp_path / "b.parquet", "v", fields=["price"])
     with pytest.raises(tg.TensorNotFound, match="did you mean 'small'"):
         read_embeddings(tmp_path / "b.parquet", "v", fields=["smal"])
     with pytest.raises(tg.InputError, match="'v', 'tags'"):
@@ -286,7 +284,138 @@ def test_every_value_of_pymongo_becomes_what_pymongo_writes() -> None:
     assert field.dump("k") == b"".join(bson.encode({"k": value}) for value in expected)
 
 
+def test_numpy_texts_and_dates_in_an_npz(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    days = np.array(["2020-01-01", "NaT", "1969-12-31"], "M8[D]")
+    names = np.array(["k0", "", "é\U0001f600"])
+    np.savez(
+        path,
+        v=MATRIX[:3],
+        _id=names,
+        swapped=names.astype(names.dtype.newbyteorder(">")),
+        ascii=np.array([b"a", b"bc", b""]),
+        days=days,
+        ns=days.astype("M8[ns]"),
+    )
+    found = read_embeddings(path, "v", fields=["swapped", "ascii", "days", "ns"])
+    assert found.ids is not None
+    assert found.ids.tolist() == found.fields["swapped"].tolist() == names.tolist()
+    assert found.fields["ascii"].tolist() == ["a", "bc", ""]
+    dates = [dt.datetime(2020, 1, 1, tzinfo=dt.UTC), None, dt.datetime(1969, 12, 31, tzinfo=dt.UTC)]
+    assert found.fields["days"].tolist() == found.fields["ns"].tolist() == dates
+    run("import", path, tmp_path / "a.bson", "--from", "v", "--field", "days")
+    assert read_embeddings(tmp_path / "a.bson", fields=["days"]).ids.tolist() == names.tolist()  # type: ignore[union-attr]
+
+
+def test_numpy_values_that_bson_does_not_have(tmp_path: Path) -> None:
+    for values, said in (
+        (np.array(["2020-01-01T00:00:00.000001"] * 3, "M8[us]"), "'x': BSON dates have millisecond precision"),
+        (np.array([b"\xff"] * 3), "'x' has invalid text"),
+        (np.array([["a", "b"]] * 3), "'x' has 2 dimensions"),
+    ):
+        np.savez(tmp_path / "a.npz", v=MATRIX[:3], x=values)
+        with pytest.raises(tg.InputError, match=said):
+            read_embeddings(tmp_path / "a.npz", "v", fields=["x"])
+
+
+def parquet_with(path: Path, **columns: Any) -> Path:
+    pa, parquet = needs("pyarrow"), needs("pyarrow.parquet")
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(MATRIX[:2].reshape(-1)), COLUMNS)
+    parquet.write_table(pa.table({"v": vectors, **columns}), path)
+    return path
+
+
+def test_parquet_columns_of_dates_and_decimals(tmp_path: Path) -> None:
+    pa, bson = needs("pyarrow"), needs("bson")
+    digits = Decimal("-12345678901234567890123456789012.34")
+    noon, day = dt.datetime(2020, 1, 1, 12), dt.date(1969, 12, 31)
+    path = parquet_with(
+        tmp_path / "a.parquet",
+        exact=pa.array([digits, None], pa.decimal128(38, 2)),
+        price=pa.array([Decimal("1.50"), Decimal(0)], pa.decimal128(9, 2)),
+        large=pa.array([Decimal("12.5"), None], pa.decimal256(60, 1)),
+        day=pa.array([day, None], pa.date32()),
+        day64=pa.array([day, None], pa.date64()),
+        local=pa.array([noon, None], pa.timestamp("us")),
+        seconds=pa.array([noon, None], pa.timestamp("s", "Europe/Paris")),
+    )
+    fields = ["exact", "price", "large", "day", "day64", "local", "seconds"]
+    tg.bson.transfer(path, tmp_path / "a.bson", fields=fields)
+    first, second = bson.decode_all((tmp_path / "a.bson").read_bytes())
+    assert [first[name].to_decimal() for name in fields[:3]] == [digits, Decimal("1.50"), Decimal("12.5")]
+    assert str(first["price"]) == "1.50"
+    midnight = dt.datetime(1969, 12, 31)
+    assert [first[name] for name in fields[3:]] == [midnight, midnight, noon, noon]
+    assert {name for name in fields if name in second} == {"price"}
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda pa: pa.array([dt.time(1), None], pa.time64("us")),
+            "column 'x' of time64.us.: BSON does not support time",
+        ),
+        (lambda pa: pa.array([dt.timedelta(1), None]), "BSON does not support timedelta; cast it"),
+        (lambda pa: pa.array([Decimal("1" * 35), None], pa.decimal128(38, 0)), "column 'x' .*holds 34 digits"),
+        (lambda pa: pa.array([1, None], pa.timestamp("us")), "'x': BSON dates have millisecond precision"),
+    ],
+)
+def test_parquet_columns_that_bson_does_not_have(tmp_path: Path, make: Any, said: str) -> None:
+    path = parquet_with(tmp_path / "a.parquet", x=make(needs("pyarrow")))
+    with pytest.raises(tg.TensorglotError, match=said):
+        read_embeddings(path, fields=["x"])
+
+
+@settings(max_examples=300)
+@given(st.decimals(allow_nan=False, allow_infinity=False))
+def test_decimals_are_those_of_pymongo(value: Decimal) -> None:
+    bson = needs("bson")
+    if len(value.as_tuple().digits) > 34:
+        with pytest.raises(tg.InputError, match="34 digits"):
+            Embeddings(MATRIX[:1], ids=[value])
+        return
+    ids = Embeddings(MATRIX[:1], ids=[value]).ids
+    assert ids is not None
+    assert ids.raw(0) == Raw(0x13, bson.Decimal128(value).bid)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_ids_of_another_name(tmp_path: Path, file: str) -> None:
+    if file.endswith("parquet"):
+        needs("pyarrow")
+    skus = [f"sku {i}" for i in range(ROWS)]
+    write_embeddings(tmp_path / file, Embeddings(MATRIX, "v", range(ROWS), {"sku": skus, "n": range(ROWS)}))
+    found = read_embeddings(tmp_path / file, "v", fields=["n"], id="sku")
+    assert found.ids is not None
+    assert (found.ids.tolist(), found.fields["n"].tolist()) == (skus, list(range(ROWS)))
+    run("export", tmp_path / file, tmp_path / "out.bson", "--from", "v", "--id", "sku")
+    assert read_embeddings(tmp_path / "out.bson").ids.tolist() == skus  # type: ignore[union-attr]
+    with pytest.raises(tg.TensorglotError, match="sk"):
+        read_embeddings(tmp_path / file, "v", id="sk")
+    with pytest.raises(tg.InputError, match="overlap"):
+        read_embeddings(tmp_path / file, "v", fields=["n"], id="n")
+
+
 class TestCommandLine:
+    def test_inspect_has_the_size_of_vectors(self, tmp_path: Path) -> None:
+        write_embeddings(tmp_path / "a.bson", Embeddings(MATRIX, "v", range(ROWS)))
+        (told,) = json.loads(run("inspect", tmp_path / "a.bson", "--json").stdout)["fields"]
+        assert told["vectors_nbytes"] == ROWS * (5 + 2 + 4 * COLUMNS)
+        head, line = run("inspect", tmp_path / "a.bson").stdout.splitlines()
+        assert line.split()[head.split().index("size")] == "1.4"
+
+    def test_short_names_of_element_types(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "a.npy", MATRIX.astype(np.float64))
+        run("import", tmp_path / "a.npy", tmp_path / "a.bson", "--dtype", "f32")
+        assert read_embeddings(tmp_path / "a.bson").vectors.dtype == "float32"
+
+    def test_an_array_names_the_command_that_converts_it(self, tmp_path: Path) -> None:
+        array = document(element(1, "0", struct.pack("<d", 1.5)))
+        (tmp_path / "a.bson").write_bytes(document(element(4, "v", array)))
+        refused = run("export", tmp_path / "a.bson", tmp_path / "a.npy", "--from", "v", code=3)
+        assert "vectors migrate" in refused.stderr
+
     def test_ids_and_fields_through_files(self, tmp_path: Path) -> None:
         needs("pyarrow")
         given = made("text", {"title": FIELDS["text, some"], "n": FIELDS["int32"]})

@@ -196,6 +196,12 @@ class TestRecall:
         with pytest.raises(tg.InputError):
             tg.bson.recall(self.MATRIX, **options)
 
+    @pytest.mark.parametrize(("rows", "expected"), [(2, (1,)), (11, (1, 10)), (101, (1, 10, 100)), (100, (1, 10))])
+    def test_by_default_k_is_what_the_rows_allow(self, tmp_path: Path, rows: int, expected: tuple[int, ...]) -> None:
+        assert tg.bson.recall(self.MATRIX[:rows]).k == expected
+        np.save(tmp_path / "a.npy", self.MATRIX[:rows])
+        assert json.loads(run("vectors", "recall", tmp_path / "a.npy", "--json").stdout)["k"] == list(expected)
+
     def test_on_the_command_line(self, tmp_path: Path) -> None:
         np.save(tmp_path / "a.npy", self.MATRIX)
         np.save(tmp_path / "q.npy", self.MATRIX[:5])

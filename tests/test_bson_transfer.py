@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import random
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -162,67 +161,105 @@ def test_a_source_without_ids_is_imported_once(database: Any, tmp_path: Path) ->
     assert "needs the _id" in run("import", tmp_path / "a.npy", place, "--update", code=2).stderr
 
 
+def unnamed_files(process: int, folder: Path) -> int:
+    """How many files without a name in a folder a process has written to."""
+    count = 0
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for held in Path(f"/proc/{process}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                where = str(held.readlink())
+                count += where.startswith(str(folder)) and where.endswith("(deleted)") and held.stat().st_size > 0
+    return count
+
+
 class TestKilled:
-    """The command line is killed at random moments, run again, and the result is that of one run."""
+    """The command line is killed when it has done some of its work, run again, and the result is that of one run."""
 
     def command(self, *args: str | Path) -> subprocess.Popen[bytes]:
         code = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from tensorglot.cli import main; main()"
         command = [sys.executable, "-c", code, "vectors", *map(str, args)]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    def kill_some_time(self, collection: Any, query: dict[str, Any], goal: int, *args: str | Path) -> int:
-        """Kills the command when it has written at least a random share; how many it had written by then."""
-        least = random.Random(goal).randrange(1, goal // 2)
+    COUNT = 8000
+
+    def kill_after(self, collection: Any, query: dict[str, Any], least: int, *args: str | Path) -> int:
+        """Kills the command as soon as so many documents match; how many do then, which is not all."""
         process = self.command(*args)
         while process.poll() is None and collection.count_documents(query) < least:
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        return int(collection.count_documents(query))
+            pass
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        done = int(collection.count_documents(query))
+        assert least <= done < self.COUNT
+        return done
 
     def test_import_and_update(self, database: Any, tmp_path: Path) -> None:
-        count = 8000
-        given = Embeddings(RNG.standard_normal((count, 8), np.float32), "v", range(count), {"n": list(range(count))})
-        write_embeddings(tmp_path / "a.npz", given)
-        write_embeddings(tmp_path / "b.npz", Embeddings(given.matrix + 1, "v", range(count)))
+        count = self.COUNT
+        matrix = RNG.standard_normal((count, 8), np.float32)
+        write_embeddings(tmp_path / "a.npz", Embeddings(matrix, "v", range(count), {"n": range(count)}))
+        write_embeddings(tmp_path / "b.npz", Embeddings(matrix + 1, "v", range(count), {"m": range(count)}))
         place, collection = url(database, "c"), database["c"]
-        killed = 0
-        for goal in (count // 4, count):
-            done = self.kill_some_time(collection, {}, goal, "import", tmp_path / "a.npz", place, "--field", "n")
-            killed += done < count
-        assert killed
-        left = collection.count_documents({})
+        for least in (1, count // 3):
+            left = self.kill_after(collection, {}, least, "import", tmp_path / "a.npz", place, "--field", "n")
         told = run_json("import", tmp_path / "a.npz", place, "--field", "n")
-        assert (told["inserted"], told["unchanged"], told["conflicts"]) == (count - left, left, 0)
-        found = read_embeddings(place, "v", fields=["n"])
-        assert found.ids is not None
-        order = np.argsort(found.ids.tolist())
-        assert np.array_equal(found.matrix[order], given.matrix)
-        assert sorted(found.fields["n"].tolist()) == list(range(count))
+        assert (told["inserted"] + told["unchanged"], told["conflicts"]) == (count, 0)
+        assert told["unchanged"] >= left
+        self.check(place, matrix)
 
-        process = self.command("import", tmp_path / "b.npz", place, "--update")
-        time.sleep(random.Random(3).uniform(0.3, 0.6))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        told = run_json("import", tmp_path / "b.npz", place, "--update")
+        for least in (1, count // 3):
+            changed = {"m": {"$exists": True}}
+            options = ("--update", "--field", "m")
+            left = self.kill_after(collection, changed, least, "import", tmp_path / "b.npz", place, *options)
+        told = run_json("import", tmp_path / "b.npz", place, "--update", "--field", "m")
         assert (told["updated"] + told["unchanged"], told["missing"]) == (count, 0)
+        assert told["unchanged"] >= left
+        self.check(place, matrix + 1)
+
+    def check(self, place: str, matrix: Any) -> None:
+        """Each document is there once, with its vector and its field."""
         found = read_embeddings(place, "v", fields=["n"])
         assert found.ids is not None
-        assert np.array_equal(found.matrix[np.argsort(found.ids.tolist())], given.matrix + 1)
-        assert sorted(found.fields["n"].tolist()) == list(range(count))
+        assert found.ids.tolist() == found.fields["n"].tolist()
+        order = np.argsort(found.ids.tolist())
+        assert np.array_equal(found.matrix[order], matrix)
+        assert sorted(found.ids.tolist()) == list(range(len(matrix)))
+
+    def test_quantize_in_place(self, database: Any, tmp_path: Path) -> None:
+        count = self.COUNT
+        matrix = RNG.standard_normal((count, 8), np.float32)
+        place, collection, ranges = url(database, "c"), database["c"], tmp_path / "ranges.zt"
+        write_embeddings(collection, Embeddings(matrix, "v", range(count), {"n": range(count)}))
+        command = ("quantize", place, place, "--from", "v", "--key", "small", "--update", "--ranges", ranges)
+        for least in (1, count // 3):
+            left = self.kill_after(collection, {"small": {"$exists": True}}, least, *command)
+        told = run_json(*command)
+        assert (told["updated"] + told["unchanged"], told["missing"]) == (count, 0)
+        assert told["unchanged"] >= left
+        self.check(place, matrix)
+        expected = tg.bson.quantize(matrix)
+        small = read_embeddings(place, "small")
+        assert small.ids is not None
+        assert np.array_equal(small.matrix[np.argsort(small.ids.tolist())], expected.data)
+        found = tg.load(ranges)
+        assert np.array_equal(found["low"], expected.low)
+        assert np.array_equal(found["high"], expected.high)
 
     def test_an_export_leaves_nothing_or_all(self, database: Any, tmp_path: Path) -> None:
-        given = Embeddings(RNG.standard_normal((5000, 64), np.float32), "v", range(5000))
+        """Killed when it has written to its first file without a name, which is a copy of what it reads, and later."""
+        given = Embeddings(RNG.standard_normal((20_000, 64), np.float32), "v", range(20_000))
         write_embeddings(database["c"], given)
         target = tmp_path / "a.zt"
-        for seconds in (0.25, 0.35, 0.45):
+        for files in (1, 2):
             process = self.command("export", url(database, "c"), target)
-            time.sleep(seconds)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            assert not target.exists() or len(read_embeddings(target, "v")) == 5000
+            while process.poll() is None and unnamed_files(process.pid, tmp_path) < files:
+                pass
+            process.kill()
+            assert process.wait() == -signal.SIGKILL
+            assert list(tmp_path.iterdir()) == []
         run("export", url(database, "c"), target)
-        assert np.array_equal(read_embeddings(target, "v").matrix, given.matrix)
+        found = read_embeddings(target, "v")
+        assert found.ids is not None
+        assert np.array_equal(found.matrix[np.argsort(found.ids.tolist())], given.matrix)
         assert [path.name for path in tmp_path.iterdir()] == ["a.zt"]
 
     def test_two_at_once(self, database: Any, tmp_path: Path) -> None:

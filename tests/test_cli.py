@@ -75,6 +75,11 @@ def test_ls_patterns(model: Path) -> None:
     )
 
 
+def test_a_verb_that_is_an_option() -> None:
+    assert "convert --quantize" in run("quantize", "a.gguf", code=2).stderr
+    assert "did you mean 'ls'" in run("lss", code=2).stderr
+
+
 def test_ls_long(model: Path) -> None:
     lines = run("ls", "--long", model).stdout.splitlines()
     assert lines[0].split() == ["name", "dtype", "shape", "size", "offset"]

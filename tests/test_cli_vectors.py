@@ -100,8 +100,8 @@ def test_inspect(tmp_path: Path) -> None:
     dump = tmp_path / "a.bson"
     tg.save(dump, {"v": MATRIX, "bits": MATRIX > 0})
     lines = run("inspect", dump).stdout.splitlines()
-    assert lines[0].split() == ["field", "dtype", "count", "vectors", "documents", "trouble"]
-    assert ["bits", "packed_bit", "13", "20", "20", "-"] in [line.split() for line in lines]
+    assert lines[0].split() == ["field", "dtype", "count", "vectors", "size", "documents", "trouble"]
+    assert ["bits", "packed_bit", "13", "20", "180", "B", "20", "-"] in [line.split() for line in lines]
     dump.write_bytes(dump.read_bytes() + document(vector("v\x1b", b"\x99\0")))
     told = run_json("inspect", dump, code=1)
     assert [field["vectors"] for field in told["fields"]] == [20, 20, 1]

@@ -150,6 +150,33 @@ def test_what_has_no_counterpart_is_listed() -> None:
     assert tg.verify(written(fill)).ok
 
 
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("nbytes", [512, 1024, 8192])
+def test_a_user_block(tmp_path: Path, nbytes: int, libver: str) -> None:
+    h5py = needs("h5py")
+    path = tmp_path / "x.h5"
+    values = np.arange(100.0)
+    with h5py.File(path, "w", userblock_size=nbytes, libver=libver) as made:
+        made["w"] = values
+        made.create_dataset("group/chunks", data=values, chunks=(7,), compression="gzip")
+        made.attrs["a"] = 5
+    with path.open("r+b") as file:
+        file.write(b"MATLAB 7.3 MAT-file")
+    with tg.open(path) as archive:
+        assert archive.metadata == {"a": 5}
+        same(archive, {"group/chunks": values, "w": values})
+    assert tg.verify(path, deep=True).ok
+    if nbytes == 512:
+        assert tg.loads(path.read_bytes())["w"].tolist() == values.tolist()
+
+
+def test_files_without_a_user_block_are_not_taken_for_such() -> None:
+    for data in (b"hello", bytes(512), bytes(515), bytes(600)):
+        with pytest.raises(tg.FormatError) as caught:
+            tg.open(data)
+        assert caught.value.rule == "format.unknown"
+
+
 def test_links_and_names() -> None:
     h5py = needs("h5py")
 
@@ -386,7 +413,8 @@ def hostile() -> dict[str, tuple[bytes, str]]:
         "cut": (data[:100], "hdf5.end"),
         "superblock 9": (patched(data, 8, b"\x09"), "hdf5.version"),
         "addresses of 4 bytes": (patched(data, 13, b"\4"), "hdf5.superblock"),
-        "a user block": (patched(data, 24, q("<Q", 512)), "hdf5.superblock"),
+        "addresses from elsewhere": (patched(data, 24, q("<Q", 512)), "hdf5.superblock"),
+        "a user block, addresses from 0": (bytes(512) + data, "hdf5.superblock"),
         "the root outside": (patched(data, 64, q("<Q", 1 << 62)), "hdf5.end"),
         "the root elsewhere": (patched(data, 64, q("<Q", 8)), "hdf5.object"),
         "a tree of another kind": (patched(data, tree + 4, b"\1"), "hdf5.tree"),

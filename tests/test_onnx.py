@@ -288,13 +288,23 @@ def test_forms_of_indices(dims: tuple[int, ...], data: dict[str, bytes]) -> None
 def test_operator_sets() -> None:
     one, other = field(8, field(2, 21)), field(8, field(1, b"com.x") + field(2, -1) + field(9, 1))
     with tg.open(model(X) + one + other, format="onnx") as archive:
-        assert archive.metadata == {"onnx.ir_version": 8, "onnx.opset.ai.onnx": 21, "onnx.opset.com.x": -1}
+        assert archive.metadata == {"onnx.ir_version": "8", "onnx.opset.ai.onnx": "21", "onnx.opset.com.x": "-1"}
 
 
 def test_there_is_no_canonical_form() -> None:
     with pytest.raises(tg.UnsupportedError) as caught:
         tg.open(model(X), format="onnx", strict=True)
     assert caught.value.rule == "onnx.strict"
+
+
+@pytest.mark.parametrize("target", ["x.safetensors", "x.bt", "x.npz", "x.zt", "x.gguf"])
+def test_a_model_converts_without_a_loss(tmp_path: Path, target: str) -> None:
+    """Metadata is text, which every format with metadata has."""
+    (tmp_path / "m.onnx").write_bytes(field(8, field(1, b"ai.onnx") + field(2, 21)) + model(X))
+    assert tg.convert(tmp_path / "m.onnx", tmp_path / target).plan.losses == ()  # type: ignore[union-attr]
+    with tg.open(tmp_path / target) as archive:
+        assert archive.metadata is not None
+        assert archive.metadata["onnx.opset.ai.onnx"] == "21"
 
 
 def test_external_values_of_a_closed_archive(tmp_path: Path) -> None:

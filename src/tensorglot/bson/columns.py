@@ -41,6 +41,7 @@ __all__ = [
     "concat",
     "encode_by_pymongo",
     "from_array",
+    "from_dates",
     "from_dump",
     "from_plain",
     "from_values",
@@ -202,18 +203,41 @@ def _as_bson(value: Any) -> Any:
 
 
 def from_array(array: NDArray[Any], name: str) -> ValueColumn:
-    """A column of an array that `plain` could have made. Smaller integers become int32, floats double."""
+    """A column of an array: smaller integers become int32, floats double, NumPy's texts text, datetimes dates."""
     if array.ndim == 2 and array.dtype == np.uint8 and array.shape[1] == _OBJECT_ID_NBYTES:
         return from_plain(np.ascontiguousarray(array).view("V12").reshape(-1), OBJECT_ID)
     if array.ndim != 1:
         raise InputError(
             f"'{escape(name)}' has {array.ndim} dimensions; a field needs one value for each row", rule="place.field"
         )
+    if array.dtype.kind == "M":
+        return from_dates(array, name)
+    if array.dtype.kind in "US":
+        return from_values(_texts(array, name))
     if array.dtype.kind == "f":
         array = array.astype(np.float64)
     elif np.can_cast(array.dtype, np.int32) and array.dtype.kind != "b":
         array = array.astype(np.int32)
     return from_values(array)
+
+
+def from_dates(array: NDArray[np.datetime64], name: str, there: NDArray[np.bool_] | None = None) -> ValueColumn:
+    """Datetimes of any unit, taken as UTC; NaT is an absent value. BSON has milliseconds: finer ones are refused."""
+    dates = array.astype("M8[ms]")
+    there = ~np.isnat(array) if there is None else there & ~np.isnat(array)
+    if (dates != array)[there].any():
+        raise InputError(
+            f"'{escape(name)}': BSON dates have millisecond precision; round what is finer", rule="bson.date"
+        )
+    return from_plain(dates.view(np.int64), DATE, there)
+
+
+def _texts(array: NDArray[Any], name: str) -> list[str]:
+    """NumPy's texts, without the NULs that fill them up; those of bytes are UTF-8."""
+    try:
+        return [text.decode() if isinstance(text, bytes) else text for text in array.tolist()]
+    except ValueError as error:  # a UnicodeDecodeError, or a code point that does not exist
+        raise InputError(f"'{escape(name)}' has invalid text: {error}", rule="place.field") from error
 
 
 def from_dump(data: Any, name: str, start: int = 0) -> ValueColumn:

@@ -27,6 +27,8 @@ class FieldReport:
     """Elements per vector, or of each array; None if arrays differ."""
     padding: int | None
     vectors: int
+    vectors_nbytes: int
+    """Of the vectors, with their lengths and heads."""
     documents: int
     """All documents, including those without the field."""
     trouble: str | None
@@ -60,6 +62,7 @@ def _report(found: Fields, field: int, arrays: ArrayField | None) -> FieldReport
         None if row is None else row.count,
         None if row is None else row.padding,
         len(found.begins_of(field)),
+        int(found.nbytes[field]),
         found.documents,
         found.troubles.get(field),
         *_sums(arrays),
@@ -74,4 +77,4 @@ def _array_report(field: ArrayField, documents: int) -> FieldReport:
     same = field.shortest == field.longest
     trouble = None if same else f"arrays differ: {field.shortest} to {field.longest} numbers"
     count = field.shortest if same else None
-    return FieldReport(field.name, None, count, None, 0, documents, trouble, *_sums(field))
+    return FieldReport(field.name, None, count, None, 0, 0, documents, trouble, *_sums(field))

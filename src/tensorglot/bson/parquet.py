@@ -3,7 +3,8 @@
 Vectors are lists of a fixed size: float, int8, or bool for packed bits. A field of one
 BSON type is a column of Arrow's type; any other is binary, in each cell the BSON document
 {name: value}, and marked so in the metadata of the column. A null is an absent field.
-Files of other programs are read, too: any column that BSON has values for.
+Files of other programs are read, too: any column that BSON has values for. Dates are
+midnight UTC, and timestamps without a time zone are taken as UTC.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorglot.arguments import as_path
 from tensorglot.bson.coerce import DType, VectorData, coerce_vector
-from tensorglot.bson.columns import ValueColumn, from_dump, from_plain, from_values
+from tensorglot.bson.columns import ValueColumn, from_dates, from_dump, from_plain, from_values
 from tensorglot.bson.embeddings import ID, Embeddings, Ranges, check_paths
 from tensorglot.errors import (
     FormatError,
@@ -141,6 +143,7 @@ class ParquetSource:
     key: str
     fields: Sequence[str]
     dtype: DType
+    id: str
 
     @property
     def rows(self) -> int:
@@ -150,13 +153,13 @@ class ParquetSource:
     def batches(self, nbytes: int | None) -> Iterator[Embeddings]:
         """Batches with about so many bytes of vectors, all rows at once for None."""
         pa, schema = library("pyarrow", "arrow"), self.file.schema_arrow
-        names = [name for name in schema.names if name in {self.key, ID, *self.fields}]
+        names = [name for name in schema.names if name in {self.key, self.id, *self.fields}]
         ranges = _ranges(schema.field(self.key).metadata or {})
         with _parsing(self.path):
             for table in self._tables(pa, names, nbytes):
-                columns = {name: _value_column(pa, table, name) for name in (ID, *self.fields) if name in names}
+                columns = {name: _value_column(pa, table, name) for name in (self.id, *self.fields) if name in names}
                 vectors = _vectors(pa, table.column(self.key), self.dtype, self.key)
-                yield Embeddings(vectors, self.key, columns.pop(ID, None), columns, ranges=ranges)
+                yield Embeddings(vectors, self.key, columns.pop(self.id, None), columns, ranges=ranges)
 
     def _tables(self, pa: Any, names: list[str], nbytes: int | None) -> Iterator[Any]:
         if nbytes is None or not self.rows:
@@ -170,21 +173,24 @@ class ParquetSource:
 
 
 @contextmanager
-def open_parquet(path: str, key: str | None, fields: Sequence[str], dtype: DType) -> Iterator[ParquetSource]:
-    """Opens a file: vectors, `_id` if there is one, and the fields that are named."""
+def open_parquet(
+    path: str, key: str | None, fields: Sequence[str], dtype: DType, id: str = ID
+) -> Iterator[ParquetSource]:
+    """Opens a file: vectors, the ids (`_id` only if there is such a column), and the fields that are named."""
     pa, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
     with open(as_path(path), "rb") as stream:  # noqa: PTH123
         with _parsing(path):
             file = parquet.ParquetFile(stream, buffer_size=_BUFFER_NBYTES, pre_buffer=False)
             schema = file.schema_arrow
             chosen = key or _only_vectors(pa, schema)
-            check_paths(chosen, fields)
-            for name in (chosen, *fields):
+            wanted = fields if id == ID else (*fields, id)
+            check_paths(chosen, wanted)
+            for name in (chosen, *wanted):
                 if name not in schema.names:
                     raise TensorNotFound(
                         f"no column '{escape(name)}'{did_you_mean(name, schema.names)}", rule="parquet.column"
                     )
-        yield ParquetSource(path, file, chosen, fields, dtype)
+        yield ParquetSource(path, file, chosen, fields, dtype, id)
 
 
 @contextmanager
@@ -239,8 +245,11 @@ def _value_column(pa: Any, table: Any, name: str) -> ValueColumn:
     if mark == b"objectId" and array.type == pa.binary(12):
         rows = np.frombuffer(array.buffers()[1] or b"", "V12")[array.offset : array.offset + len(array)]
         return from_plain(rows, OBJECT_ID, there)
-    if array.type == pa.timestamp("ms", "UTC"):
-        return from_plain(array.view(pa.int64()).fill_null(0).to_numpy(), DATE, there)
+    if pa.types.is_date32(array.type):
+        return from_dates(_counts(array, pa.int32()).astype("M8[D]"), name, there)
+    if pa.types.is_date64(array.type) or pa.types.is_timestamp(array.type):
+        unit = "ms" if pa.types.is_date64(array.type) else array.type.unit
+        return from_dates(_counts(array, pa.int64()).view(f"M8[{unit}]"), name, there)
     if str(array.type) in _KINDS:
         filled = array.fill_null(False if str(array.type) == "bool" else 0)
         return from_plain(filled.to_numpy(zero_copy_only=False), _KINDS[str(array.type)], there)
@@ -248,4 +257,13 @@ def _value_column(pa: Any, table: Any, name: str) -> ValueColumn:
         return from_values(array.to_pylist())
     except (InputError, ValueError, OverflowError) as error:
         reason = error.message if isinstance(error, InputError) else str(error)
-        raise UnsupportedError(f"column '{escape(name)}' of {array.type}: {reason}", rule="parquet.column") from error
+        hint = "; cast it to int64 or text" if pa.types.is_time(array.type) or pa.types.is_duration(array.type) else ""
+        raise UnsupportedError(
+            f"column '{escape(name)}' of {array.type}: {reason}{hint}", rule="parquet.column"
+        ) from error
+
+
+def _counts(array: Any, kind: Any) -> NDArray[Any]:
+    """The integers that dates are, zero for nulls."""
+    counts: NDArray[Any] = array.view(kind).fill_null(0).to_numpy()
+    return counts

@@ -15,7 +15,7 @@ import numpy as np
 from tensorglot.bson.assemble import OnMissing
 from tensorglot.bson.coerce import DType
 from tensorglot.bson.columns import from_values
-from tensorglot.bson.embeddings import Embeddings, Ranges, concat_embeddings
+from tensorglot.bson.embeddings import ID, Embeddings, Ranges, concat_embeddings
 from tensorglot.bson.mongodb import Progress
 from tensorglot.bson.places import Place, locate_files
 from tensorglot.bson.streams import HIGH, LOW, ReadPlan, Stream, open_stream
@@ -35,17 +35,19 @@ def read_embeddings(
     dtype: DType = None,
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    id: str = ID,
 ) -> Embeddings:
     """Reads the vectors at a key, their ids and the fields that are named.
 
     `place` is a path (`.bson`, `.parquet`, `.npz`, `.npy` or any container), a URL
     mongodb://HOST/DATABASE.COLLECTION, or a collection of pymongo. Without `key` the
     place must have one vector field, or one matrix. `filter` is a query, for collections.
-    `dtype="packed_bit"` reads a matrix of bytes in a file as bits. `storage_options` say
-    how to reach the server of a file at a URL. `transfer` moves more than fits in memory.
+    `id` is the field or column that has the ids. `dtype="packed_bit"` reads a matrix of
+    bytes in a file as bits. `storage_options` say how to reach the server of a file at a
+    URL. `transfer` moves more than fits in memory.
     """
     (place,) = locate_files(storage_options, place)
-    plan = ReadPlan(key, tuple(fields), filter, on_missing, dtype, progress)
+    plan = ReadPlan(key, tuple(fields), filter, on_missing, dtype, progress, id)
     with open_stream(place, plan) as stream:
         found = concat_embeddings(stream.batches(None), stream.expected_rows)
         if found is None:

@@ -24,6 +24,7 @@ __all__ = ["Recall", "RecallRow", "recall"]
 
 _Metric: TypeAlias = Literal["cosine", "dot", "euclidean"]
 _METRICS = ("cosine", "dot", "euclidean")
+_SIZES = (1, 10, 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Recall:
 def recall(
     matrix: Any,
     queries: Any = None,
-    k: int | Sequence[int] = (1, 10, 100),
+    k: int | Sequence[int] | None = None,
     metric: _Metric = "cosine",
     *,
     sample: int = 1000,
@@ -69,11 +70,11 @@ def recall(
     """Measures recall at k of int8 and packed bits against float32.
 
     Without `queries`, `sample` rows of the matrix are the queries, each of which is not
-    its own neighbour. Queries are quantized with the ranges of the matrix.
+    its own neighbour. Queries are quantized with the ranges of the matrix. `k` is 1, 10 and
+    100 by default, as far as there are as many rows.
     """
     check_choice(metric, _METRICS, "metric", "recall.metric")
     values = coerce_vector(matrix, "float32", None, 2).data
-    sizes = (int(k),) if isinstance(k, (int, np.integer)) else tuple(k)
     own: NDArray[np.int64] | None = None
     if queries is None:
         count = min(int(sample), len(values))
@@ -81,7 +82,12 @@ def recall(
         wanted = values[own]
     else:
         wanted = coerce_vector(queries, "float32", None, 2).data
-    if not sizes or min(sizes) < 1 or max(sizes) > len(values) - (own is not None) or not len(wanted):
+    others = len(values) - (own is not None)
+    if k is None:
+        sizes = tuple(size for size in _SIZES if size <= max(1, others))
+    else:
+        sizes = (int(k),) if isinstance(k, (int, np.integer)) else tuple(k)
+    if not sizes or min(sizes) < 1 or max(sizes) > others or not len(wanted):
         raise InputError(
             f"k must be from 1 to the number of other rows, of {len(values)}, and there must be a query",
             rule="recall.k",

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tensorglot.bson.coerce import is_vector
 from tensorglot.bson.vector import encode
-from tensorglot.errors import FormatError, InputError, escape
+from tensorglot.errors import FormatError, Hint, InputError, escape
 from tensorglot.io.local import BaseSource
 from tensorglot.io.source import source_for
 from tensorglot.limits import DEFAULT
@@ -197,9 +197,11 @@ def _find_in_run(data: memoryview, names: Sequence[bytes], ids: IdReader | None,
 
 def _not_a_vector(found: str, names: Sequence[bytes], document: int, offset: int | None) -> FormatError:
     path = escape(wire.path_texts([b"".join(names)])[0])
-    hint = "; tensorglot.bson.migrate converts arrays to vectors" if found == "array" else ""
+    hint = None
+    if found == "array":
+        hint = Hint("tensorglot.bson.migrate converts arrays", "`tensorglot vectors migrate` converts arrays")
     return FormatError(
-        f"'{path}' of document {document} is {found}, not a vector{hint}", rule="bson.field.kind", offset=offset
+        f"'{path}' of document {document} is {found}, not a vector", rule="bson.field.kind", offset=offset, hint=hint
     )
 
 

@@ -10,6 +10,7 @@ pass over the bytes of its tensor, which also compares their checksum.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ __all__ = ["ColumnSource", "ColumnSpool", "Form", "form_of", "open_column", "sto
 _DATES = "datetime['ms', tz='UTC']"
 _OFFSETS, _TEXTS = "offsets", "content.data"
 """The parts of a list of texts."""
+_TEXT_OR_DATE = re.compile(r"[<>|][US][1-9][0-9]{0,6}|[<>]M8\[(Y|M|W|D|h|m|s|ms|us|ns)\]")
 _PIECE_NBYTES = 1 << 18
 """Documents of a column that are read at a time."""
 
@@ -177,7 +179,7 @@ def open_column(archive: Archive, name: str) -> ColumnSource:
         return ColumnSource(len(tensor), lambda: _Texts(tensor).take)
     if kind.endswith(f"* {_DATES}") and set(parts) == {"data"} and tensor.ndim == 1:
         return ColumnSource(len(tensor), lambda: _Rows(tensor, np.dtype("<i8"), lambda a: from_plain(a, DATE)).take)
-    dtype = tensor.dtype
+    dtype = tensor.dtype or _numpy_dtype(tensor)
     if (
         dtype is not None
         and tensor.ndim
@@ -190,6 +192,13 @@ def open_column(archive: Archive, name: str) -> ColumnSource:
     else:
         whole = from_array(tensor.numpy(), name) if dtype is not None else from_values(tensor.tolist())
     return ColumnSource(len(whole), lambda: _Cut(iter([whole])).take)
+
+
+def _numpy_dtype(tensor: Tensor) -> np.dtype[Any] | None:
+    """NumPy's type of texts or datetimes, which is not an element type of tensors."""
+    part = tensor.parts.get("data")
+    text = (part and part.unknown_dtype) or ""
+    return np.dtype(text) if _TEXT_OR_DATE.fullmatch(text) else None
 
 
 class _Bytes:

@@ -58,9 +58,15 @@ class ReadPlan:
     on_missing: OnMissing = "error"
     dtype: DType = None
     progress: Progress | None = None
+    id: str = ID
+    """The field or column that has the ids."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", as_names(self.fields, "fields", "place.fields"))
+
+    def check(self, key: str) -> None:
+        """Refuses names that overlap."""
+        check_paths(key, self.fields if self.id == ID else (*self.fields, self.id))
 
 
 def _ignore(name: str) -> None:
@@ -95,7 +101,7 @@ def open_stream(place: Place, plan: ReadPlan) -> Iterator[Stream]:
         finally:
             file.close()
     elif is_parquet(place):
-        with open_parquet(as_path(place), plan.key, plan.fields, plan.dtype) as found:
+        with open_parquet(as_path(place), plan.key, plan.fields, plan.dtype, plan.id) as found:
             yield _parquet_stream(found)
     else:
         with open_source(as_place(place), OpenOptions()) as archive:
@@ -107,21 +113,21 @@ def _collection_stream(collection: Any, plan: ReadPlan) -> Stream:
     if key is None:
         check_collection(collection)
         key = _only(inspect(collection.find_raw_batches(plan.filter or {}, limit=_SAMPLE)))
-    check_paths(key, plan.fields)
-    query = Query(collection, key, plan.filter, (ID, *plan.fields), plan.progress)
+    plan.check(key)
+    query = Query(collection, key, plan.filter, (plan.id, *plan.fields), plan.progress)
 
     def refuse(name: str) -> None:
         refuse_nothing(collection, name)
 
     def read(nbytes: int | None) -> Iterator[Embeddings]:
-        return _document_batches(query.batches(), key, plan.fields, plan.on_missing, refuse)
+        return _document_batches(query.batches(), key, plan, refuse)
 
     return Stream(key, read, False, query.expected_rows(), refuse)
 
 
 def _dump_stream(path: str, file: BaseSource, plan: ReadPlan) -> Stream:
     key = _only(inspect(file)) if plan.key is None else plan.key
-    check_paths(key, plan.fields)
+    plan.check(key)
 
     def refuse(name: str) -> None:
         names = [report.name for report in inspect(file)] if name == key else []
@@ -129,35 +135,27 @@ def _dump_stream(path: str, file: BaseSource, plan: ReadPlan) -> Stream:
             raise no_field(name, names, path)
 
     def read(nbytes: int | None) -> Iterator[Embeddings]:
-        return dump_batches(file, key, plan.fields, plan.on_missing, refuse)
+        return _document_batches(batches(file, key, None), key, plan, refuse)
 
     return Stream(key, read, refuse=refuse)
 
 
-def dump_batches(
-    file: BaseSource,
-    key: str,
-    fields: Sequence[str],
-    on_missing: OnMissing = "error",
-    refuse: Callable[[str], None] = _ignore,
-) -> Iterator[Embeddings]:
+def dump_batches(file: BaseSource, key: str, fields: Sequence[str]) -> Iterator[Embeddings]:
     """The embeddings of a dump, also a gzipped one."""
-    return _document_batches(batches(file, key, None), key, fields, on_missing, refuse)
+    return _document_batches(batches(file, key, None), key, ReadPlan(fields=fields))
 
 
 def _document_batches(
-    parts: Iterable[Batch],
-    key: str,
-    fields: Sequence[str],
-    on_missing: OnMissing,
-    refuse: Callable[[str], None],
+    parts: Iterable[Batch], key: str, plan: ReadPlan, refuse: Callable[[str], None] = _ignore
 ) -> Iterator[Embeddings]:
-    tap = _Tap((ID, *fields), skip=on_missing == "skip")
+    tap = _Tap((plan.id, *plan.fields), skip=plan.on_missing == "skip")
     try:
-        for vectors in assemble_each(tap.watch(parts), on_missing):
+        for vectors in assemble_each(tap.watch(parts), plan.on_missing):
             columns = tap.take()
-            ids = columns.pop(ID)
-            yield Embeddings(vectors, key, ids if ids.kinds.all() else None, columns)
+            ids = columns.pop(plan.id)
+            if plan.id != ID and not ids.kinds.any():
+                refuse(plan.id)
+            yield Embeddings(vectors, key, ids if plan.id != ID or ids.kinds.all() else None, columns)
     except FormatError as error:
         if error.rule == MISSING_RULE:
             refuse(key)
@@ -205,9 +203,10 @@ def _archive_stream(archive: Archive, plan: ReadPlan) -> Stream:
     if not named(archive.format)[0].names:
         unnamed = _ArchiveSource(archive[next(iter(archive))], plan.key or DEFAULT_KEY, plan.dtype)
         return Stream(unnamed.key, unnamed.batches)
-    key = plan.key or _only_matrix(archive)
-    check_paths(key, plan.fields)
-    ids = open_column(archive, ID) if ID in archive or ID + BSON_SUFFIX in archive else None
+    key = plan.key or _only_matrix(archive, plan.id)
+    plan.check(key)
+    has_ids = plan.id != ID or ID in archive or ID + BSON_SUFFIX in archive
+    ids = open_column(archive, plan.id) if has_ids else None
     columns = {name: open_column(archive, name) for name in plan.fields}
     ranges: Ranges | None = None
     if key + LOW in archive and key + HIGH in archive:
@@ -264,8 +263,8 @@ def _row_blocks(tensor: Tensor, nbytes: int | None) -> Iterator[NDArray[Any]]:
                 block = np.empty((min(step, rows_left), tensor.shape[1]), dtype)
 
 
-def _only_matrix(archive: Archive) -> str:
-    matrices = [name for name, tensor in archive.items() if len(tensor.shape) == 2 and tensor.dtype and name != ID]
+def _only_matrix(archive: Archive, id: str) -> str:
+    matrices = [name for name, tensor in archive.items() if len(tensor.shape) == 2 and tensor.dtype and name != id]
     if len(matrices) != 1:
         found = ", ".join(f"'{escape(name)}'" for name in matrices[:10]) or "none"
         raise InputError(f"pass the name of the matrix to read (matrices found: {found})", rule="place.name")

@@ -81,6 +81,7 @@ def transfer(
     dry_run: bool = False,
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    id: str = ID,
 ) -> Transfer:
     """Moves vectors with their ids and fields from one place to another, however many there are.
 
@@ -96,7 +97,7 @@ def transfer(
     source, target, ranges = locate_files(storage_options, source, target, ranges)
     plan = WritePlan(target, update, ranges, dry_run, progress)
     with (
-        open_stream(source, ReadPlan(key, tuple(fields), filter, on_missing, dtype, progress)) as opened,
+        open_stream(source, ReadPlan(key, tuple(fields), filter, on_missing, dtype, progress, id)) as opened,
         _repeatable(opened, plan) as stream,
     ):
         own_ranges = quantize == "int8" and use_ranges is None

@@ -58,6 +58,10 @@ COMMANDS = {
     "demo": "Make a small checkpoint and run the main commands on it.",
 }
 """Each command, which is the module of that name, and the first line of its help."""
+_ELSEWHERE = {
+    "quantize": "; did you mean `convert --quantize SCHEME`, or `vectors quantize` for embeddings?",
+}
+"""Where to find what is an option or a command of a group."""
 TERMINATING = (signal.SIGHUP, signal.SIGTERM)
 
 
@@ -80,7 +84,7 @@ class Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = did_you_mean(args[0], COMMANDS)
+            near = _ELSEWHERE.get(args[0]) or did_you_mean(args[0], COMMANDS)
             raise click.UsageError(error.message.rstrip(".") + (near or "."), ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

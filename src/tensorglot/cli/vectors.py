@@ -47,6 +47,7 @@ class Move:
     name: str | None
     key: str | None
     fields: tuple[str, ...]
+    id: str
     update: bool
     dry_run: bool
     as_json: bool
@@ -63,6 +64,7 @@ class Move:
                 self.name,
                 under=self.key,
                 fields=self.fields,
+                id=self.id,
                 update=self.update,
                 dry_run=self.dry_run,
                 progress=progress,
@@ -92,7 +94,7 @@ def _transfer(command: Callable[..., int]) -> Callable[..., int]:
 
     @functools.wraps(command)
     def run(source: str, target: str, name: str | None, key: str | None, **options: Any) -> int:
-        own = {option: options.pop(option) for option in ("update", "dry_run", "as_json")}
+        own = {option: options.pop(option) for option in ("id", "update", "dry_run", "as_json")}
         return command(Move(source, target, name, key, options.pop("fields"), **own), **options)
 
     wrapped: Callable[..., int] = run
@@ -101,6 +103,7 @@ def _transfer(command: Callable[..., int]) -> Callable[..., int]:
         _dry_run,
         click.option("--update", is_flag=True, help="Change the documents with the same _id instead of inserting."),
         click.option("--field", "fields", metavar="NAME", multiple=True, help="Keep this field, too; may be repeated."),
+        click.option("--id", metavar="NAME", default="_id", show_default=True, help="Name of the ids in SOURCE."),
         click.option("--key", metavar="NAME", help="Name of the vectors in TARGET; dots give a nested field."),
         click.option("--from", "name", metavar="NAME", help="Name of the vectors in SOURCE, if there are several."),
         click.argument("target", type=click.Path()),
@@ -120,11 +123,7 @@ _on_missing = click.option(
 
 @command.command("import")
 @_transfer
-@click.option(
-    "--dtype",
-    type=click.Choice(["float32", "int8", "packed_bit"]),
-    help="Element type of the vectors; default: by the source.",
-)
+@click.option("--dtype", metavar="DTYPE", help="float32, int8 or packed_bit; default: by the source.")
 @as_json
 def import_(move: Move, dtype: str | None) -> int:
     """Write vectors of a file to a collection.
@@ -192,13 +191,13 @@ def inspect(source: str, as_json: bool) -> int:
         Column("dtype", dtypes),
         Column("count", ["-" if field.count is None else str(field.count) for field in fields], right=True),
         Column("vectors", [f"{field.vectors:,}" for field in fields], right=True),
+        Column("size", [human_nbytes(field.vectors_nbytes + field.arrays_nbytes) for field in fields], right=True),
         Column("documents", [f"{field.documents:,}" for field in fields], right=True),
         Column("trouble", [field.trouble or "-" for field in fields], elastic=True),
     ]
     if any(field.arrays for field in fields):
-        columns[4:4] = [
-            Column("arrays", [f"{field.arrays:,}" for field in fields], right=True),
-            Column("size", [human_nbytes(field.arrays_nbytes) for field in fields], right=True),
+        columns[4:4] = [Column("arrays", [f"{field.arrays:,}" for field in fields], right=True)]
+        columns[6:6] = [
             Column("saved", [human_nbytes(field.saved_nbytes) for field in fields], right=True),
         ]
     print_table(columns)
@@ -241,7 +240,9 @@ def quantize(move: Move, to: Any, ranges: str | None, use_ranges: str | None, on
 @click.argument("source", type=click.Path())
 @click.option("--from", "name", metavar="NAME", help="Name of the vectors in SOURCE, if there are several.")
 @click.option("--queries", type=click.Path(), help="File of queries; default: a sample of SOURCE.")
-@click.option("-k", "sizes", type=click.IntRange(1), multiple=True, help="Neighbours; may be repeated.")
+@click.option(
+    "-k", "sizes", type=click.IntRange(1), multiple=True, help="Neighbours; may be repeated; default: 1, 10, 100."
+)
 @click.option(
     "--metric", type=click.Choice(["cosine", "dot", "euclidean"]), default="cosine", help="How vectors are compared."
 )
@@ -268,7 +269,7 @@ def recall(
     of_source, of_queries = storage_options_of(source, queries)
     values = tg.bson.read_embeddings(source, name, storage_options=of_source).matrix
     wanted = None if queries is None else tg.bson.read_embeddings(queries, storage_options=of_queries).matrix
-    found = tg.bson.recall(values, wanted, sizes or (1, 10, 100), metric, sample=sample)
+    found = tg.bson.recall(values, wanted, sizes or None, metric, sample=sample)
     if as_json:
         print_json({"source": place_text(source), **found.to_dict()})
         return

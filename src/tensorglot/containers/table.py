@@ -515,5 +515,8 @@ def detect(head: bytes, size: int, path: str | None) -> Format:
         return _BY_NAME["bson"]
     if not size:
         raise FormatError("the file is empty", rule="format.unknown", offset=0)
+    hdf5 = _BY_NAME["hdf5"]
+    if any(head[at : at + 8] in hdf5.magic for at in (512, 1024, 2048)):  # behind a user block, as MATLAB writes it
+        return hdf5
     known = ", ".join(spec.name for spec in TABLE)
     raise FormatError(f"unknown file format (known: {known})", rule="format.unknown", offset=0)

@@ -91,7 +91,10 @@ TABLE: tuple[DType, ...] = tuple(
     DType(code, name, bits, None if kind is None else np.dtype(kind)) for code, (name, bits, kind) in enumerate(_ROWS)
 )
 BY_NAME: dict[str, DType] = {row.name: row for row in TABLE}
-ALIASES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64"}
+ALIASES = {
+    "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "fp16": "float16", "half": "float16",
+    "fp32": "float32", "fp64": "float64",
+}  # fmt: skip
 """Other names that people type."""
 _BY_NUMPY: dict[np.dtype[Any], DType] = {row.numpy: row for row in TABLE if row.numpy is not None}
 

@@ -37,6 +37,8 @@ class Fields:
     """Offsets of the payloads, grouped by field."""
     offsets: NDArray[np.int64]
     """Field i has begins[offsets[i]:offsets[i + 1]]."""
+    nbytes: NDArray[np.int64]
+    """Of all vectors of each field, as BSON stores them."""
     troubles: Mapping[int, str]
     """Why a field cannot be one matrix, for each such field."""
 
@@ -49,6 +51,8 @@ class Fields:
         return None if isinstance(row, str) else row
 
 
+_BINARY_NBYTES = 5
+"""The length and the subtype before the bytes of a binary value."""
 _PATH, _DOCUMENT, _BEGIN, _HEAD, _LAST = range(5)
 """Columns of a scan. HEAD combines the size, dtype byte and padding byte of a payload in one number."""
 
@@ -106,7 +110,9 @@ def _group(paths: list[bytes], columns: NDArray[np.int64], documents: int) -> Fi
     )
     wrong = np.flatnonzero(np.array([isinstance(row, str) for row in heads], np.bool_)[head])
     troubles |= _explain(wrong, head[wrong], lambda which: str(heads[which]))
-    return Fields(documents, names, heads, head, begins, offsets, troubles)
+    nbytes = np.zeros(len(paths), np.int64)
+    np.add.at(nbytes, path, (keys >> 16) + _BINARY_NBYTES)
+    return Fields(documents, names, heads, head, begins, offsets, nbytes, troubles)
 
 
 def _explain(fields: NDArray[np.int64], causes: NDArray[np.int64], text: Callable[[int], str]) -> dict[int, str]:

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ _DOUBLE = struct.Struct("<d")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
-DOUBLE, STRING, OBJECT_ID, BOOL, DATE, INT32, INT64 = 0x01, 0x02, 0x07, 0x08, 0x09, 0x10, 0x12
+DOUBLE, STRING, OBJECT_ID, BOOL, DATE, INT32, INT64, DECIMAL = 0x01, 0x02, 0x07, 0x08, 0x09, 0x10, 0x12, 0x13
+_DECIMAL_DIGITS = 34
 
 
 class Int64(int):
@@ -175,6 +177,8 @@ def encode_value(value: Any, default: Callable[[Any], Any] | None = None, depth:
         return value.kind, _check_raw(value)
     if isinstance(value, datetime):
         return DATE, _milliseconds(value)
+    if isinstance(value, Decimal):
+        return DECIMAL, _decimal(value)
     if isinstance(value, Mapping):
         return DOCUMENT, encode_document(value, default, depth + 1)
     if isinstance(value, (list, tuple)):
@@ -212,6 +216,18 @@ def _string(value: str) -> bytes:
 def _binary(subtype: int, data: bytes) -> bytes:
     inner = _length(len(data)) if subtype == 2 else b""
     return _length(len(inner) + len(data)) + bytes((subtype,)) + inner + data
+
+
+def _decimal(value: Decimal) -> bytes:
+    """IEEE 754 decimal128, with a binary integer for the digits: those of 34 digits need no other form."""
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int) or len(digits) > _DECIMAL_DIGITS or not -6176 <= exponent <= 6111:
+        raise InputError(
+            f"Decimal128 holds {_DECIMAL_DIGITS} digits and exponents from -6176 to 6111, not {value}",
+            rule="bson.decimal",
+        )
+    number = sign << 127 | (exponent + 6176) << 113 | int("".join(map(str, digits)))
+    return number.to_bytes(16, "little")
 
 
 def _milliseconds(value: datetime) -> bytes:

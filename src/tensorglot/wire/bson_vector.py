@@ -53,6 +53,7 @@ class Kind:
 KINDS = (Kind("int8", 0x03, 1), Kind("float32", 0x27, 4), Kind("packed_bit", 0x10, 1))
 _BY_CODE = {kind.code: kind for kind in KINDS}
 _BY_NAME = {kind.name: kind for kind in KINDS}
+_BY_NAME |= dict.fromkeys(("f32", "fp32"), _BY_NAME["float32"])
 
 
 def find_kind(dtype: object) -> Kind:

@@ -23,7 +23,7 @@ outside the file is followed: soft and external links, external storage, virtual
 from __future__ import annotations
 
 from tensorglot.containers.hdf5.attributes import read_attributes
-from tensorglot.containers.hdf5.objects import Objects
+from tensorglot.containers.hdf5.objects import MAGIC, Objects
 from tensorglot.containers.hdf5.types import DTYPES
 from tensorglot.containers.hdf5.walk import add_datasets
 from tensorglot.containers.table import Container, ReadOptions
@@ -41,16 +41,25 @@ KERAS_MEMBER = "model.weights.h5"
 def read(source: Source, options: ReadOptions) -> Index:
     if options.strict:
         raise UnsupportedError("HDF5 has no canonical form: open the file without strict", rule="hdf5.strict")
-    begin, end = 0, source.size
     if source.read_bytes(0, min(4, source.size)) == b"PK\3\4":
         begin, end = _find_weights(source, options)
-    objects = Objects(source, begin, end, options.limits.header_or())
+        base = 0
+    else:
+        begin, end = _find_superblock(source), source.size
+        base = begin
+    objects = Objects(source, begin, end, options.limits.header_or(), base)
     builder = IndexBuilder(options.limits, "hdf5")
     notes: list[Note] = []
     root = objects.header(objects.root())
     metadata = read_attributes(objects, root, notes)
     add_datasets(builder, objects, options.limits, notes)
     return builder.index("hdf5@1", metadata, notes)
+
+
+def _find_superblock(source: Source) -> int:
+    """At 0, or behind a user block of 512 bytes, 1024, 2048, … (II.A); 0 if it is nowhere."""
+    places = [0, *(512 << i for i in range(max(0, source.size.bit_length() - 9)))]
+    return next((at for at in places if at + 8 <= source.size and source.read_bytes(at, 8) == MAGIC), 0)
 
 
 def _find_weights(source: Source, options: ReadOptions) -> tuple[int, int]:

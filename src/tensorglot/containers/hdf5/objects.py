@@ -17,7 +17,7 @@ from tensorglot.errors import FormatError, IntegrityError, LimitError, Truncated
 from tensorglot.kernels.lookup3 import lookup3
 from tensorglot.model.payload import Source
 
-__all__ = ["UNDEFINED", "Link", "Message", "Objects"]
+__all__ = ["MAGIC", "UNDEFINED", "Link", "Message", "Objects"]
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 UNDEFINED = (1 << 64) - 1
@@ -56,8 +56,10 @@ class Link:
 class Objects:
     """Reads the objects of one file."""
 
-    def __init__(self, source: Source, begin: int, end: int, most: int) -> None:
+    def __init__(self, source: Source, begin: int, end: int, most: int, base: int = 0) -> None:
+        """Addresses count from `begin`; the file says that they count from `base`."""
         self.source = source
+        self._base = base
         self.begin = begin
         self.end = end
         self.committed: dict[int, Message] = {}
@@ -121,9 +123,9 @@ class Objects:
             base, *_, root = struct.unpack_from("<4Q", data, 12)
         else:
             raise UnsupportedError(f"unsupported superblock version {version}", rule="hdf5.version", offset=8)
-        if sizes != b"\x08\x08" or base:
+        if sizes != b"\x08\x08" or base != self._base:
             raise UnsupportedError(
-                "only files with addresses of 8 bytes and without a user block are supported",
+                "only files with addresses of 8 bytes, counted from the superblock, are supported",
                 rule="hdf5.superblock",
                 offset=self.begin,
             )

@@ -87,14 +87,14 @@ def read_model(source: Source, limits: Limits) -> Model:
         if found.number in _PROPERTIES:
             number = found.number in (1, 5)
             _require(found, VARINT if number else BYTES)
-            metadata[f"onnx.{_PROPERTIES[found.number]}"] = signed(found.value) if number else reader.text(found)
+            metadata[f"onnx.{_PROPERTIES[found.number]}"] = str(signed(found.value)) if number else reader.text(found)
         elif found.number == 7:
             _require(found, BYTES)
             graph = found
         elif found.number == 8:
             _require(found, BYTES)
             domain, version = _opset(reader, found)
-            metadata[f"onnx.opset.{domain or 'ai.onnx'}"] = version
+            metadata[f"onnx.opset.{domain or 'ai.onnx'}"] = str(version)
         elif found.number == 14:
             key, value = _entry(reader, found)
             if key in metadata:
