@@ -15,6 +15,7 @@ import pytest
 
 import tensorglot as tg
 from peers import needs
+from tensorglot.io.place import as_place
 
 TENSORS = {"w": np.arange(6, dtype="float32").reshape(2, 3), "b": np.ones(3)}
 SECRET = "a-secret-of-the-caller"
@@ -207,3 +208,18 @@ def test_no_error_has_the_user_of_a_url() -> None:
     with pytest.raises(tg.InputError) as caught:
         tg.open(f"file://user:{SECRET}@localhost/model.zt")
     assert SECRET not in str(caught.value)
+
+
+def test_a_place_is_the_same_file_in_another_directory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    place = as_place(path.name)
+    sent = pickle.dumps(place)
+    monkeypatch.chdir("/")
+    assert pickle.loads(sent).text == place.absolute == str(path)
+
+
+@pytest.mark.parametrize("url", ["https://user:secret@host/x.bt", "https://host/x.bt?signature=secret"])
+def test_a_place_shows_no_credentials(url: str) -> None:
+    place = as_place(url, {"token": "secret"})
+    assert place.secret
+    assert "secret" not in f"{place!r} {place.shown}"

@@ -221,6 +221,10 @@ class Archive(Mapping[str, Tensor]):
                 if set(map(type, held)) == {np.ndarray}:
                     yield join_arrays(cast("list[NDArray[Any]]", held), None if pads is None else pads[a:b])
                     continue
+            run = self._read_run(rows[a:b]) if b - a > 1 and pads is None else None
+            if run is not None:
+                yield run
+                continue
             close = self.read_rows(rows[a:b]) if b - a > 1 else None
             for i, row in enumerate(listed[a:b], a):
                 if pads is not None:
@@ -229,6 +233,22 @@ class Archive(Mapping[str, Tensor]):
                     yield from self._row_chunks(row)
                 else:
                     yield close[i - a]
+
+    def _read_run(self, rows: NDArray[np.int64]) -> memoryview | None:
+        """The bytes of raw rows that lie one after the other in the archive's file and have no checksums to compare.
+
+        None for others. An object for each of many small rows would cost more than copying
+        them, and the garbage collector's time grows with their number.
+        """
+        index, source = self.index, self.source
+        if source is None or index.payloads is not None or index.codecs or index.big_endian or index.sources:
+            return None
+        if self.verifier is not None and (self.verifier.required or index.checksums is not None):
+            return None
+        begins, ends = index.begins[rows], index.ends[rows]
+        if np.count_nonzero(begins[1:] != ends[:-1]):
+            return None
+        return source.read(int(begins[0]), int(ends[-1] - begins[0]))
 
     def read_rows(self, rows: NDArray[np.int64]) -> list[memoryview] | None:
         """The bytes of small raw rows, in few reads, compared with their checksums.
