@@ -43,6 +43,8 @@ __all__ = ["Archive", "Verifier"]
 
 _GAP_NBYTES = 8 << 10
 """Rows with less than this between them are read at once."""
+_ROWS_AT_ONCE = 2048
+"""Rows that are read and written together: views of more of them would outlive collections of garbage."""
 TIED_NBYTES = 4096
 """From here on arrays in memory are compared by their addresses."""
 
@@ -215,7 +217,7 @@ class Archive(Mapping[str, Tensor]):
         ends = np.cumsum(self.index.nbytes[rows])
         at_once = PIECE_NBYTES if payloads is None else TOGETHER_NBYTES
         groups = place_rows(ends - self.index.nbytes[rows], ends, SMALL_NBYTES, at_once).groups
-        for a, b in pairwise(groups):
+        for a, b in _cut(groups):
             if payloads is not None and b - a > 1:
                 held = [payloads[row] for row in listed[a:b]]
                 if set(map(type, held)) == {np.ndarray}:
@@ -361,6 +363,13 @@ class Archive(Mapping[str, Tensor]):
 
     def __repr__(self) -> str:
         return f"Archive({self.format}, {len(self)} tensor{'' if len(self) == 1 else 's'})"
+
+
+def _cut(groups: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The rows of each group, not too many at a time."""
+    for a, b in pairwise(groups):
+        for first in range(a, b, _ROWS_AT_ONCE):
+            yield first, min(b, first + _ROWS_AT_ONCE)
 
 
 def _read_runs(source: Source, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[memoryview]:
