@@ -7,6 +7,7 @@ import mmap
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,14 @@ def test_storage_options_are_for_the_urls_of_a_list(call: Callable[..., Any], pa
     with pytest.raises(tg.InputError) as caught:
         call([path, tmp_path / "other.zt"], storage_options=OPTIONS)
     assert caught.value.rule == "source.url"
+
+
+def test_storage_options_that_nothing_uses_are_refused_by_a_store(tmp_path: Path) -> None:
+    store = tg.store.Store.create(tmp_path / "store")
+    for write in (partial(store.commit, "main"), store.stage):
+        with pytest.raises(tg.InputError) as caught:
+            write(TENSORS, storage_options=OPTIONS)
+        assert caught.value.rule == "source.url"
 
 
 def holders(path: Path) -> dict[str, Any]:
