@@ -232,3 +232,10 @@ def test_a_place_shows_no_credentials(url: str) -> None:
     place = as_place(url, {"token": "secret"})
     assert place.secret
     assert "secret" not in f"{place!r} {place.shown}"
+
+
+def test_a_commit_is_no_file() -> None:
+    with pytest.raises(tg.UnsupportedError, match="a commit in a store is not a file"):
+        tg.store.apply("store://models#main", {})
+    with pytest.raises(tg.UnsupportedError, match="can be read, not written"):
+        tg.save("store://models/model.bt", {"w": np.ones(2)})
