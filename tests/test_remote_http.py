@@ -20,6 +20,7 @@ from command_line import run
 from gallery import same
 from http_servers import Site, serve
 from peers import needs
+from tensorglot import report
 
 pytestmark = pytest.mark.remote
 
@@ -89,6 +90,10 @@ class TestGood:
             while error is not None:
                 assert "SIGNATURE" not in f"{error}{error!r}{vars(error)}"
                 error = error.__context__
+
+    def test_a_report_does_not_show_the_query(self, site: Site, tmp_path: Path) -> None:
+        report.write(f"{site.url}/model.safetensors?signature=SIGNATURE", tmp_path / "page.html")
+        assert "SIGNATURE" not in (tmp_path / "page.html").read_text()
 
     def test_a_user_and_password_are_never_shown(self, site: Site) -> None:
         url = f"{site.url}/nothing".replace("://", "://user:PASSWORD@")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
+from replaced import names
 
 TENSORS = {
     "embed": np.arange(24, dtype=np.float32).reshape(4, 6),
@@ -379,3 +381,14 @@ class TestListsOfFiles:
         with pytest.raises(FileNotFoundError):
             tg.open([tmp_path / "one.zt", tmp_path / "none.zt"])
         assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_file_truncated_while_it_is_split_leaves_no_shards(tmp_path: Path) -> None:
+    path = tmp_path / "model.bt"
+    tg.save(path, {f"t{i}": np.full(8, i, np.float32) for i in range(10)})
+    with tg.open(path) as archive:
+        size = path.stat().st_size
+        os.truncate(path, size - 4)
+        with pytest.raises(tg.TruncatedError, match=f"needs {size} bytes, has {size - 4}"):
+            tg.split(archive, tmp_path / "shards")
+    assert names(tmp_path) == ["model.bt"]

@@ -7,6 +7,7 @@ import mmap
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 import tensorglot as tg
 from peers import needs
+from tensorglot.io.place import as_place
 
 TENSORS = {"w": np.arange(6, dtype="float32").reshape(2, 3), "b": np.ones(3)}
 SECRET = "a-secret-of-the-caller"
@@ -156,6 +158,14 @@ def test_storage_options_are_for_the_urls_of_a_list(call: Callable[..., Any], pa
     assert caught.value.rule == "source.url"
 
 
+def test_storage_options_that_nothing_uses_are_refused_by_a_store(tmp_path: Path) -> None:
+    store = tg.store.Store.create(tmp_path / "store")
+    for write in (partial(store.commit, "main"), store.stage):
+        with pytest.raises(tg.InputError) as caught:
+            write(TENSORS, storage_options=OPTIONS)
+        assert caught.value.rule == "source.url"
+
+
 def holders(path: Path) -> dict[str, Any]:
     """Whatever keeps options of the caller and can be pickled."""
     url = path.as_uri()
@@ -207,3 +217,25 @@ def test_no_error_has_the_user_of_a_url() -> None:
     with pytest.raises(tg.InputError) as caught:
         tg.open(f"file://user:{SECRET}@localhost/model.zt")
     assert SECRET not in str(caught.value)
+
+
+def test_a_place_is_the_same_file_in_another_directory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    place = as_place(path.name)
+    sent = pickle.dumps(place)
+    monkeypatch.chdir("/")
+    assert pickle.loads(sent).text == place.absolute == str(path)
+
+
+@pytest.mark.parametrize("url", ["https://user:secret@host/x.bt", "https://host/x.bt?signature=secret"])
+def test_a_place_shows_no_credentials(url: str) -> None:
+    place = as_place(url, {"token": "secret"})
+    assert place.secret
+    assert "secret" not in f"{place!r} {place.shown}"
+
+
+def test_a_commit_is_no_file() -> None:
+    with pytest.raises(tg.UnsupportedError, match="a commit in a store is not a file"):
+        tg.store.apply("store://models#main", {})
+    with pytest.raises(tg.UnsupportedError, match="can be read, not written"):
+        tg.save("store://models/model.bt", {"w": np.ones(2)})

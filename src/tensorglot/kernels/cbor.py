@@ -20,15 +20,17 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+import numpy as np
+
 try:
     import cython
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
     from cython.cimports.libc.string import memcmp
-    from cython.cimports.tensorglot.kernels.primitives import invalid_utf8, is_ascii, same, zero_byte
+    from cython.cimports.tensorglot.kernels.primitives import invalid_utf8, is_ascii, longlongs_of, same, zero_byte
 else:
-    from tensorglot.kernels.primitives import invalid_utf8, is_ascii, same, zero_byte
+    from tensorglot.kernels.primitives import invalid_utf8, is_ascii, longlongs_of, same, zero_byte
 
 FAULTS = (
     "", "ends", "reserved", "indefinite", "shortest", "order", "duplicate", "key", "tag", "simple", "float", "depth",
@@ -234,14 +236,18 @@ class _Open:
     start: cython.Py_ssize_t
     """Where the item at hand begins: what a fault is reported for."""
     level: cython.Py_ssize_t
-    states: cython.longlong[::1]
-    left: cython.longlong[::1]
+    memory: Any
+    """Memory of all columns, which have a number for each level."""
+    states: cython.p_longlong
+    left: cython.p_longlong
     """Items or pairs to come, or -1 where a break ends them."""
-    starts: cython.longlong[::1]
-    key_counts: cython.longlong[::1]
+    starts: cython.p_longlong
+    key_counts: cython.p_longlong
     """Number of keys that are compared one by one, or -1 where there is a set."""
-    key_begins: cython.longlong[::1]
-    key_ends: cython.longlong[::1]
+    key_marks: cython.p_longlong
+    """A bit for each key, by two of its bytes: a key whose bit is not set differs from all before it."""
+    key_begins: cython.p_longlong
+    key_ends: cython.p_longlong
     """_INLINE_KEYS for each level; of sorted keys only the last one is kept."""
     key_sets: list  # type: ignore[type-arg]
 
@@ -261,8 +267,23 @@ class _Open:
         self.p = data
         self.end = end
         self.start = self.level = 0
-        self.states, self.left, self.starts, self.key_counts = (array("q", bytes(8 * (depth + 1))) for _ in range(4))
-        self.key_begins, self.key_ends = (array("q", bytes(8 * (depth + 1) * _INLINE_KEYS)) for _ in range(2))
+        levels: cython.Py_ssize_t = depth + 1
+        self.memory = np.zeros((5 + 2 * _INLINE_KEYS) * levels, np.int64)
+        self.states = longlongs_of(self.memory)
+        if cython.compiled:
+            self.left = self.states + levels
+            self.starts = self.states + 2 * levels
+            self.key_counts = self.states + 3 * levels
+            self.key_marks = self.states + 4 * levels
+            self.key_begins = self.states + 5 * levels
+            self.key_ends = self.key_begins + _INLINE_KEYS * levels
+        else:
+            self.left = self.states[levels:]
+            self.starts = self.states[2 * levels :]
+            self.key_counts = self.states[3 * levels :]
+            self.key_marks = self.states[4 * levels :]
+            self.key_begins = self.states[5 * levels :]
+            self.key_ends = self.key_begins[_INLINE_KEYS * levels :]
         self.key_sets = [None] * (depth + 1)
 
 
@@ -413,6 +434,7 @@ def _open(around: _Open, head: cython.uchar, pos: cython.Py_ssize_t, argument: c
     around.states[level] = _AT_KEY if major == _MAP else _TAGGED if major == _TAG else _IN_ARRAY
     around.left[level] = cython.cast(cython.longlong, argument) if counted else 1 if major == _TAG else -1
     around.key_counts[level] = 0
+    around.key_marks[level] = 0
     return _OPENED
 
 
@@ -473,13 +495,17 @@ def _take_key(around: _Open, end: cython.Py_ssize_t) -> cython.int:
     slot: cython.Py_ssize_t = around.level * _INLINE_KEYS
     size: cython.Py_ssize_t = end - around.start
     i: cython.Py_ssize_t
+    mark: cython.longlong
     if 0 <= count < _INLINE_KEYS and around.p[around.start] & 31 < 24:
         # Keys with a head of one byte are equal exactly if their bytes are.
-        for i in range(slot, slot + count):
-            if around.key_ends[i] - around.key_begins[i] == size and (
-                _compare(around, around.key_begins[i], around.key_ends[i], end) == 0
-            ):
-                return _DUPLICATE
+        mark = cython.cast(cython.longlong, 1) << (7 * around.p[around.start] + around.p[around.start + size // 2]) % 63
+        if around.key_marks[around.level] & mark:
+            for i in range(slot, slot + count):
+                if around.key_ends[i] - around.key_begins[i] == size and (
+                    _compare(around, around.key_begins[i], around.key_ends[i], end) == 0
+                ):
+                    return _DUPLICATE
+        around.key_marks[around.level] |= mark
         around.key_begins[slot + count] = around.start
         around.key_ends[slot + count] = end
         around.key_counts[around.level] = count + 1
@@ -637,20 +663,22 @@ _LARGEST = cython.declare(cython.ulonglong, 0x7FFF_FFFF_FFFF_FFFF)
 class _Table:
     """A record and its columns, ready for the loop."""
 
+    held: tuple  # type: ignore[type-arg]
+    """What the pointers point into."""
     title: str
     names: list  # type: ignore[type-arg]
     texts: bytes
     """The keys, then the words of each field, one behind the other, in the shortest form."""
     p: cython.p_uchar
-    text_begins: cython.longlong[::1]
-    first_words: cython.longlong[::1]
+    text_begins: cython.p_longlong
+    first_words: cython.p_longlong
     """Field i has the words first_words[i] up to first_words[i + 1] of the texts."""
-    kinds: cython.longlong[::1]
-    number_columns: cython.longlong[::1]
-    code_columns: cython.longlong[::1]
-    likely_fields: cython.longlong[::1]
+    kinds: cython.p_longlong
+    number_columns: cython.p_longlong
+    code_columns: cython.p_longlong
+    likely_fields: cython.p_longlong
     """The field that came last time behind each field; the first one is that which came first."""
-    likely_words: cython.longlong[::1]
+    likely_words: cython.p_longlong
     required: cython.ulonglong
     count: cython.int
     named: cython.bint
@@ -669,15 +697,18 @@ class _Table:
         self.names = record.keys
         self.texts = record.texts
         self.p = self.texts
-        self.text_begins = record.text_begins
-        self.first_words = record.first_words
-        self.kinds = record.kinds
-        self.number_columns = record.number_columns
-        self.code_columns = record.code_columns
+        self.text_begins = longlongs_of(record.text_begins)
+        self.first_words = longlongs_of(record.first_words)
+        self.kinds = longlongs_of(record.kinds)
+        self.number_columns = longlongs_of(record.number_columns)
+        self.code_columns = longlongs_of(record.code_columns)
         self.count = len(record.keys)
         first: cython.int = 1 if record.named else 0
-        self.likely_fields = array("q", [min(first + i, self.count - 1) for i in range(self.count + 1)])
-        self.likely_words = array("q", record.first_words)
+        fields = array("q", [min(first + i, self.count - 1) for i in range(self.count + 1)])
+        words = array("q", record.first_words)
+        self.likely_fields = longlongs_of(fields)
+        self.likely_words = longlongs_of(words)
+        self.held = record, fields, words
         self.required = record.required
         self.named = record.named
         self.text_keys = record.text_keys

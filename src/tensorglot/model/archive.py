@@ -43,6 +43,8 @@ __all__ = ["Archive", "Verifier"]
 
 _GAP_NBYTES = 8 << 10
 """Rows with less than this between them are read at once."""
+_ROWS_AT_ONCE = 2048
+"""Rows that are read and written together: views of more of them would outlive collections of garbage."""
 TIED_NBYTES = 4096
 """From here on arrays in memory are compared by their addresses."""
 
@@ -215,12 +217,16 @@ class Archive(Mapping[str, Tensor]):
         ends = np.cumsum(self.index.nbytes[rows])
         at_once = PIECE_NBYTES if payloads is None else TOGETHER_NBYTES
         groups = place_rows(ends - self.index.nbytes[rows], ends, SMALL_NBYTES, at_once).groups
-        for a, b in pairwise(groups):
+        for a, b in _cut(groups):
             if payloads is not None and b - a > 1:
                 held = [payloads[row] for row in listed[a:b]]
                 if set(map(type, held)) == {np.ndarray}:
                     yield join_arrays(cast("list[NDArray[Any]]", held), None if pads is None else pads[a:b])
                     continue
+            run = self._read_run(rows[a:b]) if b - a > 1 and pads is None else None
+            if run is not None:
+                yield run
+                continue
             close = self.read_rows(rows[a:b]) if b - a > 1 else None
             for i, row in enumerate(listed[a:b], a):
                 if pads is not None:
@@ -229,6 +235,22 @@ class Archive(Mapping[str, Tensor]):
                     yield from self._row_chunks(row)
                 else:
                     yield close[i - a]
+
+    def _read_run(self, rows: NDArray[np.int64]) -> memoryview | None:
+        """The bytes of raw rows that lie one after the other in the archive's file and have no checksums to compare.
+
+        None for others. An object for each of many small rows would cost more than copying
+        them, and the garbage collector's time grows with their number.
+        """
+        index, source = self.index, self.source
+        if source is None or index.payloads is not None or index.codecs or index.big_endian or index.sources:
+            return None
+        if self.verifier is not None and (self.verifier.required or index.checksums is not None):
+            return None
+        begins, ends = index.begins[rows], index.ends[rows]
+        if np.count_nonzero(begins[1:] != ends[:-1]):
+            return None
+        return source.read(int(begins[0]), int(ends[-1] - begins[0]))
 
     def read_rows(self, rows: NDArray[np.int64]) -> list[memoryview] | None:
         """The bytes of small raw rows, in few reads, compared with their checksums.
@@ -341,6 +363,13 @@ class Archive(Mapping[str, Tensor]):
 
     def __repr__(self) -> str:
         return f"Archive({self.format}, {len(self)} tensor{'' if len(self) == 1 else 's'})"
+
+
+def _cut(groups: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The rows of each group, not too many at a time."""
+    for a, b in pairwise(groups):
+        for first in range(a, b, _ROWS_AT_ONCE):
+            yield first, min(b, first + _ROWS_AT_ONCE)
 
 
 def _read_runs(source: Source, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[memoryview]:

@@ -260,7 +260,9 @@ def _take(column: Any, chosen: list[int]) -> Any:
         return {new: column[old] for new, old in enumerate(chosen) if old in column}
     if isinstance(column, frozenset):
         return frozenset(new for new, old in enumerate(chosen) if old in column)
-    return [column[position] for position in chosen]
+    many = 4 * len(chosen) >= len(column)
+    entries = column[:] if many else column  # a column that is decoded on demand is fastest as a whole
+    return [entries[position] for position in chosen]
 
 
 def _concat(columns: list[Any], counts: list[int], declared: Field[Any]) -> Any:

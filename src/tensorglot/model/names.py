@@ -34,7 +34,7 @@ class Names(Sequence[str]):
 
     def first_duplicate(self) -> int | None:
         """The first position of a name that occurs before it. Equal hashes are compared by name."""
-        if not kernel.may_repeat(self._text, self._begins, self._ends):
+        if len(self) < 2 or not kernel.may_repeat(self._text, self._begins, self._ends):
             return None
         seen: set[str] = set()
         for position, name in enumerate(self._list):

@@ -42,6 +42,8 @@ __all__ = ["load", "load_archive", "loads"]
 Framework: TypeAlias = Literal["numpy", "torch", "jax", "awkward"]
 
 _ALIGNMENT = 64
+FEW, FEW_NBYTES = 8, 1 << 20
+"""So few tensors, and so small, are loaded sooner one by one: columns cost as much as eight of them."""
 
 
 def load(
@@ -93,7 +95,10 @@ def load_archive(
 ) -> dict[str, NDArray[Any] | Tensor]:
     """Reads tensors of an open archive, those in `out` into its arrays, which do not overlap."""
     rows = _rows(archive.index, names)
-    direct = _all_direct(archive.index, rows, out) and is_plain(archive)
+    direct = _all_direct(archive.index, rows, out)
+    if len(rows) <= FEW and archive.index.tensor_nbytes[rows].sum() < FEW_NBYTES:
+        return _load_each(archive, rows, out, threads)
+    direct = direct and is_plain(archive)
     shared = is_shared(archive) if direct else None
     if shared is False:
         return load_rows(archive, rows, out, threads)

@@ -93,7 +93,7 @@ def split(
             options = SaveOptions(durable=durable, progress=shifted)
             save_archive(folder.file(name), shard, f"{spec.name}@{version}", options)
             done += int(shard.index.nbytes.sum())
-        names = archive.index.names
+        names = list(archive.index.names)
         weight_map = {names[i]: file for file, tensors in zip(files, groups, strict=True) for i in tensors.tolist()}
         document = {"metadata": {"total_size": total}, "weight_map": weight_map}
         with open_target(folder.file(index), durable=durable) as file:

@@ -20,6 +20,7 @@ from importlib.resources import files
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.errors import escape
+from tensorglot.io.place import as_place
 from tensorglot.io.sink import AtomicFile, Writable
 from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
@@ -95,7 +96,7 @@ def opener(target: Writable) -> None:
 def name_of(source: Given) -> str:
     """What to call a source on the page."""
     if isinstance(source, (str, os.PathLike)):
-        return os.fsdecode(source)
+        return as_place(source).shown
     path = getattr(getattr(source, "source", None), "path", None)
     return path if isinstance(path, str) else "(memory)"
 

@@ -51,18 +51,20 @@ def read_entries(cursor: Cursor, count: int) -> tuple[Catalogue, list[int]]:
     found = scan(cursor, count, _ENTRY)
     columns = found.records
     dtypes, encodings = _DTYPES[columns.code("dtype")], _ENCODINGS[columns.code("encoding")]
-    unknown, byte_orders = dtypes == UNKNOWN, columns.code("data_endianness")
-    encodings[unknown & (encodings == ZSTD)] = OPAQUE
+    unknown, byte_orders, flags = dtypes == UNKNOWN, columns.code("data_endianness"), columns.flags
+    if np.count_nonzero(unknown):
+        encodings[unknown & (encodings == ZSTD)] = OPAQUE
+    big = byte_orders == _BIG
     catalogue = Catalogue.of(
         found,
-        attributes=positions(np.where(columns.flags & kernel.CUSTOM, columns.places, 0)),
+        attributes=positions(np.where(flags & kernel.CUSTOM, columns.places, 0)) if np.count_nonzero(flags) else {},
         dtypes=dtypes,
         begins=columns.number("offset"),
         sizes=columns.number("size"),
         encodings=encodings,
         nbytes=np.full(count, -1, np.int64),
         checksums=columns.number("checksum"),
-        big_endian=(byte_orders == _BIG) & (encodings == RAW) & _WIDE[dtypes],
+        big_endian=big & (encodings == RAW) & _WIDE[dtypes] if np.count_nonzero(big) else big,
         unknown_dtypes=found.texts(columns, unknown, "dtype"),
         unknown_encodings=found.texts(columns, encodings == OPAQUE, "encoding"),
     )
@@ -72,4 +74,4 @@ def read_entries(cursor: Cursor, count: int) -> tuple[Catalogue, list[int]]:
         "ztensor.entry.endianness",
         "data_endianness must be little or big",
     )
-    return catalogue, (columns.flags & kernel.MARKED).nonzero()[0].tolist()
+    return catalogue, (flags & kernel.MARKED).nonzero()[0].tolist()

@@ -109,6 +109,9 @@ class Columns:
         return self.codes[self.record.code_columns[self.record.keys.index(key)], : self.rows]
 
 
+_NO_PARTS = Columns(NOTHING, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Scanned:
     """The records of an index, the parts inside them, and their shapes."""
@@ -161,7 +164,8 @@ def scan(cursor: Cursor, count: int, record: Record, parts: Record = NOTHING) ->
     rows = min(count, len(data) // record.least_nbytes + 1)
     room, dims = (rows if parts is not NOTHING else 0), 2 * rows
     while True:
-        columns, inner, shapes = Columns(record, rows), Columns(parts, room), np.zeros(dims, np.int64)
+        columns, shapes = Columns(record, rows), np.zeros(dims, np.int64)
+        inner = _NO_PARTS if parts is NOTHING else Columns(parts, room)
         found = kernel.scan(data, cursor.pos, count, columns, inner, shapes)
         fault, position, key, row, *needed, joined = found
         if fault:
