@@ -34,6 +34,7 @@ from tensorglot.model.payload import (
     Span,
     buffers,
     inner_payload,
+    read_ahead,
     read_pieces,
 )
 from tensorglot.model.subbyte import unpack_pieces
@@ -70,7 +71,9 @@ class Deflated:
         with self._lock:
             inflater, self._at = self._at, None
             if inflater is None or inflater.position > begin:
-                inflater = _inflater(payload.source, payload.begin, payload.end, self._nbytes, payload.tensor)
+                inflater = _inflater(
+                    payload.source, payload.begin, payload.end, self._nbytes, payload.tensor, ahead=True
+                )
             inflater.skip(begin - inflater.position)
             inflater.read_into(out)
             if inflater.position < self._nbytes:
@@ -109,8 +112,14 @@ class Pickled:
 _PICKLE = "an array of Python objects is a pickle, which is never loaded (could execute code)"
 
 
-def _inflater(source: Source, begin: int, end: int, nbytes: int, tensor: str) -> Inflater:
-    return Inflater(lambda at, wanted: source.read(begin + at, wanted), end - begin, nbytes, "npz", tensor)
+def _inflater(source: Source, begin: int, end: int, nbytes: int, tensor: str, *, ahead: bool = False) -> Inflater:
+    """With `ahead` for all of the stream, else for its beginning."""
+
+    def read(at: int, wanted: int) -> memoryview:
+        return source.read(begin + at, wanted)
+
+    many = ahead and source.concurrency is not None
+    return Inflater(read_ahead(read, end - begin) if many else read, end - begin, nbytes, "npz", tensor)
 
 
 def read(source: Source, options: ReadOptions) -> Index:
