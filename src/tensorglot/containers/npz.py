@@ -13,6 +13,7 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from json import dumps
 from typing import Any, cast
@@ -26,6 +27,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import Index, Note
+from tensorglot.model.needed_twice import NeededTwice
 from tensorglot.model.payload import (
     Buffer,
     Chunk,
@@ -309,14 +311,15 @@ def _store(archive: Archive, row: int, name: str, header: bytes, writer: ziparch
     crc32, nbytes = zlib.crc32(header), len(header)
     small = int(archive.index.nbytes[row]) <= KEPT_NBYTES
     kept: list[Chunk] = []
-    for buffer in buffers(_data(archive, row)):
+    data = NeededTwice(archive.payload(row, archive.index.names[row]), partial(_data, archive, row))
+    for buffer in buffers(data.once()):
         crc32 = zlib.crc32(buffer, crc32)
         nbytes += len(buffer)
         if small:
             kept.append(buffer)
     yield writer.begin(name, ziparchive.STORED, crc32, nbytes, nbytes)
     yield header
-    yield from kept if small else _data(archive, row)
+    yield from kept if small else data.again()
     yield writer.end(crc32, nbytes, nbytes)
 
 
