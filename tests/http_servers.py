@@ -32,12 +32,18 @@ class Request:
 class Site:
     """The files of a server, how it answers for each, and what it was asked for."""
 
+    def clear(self) -> None:
+        """Forgets what it was asked for."""
+        self.requests, self.nbytes = [], 0
+
     files: dict[str, bytes] = field(default_factory=dict)
     ways: dict[str, str] = field(default_factory=dict)
     """A behaviour for a path; the good one if there is none."""
     redirects: dict[str, str] = field(default_factory=dict)
     etag: str | None = '"one"'
     requests: list[Request] = field(default_factory=list)
+    nbytes: int = 0
+    """Of the bodies that it sent."""
     url: str = ""
     released: threading.Event = field(default_factory=threading.Event)
     """Set when the test is over: nobody waits any longer."""
@@ -89,6 +95,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body) if length is None else length))
         self.end_headers()
         if self.command != "HEAD":
+            self.site.nbytes += len(body)
             self.wfile.write(body)
 
     def ranged(self, data: bytes, begin: int, end: int, *, shift: int = 0, total: str | None = None) -> dict[str, str]:

@@ -700,6 +700,16 @@ class TestOneProcess:
 
         dcp.load(state, storage_reader=Reader(source), no_dist=True)  # type: ignore[arg-type]
 
+    def test_items_as_safetensors_are_unsupported(self, tmp_path: Path) -> None:
+        torch = needs("torch")
+        dcp = needs("torch.distributed.checkpoint")
+        kind = needs("torch.distributed.checkpoint.filesystem").SerializationFormat.SAFETENSORS
+        writer = dcp.FileSystemWriter(tmp_path / "saved", serialization_format=kind)
+        dcp.save({"w": torch.arange(12.0)}, storage_writer=writer, no_dist=True)
+        with tg.open(tmp_path / "saved") as archive, pytest.raises(tg.UnsupportedError, match="SAFETENSORS") as caught:
+            archive["w"].numpy()
+        assert (caught.value.tensor, caught.value.rule) == ("w", "dcp.item.serialization")
+
     def test_quantized_tensors_of_torch_are_listed_and_refused(self, tmp_path: Path) -> None:
         """Beside others, which are read; a conversion names the tensor, and leaves nothing."""
         import torch

@@ -342,3 +342,36 @@ def test_broken_seek_tables(stream: bytes) -> None:
     with pytest.raises(FormatError) as caught:
         read_seek_table(reader(stream), len(stream))
     assert caught.value.rule == "zstd.seek"
+
+
+class TestStream:
+    """Encoded bytes that arrive in order give what they give at once, however they are cut."""
+
+    @staticmethod
+    def decoded(encoded: bytes, nbytes: int, step: int) -> bytes:
+        chunks = [encoded[at : at + step] for at in range(0, len(encoded), step)]
+        return b"".join(zstd.decode_stream(chunks, len(encoded), nbytes, max_window=WINDOW))
+
+    @pytest.mark.parametrize("step", [1, 7, 1000, 1 << 20])
+    def test_frames_of_known_and_unknown_size(self, step: int) -> None:
+        parts = [bytes(range(256)) * 9, b"", b"abc" * 5000]
+        known = [zstandard.compress(part) for part in parts]
+        unknown = [streamed(part) for part in parts]
+        for frames in (known, unknown, [known[0], skippable(b"abc"), unknown[1], known[2], skippable(b"")]):
+            assert self.decoded(b"".join(frames), len(b"".join(parts)), step) == b"".join(parts)
+
+    @pytest.mark.parametrize("step", [1, 1000])
+    def test_what_is_wrong_at_once_is_wrong_in_a_stream(self, step: int) -> None:
+        good = zstandard.compress(b"abc" * 500)
+        for encoded, nbytes, rule in (
+            (good, 1499, "zstd.size"),
+            (good, 1501, "zstd.size"),
+            (good[:-1], 1500, "zstd.ends"),
+            (good + good[:9], 3000, "zstd.ends"),
+            (good + b"x", 1500, "zstd.magic"),
+            (skippable(b"a"), 0, "zstd.empty"),
+            (b"", 0, "zstd.empty"),
+        ):
+            with pytest.raises(tg.FormatError) as caught:
+                self.decoded(encoded, nbytes, step)
+            assert caught.value.rule == rule

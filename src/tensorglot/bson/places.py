@@ -107,6 +107,12 @@ def collection_at(place: Place) -> Iterator[Collection[Any]]:
 
 def inspect_place(place: Place, storage_options: Given = None) -> list[FieldReport]:
     """Lists the fields of a dump or of a collection that have vectors, or arrays that could be vectors."""
+    if is_parquet(place):
+        raise UnsupportedError(
+            "a Parquet file has no BSON documents to inspect (inspected: .bson files and collections)",
+            rule="place.kind",
+            path=place_text(place),
+        )
     if not is_collection(place):
         file = source_for(locate(place, storage_options))
         try:

@@ -13,6 +13,7 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from json import dumps
 from typing import Any, cast
@@ -26,6 +27,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import Index, Note
+from tensorglot.model.needed_twice import NeededTwice
 from tensorglot.model.payload import (
     Buffer,
     Chunk,
@@ -34,6 +36,7 @@ from tensorglot.model.payload import (
     Span,
     buffers,
     inner_payload,
+    read_ahead,
     read_pieces,
 )
 from tensorglot.model.subbyte import unpack_pieces
@@ -70,7 +73,9 @@ class Deflated:
         with self._lock:
             inflater, self._at = self._at, None
             if inflater is None or inflater.position > begin:
-                inflater = _inflater(payload.source, payload.begin, payload.end, self._nbytes, payload.tensor)
+                inflater = _inflater(
+                    payload.source, payload.begin, payload.end, self._nbytes, payload.tensor, ahead=True
+                )
             inflater.skip(begin - inflater.position)
             inflater.read_into(out)
             if inflater.position < self._nbytes:
@@ -109,8 +114,14 @@ class Pickled:
 _PICKLE = "an array of Python objects is a pickle, which is never loaded (could execute code)"
 
 
-def _inflater(source: Source, begin: int, end: int, nbytes: int, tensor: str) -> Inflater:
-    return Inflater(lambda at, wanted: source.read(begin + at, wanted), end - begin, nbytes, "npz", tensor)
+def _inflater(source: Source, begin: int, end: int, nbytes: int, tensor: str, *, ahead: bool = False) -> Inflater:
+    """With `ahead` for all of the stream, else for its beginning."""
+
+    def read(at: int, wanted: int) -> memoryview:
+        return source.read(begin + at, wanted)
+
+    many = ahead and source.concurrency is not None
+    return Inflater(read_ahead(read, end - begin) if many else read, end - begin, nbytes, "npz", tensor)
 
 
 def read(source: Source, options: ReadOptions) -> Index:
@@ -301,14 +312,15 @@ def _store(archive: Archive, row: int, name: str, header: bytes, writer: ziparch
     crc32, nbytes = zlib.crc32(header), len(header)
     small = int(archive.index.nbytes[row]) <= KEPT_NBYTES
     kept: list[Chunk] = []
-    for buffer in buffers(_data(archive, row)):
+    data = NeededTwice(archive.payload(row, archive.index.names[row]), partial(_data, archive, row))
+    for buffer in buffers(data.once()):
         crc32 = zlib.crc32(buffer, crc32)
         nbytes += len(buffer)
         if small:
             kept.append(buffer)
     yield writer.begin(name, ziparchive.STORED, crc32, nbytes, nbytes)
     yield header
-    yield from kept if small else _data(archive, row)
+    yield from kept if small else data.again()
     yield writer.end(crc32, nbytes, nbytes)
 
 

@@ -17,5 +17,6 @@ urls                URLs as text
 storage_options     how to reach a server, kept secret
 objects             requests to servers, through obstore
 http                requests of our own, which follow no redirect with credentials
+aws_profile         credentials in the files of AWS's tools
 hub                 files of the Hugging Face hub
 """

@@ -3,8 +3,8 @@
 The caller begins the upload, workers send its parts in any order and number them, the
 caller completes it from their ETags: the object is visible from then on. A part that is
 sent again replaces the first. Requests are signed (AWS Signature Version 4) with access
-keys, those of `storage_options` or of the environment; a worker in another process has
-only its environment's, as for reading. `multipart_upload` returns None for what this
+keys, those of `storage_options`, of the environment or of a profile; a worker in another
+process has only the latter two, as for reading. `multipart_upload` returns None for what this
 module cannot do: other servers than S3, other credentials than keys.
 """
 
@@ -22,6 +22,7 @@ from urllib.parse import quote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
 from tensorglot.errors import RemoteError
+from tensorglot.io.aws_profile import from_profile
 from tensorglot.io.http import request
 from tensorglot.io.local import change_error
 from tensorglot.io.objects import Address, address_of, endpoint_of
@@ -142,8 +143,9 @@ def multipart_upload(url: str, options: Given) -> MultipartUpload | None:
 
 
 def _settings(address: Address) -> dict[str, str]:
-    """The options and what the environment has for others."""
-    found = {key: str(value) for key, value in address.options.config.items() if value != ""}
+    """The options, and what the environment or a profile has for others."""
+    found = from_profile(address.options)
+    found |= {key: str(value) for key, value in address.options.config.items() if value != ""}
     for key, names in _ENVIRONMENT.items():
         value = found.get(key) or next((os.environ[name] for name in names if os.environ.get(name)), None)
         if value is not None:

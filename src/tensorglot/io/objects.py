@@ -21,6 +21,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from tensorglot.errors import InputError, RemoteError, TensorglotError, UnsupportedError, escape
 from tensorglot.extras import library
+from tensorglot.io.aws_profile import from_profile
 from tensorglot.io.http import Answer, locate
 from tensorglot.io.hub import hub_url, token
 from tensorglot.io.storage_options import Given, StorageOptions, as_storage_options
@@ -136,6 +137,8 @@ def address_of(url: str, options: Given) -> Address:
 
 def _client(url: str, options: StorageOptions) -> Any:
     environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT)))
+    if url.startswith("s3://"):
+        options = StorageOptions({**from_profile(options), **options})
     return _make_client(url, _ByKey(options), environment)
 
 
@@ -202,7 +205,7 @@ def _translate(error: Exception, url: str) -> Exception:
         return error
     status = _STATUS.search(text)
     code = 0 if status is None else int(status[1])
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) or code == 404:  # a bucket that is listed, too
         return FileNotFoundError(2, "no such object", url)
     if kind in ("PreconditionError", "AlreadyExistsError", "NotModifiedError"):
         return PreconditionFailed(url)

@@ -3,6 +3,7 @@
 dtypes      the table of element types
 types       the DyND types: algebra and text
 payload     where bytes are: a span of a source, encoded at one, in memory
+needed_twice chunks that a writer needs twice, those of a server kept meanwhile
 lazy_source a source that is opened when it is first read
 strided     a codec for elements in another order than C order
 subbyte     a codec for sub-byte elements stored one per byte

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
@@ -27,6 +27,7 @@ from tensorglot.model.dtypes import TABLE
 
 __all__ = [
     "PIECE_NBYTES",
+    "STREAM_NBYTES",
     "Buffer",
     "Check",
     "CheckedBy",
@@ -42,6 +43,7 @@ __all__ = [
     "Scattered",
     "Source",
     "Span",
+    "Streaming",
     "Threaded",
     "Undecodable",
     "as_bytes",
@@ -50,11 +52,16 @@ __all__ = [
     "inner_payload",
     "join_arrays",
     "location",
+    "read_ahead",
     "read_pieces",
 ]
 
 PIECE_NBYTES = 8 << 20
 """Data that must pass through memory does so in pieces of this size."""
+STREAM_NBYTES = 16 << 20
+"""Encoded bytes that are read at a time from a server, by several requests."""
+_FIRST_NBYTES = 256 << 10
+"""The first time."""
 
 SMALL_NBYTES = 64 << 10
 """Arrays below this size are written together."""
@@ -130,6 +137,15 @@ class Threaded(Codec, Protocol):
 
     def threaded(self, payload: Encoded) -> bool:
         """Whether it uses several for this one."""
+        ...
+
+
+@runtime_checkable
+class Streaming(Codec, Protocol):
+    """A codec that decodes bytes while they arrive."""
+
+    def decode_stream(self, payload: Encoded, stored: Iterable[Buffer]) -> Iterator[Buffer]:
+        """All decoded bytes from first to last, of the stored ones in their order."""
         ...
 
 
@@ -322,6 +338,8 @@ class Encoded:
             if check.strict and not isinstance(self.codec, FrameChecked):
                 self.verify()
             self.codec.decode_into(self._bare, offset, out)
+        elif not check.decoded and self.streaming is not None:
+            copy_range(map(memoryview, self.streaming.decode_stream(self, self.stored(check))), 0, out)
         elif not check.decoded:
             with check.stored(self.source, self.begin, self.end) as held:
                 self.codec.decode_into(replace(self, check=None, held=held), offset, out)
@@ -341,6 +359,8 @@ class Encoded:
             yield from self.codec.chunks(self)
         elif check.decoded and not isinstance(self.codec, Rearranged):
             yield from check.follow(buffers(self.codec.chunks(self._bare)))
+        elif self.streaming is not None:
+            yield from self.streaming.decode_stream(self, self.stored(check))
         else:
             self.verify()
             yield from self.codec.chunks(self._bare)
@@ -356,6 +376,17 @@ class Encoded:
             self.codec.below(self).verify()
         else:
             _exhaust(check.follow(buffers(self.codec.chunks(self._bare))))
+
+    @property
+    def streaming(self) -> Streaming | None:
+        """The codec, if the bytes come from a server, to be read once: they are checked and decoded as they arrive."""
+        remote = self.held is None and self.source.concurrency is not None
+        return self.codec if remote and isinstance(self.codec, Streaming) else None
+
+    def stored(self, check: Check | None = None) -> Iterator[Buffer]:
+        """The encoded bytes in their order, compared with a checksum that covers them."""
+        pieces = read_pieces(Span(self.source, self.begin, self.end), STREAM_NBYTES)
+        return pieces if check is None else check.follow(pieces)
 
     @property
     def _bare(self) -> Encoded:
@@ -408,6 +439,20 @@ def read_pieces(payload: Payload, step: int = PIECE_NBYTES) -> Iterator[memoryvi
     """All bytes of a payload, in pieces of `step`."""
     for offset, nbytes in cut(payload.nbytes, step):
         yield payload.read(offset, nbytes)
+
+
+def read_ahead(read: Callable[[int, int], memoryview], size: int) -> Callable[[int, int], memoryview]:
+    """The same function, for reads in order at a server: each request is for more than the last, up to `size`."""
+    begin, held = 0, memoryview(b"")
+
+    def ahead(offset: int, nbytes: int) -> memoryview:
+        nonlocal begin, held
+        if not begin <= offset <= offset + nbytes <= begin + len(held):
+            more = min(STREAM_NBYTES, max(_FIRST_NBYTES, 2 * len(held)), size - offset)
+            begin, held = offset, read(offset, max(nbytes, more))
+        return held[offset - begin : offset - begin + nbytes]
+
+    return ahead
 
 
 def copy_range(pieces: Iterable[memoryview], offset: int, out: memoryview) -> None:

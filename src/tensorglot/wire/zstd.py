@@ -15,7 +15,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 from typing import IO, TypeAlias, TypeVar, cast
 
@@ -37,6 +37,7 @@ __all__ = [
     "decode_frame",
     "decode_into",
     "decode_new",
+    "decode_stream",
     "decode_whole",
     "decoded_chunks",
     "pieces",
@@ -104,7 +105,14 @@ def scan(read: Read, size: int, nbytes: int, *, max_window: int, begin: int = 0)
 
     Skippable frames are left out.
     """
-    frames: list[Frame] = []
+    frames = [frame for _, frame in _walk(read, size, nbytes, max_window, begin) if frame is not None]
+    if not frames:
+        raise FormatError("no zstd frame", rule="zstd.empty", offset=begin)
+    return frames
+
+
+def _walk(read: Read, size: int, nbytes: int, max_window: int, begin: int) -> Iterator[tuple[int, Frame | None]]:
+    """The end of each frame, and the frame; None for a skippable one."""
     position, count = begin, 0
     while position < size:
         count += 1
@@ -117,12 +125,11 @@ def scan(read: Read, size: int, nbytes: int, *, max_window: int, begin: int = 0)
         head = read(position, min(_HEADER_NBYTES, size - position))
         if len(head) >= 8 and struct.unpack_from("<I", head)[0] & ~0xF == _SKIPPABLE:
             position = _end(position + 8 + struct.unpack_from("<I", head, 4)[0], size, position)
+            yield position, None
         else:
-            frames.append(_frame(read, head, position, size, max_window))
-            position = frames[-1].end
-    if not frames:
-        raise FormatError("no zstd frame", rule="zstd.empty", offset=begin)
-    return frames
+            frame = _frame(read, head, position, size, max_window)
+            position = frame.end
+            yield position, frame
 
 
 def _frame(read: Read, head: memoryview, begin: int, size: int, max_window: int) -> Frame:
@@ -216,6 +223,79 @@ def decoded_chunks(read: Read, frames: Sequence[Frame], nbytes: int) -> Iterator
             yield piece[:filled]
     if position != nbytes:
         raise _mismatch(position, nbytes)
+
+
+def decode_stream(
+    chunks: Iterable[Buffer],
+    size: int,
+    nbytes: int,
+    *,
+    max_window: int,
+    check: Callable[[Frame], Frame] = lambda frame: frame,
+) -> Iterator[memoryview]:
+    """Yields all decoded bytes of encoded ones that arrive in order: each frame once, as soon as it is complete.
+
+    `check` gets every frame, and may return it with its size.
+    """
+    left = nbytes
+    for read, found in _stretches(chunks, size, nbytes, max_window):
+        frames = [check(frame) for frame in found]
+        sizes = [frame.nbytes for frame in frames]
+        total = left if None in sizes else sum(size or 0 for size in sizes)
+        if total > left:
+            raise _mismatch(nbytes - left + total, nbytes)
+        yield from decoded_chunks(read, frames, total)
+        left -= total
+    if left:
+        raise _mismatch(nbytes - left, nbytes)
+
+
+def _stretches(chunks: Iterable[Buffer], size: int, nbytes: int, max_window: int) -> Iterator[tuple[Read, list[Frame]]]:
+    """Complete frames, and a reader for them. One of unknown size comes with all that follow."""
+    waiting: list[Buffer] = []
+    begin = arrived = enough = 0  # of what is waiting; `enough` has arrived when it is worth looking for frames again
+    found = False
+    for chunk in chunks:
+        waiting.append(chunk)
+        arrived += len(chunk)
+        if arrived < min(enough, size):
+            continue
+        data = memoryview(b"".join(waiting))
+        read = partial(_slice, data, begin)
+        frames, reached = _complete_frames(read, begin, arrived, size, nbytes, max_window)
+        found |= bool(frames)
+        if arrived < size and any(frame.nbytes is None for frame in frames):
+            reached, enough = begin, size
+        else:
+            yield read, frames
+            enough = 2 * arrived - reached  # a large frame is not copied for each chunk of it
+        waiting, begin = [data[reached - begin :]], reached
+    if not found:
+        raise FormatError("no zstd frame", rule="zstd.empty", offset=0)
+
+
+def _slice(data: memoryview, begin: int, offset: int, nbytes: int) -> memoryview:
+    return data[offset - begin : offset - begin + nbytes]
+
+
+def _complete_frames(
+    read: Read, begin: int, end: int, size: int, nbytes: int, max_window: int
+) -> tuple[list[Frame], int]:
+    """The frames up to `end`, and where the last one ends. What is incomplete there may only be so before `size`."""
+    frames: list[Frame] = []
+    reached = begin
+    if end < size and end - begin < _HEADER_NBYTES:
+        return frames, reached
+    try:
+        for reached, frame in _walk(read, end, nbytes, max_window, begin):
+            if frame is not None:
+                frames.append(frame)
+            if end < size and end - reached < _HEADER_NBYTES:
+                break
+    except TruncatedError:
+        if end == size:
+            raise
+    return frames, reached
 
 
 def _whole(read: Read, frame: Frame) -> memoryview:

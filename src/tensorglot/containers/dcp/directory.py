@@ -262,8 +262,14 @@ class SavedItems(Directory):
                 tensor=tensor,
             )
         file = self.file(place.file)
+        item = Section(file, place.begin, place.end, tensor)
         try:
-            saved = open_zip(Section(file, place.begin, place.end, tensor), self._options)
+            if item.read_bytes(0, min(9, item.size))[8:] == b"{":
+                raise UnsupportedError(
+                    "written with serialization_format=SAFETENSORS, which is not supported",
+                    rule="dcp.item.serialization",
+                )
+            saved = open_zip(item, self._options)
             view = saved.root
             if not isinstance(view, View) or view.dtype.name != place.dtype:
                 raise FormatError(

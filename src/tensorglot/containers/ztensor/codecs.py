@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, islice
 from typing import Any
 
 from tensorglot.errors import FormatError, TruncatedError, UnsupportedError, escape
 from tensorglot.memory import SCRATCH_NBYTES, scratch
-from tensorglot.model.payload import Buffer, Encoded
+from tensorglot.model.payload import STREAM_NBYTES, Buffer, Encoded, copy_range, read_ahead
 from tensorglot.wire import zstd
 from tensorglot.wire.seektable import read_seek_table
 from tensorglot.wire.zstd import Frame
@@ -40,9 +42,13 @@ def _relative_offsets(payload: Encoded) -> Iterator[None]:
     """Makes the offsets of a source's errors relative to the payload, as those of zstd are."""
     try:
         yield
-    except TruncatedError as error:
+    except FormatError as error:
         error.offset = (error.offset or 0) - payload.begin
         raise
+
+
+def _slice(held: memoryview, begin: int, at: int, nbytes: int) -> memoryview:
+    return held[at - begin : at - begin + nbytes]
 
 
 @contextmanager
@@ -80,6 +86,22 @@ class _Frames:
     frames: list[Frame]
     begin: int
     end: int
+    read: zstd.Read
+    """Of the encoded bytes."""
+
+
+def _relative(payload: Encoded, stored: Iterable[Buffer]) -> Iterator[Buffer]:
+    with _relative_offsets(payload):
+        yield from stored
+
+
+def _all_named(payload: Encoded, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
+    while True:
+        with _named(payload):
+            chunk = next(chunks, None)
+        if chunk is None:
+            return
+        yield chunk
 
 
 class Zstd:
@@ -101,31 +123,52 @@ class Zstd:
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
         whole = len(out) == payload.nbytes
+        if whole and payload.streaming is not None:
+            copy_range(self.decode_stream(payload, payload.stored()), 0, out)
+            return
         with _named(payload), _at_once(payload) if whole else nullcontext(_reader(payload)) as read:
             held = self._find(payload, read, offset, offset + len(out))
-            zstd.decode_into(read, held.frames, held.end - held.begin, offset - held.begin, out)
+            zstd.decode_into(held.read, held.frames, held.end - held.begin, offset - held.begin, out)
 
     def threaded(self, payload: Encoded) -> bool:
-        """Whether several threads decode it, because it has several frames."""
+        """Whether several threads decode it, because it has several frames. At a server, that is not looked up."""
+        if payload.streaming is not None:
+            return True
         with _named(payload):
             return len(self._all_frames(payload, _reader(payload))) > 1
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
         """Frame by frame if their sizes are known, else as one stream: nothing is decoded twice."""
+        if payload.streaming is not None:
+            return self.decode_stream(payload, payload.stored())
         read = _reader(payload)
         with _named(payload):
             held = self._find(payload, read, 0, payload.nbytes)
-        chunks = zstd.decoded_chunks(read, held.frames, payload.nbytes)
-        while True:
-            with _named(payload):
-                chunk = next(chunks, None)
-            if chunk is None:
-                return
-            yield chunk
+        return _all_named(payload, zstd.decoded_chunks(read, held.frames, payload.nbytes))
+
+    def decode_stream(self, payload: Encoded, stored: Iterable[Buffer]) -> Iterator[memoryview]:
+        return _all_named(payload, self._decode_stream(payload, _relative(payload, stored)))
+
+    def _decode_stream(self, payload: Encoded, stored: Iterator[Buffer]) -> Iterator[memoryview]:
+        try:
+            yield from zstd.decode_stream(
+                stored,
+                payload.end - payload.begin,
+                payload.nbytes,
+                max_window=payload.limits.zstd_window,
+                check=self._frame_check(payload),
+            )
+        except FormatError:
+            deque(stored, 0)  # a checksum that does not match has precedence
+            raise
+
+    def _frame_check(self, payload: Encoded) -> Callable[[Frame], Frame]:
+        """A function for the frames of a stream, in their order."""
+        return lambda frame: frame
 
     def _find(self, payload: Encoded, read: zstd.Read, begin: int, end: int) -> _Frames:
         """Finds frames that contain at least the decoded bytes from `begin` to `end`."""
-        return _Frames(self._all_frames(payload, read), 0, payload.nbytes)
+        return _Frames(self._all_frames(payload, read), 0, payload.nbytes, read)
 
     def _all_frames(self, payload: Encoded, read: zstd.Read) -> list[Frame]:
         key = (id(payload.source), payload.begin, payload.end)
@@ -141,6 +184,8 @@ class Zstd:
     def _scan(self, payload: Encoded, read: zstd.Read) -> list[Frame]:
         """Finds the frames by their headers."""
         size = payload.end - payload.begin
+        if payload.streaming is not None:
+            read = read_ahead(read, size)
         return zstd.scan(read, size, payload.nbytes, max_window=payload.limits.zstd_window)
 
 
@@ -159,8 +204,11 @@ class SeekableZstd(Zstd):
             wanted, start = table[first:last], first * each
         else:
             wanted, start = table, 0
+        if wanted and payload.streaming is not None and wanted[-1].end - wanted[0].begin <= STREAM_NBYTES:
+            first_byte = wanted[0].begin
+            read = partial(_slice, read(first_byte, wanted[-1].end - first_byte), first_byte)
         frames = [self._check(frame, payload, read) for frame in wanted]
-        return _Frames(frames, start, start + sum(frame.nbytes or 0 for frame in frames))
+        return _Frames(frames, start, start + sum(frame.nbytes or 0 for frame in frames), read)
 
     def _scan(self, payload: Encoded, read: zstd.Read) -> list[Frame]:
         """Finds the frames by the seek table alone."""
@@ -177,11 +225,20 @@ class SeekableZstd(Zstd):
         """Returns the frame that the table lists, with the window that its header declares."""
         nbytes, begin = listed.nbytes or 0, listed.begin
         found = zstd.scan(read, listed.end, nbytes, max_window=payload.limits.zstd_window, begin=begin)
-        if len(found) != 1 or found[0].end != listed.end or found[0].nbytes not in (None, nbytes):
-            raise FormatError("a frame does not match the seek table", rule="zstd.seek", offset=begin)
-        if not found[0].checksum:
-            raise FormatError("a frame has no checksum", rule="zstd.seek.checksum", offset=begin)
-        return replace(found[0], nbytes=nbytes)
+        return SeekableZstd._match(listed, found[0] if len(found) == 1 else None)
+
+    @staticmethod
+    def _match(listed: Frame | None, found: Frame | None) -> Frame:
+        if found is None or listed is None or found.end != listed.end or found.nbytes not in (None, listed.nbytes):
+            where = 0 if listed is None else listed.begin
+            raise FormatError("a frame does not match the seek table", rule="zstd.seek", offset=where)
+        if not found.checksum:
+            raise FormatError("a frame has no checksum", rule="zstd.seek.checksum", offset=found.begin)
+        return replace(found, nbytes=listed.nbytes)
+
+    def _frame_check(self, payload: Encoded) -> Callable[[Frame], Frame]:
+        listed = iter(self._all_frames(payload, _reader(payload)))
+        return lambda found: self._match(next(listed, None), found)
 
     @staticmethod
     def _check_sizes(sizes: list[int], nbytes: int) -> None:

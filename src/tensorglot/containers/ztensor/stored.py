@@ -15,6 +15,7 @@ from tensorglot.containers.ztensor.codecs import Opaque
 from tensorglot.containers.ztensor.hashing import HashingThread
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.layouts import COO, CSR, check_values
+from tensorglot.model.needed_twice import read_remote
 from tensorglot.model.payload import Buffer, Chunk, Encoded, Memory, Span, buffers, location
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.threads import ordered_map
@@ -99,7 +100,7 @@ def write_blobs(
         for blob, chunks in stored:
             yield bytes(-position % alignment)
             blob.offset = position = position + -position % alignment
-            for chunk in chunks:
+            for chunk in chunks if blob.hasher is None else read_remote(chunks):
                 if blob.hasher is not None and not (blob.compressed and checksums_decoded):
                     thread.update(blob.hasher, chunk)
                 position += chunk.nbytes if isinstance(chunk, Span) else len(chunk)

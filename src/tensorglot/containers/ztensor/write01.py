@@ -36,6 +36,7 @@ from tensorglot.kernels.ztensor_index import encode_entries
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index, shape_columns
+from tensorglot.model.needed_twice import read_remote
 from tensorglot.model.payload import Chunk, Encoded, Memory
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import cbor, checksums
@@ -98,7 +99,7 @@ def _write_plain(archive: Archive, codes: NDArray[np.int16], algorithm: str | No
     else:
         rows = RowHasher(algorithm, offsets, offsets + sizes, len(MAGIC_01))
         with HashingThread(int(sizes.sum())) as thread:
-            for chunk in chunks:
+            for chunk in read_remote(chunks):
                 thread.update(rows, chunk)
                 yield chunk
             thread.finish()

@@ -13,6 +13,7 @@ import math
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -36,6 +37,7 @@ from tensorglot.containers.ztensor.stored import (
 )
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.model.archive import Archive
+from tensorglot.model.needed_twice import NeededTwice
 from tensorglot.model.payload import Chunk, buffers
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.threads import ordered_map
@@ -145,12 +147,13 @@ def stored_blobs(blobs: Sequence[Blob], level: int | None) -> Iterator[tuple[Blo
         elif id(blob) not in compared:
             yield blob, decode(blob.part)
         else:
-            blob.hasher, blob.checksum = None, next(digests)
+            blob.hasher, (blob.checksum, data) = None, next(digests)
             twin = written.setdefault((blob.checksum, blob.part.nbytes), blob)
             if twin is not blob and _is_same(blob.part, twin.part):
                 blob.twin = twin
+                data.close()
             else:
-                yield blob, decode(blob.part)
+                yield blob, data.again()
 
 
 def _comparable(blobs: Iterable[Blob]) -> set[int]:
@@ -160,15 +163,15 @@ def _comparable(blobs: Iterable[Blob]) -> set[int]:
     return {id(blob) for blob in raw if counts[blob.part.nbytes] > 1}
 
 
-def _digests_ahead(blobs: Sequence[Blob]) -> Iterator[str]:
-    """Their digests, computed by other threads while earlier blobs are written."""
+def _digests_ahead(blobs: Sequence[Blob]) -> Iterator[tuple[str, NeededTwice]]:
+    """Their digests and chunks, computed by other threads while earlier blobs are written."""
 
-    def digest(blob: Blob) -> str:
+    def digest(blob: Blob) -> tuple[str, NeededTwice]:
         assert blob.algorithm is not None  # noqa: S101
-        hasher = checksums.hasher(blob.algorithm)
-        for chunk in decode(blob.part):
+        hasher, data = checksums.hasher(blob.algorithm), NeededTwice(blob.part.payload, partial(decode, blob.part))
+        for chunk in data.once():
             hash_chunk(hasher, chunk)
-        return str(checksums.Checksum(blob.algorithm, hasher.digest()))
+        return str(checksums.Checksum(blob.algorithm, hasher.digest())), data
 
     batches = zstd.batches(blobs, lambda blob: blob.part.nbytes)
     return chain.from_iterable(ordered_map(lambda batch: list(map(digest, batch)), batches))

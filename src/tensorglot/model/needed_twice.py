@@ -1,0 +1,61 @@
+"""Chunks that a writer needs twice, because a checksum or a comparison comes before them.
+
+Local ones are read again. Those of a server are downloaded once, and kept meanwhile: in
+memory if they are few, else in an unnamed file.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+
+from tensorglot.model.payload import PIECE_NBYTES, Chunk, Memory, Payload, as_bytes, buffers
+
+__all__ = ["NeededTwice", "is_remote", "read_remote"]
+
+_MEMORY_NBYTES = 16 << 20
+
+
+def is_remote(payload: Payload) -> bool:
+    """Whether its bytes come from a server."""
+    return not isinstance(payload, Memory) and payload.source.concurrency is not None
+
+
+def read_remote(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """The same chunks, with the spans of servers read: for one that is hashed and written."""
+    for chunk in chunks:
+        if not isinstance(chunk, (bytes, bytearray, memoryview)) and is_remote(chunk):
+            yield from buffers([chunk])
+        else:
+            yield chunk
+
+
+class NeededTwice:
+    """First `once`, to the end, then `again`."""
+
+    def __init__(self, payload: Payload, chunks: Callable[[], Iterable[Chunk]]) -> None:
+        self._chunks = chunks
+        self._file = tempfile.SpooledTemporaryFile(_MEMORY_NBYTES) if is_remote(payload) else None  # noqa: SIM115
+
+    def once(self) -> Iterator[Chunk]:
+        if self._file is None:
+            yield from self._chunks()
+            return
+        for data in buffers(self._chunks()):
+            self._file.write(as_bytes(data))
+            yield data
+
+    def again(self) -> Iterator[Chunk]:
+        if self._file is None:
+            yield from self._chunks()
+            return
+        self._file.seek(0)
+        while data := self._file.read(PIECE_NBYTES):
+            yield data
+        self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    __del__ = close
