@@ -68,17 +68,17 @@ def test_commit(root: Path) -> None:
 
 def test_log(filled: Path) -> None:
     lines = run("store", "log", "run", "main").stdout.splitlines()
-    assert lines[0].split() == ["commit", "time", "changed", "stored", "share", "message"]
+    assert lines[0].split() == ["commit", "time", "changed", "stored", "share", "refs", "message"]
     assert [line.split()[-1] for line in lines[1:3]] == ["second", "first"]
-    assert lines[1].startswith(Store(filled).show("main").cid[:14])
+    assert lines[1].startswith(Store(filled).show("main").cid[:12])
     assert re.search(r" 1/3 ", lines[1])
     share = float(re.search(r"([\d.]+)%", lines[1])[1])  # type: ignore[index]
     assert 0 < share < 3
     assert lines[3].startswith("2 commits, 2.3 MiB stored in ")
     assert len(run("store", "log", "run", "main", "-n", "1").stdout.splitlines()) == 3
     everything = run("store", "log", "run").stdout
-    assert "[main] second\n" in everything
-    assert "[v1] first\n" in everything
+    assert re.search(r" main +second\n", everything)
+    assert re.search(r" v1 +first\n", everything)
     found = said("log", "run")
     assert [cost["message"] for cost in found["main"]] == ["second", "first"]
     assert found["v1"][0]["changed"] == 3
@@ -99,7 +99,7 @@ def test_show_and_refs(filled: Path) -> None:
     printed = run("store", "show", "run", "v1").stdout
     assert store.show("v1").cid in printed
     assert re.search(r"metadata step +1", printed)
-    assert said("show", "run", store.show("main").cid[:14])["message"] == "second"
+    assert said("show", "run", store.show("main").cid[:12])["message"] == "second"
     assert said("refs", "run") == store.refs()
     assert all(name in run("store", "refs", "run").stdout for name in ("main", "v1", store.refs()["main"]))
 
@@ -145,7 +145,7 @@ def test_check(filled: Path) -> None:
     run("store", "check", "run")
     damaged = run("store", "check", "run", "--data", code=1).stdout
     assert "does not match its CID" in damaged
-    assert Store(filled).log("main")[1].cid[:14] in damaged
+    assert Store(filled).log("main")[1].cid[:12] in damaged
     assert not said("check", "run", "--data", code=1)["ok"]
 
 
@@ -192,6 +192,30 @@ def test_bundle_and_unbundle(filled: Path, tmp_path: Path) -> None:
     assert run("store", "unbundle", "backup", "v1.car").stdout == f"{Store(filled).refs()['v1']}\n"
     assert said("unbundle", "backup", "part.car")["message"] == "second"
     assert Store(tmp_path / "backup").refs() == Store(filled).refs()
+
+
+def test_a_bundle_of_a_commit_by_its_cid(filled: Path, tmp_path: Path) -> None:
+    first = Store(filled).log("main")[1]
+    for name in (first.cid, first.cid[:12]):
+        said("bundle", "run", name, "one.car")
+        Store.create(tmp_path / name)
+        run("store", "unbundle", name, "one.car")
+        assert Store(tmp_path / name).refs() == {f"commit-{first.cid[:12]}": first.cid}
+
+
+@pytest.mark.parametrize("data", [None, b"", b"PK\x03\x04" * 99, b"\x05abc", bytes(300)])
+def test_a_file_that_is_not_a_bundle(data: bytes | None, root: Path) -> None:
+    if data is not None:
+        Path("a.safetensors").write_bytes(data)
+    error = run("store", "unbundle", "run", "a.safetensors", code=3).stderr
+    assert "a.safetensors: not a bundle, which is a CAR file of version 1" in error
+    assert Store(root).refs() == {}
+
+
+def test_a_long_message_leaves_the_names_of_refs(filled: Path) -> None:
+    Store(filled).commit("release", {"x": np.zeros(3)}, message="a long message, " * 20)
+    _, text = on_terminal("store", "log", "run", "release", columns=80, env={"NO_COLOR": "1"})
+    assert re.search(r" release +a l", text)
 
 
 def test_a_commit_is_a_source_of_every_command(filled: Path) -> None:

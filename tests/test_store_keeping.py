@@ -74,9 +74,9 @@ def test_damage_names_the_block_the_pack_and_the_commits(store: Store, root: Pat
     (problem,) = Store(root).check(data=True).problems
     assert problem.rule == "store.block.hash"
     assert f"packs/{pack.name}" in problem.message
-    assert one.cid[:14] in problem.message
-    assert two.cid[:14] not in problem.message
-    assert three.cid[:14] not in problem.message
+    assert one.cid[:12] in problem.message
+    assert two.cid[:12] not in problem.message
+    assert three.cid[:12] not in problem.message
     assert same_tensors(Store(root).checkout("other"), {"tiny": first["tiny"]})
     with pytest.raises(tg.IntegrityError) as caught:
         Store(root).checkout(one.cid)["big"].numpy()
@@ -94,11 +94,11 @@ def test_damage_of_a_base_names_the_commits_of_all_deltas(store: Store, root: Pa
     flip(pack, 5000)
     (problem,) = Store(root).check(data=True).problems
     assert problem.message.startswith(f"packs/{pack.name}: "), "the packs of the deltas are intact"
-    assert all(commit.cid[:14] in problem.message for commit in commits)
+    assert all(commit.cid[:12] in problem.message for commit in commits)
     pack.unlink()
     base, missing = sorted(Store(root).check().problems, key=lambda problem: problem.rule, reverse=True)
     assert (base.rule, missing.rule) == ("store.chain.base", "store.block.missing")
-    assert all(commit.cid[:14] in base.message for commit in commits[1:])
+    assert all(commit.cid[:12] in base.message for commit in commits[1:])
 
 
 def test_a_commit_that_is_missing_is_named_as_in_the_log(store: Store, root: Path) -> None:
@@ -517,3 +517,25 @@ def test_stats_add_up(store: Store, root: Path) -> None:
     assert 0 < costs[1].stored_nbytes < 1000
     overhead = found.stored_nbytes - sum(cost.stored_nbytes for cost in [*costs, *store.costs("side")])
     assert abs(overhead) < 1_300_000
+
+
+def test_the_last_costs_need_no_older_commits(store: Store, root: Path) -> None:
+    for seed in range(4):
+        store.commit("main", tensors(seed))
+    every = store.costs("main")
+    assert store.costs("main", 4) == store.costs("main", 9) == every
+    first, *_ = sorted(packs(root), key=lambda path: path.stat().st_mtime_ns)
+    first.unlink()
+    assert Store(root).costs("main", 2) == every[2:]
+    assert Store(root).log("main", 3) == [cost.commit for cost in every[:0:-1]]
+    with pytest.raises(tg.IntegrityError):
+        Store(root).costs("main")
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "2", True])
+def test_a_limit_that_is_no_number_of_commits(limit: Any, store: Store) -> None:
+    store.commit("main", {"x": np.zeros(3)})
+    for call in (store.log, store.costs):
+        with pytest.raises(tg.InputError) as caught:
+            call("main", limit)
+        assert caught.value.rule == "store.limit"

@@ -299,6 +299,21 @@ def test_bundles_and_diverged_refs(here: Store, there: Store, tmp_path: Path) ->
     assert_clean(there)
 
 
+def test_progress_of_a_bundle(here: Store, there: Store, tmp_path: Path) -> None:
+    steps(here, 3)
+    for call in (
+        lambda seen: here.bundle(tmp_path / "a.car", "main", progress=seen),
+        lambda seen: there.unbundle(tmp_path / "a.car", progress=seen),
+    ):
+        seen: list[tuple[int, int]] = []
+        call(lambda done, total, seen=seen: seen.append((done, total)))
+        assert len({total for _, total in seen}) == 1
+        assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+        assert seen[-1][0] == seen[-1][1]
+    with pytest.raises(tg.InputError):
+        here.bundle(tmp_path / "a.car", "main", progress="yes")  # type: ignore[arg-type]
+
+
 TARGETS: dict[str, Callable[[Path], Any]] = {
     "path": lambda folder: folder / "b.car",
     "text": lambda folder: str(folder / "b.car"),

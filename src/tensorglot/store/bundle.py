@@ -23,6 +23,7 @@ from typing import Any
 
 from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError, TruncatedError
 from tensorglot.io.local import BaseSource
+from tensorglot.operations._progress import Progress
 from tensorglot.store.copying import Copy, add_chunk, add_copy, restore
 from tensorglot.store.encoder import Encoded
 from tensorglot.store.encodings import IS_DELTA, Encoding
@@ -56,7 +57,7 @@ class Bundle:
         return encode_node({"dynd": 1, "kind": "bundle", **fields})
 
 
-def write_bundle(packs: Packs, ref: Ref, have: tuple[CID, ...]) -> Iterator[bytes]:
+def write_bundle(packs: Packs, ref: Ref, have: tuple[CID, ...], progress: Progress | None) -> Iterator[bytes]:
     """The bytes of a bundle, in pieces."""
     packs.refresh()
     known = Walk(packs)
@@ -73,9 +74,13 @@ def write_bundle(packs: Packs, ref: Ref, have: tuple[CID, ...]) -> Iterator[byte
     root = Bundle(ref.cid, ref.name, ref.kind == "tag", have).encode()
     yield _frame(encode_node({"roots": [block_cid(root, DAG_CBOR)], "version": 1}))
     yield _block(block_cid(root, DAG_CBOR), root)
+    done, total = 0, sum(stored.record.nbytes for stored in places.values())
     # By depth: a base comes before its deltas.
     for digest in sorted(places, key=lambda digest: places[digest].order):
         record = places[digest].record
+        done += record.nbytes
+        if progress is not None:
+            progress(done, total)
         cid = CID(digest, wanted[digest])
         if not theirs or record.base is None:
             yield _block(cid, packs.read(digest, cid.codec))
@@ -103,20 +108,19 @@ def _varint(number: int) -> bytes:
     return bytes(digits)
 
 
-def read_bundle(source: BaseSource, session: Session) -> Bundle:
+def read_bundle(source: BaseSource, session: Session, progress: Progress | None) -> Bundle:
     """Stores the blocks of a bundle that are not in the store; returns its root."""
     frames = _frames(source)
-    header = decode_node(next(frames, (0, b""))[1])
-    roots = header.get("roots") if isinstance(header, dict) and header.get("version") == 1 else None
-    if not isinstance(roots, list) or len(roots) != 1 or not isinstance(roots[0], CID):
-        raise FormatError("not a CAR file of version 1 with one root", rule="bundle.header", offset=0)
+    root = _read_header(frames)
     bundle = None
     chunks: dict[bytes, tuple[int, int]] = {}
     deltas: list[tuple[int, int]] = []
     for offset, frame in frames:
         cid, block = _checked(frame, offset)
         node = decode_node(block) if cid.codec == DAG_CBOR else None
-        if cid == roots[0]:
+        if progress is not None:
+            progress(offset // 2, source.size)
+        if cid == root:
             bundle = _parse(node, offset)
         elif isinstance(node, dict) and node.get("kind") == "delta":
             deltas.append((offset, len(frame)))
@@ -129,14 +133,32 @@ def read_bundle(source: BaseSource, session: Session) -> Bundle:
     if bundle is None:
         raise FormatError("the root of the bundle is missing", rule="bundle.root")
     session.flush()  # only what is in a pack can be read
-    _add_chunks(source, session, bundle.commit, chunks)
+    for number, _ in enumerate(_add_chunks(source, session, bundle.commit, chunks), 1):
+        if progress is not None:
+            progress(source.size // 2 + source.size * number // (2 * len(chunks)), source.size)
     for offset, nbytes in deltas:
         _add_delta(decode_node(_read_block(source, offset, nbytes)), session, offset)
     return bundle
 
 
-def _add_chunks(source: BaseSource, session: Session, commit: CID, chunks: Mapping[bytes, tuple[int, int]]) -> None:
-    """Adds chunks, given by where they are in the file, as deltas from those that they replaced."""
+def _read_header(frames: Iterator[tuple[int, bytes]]) -> CID:
+    """The link of the root."""
+    try:
+        header = decode_node(next(frames, (0, b""))[1])
+    except FormatError as error:
+        raise FormatError(
+            f"not a bundle, which is a CAR file of version 1 ({error.message})", rule="bundle.header", offset=0
+        ) from error
+    roots = header.get("roots") if isinstance(header, dict) and header.get("version") == 1 else None
+    if not isinstance(roots, list) or len(roots) != 1 or not isinstance(roots[0], CID):
+        raise FormatError("not a CAR file of version 1 with one root", rule="bundle.header", offset=0)
+    return roots[0]
+
+
+def _add_chunks(
+    source: BaseSource, session: Session, commit: CID, chunks: Mapping[bytes, tuple[int, int]]
+) -> Iterator[bytes]:
+    """Adds chunks, given by where they are in the file, as deltas from those that they replaced; yields each."""
 
     def read(digest: bytes) -> bytes:
         return _read_block(source, *chunks[digest]) if digest in chunks else session.packs.read(digest)
@@ -148,6 +170,7 @@ def _add_chunks(source: BaseSource, session: Session, commit: CID, chunks: Mappi
         origin = origins.get(digest, Origin(1, None))
         known = origin.base is not None and session.known(origin.base)
         add_chunk(session, digest, read(digest), origin, read if known else None)
+        yield digest
 
 
 def _read_block(source: BaseSource, offset: int, nbytes: int) -> bytes:

@@ -38,7 +38,7 @@ __all__ = ["check_store"]
 
 _BATCH_COUNT, _BATCH_NBYTES = 256, 4 * CHUNK_NBYTES
 """Records that a thread decodes at a time."""
-_SHORT = 14
+_SHORT = 12
 """Characters of the CID of a commit, as `store log` prints it."""
 
 Damage = dict[str, dict[Span, TensorglotError | None]]

@@ -12,10 +12,10 @@ import math
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -251,8 +251,7 @@ def array_tensor(packs: Packs, array: ArrayNode) -> Tensor:
     return Archive(rows_index([TensorRows("", [part])], source.spans), source).tensor_at(0)
 
 
-@dataclass(frozen=True, slots=True)
-class PartRow:
+class PartRow(NamedTuple):
     """One value of a tensor."""
 
     name: str
@@ -262,8 +261,7 @@ class PartRow:
     shape: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TensorRows:
+class TensorRows(NamedTuple):
     """The values of a tensor."""
 
     name: str

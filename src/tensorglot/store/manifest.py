@@ -21,7 +21,7 @@ from itertools import pairwise
 
 from tensorglot.errors import FormatError
 from tensorglot.wire import cbor
-from tensorglot.wire.cid import CID, DAG_CBOR, LINK_HEAD, LINK_NBYTES, PROFILE
+from tensorglot.wire.cid import CID, DAG_CBOR, LINK_HEAD, LINK_NBYTES, PROFILE, parse_links
 
 __all__ = ["MAX_LEVELS", "Entry", "Manifest", "Node", "build", "parse_node"]
 
@@ -90,12 +90,10 @@ def parse_node(block: bytes) -> Node:
         key = cursor.text("a key")
         if key == "links":
             count = cursor.count("links")
-            end = cursor.pos + count * LINK_NBYTES
-            found = [block[at : at + LINK_NBYTES] for at in range(cursor.pos, min(end, len(block)), LINK_NBYTES)]
-            if end > len(block) or not all(link.startswith(LINK_HEAD) for link in found):
+            links = parse_links(block, cursor.pos, count)
+            if links is None:
                 raise _malformed()
-            links = [CID.from_bytes(link[len(LINK_HEAD) :]) for link in found]
-            cursor.pos = end
+            cursor.pos += count * LINK_NBYTES
         elif key in ("names", "first"):
             leaf = key == "names"
             names = [cursor.text("a name") for _ in range(cursor.count("names"))]

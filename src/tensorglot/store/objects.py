@@ -15,12 +15,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorglot.dynd.cbor import ARRAY_HEAD, array_block
 from tensorglot.errors import FormatError, Hint, InputError, TensorglotError, UnsupportedError, escape
 from tensorglot.operations._jsonable import Record, field_dict
-from tensorglot.wire.cid import BLAKE3, CID, DAG_CBOR, DIGEST_NBYTES, RAW, decode_node, encode_node
+from tensorglot.wire.cid import BLAKE3, CID, DAG_CBOR, DIGEST_NBYTES, RAW, blake3_cids, decode_node, encode_node
 
 __all__ = [
     "ArrayNode",
@@ -45,8 +45,7 @@ _ARRAY = re.compile(
 """An array node, read without a CBOR decoder: a commit may have 100,000 of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayNode:
+class ArrayNode(NamedTuple):
     """A value: its type and its serialized bytes."""
 
     type: str
@@ -71,11 +70,13 @@ def parse_arrays(blocks: Sequence[bytes]) -> list[ArrayNode | None]:
     """Many array nodes; None for other nodes. Sizes and types that repeat are parsed once."""
     known: dict[bytes, ArrayNode] = {}
     found: list[ArrayNode | None] = []
-    for block in blocks:
+    begin = len(_LEAF_HEAD)
+    data = blake3_cids((block[begin:_LEAF_NBYTES] for block in blocks), RAW)
+    for block, cid in zip(blocks, data, strict=True):
         end = block[_LEAF_NBYTES:]
         like = known.get(end) if block.startswith(_LEAF_HEAD) else None
         if like is not None:
-            found.append(ArrayNode(like.type, like.nbytes, CID(block[len(_LEAF_HEAD) : _LEAF_NBYTES])))
+            found.append(ArrayNode(like.type, like.nbytes, cid))
         elif block[:1] == b"\xa4":
             array = parse_array(block)
             if array.data.codec == RAW and array.data.hash == BLAKE3:

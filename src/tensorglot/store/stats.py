@@ -115,6 +115,10 @@ class Sizes:
         self._walk.seen |= {cid, commit.tensors}
         self.visit(map(CID.parse, commit.parents))
 
+    def skip(self, cid: CID) -> None:
+        """Does not follow a commit, whose manifest was added, to its parents."""
+        self._walk.seen.add(cid)
+
     def _meet(self, digest: bytes, blocks: list[bytes]) -> None:
         if digest not in self._met:
             self._met.add(digest)
@@ -162,9 +166,12 @@ def store_stats(packs: Packs, commits: Iterable[Commit]) -> StoreStats:
     )
 
 
-def commit_costs(packs: Packs, commits: Iterable[Commit]) -> Iterator[CommitCost]:
-    """What each commit added to those before it, the oldest first."""
+def commit_costs(packs: Packs, commits: Iterable[Commit], before: Iterable[Commit] = ()) -> Iterator[CommitCost]:
+    """What each commit added to those before it, the oldest first; none of them adds what those in `before` have."""
     sizes = Sizes(packs)
+    for commit in before:
+        sizes.of(commit.tensors)
+        sizes.skip(CID.parse(commit.cid))
     for commit in commits:
         tensors, nodes, data = len(sizes.tensors), len(sizes.nodes), len(sizes.data)
         count, nbytes = sizes.of(commit.tensors)

@@ -9,11 +9,11 @@ made again with the new parent; the tensors stay as they are.
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 import time as clock
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +22,7 @@ from tensorglot.dynd import array
 from tensorglot.dynd.link_columns import may_link
 from tensorglot.dynd.merkle import save_links
 from tensorglot.errors import FormatError, InputError, escape, plural
+from tensorglot.io.local import add_path_to_errors
 from tensorglot.io.sink import Writable
 from tensorglot.io.source import Readable, source_for
 from tensorglot.io.storage_options import as_storage_options
@@ -70,6 +71,8 @@ _ATTEMPTS = 1000
 """How often a commit is tried while others write to the same ref."""
 _PREFIX_LENGTH = 12
 """Characters of a CID that are enough, if they are unique; the first seven are the same for all commits."""
+_SHORT = 12
+"""Characters of a CID in a name."""
 
 
 class Store:
@@ -282,9 +285,11 @@ class Store:
         """The commit of a ref, a tag, a CID or the beginning of one."""
         return self._read_commit(self._resolve(ref))
 
-    def log(self, ref: str) -> list[Commit]:
-        """The commits from a ref to the first one, along the first parents."""
-        return list(self._history(self._resolve(ref)))
+    def log(self, ref: str, limit: int | None = None) -> list[Commit]:
+        """The commits from a ref to the first one, along the first parents; the last `limit` of them."""
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise InputError(f"limit must be a positive int, not {limit!r}", rule="store.limit")
+        return list(islice(self._history(self._resolve(ref)), limit))
 
     def _history(self, cid: CID) -> Iterator[Commit]:
         seen: set[CID] = set()
@@ -331,13 +336,18 @@ class Store:
         """The commit of a name; with `any_node` any node that has this CID."""
         if not isinstance(ref, str):
             raise InputError(f"a ref must be a str, not {type(ref).__name__}", rule="store.ref.name")
-        found = None
-        with contextlib.suppress(InputError):  # a CID is never the name of a ref
-            found = read_ref(self._backend, ref)
+        found = self._named(ref)
         cid = found.cid if found is not None else self._find_commit(ref, any_node=any_node)
         if cid is None:
             raise missing_ref(ref, self._backend)
         return cid
+
+    def _named(self, name: str) -> Ref | None:
+        """The ref of a name; None for what cannot be one, a CID for instance."""
+        try:
+            return read_ref(self._backend, name)
+        except InputError:
+            return None
 
     def _find_commit(self, text: str, *, any_node: bool) -> CID | None:
         """The commit whose CID begins with a text, if that is long enough and there is one."""
@@ -384,9 +394,15 @@ class Store:
         """What the store holds and what it costs."""
         return store_stats(self._packs, self._all_commits())
 
-    def costs(self, ref: str) -> list[CommitCost]:
-        """What each commit of a log added to those before it, the oldest first."""
-        return list(commit_costs(self._packs, reversed(self.log(ref))))
+    def costs(self, ref: str, limit: int | None = None) -> list[CommitCost]:
+        """What each commit of a log added to those before it, the oldest first.
+
+        With `limit` only the last ones, compared with the commit before them: what was taken
+        over from an older one counts as added.
+        """
+        commits = self.log(ref, limit)
+        before = () if limit is None else commits[-1].parents[:1]
+        return list(commit_costs(self._packs, reversed(commits), [self.show(cid) for cid in before]))
 
     def _all_commits(self) -> Iterator[Commit]:
         self._packs.refresh()
@@ -443,29 +459,44 @@ class Store:
         ref: str,
         have: str | None = None,
         *,
+        progress: Progress | bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Transferred:
-        """Writes a commit and all that it leads to as a CAR file; without what a receiver of `have` has."""
+        """Writes a commit and all that it leads to as a CAR file; without what a receiver of `have` has.
+
+        A commit that is named by its CID arrives as a tag, `commit-` and the beginning of the CID.
+        """
         known = () if have is None else (self._resolve(have),)
-        named = self._ref(ref)
-        self._read_commit(named.cid)  # a tag may name a value, which has no bundle
+        cid = self._resolve(ref)
+        self._read_commit(cid)  # a tag may name a value, which has no bundle
+        named = self._named(ref) or Ref.new(f"commit-{str(cid)[:_SHORT]}", cid, "tag", None)
         counts = [0, 0]
 
-        def pieces() -> Iterator[memoryview]:
-            for piece in write_bundle(self._packs, named, known):
+        def pieces(report: Progress | None) -> Iterator[memoryview]:
+            for piece in write_bundle(self._packs, named, known, report):
                 counts[0] += 1
                 counts[1] += len(piece)
                 yield memoryview(piece)
 
-        with open_target(locate(target, storage_options)) as file:
-            file.write(pieces())
-        return Transferred((ref,), counts[0] - 2, counts[1])
+        with (
+            open_target(locate(target, storage_options)) as file,
+            start_progress(progress, "bundling") as report,
+        ):
+            file.write(pieces(report))
+        return Transferred((named.name,), counts[0] - 2, counts[1])
 
-    def unbundle(self, source: Readable, *, storage_options: Mapping[str, Any] | None = None) -> Commit:
+    def unbundle(
+        self,
+        source: Readable,
+        *,
+        progress: Progress | bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Commit:
         """Stores what is in a CAR file of `bundle`, each block checked, and moves its ref forward."""
         opened = source_for(locate(source, storage_options))
         with start_session(self._backend, self._packs) as session:
-            bundle = read_bundle(opened, session)
+            with add_path_to_errors(opened.path), start_progress(progress, "unbundling") as report:
+                bundle = read_bundle(opened, session, report)
             session.flush()
             self._packs.refresh()
             missing = first_missing(self._packs, bundle.commit)

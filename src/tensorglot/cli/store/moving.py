@@ -85,11 +85,15 @@ def _print_transferred(found: Transferred, as_json: bool) -> None:
 def bundle(store: str, ref: str, file: str, have: str | None, as_json: bool) -> None:
     """Write a commit and all before it to one file (CAR), to be carried elsewhere.
 
+    REF is a ref, a tag or the CID of a commit, which arrives as a tag.
+
     \b
     Example:
       tensorglot store bundle run main run.car
     """
-    found = open_store(store).bundle(file, ref, have=have, storage_options=storage_options_for(file))
+    with progress_bar("bundling") as progress:
+        options = storage_options_for(file)
+        found = open_store(store).bundle(file, ref, have=have, progress=progress, storage_options=options)
     if as_json:
         print_json({"file": file, **found.to_dict()})
     else:
@@ -107,4 +111,6 @@ def unbundle(store: str, file: str, as_json: bool) -> None:
     Example:
       tensorglot store unbundle backup run.car
     """
-    print_commit(open_store(store).unbundle(file, storage_options=storage_options_for(file)), as_json)
+    with progress_bar("unbundling") as progress:
+        made = open_store(store).unbundle(file, progress=progress, storage_options=storage_options_for(file))
+    print_commit(made, as_json)
