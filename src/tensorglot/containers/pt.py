@@ -15,15 +15,12 @@ from tensorglot.containers.torchsave.files import open_legacy, open_zip
 from tensorglot.containers.torchsave.flatten import flatten
 from tensorglot.containers.torchsave.names import DTYPES
 from tensorglot.containers.torchsave.tensors import add_tensor
-from tensorglot.errors import LimitError
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Source
+from tensorglot.model.repeated import check_repeated
 
 __all__ = ["CONTAINER"]
-
-SPARE_NBYTES = 1 << 20
-"""Bytes that views may add to a file of any size."""
 
 
 def read(source: Source, options: ReadOptions) -> Index:
@@ -34,12 +31,7 @@ def read(source: Source, options: ReadOptions) -> Index:
     repeated = 0
     for name, view in tensors.items():
         repeated += add_tensor(builder, name, view, saved, options.limits.rank)
-        if repeated > SPARE_NBYTES + options.limits.view_ratio * source.size:
-            raise LimitError(
-                f"views repeat the bytes of a file of {source.size} to {repeated} more (Limits.view_ratio)",
-                rule="pt.limit.views",
-                tensor=name,
-            )
+        check_repeated(repeated, source.size, options.limits, "pt", name)
     return builder.index(f"pt@{saved.version}", metadata, saved.notes)
 
 
