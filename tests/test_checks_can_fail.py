@@ -109,7 +109,7 @@ def a_merge_beside_a_save(folder: Path, _: pytest.MonkeyPatch) -> None:
 
 def views_of_one_element(*_: Any) -> None:
     for data, kind, rule in pt.REFUSED.values():
-        if rule == "limit.views":
+        if rule == "limit.repeated":
             with pytest.raises(kind):
                 tg.load(data, format="pt")
             return

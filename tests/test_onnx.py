@@ -389,5 +389,5 @@ def test_initializers_may_not_claim_far_more_than_the_files_hold(count: int, tmp
     (tmp_path / "m.onnx").write_bytes(data)
     with pytest.raises(tg.LimitError) as caught:
         tg.open(tmp_path / "m.onnx")
-    assert caught.value.rule == "onnx.limit.shared"
+    assert caught.value.rule == "onnx.limit.repeated"
     tg.open(tmp_path / "m.onnx", limits=tg.Limits(view_ratio=1 << 40)).close()

@@ -509,12 +509,12 @@ REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
     "stride 0 of 2**40 elements": (
         zipped(held(view(shape=integers(2**40, 1), strides=integers(0, 0))), DATA),
         tg.LimitError,
-        "limit.views",
+        "limit.repeated",
     ),
     "overlapping views": (
         zipped(held(view(shape=integers(*[2] * 22), strides=integers(0, 1, *[0] * 20))), DATA),
         tg.LimitError,
-        "limit.views",
+        "limit.repeated",
     ),
     "one text 20,000 times": (
         zipped(b"\x80\x02](" + text("x" * 60_000) + b"q\0" + b"h\0" * 20_000 + b"e."),
@@ -684,7 +684,7 @@ def test_one_scale_is_repeated_up_to_a_bound() -> None:
         data = zipped(pickled(b"](" + one * tensors + b"e"), {"0": bytes(count)})
         with pytest.raises(tg.LimitError) if refused else contextlib.nullcontext() as caught:
             tg.open(data, limits=tg.Limits(view_ratio=16))
-        assert not refused or caught.value.rule == "pt.limit.views"
+        assert not refused or caught.value.rule == "pt.limit.repeated"
 
 
 @pytest.mark.parametrize(

@@ -182,11 +182,17 @@ def _dims(shape: tuple[int, ...], array: Any, count: int, valid: Any, optional: 
     """`count` values of dims over the elements of an array."""
     pa = import_module("pyarrow")
     for i in reversed(range(len(shape))):
+        _check_size(shape[i], "elements")
         kind = pa.list_(pa.field("item", array.type, nullable=optional), shape[i])
         length = count * int(np.prod(shape[:i], dtype=np.int64))
         array = pa.Array.from_buffers(kind, length, [valid if i == 0 else None], children=[array])
         optional = False
     return array
+
+
+def _check_size(size: int, what: str) -> None:
+    if size >= 1 << 31:
+        raise UnsupportedError(f"Arrow has no type for {size} {what} of a fixed size: use .numpy()", rule="dynd.arrow")
 
 
 def _texts(data: NDArray[np.uint8], sizes: Any, valid: Any) -> Any:
@@ -223,6 +229,7 @@ def _leaf(node: Node, values: NDArray[Any], count: int, valid: Any) -> Any:
     if isinstance(atom.type, Void):
         return pa.nulls(count)
     if isinstance(atom.type, FixedBytes):
+        _check_size(atom.nbytes, "bytes")
         return pa.Array.from_buffers(pa.binary(atom.nbytes), count, [valid, _buffer(values)])
     if isinstance(atom.type, FixedString) and atom.type.encoding in ("utf8", "ascii"):
         raw = values.reshape(count, atom.nbytes)

@@ -30,6 +30,8 @@ def from_numpy(name: str, array: NDArray[Any]) -> Any:
             tensor=name,
         )
     try:
+        if not array.size:
+            return jax.device_put(array)  # asarray compiles a copy, and XLA aborts on some empty shapes
         return jax.numpy.asarray(array)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UnsupportedError(

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.bson.arrays import array_of_list, first_index, to_array
+from tensorglot.dynd.schema import check_void
 from tensorglot.errors import FormatError, InputError, TensorglotError
 from tensorglot.model.dtypes import dtype_of
 from tensorglot.wire.bson import VECTOR_SUBTYPE, view
@@ -107,6 +108,7 @@ def coerce_vector(
     if array.ndim != ndim:
         hint = "; call encode_matrix for a matrix" if ndim == 1 and array.ndim == 2 else ""
         raise InputError(f"expected ndim {ndim}, got an array of ndim {array.ndim}{hint}", rule="bson.vector.rank")
+    check_void(array.shape)
     kind = kind or _infer(array, family, value)
     if family == "bool" and kind.name == "packed_bit":
         return _pack_bits(array, kind, padding)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tensorglot.containers.canonical import check_canonical
 from tensorglot.containers.table import Container, ReadOptions, WriteOptions, unsupported_dtype
+from tensorglot.dynd.schema import check_void
 from tensorglot.errors import LimitError, UnsupportedError
 from tensorglot.memory import cut
 from tensorglot.model.archive import Archive
@@ -218,6 +219,8 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
                 rule="bson.write.rows",
                 tensor=name,
             )
+    if not any(row.nbytes for row in rows.values()):
+        check_void((count, 0), index.names[0])
     tree: Tree = {}
     for name in sorted(rows, key=str.encode):
         add_vector(tree, name, rows[name])

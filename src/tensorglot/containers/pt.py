@@ -16,15 +16,13 @@ from tensorglot.containers.torchsave.files import open_legacy, open_zip
 from tensorglot.containers.torchsave.flatten import flatten
 from tensorglot.containers.torchsave.names import DTYPES
 from tensorglot.containers.torchsave.parts import add_tensor
-from tensorglot.errors import FormatError, LimitError, UnsupportedError, escape
+from tensorglot.errors import FormatError, UnsupportedError, escape
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.index import Index, Note
 from tensorglot.model.payload import Source
+from tensorglot.model.repeated import check_repeated
 
 __all__ = ["CONTAINER"]
-
-SPARE_NBYTES = 1 << 20
-"""Bytes that views may add to a file of any size."""
 
 
 def read(source: Source, options: ReadOptions) -> Index:
@@ -39,12 +37,7 @@ def read(source: Source, options: ReadOptions) -> Index:
             repeated += add_tensor(builder, name, tensor, saved, options.limits.rank)
         except UnsupportedError as error:
             notes.append(Note(error.rule, f"'{escape(name)}' is left out: {error.message}"))
-        if repeated > SPARE_NBYTES + options.limits.view_ratio * source.size:
-            raise LimitError(
-                f"views repeat the bytes of a file of {source.size} to {repeated} more (Limits.view_ratio)",
-                rule="pt.limit.views",
-                tensor=name,
-            )
+        check_repeated(repeated, source.size, options.limits, "pt", name)
     if options.strict and notes:
         raise FormatError(notes[0].message, rule=notes[0].rule)
     return builder.index(f"pt@{saved.version}", metadata, notes)

@@ -210,10 +210,16 @@ def check_shape(shape: tuple[int, ...], itemsize: int) -> None:
         )
 
 
-def void_error(limits: Limits, offset: int | None = None) -> LimitError:
+def void_error(limits: Limits, offset: int | None = None, tensor: str | None = None) -> LimitError:
     """The error for more values without bytes than a reader accepts."""
     message = f"more than {limits.void_count} values without bytes (Limits.void_count)"
-    return LimitError(message, rule="dynd.void", offset=offset)
+    return LimitError(message, rule="dynd.void", offset=offset, tensor=tensor)
+
+
+def check_void(shape: tuple[int, ...], tensor: str | None = None) -> None:
+    """Refuses to loop over the rows of an array without elements, if these are more than a reader accepts."""
+    if 0 in shape and math.prod(shape[: shape.index(0)]) > DEFAULT.void_count:
+        raise void_error(DEFAULT, tensor=tensor)
 
 
 def check_readable(type: Type) -> None:

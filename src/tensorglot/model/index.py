@@ -344,13 +344,15 @@ def place_rows(begins: NDArray[np.int64], ends: NDArray[np.int64], large: int, s
     )
 
 
-def first_overlap(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[int, int] | None:
-    """Two rows whose bytes overlap without being the same span, or None. Empty rows overlap nothing."""
+def first_overlap(begins: NDArray[np.int64], ends: NDArray[np.int64], *, same: bool = True) -> tuple[int, int] | None:
+    """Two rows whose bytes overlap, or None. Empty rows overlap nothing; `same` accepts rows of the same span."""
     if not np.count_nonzero(begins[1:] < ends[:-1]) and not np.count_nonzero(ends < begins):
         return None  # the common case: rows in order, without overlap
     rows = np.flatnonzero(ends > begins)
     order = rows[np.argsort(begins[rows], kind="stable")]
     b, e = begins[order], ends[order]
-    clash = (b[1:] < e[:-1]) & ~((b[1:] == b[:-1]) & (e[1:] == e[:-1]))
+    clash = b[1:] < e[:-1]
+    if same:
+        clash &= (b[1:] != b[:-1]) | (e[1:] != e[:-1])
     at = np.flatnonzero(clash)
     return (int(order[at[0]]), int(order[at[0] + 1])) if at.size else None

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.dynd.json import to_json
+from tensorglot.dynd.schema import check_void
 from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.payload import PIECE_NBYTES, as_bytes
@@ -138,6 +139,7 @@ def text_lines(tensor: Tensor, index: IndexText) -> Iterator[bytes]:
             yield json.dumps(value).encode() + b"\n"
         return
     shape = _Region.of(tensor, index).shape
+    check_void(shape, tensor.name)
     if len(shape) < 2:
         for block in _blocks(tensor, index):
             yield from (f"{value!s}\n".encode() for value in block.reshape(-1))
@@ -171,6 +173,7 @@ def json_document(tensor: Tensor, index: IndexText) -> Iterator[bytes]:
         yield json.dumps(nested).encode() + b"\n"
         return
     dtype = _dense_dtype(tensor)
+    check_void(_Region.of(tensor, index).shape, tensor.name)
     values = np.asarray(tensor[index])
     document = {
         "name": tensor.name,

@@ -161,5 +161,5 @@ def gather_payloads(payloads: list[bytes], row: Row, out: memoryview) -> int | N
 
 def split(data: memoryview, count: int, row: Row) -> list[bytes]:
     """Splits data into the payloads of `count` rows."""
-    payloads: list[bytes] = bson_rows.split(data, count, row.nbytes, row.head)
+    payloads: list[bytes] = bson_rows.split(data, count, row.nbytes, row.head) if count else []
     return payloads

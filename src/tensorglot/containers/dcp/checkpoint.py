@@ -206,7 +206,7 @@ def _check_spans(checkpoint: Checkpoint) -> None:
     for file, items in by_file.items():
         begins = np.array([place.begin for _, place in items], np.int64)
         ends = np.array([place.end for _, place in items], np.int64)
-        clash = first_overlap(begins, ends) or _first_repeated(begins, ends)
+        clash = first_overlap(begins, ends, same=False)
         if clash is not None:
             name, other = items[clash[0]][0], items[clash[1]][0]
             raise FormatError(
@@ -225,11 +225,3 @@ def _check_names(checkpoint: Checkpoint) -> None:
                 tensor=name,
             )
         seen.add((place.file, place.name))
-
-
-def _first_repeated(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[int, int] | None:
-    """Two spans that are the same and not empty, or None."""
-    filled = np.flatnonzero(ends > begins)
-    order = filled[np.argsort(begins[filled], kind="stable")]
-    at = np.flatnonzero(begins[order[1:]] == begins[order[:-1]])
-    return (int(order[at[0]]), int(order[at[0] + 1])) if at.size else None

@@ -9,6 +9,7 @@
     space       shapes
     walk        the datasets of all groups: the name and the storage of each tensor
     attributes  the attributes of the root, as metadata
+    claims      what all datasets together may claim of the file
     indexes     where chunks are, in files of `libver="latest"`
     chunks      the codec of chunked datasets: deflate, shuffle
 

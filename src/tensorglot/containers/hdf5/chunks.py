@@ -7,17 +7,18 @@ it. A chunk that is absent has the fill value.
 
 from __future__ import annotations
 
-import itertools
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, IntegrityError, UnsupportedError
-from tensorglot.model.payload import Buffer, Encoded, as_bytes, read_pieces
+from tensorglot.model.payload import PIECE_NBYTES, Buffer, Encoded, as_bytes
 
 __all__ = ["DEFLATE", "FLETCHER32", "SHUFFLE", "CheckedChunks", "Chunk", "Chunked", "Unreadable"]
 
@@ -44,48 +45,63 @@ class Chunked:
     """The shape of a chunk."""
     itemsize: int
     filters: tuple[int, ...]
-    chunks_at: Mapping[tuple[int, ...], Chunk]
-    """By the position of the chunk in the grid."""
+    stored: Sequence[tuple[tuple[int, ...], Chunk]]
+    """The chunks that exist, in the order of their positions in the grid."""
     fill: bytes
 
     @property
     def name(self) -> str:
         return "deflate" if DEFLATE in self.filters else "chunked"
 
+    @property
+    def _row_nbytes(self) -> int:
+        return math.prod(self.shape[1:]) * self.itemsize
+
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
-        row = math.prod(self.shape[1:]) * self.itemsize
+        row = self._row_nbytes
         if not out or not row:
             return
-        first, last = offset // row, -(-(offset + len(out)) // row)
         done = 0
-        while first < last:  # one layer of chunks at a time
-            end = min(last, (first // self.grid[0] + 1) * self.grid[0])
+        for first, end in self._strips(offset // row, -(-(offset + len(out)) // row)):
             raw = as_bytes(self._rows(payload, first, end))
             skip = max(0, offset - first * row)
             piece = raw[skip : skip + len(out) - done]
             out[done : done + len(piece)] = piece
             done += len(piece)
+
+    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
+        """Every chunk is decoded once."""
+        for first, end in self._strips(0, self.shape[0] if payload.nbytes else 0):
+            yield as_bytes(self._rows(payload, first, end))
+
+    def _strips(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Rows in strips of whole layers of chunks: one layer, or several small ones."""
+        step = self.grid[0] * max(1, PIECE_NBYTES // max(1, self.grid[0] * self._row_nbytes))
+        while first < last:
+            end = min(last, (first // step + 1) * step)
+            yield first, end
             first = end
 
     def _rows(self, payload: Encoded, first: int, end: int) -> NDArray[np.void]:
+        """Loops over the chunks that exist: a grid of fill values takes no bytes, however many places it has."""
         carrier = np.dtype(f"V{self.itemsize}")
         rows = np.empty((end - first, *self.shape[1:]), carrier)
-        layer = first // self.grid[0]
+        layers = range(first // self.grid[0], -(-end // self.grid[0]))
+        begin, stop = (bisect_left(self.stored, (layer,), key=itemgetter(0)) for layer in (layers.start, layers.stop))
         counts = [-(-size // step) for size, step in zip(self.shape[1:], self.grid[1:], strict=True)]
-        for place in itertools.product((layer,), *map(range, counts)):
-            begins = [at * step for at, step in zip(place, self.grid, strict=True)]
-            ends = [min(begin + step, size) for begin, step, size in zip(begins, self.grid, self.shape, strict=True)]
-            into = tuple(itertools.starmap(slice, zip(begins[1:], ends[1:], strict=True)))
-            chunk = self.chunks_at.get(place)
-            if chunk is None:
-                rows[(slice(None), *into)] = np.frombuffer(self.fill, carrier)[0]
-                continue
+        if stop - begin < len(layers) * math.prod(counts):
+            rows[...] = np.frombuffer(self.fill, carrier)[0]
+        for place, chunk in self.stored[begin:stop]:
             box = np.frombuffer(self._decode(payload, chunk), carrier).reshape(self.grid)
-            taken = (
-                slice(first - begins[0], end - begins[0]),
-                *(slice(0, e - b) for b, e in zip(begins[1:], ends[1:], strict=True)),
-            )
-            rows[(slice(None), *into)] = box[taken]
+            corner = [at * step for at, step in zip(place, self.grid, strict=True)]
+            lows = [max(first, corner[0]), *corner[1:]]
+            highs = [
+                min(at + step, most) for at, step, most in zip(corner, self.grid, (end, *self.shape[1:]), strict=True)
+            ]
+            into = (slice(lows[0] - first, highs[0] - first), *map(slice, lows[1:], highs[1:]))
+            rows[into] = box[
+                tuple(slice(low - at, high - at) for low, high, at in zip(lows, highs, corner, strict=True))
+            ]
         return rows
 
     def _decode(self, payload: Encoded, chunk: Chunk) -> bytes:
@@ -115,9 +131,6 @@ class Chunked:
                 tensor=payload.tensor,
             )
         return data
-
-    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
-        return read_pieces(payload)
 
 
 class CheckedChunks(Chunked):

@@ -15,6 +15,7 @@ from itertools import chain
 
 from tensorglot.containers.hdf5.attributes import read_attributes
 from tensorglot.containers.hdf5.chunks import DEFLATE, FLETCHER32, SHUFFLE, CheckedChunks, Chunk, Chunked, Unreadable
+from tensorglot.containers.hdf5.claims import Claims
 from tensorglot.containers.hdf5.committed import follow_type
 from tensorglot.containers.hdf5.dense import dense_links
 from tensorglot.containers.hdf5.indexes import ChunkIndex, Stored
@@ -43,8 +44,6 @@ __all__ = ["add_datasets"]
 DEPTH = 64
 EXPANSION = 1032
 """The largest compression ratio of deflate."""
-SPARE_NBYTES = 1 << 20
-"""Datasets up to this size may consist of their fill value."""
 _WHOLE_EDGES = 1
 """Flag of a layout: chunks at the edges are stored without filters."""
 _ALL = (1 << 32) - 1
@@ -53,6 +52,7 @@ _FILTERS = {DEFLATE: "deflate", SHUFFLE: "shuffle", FLETCHER32: "fletcher32"}
 
 def add_datasets(builder: IndexBuilder, objects: Objects, limits: Limits, notes: list[Note]) -> None:
     """Adds the datasets of all groups, depth first, in the order of the file."""
+    claims = Claims(objects.end - objects.begin, limits)
     walked: set[int] = set()
     rows: dict[int, Row] = {}
     entries = 0
@@ -60,7 +60,9 @@ def add_datasets(builder: IndexBuilder, objects: Objects, limits: Limits, notes:
     while todo:
         path, address, depth = todo.pop()
         if address in rows:
-            builder.add(path, rows[address])
+            row = rows[address]
+            claims.repeat(max(row.nbytes, row.end - row.begin), path)
+            builder.add(path, row)
             continue
         if address in walked:
             notes.append(Note("hdf5.group", f"the group '{escape(path)}' is another name of one before"))
@@ -69,7 +71,7 @@ def add_datasets(builder: IndexBuilder, objects: Objects, limits: Limits, notes:
         by_kind = {message.kind: message for message in messages}
         if LAYOUT in by_kind:
             try:
-                rows[address] = _Dataset(objects, by_kind, messages).row(limits)
+                rows[address] = _Dataset(path, objects, by_kind, messages, claims).row(limits)
                 builder.add(path, rows[address])
             except TensorglotError as error:
                 error.tensor = error.tensor or path
@@ -89,6 +91,7 @@ def add_datasets(builder: IndexBuilder, objects: Objects, limits: Limits, notes:
             elif inner.setdefault(name, link.address) is not link.address:
                 raise FormatError("duplicate name in a group", rule="hdf5.name.duplicate", tensor=name)
         todo += [(name, place, depth + 1) for name, place in reversed(inner.items())]
+    claims.check_spans()
 
 
 def _join(path: str, name: bytes, objects: Objects, address: int) -> str:
@@ -103,9 +106,11 @@ def _join(path: str, name: bytes, objects: Objects, address: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Dataset:
+    path: str
     objects: Objects
     by_kind: dict[int, Message]
     messages: list[Message]
+    claims: Claims
 
     def row(self, limits: Limits) -> Row:
         """The row of the dataset, wherever its values are."""
@@ -168,6 +173,7 @@ class _Dataset:
                 rule="hdf5.data.end",
                 offset=min(begin, self.objects.end),
             )
+        self.claims.span(begin, begin + nbytes, self.path)
         return _at(base, begin, begin + nbytes)
 
     def _chunked_3(self, base: Row, shape: tuple[int, ...], element: Element, nbytes: int) -> Row:
@@ -249,6 +255,7 @@ class _Dataset:
             if objects.begin + address + size > objects.end or nbytes > EXPANSION * size + 64:
                 raise objects.fault("a chunk is outside the file, or too small to be expanded", "chunk.span", address)
             found[place] = Chunk(objects.begin + address, size, mask)
+            self.claims.span(objects.begin + address, objects.begin + address + size, self.path)
         return found
 
     def _chunked(
@@ -262,13 +269,8 @@ class _Dataset:
         filters: tuple[int, ...],
     ) -> Row:
         stored = sum(chunk.nbytes for chunk in chunks.values())
-        chunk_nbytes = math.prod(grid) * element.nbytes
-        if nbytes > EXPANSION * stored + SPARE_NBYTES or chunk_nbytes > EXPANSION * max(stored, 1) + SPARE_NBYTES:
-            raise LimitError(
-                f"{stored} stored bytes are expanded to {nbytes}",
-                rule="hdf5.limit.expansion",
-                offset=self._layout.offset,
-            )
+        filled = nbytes - len(chunks) * math.prod(grid) * element.nbytes
+        self.claims.repeat(max(0, filled), self.path)
         if isinstance(base.dtype, str):
             return _encoded(base, Unreadable(f"type {base.dtype} is not supported"), nbytes, stored)
         return _encoded(base, self._codec(shape, grid, element.nbytes, chunks, filters), nbytes, stored)
@@ -288,7 +290,7 @@ class _Dataset:
             left_out = 1 << filters.index(FLETCHER32)
             if len(chunks) == count and not any(chunk.mask & left_out for chunk in chunks.values()):
                 kind = CheckedChunks
-        return kind(shape, grid, itemsize, filters, chunks, self._fill(itemsize))
+        return kind(shape, grid, itemsize, filters, sorted(chunks.items()), self._fill(itemsize))
 
     def _fill(self, nbytes: int) -> bytes:
         """IV.A.2.f: the value of what was never written; zero by default."""

@@ -11,12 +11,13 @@ from tensorglot.containers.onnx.external import ExternalFile, external_span
 from tensorglot.containers.onnx.messages import DTYPES, Initializer, SparseInitializer
 from tensorglot.containers.onnx.varints import Varints
 from tensorglot.containers.table import ReadOptions
-from tensorglot.errors import FormatError, LimitError, UnsupportedError
+from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import Layout
 from tensorglot.model.layouts import COO
 from tensorglot.model.payload import Codec, Encoded, Source, Span
+from tensorglot.model.repeated import check_repeated
 from tensorglot.model.strided import Strided
 from tensorglot.model.subbyte import UnpackedSubByte
 from tensorglot.model.types.algebra import dense
@@ -31,8 +32,6 @@ _VARINTS = {
     "uint64_data": frozenset({"uint32", "uint64"}),
 }
 """Fields of varints, and the types that they may have."""
-_SPARE_NBYTES = 1 << 20
-"""Bytes that initializers may share in files of any size."""
 
 
 class Rows:
@@ -82,11 +81,7 @@ class Rows:
     def check_sharing(self) -> None:
         """Two initializers may share all of their bytes in a file beside the model; sharing more is charged."""
         shared = sum(_shared_nbytes(spans) for spans in self._spans.values())
-        if shared > _SPARE_NBYTES + self._options.limits.view_ratio * self._source.size:
-            raise LimitError(
-                f"initializers share the same bytes of other files, {shared} more than these have (Limits.view_ratio)",
-                rule="onnx.limit.shared",
-            )
+        check_repeated(shared, self._source.size, self._options.limits, "onnx")
 
     def add_sparse(self, sparse: SparseInitializer) -> None:
         """COO: coordinates as rows of a matrix, or as one number each, which is the position in C order."""

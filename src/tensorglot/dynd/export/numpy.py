@@ -89,6 +89,8 @@ def _dtype(node: Node) -> np.dtype[Any]:
         raise _refuse(f"NumPy has no type for {type}: use .tolist() or .arrow()")
     if not node.block.tail:
         return node.block.base
+    if node.block.nbytes >= 1 << 31:
+        raise _refuse(f"NumPy has no type for {type}, whose elements have 2^31 bytes or more")
     if isinstance(type, FixedBytes) and type.size:
         return np.dtype((np.void, type.size))
     if isinstance(type, FixedString) and type.encoding in ("ascii", "utf32"):
