@@ -15,6 +15,7 @@ A group of cases is a module with a function `cases()`; GROUPS lists them.
 | `reasons` | why a peer is faster in a row, and what was tried |
 | `record` | what the programs below print, kept for the pages |
 | `growth` | time and memory of every verb against tensors and bytes, with exponents |
+| `compression` | what byte planes before zstd would gain |
 | `instructions` | instructions of short paths, counted by callgrind and compared with those that are kept |
 | `store` (with `store_tools`), `store_scale`, `vectors_scale`, `dcp`, `recall`, `size_model` | programs of their own |
 """

@@ -12,6 +12,7 @@ COMMANDS = {
     "compare": ("claims", "main"),
     "record": ("record", "main"),
     "growth": ("growth", "main"),
+    "compression": ("compression", "main"),
     "instructions": ("instructions", "main"),
 }
 """The module of each, and its function."""

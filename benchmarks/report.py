@@ -211,7 +211,23 @@ def program(results: dict[str, Any], name: str) -> str:
     return f"`{found['command']}`, {where}:\n\n{output}"
 
 
+def compression(results: dict[str, Any], _: str) -> str:
+    found = results.get("compression")
+    if not found:
+        return NOT_MEASURED
+    out = ["| weights | zstd 1 | planes, zstd 1 | encode, GB/s | decode, GB/s |", "|---|---|---|---|---|"]
+    for row in found["rows"]:
+        plain, split = row["zstd"], row["planes"]
+        speeds = [f"{plain[key]:.2f}, {split[key]:.2f}" for key in ("encode_gbps", "decode_gbps")]
+        out.append(f"| {row['weights']} | {plain['share']:.1%} | {split['share']:.1%} | {' | '.join(speeds)} |")
+    gains = {row["weights"]: 1 - row["planes"]["share"] / row["zstd"]["share"] for row in found["rows"]}
+    gained = ", ".join(f"{gain:.0%} ({weights})" for weights, gain in gains.items())
+    where = f"Time {found['when']} UTC, commit {found['commit']}, load {found['load']}."
+    return "\n".join([*out, "", f"Planes would make a compressed `.zt` smaller by {gained}. {where}"])
+
+
 KINDS = {
+    "compression": compression,
     "program": program,
     "environment": environment,
     "table": table,
@@ -275,7 +291,7 @@ def publish(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     target = DOCS / "performance.json"
     results = json.loads(target.read_text())
-    for name in ("run.json", "growth.json"):
+    for name in ("run.json", "growth.json", "compression.json"):
         if (options.results / name).exists():
             results |= json.loads((options.results / name).read_text())
     if (options.results / "programs.json").exists():

@@ -74,7 +74,16 @@ def cases() -> list[Case]:
     }
     return [
         Case("import load and save", packages, nothing, 0, 5, {"numpy": 1 / 1.3}, check=check_import, quick=True),
-        Case("--help", {"tensorglot": show_help}, nothing, 0, 5, limits={"ms": 250}, check=check_help, quick=True),
+        Case(
+            "help of the command line",
+            {"tensorglot": show_help},
+            nothing,
+            0,
+            5,
+            limits={"ms": 250},
+            check=check_help,
+            quick=True,
+        ),
         Case(
             "make demo, fresh clone",
             {"tensorglot": make_demo},

@@ -230,6 +230,32 @@ def test_fixed_costs_at_small_sizes_do_not_hide_growth(module) -> None:
     assert growth.exponent(points) > growth.LIMIT
 
 
+def test_growth_is_measured_for_every_verb_and_drawn(module, tmp_path, monkeypatch) -> None:
+    """With files of nothing to speak of: that each verb runs, in a process of its own, and where its points end up."""
+    growth, report = module("growth"), module("report")
+    monkeypatch.chdir(ROOT)
+    path = tmp_path / "growth.json"
+    growth.main(["--tensors", "100", "--bytes", "0", "--rounds", "1", "--json", str(path), "--folder", str(tmp_path)])
+    found = results(safetensors=4.0) | json.loads(path.read_text())
+    curves = found["growth"]["axes"]["tensors"]
+    assert curves.keys() == {*growth.VERBS}
+    assert all(point["ms"] > 0 for curve in curves.values() for point in curve["points"])
+    files = report.generate(found)
+    assert all(f"| {verb} | 1e+02 |" in files["performance.md"] for verb in growth.VERBS)
+    assert files["performance/growth-tensors.svg"].count("<polyline") == 2 * len(growth.VERBS)  # and the legend
+
+
+def test_planes_are_compared_with_plain_zstd_and_the_gain_is_said(module) -> None:
+    numpy, compression = importlib.import_module("numpy"), module("compression")
+    array = numpy.random.default_rng(1).standard_normal(100_000).astype(numpy.float32)
+    row = {"weights": "mine", **{kind: compression.measure(array, kind == "planes") for kind in ("zstd", "planes")}}
+    assert row["planes"]["share"] < row["zstd"]["share"] < 1
+    found = {"when": "2026-01-02 03:04", "commit": "abc", "load": 1, "rows": [row]}
+    page = module("report").compression({"compression": found}, "")
+    assert "Planes would make a compressed `.zt` smaller by" in page
+    assert "(mine)" in page
+
+
 def test_instructions_above_the_margin_are_reported(module) -> None:
     compare = module("instructions").compare
     assert compare({"open": 1000, "save": 1000}, {"open": 1030, "save": 1031, "new": 5}) == {"save": 1.031}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
+from bounds import seconds
 from tensorglot.model.archive import Archive
 
 Arrays = dict[str, Any]
@@ -121,6 +122,17 @@ def test_tied_small_tensors_are_stored_once() -> None:
     assert len(data) < len(apart)
     tg.store.apply(data, old)
     assert all(np.array_equal(old[name], new[name]) for name in new)
+
+
+def test_a_delta_of_many_names_is_applied_to_a_file_in_linear_time(tmp_path: Path) -> None:
+    old = {f"block.{i}": np.int8([i % 100]) for i in range(16_000)}
+    tg.save(tmp_path / "old.bt", old)
+    tg.store.delta(old, {name: array + np.int8(1) for name, array in old.items()}, tmp_path / "step.tgdelta")
+
+    def patch() -> None:
+        tg.store.patch(tmp_path / "step.tgdelta", tmp_path / "old.bt", tmp_path / "new.bt", durable=False)
+
+    assert seconds(patch, 5) < 5  # 11 s where the names were collected for each tensor
 
 
 def test_progress_reaches_its_end() -> None:

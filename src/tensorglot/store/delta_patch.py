@@ -125,8 +125,9 @@ def _patched(file: DeltaFile, archive: Archive, progress: Progress | None) -> Ar
             "are made",
             rule="delta.expansion",
         )
+    named = {*index.names, *index.removed}
     for name in archive:
-        if name not in set(index.names) | set(index.removed):
+        if name not in named:
             raise not_base(name, "the base does not have it")
     for name in index.removed:
         if name not in archive:
