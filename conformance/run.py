@@ -15,7 +15,7 @@ import sys
 import tempfile
 import zlib
 
-SUFFIXES = {"bintensors": ".bt", "ztensor": ".zt", "bson": ".bson", "delta": ".tgdelta"}
+SUFFIXES = {"bintensors": "bt", "ztensor": "zt", "delta": "tgdelta", "hdf5": "h5"}
 
 
 def outcome(command: list[str]) -> str:
@@ -31,7 +31,8 @@ def main(corpus: pathlib.Path, command: list[str]) -> int:
         command = [*command, "{}"]
     passed = failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "case" + SUFFIXES.get(corpus.name.partition("-")[0], ""))
+        kind = corpus.stem.partition("-")[0]
+        path = pathlib.Path(folder, f"case.{SUFFIXES.get(kind, kind)}")
         for line in corpus.read_text("utf-8").splitlines():
             case = json.loads(line)
             shutil.rmtree(path, ignore_errors=True)

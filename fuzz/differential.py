@@ -63,6 +63,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "gguf.data.trailing": "bytes after the last tensor are not read",
         "gguf.offset*": "tensors may overlap and leave holes",
         "gguf.padding": "padding is not read",
+        "gguf.metadata.bool": "bool bytes other than 0 and 1",
         "gguf.shape.product": "the product of the dimensions wraps, also to 0",
     },
     "onnx": {
@@ -76,6 +77,8 @@ REFUSED: dict[str, dict[str, str]] = {
         "values.*": VALUES,
     },
     "hdf5": {
+        "hdf5.name": "names that are not UTF-8",
+        "hdf5.chunk.index": "an index of chunks that has more of them than the shape needs",
         "hdf5.chunk.place": "of two chunks at one place, one is not read",
         "hdf5.type": "the properties of a type may run into the next message",
         "hdf5.checksum": "what is not needed to read a dataset is not read, for example the index of an empty one",

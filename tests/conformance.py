@@ -14,11 +14,13 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import conformance_foreign
 import delta_cases
 import tensorglot as tg
 import test_attacks_bintensors
@@ -145,9 +147,38 @@ def _dcp() -> Iterator[Case]:
     for name, (data, rule) in test_dcp.HOSTILE.items():
         yield _reject(f".metadata: {name}", {".metadata": data}, rule)
     good = {"files": ["w.safetensors"], "tensors": {"w": test_dcp.WHOLE}}
-    yield _valid("index", _made(lambda folder: _write_boxes(folder, good)))
+    for name, make in _checkpoints(good).items():
+        files = _made(make)
+        yield _valid(f"index: {name}", files, **_made_contents(files, "dcp"))
     for name, (fields, rule) in test_dcp.BAD_INDEXES.items():
         yield _reject(f"index: {name}", _made(lambda folder, fields=fields: _write_boxes(folder, good | fields)), rule)
+
+
+def _checkpoints(good: dict[str, Any]) -> dict[str, Callable[[Path], object]]:
+    """Ways to fill a folder with a valid checkpoint of ours."""
+    w, cube = np.arange(40, dtype=np.int16).reshape(8, 5), np.arange(105, dtype=np.float32).reshape(7, 5, 3)
+    cuts: dict[str, tuple[Any, list[list[int]]]] = {
+        "one box": (w, [[], []]), "rows": (w, [[3], []]), "columns": (w, [[], [2, 3]]), "a grid": (w, [[4], [1]]),
+        "three dimensions": (cube, [[2, 5], [4], [1, 2]]), "a scalar": (np.array(2.5), []),
+        "no elements": (np.zeros((0, 4), np.int8), [[], []]),
+    }  # fmt: skip
+    made: dict[str, Callable[[Path], object]] = {
+        f"{name}, {suffix}": partial(test_dcp.save_boxes, name="w", array=array, cuts=cut, suffix=f".{suffix}")
+        for name, (array, cut) in cuts.items()
+        for suffix in ("safetensors", "zt", "bt")
+    }
+    values = {"step": 7, "lr": 1e-3, "name": "é", "nothing": None, "betas": [0.9, 0.999]}
+    made["values"] = lambda folder: _write_boxes(folder, good | {"values": values})
+    made["paths"] = lambda folder: _write_boxes(folder, good | {"paths": {"w": ["model", 0, "w"]}})
+    made["no tensors"] = lambda folder: test_dcp.write_index(folder)
+    return made
+
+
+def _made_contents(files: dict[str, bytes], format: str) -> Case:
+    with tempfile.TemporaryDirectory() as name:
+        for path, data in files.items():
+            Path(name, path).write_bytes(data)
+        return _contents(Path(name), format)
 
 
 def _write_boxes(folder: Path, fields: dict[str, Any]) -> None:
@@ -165,7 +196,18 @@ def _store() -> Iterator[Case]:
         yield _valid(name, files) if rule is None else _reject(name, files, rule)
 
 
+def _foreign(format: str) -> Iterator[Case]:
+    for name, data in conformance_foreign.VALID[format]():
+        yield _valid(name, data, **_contents(data, format))
+    for name, data in conformance_foreign.INVALID[format]().items():
+        with suppress(tg.UnsupportedError):  # valid, and beyond what is supported
+            if (rule := check(format, data)) is not None:
+                milliseconds = _BOUND["milliseconds"] + -(-3 * len(data) // 1000)  # 3 µs for a byte
+                yield _reject(name, data, rule) | ({"milliseconds": milliseconds} if len(data) < _SMALL else {})
+
+
 CORPORA = {
+    **{format: partial(_foreign, format) for format in conformance_foreign.VALID},
     "bintensors-0": lambda: _bintensors(0),
     "bintensors-1": lambda: _bintensors(1),
     "ztensor-0.1": lambda: _ztensor("0.1"),

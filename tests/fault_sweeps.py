@@ -5,8 +5,10 @@ writers, spools and directories. One operation of a run fails, N = 1, 2, … unt
 none left to fail. Afterwards the folder has exactly the entries and bytes of before or
 of a run without a fault. A kill is the same with SIGKILL in a forked process, at every
 operation that changes something; a temporary file may stay then, and nothing else.
-`python tests/fault_sweeps.py` runs all actions, on files with every errno, and prints how
-many faults struck and how many processes were killed.
+`python tests/fault_sweeps.py` runs all actions with every errno, a migration in MongoDB
+included, and prints how many faults struck and how many processes were killed.
+`python tests/fault_sweeps.py system-calls` kills each action at every system call that
+changes something, through strace, in a process of its own: also between what Python does.
 
 Removing is not failed: a file that cannot be removed stays, whoever made it.
 """
@@ -17,6 +19,7 @@ import errno
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections import Counter
@@ -28,12 +31,15 @@ from typing import Any
 
 import numpy as np
 
+import migration_sweeps
+import mongod
 import store_actions
 import tensorglot as tg
 from stores import stray_files
 from tensorglot import report
 from tensorglot.io.sink import is_temporary
 from tensorglot.store import Store
+from traced import CALLS, Traced
 
 __all__ = [
     "ACTIONS",
@@ -42,6 +48,7 @@ __all__ = [
     "STORE",
     "Struck",
     "kill",
+    "kill_at_calls",
     "operations",
     "prepare",
     "sweep",
@@ -247,7 +254,45 @@ def kill(folder: Path, name: str, every: int = 1) -> int:
     return len(outcomes)
 
 
+def kill_at_calls(folder: Path, name: str, every: int = 1) -> int:
+    """Kills an action at every system call that changes something, or every so many. Returns how often."""
+    start, work = folder / "start", folder / "work"
+
+    def program() -> Traced:
+        copy(start, work)
+        return Traced([sys.executable, __file__, "do", name, str(work)], f"{CALLS},flock,mkdir,rmdir,unlink,write")
+
+    before = tree(start)
+    calls = program().system_calls()
+    after = tree(work)
+    assert before != after, "it changes nothing"
+    outcomes = []
+    for at in range(every // 2, len(calls), every):
+        program().kill(calls, at)
+        now = {path: data for path, data in tree(work).items() if not is_temporary(path.partition(os.sep)[0])}
+        assert now in (before, after), (name, at, calls[at], sorted(now.keys() ^ before.keys()))
+        outcomes.append(now == after)
+    assert outcomes == sorted(outcomes), (name, "what has taken place is undone")
+    return len(outcomes)
+
+
+def kill_store_at_calls(folder: Path, action: str, every: int = 1) -> int:
+    """The same for a store."""
+    start, work = folder / "prepared", folder / "work"
+    command = [sys.executable, str(store_actions.__file__), str(work), action]
+    copy(start, work)
+    calls = Traced(command, STORE_CALLS).system_calls()
+    outcomes = []
+    for at in range(every // 2, len(calls), every):
+        copy(start, work)
+        Traced(command, STORE_CALLS).kill(calls, at)
+        outcomes.append(store_actions.assert_intact(work, action, done=False))
+    assert outcomes == sorted(outcomes), (action, "what has taken place is undone")
+    return len(outcomes)
+
+
 STORE = tuple(store_actions.ACTIONS)
+STORE_CALLS = f"{CALLS},mkdir,unlink,flock"
 
 
 def sweep_store(folder: Path, action: str, errnos: tuple[int, ...], every: int = 1) -> Counter[str]:
@@ -276,23 +321,51 @@ def sweep_store(folder: Path, action: str, errnos: tuple[int, ...], every: int =
     return struck
 
 
+def sweep_migration(folder: Path) -> tuple[Counter[str], int]:
+    """The same for a migration in MongoDB, at its network operations."""
+    import pymongo
+
+    folder.mkdir()
+    with mongod.serve(folder) as url, pymongo.MongoClient(url) as client:
+        collection = client["tensorglot"]["faults"]
+        return migration_sweeps.sweep(url, collection), len(migration_sweeps.kill(url, collection))
+
+
+def main_system_calls(folder: Path) -> None:
+    total = 0
+    for kind, actions, kill_one in (("", ACTIONS, kill_at_calls), ("store ", STORE, kill_store_at_calls)):
+        for action in actions:
+            kills = kill_one(folder, action)
+            total += kills
+            print(f"{kills:4} kills  {kind}{action}", flush=True)
+    print(f"{total:4} kills at system calls")
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["do"]:
+        ACTIONS[sys.argv[2]](Path(sys.argv[3]))
+        return
     total: Counter[str] = Counter()
     kills = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(folder / "start")
         store_actions.prepare(folder / "prepared")
+        if sys.argv[1:] == ["system-calls"]:
+            main_system_calls(folder)
+            return
         for action in ACTIONS:
             struck, killed = sweep(folder, action, ERRNOS), kill(folder, action)
             print(f"{struck.total():6} faults {killed:4} kills  {action}", flush=True)
             total, kills = total + struck, kills + killed
         for action in STORE:
-            # Each operation once, the errnos in turns: to look through a store takes its time.
-            struck = sweep_store(folder, action, ERRNOS, len(ERRNOS))
+            struck = sweep_store(folder, action, ERRNOS)
             killed = len(store_actions.kill_everywhere(folder, action)) - 1
             print(f"{struck.total():6} faults {killed:4} kills  store {action}", flush=True)
             total, kills = total + struck, kills + killed
+        struck, killed = sweep_migration(folder / "mongod")
+        print(f"{struck.total():6} faults {killed:4} kills  migrate", flush=True)
+        total, kills = total + struck, kills + killed
     print(f"{total.total():6} faults {kills:4} kills: " + ", ".join(f"{n} {name}" for name, n in total.most_common()))
 
 

