@@ -490,7 +490,7 @@ def _take_sorted_key(around: _Open, end: cython.Py_ssize_t) -> cython.int:
 
 @cython.cfunc
 def _take_key(around: _Open, end: cython.Py_ssize_t) -> cython.int:
-    """§5.6: no key stands twice, whatever the forms of the two."""
+    """§5.6: no duplicate keys, however the two are encoded."""
     count: cython.Py_ssize_t = around.key_counts[around.level]
     slot: cython.Py_ssize_t = around.level * _INLINE_KEYS
     size: cython.Py_ssize_t = end - around.start

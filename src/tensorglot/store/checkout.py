@@ -168,7 +168,7 @@ class ArraySource(BaseSource):
         arrays = self._arrays[position:end]
         blocks = self._packs.read_many([array.data.digest for array in arrays])
         if list(map(len, blocks)) != [array.nbytes for array in arrays]:
-            raise FormatError("an array has a block of another size", rule="store.block.size")
+            raise FormatError("a block does not have the size that its array says", rule="store.block.size")
         nbytes = self._begins[end] - self._begins[position]
         out[:nbytes] = b"".join(blocks)
         return end, nbytes
@@ -312,7 +312,9 @@ def _check_sparse(name: str, node: TensorNode, parts: Sequence[PartRow]) -> None
         elements = dense_parts(part.type)
         pieces[part.name] = Piece(None if elements is None else elements[0], part.array.nbytes)
     if block is None or arrange(node.layout, block[1], pieces, node.attributes, name).type != parse_type(node.type):
-        raise FormatError(f"a tensor of layout {escape(node.layout)} of another type", rule="store.tensor")
+        raise FormatError(
+            f"the parts of a tensor of layout {escape(node.layout)} do not have its type", rule="store.tensor"
+        )
 
 
 def check_tensor(packs: Packs, name: str, link: CID) -> list[ArrayNode]:

@@ -170,7 +170,7 @@ class _Body(NamedTuple):
         return out
 
     def decode_new(self) -> bytes | bytearray:
-        """The same, in memory of its own: for small ones, of which each copy counts."""
+        """The same, in memory of its own: small chunks are decoded without another copy."""
         if not self.nbytes:
             return b""
         try:

@@ -128,7 +128,10 @@ def read_index(backend: Backend, key: str) -> PackIndex:
         raise TruncatedError("pack truncated, or not a pack: no footer at its end", rule="pack.footer", path=key)
     if offset < len(_MAGIC) or offset + nbytes + _FOOTER.size != size:
         raise FormatError(
-            f"the index at byte {offset} of {nbytes} bytes is not in place", rule="pack.footer", offset=offset, path=key
+            f"the footer says that the index has {nbytes} bytes at byte {offset}, which do not end at the footer",
+            rule="pack.footer",
+            offset=offset,
+            path=key,
         )
     inside = size - offset <= len(tail)
     data = tail[offset - size : -_FOOTER.size] if inside else backend.read(key, offset, nbytes)

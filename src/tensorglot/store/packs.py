@@ -274,7 +274,7 @@ class Packs:
         bodies = self._bodies({link.place: link for chain in chains for link in chain if not link.record.grouped})
         for (digest, out), chain in zip(wanted, chains, strict=True):
             if chain[-1].record.nbytes != len(out):
-                raise FormatError("a block of another size", rule="store.block.size")
+                raise FormatError("a block does not have the size that the index says", rule="store.block.size")
             self._decode(chain, bodies, out)
             _compare(digest, out)
 

@@ -503,7 +503,7 @@ def decode_whole(encoded: memoryview, out: memoryview) -> None:
 
 
 def decode_new(encoded: memoryview, nbytes: int) -> bytes | bytearray:
-    """The same, as bytes of its own: for small frames, of which each copy counts."""
+    """The same, as bytes of its own: small frames are decoded without another copy."""
     data = _decode_declared(encoded, nbytes)
     if data is not None:
         return data

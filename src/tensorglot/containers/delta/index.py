@@ -198,7 +198,9 @@ def read_index(source: Source, limits: Limits) -> DeltaIndex:
         )
     if offset < len(MAGIC) or offset + nbytes + _FOOTER.size != source.size:
         raise FormatError(
-            f"the index at byte {offset} of {nbytes} bytes is not in place", rule="delta.footer", offset=offset
+            f"the footer says that the index has {nbytes} bytes at byte {offset}, which do not end at the footer",
+            rule="delta.footer",
+            offset=offset,
         )
     data = source.read_bytes(offset, nbytes)
     if blake3(data).digest() != digest:

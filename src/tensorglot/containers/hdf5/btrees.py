@@ -37,7 +37,7 @@ def records(objects: Objects, address: int, kind: int) -> Iterator[bytes]:
     node_nbytes, size, depth = objects.unpack("<I2H", head, address, 6)
     root, count = objects.unpack("<QH", head, address, 16)
     if not size or node_nbytes <= _OVERHEAD + size or depth > _DEPTH:
-        raise objects.fault("a B-tree of impossible sizes", "tree", address)
+        raise objects.fault("the node size, record size or depth of a B-tree is invalid", "tree", address)
     widths = _pointer_widths(node_nbytes, size, depth)
     todo = [] if root == UNDEFINED else [_Node(root, count, depth)]
     seen: set[int] = set()

@@ -47,7 +47,9 @@ class FractalHeap:
         bits, _, self._root, self._rows = objects.unpack("<2HQH", head, address, 128)
         powers = (self._width, self._start, self._direct)
         if any(value == 0 or value & (value - 1) for value in powers) or bits > 64 or self._direct < self._start:
-            raise objects.fault("a fractal heap of impossible sizes", "heap", address)
+            raise objects.fault(
+                "the block sizes of a fractal heap are not powers of two, or exceed 64 bits", "heap", address
+            )
         self._offset_nbytes = (bits + 7) // 8
         self._length_nbytes = min((self._direct.bit_length() + 6) // 8, encoded_nbytes(largest))
 
@@ -55,22 +57,22 @@ class FractalHeap:
         """An object."""
         kind, body = own_id[0] >> 4 & 3, own_id[1:]
         if own_id[0] >> 6 or len(own_id) != self.id_nbytes:
-            raise self._fault("an id of another form")
+            raise self._fault(f"an object id of version {own_id[0] >> 6} and {len(own_id)} bytes is invalid")
         if kind == _TINY and self.id_nbytes <= 17:
             return body[: (own_id[0] & 15) + 1]
         if kind == _HUGE and len(body) >= 8:
             begin, nbytes = self._huge.get(int.from_bytes(body[:8], "little"), (UNDEFINED, 0))
             if begin == UNDEFINED:
-                raise self._fault("an object is missing")
+                raise self._fault("a huge object is missing")
             return self._objects.read(begin, nbytes)
         if kind != _MANAGED:
-            raise self._fault("an id of another form")
+            raise self._fault(f"an object id of type {kind} is invalid")
         offset = int.from_bytes(body[: self._offset_nbytes], "little")
         nbytes = int.from_bytes(body[self._offset_nbytes : self._offset_nbytes + self._length_nbytes], "little")
         begins, blocks = self._blocks
         i = bisect.bisect_right(begins, offset) - 1
         if i < 0 or offset + nbytes > begins[i] + blocks[i][1]:
-            raise self._fault("an object is outside the blocks")
+            raise self._fault("an object lies outside the blocks")
         self._objects.charge(nbytes, blocks[i][0])
         return self._block(*blocks[i])[offset - begins[i] :][:nbytes]
 
@@ -88,7 +90,7 @@ class FractalHeap:
         return held
 
     def _fault(self, what: str) -> FormatError:
-        return self._objects.fault(f"{what} of its fractal heap", "heap", self._address)
+        return self._objects.fault(f"{what} in its fractal heap", "heap", self._address)
 
     @cached_property
     def _huge(self) -> dict[int, tuple[int, int]]:
@@ -120,7 +122,7 @@ class FractalHeap:
     def _add_indirect(self, address: int, begin: int, rows: int, found: list[tuple[int, int, int]], depth: int) -> None:
         """Adds the direct blocks of an indirect block whose part of the heap begins at an offset."""
         if rows > _ROWS or depth > _DEPTH or address in self._seen:
-            raise self._fault("too many rows, or a block twice, in an indirect block")
+            raise self._fault("an indirect block has too many rows, or a block twice,")
         self._seen.add(address)
         head = 13 + self._offset_nbytes
         nbytes = head + 8 * rows * self._width

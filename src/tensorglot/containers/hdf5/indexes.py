@@ -88,7 +88,7 @@ class ChunkIndex:
         if root == UNDEFINED:
             return
         if self.objects.begin + root + count * self.chunk_nbytes > self.objects.end:
-            raise self._fault("chunks outside the file", root)
+            raise self._fault("chunks lie outside the file", root)
         for number in range(count):
             place = self._place(number, None)
             if place is not None:
@@ -97,7 +97,7 @@ class ChunkIndex:
     def _limited(self) -> tuple[int, ...]:
         """The largest shape, which has a limit on every axis."""
         if None in self.most:
-            raise self._fault("an array of chunks without a limit", self.address)
+            raise self._fault("an array of chunks needs limited axes", self.address)
         return tuple(count for count in self.most if count is not None)
 
     def _place(self, number: int, free: int | None) -> tuple[int, ...] | None:
@@ -127,10 +127,10 @@ class ChunkIndex:
 
     def _check_element(self, filtered: int, size: int, address: int) -> None:
         if filtered not in (0, 1) or (size != 8 if not filtered else not 13 <= size <= 20):
-            raise self._fault("an array of other elements than chunks", address)
+            raise self._fault("the elements are not the addresses of chunks", address)
 
     def _fault(self, what: str, address: int) -> FormatError:
-        return self.objects.fault(f"{what} in an index of chunks", _RULE, address)
+        return self.objects.fault(f"{what}, in an index of chunks", _RULE, address)
 
     def _fixed_array(self) -> Iterator[Stored]:
         """VII.C."""
@@ -141,10 +141,10 @@ class ChunkIndex:
         filtered, size, page_bits = objects.unpack("<3B", head, root, 5)
         count, block = objects.unpack("<2Q", head, root, 8)
         if page_bits > 63:
-            raise self._fault("a fixed array of impossible sizes", root)
+            raise self._fault("the page size of a fixed array is invalid", root)
         self._check_element(filtered, size, root)
         if count != math.prod(self._limited()):
-            raise self._fault("a fixed array of another length", root)
+            raise self._fault("a fixed array does not have an element for each chunk", root)
         if block == UNDEFINED:
             return
         for first, data in self._pages(block, count, size, 1 << page_bits):
@@ -178,9 +178,9 @@ class ChunkIndex:
         block = objects.unpack("<Q", head, root, 60)[0]
         powers = (least, pointers)
         if len(free) != 1:
-            raise self._fault("an extensible array that has not one axis to grow along", root)
+            raise self._fault("an extensible array needs exactly one unlimited axis", root)
         if page_bits > 63 or bits > 64 or any(value == 0 or value & (value - 1) for value in powers):
-            raise self._fault("an extensible array of impossible sizes", root)
+            raise self._fault("the block sizes of an extensible array are not powers of two", root)
         self._check_element(filtered, size, root)
         if block == UNDEFINED:
             return
@@ -199,7 +199,7 @@ class ChunkIndex:
         for record in btrees.records(self.objects, root, btrees.FILTERED_CHUNKS if filtered else btrees.CHUNKS):
             fixed = len(record) - 8 * rank
             if (not 13 <= fixed <= 20) if filtered else fixed != 8:
-                raise self._fault("a record of another size", root)
+                raise self._fault("a record does not have the size of a chunk's", root)
             place = self.objects.unpack(f"<{rank}Q", record, root, fixed)
             nbytes = int.from_bytes(record[8 : fixed - 4], "little") if filtered else None
             mask = int.from_bytes(record[fixed - 4 : fixed], "little") if filtered else 0

@@ -147,7 +147,7 @@ class Objects:
         while blocks:
             begin, nbytes, skip = blocks.pop(0)
             if begin in seen:
-                raise self.fault("an object header that continues in itself", "object.cycle", begin)
+                raise self.fault("an object header continues in itself", "object.cycle", begin)
             seen.add(begin)
             if version == 1:
                 data = self.read(begin, nbytes)

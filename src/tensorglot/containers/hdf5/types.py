@@ -61,7 +61,7 @@ def parse_type(data: bytes, offset: int) -> Element:
     bits, nbytes = int.from_bytes(data[1:4], "little"), int.from_bytes(data[4:8], "little")
     title = _CLASSES[kind] if kind < len(_CLASSES) else f"class {kind}"
     if nbytes == 0:
-        raise FormatError("a datatype of no bytes", rule="hdf5.type", offset=offset)
+        raise FormatError("a datatype has a size of 0 bytes", rule="hdf5.type", offset=offset)
     name = None
     big = bool(bits & 1)
     rest = data[8:]

@@ -1,6 +1,6 @@
 """The messages of an ONNX file that describe tensors; all others are skipped without being read.
 
-A field that may stand once and stands twice is refused: decoders of Protocol Buffers
+A field that may occur once and occurs twice is refused: decoders of Protocol Buffers
 take the last one, or merge both.
 """
 
@@ -65,14 +65,14 @@ class Model:
 
 
 class _Once:
-    """Refuses a field that stands twice."""
+    """Refuses a duplicate field."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
 
     def check(self, number: int, offset: int) -> None:
         if number in self._seen:
-            raise FormatError(f"field {number} stands twice in a message", rule="onnx.field.twice", offset=offset)
+            raise FormatError(f"duplicate field {number} in a message", rule="onnx.field.twice", offset=offset)
         self._seen.add(number)
 
 
@@ -217,7 +217,7 @@ def _add_data(tensor: Initializer, found: Field) -> None:
         if found.kind != BYTES:
             raise UnsupportedError(f"{name} must be packed", rule="onnx.data.pieces", offset=found.begin)
     if tensor.data not in ("", name):
-        raise FormatError(f"values in {tensor.data} and {name}", rule="onnx.data.twice", offset=found.begin)
+        raise FormatError(f"values both in {tensor.data} and in {name}", rule="onnx.data.twice", offset=found.begin)
     begin = tensor.begin if tensor.data else found.begin
     tensor.data, tensor.begin, tensor.end = name, begin, found.end
 
@@ -229,7 +229,7 @@ def _sparse(reader: Reader, message: Field, max_rank: int) -> SparseInitializer:
         if found.number in (1, 2):
             _require(found, BYTES)
             if found.number in parts:
-                raise FormatError("field stands twice", rule="onnx.field.twice", offset=found.begin)
+                raise FormatError("duplicate field in a sparse tensor", rule="onnx.field.twice", offset=found.begin)
             parts[found.number] = _tensor(reader, found, max_rank)
         elif found.number == 3:
             shape += _dims(reader, found, len(shape), max_rank)
