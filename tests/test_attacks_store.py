@@ -569,9 +569,10 @@ FOUND: dict[str, str] = {
     "a base of depth 0|a base outside the table|depth 255",
     "pack.block": "a block outside its record|a block that is larger than its record",
     "store.encoding": "an unknown encoding|a constant of no bytes|a small chunk as a megabyte",
-    "store.chain": "a delta without a base|a chain of 40 deltas with one key",
-    "store.chain.base": "a base without a delta|a base that is not there|a delta from itself|deltas in a circle|"
-    "deltas in a circle with depths|a chain of 40 deltas of depth 1|a chain of 40 deltas of depth 12",
+    "store.chain": "a delta without a base",
+    "store.chain.base": "a base without a delta|a base that is not there|deltas in a circle|"
+    "deltas in a circle with depths|a chain of 40 deltas of depth 1|a chain of 40 deltas of depth 12|"
+    "a chain of 40 deltas with one key",
     "store.block.hash": "blocks that do not match their names|two blocks with each other's names",
     "store.array": "a size that lies|a size of 2^63|a size of 2^64 - 1|a type that lies|a type of 2^62 elements|"
     "a type that wraps|a symbolic type",
@@ -581,7 +582,7 @@ FOUND: dict[str, str] = {
     "a tree whose chunks lie|a tree of another size|a tree with too few chunks",
     "store.node": "an array named by SHA-256|a raw array|a size of 2^62",
     "store.block.missing": "a value that links nowhere|an array that is not there|data that is not there|"
-    "a parent that is not there|a parent named by SHA-256|metadata of links|to nothing",
+    "a parent that is not there|a parent named by SHA-256|metadata of links|to nothing|a delta from itself",
     "store.tensor": "a tensor without parts|parts that are numbers|parts with one name|a part without an array|"
     "a part of no shape|a dense tensor of another type|a tensor of no type",
     "layout.rank": "a sparse tensor of one dimension",

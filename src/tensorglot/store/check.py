@@ -149,12 +149,13 @@ class _Above:
 
 
 def _damage_problem(pack: str, spans: Mapping[Span, TensorglotError | None], needed: str) -> Problem:
-    (first, _), error = min(spans.items(), key=lambda item: item[0])
-    which = "the record" if len(spans) == 1 else f"{len(spans):,} records are damaged; the first,"
-    why = "is damaged" if error is None else f"is damaged: {error.message}"
+    (first, _), error = min(spans.items(), key=lambda item: (item[1] is None, item[0]))
+    many = len({begin for begin, _ in spans})
+    which = f"{many:,} records are damaged, the first of them at byte" if many > 1 else "damaged record at byte"
+    why = "" if error is None else f": {error.message}"
     way_out = f"{needed}; {_WAY_OUT}, then repack" if needed else "no commit needs it; repack removes it"
     rule = "store.block.hash" if error is None else error.rule
-    return Problem(rule, f"{pack_key(pack)}: {which} at byte {first} {why}, {way_out}", None, first)
+    return Problem(rule, f"{pack_key(pack)}: {which} {first}{why}, {way_out}", None, first)
 
 
 def _missing_problem(rule: str, missing: Collection[CID], needed: str) -> Problem:
