@@ -48,7 +48,7 @@ class Directory(ABC):
     checked_by: ClassVar[CheckedBy] = "box"
 
     def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+        self._options = options._replace(head=b"")  # of the index: no other file begins so, and it would be pickled
         self.tensors: Sequence[StoredTensor] = ()
         """Of the checkpoint; their places are in the files."""
         self._files: dict[str, File] = {}
