@@ -50,7 +50,7 @@ class Directory(ABC):
     """Boxes have the element type that the index says; else one of the same width, and the type was compared."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+        self._options = options._replace(head=b"")  # of the index: no other file begins so, and it would be pickled
         self.tensors: Sequence[StoredTensor] = ()
         """Tensors of the checkpoint, with the places of their boxes in the files."""
         self._files: dict[str, File] = {}

@@ -55,16 +55,16 @@ class ExternalFile(OpenedOnce):
     def __init__(self, name: str, options: ReadOptions) -> None:
         super().__init__()
         self._name = name
-        self._options = options
+        self._open_beside = options.open_file
 
     def open_file(self) -> Source:
-        if self._options.open_file is None:
+        if self._open_beside is None:
             raise UnsupportedError(
                 f"the values are in the file '{escape(self._name)}': open the model by its path",
                 rule="onnx.external.path",
             )
         try:
-            return self._options.open_file(self._name)
+            return self._open_beside(self._name)
         except FileNotFoundError as error:
             message = f"the file of values '{escape(self._name)}' is missing"
             raise FormatError(message, rule="onnx.external.missing", path=error.filename) from error
