@@ -1,7 +1,8 @@
 """Time and memory of every verb against the number of tensors and of bytes: `python -m benchmarks growth`.
 
 Each point is the quickest of several new processes, and the most memory of them. The
-exponent is the slope, in logarithms and by least squares, over the last decade and a
+exponent is the slope of processor time, which other work on the machine changes less than
+the clock, and of memory, in logarithms and by least squares, over the last decade and a
 half: at small sizes fixed costs make every curve flat. Above LIMIT is a defect. "views" is
 no verb: it makes as many NumPy views in a dict, for what Python and the caches of the
 processor add. A size that would not fit in memory twice is left out for the verbs that have
@@ -19,13 +20,16 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.case import Counted
 from benchmarks.measure import timed
 
 __all__ = ["LIMIT", "VERBS", "exponent", "main", "sizes"]
@@ -158,6 +162,12 @@ def exponent(points: Sequence[tuple[float, float]]) -> float | None:
     return sum((x - x_mean) * (y - y_mean) for x, y in last) / sum((x - x_mean) ** 2 for x in xs)
 
 
+def count_processor_time(work: Callable[[], object]) -> Counted:
+    start = time.process_time()
+    work()
+    return Counted(cpu_ms=(time.process_time() - start) * 1000)
+
+
 def available_nbytes() -> int:
     """Memory that can be had without swapping."""
     lines = Path("/proc/meminfo").read_text().splitlines()
@@ -173,14 +183,15 @@ def measure(verb: str, folder: Path, rounds: int) -> dict[str, float]:
             raise SystemExit(f"{verb}:\n{done.stderr}")
         found.append(json.loads(done.stdout.splitlines()[-1]))
         subprocess.run(["rm", "-rf", *map(str, folder.glob("saved*"))], check=True)
-    return {"ms": min(one["ms"] for one in found), "extra_nbytes": max(one["extra_nbytes"] for one in found)}
+    quickest = {key: min(one[key] for one in found) for key in ("ms", "cpu_ms")}
+    return {**quickest, "extra_nbytes": max(one["extra_nbytes"] for one in found)}
 
 
 def curve(points: list[dict[str, float]]) -> dict[str, Any]:
     """Points with their two exponents."""
     above = [(p["size"], p["extra_nbytes"]) for p in points if p["extra_nbytes"] > MEMORY_FLOOR]
-    time = exponent([(p["size"], p["ms"]) for p in points])
-    return {"points": points, "time": time, "memory": exponent(above)}
+    busy = exponent([(p["size"], p["cpu_ms"]) for p in points])
+    return {"points": points, "time": busy, "memory": exponent(above)}
 
 
 def main(arguments: list[str]) -> None:
@@ -201,7 +212,7 @@ def main(arguments: list[str]) -> None:
             _verbs()[verb](Path(tiny))()
         ready = _verbs()[verb](Path(folder))
         touched = min(2 * (Path(folder) / "a.zt").stat().st_size, available_nbytes() // 2)
-        print(json.dumps(timed(ready, 1, touched)[0]))
+        print(json.dumps(timed(partial(count_processor_time, ready), 1, touched)[0]))
         return
     axes: dict[str, dict[str, Any]] = {}
     for axis, least, most in (("tensors", 100, int(options.tensors)), ("bytes", 1_000_000, int(options.bytes))):
