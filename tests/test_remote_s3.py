@@ -260,7 +260,9 @@ class TestCommandLine:
         run("merge", f"{base}/shards", tmp_path / "merged.zt")
         assert same(tg.load(tmp_path / "merged.zt"), TENSORS)
 
-    def test_every_command_with_options(self, base: str, options: dict[str, Any], tmp_path: Path) -> None:
+    def test_every_command_with_options(
+        self, base: str, options: dict[str, Any], s3_server: Seaweed, tmp_path: Path
+    ) -> None:
         """`--storage-option` is `storage_options`: nothing is in the environment."""
         url, names = f"{base}/model.zt", ("endpoint", "access_key_id", "secret_access_key", "region")
         given = [word for name in names for word in ("--storage-option", f"{name}={options[name]}")]
@@ -271,6 +273,8 @@ class TestCommandLine:
             ("hash", url),
             ("diff", url, tmp_path / "model.zt"), ("split", url, f"{base}/shards", "--shard-size", "100KB"),
             ("merge", f"{base}/shards", tmp_path / "merged.zt"), ("report", url, "-o", tmp_path / "page.html"),
+            ("report", url, "-o", f"{base}/page.html"),
+            ("report", tmp_path / "model.zt", "-o", f"{base}/page.html"), ("report", "-o", f"{base}/open.html"),
             ("store", "init", f"{base}/run"), ("store", "commit", f"{base}/run", url), ("store", "log", f"{base}/run"),
             ("store", "checkout", f"{base}/run", "main", f"{base}/restored.zt"),
             ("store", "init", tmp_path / "run"), ("store", "pull", tmp_path / "run", f"{base}/run"),
@@ -283,6 +287,9 @@ class TestCommandLine:
             run(*words, *given)
         assert same(tg.load(f"{base}/new.zt", storage_options=options), TENSORS)
         assert same(tg.load(tmp_path / "merged.zt"), TENSORS)
+        for name in ("page", "open"):
+            page = needs("obstore").get(s3_server.client(), f"{base}/{name}.html".removeprefix("s3://tests/"))
+            assert bytes(page.bytes()).startswith(b"<!doctype html>")
 
     def test_edit_vectors_and_dynd_with_options(self, base: str, options: dict[str, Any], tmp_path: Path) -> None:
         """What is beside the file of `edit`, every place of vectors, the input and output of `dynd`."""

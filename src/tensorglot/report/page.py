@@ -21,11 +21,14 @@ from importlib.resources import files
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.errors import escape
-from tensorglot.io.sink import AtomicFile, Writable
+from tensorglot.io.sink import Writable
+from tensorglot.io.storage_options import StorageOptions
+from tensorglot.io.target import open_target
+from tensorglot.io.urls import shown
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.operations._as_archive import Given, as_archive
-from tensorglot.operations._places import options_for_each
+from tensorglot.operations._places import options_for, options_for_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.diff import Change, diff
 from tensorglot.report.changes import by_tensor, change_card, summarize_changes
@@ -79,16 +82,19 @@ def numbers(identifier: str, value: Any) -> str:
     return f'<script type="application/json" id="{identifier}">{text}</script>\n'
 
 
-def opener(target: Writable) -> None:
-    """Writes a page that opens files dropped on it: the browser reads their headers, and sends nothing anywhere."""
+def opener(target: Writable, *, storage_options: Mapping[str, Any] | None = None) -> int:
+    """Writes a page that opens files dropped on it: the browser reads their headers, and sends nothing anywhere.
+
+    Returns its size.
+    """
     before, after = shell("open", "tensorglot")
-    _write([before, numbers("page", {"mode": "open"}), after], target)
+    return _write([before, numbers("page", {"mode": "open"}), after], target, options_for(target, storage_options))
 
 
 def name_of(source: Given) -> str:
     """What to call a source on the page."""
     if isinstance(source, (str, os.PathLike)):
-        return os.fsdecode(source)
+        return shown(os.fsdecode(source))
     path = getattr(getattr(source, "source", None), "path", None)
     return path if isinstance(path, str) else "(memory)"
 
@@ -102,30 +108,24 @@ def write(
     progress: Progress | bool | None = None,
     limits: Limits | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> None:
-    """Writes the report of a file, or of what changed from one to another, atomically.
+) -> int:
+    """Writes the report of a file, or of what changed from one to another, atomically. Returns its size.
 
-    `storage_options` are for whichever of the two is a URL.
+    `storage_options` are for whichever of the three is a URL.
     """
-    of_one, of_two = options_for_each(storage_options, source, other)
+    of_one, of_two, of_target = options_for_each(storage_options, source, other, target)
     with (
         as_archive(source, format=format, limits=limits, storage_options=of_one) as one,
         as_archive(other, limits=limits, storage_options=of_two) if other is not None else nullcontext() as two,
         start_progress(progress, "reading") as report,
     ):
         names = (name_of(source), name_of(other) if other is not None else "")
-        _write(_page(one, two, names, report), target)
+        return _write(_page(one, two, names, report), target, of_target)
 
 
-def _write(texts: Iterable[str], target: Writable) -> None:
-    """To a file, atomically; or to a stream."""
-    chunks = map(str.encode, texts)
-    if isinstance(target, (str, os.PathLike)):
-        with AtomicFile(target) as file:
-            file.write(map(memoryview, chunks))
-    else:
-        for chunk in chunks:
-            target.write(chunk)
+def _write(texts: Iterable[str], target: Writable, options: StorageOptions | None) -> int:
+    with open_target(target, options=options) as file:
+        return file.write(map(str.encode, texts))
 
 
 @dataclass(slots=True)
