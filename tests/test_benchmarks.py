@@ -307,3 +307,11 @@ def test_names_of_cases_are_unique_and_every_case_is_checked(module) -> None:
     assert len({case.name for case in cases}) == len(cases)
     unchecked = {case.name for case in cases if case.check is None}
     assert all(name.startswith(("verify", "diff", "HTTP")) or name.endswith("verify") for name in unchecked)
+
+
+def test_the_model_of_size_prints_its_tables(module, capsys: pytest.CaptureFixture[str]) -> None:
+    module("size_model").main(2)
+    printed = capsys.readouterr().out
+    for wanted in ("Saving 1 TB on 1,024 ranks", "New weights for 10,000 servers", "| full |", "| delta |"):
+        assert wanted in printed
+    assert [line.count("|") for line in printed.splitlines() if line.startswith("| delta")] == [7, 7]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import multiprocessing
 import pickle
@@ -81,6 +82,9 @@ class TestGood:
             with pytest.raises(tg.InputError, match="pickled"):
                 pickle.dumps(archive["w"])
             assert "SIGNATURE" not in repr(archive.source)
+        page = io.BytesIO()
+        tg.report.write(url, page)
+        assert b"SIGNATURE" not in page.getvalue()
         assert {request.path for request in site.requests} == {"/model.safetensors?signature=SIGNATURE"}
         for way in ("fails", "forbidden", "ignores_range"):
             site.ways["/model.safetensors"] = way

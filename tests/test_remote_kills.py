@@ -65,6 +65,27 @@ def test_in_the_middle_of_a_read(server: Seaweed, killed_midway: Any, tmp_path: 
     assert same(tg.load(tmp_path / "copy.zt"), TENSORS)
 
 
+def test_in_the_middle_of_a_load(server: Seaweed) -> None:
+    """Killed when some of its requests were answered: an error that names the object, and then all of it."""
+    tg.save("s3://tests/loaded.bt", TENSORS, storage_options=server.options)
+    answered: list[str] = []
+
+    def kill_after_ten(method: str, path: str) -> bool:
+        answered.append(path)
+        if len(answered) == 10:
+            server.kill()
+        return False
+
+    with proxy_of(server.endpoint) as proxy:
+        proxy.lose = kill_after_ten
+        options = {**server.options, "endpoint": proxy.endpoint}
+        with pytest.raises(tg.RemoteError) as caught:
+            tg.load("s3://tests/loaded.bt", storage_options=options)
+    assert caught.value.path == "s3://tests/loaded.bt"
+    assert len(answered) >= 10
+    assert same(tg.load("s3://tests/loaded.bt", storage_options=again(server)), TENSORS)
+
+
 def test_in_the_middle_of_a_save(server: Seaweed, killed_midway: Any) -> None:
     """One save replaces an object, one makes a new one."""
     tg.save("s3://tests/saved.bt", OLD, storage_options=server.options)

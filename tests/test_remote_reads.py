@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -82,3 +83,16 @@ def test_padding_between_many_tensors_takes_few_requests(format: str, site: Site
     site.requests.clear()
     assert tg.verify(f"{site.url}/model", deep=True).ok
     assert len(site.requests) < 20
+
+
+@pytest.mark.parametrize("format", ["ztensor@0.1", "npz", "gguf"])
+def test_no_byte_is_requested_twice_to_open_an_index_longer_than_the_first_guess(format: str, site: Site) -> None:
+    """40,000 tensors: the index is larger than what is read at once at either end."""
+    tensors = {f"model.layers.{i}.mlp.experts.{i % 7}.gate_proj.weight": np.zeros(1, np.int8) for i in range(40_000)}
+    site.files["/model"] = tg.dumps(tensors, format=format)
+    site.clear()
+    with tg.open(f"{site.url}/model") as archive:
+        assert len(archive) == len(tensors)
+    assert len(site.requests) <= (10 if format == "npz" else 4)  # a header before each array
+    spans = sorted(tuple(map(int, str(request.range).removeprefix("bytes=").split("-"))) for request in site.requests)
+    assert all(one[1] < other[0] for one, other in pairwise(spans)), spans

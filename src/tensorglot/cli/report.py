@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import BinaryIO
 
 import click
@@ -18,7 +17,7 @@ __all__ = ["command"]
 @click.command
 @click.argument("file", type=click.Path(), required=False)
 @click.argument("file2", type=click.Path(), required=False)
-@click.option("-o", "--output", metavar="HTML", required=True, help="The page to write; - is stdout.")
+@click.option("-o", "--output", metavar="HTML", required=True, help="The page to write, also at a URL; - is stdout.")
 @reading_format
 @storage_option
 @as_json
@@ -43,16 +42,17 @@ def command(file: str | None, file2: str | None, output: str, format: str | None
     if as_json and output == "-":
         raise click.UsageError("--json cannot be used when the page goes to stdout: write to a file.")
     target: str | BinaryIO = sys.stdout.buffer if output == "-" else output
+    options = storage_options()
     if file is None:
-        opener(target)
+        nbytes = opener(target, storage_options=options)
     else:
         other = None if file2 is None else source_of(file2)
         with progress_bar("reading") as progress:
-            options = storage_options()
-            write(source_of(file), target, other=other, format=format, progress=progress, storage_options=options)
+            nbytes = write(
+                source_of(file), target, other=other, format=format, progress=progress, storage_options=options
+            )
     if output == "-":
         return
-    nbytes = Path(output).stat().st_size
     if as_json:
         print_json({"file": file, "file2": file2, "output": output, "nbytes": nbytes})
     else:

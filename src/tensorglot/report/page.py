@@ -21,11 +21,12 @@ from typing import Any, Literal, TypeAlias
 
 from tensorglot.errors import escape
 from tensorglot.io.place import as_place
-from tensorglot.io.sink import AtomicFile, Writable
+from tensorglot.io.sink import Writable
+from tensorglot.io.target import open_target
 from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
 from tensorglot.operations._as_archive import Given, as_archive
-from tensorglot.operations._places import locate_each
+from tensorglot.operations._places import locate, locate_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.diff import Change, diff
 from tensorglot.operations.open import OpenOptions
@@ -87,10 +88,13 @@ def numbers(identifier: str, value: Any) -> str:
     return f'<script type="application/json" id="{identifier}">{text}</script>\n'
 
 
-def opener(target: Writable) -> None:
-    """Writes a page that opens files dropped on it: the browser reads their headers, and sends nothing anywhere."""
+def opener(target: Writable, *, storage_options: Mapping[str, Any] | None = None) -> int:
+    """Writes a page that opens files dropped on it: the browser reads their headers, and sends nothing anywhere.
+
+    Returns its size.
+    """
     before, after = shell("open", "tensorglot")
-    _write([before, numbers("page", {"mode": "open"}), after], target)
+    return _write([before, numbers("page", {"mode": "open"}), after], locate(target, storage_options))
 
 
 def name_of(source: Given) -> str:
@@ -110,12 +114,12 @@ def write(
     progress: Progress | bool | None = None,
     limits: Limits | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> None:
-    """Writes the report of a file, or of what changed from one to another, atomically.
+) -> int:
+    """Writes the report of a file, or of what changed from one to another, atomically. Returns its size.
 
-    `storage_options` are for whichever of the two is a URL.
+    `storage_options` are for whichever of the three is a URL.
     """
-    source, other = locate_each(storage_options, source, other)
+    source, other, target = locate_each(storage_options, source, other, target)
     options = OpenOptions(format, limits=as_limits(limits))
     with (
         as_archive(source, options) as one,
@@ -123,18 +127,12 @@ def write(
         start_progress(progress, "reading") as report,
     ):
         names = (name_of(source), name_of(other) if other is not None else "")
-        _write(_page(one, two, names, report), target)
+        return _write(_page(one, two, names, report), target)
 
 
-def _write(texts: Iterable[str], target: Writable) -> None:
-    """To a file, atomically; or to a stream."""
-    chunks = map(str.encode, texts)
-    if isinstance(target, (str, os.PathLike)):
-        with AtomicFile(target) as file:
-            file.write(map(memoryview, chunks))
-    else:
-        for chunk in chunks:
-            target.write(chunk)
+def _write(texts: Iterable[str], target: Writable) -> int:
+    with open_target(target) as file:
+        return file.write(map(str.encode, texts))
 
 
 def _page(one: Archive, two: Archive | None, paths: tuple[str, str], progress: Progress | None) -> Iterator[str]:

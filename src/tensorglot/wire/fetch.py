@@ -12,7 +12,8 @@ __all__ = ["Fetched"]
 Read: TypeAlias = "Callable[[int, int], memoryview | bytes]"
 """`read(offset, nbytes)`: exactly that many bytes."""
 
-_FETCH_NBYTES = 1 << 16
+_STEPS = (64 << 10, 256 << 10, 4 << 20)
+"""Sizes of what is read in total, doubled from then on. Few, since at a server each beyond 256 KiB is a request."""
 
 
 class Fetched:
@@ -73,5 +74,6 @@ class Fetched:
             raise LimitError(
                 f"header exceeds Limits.header_nbytes ({self._most})", rule=f"{self._rule}.limit", offset=self.position
             )
-        wanted = min(max(end, 2 * len(self._data), _FETCH_NBYTES), self._size - self._begin, self._most)
+        more = next((step for step in _STEPS if step > len(self._data)), 2 * len(self._data))
+        wanted = min(max(end, more), self._size - self._begin, self._most)
         self._data += bytes(self._read(self._begin + len(self._data), wanted - len(self._data)))

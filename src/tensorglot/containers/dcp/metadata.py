@@ -35,7 +35,7 @@ def read_metadata(source: Source, limits: Limits) -> Checkpoint:
     most = limits.header_or()
     if source.size > most:
         raise LimitError(f"metadata of {source.size} bytes exceeds Limits.header_nbytes ({most})", rule="dcp.limit")
-    root = load_records(Fetched(source.read, source.size, most, "dcp.pickle"))
+    root = load_records(Fetched(source.read_bytes, source.size, most, "dcp.pickle"))
     places = _read_places(root.get("storage_data"))
     tensors: dict[str, StoredTensor] = {}
     values: dict[str, Place] = {}

@@ -84,7 +84,7 @@ class _Cursor(Fetched):
 
 
 def read_header(source: Source, limits: Limits) -> Header:
-    cursor = _Cursor(source.read, source.size, limits.header_or(), "gguf.header")
+    cursor = _Cursor(source.read_bytes, source.size, limits.header_or(), "gguf.header")
     if source.size < 24:
         raise TruncatedError(
             f"file truncated: the header needs 24 bytes, has {source.size}", rule="gguf.header.end", offset=0

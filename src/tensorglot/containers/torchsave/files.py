@@ -65,7 +65,7 @@ def open_zip(source: Source, options: ReadOptions) -> Saved:
             f"pickle of {main.nbytes} bytes exceeds Limits.header_nbytes", rule="pt.limit.header", offset=main.begin
         )
     found: dict[str, Storage] = {}
-    data = Fetched(source.read, main.end, main.nbytes, "pt.pickle", main.begin)
+    data = Fetched(source.read_bytes, main.end, main.nbytes, "pt.pickle", main.begin)
     root = load(data, NAMES, found)
     if data.left:
         raise FormatError("trailing bytes after the pickle", rule="pt.pickle.trailing", offset=data.position)
@@ -114,7 +114,7 @@ def _big_endian(source: Source, member: ziparchive.Member | None) -> bool:
 
 
 def open_legacy(source: Source, options: ReadOptions) -> Saved:
-    data = Fetched(source.read, source.size, options.limits.header_or(), "pt.pickle")
+    data = Fetched(source.read_bytes, source.size, options.limits.header_or(), "pt.pickle")
     found: dict[str, Storage] = {}
     if source.size < 14 or load(data, {}, found) != MAGIC:
         raise FormatError("not a file of torch.save: wrong magic number", rule="pt.magic", offset=0)
