@@ -18,7 +18,7 @@ from tensorglot.containers.torchsave.tensors import add_tensor
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Source
-from tensorglot.model.repeated import check_repeated
+from tensorglot.model.repeated import check_repeated, check_shared
 
 __all__ = ["CONTAINER"]
 
@@ -32,7 +32,9 @@ def read(source: Source, options: ReadOptions) -> Index:
     for name, view in tensors.items():
         repeated += add_tensor(builder, name, view, saved, options.limits.rank)
         check_repeated(repeated, source.size, options.limits, "pt", name)
-    return builder.index(f"pt@{saved.version}", metadata, saved.notes)
+    index = builder.index(f"pt@{saved.version}", metadata, saved.notes)
+    check_shared(index, source.size, options.limits, "pt")
+    return index
 
 
 CONTAINER = Container(DTYPES, read)
