@@ -46,6 +46,8 @@ class Directory(ABC):
     size = 0
     concurrency: int | None = None
     checked_by: ClassVar[CheckedBy] = "box"
+    typed: ClassVar[bool] = True
+    """Whether boxes have the element type of their tensor; else they are moved as numbers of that width."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -234,6 +236,8 @@ def box_in(archive: Archive, name: str, where: str, tensor: str) -> Part:
 
 class SavedItems(Directory):
     """Boxes and values are archives of `torch.save` at spans of files."""
+
+    typed = False  # the type in the archive is compared when it is located
 
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(options)

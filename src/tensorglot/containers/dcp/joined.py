@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from tensorglot.containers.dcp.checkpoint import StoredTensor
 from tensorglot.containers.dcp.directory import Directory, File
-from tensorglot.errors import FormatError, UnsupportedError
+from tensorglot.errors import FormatError, UnsupportedError, escape
 from tensorglot.model.archive import Verifier
+from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.payload import Chunk, Encoded, Source, Span, as_bytes, read_pieces
 from tensorglot.model.slicing import Axis
 from tensorglot.model.strided import boxes
@@ -30,6 +31,8 @@ from tensorglot.threads import for_each
 
 __all__ = ["Joined", "Quantized"]
 
+CARRIER = BY_NAME["uint8"]
+"""The element type of boxes whose own type is unknown to us: the writer stores their bytes."""
 STRIP_NBYTES = 16 << 20
 """What is read at a time of a tensor that is not cut along its first axis."""
 
@@ -123,7 +126,7 @@ class Joined:
         return bool((self.tensor.counts[:, 1:] == self.tensor.shape[1:]).all())
 
     def _box(self, payload: Encoded, number: int, verifier: Verifier | None = None) -> Part:
-        """A box, which must have the shape and the width that the index says."""
+        """A box, which must have the shape, the width and the element type that the index says."""
         directory, tensor = cast("Directory", payload.source), self.tensor
         part = directory.box(tensor.places[number], tensor.name, verifier)
         counts = tuple(tensor.counts[number].tolist())
@@ -131,6 +134,15 @@ class Joined:
             raise FormatError(
                 f"a box of shape {list(part.shape)} and {part.nbytes} bytes where the index says {list(counts)}",
                 rule="dcp.box.shape",
+                tensor=tensor.name,
+                path=directory.path_of(tensor.places[number].file),
+            )
+        expected = tensor.dtype if isinstance(tensor.dtype, DType) else CARRIER
+        if directory.typed and part.dtype is not expected:
+            found = escape(part.unknown_dtype or "") if part.dtype is None else part.dtype.name
+            raise FormatError(
+                f"a box of {found} where the index says {getattr(tensor.dtype, 'name', tensor.dtype)}",
+                rule="dcp.box.dtype",
                 tensor=tensor.name,
                 path=directory.path_of(tensor.places[number].file),
             )
