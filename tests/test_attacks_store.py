@@ -890,3 +890,37 @@ def test_entries_of_others_are_not_followed(root: Path, tmp_path: Path) -> None:
     store.delete("planted")  # the link, which is no ref, and not what it leads to
     assert not (root / "refs" / "planted").is_symlink()
     assert victim.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("folder", ["packs", "refs", "condemned", "writers"])
+def test_a_folder_that_is_a_link_is_refused(folder: str, root: Path, tmp_path: Path) -> None:
+    """What a commit writes and what a collection removes is below the store's directory."""
+    store = Store(root)
+    for value in (1, 2):
+        store.commit("main", {"a": np.full(3, value)})
+    store.collect(0)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    if (root / folder).exists():
+        (root / folder).rename(tmp_path / "moved")
+    (outside / "precious").write_text("x")
+    (root / folder).symlink_to(outside)
+    uses: list[Callable[[], object]] = [
+        lambda: Store(root).commit("other", {"b": np.zeros(3)}),
+        lambda: Store(root).collect(0),
+        lambda: Store(root).tag("v1", "main"),
+    ]
+    refused = 0
+    for use in uses:
+        with contextlib.suppress(tg.FormatError):
+            use()
+            continue
+        refused += 1
+    assert refused
+    assert [path.name for path in outside.iterdir()] == ["precious"]
+
+
+def test_a_store_behind_a_link(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(root)
+    Store(tmp_path / "link").commit("main", {"a": np.ones(3)})
+    assert tg.load(f"store://{root}#main")["a"].tolist() == [1, 1, 1]

@@ -20,7 +20,9 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
+import test_onnx
 from tensorglot.io.local import FileSource
+from test_dcp import WHOLE, write_index
 from test_ztensor_2 import shard_of
 from ztensor_builder import file2, part, tensor
 
@@ -314,4 +316,40 @@ def test_a_descriptor_is_taken_over(files: tuple[Path, Path]) -> None:
     source = FileSource(os.open(files[0], os.O_RDONLY))
     assert source.read_bytes(0, 8) == files[0].read_bytes()[:8]
     source.close()
+    assert descriptors() == before
+
+
+def checkpoint(folder: Path) -> Path:
+    write_index(folder, files=["w.safetensors"], tensors={"w": WHOLE})
+    tg.save(folder / "w.safetensors", {"w": np.ones((4, 2), np.float32)}, durable=False)
+    return folder
+
+
+def model(folder: Path) -> Path:
+    described = test_onnx.tensor("w", 1, (8,), location=1) + test_onnx.entry("location", "values")
+    (folder / "w.onnx").write_bytes(test_onnx.model(described))
+    (folder / "values").write_bytes(np.ones(8, np.float32).tobytes())
+    return folder / "w.onnx"
+
+
+@pytest.mark.parametrize("made", [checkpoint, model])
+@pytest.mark.parametrize("read_before", [False, True])
+def test_files_beside_the_index_are_not_opened_after_a_close(
+    made: Callable[[Path], Path], read_before: bool, tmp_path: Path
+) -> None:
+    path, before = made(tmp_path), descriptors()
+    archive = tg.open(path)
+    held = archive["w"]
+    if read_before:
+        assert held.numpy().all()
+    archive.close()
+    for read in (
+        held.numpy,
+        lambda: held[:1],
+        lambda: archive["w"].numpy(),
+        lambda: tg.dumps(archive, format="ztensor"),
+    ):
+        with pytest.raises(tg.InputError) as caught:
+            read()
+        assert caught.value.rule == "archive.closed"
     assert descriptors() == before

@@ -19,11 +19,12 @@ import pytest
 
 import tensorglot as tg
 from arrays import raw
-from bounds import MB, allocated_nbytes, seconds
+from bounds import INTERPRETED, MB, allocated_nbytes, seconds
 from command_line import run
 from dcp_pickles import METADATA, Call, Global, Object, Raw, assemble, box, metadata, place
 from dcp_ranks import WAYS, launch
 from peers import needs
+from tensorglot.containers.dcp import checkpoint as checkpoint_module
 
 CORPUS = Path(__file__).parent / "corpus" / "dcp"
 MANIFEST: dict[str, dict[str, Any]] = json.loads((CORPUS / "manifest.json").read_text())
@@ -230,6 +231,8 @@ BAD_INDEXES: dict[str, tuple[dict[str, Any], str]] = {
     "an absolute file": ({"files": ["/etc/passwd"]}, "dcp.file.path"),
     "a file in a hidden folder": ({"files": ["a/.git/w"]}, "dcp.file.path"),
     "a control character": ({"files": ["w\x1b.safetensors"]}, "dcp.file.path"),
+    "a mark that reverses text": ({"files": ["w\u202e.safetensors"]}, "dcp.file.path"),
+    "a character without width": ({"files": ["a\u200b/w.safetensors"]}, "dcp.file.path"),
     "another version": ({"version": 2}, "dcp.index"),
     "a box outside": ({"tensors": {"w": WHOLE | {"boxes": [box_of(0, "w", [1, 0], [4, 2])]}}}, "dcp.box.range"),
     "a box that wraps": (
@@ -278,6 +281,102 @@ LIMITS: dict[str, tuple[tg.Limits, str]] = {
 }
 
 
+def grid(rows: int, columns: int) -> list[Any]:
+    return [box_of(0, f"{i} {j}", [3 * i, 2 * j], [3, 2]) for i in range(rows) for j in range(columns)]
+
+
+def staircase(size: int) -> list[Any]:
+    """Columns that are cut at the diagonal: along the first axis, each box meets all of the columns before it."""
+    below = [box_of(0, f"a{i}", [i, i], [size - i, 1]) for i in range(size)]
+    return below + [box_of(0, f"b{i}", [0, i], [i, 1]) for i in range(1, size)]
+
+
+def pinwheels(count: int) -> list[Any]:
+    """Five boxes around a centre, which no cut separates, `count` times along the diagonal, and the rest."""
+    wheel = [((0, 0), (1, 2)), ((0, 2), (2, 1)), ((2, 1), (1, 2)), ((1, 0), (2, 1)), ((1, 1), (1, 1))]
+    found = []
+    for i in range(count):
+        found += [box_of(0, f"{i} {n}", [3 * i + a, 3 * i + b], size) for n, ((a, b), size) in enumerate(wheel)]
+        for name, start, width in (("left", 0, 3 * i), ("right", 3 * i + 3, 3 * (count - i - 1))):
+            if width:
+                found.append(box_of(0, f"{name} {i}", [3 * i, start], [3, width]))
+    return found
+
+
+ARRANGEMENTS: dict[str, tuple[list[int], list[Any]]] = {
+    "rows": ([9000, 2], grid(3000, 1)),
+    "columns": ([3, 6000], grid(1, 3000)),
+    "a grid": ([3 * 60, 2 * 60], grid(60, 60)),
+    "a staircase": ([2000, 2000], staircase(2000)),
+    "pinwheels": ([1500, 1500], pinwheels(500)),
+}
+
+
+class TestManyBoxes:
+    @staticmethod
+    def index(shape: list[int], boxes: list[Any], folder: Path) -> Path:
+        write_index(folder, files=["w.safetensors"], tensors={"w": WHOLE | {"shape": shape, "boxes": boxes}})
+        return folder
+
+    @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+    def test_any_arrangement_is_checked_in_the_time_of_its_index(self, arrangement: str, tmp_path: Path) -> None:
+        path = self.index(*ARRANGEMENTS[arrangement], tmp_path)
+        bound = 0.010 + 3e-6 * (path / "dcp.json").stat().st_size
+        assert seconds(lambda: tg.open(path).close(), bound) < bound
+
+    @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+    def test_one_box_of_many_that_overlaps_another(self, arrangement: str, tmp_path: Path) -> None:
+        shape, boxes = ARRANGEMENTS[arrangement]
+        moved = random.Random(5).randrange(len(boxes) - 1)
+        file, name, starts, counts = boxes[moved]
+        along = 0 if shape[0] > counts[0] else 1
+        starts = [*starts]
+        starts[along] += 1 if starts[along] + counts[along] < shape[along] else -1
+        changed = [*boxes[:moved], [file, name, starts, counts], *boxes[moved + 1 :]]
+        with pytest.raises(tg.FormatError, match="overlap") as caught:
+            tg.open(self.index(shape, changed, tmp_path))
+        assert caught.value.rule == "dcp.box.overlap"
+
+    def test_every_pair_of_boxes_is_compared(self, tmp_path: Path) -> None:
+        """Against a count of how many boxes each element is in."""
+        rng = random.Random(3)
+        refused = 0
+        for shape in ([8], [4, 5], [3, 3, 3]) * 40:
+            boxes: list[Any] = []
+            counted = np.zeros(shape, int)
+            while counted.sum() < counted.size:
+                starts = [rng.randrange(size) for size in shape]
+                counts = [rng.randint(1, size - start) for size, start in zip(shape, starts, strict=True)]
+                region = tuple(slice(a, a + n) for a, n in zip(starts, counts, strict=True))
+                if counted[region].any() and (counted.sum() < counted.size - 3 or rng.random() < 0.9):
+                    empty = np.argwhere(counted == 0)[0].tolist()
+                    starts, counts, region = empty, [1] * len(shape), tuple(slice(a, a + 1) for a in empty)
+                counted[region] += 1
+                boxes.append(box_of(0, str(len(boxes)), starts, counts))
+            path = self.index(shape, boxes, tmp_path)
+            if (counted == 1).all():
+                tg.open(path).close()
+            else:
+                refused += 1
+                with pytest.raises(tg.FormatError) as caught:
+                    tg.open(path)
+                assert caught.value.rule == "dcp.box.overlap"
+        assert 0 < refused < 120
+
+    def test_the_work_is_limited(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(checkpoint_module, "WORK_PER_BOX", 2)
+        with pytest.raises(tg.LimitError) as caught:
+            tg.open(self.index(*ARRANGEMENTS["a grid"], tmp_path))
+        assert caught.value.rule == "dcp.limit.boxes"
+
+    def test_sizes_whose_sum_wraps(self, tmp_path: Path) -> None:
+        """Five times 2**62 is 2**62 in 64 bits."""
+        boxes = [box_of(0, str(i), [0, 0], [1 << 59, 2]) for i in range(5)]
+        with pytest.raises(tg.FormatError) as caught:
+            tg.open(self.index([1 << 59, 2], boxes, tmp_path))
+        assert caught.value.rule == "dcp.box.overlap"
+
+
 class TestHostileIndexes:
     @pytest.mark.parametrize("attack", BAD_INDEXES)
     def test_refused_when_opened(self, attack: str, tmp_path: Path) -> None:
@@ -321,6 +420,7 @@ class TestHostileIndexes:
             ({"w": np.ones((2, 4), np.float32)}, "dcp.box.shape"),
             ({"w": np.ones((4, 2), np.float64)}, "dcp.box.shape"),
             ({"w": np.ones((4, 2), np.int32)}, "dcp.box.dtype"),
+            ({"w": np.ones((4, 2), np.uint32)}, "dcp.box.dtype"),
         ],
     )
     def test_a_file_that_does_not_match(self, tensors: Any, rule: str, tmp_path: Path) -> None:
@@ -329,20 +429,18 @@ class TestHostileIndexes:
         with tg.open(tmp_path) as archive, pytest.raises(tg.FormatError) as caught:
             archive["w"].numpy()
         assert caught.value.rule == rule
+        with tg.open(tmp_path) as archive, pytest.raises(tg.FormatError):
+            archive["w"][1:3]
+        with pytest.raises(tg.FormatError):
+            tg.convert(tmp_path, tmp_path / "x.zt")
+        assert [problem.rule for problem in tg.verify(tmp_path, deep=True).problems] == [rule]
 
-    def test_boxes_that_meet_on_every_axis_are_not_compared(self, tmp_path: Path) -> None:
-        """Few bytes for each box: to compare all pairs would be quadratic."""
-        count = 12_000
-        boxes = [box_of(0, f"a{i}", [i, count - i], [count, count]) for i in range(count)]
-        write_index(tmp_path, files=["w"], tensors={"w": WHOLE | {"shape": [2 * count, 2 * count], "boxes": boxes}})
-
-        def refuse() -> None:
-            with pytest.raises(tg.LimitError) as caught:
-                tg.open(tmp_path)
-            assert caught.value.rule == "dcp.limit.boxes"
-
-        bound = 0.010 + 3e-6 * sum(path.stat().st_size for path in tmp_path.iterdir())
-        assert seconds(refuse, bound) < bound
+    def test_bytes_of_an_unknown_type_are_stored_as_bytes(self, tmp_path: Path) -> None:
+        unknown = WHOLE | {"dtype": "torch.float4_e2m1fn_x2", "itemsize": 1}
+        write_index(tmp_path, files=["w.safetensors"], tensors={"w": unknown})
+        for values, rules in ((np.ones((4, 2), np.uint8), []), (np.ones((4, 2), np.int8), ["dcp.box.dtype"])):
+            tg.save(tmp_path / "w.safetensors", {"w": values})
+            assert [problem.rule for problem in tg.verify(tmp_path, deep=True).problems] == rules
 
     def test_a_triangle_of_columns_is_compared_along_them(self, tmp_path: Path) -> None:
         """Boxes that start at as many rows as columns, and meet on the rows only."""
@@ -575,7 +673,8 @@ class TestHostileMetadata:
                 tg.open(tmp_path, format="dcp")
 
         nbytes = path.stat().st_size
-        assert seconds(opening, 0.01 + 3e-6 * nbytes) < 0.02 + 3e-6 * nbytes
+        bound = (0.01 + 3e-6 * nbytes) * (3 if INTERPRETED else 1)
+        assert seconds(opening, bound) < bound
         assert allocated_nbytes(opening) < 8 * MB + 40 * nbytes
 
     def test_many_boxes_are_checked_in_time(self, tmp_path: Path) -> None:

@@ -369,25 +369,3 @@ def test_packed_varints(data: str, numbers: list[int] | None) -> None:
     """None where the last one is cut, or one has more than ten bytes."""
     found = decode_varints(np.frombuffer(bytes.fromhex(data), np.uint8))
     assert (None if found is None else found.tolist()) == numbers
-
-
-def large_external(count: int, nbytes: int = 64 << 20) -> bytes:
-    """Initializers that are all the same bytes of one file."""
-    tensors = [tensor(f"t{i}", 1, (nbytes // 4,), location=1) + entry("location", "w") for i in range(count)]
-    return model(*tensors)
-
-
-def test_two_initializers_may_share_their_bytes(tmp_path: Path) -> None:
-    (tmp_path / "m.onnx").write_bytes(large_external(2))
-    with tg.open(tmp_path / "m.onnx") as archive:
-        assert [tensor.nbytes for tensor in archive.values()] == [64 << 20] * 2
-
-
-@pytest.mark.parametrize("count", [5, 1500])
-def test_initializers_may_not_claim_far_more_than_the_files_hold(count: int, tmp_path: Path) -> None:
-    data = large_external(count)
-    (tmp_path / "m.onnx").write_bytes(data)
-    with pytest.raises(tg.LimitError) as caught:
-        tg.open(tmp_path / "m.onnx")
-    assert caught.value.rule == "onnx.limit.repeated"
-    tg.open(tmp_path / "m.onnx", limits=tg.Limits(view_ratio=1 << 40)).close()

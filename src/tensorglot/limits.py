@@ -41,8 +41,8 @@ class Limits:
     gzip_ratio: int = 16
     """Bytes that a gzipped dump may give for each byte of it, once they are more than 1 MiB."""
     view_ratio: int = 1024
-    """Bytes that views of repeated elements (stride 0) may have for each byte of the file, once they are more than
-    1 MiB."""
+    """Bytes that tensors may have beyond those of the file, for each byte of it, once they are more than 1 MiB: views
+    of repeated elements (stride 0), fill values, and further names of the same bytes."""
     path_ratio: int = 4
     """Bytes that the paths of vectors may take for each byte of BSON documents, once they are more than 1 MiB."""
     store_ratio: int = 1024

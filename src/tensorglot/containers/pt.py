@@ -20,7 +20,7 @@ from tensorglot.errors import FormatError, UnsupportedError, escape
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.index import Index, Note
 from tensorglot.model.payload import Source
-from tensorglot.model.repeated import check_repeated
+from tensorglot.model.repeated import check_repeated, check_shared
 
 __all__ = ["CONTAINER"]
 
@@ -40,7 +40,9 @@ def read(source: Source, options: ReadOptions) -> Index:
         check_repeated(repeated, source.size, options.limits, "pt", name)
     if options.strict and notes:
         raise FormatError(notes[0].message, rule=notes[0].rule)
-    return builder.index(f"pt@{saved.version}", metadata, notes)
+    index = builder.index(f"pt@{saved.version}", metadata, notes)
+    check_shared(index, source.size, options.limits, "pt")
+    return index
 
 
 CONTAINER = Container(DTYPES, read)

@@ -13,6 +13,7 @@ picking     a list, an array or a mask along one axis
 tensor      a type plus named flat parts
 layouts     the parts of sparse and quantized tensors, and their rules
 index       all tensors of a file as columns, with `take` and `concat`
+repeated    what tensors may have beyond the bytes of their file
 builder     an index made one tensor at a time
 names       the names of an index, as spans of its text
 archive     an index bound to a source: a mapping from names to tensors

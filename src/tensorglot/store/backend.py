@@ -147,6 +147,12 @@ class Directory:
         return Directory, (self.url,)
 
     def _path(self, key: str) -> str:
+        """No folder on the way may be a link: what belongs to a store is below its directory."""
+        folder = key if key in _FOLDERS else os.path.dirname(key)  # noqa: PTH120
+        while folder:
+            if os.path.islink(f"{self.url}/{folder}"):  # noqa: PTH114
+                raise FormatError(f"{folder} of the store is a link", rule="store.folder", path=f"{self.url}/{folder}")
+            folder = os.path.dirname(folder)  # noqa: PTH120
         return f"{self.url}/{key}"
 
     def _file(self, key: str) -> FileSource:

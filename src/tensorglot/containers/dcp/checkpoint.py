@@ -22,12 +22,14 @@ from tensorglot.limits import Limits
 from tensorglot.model.dtypes import DType
 from tensorglot.model.index import Note, first_overlap
 
-__all__ = ["PAIRS_PER_BOX", "Checkpoint", "Place", "StoredTensor", "check_checkpoint", "check_shape"]
+__all__ = ["Checkpoint", "Place", "StoredTensor", "check_checkpoint", "check_shape"]
 
 _COMPONENT = re.compile(r"[^/\\:\x00-\x1f\x7f]{1,255}")
 _PATH_NBYTES = 4096
-PAIRS_PER_BOX = 4096
-"""Comparisons for each box, at most: a grid of 8,192 by 8,192 boxes takes as many."""
+COMPARED_BOXES = 128
+"""So many are compared each with each."""
+WORK_PER_BOX = 48
+"""How often a box may be looked at: twice the logarithm of any number of boxes that are not cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,58 +140,79 @@ def _check_boxes(tensor: StoredTensor) -> None:
             rule="dcp.box.range",
             tensor=tensor.name,
         )
-    filled = np.flatnonzero((counts > 0).all(axis=1))
-    clash = _first_clash(starts[filled], counts[filled], tensor.name)
-    if clash is not None:
-        one, other = (starts[filled[at]].tolist() for at in clash)
-        raise FormatError(f"the boxes at {one} and {other} overlap", rule="dcp.box.overlap", tensor=tensor.name)
-    covered = int(tensor.box_nbytes.sum())
-    if covered != tensor.nbytes:
+    covered = sum(tensor.box_nbytes.tolist())  # 64 bits may not be enough
+    if covered < tensor.nbytes:
         raise FormatError(
             f"the boxes have {covered} of the tensor's {tensor.nbytes} bytes",
             rule="dcp.box.missing",
             tensor=tensor.name,
         )
+    filled = np.flatnonzero((counts > 0).all(axis=1))
+    clash = _first_clash(starts[filled], starts[filled] + counts[filled], tensor)
+    if clash is not None:
+        one, other = (starts[filled[at]].tolist() for at in clash)
+        raise FormatError(f"the boxes at {one} and {other} overlap", rule="dcp.box.overlap", tensor=tensor.name)
 
 
-def _first_clash(starts: NDArray[np.int64], counts: NDArray[np.int64], tensor: str) -> tuple[int, int] | None:
+def _first_clash(starts: NDArray[np.int64], ends: NDArray[np.int64], tensor: StoredTensor) -> tuple[int, int] | None:
     """Two boxes that overlap, or None.
 
-    A sweep along the axis on which the fewest pairs of boxes meet: each box is compared with
-    those before it that have not ended. The number of comparisons is known, and bounded,
-    before the first one.
+    The tensor is cut in two where that separates the boxes best, and each half again, until
+    a region has few enough boxes to compare each with each. A box that a cut goes through is
+    in both halves; boxes of any regular arrangement are hardly ever cut, and the work for
+    others is limited.
     """
-    if len(starts) < 2:
+    if len(starts) < 2 or _follow_one_another(starts, ends):
         return None
-    if not starts.shape[1]:
-        return 0, 1  # two boxes without dimensions are the same element
-    ends = starts + counts
-    pairs = [_count_pairs(starts[:, axis], ends[:, axis]) for axis in range(starts.shape[1])]
-    axis = int(np.argmin(pairs))
-    if not pairs[axis]:
-        return None  # the common case: one after the other
-    if pairs[axis] > PAIRS_PER_BOX * len(starts):
-        raise LimitError(
-            f"each of {len(starts)} boxes would have to be compared with {pairs[axis] // len(starts)} others",
-            rule="dcp.limit.boxes",
-            tensor=tensor,
-        )
-    order = np.argsort(starts[:, axis], kind="stable")
-    starts, ends = starts[order], ends[order]
-    active = np.empty(0, np.int64)
-    for box in range(len(starts)):
-        active = active[ends[active, axis] > starts[box, axis]]
-        meets = ((starts[active] < ends[box]) & (ends[active] > starts[box])).all(axis=1)
-        if meets.any():
-            return int(order[active[meets.argmax()]]), int(order[box])
-        active = np.append(active, box)
+    work = WORK_PER_BOX * len(starts)
+    todo = [(np.arange(len(starts)), np.zeros_like(starts[0]), np.array(tensor.shape, np.int64))]
+    while todo:
+        boxes, low, high = todo.pop()
+        work -= len(boxes)
+        if work < 0:
+            raise LimitError("the boxes are too irregular to be compared", rule="dcp.limit.boxes", tensor=tensor.name)
+        begins, stops = np.maximum(starts[boxes], low), np.minimum(ends[boxes], high)
+        if len(boxes) <= COMPARED_BOXES:
+            clash = _compare_each(begins, stops)
+            if clash is not None:
+                return int(boxes[clash[0]]), int(boxes[clash[1]])
+            continue
+        cut = _best_cut(begins, stops, low)
+        if cut is None:
+            return int(boxes[0]), int(boxes[1])  # all have the lowest corner of the region
+        axis, at = cut
+        middle_high, middle_low = high.copy(), low.copy()
+        middle_high[axis] = middle_low[axis] = at
+        todo.append((boxes[begins[:, axis] < at], low, middle_high))
+        todo.append((boxes[stops[:, axis] > at], middle_low, high))
     return None
 
 
-def _count_pairs(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> int:
-    """How many pairs of spans, none of them empty, overlap."""
-    begun = np.searchsorted(np.sort(starts), ends, side="left")  # spans that start before each ends, itself among them
-    return int(begun.sum()) - len(starts) * (len(starts) + 1) // 2
+def _follow_one_another(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> bool:
+    """The common case: along some axis, each box begins where another has ended."""
+    for axis in range(starts.shape[1]):
+        order = np.argsort(starts[:, axis], kind="stable")
+        if (starts[order[1:], axis] >= ends[order[:-1], axis]).all():
+            return True
+    return False
+
+
+def _compare_each(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[int, int] | None:
+    meets = ((starts[:, None] < ends) & (ends[:, None] > starts)).all(axis=2)
+    found = np.argwhere(np.triu(meets, 1))
+    return (int(found[0, 0]), int(found[0, 1])) if len(found) else None
+
+
+def _best_cut(starts: NDArray[np.int64], ends: NDArray[np.int64], low: NDArray[np.int64]) -> tuple[int, int] | None:
+    """The axis and the place of the cut whose larger half has the fewest boxes. None if all begin at `low`."""
+    best: tuple[int, int, int] | None = None
+    for axis in range(starts.shape[1]):
+        inside = starts[starts[:, axis] > low[axis], axis]
+        if len(inside):
+            at = int(np.partition(inside, len(inside) // 2)[len(inside) // 2])
+            larger = int(max(np.count_nonzero(starts[:, axis] < at), np.count_nonzero(ends[:, axis] > at)))
+            best = min(best, (larger, axis, at)) if best is not None else (larger, axis, at)
+    return None if best is None else best[1:]
 
 
 def _check_spans(checkpoint: Checkpoint) -> None:

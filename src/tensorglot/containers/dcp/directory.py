@@ -47,7 +47,7 @@ class Directory(ABC):
     concurrency: int | None = None
     checked_by: ClassVar[CheckedBy] = "box"
     typed: ClassVar[bool] = True
-    """Boxes have the element type that the index says; else one of the same width, and the type was compared."""
+    """Whether boxes have the element type of their tensor; else they are moved as numbers of that width."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options._replace(head=b"")  # of the index: no other file begins so, and it would be pickled
@@ -238,7 +238,7 @@ def box_in(archive: Archive, name: str, where: str, tensor: str) -> Part:
 class SavedItems(Directory):
     """Boxes and values are archives of `torch.save` at spans of files."""
 
-    typed = False
+    typed = False  # the type in the archive is compared when it is located
 
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(options)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tensorglot.containers.dcp.checkpoint import StoredTensor
 from tensorglot.containers.dcp.directory import Directory, File
-from tensorglot.errors import FormatError, UnsupportedError
+from tensorglot.errors import FormatError, UnsupportedError, escape
 from tensorglot.model.archive import Verifier
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.payload import Chunk, Encoded, Source, Span, as_bytes, read_pieces
@@ -31,7 +31,8 @@ from tensorglot.threads import for_each
 
 __all__ = ["Joined", "Quantized"]
 
-_BYTES = BY_NAME["uint8"]
+CARRIER = BY_NAME["uint8"]
+"""The element type of boxes whose own type is unknown to us: the writer stores their bytes."""
 STRIP_NBYTES = 16 << 20
 """What is read at a time of a tensor that is not cut along its first axis."""
 
@@ -125,7 +126,7 @@ class Joined:
         return bool((self.tensor.counts[:, 1:] == self.tensor.shape[1:]).all())
 
     def _box(self, payload: Encoded, number: int, verifier: Verifier | None = None) -> Part:
-        """A box, which must have the shape and the element type that the index says; an unknown type is bytes."""
+        """A box, which must have the shape, the width and the element type that the index says."""
         directory, tensor = cast("Directory", payload.source), self.tensor
         part = directory.box(tensor.places[number], tensor.name, verifier)
         counts = tuple(tensor.counts[number].tolist())
@@ -136,10 +137,11 @@ class Joined:
                 tensor=tensor.name,
                 path=directory.path_of(tensor.places[number].file),
             )
-        dtype = tensor.dtype if isinstance(tensor.dtype, DType) else _BYTES
-        if directory.typed and part.dtype != dtype:
+        expected = tensor.dtype if isinstance(tensor.dtype, DType) else CARRIER
+        if directory.typed and part.dtype is not expected:
+            found = escape(part.unknown_dtype or "") if part.dtype is None else part.dtype.name
             raise FormatError(
-                f"a box of {part.dtype.name if part.dtype else part.unknown_dtype} where the index says {dtype.name}",
+                f"a box of {found} where the index says {getattr(tensor.dtype, 'name', tensor.dtype)}",
                 rule="dcp.box.dtype",
                 tensor=tensor.name,
                 path=directory.path_of(tensor.places[number].file),

@@ -19,6 +19,7 @@ from tensorglot.errors import TensorglotError, UnsupportedError
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Source
+from tensorglot.model.repeated import check_shared
 
 __all__ = ["CONTAINER"]
 
@@ -37,12 +38,12 @@ def read(source: Source, options: ReadOptions) -> Index:
         for sparse in model.sparse:
             name = sparse.values.name
             rows.add_sparse(sparse)
-        name = ""
-        rows.check_sharing()
     except TensorglotError as error:
         error.tensor = error.tensor or name
         raise
-    return builder.index("onnx@1", model.metadata)
+    index = builder.index("onnx@1", model.metadata)
+    check_shared(index, source.size, options.limits, "onnx")
+    return index
 
 
 CONTAINER = Container({code: name for code, name in DTYPES.items() if name}, read)

@@ -17,7 +17,6 @@ from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import Layout
 from tensorglot.model.layouts import COO
 from tensorglot.model.payload import Codec, Encoded, Source, Span
-from tensorglot.model.repeated import check_repeated
 from tensorglot.model.strided import Strided
 from tensorglot.model.subbyte import UnpackedSubByte
 from tensorglot.model.types.algebra import dense
@@ -42,7 +41,6 @@ class Rows:
         self._source = source
         self._options = options
         self._files: dict[str, ExternalFile] = {}
-        self._spans: dict[str, list[tuple[int, int]]] = {}
 
     def add(self, tensor: Initializer) -> None:
         self._builder.add(tensor.name, self._row(tensor))
@@ -60,7 +58,6 @@ class Rows:
         if tensor.external is not None:
             file, begin = external_span(tensor.external, nbytes, tensor.at)
             source = self._files.setdefault(file, ExternalFile(file, self._options))
-            self._spans.setdefault(file, []).append((begin, begin + nbytes))
             return Row(dtype=dtype, shape=shape, begin=begin, end=begin + nbytes, source=source)
         row = Row(dtype=dtype, shape=shape, begin=tensor.begin, end=tensor.end)
         if tensor.data in ("raw_data", "") or name in _FIXED.get(tensor.data, ()):
@@ -77,11 +74,6 @@ class Rows:
                 rule="onnx.data.size",
                 offset=tensor.begin or tensor.at,
             )
-
-    def check_sharing(self) -> None:
-        """Two initializers may share all of their bytes in a file beside the model; sharing more is charged."""
-        shared = sum(_shared_nbytes(spans) for spans in self._spans.values())
-        check_repeated(shared, self._source.size, self._options.limits, "onnx")
 
     def add_sparse(self, sparse: SparseInitializer) -> None:
         """COO: coordinates as rows of a matrix, or as one number each, which is the position in C order."""
@@ -130,16 +122,6 @@ class Rows:
             raise FormatError("an index is out of bounds", rule="onnx.sparse", offset=sparse.indices.at)
         coords = np.array(np.unravel_index(flat, sparse.shape), np.int64).reshape(len(sparse.shape), -1)
         return Row(dtype=BY_NAME["int64"], shape=coords.shape, end=coords.nbytes, payload=np.ascontiguousarray(coords))
-
-
-def _shared_nbytes(spans: list[tuple[int, int]]) -> int:
-    """By how much spans exceed twice the bytes that they lie in."""
-    total = covered = last = 0
-    for begin, end in sorted(spans):
-        total += end - begin
-        covered += max(0, end - max(begin, last))
-        last = max(last, end)
-    return max(0, total - 2 * covered)
 
 
 def _codec(tensor: Initializer, dtype: DType, count: int) -> Codec:

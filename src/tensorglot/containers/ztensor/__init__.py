@@ -39,6 +39,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
+from tensorglot.model.repeated import check_shared
 from tensorglot.wire import cbor, zstd
 
 __all__ = ["CONTAINER"]
@@ -86,6 +87,8 @@ def read(source: Source, options: ReadOptions) -> Index:
         raise FormatError(
             f"the file is {index.format}, not ztensor@{options.version}", rule="ztensor.version", offset=0
         )
+    # Raw blobs may have any number of names: in the canonical form of version 2, equal contents share one.
+    check_shared(index, source.size, options.limits, "ztensor", expanded=True)
     return index
 
 

@@ -6,6 +6,7 @@ compression and hashing run on other threads, and no part is ever whole in memor
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
@@ -17,6 +18,7 @@ from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.layouts import COO, CSR, check_values
 from tensorglot.model.needed_twice import read_remote
 from tensorglot.model.payload import Buffer, Chunk, Encoded, Memory, Span, buffers, location
+from tensorglot.model.repeated import NAMES
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.threads import ordered_map
 from tensorglot.wire import checksums, zstd
@@ -76,13 +78,19 @@ def prepare(blobs: Iterable[Blob], *, checksums_decoded: bool) -> None:
     `checksums_decoded`: checksums are of the decoded bytes, and an opaque part has none.
     """
     first: dict[tuple[object, ...], Blob] = {}
+    twins: Counter[int] = Counter()
     for blob in blobs:
         part, opaque = blob.part, is_opaque(blob.part)
         if part.nbytes and not opaque:
             # Bytes are swapped by the width of an element, and those of an unknown type not at all.
             order = (part.dtype is None, part.dtype if part.big_endian else None)
-            twin = first.setdefault((*location(part.payload), order, blob.compressed, blob.algorithm), blob)
-            blob.twin = None if twin is blob else twin
+            key = (*location(part.payload), order, blob.compressed, blob.algorithm)
+            twin = first.get(key)
+            if twin is None or (blob.compressed and twins[id(twin)] == NAMES):  # a reader may refuse more names
+                first[key] = blob
+            else:
+                blob.twin = twin
+                twins[id(twin)] += 1
         if blob.twin is None and blob.algorithm in checksums.ALGORITHMS and not (opaque and checksums_decoded):
             blob.hasher = checksums.hasher(blob.algorithm)
 
