@@ -25,6 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import tensorglot as tg
 from faults import OPERATIONS
+from figures import seen
 from stores import assert_clean, flip, packs, same_tensors, stray_files
 from tensorglot.io import sink
 from tensorglot.store import Store, backend
@@ -372,6 +373,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert stray_files(self.root) == []
             self.check()
             shutil.rmtree(self.folder)
+            seen("examples of the state machine")
 
 
 TestStore: Callable[..., Any] = StoreMachine.TestCase
