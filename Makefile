@@ -14,7 +14,7 @@ CREATE  := $(PYTHON) -m venv $(VENV)
 INSTALL := PIP_NO_COMPILE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo test test-interpreted lint bench bench-quick fuzz fuzz-asan fuzz-guided mutants promises faults wheel docs clean
+.PHONY: demo test test-interpreted lint bench bench-quick fuzz fuzz-asan fuzz-guided mutants promises faults store-campaign wheel docs clean
 
 demo: $(VENV)/.installed
 	@rm -rf $(VENV)/demo
@@ -73,6 +73,11 @@ promises: $(VENV)/.test
 # A fault at every file operation of everything that writes, with every errno.
 faults: $(VENV)/.test
 	$(BIN)/python tests/fault_sweeps.py
+
+# Two writers and a collector, the state machine of the store, and kills at every system call: hours with 1,000 rounds.
+ROUNDS ?= 1000
+store-campaign: $(VENV)/.test
+	$(BIN)/python tests/store_campaign.py $(ROUNDS)
 
 # One wheel for Python 3.11 and newer and a pure one, in dist/, each tested in a clean environment.
 wheel: $(VENV)/.wheels

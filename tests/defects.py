@@ -99,8 +99,8 @@ DEFECTS: dict[int, Defect] = {
     10: Defect(
         "what is condemned stays condemned",
         "store/collect.py",
-        "        if pack in needed or index is None:\n",
-        "        if index is None:\n",
+        "        if pack in needed or nbytes is None:\n",
+        "        if nbytes is None:\n",
         "tests/test_store_keeping.py::test_what_was_condemned_is_pardoned_when_it_is_needed_again",
     ),
     11: Defect(
@@ -134,9 +134,8 @@ DEFECTS: dict[int, Defect] = {
 }
 
 
-def run(number: int, folder: Path, tests: list[str]) -> tuple[bool, str]:
+def run(defect: Defect, folder: Path, tests: list[str]) -> tuple[bool, str]:
     """Whether the tests fail on a copy that has the defect, and what pytest said."""
-    defect = DEFECTS[number]
     package = Path(tg.__file__).parent
     copy = folder / "copy"
     shutil.copytree(package, copy / "tensorglot")

@@ -67,7 +67,7 @@ def main() -> int:
             from defects import DEFECTS, run
 
             with tempfile.TemporaryDirectory() as folder:
-                right, said = run(number, Path(folder), tests)
+                right, said = run(DEFECTS[number], Path(folder), tests)
             shown = f"{DEFECTS[number].what}: {'fails' if right else 'NOT NOTICED ' + said}"
         else:
             right, shown = show(number)

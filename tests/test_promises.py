@@ -33,7 +33,7 @@ def test_every_command_collects_tests() -> None:
 def test_a_defect_in_a_copy_makes_the_command_fail(number: int, tmp_path: Path) -> None:
     test = DEFECTS[number].test
     assert any(test.startswith(node) for node in promises()[number][1]), "not a test of the command"
-    failed, said = run(number, tmp_path, [test])
+    failed, said = run(DEFECTS[number], tmp_path, [test])
     assert failed, said
 
 

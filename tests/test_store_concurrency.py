@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
+from figures import seen
 from stores import assert_clean, same_tensors, step, stray_files, tensors
 from tensorglot.store import Store
 
@@ -88,6 +89,8 @@ def test_two_writers_and_a_collector(tmp_path: Path) -> None:
         (tmp_path / "stop").touch()
         collected = finish(collector)
     assert int(collected) > 2
+    seen("rounds of two writers", ROUNDS)
+    seen("collections", int(collected))
     store = Store(root)
     assert store.refs() == acknowledged
     assert_clean(store)
