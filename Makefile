@@ -44,18 +44,19 @@ bench: $(VENV)/.bench $(VENV)/.bench-data
 bench-quick: $(VENV)/.bench
 	$(BIN)/python -m benchmarks --quick --json benchmarks/results/quick.json
 
-# Mutants for every reader; `python fuzz/NAME.py COUNT SEED` runs one target.
+# Mutants for every reader; `python fuzz/NAME.py COUNT SEED` runs one target. SEED repeats a campaign.
 SECONDS ?= 60
+SEED ?=
 fuzz: $(VENV)/.test
-	$(BIN)/python fuzz $(SECONDS)
+	$(BIN)/python fuzz $(SECONDS) $(SEED)
 
 # The same on kernels compiled with the address and undefined-behaviour sanitizers.
 fuzz-asan: $(VENV)/.test
-	PYTHON=$(BIN)/python fuzz/with_sanitizers $(BIN)/python fuzz $(SECONDS)
+	PYTHON=$(BIN)/python fuzz/with_sanitizers $(BIN)/python fuzz $(SECONDS) $(SEED)
 
 # The same inputs as a start, then whatever reaches new code: with atheris, on interpreted kernels.
 fuzz-guided: $(VENV)/.test $(VENV)/.guided
-	$(BIN)/python fuzz/guided.py $(SECONDS)
+	$(BIN)/python fuzz/guided.py $(SECONDS) $(SEED)
 
 # One change to the source for each mutant, which the tests must notice.
 COUNT ?= 300
@@ -64,15 +65,16 @@ mutants: $(VENV)/.test $(VENV)/.mutants
 	$(BIN)/python tests/coverage_map.py --interpreted kernels cbor_kernel cbor varint_bounds bson_walk safetensors zstd \
 	    corpus_bintensors attacks_bintensors store_encodings dynd_bijection names index bson_embeddings dynd_streams \
 	    dynd_time ztensor_01
-	$(BIN)/python tests/mutants.py $(COUNT)
+	$(BIN)/python tests/mutants.py $(COUNT) $(SEED)
 
 # The command of each promise of docs/trust.md.
 promises: $(VENV)/.test
 	$(BIN)/python tests/promises.py
 
-# A fault at every file operation of everything that writes, with every errno.
+# A fault at every file operation of everything that writes, with every errno; then kills at every system call.
 faults: $(VENV)/.test
 	$(BIN)/python tests/fault_sweeps.py
+	$(BIN)/python tests/fault_sweeps.py system-calls
 
 # Two writers and a collector, the state machine of the store, and kills at every system call: hours with 1,000 rounds.
 ROUNDS ?= 1000

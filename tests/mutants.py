@@ -1,18 +1,24 @@
-"""Mutation testing of the library itself: `python tests/mutants.py [COUNT] [SEED]`, or `make mutants`.
+"""Mutation testing of the library itself: `python tests/mutants.py [COUNT] [SEED] [OPTION]...`, or `make mutants`.
 
 A mutant is the source with one expression or statement changed: a comparison turned, a
 constant moved by one, a branch always taken, a call left out. The tests that execute its
-line must fail on it; `tests/coverage_map.py` has measured which they are, and the quickest
-run first, test files that it has not measured last. Each layer of the library gives the
-same number of mutants. Those that survive are printed, each with its line: either a test
-is missing, or the mutant is equivalent, and then its line belongs into
+line must fail on it; `tests/coverage_map.py` has measured which they are. The quickest run
+first, and one that fails ends it; a mutant may take SECONDS of the processor. Each layer of
+the library gives the same number of mutants. Those that survive are printed, each with its
+line: either a test is missing, or the mutant is equivalent, and then its line belongs into
 `equivalent_mutants.py` with the reason. A mutant on which the tests take much longer than
 on the original counts as killed.
 
+    --jobs=N      processes at a time; as many as there are processors
+    --minutes=N   no new mutant after so long; the same seed goes on another time
+    --measured    only mutants of lines that a measured test executes, and only those tests:
+                  without it, test files that were not measured and import the module run last
+
 Mutants of kernels run on interpreted kernels, all others on compiled ones. The tests of a
-mutant run in a fork of this process, which has imported everything but the library.
-The journal, build/mutants.jsonl, keeps what became of each; a run with a seed that it knows
-goes on where it ended, and tries survivors again.
+mutant run in a fork of a process that has imported everything but the library. The
+journal, build/mutants.jsonl, keeps what became of each; a run with a seed that it knows
+goes on where it ended, and tries survivors again. tests/mutants.json has the figures of the
+last run, its seed and its survivors.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -62,11 +68,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
 """A module belongs to the first layer that has a pattern for it."""
 PRELOADED = ("numpy", "ml_dtypes", "zstandard", "scipy.sparse", "torch", "awkward", "pyarrow", "pymongo")
 JOURNAL = TOP / "build" / "mutants.jsonl"
+SUMMARY = TOP / "tests" / "mutants.json"
 FIRST_SECONDS = 3.0
 MOST_SECONDS = 20.0
 """Of tests, as measured: first the quickest of them, then as many as that."""
 UNKNOWN_SECONDS = 15.0
 """Of a test file that was not measured."""
+SECONDS = 120.0
+"""Of the processor, for all tests of a mutant."""
 
 _TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -127,6 +136,11 @@ def _skipped(node: ast.AST) -> bool:
     return isinstance(node, ast.ImportFrom | ast.Import)
 
 
+def _is_strict_zip(call: ast.AST, child: ast.AST) -> bool:
+    """`strict=` of a zip asserts that lengths are equal, which no caller can change."""
+    return isinstance(child, ast.keyword) and isinstance(call, ast.Call) and ast.unparse(call.func) == "zip"
+
+
 def _places(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
     """The nodes below a node: parent, field, position in the field, node."""
     compiled = isinstance(node, ast.If | ast.IfExp) and ast.unparse(node.test) == "cython.compiled"
@@ -134,7 +148,7 @@ def _places(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]
         if name in ("annotation", "returns", "decorator_list", "type_comment") or (compiled and name == "body"):
             continue
         for at, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
-            if isinstance(child, ast.AST) and not _skipped(child):
+            if isinstance(child, ast.AST) and not _skipped(child) and not _is_strict_zip(node, child):
                 yield node, name, at, child
                 yield from _places(child)
 
@@ -279,21 +293,40 @@ class Copies:
 
     def __init__(self, folder: Path) -> None:
         self.folders = {"compiled": folder / "compiled", "interpreted": folder / "interpreted"}
+        self.passing: set[str] = set()
+        self.unusable: set[str] = set()
+        """Tests that pass without a mutant, and those that fail here anyway."""
         for kind, path in self.folders.items():
             left_out = ["__pycache__"] + (["*.so"] if kind == "interpreted" else [])
             shutil.copytree(SOURCE, path / "tensorglot", ignore=shutil.ignore_patterns(*left_out))
             compileall.compile_dir(path, quiet=2)
 
-    def try_out(self, mutant: Mutant, measured: Map) -> tuple[Outcome, str]:
+    def try_out(self, mutant: Mutant, measured: Map, others: list[str]) -> tuple[Outcome, str]:
+        """What the measured tests say of a mutant, and then other test files. A test must pass without the mutant."""
         kind = kind_of(mutant)
+        tests = tests_for(mutant, measured)
+        while True:
+            known = batches([node for node in tests if node not in self.unusable], measured.seconds)
+            more = [([name], UNKNOWN_SECONDS) for name in others if name not in self.unusable]
+            found, by = self._judge(mutant, kind, [*known, *more])
+            test = by.partition(" ")[2].partition(" ")[0].partition("[")[0]
+            if found != "killed" or not test or test in self.passing:
+                return found, by
+            if outcome(self.folders[kind], [test], SECONDS)[0] == "survives":
+                self.passing.add(test)
+                return found, by
+            self.unusable |= {test, test.partition("::")[0]}
+
+    def _judge(self, mutant: Mutant, kind: str, batches: list[tuple[list[str], float]]) -> tuple[Outcome, str]:
         file = self.folders[kind] / "tensorglot" / mutant.module
         file.write_text(mutant.source, "utf-8")
+        left = SECONDS
         try:
-            others = unmeasured_tests(mutant.module, kind)
-            known = batches(tests_for(mutant, measured), measured.seconds)
-            for tests, seconds in (*known, *((([name], UNKNOWN_SECONDS)) for name in others)):
-                found = outcome(self.folders[kind], tests, 60 + 10 * seconds)
-                if found[0] != "survives":
+            for tests, seconds in batches:
+                begun = os.times().children_user
+                found = outcome(self.folders[kind], tests, min(left, 30 + 10 * seconds))
+                left -= os.times().children_user - begun
+                if found[0] != "survives" or left < 1:
                     return found
             return "survives", ""
         finally:
@@ -304,9 +337,47 @@ def kind_of(mutant: Mutant) -> str:
     return "interpreted" if mutant.module.startswith("kernels/") else "compiled"
 
 
+def options() -> tuple[int, int, int, float, bool]:
+    """Count, seed, processes, minutes, and whether only measured tests count."""
+    numbers = [int(word) for word in sys.argv[1:] if not word.startswith("--")]
+    named = dict(word[2:].partition("=")[::2] for word in sys.argv[1:] if word.startswith("--"))
+    count, seed = numbers + [300, random.SystemRandom().randrange(1 << 32)][len(numbers) :]
+    jobs = int(named.get("jobs") or len(os.sched_getaffinity(0)))
+    return count, seed, jobs, float(named.get("minutes") or "inf"), "measured" in named
+
+
+def said_of(mutant: Mutant) -> str:
+    return re.sub(r"\s+", " ", str(mutant))
+
+
+def work(mutants: list[Mutant], seed: int, end: float, measured: dict[str, Map], *, others: bool) -> None:
+    """Tries mutants out, until it is time, in copies of its own. Adds a line to the journal for each."""
+    with tempfile.TemporaryDirectory() as name, JOURNAL.open("a", encoding="utf-8") as journal:
+        copies = Copies(Path(name))
+        for mutant in mutants:
+            if time.monotonic() > end:
+                break
+            kind = kind_of(mutant)
+            more = unmeasured_tests(mutant.module, kind) if others else []
+            found, by = copies.try_out(mutant, measured[kind], more)
+            row = {"seed": seed, "mutant": said_of(mutant), "outcome": found, "by": by}
+            journal.write(json.dumps(row) + "\n")
+            journal.flush()
+            if found == "survives":
+                print(said_of(mutant), flush=True)
+
+
+def check_copies(measured: dict[str, Map]) -> None:
+    """A copy without a mutant passes."""
+    with tempfile.TemporaryDirectory() as name:
+        for kind, folder in Copies(Path(name)).folders.items():
+            quickest = min(measured[kind].seconds, key=lambda node: measured[kind].seconds[node])
+            if outcome(folder, [quickest], 300)[0] != "survives":
+                sys.exit(f"{quickest} fails without a mutant, on {kind} kernels")
+
+
 def main() -> int:
-    given = [int(text) for text in sys.argv[1:]]
-    count, seed = given + [300, random.SystemRandom().randrange(1 << 32)][len(given) :]
+    count, seed, jobs, minutes, only_measured = options()
     for kind in ("compiled", "interpreted"):
         if not (coverage_map.FOLDER / kind).exists():
             sys.exit("run python tests/coverage_map.py and python tests/coverage_map.py --interpreted first")
@@ -314,40 +385,52 @@ def main() -> int:
     for name in PRELOADED:
         with suppress(ModuleNotFoundError):
             importlib.import_module(name)
+    check_copies(measured)
+    chosen = sample(count, seed)
+    if only_measured:
+        chosen = [mutant for mutant in chosen if tests_for(mutant, measured[kind_of(mutant)])]
     known = _journal(seed)
-    figures: dict[str, Counter[str]] = defaultdict(Counter)
-    with tempfile.TemporaryDirectory() as name, JOURNAL.open("a", encoding="utf-8") as journal:
-        copies = Copies(Path(name))
-        chosen = sample(count, seed)
-        chosen.sort(key=lambda mutant: not tests_for(mutant, measured[kind_of(mutant)]))  # the quick ones first
-        for kind, folder in copies.folders.items():
-            quickest = min(measured[kind].seconds, key=lambda node: measured[kind].seconds[node])
-            if outcome(folder, [quickest], 300)[0] != "survives":
-                sys.exit(f"{quickest} fails without a mutant, on {kind} kernels")
-        for mutant in chosen:
-            said = re.sub(r"\s+", " ", str(mutant))
-            found = known.get(said)
-            if found is None:
-                found, by = copies.try_out(mutant, measured[kind_of(mutant)])
-                journal.write(json.dumps({"seed": seed, "mutant": said, "outcome": found, "by": by}) + "\n")
-                journal.flush()
-            figures[str(layer_of(mutant.module))][found] += 1
-            if found == "survives":
-                print(said, flush=True)
-    for layer, outcomes in figures.items():
-        print(f"{layer:<12} {outcomes.total() - outcomes['survives']:4} of {outcomes.total():4} killed")
-    total = sum(map(Counter.total, figures.values()))
-    killed = total - sum(outcomes["survives"] for outcomes in figures.values())
-    print(f"{killed} of {total} mutants of seed {seed} killed, {killed / max(1, total):.1%}")
+    left = [mutant for mutant in chosen if known.get(said_of(mutant), "survives") == "survives"]
+    end = time.monotonic() + 60 * minutes
+    workers = []
+    for number in range(jobs):
+        child = os.fork()
+        if child == 0:
+            work(left[number::jobs], seed, end, measured, others=not only_measured)
+            os._exit(0)
+        workers.append(child)
+    for child in workers:
+        os.waitpid(child, 0)
+    summarize(chosen, seed)
     return 0
 
 
+def summarize(chosen: list[Mutant], seed: int) -> None:
+    """Prints the figures of a seed, and writes them to the summary."""
+    known = _journal(seed)
+    figures: dict[str, Counter[str]] = {layer: Counter() for layer in LAYERS}
+    for mutant in chosen:
+        if said_of(mutant) in known:
+            figures[str(layer_of(mutant.module))][known[said_of(mutant)]] += 1
+    layers = {
+        layer: {"killed": outcomes.total() - outcomes["survives"], "tried": outcomes.total()}
+        for layer, outcomes in figures.items()
+    }
+    tried, killed = (sum(row[key] for row in layers.values()) for key in ("tried", "killed"))
+    survivors = sorted(said for said, found in known.items() if found == "survives")
+    summary = {"seed": seed, "chosen": len(chosen), "tried": tried, "killed": killed, "layers": layers}
+    SUMMARY.write_text(json.dumps({**summary, "survivors": survivors}, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    for layer, row in layers.items():
+        print(f"{layer:<12} {row['killed']:4} of {row['tried']:4} killed")
+    print(f"{killed} of {tried} mutants of seed {seed} killed, {killed / max(1, tried):.1%}")
+
+
 def _journal(seed: int) -> dict[str, Outcome]:
+    """What was last seen of each mutant of a seed."""
     JOURNAL.parent.mkdir(exist_ok=True)
-    if not JOURNAL.exists():
-        return {}
+    JOURNAL.touch()
     rows = map(json.loads, JOURNAL.read_text("utf-8").splitlines())
-    return {row["mutant"]: row["outcome"] for row in rows if row["seed"] == seed and row["outcome"] != "survives"}
+    return {row["mutant"]: row["outcome"] for row in rows if row["seed"] == seed}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,61 @@
+"""The mutation test itself: what a mutant is, which tests it gets, and what is recorded of the last run."""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+
+import pytest
+
+import mutants
+from coverage_map import SOURCE, Map
+from mutants import LAYERS, Mutant, batches, changes, layer_of, pick, sample
+
+CHANGES = {
+    "a < b": ["a <= b"], "a == b": ["a != b"], "a in b": ["a not in b"], "a + b": ["a - b"], "a << b": ["a >> b"],
+    "a and b": ["a or b"], "not a": ["a"], "7": ["8"], "True": ["False"], "a if b else c": [
+        "a if True else c", "a if False else c",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", CHANGES)
+def test_an_expression_is_changed(text: str) -> None:
+    node = ast.parse(text, mode="eval").body
+    assert [ast.unparse(changed) for changed in changes(node)] == CHANGES[text]
+
+
+def test_a_mutant_differs_from_its_module_in_one_place() -> None:
+    path = SOURCE / "limits.py"
+    for mutant in pick(path, 5, random.Random(1)):
+        original = ast.unparse(ast.parse(path.read_text("utf-8")))
+        assert mutant.source != original
+        pairs = zip(mutant.source.splitlines(), original.splitlines(), strict=False)
+        assert sum(one != other for one, other in pairs) >= 1
+        ast.parse(mutant.source)
+
+
+def test_a_seed_gives_the_same_mutants_of_all_layers() -> None:
+    one, other = ([str(mutant) for mutant in sample(16, 3)] for _ in range(2))
+    assert one == other
+    assert {layer_of(mutant.module) for mutant in sample(16, 3)} == set(LAYERS)
+
+
+def test_a_mutant_gets_the_tests_of_its_line_the_quickest_first() -> None:
+    measured = Map()
+    measured.lines["m.py"][3] |= {"slow", "quick", ""}
+    measured.lines["m.py"][9] |= {"elsewhere"}
+    measured.seconds |= {"slow": 5.0, "quick": 0.1, "elsewhere": 0.0}
+    assert mutants.tests_for(Mutant("m.py", 3, 3, "", ""), measured) == ["quick", "slow"]
+    assert mutants.tests_for(Mutant("m.py", 5, 5, "", ""), measured) == ["elsewhere", "quick", "slow"], "of the module"
+    assert [tests for tests, _ in batches(["quick", "slow"], measured.seconds)] == [["quick"], ["slow"]]
+
+
+def test_the_figures_of_the_last_run_add_up() -> None:
+    found = json.loads(mutants.SUMMARY.read_text("utf-8"))
+    assert found["tried"] == sum(row["tried"] for row in found["layers"].values()) <= found["chosen"]
+    assert found["killed"] == sum(row["killed"] for row in found["layers"].values())
+    assert len(found["survivors"]) == found["tried"] - found["killed"]
+    assert found["layers"].keys() == LAYERS.keys()
+    assert isinstance(found["seed"], int)
