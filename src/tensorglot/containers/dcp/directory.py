@@ -262,8 +262,8 @@ class SavedItems(Directory):
                 tensor=tensor,
             )
         file = self.file(place.file)
-        item = Section(file, place.begin, place.end, tensor)
         try:
+            item = Section(file, place.begin, place.end, tensor)
             if item.read_bytes(0, min(9, item.size))[8:] == b"{":
                 raise UnsupportedError(
                     "written with serialization_format=SAFETENSORS, which is not supported",
