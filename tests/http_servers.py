@@ -36,12 +36,12 @@ class Site:
         """Forgets what it was asked for."""
         self.requests, self.nbytes = [], 0
 
-    files: dict[str, bytes] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict, repr=False)
     ways: dict[str, str] = field(default_factory=dict)
     """A behaviour for a path; the good one if there is none."""
     redirects: dict[str, str] = field(default_factory=dict)
     etag: str | None = '"one"'
-    requests: list[Request] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list, repr=False)
     nbytes: int = 0
     """Of the bodies that it sent."""
     url: str = ""

@@ -40,6 +40,22 @@ def test_a_header_that_continues_in_what_was_read_ahead(site: Site) -> None:
     assert len(site.requests) == requested, "no byte of a header is requested twice"
 
 
+def test_a_tensor_between_what_is_kept_costs_what_is_missing(site: Site) -> None:
+    """Its first bytes came with the first request, its last ones with the index at the end."""
+    source, size = RemoteSource(f"{site.url}/object"), len(DATA)
+    source.read_bytes(size - 10, 10)
+    for begin, end in ((1, size), (200 * KIB, size - 5), (300 * KIB, size)):
+        for runs in (True, False):
+            out = memoryview(bytearray(end - begin))
+            site.clear()
+            if runs:
+                source.read_runs([begin], [len(out)], [0], out)
+            else:
+                source.read_into(begin, out)
+            assert out == DATA[begin:end]
+            assert site.nbytes < 100 * KIB
+
+
 KINDS = st.sampled_from(["header", "header", "tensor", "runs", "scan"])
 OFFSETS = st.integers(0, 22).map(lambda step: min(len(DATA), step * 32 * KIB))
 """Coarse, so that reads meet what earlier ones have kept."""

@@ -152,7 +152,7 @@ class RemoteSource(BaseSource):
         self._check_open()
         with self._lock:
             done = self._copy_kept(offset, out)
-            stop = self._copy_kept_end(offset, out[done:]) + done
+            stop = done + self._copy_kept_end(offset + done, out[done:])
         if done < stop:
             self._fetch_pieces(offset + done, out[done:stop])
 
