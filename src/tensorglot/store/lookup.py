@@ -42,6 +42,11 @@ class Stored(NamedTuple):
         return self.record.offset + self.record.stored
 
     @property
+    def span(self) -> Span:
+        """Of its bytes, for a mark: one without bytes has a place, too."""
+        return self.record.offset, self.record.offset + max(1, self.record.stored)
+
+    @property
     def order(self) -> tuple[int, str, int]:
         """For copying: bases come before their deltas, neighbours together."""
         return self.record.depth, self.pack, self.record.offset

@@ -157,6 +157,10 @@ class Packs:
             digest = base
         return digest
 
+    def has_copy(self, digest: bytes) -> bool:
+        """Whether a block is in a pack, in any form."""
+        return next(self.table.copies(digest), None) is not None
+
     def _every_copy(self, digest: bytes) -> Iterator[Stored]:
         table = self.table
         for pack, row in table.copies(digest):
@@ -322,7 +326,7 @@ class Packs:
         """The error for a block that is not there."""
         cause = self.cause(cid.digest)
         what, rule = f"block {cid} is missing from the store", "store.block.missing"
-        if isinstance(cause, bytes) and cause != cid.digest:
+        if isinstance(cause, bytes) and self.has_copy(cid.digest):
             what, rule = f"block {cid} is a delta from block {CID(cause)}, which is missing", "store.chain.base"
         damage = "".join(f"; damaged pack {name}: {error.message}" for name, error in list(self.unreadable.items())[:2])
         return MissingBlock(f"{what}{damage}", rule=rule)

@@ -69,10 +69,10 @@ def transfer(
     """Copies what refs lead to, and moves the refs of the target."""
     source.refresh()
     refs = list(refs)
-    for ref in refs:
-        _check_forward(backend, ref, read_ref(backend, ref.name), history)
     moved: list[str] = []
     with start_session(backend, target) as session:
+        for ref in refs:
+            _check_forward(backend, ref, read_ref(backend, ref.name), history)
         blocks, nbytes = copy_missing(source, session, [ref.cid for ref in refs], progress)
         for ref in refs:
             if forward_ref(backend, ref, history, moved):
