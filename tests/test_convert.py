@@ -170,7 +170,10 @@ def test_dry_run(source: Path, target: Path) -> None:
     assert "ids" not in steps
     assert (steps["mask"].target, steps["mask"].action, steps["mask"].nbytes) == ("m", "copy", 2)
     assert report.to_dict()["plan"]["steps"][0]["action"] == "copy"
-    assert tg.convert(source, target, dry_run=True).ok
+    planned = tg.convert(source, target, dry_run=True)
+    assert planned.ok
+    assert " planned" in repr(planned)
+    assert " converted" in repr(tg.convert(source, target))
 
 
 def archive_with(**what: Any) -> Any:

@@ -280,9 +280,10 @@ class TestSplit:
 
     def test_nothing_is_overwritten(self, folder: Path, tmp_path: Path) -> None:
         before = {p.name: p.read_bytes() for p in folder.iterdir()}
-        with pytest.raises(tg.InputError) as caught:
-            tg.split(folder, folder)
-        assert caught.value.rule == "split.target"
+        for target in (folder, next(folder.iterdir())):
+            with pytest.raises(tg.InputError, match="the target exists and is not an empty directory") as caught:
+                tg.split(folder, target)
+            assert caught.value.rule == "split.target"
         assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
 
     def test_failure_leaves_nothing(self, folder: Path, tmp_path: Path) -> None:
