@@ -174,15 +174,10 @@ def store(results: dict[str, Any], _: str) -> str:
             f"**{row[key]:.2%}**" if row["goal"] is not None and row[key] > row["goal"] else f"{row[key]:.2%}"
             for key in ("successor", "most")
         ]
-def slower(results: dict[str, Any], _: str) -> str:
-    lines = [
-        f"- {case}: {number(value)} × {peer}. {reason(results, case, peer) or ''}".rstrip()
-        for value, case, peer in faster_peers(results)
-    ]
-    return "\n".join(lines) or "None."
-
-
-STORE_GOALS_GBPS = {"commit": 0.6, "checkout": 1.2, "apply": 2.0}
+        speeds = [_store_speed(row, verb) for verb in STORE_GOALS_GBPS]
+        delta = f"{row['delta']:.2%}" if "delta" in row else ""
+        changed = f"{row['changed']:.2%}"
+        out.append(f"| {' | '.join([row['scenario'], changed, *shares, goal, delta, *speeds])} |")
     size = found["tools"][0]["nbytes"] / 1e6
     out += ["", f"| tool | MB after each version of {size:.0f} MB | seconds of a commit |", "|---|---|---|"]
     for tool in found["tools"]:
