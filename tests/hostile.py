@@ -1,4 +1,4 @@
-"""Every hostile file of the tests, by family: the conformance corpus and the attack tables of all formats.
+"""Every hostile file of the tests, by family: the conformance corpus, the attack tables of all formats, heavy files.
 
 A case makes its file, or its directory, in a folder and returns the source that a verb is
 given. A family is imported when it is asked for, so that a child process pays for one.
@@ -105,6 +105,13 @@ def _store() -> Iterable[Case]:
         yield Case(f"bundle: {what}", None, partial(_write, "hostile.car", data))
 
 
+def _heavy() -> Iterable[Case]:
+    from heavy import HEAVY
+
+    for what, (format, make) in HEAVY.items():
+        yield Case(f"heavy: {what}", format, make)
+
+
 FAMILIES: dict[str, tuple[Callable[[], Iterable[Case]], ...]] = {
     "bintensors": tuple(partial(_corpus, f"bintensors-{n}", f"bintensors@{n}", ".bt") for n in "01"),
     "ztensor": tuple(partial(_corpus, f"ztensor-{version}", "ztensor", ".zt") for version in ("0.1", "1", "2")),
@@ -116,11 +123,12 @@ FAMILIES: dict[str, tuple[Callable[[], Iterable[Case]], ...]] = {
     "pt": (partial(_table, "test_pt", "REFUSED", "pt", ".pt"),),
     "gguf": (partial(_table, "test_gguf", "REFUSED", "gguf", ".gguf"),),
     "onnx": (partial(_table, "test_onnx", "REFUSED", "onnx", ".onnx"),),
-    "hdf5": (partial(_table, "test_hdf5", "hostile", "hdf5", ".h5"),),
+    "hdf5": (partial(_table, "test_hdf5", "hostile_files", "hdf5", ".h5"),),
     "dcp": (_dcp,),
     "delta": (_delta,),
     "shards": (_shards,),
     "store": (_store,),
+    "heavy": (_heavy,),
 }
 
 

@@ -417,7 +417,7 @@ def summarize(chosen: list[Mutant], seed: int) -> None:
         for layer, outcomes in figures.items()
     }
     tried, killed = (sum(row[key] for row in layers.values()) for key in ("tried", "killed"))
-    survivors = sorted(said for said, found in known.items() if found == "survives")
+    survivors = sorted(said for said in map(said_of, chosen) if known.get(said) == "survives")
     summary = {"seed": seed, "chosen": len(chosen), "tried": tried, "killed": killed, "layers": layers}
     SUMMARY.write_text(json.dumps({**summary, "survivors": survivors}, indent=1, ensure_ascii=False) + "\n", "utf-8")
     for layer, row in layers.items():

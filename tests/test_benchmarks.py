@@ -13,6 +13,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from peers import needs
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -198,6 +200,7 @@ def test_a_row_keeps_every_sample_its_commit_and_its_load(module) -> None:
 
 
 def test_without_a_server_its_rows_are_listed_as_not_measured(module, monkeypatch, tmp_path) -> None:
+    needs("pymongo")
     monkeypatch.delenv("TENSORGLOT_MONGOD", raising=False)
     monkeypatch.setattr(module("peers"), "PROGRAMS", {"mongod": module("peers").Program(lambda: None, "install it")})
     module("run").main(["W6 read a collection", "--json", str(tmp_path / "run.json")])

@@ -337,8 +337,12 @@ class TestManyBoxes:
             tg.open(self.index(shape, changed, tmp_path))
         assert caught.value.rule == "dcp.box.overlap"
 
-    def test_every_pair_of_boxes_is_compared(self, tmp_path: Path) -> None:
-        """Against a count of how many boxes each element is in."""
+    @pytest.mark.parametrize("compared", [2, 128])
+    def test_every_pair_of_boxes_is_compared(
+        self, compared: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Against a count of how many boxes each element is in; with cuts down to two boxes, and without a cut."""
+        monkeypatch.setattr(checkpoint_module, "COMPARED_BOXES", compared)
         rng = random.Random(3)
         refused = 0
         for shape in ([8], [4, 5], [3, 3, 3]) * 40:

@@ -63,8 +63,9 @@ def read(source: Source, **options: Any) -> None:
     with source.open(**options) as archive:
         for tensor in archive.values():
             for way in (
-                tensor.numpy, tensor.tolist, tensor.serialize, tensor.cid, tensor.dequantize, lambda t=tensor: t[0],
-                lambda t=tensor: t[:2], lambda t=tensor: t[::-3], lambda t=tensor: t[..., [0]],
+                tensor.numpy, tensor.tolist, tensor.serialize, tensor.cid, tensor.dequantize, tensor.arrow,
+                tensor.awkward, lambda t=tensor: t[0], lambda t=tensor: t[:2], lambda t=tensor: t[::-3],
+                lambda t=tensor: t[..., [0]],
             ):  # fmt: skip
                 try:
                     way()
@@ -150,6 +151,9 @@ VERBS: dict[str, Callable[[Source], object]] = {
     "report": lambda source: report.write(source.path, source.out / "new.html"),
     "safe_open": safe_open,
     "decode_matrix": lambda source: bson.decode_matrix(source.path),
+    "encode_documents": lambda source: bson.encode_documents(next(iter(source.open().values()), 0), "v"),
+    "transfer": lambda source: bson.transfer(source.path, source.out / "new.bson"),
+    "table": lambda source: [dynd.to_table(value) for value in source.open().values()],
     "unbundle": lambda source: Store.create(source.out / "store").unbundle(source.path),
 }
 COMMANDS: dict[str, Callable[[Source], list[Any]]] = {
@@ -157,6 +161,8 @@ COMMANDS: dict[str, Callable[[Source], list[Any]]] = {
     "ls --tree": lambda source: ["ls", "--tree", "--json", source.path],
     "info": lambda source: ["info", source.path],
     "cat": lambda source: ["cat", source.path, "a"],
+    "cat --json": lambda source: ["cat", source.path, "a", "--json"],
+    "cat --npy": lambda source: ["cat", source.path, "a", "--npy", "-o", source.out / "new.npy"],
     "stats": lambda source: ["stats", source.path],
     "verify": lambda source: ["verify", "--deep", source.path],
     "hash": lambda source: ["hash", "--json", source.path],
