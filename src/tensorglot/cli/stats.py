@@ -75,27 +75,32 @@ def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None
 
 def _print(rows: Sequence[TensorStats], *, long: bool) -> None:
     names = [row.name if row.part == "data" else f"{row.name}#{row.part}" for row in rows]
-    found = [row.percentiles or {} for row in rows]
-    middle = [Column(f"{share}%", [number(one.get(share)) for one in found], right=True) for share in SHOWN]
-    columns = [
-        Column("name", [escape_whole(name) for name in names], elastic=True),
-        Column("min", [number(row.min) for row in rows], right=True),
-        *(middle if long else ()),
-        Column("max", [number(row.max) for row in rows], right=True),
-    ]
-    moments = [
-        Column("mean", [number(row.mean) for row in rows], right=True),
-        Column("std", [number(row.std) for row in rows], right=True),
-        Column("norm", [number(row.norm) for row in rows], right=True),
-    ]
     counts = [
         Column("zeros", [f"{row.zeros:,}" for row in rows], right=True),
         Column("NaN", [f"{row.nan:,}" for row in rows], right=True),
         Column("Inf", [f"{row.inf:,}" for row in rows], right=True),
     ]
     shown = [column for column in counts if informative(column, "0")]
-    picture = Column("histogram", [bars(row.histogram, 8) for row in rows])
-    print_table([*columns, *(() if long else moments), *shown, *(() if long else (picture,))])
+    histogram = Column("histogram", [bars(row.histogram, 8) for row in rows])
+    print_table([*_columns(rows, names, long=long), *shown, *([] if long else [histogram])])
     absent = [f"no {column.title}" for column in counts if column not in shown]
     approximate = ["percentiles to 1 part in 128"] if long and not all(row.exact for row in rows) else []
     print(", ".join([plural(len({row.name for row in rows}), "tensor"), *absent, *approximate]))
+
+
+def _columns(rows: Sequence[TensorStats], names: Sequence[str], *, long: bool) -> list[Column]:
+    """The name, and the values: percentiles between the extremes, or behind them moments and the norm."""
+    found = [row.percentiles or {} for row in rows]
+    percentiles = [Column(f"{share}%", [number(one.get(share)) for one in found], right=True) for share in SHOWN]
+    moments = [
+        Column("mean", [number(row.mean) for row in rows], right=True),
+        Column("std", [number(row.std) for row in rows], right=True),
+        Column("norm", [number(row.norm) for row in rows], right=True),
+    ]
+    return [
+        Column("name", [escape_whole(name) for name in names], elastic=True),
+        Column("min", [number(row.min) for row in rows], right=True),
+        *(percentiles if long else []),
+        Column("max", [number(row.max) for row in rows], right=True),
+        *([] if long else moments),
+    ]
