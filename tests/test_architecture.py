@@ -28,13 +28,14 @@ from tensorglot.model.types.algebra import dense
 
 ROOT = Path(__file__).parents[1] / "src" / "tensorglot"
 
-FOUNDATION = {"arguments", "cached", "errors", "extras", "limits", "memory", "providers", "threads"}
+FOUNDATION = {"arguments", "arrays", "cached", "errors", "extras", "limits", "memory", "providers", "threads"}
 VALUES = FOUNDATION | {"kernels", "model", "wire", "dynd"}
 CONTAINERS = VALUES | {"containers"}
 VERBS = CONTAINERS | {"io", "operations"}
 PEOPLE = VERBS | {"bson", "bridges", "report", "store"}
 LAYERS: dict[str, set[str]] = {
     "arguments": {"errors"},
+    "arrays": set(),
     "cached": set(),
     "errors": set(),
     "limits": {"errors"},
@@ -43,8 +44,8 @@ LAYERS: dict[str, set[str]] = {
     "providers": set(),
     "threads": set(),
     "kernels": set(),
-    "model": {"cached", "errors", "limits", "memory", "providers", "kernels"},
-    "wire": {"errors", "limits", "threads", "kernels"},
+    "model": {"arrays", "cached", "errors", "limits", "memory", "providers", "kernels"},
+    "wire": {"arrays", "errors", "limits", "threads", "kernels"},
     "io": {"arguments", "cached", "errors", "extras", "threads", "memory"},
     "dynd": VALUES - {"dynd"},
     "containers": VALUES,

@@ -24,7 +24,6 @@ leave the library.
 from __future__ import annotations
 
 import copyreg
-import difflib
 import errno
 import itertools
 import os
@@ -87,7 +86,9 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     known: dict[str, str] = {}
     for each in itertools.islice(names, 10_000):
         known.setdefault(each.casefold(), each)
-    near = [known[found] for found in difflib.get_close_matches(name.casefold(), known, n=3)]
+    from difflib import get_close_matches
+
+    near = [known[found] for found in get_close_matches(name.casefold(), known, n=3)]
     return "; did you mean " + ", ".join(f"'{escape(each)}'" for each in near) + "?" if near else ""
 
 

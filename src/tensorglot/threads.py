@@ -12,12 +12,23 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from itertools import chain, islice
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-__all__ = ["REQUESTS", "Executor", "Lock", "default_threads", "for_each", "for_each_request", "ordered_map"]
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+__all__ = [
+    "REQUESTS",
+    "Executor",
+    "Lock",
+    "default_threads",
+    "for_each",
+    "for_each_request",
+    "ordered_map",
+    "thread_pool",
+]
 
 REQUESTS = 32
 """Requests to servers at a time."""
@@ -58,14 +69,21 @@ def default_threads() -> int:
     return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
+def thread_pool(threads: int, name: str) -> ThreadPoolExecutor:
+    """A pool whose threads have names that begin so."""
+    from concurrent.futures import ThreadPoolExecutor  # and logging: 7 ms, for which one who opens a file must not wait
+
+    return ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+
 @cache
 def _pool(threads: int, pid: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix=_NAMES)
+    return thread_pool(threads, _NAMES)
 
 
 @cache
 def _request_pool(pid: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(REQUESTS, thread_name_prefix=_REQUEST_NAMES)
+    return thread_pool(REQUESTS, _REQUEST_NAMES)
 
 
 def _in_pool() -> bool:
@@ -108,6 +126,8 @@ def _run(pool: Executor, work: Callable[[T], None], jobs: Iterable[T]) -> None:
     except BaseException:
         for future in futures:
             future.cancel()
+        from concurrent.futures import wait
+
         wait(futures)
         raise
 

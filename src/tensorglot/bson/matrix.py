@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import is_masked_array
 from tensorglot.bson.assemble import MatrixOptions, OnMissing, Out, PackedBits, ReadOptions, assemble
 from tensorglot.bson.coerce import DType, coerce_vector
 from tensorglot.bson.sources import batches, read_ids
@@ -65,9 +66,7 @@ def check_count(what: str, given: Any, count: int) -> None:
 
 def _uniform_ids(ids: Sequence[Any]) -> tuple[int | None, bytes]:
     """Returns the BSON type of all ids and their bytes, concatenated, if all have one type and size; else None."""
-    if isinstance(ids, np.ma.MaskedArray) or (
-        not isinstance(ids, np.ndarray) and not all(type(value) is int for value in ids)
-    ):
+    if is_masked_array(ids) or (not isinstance(ids, np.ndarray) and not all(type(value) is int for value in ids)):
         encoded = [encode_value(value) for value in ids]
         alike = len({(kind, len(data)) for kind, data in encoded}) == 1
         return (encoded[0][0], b"".join(data for _, data in encoded)) if alike else (None, b"")

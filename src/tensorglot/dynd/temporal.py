@@ -19,7 +19,6 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import re
-import zoneinfo
 from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal as PythonDecimal
@@ -211,7 +210,9 @@ def zone_of(name: str) -> dt.tzinfo:
         if _OFFSET.fullmatch(name):
             return _fixed_zone(name)
         if name != "UTC" and _ZONE.fullmatch(name):
-            return zoneinfo.ZoneInfo(name)
+            from zoneinfo import ZoneInfo  # and sysconfig, for which only named zones have to wait
+
+            return ZoneInfo(name)
     return dt.UTC
 
 

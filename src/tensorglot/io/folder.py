@@ -9,11 +9,14 @@ import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tensorglot.errors import FormatError, escape
-from tensorglot.io.objects import address_of
 from tensorglot.io.place import Place
 from tensorglot.io.urls import BUCKETS, last_name
+
+if TYPE_CHECKING:
+    from tensorglot.io.objects import Address
 
 __all__ = ["Folder", "as_folder", "file_named_by"]
 
@@ -45,7 +48,7 @@ class Folder:
             return sorted(entry.name for entry in Path(place).iterdir() if entry.is_file())
         if place.text.partition("://")[0] not in BUCKETS:
             return None
-        address = address_of(place.text, place.options)
+        address = _address_of(place)
         return sorted(last_name(found["path"]) for found in address.list(address.key))
 
     def remove(self, name: str) -> None:
@@ -54,7 +57,7 @@ class Folder:
         if not place.remote:
             Path(place).unlink(missing_ok=True)
             return
-        address = address_of(place.text, place.options)
+        address = _address_of(place)
         with contextlib.suppress(FileNotFoundError):
             address.call("delete", address.key)
 
@@ -64,12 +67,18 @@ class Folder:
         if not place.remote:
             return os.path.exists(place)  # noqa: PTH110
         try:
-            address, answer = address_of(place.text, place.options).locate()
+            address, answer = _address_of(place).locate()
             if answer is None:
                 address.size()
         except FileNotFoundError:
             return False
         return True
+
+
+def _address_of(place: Place) -> Address:
+    from tensorglot.io.objects import address_of  # ssl, http and email, for which a directory must not wait
+
+    return address_of(place.text, place.options)
 
 
 def file_named_by(file: Place, name: str) -> Place:

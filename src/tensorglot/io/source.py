@@ -9,7 +9,6 @@ from typing import BinaryIO, Literal, TypeAlias, cast
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.io.local import BaseSource, BufferSource, FileSource, MmapSource
 from tensorglot.io.place import as_place
-from tensorglot.io.remote import RemoteSource
 from tensorglot.io.stream import source_of_stream
 
 __all__ = ["Backend", "Readable", "source_for"]
@@ -29,6 +28,8 @@ def source_for(source: Readable, backend: Backend = "auto") -> BaseSource:
             raise InputError(
                 "a URL cannot be mapped into memory: leave out backend", rule="source.backend", path=place.shown
             )
+        from tensorglot.io.remote import RemoteSource  # ssl, http and email, for which a local file must not wait
+
         return RemoteSource(place.text, place.options)
     if hasattr(source, "read") and not isinstance(source, mmap.mmap):
         return source_of_stream(cast("BinaryIO", source))

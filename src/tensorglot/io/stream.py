@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, cast
 
@@ -96,7 +95,9 @@ def source_of_stream(stream: BinaryIO) -> BaseSource:
         if not piece:
             return BufferSource(data)
         data += piece
-    with tempfile.TemporaryFile() as file:
+    from tempfile import TemporaryFile  # and random, shutil, bz2, for which only such a stream has to wait
+
+    with TemporaryFile() as file:
         file.write(data)
         while piece := _read_piece(stream, _PIECE_NBYTES):
             file.write(piece)

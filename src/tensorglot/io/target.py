@@ -16,10 +16,8 @@ from tensorglot.errors import InputError
 from tensorglot.io.local import Stamp, file_stamp
 from tensorglot.io.pieces import Piece
 from tensorglot.io.place import as_place
-from tensorglot.io.remote import RemoteSource
 from tensorglot.io.sink import AtomicFile, Writable
 from tensorglot.io.stream import write_stream
-from tensorglot.io.upload import Upload
 
 __all__ = ["Target", "open_target", "version_read"]
 
@@ -47,6 +45,8 @@ def open_target(
     if isinstance(target, (str, os.PathLike)):
         place = as_place(target)
         if place.remote:
+            from tensorglot.io.upload import Upload
+
             return Upload(place.text, place.options, expect=expect if isinstance(expect, str) else None)
         return AtomicFile(place, durable=durable, follow=follow, expect=None if isinstance(expect, str) else expect)
     if not hasattr(target, "write"):
@@ -63,6 +63,8 @@ def version_read(source: object, target: Writable) -> Stamp | str | None:
     place = as_place(target)
     if not place.remote:
         return file_stamp(source, place)
+    from tensorglot.io.remote import RemoteSource
+
     if isinstance(source, RemoteSource) and source.path == place.text and source.version:
         return source.version[1]
     return None

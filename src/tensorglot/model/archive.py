@@ -391,8 +391,7 @@ def _maybe_shared(payloads: Sequence[Payload | NDArray[Any] | None], nbytes: NDA
     if set(map(type, payloads)) != {np.ndarray}:
         worth |= np.array([not isinstance(payload, np.ndarray) for payload in payloads], np.bool_)
     ids = np.fromiter(map(id, payloads), np.uintp, len(payloads))
-    ascending = np.sort(ids)
-    repeated = ascending[1:][ascending[1:] == ascending[:-1]]
-    if repeated.size:
-        worth |= np.isin(ids, repeated)
+    order = np.argsort(ids)
+    repeated = np.flatnonzero(ids[order[1:]] == ids[order[:-1]])
+    worth[order[repeated]] = worth[order[repeated + 1]] = True
     return np.flatnonzero(worth)

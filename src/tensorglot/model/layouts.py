@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import distinct
 from tensorglot.errors import FormatError, InputError, escape
 from tensorglot.model.dtypes import BY_NAME, DType, dtype_of
 from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE, Tensor
@@ -408,6 +409,6 @@ def _repeats(coords: NDArray[Any], shape: Shape) -> bool:
         cells = np.zeros(coords.shape[1], np.int64)
         for row, size in zip(coords, shape, strict=True):
             cells = cells * size + row.astype(np.int64)
-        return bool(np.unique(cells).size < cells.size)
+        return bool(distinct(cells).size < cells.size)
     ordered = coords[:, np.lexsort(coords)]
     return bool((ordered[:, 1:] == ordered[:, :-1]).all(axis=0).any())

@@ -6,10 +6,13 @@ memory if they are few, else in an unnamed file.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from tensorglot.model.payload import PIECE_NBYTES, Chunk, Memory, Payload, as_bytes, buffers
+
+if TYPE_CHECKING:
+    from tempfile import SpooledTemporaryFile
 
 __all__ = ["NeededTwice", "is_remote", "read_remote"]
 
@@ -30,12 +33,18 @@ def read_remote(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
             yield chunk
 
 
+def _spool() -> SpooledTemporaryFile[bytes]:
+    from tempfile import SpooledTemporaryFile  # and random, shutil, bz2, for which local files must not wait
+
+    return SpooledTemporaryFile(_MEMORY_NBYTES)
+
+
 class NeededTwice:
     """First `once`, to the end, then `again`."""
 
     def __init__(self, payload: Payload, chunks: Callable[[], Iterable[Chunk]]) -> None:
         self._chunks = chunks
-        self._file = tempfile.SpooledTemporaryFile(_MEMORY_NBYTES) if is_remote(payload) else None  # noqa: SIM115
+        self._file = _spool() if is_remote(payload) else None
 
     def once(self) -> Iterator[Chunk]:
         if self._file is None:

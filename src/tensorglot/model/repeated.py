@@ -44,7 +44,7 @@ def check_shared(index: Index, stored: int, limits: Limits, format: str, *, expa
     for elsewhere, rows in _rows_by_source(index):
         if expanded:
             larger = [row for row, nbytes in index.decoded_nbytes.items() if nbytes > sizes[row]]
-            rows = np.intersect1d(rows, np.array(larger, np.int64))
+            rows = rows[np.isin(rows, np.array(larger, np.int64), kind="table")]
         order = rows[np.lexsort((-index.ends[rows], index.begins[rows]))]
         inside = np.zeros(len(order), np.bool_)
         inside[1:] = index.begins[order[1:]] < np.maximum.accumulate(index.ends[order])[:-1]

@@ -14,7 +14,6 @@ uploaded by the workers (`_convert_parts`). A format whose bytes depend on the v
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,7 +26,6 @@ from numpy.typing import NDArray
 from tensorglot.containers.table import Format, WriteOptions
 from tensorglot.errors import TruncatedError
 from tensorglot.io.local import FileSource
-from tensorglot.io.multipart import multipart_upload
 from tensorglot.io.place import Place
 from tensorglot.io.sink import AtomicFile, Writable, write_at
 from tensorglot.io.target import version_read
@@ -72,6 +70,8 @@ def convert_elsewhere(
                     else:
                         file.write([chunk])
                 return jobs.run(file.path, offsets)
+        from tensorglot.io.multipart import multipart_upload
+
         upload = multipart_upload(target.text, target.options)
         if upload is not None:
             etag = read if isinstance(read, str) else None
@@ -116,7 +116,9 @@ def _share_ties(begins: NDArray[np.int64], row_offsets: NDArray[np.int64], plan:
 def _staging_file(target: Writable) -> Iterator[str]:
     """A file beside the target, removed at the end; in the folder for temporary files if the target is none."""
     folder = Path(os.path.realpath(target)).parent if isinstance(target, Place) and not target.remote else None
-    fd, path = tempfile.mkstemp(prefix=".tensorglot-", suffix=".tmp", dir=folder)
+    from tempfile import mkstemp
+
+    fd, path = mkstemp(prefix=".tensorglot-", suffix=".tmp", dir=folder)
     os.close(fd)
     try:
         yield path

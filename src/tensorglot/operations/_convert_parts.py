@@ -12,12 +12,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tensorglot.containers.table import Format, WriteOptions
 from tensorglot.errors import TruncatedError
-from tensorglot.io.multipart import MultipartUpload
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import as_bytes, buffers
 from tensorglot.operations._conversion_plan import Plan, Step
@@ -27,6 +27,9 @@ from tensorglot.operations._file_layout import RowPlace, file_layout
 from tensorglot.operations._options import SaveOptions
 from tensorglot.operations._progress import start_progress
 from tensorglot.threads import Executor
+
+if TYPE_CHECKING:
+    from tensorglot.io.multipart import MultipartUpload
 
 __all__ = ["upload_converted"]
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import distinct
 from tensorglot.errors import TruncatedError
 from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
@@ -43,7 +44,7 @@ def is_plain(archive: Archive) -> bool:
     ranks = np.diff(archive.index.dim_offsets)
     if ranks.size and ranks.max() >= NUMPY_RANK:
         return False
-    kinds = [TABLE[code] for code in np.unique(archive.index.dtypes).tolist()]
+    kinds = [TABLE[code] for code in distinct(archive.index.dtypes).tolist()]
     return all(kind.numpy is not None and not kind.packed for kind in kinds)
 
 
@@ -105,7 +106,7 @@ def _load(
     checks: RowChecks | None,
 ) -> dict[str, NDArray[Any] | Tensor]:
     given = _given(index, rows, out)
-    fresh = rows[~np.isin(rows, list(given))] if given else rows
+    fresh = rows[[row not in given for row in rows.tolist()]] if given else rows
     order = fresh[np.argsort(index.begins[fresh], kind="stable")]
     begins, ends = index.begins[order], index.ends[order]
     places = place_rows(begins, ends, ALONE_NBYTES, SLAB_NBYTES)

@@ -10,7 +10,6 @@ lock, and changes it only if it is still the one that was read.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -84,7 +83,9 @@ def append(
     if chunks is None:
         return None
     directory = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
-    with tempfile.TemporaryFile(dir=directory) as spool:
+    from tempfile import TemporaryFile
+
+    with TemporaryFile(dir=directory) as spool:
         held: Chunk = b""
         for chunk in chunks:
             write_stream(spool, [held])

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import distinct
 from tensorglot.errors import FormatError
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE, DType
@@ -150,7 +151,7 @@ def _histograms(in_order: NDArray[np.float64], bins: int, whole: bool) -> list[t
     narrow = whole & (high - low < bins)
     wanted = np.where(narrow, high - low + 1, np.where(low == high, 0, bins)).astype(np.int64)
     found: list[tuple[int, ...]] = [(in_order.shape[1],)] * len(in_order)
-    for count in np.unique(wanted[wanted > 0]).tolist():
+    for count in distinct(wanted[wanted > 0]).tolist():
         rows = np.flatnonzero(wanted == count)
         margin = 0.5 * narrow[rows]
         edges = np.linspace((low[rows] - margin) / 2, (high[rows] + margin) / 2, count + 1, axis=1) * 2

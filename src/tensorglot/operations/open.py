@@ -12,9 +12,8 @@ from tensorglot.arguments import check_choice
 from tensorglot.containers.table import HEAD_NBYTES, ReadOptions, detect, named
 from tensorglot.errors import InputError, escape
 from tensorglot.io.folder import Folder, as_folder, file_named_by
-from tensorglot.io.local import FileSource, add_path_to_errors
+from tensorglot.io.local import add_path_to_errors
 from tensorglot.io.place import Place
-from tensorglot.io.remote import RemoteSource
 from tensorglot.io.source import Backend, Readable, source_for
 from tensorglot.io.urls import refuse_credentials
 from tensorglot.limits import DEFAULT, Limits, as_limits
@@ -169,8 +168,7 @@ def _open_file(
                 sums = None if index.checksums is not None else read_sidecar(place, limits)
                 index = index if sums is None else with_sidecar(index, opened.size, sums)
         except BaseException:
-            if isinstance(opened, (FileSource, RemoteSource)):
-                opened.close()
+            opened.close()
             raise
     return Archive(index, opened, limits=limits, verifier=verifier, reopen=reopen)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import distinct
 from tensorglot.errors import FormatError
 from tensorglot.kernels import bson_walk as walk
 from tensorglot.limits import DEFAULT, Limits
@@ -94,10 +95,10 @@ def _group(paths: list[bytes], columns: NDArray[np.int64], documents: int) -> Fi
         )
     counts = np.bincount(path, minlength=len(paths))
     offsets = np.concatenate(([0], np.cumsum(counts)))
-    distinct, head = np.unique(keys[offsets[:-1]], return_inverse=True)
-    heads = [_row(key) for key in distinct.tolist()]
+    known, head = np.unique(keys[offsets[:-1]], return_inverse=True)
+    heads = [_row(key) for key in known.tolist()]
     bits_set = lasts & ((1 << np.minimum(keys & 0xFF, 7)) - 1) != 0
-    troubles = dict.fromkeys(np.unique(path[bits_set]).tolist(), "ignored bits of a vector are not zero")
+    troubles = dict.fromkeys(distinct(path[bits_set]).tolist(), "ignored bits of a vector are not zero")
     few = np.flatnonzero(counts < documents)
     troubles |= _explain(few, counts[few], lambda n: f"{n} of {documents} documents have a vector here")
     differing = np.flatnonzero(keys != np.repeat(keys[offsets[:-1]], counts))
@@ -117,7 +118,7 @@ def _group(paths: list[bytes], columns: NDArray[np.int64], documents: int) -> Fi
 
 def _explain(fields: NDArray[np.int64], causes: NDArray[np.int64], text: Callable[[int], str]) -> dict[int, str]:
     """Maps fields to messages; the message of each distinct cause is built once."""
-    texts = {cause: text(cause) for cause in np.unique(causes).tolist()}
+    texts = {cause: text(cause) for cause in distinct(causes).tolist()}
     return dict(zip(fields.tolist(), map(texts.__getitem__, causes.tolist()), strict=True))
 
 

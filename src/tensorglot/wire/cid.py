@@ -16,16 +16,19 @@ import binascii
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import blake3
 import numpy as np
 
 from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError
+from tensorglot.threads import thread_pool
 from tensorglot.wire import cbor
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 __all__ = [
     "BLAKE3",
@@ -328,7 +331,7 @@ class Cutter:
 
 @cache
 def _pool(pid: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="tensorglot-hash")
+    return thread_pool(min(8, os.cpu_count() or 1), "tensorglot-hash")
 
 
 def data_blocks(cid: CID, fetch: Fetch, nbytes: int | None = None) -> Iterator[bytes]:

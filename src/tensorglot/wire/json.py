@@ -46,5 +46,6 @@ def parse(data: bytes, *, depth: int, rule: str) -> Any:
 def _depth(data: bytes) -> int:
     """Returns the nesting depth of brackets outside of strings."""
     signs = np.frombuffer(_STRING.sub(b"", data), np.uint8)
-    steps = np.isin(signs, (0x5B, 0x7B)).astype(np.int64) - np.isin(signs, (0x5D, 0x7D))
+    opening, closing = (signs == 0x5B) | (signs == 0x7B), (signs == 0x5D) | (signs == 0x7D)
+    steps = opening.astype(np.int64) - closing
     return int(np.cumsum(steps).max(initial=0))

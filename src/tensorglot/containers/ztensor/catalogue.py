@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import complement
 from tensorglot.containers.ztensor.codecs import Opaque
 from tensorglot.containers.ztensor.constants import IN_PART
 from tensorglot.containers.ztensor.lazy import Attributes, Texts
@@ -138,7 +139,7 @@ class Catalogue:
         if layouts:
             assert self.first_rows is not None  # noqa: S101
             taken = np.full(len(self.dtypes), -1, np.int64)
-            dense = np.setdiff1d(np.arange(len(self.places)), list(layouts))
+            dense = complement(list(layouts), len(self.places))
             taken[self.first_rows[dense]] = dense
             dims, dim_offsets = splice_dims(self.dims, self.dim_offsets, taken, shapes)
             part_names = [self.parts.get(row, "data") for row in range(len(self.dtypes))]

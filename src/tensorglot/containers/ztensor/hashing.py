@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.memory import scratch
 from tensorglot.model.payload import Chunk, Span, as_bytes
-from tensorglot.threads import default_threads
+from tensorglot.threads import default_threads, thread_pool
 from tensorglot.wire import checksums
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 __all__ = ["HashingThread", "RowHasher", "hash_chunk"]
 
@@ -44,7 +46,7 @@ class HashingThread:
     def __init__(self, nbytes: int) -> None:
         """`nbytes` is the approximate total size."""
         threaded = nbytes >= _THREAD_NBYTES and default_threads() > 1
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="tensorglot-hash") if threaded else None
+        self._pool = thread_pool(1, "tensorglot-hash") if threaded else None
         self._batch: list[tuple[Updatable, Chunk]] = []
         self._batch_nbytes = 0
         self._waiting: deque[Future[None]] = deque()

@@ -62,7 +62,7 @@ def gather_parts(catalogue: Catalogue, marked: list[int], hidden: list[int]) -> 
     for whole in wholes:
         firsts[whole.rows] = whole.rows[0]
     order = np.argsort(firsts, kind="stable")
-    order = order[~np.isin(order, hidden)]
+    order = order[~np.isin(order, np.array(hidden, np.int64), kind="table")]
     tensors, first_rows = np.unique(firsts[order], return_index=True)
     gathered = _take(catalogue, order, tensors)
     if not wholes:

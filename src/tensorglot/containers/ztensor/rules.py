@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import complement
 from tensorglot.containers.ztensor.catalogue import RAW, ZSTD, Catalogue
 from tensorglot.containers.ztensor.constants import INDEX_NBYTES
 from tensorglot.errors import FormatError, LimitError, TruncatedError
@@ -127,7 +128,7 @@ def check_sizes(catalogue: Catalogue) -> None:
     refuse_row(catalogue, outside, "ztensor.blob.bounds", "the blob ends at byte 2**63 or later")
     counts, dense = catalogue.counts, catalogue.dtypes != UNKNOWN
     if catalogue.first_rows is not None:
-        tensors = np.setdiff1d(np.arange(len(counts)), list(catalogue.layouts))
+        tensors = complement(list(catalogue.layouts), len(counts))
         counts, is_dense = np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.bool_)
         counts[catalogue.first_rows[tensors]] = catalogue.counts[tensors]
         is_dense[catalogue.first_rows[tensors]] = True

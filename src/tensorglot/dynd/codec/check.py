@@ -225,7 +225,7 @@ def _sentinels(node: Node, value: Value) -> Iterator[Fault]:
     if index is None or node.atom is None or not node.atom.sentinel:
         return
     hits = np.flatnonzero(is_missing(node, value.array(node.child)))
-    if hits.size and (taken := np.intersect1d(hits, index)).size:
+    if hits.size and (taken := hits[np.isin(hits, index, kind="table")]).size:
         yield Fault(node.child, int(taken[0]), 0, "dynd.sentinel", "a value has the bits of a missing value")
 
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import has_masked, is_masked_array
 from tensorglot.dynd.codec.check import first_fault
 from tensorglot.dynd.coerce.infer import python_type
 from tensorglot.dynd.coerce.numpy import from_numpy, numpy_type
@@ -107,8 +108,8 @@ def _as_plain(value: Any) -> Any:
 
 def _is_masked(value: NDArray[Any] | np.generic) -> bool:
     """Whether an element is masked. A record that is masked has no type: each of its fields has a mask of its own."""
-    if not isinstance(value, np.ma.MaskedArray) or value.dtype.names is None:
-        return np.ma.is_masked(value)
+    if not is_masked_array(value) or value.dtype.names is None:
+        return has_masked(value)
     if np.ascontiguousarray(np.ma.getmaskarray(value)).view(np.bool_).any():
         raise UnsupportedError("masked fields of records are not supported: pass records as dicts", rule="dynd.numpy")
     return False
@@ -144,7 +145,7 @@ def _by_protocol(value: Any) -> Any:
 
 def _is_block(value: Any, type: Type | None) -> bool:
     """Whether a value is, or is to be, a dense tensor without any conversion."""
-    if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
+    if not isinstance(value, np.ndarray) or is_masked_array(value):
         return False
     dtype = value.dtype
     if dtype.names is not None or dtype.kind not in "biufcV" or dtype.type is np.void:
@@ -172,7 +173,7 @@ def _columns(value: Any, plan: Plan) -> Value:
 
 def _keeps_elements(array: NDArray[Any], plan: Plan) -> bool:
     """Whether the elements are stored in `array[T]`, which keeps their type; a Python float would be a float64."""
-    if array.dtype.kind not in "biufcVmM" or array.dtype.names is not None or np.ma.is_masked(array):
+    if array.dtype.kind not in "biufcVmM" or array.dtype.names is not None or has_masked(array):
         return False
     return any(node.kind is Kind.BOX for node in plan.nodes)
 

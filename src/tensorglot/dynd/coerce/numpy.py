@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import has_masked, is_masked_array
 from tensorglot.dynd.atoms import Atom
 from tensorglot.dynd.python_atoms import atoms_to_array
 from tensorglot.dynd.schema import Kind, Node, Plan
@@ -28,7 +29,7 @@ __all__ = ["element_type", "from_numpy", "numpy_type"]
 def numpy_type(array: NDArray[Any]) -> Type:
     """The type of an array: its shape, and the type of its elements."""
     type = element_type(array.dtype)
-    if np.ma.is_masked(array) and not isinstance(type, Option):
+    if has_masked(array) and not isinstance(type, Option):
         type = Option(type)
     for size in reversed(array.shape):
         type = Fixed(size, type)
@@ -103,7 +104,7 @@ def _option(node: Node, values: NDArray[Any]) -> tuple[NDArray[np.int64] | None,
     if values.dtype.kind not in "mM" or kind is None or values.ndim != 1:
         return _present(values), np.asarray(values)
     counts = counts_of_array(kind, np.asarray(values), missing=True)
-    if not np.ma.is_masked(values):
+    if not has_masked(values):
         return None, counts
     index = _present(values)
     index[np.isnat(np.asarray(values))] = -1
@@ -112,7 +113,7 @@ def _option(node: Node, values: NDArray[Any]) -> tuple[NDArray[np.int64] | None,
 
 def _present(values: NDArray[Any]) -> NDArray[np.int64]:
     index = np.arange(len(values))
-    if isinstance(values, np.ma.MaskedArray):
+    if is_masked_array(values):
         if values.ndim != 1:
             raise UnsupportedError(
                 "masked elements inside an option are not supported: use .tolist()", rule="dynd.numpy"
@@ -123,7 +124,7 @@ def _present(values: NDArray[Any]) -> NDArray[np.int64]:
 
 def _block(node: Node, atom: Atom, values: NDArray[Any]) -> NDArray[Any]:
     _check_shape(node, values, node.shape)
-    if isinstance(values, np.ma.MaskedArray):
+    if is_masked_array(values):
         if np.ma.getmaskarray(values).any():
             raise InputError(f"masked elements cannot become {node.type}: use ?T for missing values", rule="dynd.value")
         values = np.asarray(values)

@@ -1,0 +1,42 @@
+"""Masked arrays and distinct values without `numpy.ma`.
+
+NumPy imports `numpy.ma` when it is first asked for, and its own set functions ask for it:
+36 ms in a new process, more than opening a file of 100,000 tensors. An array can only be
+masked if somebody has imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["complement", "distinct", "has_masked", "is_masked_array"]
+
+
+def is_masked_array(value: object) -> TypeGuard[np.ma.MaskedArray[Any, Any]]:
+    ma = sys.modules.get("numpy.ma")
+    return ma is not None and isinstance(value, ma.MaskedArray)
+
+
+def has_masked(value: object) -> bool:
+    """Whether an element is masked."""
+    ma = sys.modules.get("numpy.ma")
+    return ma is not None and bool(ma.is_masked(value))
+
+
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """The distinct values, ascending."""
+    ordered = np.sort(values, axis=None)
+    first = np.ones(ordered.size, np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return ordered[first]
+
+
+def complement(positions: Any, size: int) -> NDArray[np.int64]:
+    """The positions from 0 to `size` that are not among these, ascending."""
+    others = np.ones(size, np.bool_)
+    others[positions] = False
+    return np.flatnonzero(others)
