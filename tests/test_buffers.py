@@ -116,3 +116,23 @@ def test_errors_of_the_file_pass_through(path: Path) -> None:
         for use in (memoryview, np.asarray, bytes):
             with pytest.raises(tg.IntegrityError):
                 use(archive["w"])
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_records_inside_records_are_arrays(count: int) -> None:
+    array = np.zeros(count, [("a", [("x", "i4"), ("y", "i2")]), ("b", "f8")])
+    assert np.asarray(tg.dynd.array(array)).dtype == array.dtype  # NumPy cannot read its own format of one such record
+
+
+def test_a_tensor_without_dimensions_is_a_number() -> None:
+    assert (float(tg.dynd.array(2.5)), int(tg.dynd.array(np.int8(-7))), complex(tg.dynd.array(2j))) == (2.5, -7, 2j)
+    assert float(tg.dynd.array(ml_dtypes.bfloat16(1.5))) == 1.5
+    assert "abc"[tg.dynd.array(np.uint8(1))] == "b"
+    assert (bool(tg.dynd.array(0)), bool(tg.dynd.array(True))) == (False, True)
+
+
+@pytest.mark.parametrize("value", [np.frombuffer(b"123", np.uint8), np.zeros((0, 2)), "12", b"12", [1]])
+@pytest.mark.parametrize("number", [float, int, complex, lambda tensor: "abc"[tensor]])
+def test_the_bytes_of_a_tensor_are_not_taken_for_the_text_of_a_number(value: Any, number: Any) -> None:
+    with pytest.raises(TypeError):
+        number(tg.dynd.array(value))

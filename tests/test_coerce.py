@@ -15,6 +15,7 @@ import pytest
 
 import tensorglot as tg
 from peers import needs
+from tensorglot.wire.cid import DAG_CBOR, block_cid
 
 MATRIX = np.arange(6, dtype="float32").reshape(2, 3)
 FLAT = np.array([1.5, -2.0, 3.25], "float32")
@@ -193,6 +194,8 @@ WAYS: dict[str, Callable[[Any, Path], str]] = {
     "Writer": by_writer,
     "convert": by_convert,
     "identify": lambda value, _: tg.identify({"x": value}).tensors["x"],
+    "cid": lambda value, _: tg.dynd.cid(value),
+    "array_node": lambda value, _: str(block_cid(tg.dynd.array_node(value), DAG_CBOR)),
     "edit": by_edit,
     "put": lambda value, _: by_store(value, lambda store, value: store.get(store.put(value)).cid()),
     "commit": lambda value, _: by_store(value, commit),
@@ -205,6 +208,7 @@ def test_every_verb_makes_the_same_tensor(kind: str, tmp_path: Path) -> None:
     value = make()
     tensor = tg.dynd.array(value)
     assert (str(tg.dynd.typeof(value)), str(tensor.type), tensor.tolist()) == (text, text, expected)
+    assert tg.dynd.tolist(value) == expected
     cids = {way: run(value, tmp_path) for way, run in WAYS.items()}
     assert set(cids.values()) == {tensor.cid()}, cids
     assert tg.diff({"x": value}, {"x": tensor}).same

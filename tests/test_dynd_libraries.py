@@ -14,7 +14,7 @@ from dynd_random import random_bytes
 from peers import needs
 from tensorglot import dynd
 from tensorglot.errors import InputError, UnsupportedError
-from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.dtypes import BY_NAME, TABLE
 from tensorglot.model.types import algebra as T
 
 ak = needs("awkward")
@@ -245,3 +245,11 @@ def test_values_of_both_libraries_are_saved(tmp_path, suffix):
 def test_the_error_for_lists_of_several_lengths_names_a_wrong_one() -> None:
     with pytest.raises(InputError, match="expected 2 elements, found 3"):
         dynd.array(pa.array([[1, 2], [3, 4, 5]]), "2 * 2 * int64")
+
+
+@pytest.mark.parametrize("name", sorted(row.name for row in TABLE if row.numpy is not None and row.numpy.isbuiltin == 2))
+def test_element_types_of_ml_dtypes_are_refused_by_name(name):
+    tensor = dynd.array(np.ones(3, name))
+    for verb in ("awkward", "arrow"):
+        with pytest.raises(tg.UnsupportedError, match=name):
+            getattr(tensor, verb)()

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
+import tensorglot.numpy
 from peers import needs
 from tensorglot.io.place import as_place
 
@@ -125,6 +126,12 @@ def test_loads_opens_no_file(data: Any, path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(path.parent)
     with pytest.raises(tg.InputError):
         tg.loads(data)
+
+
+@pytest.mark.parametrize("load", [tg.loads, tensorglot.numpy.load])
+@pytest.mark.parametrize("make", [Path.read_bytes, lambda path: memoryview(path.read_bytes()), mapped])
+def test_bytes_of_every_kind_are_loaded(make: Callable[[Path], Any], load: Callable[[Any], Any], path: Path) -> None:
+    assert tg.diff(load(make(path)), TENSORS).same
 
 
 @pytest.mark.parametrize("kind", ["list", "list of URLs", "list of bytes", "bytearray", "memoryview"])

@@ -282,7 +282,7 @@ def _block_layout(node: Node, values: NDArray[Any]) -> Any:
         return _dims_layout(node.shape, _fixed_layout(atom.type, raw), len(values))
     if node.temporal is not None:
         values = block_rows(node, values)
-    if atom.tail or values.dtype.kind == "V":
+    if atom.tail or values.dtype.kind == "V" or values.dtype.isbuiltin == 2:  # float8_e5m2 has the kind "f"
         raise _unsupported(atom.type)
     plain = values if values.flags.c_contiguous and values.flags.aligned else np.array(values, order="C")
     return ak.contents.NumpyArray(plain)

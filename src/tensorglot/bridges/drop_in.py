@@ -24,7 +24,7 @@ from tensorglot.bridges.table import framework as converter
 from tensorglot.containers.table import TABLE, for_target, named
 from tensorglot.errors import InputError, MissingFile, UnsupportedError
 from tensorglot.extras import library
-from tensorglot.io.source import Backend, Readable
+from tensorglot.io.source import Backend, Readable, is_stream
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Tensor
 from tensorglot.operations.load import load, load_archive
@@ -198,7 +198,7 @@ class DropIn:
 
     def load(self, data: bytes | bytearray | memoryview, *, format: str | None = None) -> dict[str, Any]:
         """All tensors of the bytes of a file."""
-        if isinstance(data, (str, os.PathLike)) or hasattr(data, "read"):
+        if isinstance(data, (str, os.PathLike)) or is_stream(data):
             raise InputError(f"load takes bytes, not {type(data).__name__}: use load_file", rule="loads.data")
         return self._load(data, "cpu", "auto", format)
 

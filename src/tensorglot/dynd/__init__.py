@@ -286,22 +286,23 @@ def from_parquet(path: str | os.PathLike[str], columns: Iterable[str] | None = N
     return tensor
 
 
-def tolist(tensor: Tensor) -> Any:
+def tolist(value: Any) -> Any:
     """Plain Python values."""
-    return to_python(from_tensor(tensor), to_tensor)
+    return to_python(from_tensor(coerce(value)), to_tensor)
 
 
-def numpy(tensor: Tensor) -> NDArray[Any]:
-    """The NumPy array of a tensor that is not dense, where one exists."""
-    return to_numpy(from_tensor(tensor))
+def numpy(value: Any) -> NDArray[Any]:
+    """The NumPy array of a value of any type, where one exists."""
+    return to_numpy(from_tensor(coerce(value)))
 
 
-def array_node(tensor: Tensor) -> bytes:
-    """The DAG-CBOR block of a tensor: its type, its size, and a link to its bytes."""
+def array_node(value: Any) -> bytes:
+    """The DAG-CBOR block of a value: its type, its size, and a link to its bytes."""
+    tensor = coerce(value)
     data, nbytes = data_cid(tensor_pieces(tensor))
     return cbor.array_block(text_of(tensor.type), nbytes, data)
 
 
-def cid(tensor: Tensor) -> str:
+def cid(value: Any) -> str:
     """The identity of a value."""
-    return str(block_cid(array_node(tensor), DAG_CBOR))
+    return str(block_cid(array_node(value), DAG_CBOR))

@@ -11,10 +11,15 @@ from tensorglot.io.local import BaseSource, BufferSource, FileSource, MmapSource
 from tensorglot.io.place import as_place
 from tensorglot.io.stream import source_of_stream
 
-__all__ = ["Backend", "Readable", "source_for"]
+__all__ = ["Backend", "Readable", "is_stream", "source_for"]
 
 Backend: TypeAlias = Literal["auto", "pread", "mmap"]
 Readable: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO"
+
+
+def is_stream(source: object) -> bool:
+    """Whether a source is a file object. A mapping of mmap, which has `read`, too, is bytes."""
+    return hasattr(source, "read") and not isinstance(source, mmap.mmap)
 
 
 def source_for(source: Readable, backend: Backend = "auto") -> BaseSource:
@@ -31,7 +36,7 @@ def source_for(source: Readable, backend: Backend = "auto") -> BaseSource:
         from tensorglot.io.remote import RemoteSource  # ssl, http and email, for which a local file must not wait
 
         return RemoteSource(place.text, place.options)
-    if hasattr(source, "read") and not isinstance(source, mmap.mmap):
+    if is_stream(source):
         return source_of_stream(cast("BinaryIO", source))
     try:
         return BufferSource(cast("bytes", source), share=backend == "mmap")

@@ -8,6 +8,7 @@ several, which upper layers interpret: they provide the methods that export them
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -439,6 +440,27 @@ class Tensor(Exporter):
             return self._export("rows")  # type: ignore[no-any-return]
         return (self[i] for i in range(len(self)))
 
+    def _number(self) -> NDArray[Any]:
+        """The value of a tensor without dimensions. Python would take the buffer of any other one for text."""
+        if self.shape or self.layout != "dense":
+            raise TypeError(f"only a dense tensor without dimensions can become a number, not {self!r}")
+        return self.numpy()
+
+    def __float__(self) -> float:
+        return float(self._number())
+
+    def __int__(self) -> int:
+        return int(self._number())
+
+    def __complex__(self) -> complex:
+        return complex(self._number())
+
+    def __index__(self) -> int:
+        return operator.index(self._number().item())
+
+    def __bool__(self) -> bool:
+        return len(self) > 0 if self.shape or self.layout == NESTED else bool(self._number())
+
     def torch(self, device: Any = None) -> Any:
         """A tensor of PyTorch, on the CPU or on a device."""
         return self._export("torch", device=device)
@@ -459,8 +481,11 @@ class Tensor(Exporter):
         if array.dtype.isnative:
             array = array.view(array.dtype.newbyteorder("="))  # memoryview has no elements of format "<f"
         try:
-            return array.data
-        except ValueError:
+            view = array.data
+            if array.dtype.names is not None:
+                np.asarray(view)  # NumPy writes formats of nested records that it cannot read itself
+            return view
+        except (ValueError, RuntimeError):
             if flags & _BUFFER_FORMAT or not array.flags.c_contiguous:
                 raise BufferError(f"{array.dtype.name} has no buffer format: use numpy()") from None
             return as_bytes(array)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tensorglot.arguments import as_names, check_mapping
 from tensorglot.errors import InputError, TensorNotFound, UnsupportedError
-from tensorglot.io.source import Backend
+from tensorglot.io.source import Backend, is_stream
 from tensorglot.limits import Limits, as_limits
 from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
@@ -140,7 +140,7 @@ def loads(
     limits: Limits | None = None,
 ) -> dict[str, Any]:
     """All tensors of a file in memory; see `load`."""
-    if isinstance(data, (str, os.PathLike, list, tuple, Archive)) or hasattr(data, "read"):
+    if isinstance(data, (str, os.PathLike, list, tuple, Archive)) or is_stream(data):
         raise InputError(f"loads takes bytes, not {type(data).__name__}; use load for a file", rule="loads.data")
     return load(
         data,
