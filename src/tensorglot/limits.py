@@ -46,7 +46,7 @@ class Limits:
     path_ratio: int = 4
     """Bytes that the paths of vectors may take for each byte of BSON documents, once they are more than 1 MiB."""
     store_ratio: int = 1024
-    """Bytes that the tensors of a commit may have for each byte of its store's packs, once they are more than 1 GiB."""
+    """Bytes that the tensors of a commit may have for each byte of its store's packs, once they are more than 16 GiB."""
     void_count: int = 1 << 20
     """Elements of a dimension whose elements take no bytes."""
 
