@@ -63,7 +63,7 @@ FILES: dict[str, tuple[str, Callable[[int], bytes], int, int]] = {
     "raw, version 0.1": ("ztensor", raw_blob, 1340, 1350),
     "raw, version 2": ("ztensor", raw_blob_2, 1340, 1350),
 }
-"""A format, what makes a file with so many names of the same bytes; names that are accepted, and names that are too many."""
+"""A format, what makes a file with so many names of the same bytes, how many are accepted, and how many refused."""
 
 
 @pytest.mark.parametrize("kind", FILES)
