@@ -1,11 +1,12 @@
 """Which tests execute which lines of the library.
 
-`python tests/coverage_map.py [PATTERN]... [--interpreted] [--seconds=60]`
+`python tests/coverage_map.py [PATTERN]... [--interpreted] [--seconds=60] [--jobs=N]`
 
 Each test file runs by itself under coverage.py, which notes for every line and branch the test
 function that reached it. The result goes to build/coverage, a JSON file for each test file:
 `tests/mutants.py` takes from it what has to run for a mutant, `tests/branches.py` what no
-test reaches. A file whose result is newer than itself is not run again.
+test reaches. As many run at a time as there are processors, unless --jobs says otherwise. A file
+whose result is newer than itself is not run again.
 
 Kernels are seen interpreted only: `--interpreted` makes a map for them alone.
 """
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,10 +36,10 @@ SOURCE = TOP / "src" / "tensorglot"
 FOLDER = TOP / "build" / "coverage"
 LEFT_OUT = (
     "benchmarks", "bson_server", "build", "checks_can_fail", "cli_docs", "cli_process", "crashes", "docs", "examples",
-    "example_notebook", "faults", "fuzz_*", "kills", "promises", "remote_kills", "report_browser", "resources", "site",
-    "sixteen_threads", "store_kills", "store_machine", "suites_of_others", "two_of_each",
+    "example_notebook", "faults", "foreign_bounds", "fuzz_*", "kills", "promises", "remote_kills", "report_browser",
+    "resources", "site", "sixteen_threads", "store_kills", "store_machine", "suites_of_others", "two_of_each",
 )  # fmt: skip
-"""Tests that run programs, whole campaigns or other people's suites: nothing that should notice first."""
+"""Tests that run programs, whole campaigns, other people's suites or a clock: nothing that should notice first."""
 SECONDS = 60
 """Of the processor, for a file, unless the caller gives another number. What was reached until then counts: pytest ends
 in order when it is interrupted."""
@@ -104,8 +106,9 @@ def measure(test: Path, kind: str, limit: int) -> None:
         run.wait()
         out.seek(0)
         said = out.read()
-    if run.returncode not in (0, pytest.ExitCode.INTERRUPTED):
-        print(f"{test.stem}: fails\n{said[-1500:]}", flush=True)
+    if run.returncode:
+        print(f"{test.stem}: {said[-1500:]}", flush=True)
+    if run.returncode not in (0, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED):
         return
     content = {**_reached(data), "seconds": json.loads(seconds.read_text("utf-8"))}
     target.write_text(json.dumps(content), "utf-8")
@@ -162,9 +165,11 @@ _seconds: dict[str, float] = defaultdict(float)
 
 def main() -> None:
     kind = "interpreted" if "--interpreted" in sys.argv else "compiled"
-    limit = next((int(word.partition("=")[2]) for word in sys.argv if word.startswith("--seconds=")), SECONDS)
-    for test in test_files([word for word in sys.argv[1:] if not word.startswith("--")]):
-        measure(test, kind, limit)
+    numbers = dict(word[2:].split("=") for word in sys.argv if word.startswith("--") and "=" in word)
+    tests = test_files([word for word in sys.argv[1:] if not word.startswith("--")])
+    limit, jobs = int(numbers.get("seconds", SECONDS)), int(numbers.get("jobs", len(os.sched_getaffinity(0))))
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(lambda test: measure(test, kind, limit), tests))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ import ztensor_builder as zt
 from peers import needs
 
 LARGE = 1 << 20
+HUGE = 64 << 20
+"""So large that a thousand names of it have more than 16 GiB."""
 
 
 def onnx_external(names: int, nbytes: int = LARGE) -> bytes:
@@ -45,17 +47,28 @@ def zstd_blob(names: int) -> bytes:
     return zt.file01(entries, blob)
 
 
-FILES: dict[str, tuple[Callable[[int], bytes], int, int]] = {
-    "onnx": (onnx_external, 1000, 1300),
-    "pt": (pt_storage, 1000, 1300),
-    "ztensor": (zstd_blob, 65, 500),
+def raw_blob(names: int) -> bytes:
+    return zt.file01([zt.entry(f"t{i}", size=HUGE, shape=[HUGE]) for i in range(names)], bytes(HUGE))
+
+
+def raw_blob_2(names: int) -> bytes:
+    one = zt.tensor(shape=[HUGE], parts={"data": zt.part(blob=[4096, HUGE])})
+    return zt.file2({"objects": {f"t{i}": one for i in range(names)}}, bytes(HUGE))
+
+
+FILES: dict[str, tuple[str, Callable[[int], bytes], int, int]] = {
+    "onnx": ("onnx", onnx_external, 1000, 1300),
+    "pt": ("pt", pt_storage, 1000, 1300),
+    "zstd": ("ztensor", zstd_blob, 65, 500),
+    "raw, version 0.1": ("ztensor", raw_blob, 1340, 1350),
+    "raw, version 2": ("ztensor", raw_blob_2, 1340, 1350),
 }
-"""What makes a file with so many names of 1 MiB; names that are accepted, and names that are too many."""
+"""A format, what makes a file with so many names of the same bytes, how many are accepted, and how many refused."""
 
 
-@pytest.mark.parametrize("format", FILES)
-def test_names_of_the_same_bytes_are_limited(format: str) -> None:
-    make, few, many = FILES[format]
+@pytest.mark.parametrize("kind", FILES)
+def test_names_of_the_same_bytes_are_limited(kind: str) -> None:
+    format, make, few, many = FILES[kind]
     assert len(tg.open(make(few), format=format)) == few
     with pytest.raises(tg.LimitError, match=r"Limits\.view_ratio") as caught:
         tg.open(make(many), format=format)
@@ -83,3 +96,12 @@ def test_what_is_saved_can_be_read(format: str, compression: Any) -> None:
     with tg.open(data) as archive:
         assert len(archive) == 2000
         assert not archive["t1999"].numpy().any()
+
+
+@pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2"])
+def test_names_that_a_reader_would_refuse_are_not_saved(format: str) -> None:
+    zeros = np.zeros(HUGE, np.uint8)
+    assert len(tg.open(tg.dumps(dict.fromkeys(map(str, range(1340)), zeros), format=format))) == 1340
+    with pytest.raises(tg.InputError) as caught:
+        tg.dumps(dict.fromkeys(map(str, range(1350)), zeros), format=format)
+    assert caught.value.rule == "ztensor.write.repeated"

@@ -42,11 +42,11 @@ class Limits:
     """Bytes that a gzipped dump may give for each byte of it, once they are more than 1 MiB."""
     view_ratio: int = 1024
     """Bytes that tensors may have beyond those of the file, for each byte of it, once they are more than 1 MiB: views
-    of repeated elements (stride 0), fill values, and further names of the same bytes."""
+    of repeated elements (stride 0), fill values, and further names of the same bytes (raw in zTensor: 16 GiB)."""
     path_ratio: int = 4
     """Bytes that the paths of vectors may take for each byte of BSON documents, once they are more than 1 MiB."""
     store_ratio: int = 1024
-    """Bytes that the tensors of a commit may have for each byte of its store's packs, once they are more than 1 GiB."""
+    """Bytes that the tensors of a commit may have for each byte of a store's packs, once they are more than 16 GiB."""
     void_count: int = 1 << 20
     """Elements of a dimension whose elements take no bytes."""
 

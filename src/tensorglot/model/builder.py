@@ -29,7 +29,7 @@ from tensorglot.model.tensor import Part, Tensor
 __all__ = ["IndexBuilder", "Row"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # frozen, it would take three times as long to make, once for each tensor
 class Row:
     """One part of a tensor: at a span of the source, or with a payload."""
 
@@ -70,6 +70,7 @@ class IndexBuilder:
     def __init__(self, limits: Limits, rule: str) -> None:
         """`rule` is the first part of rule names: the format."""
         self._limits = limits
+        self._most = limits.tensors_or()
         self._rule = rule
         self.names: list[str] = []
         self._rows: list[Row] = []
@@ -82,9 +83,9 @@ class IndexBuilder:
     ) -> None:
         """One tensor of one row or several."""
         position, offset = len(self.names), rows[0].begin
-        if position >= self._limits.tensors_or():
+        if position >= self._most:
             raise LimitError(
-                f"more than {self._limits.tensors_or()} tensors (Limits.tensors)",
+                f"more than {self._most} tensors (Limits.tensors)",
                 rule=f"{self._rule}.limit.tensors",
                 offset=offset,
             )

@@ -15,17 +15,21 @@ from tensorglot.limits import Limits
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Source
 
-__all__ = ["NAMES", "check_repeated", "check_shared"]
+__all__ = ["NAMES", "check_repeated", "check_shared", "share_too_much"]
 
 SPARE_NBYTES = 1 << 20
 """Allowed in a file of any size."""
+SHARED_SPARE_NBYTES = 16 << 30
+"""The same where a format requires that equal contents are stored once."""
 NAMES = 64
 """Further names of the same bytes that are allowed whatever these are compressed to."""
 
 
-def check_repeated(nbytes: int, stored: int, limits: Limits, format: str, tensor: str | None = None) -> None:
+def check_repeated(
+    nbytes: int, stored: int, limits: Limits, format: str, tensor: str | None = None, spare: int = SPARE_NBYTES
+) -> None:
     """`nbytes` is what all tensors have beyond the `stored` bytes of the file."""
-    if nbytes > SPARE_NBYTES + limits.view_ratio * stored:
+    if nbytes > spare + limits.view_ratio * stored:
         raise LimitError(
             f"tensors repeat the bytes of a file of {stored} to {nbytes} more (Limits.view_ratio)",
             rule=f"{format}.limit.repeated",
@@ -33,26 +37,43 @@ def check_repeated(nbytes: int, stored: int, limits: Limits, format: str, tensor
         )
 
 
-def check_shared(index: Index, stored: int, limits: Limits, format: str, *, expanded: bool = False) -> None:
+def share_too_much(shared: int, alone: int, limits: Limits) -> bool:
+    """Whether `check_shared` refuses tensors of `shared` bytes that are names of `alone` others, all raw."""
+    return shared - NAMES * alone > SHARED_SPARE_NBYTES + limits.view_ratio * alone
+
+
+def check_shared(index: Index, stored: int, limits: Limits, format: str, *, raw_freely: bool = False) -> None:
     """Counts each tensor whose bytes begin inside those of another. `stored` is the size of the file.
 
-    Other files of the index count as large as the bytes that are read from them. `expanded`
-    counts only tensors that are larger than what is stored of them.
+    Other files of the index count as large as the bytes that are read from them. With
+    `raw_freely` tensors count only if they are larger than what is stored of them; all of
+    them together have a bound that only a file made for it exceeds.
     """
-    shared = alone = 0
+    groups = list(_rows_by_source(index))
+    if not groups:
+        return
     sizes = index.ends - index.begins
-    for elsewhere, rows in _rows_by_source(index):
-        if expanded:
-            larger = [row for row, nbytes in index.decoded_nbytes.items() if nbytes > sizes[row]]
-            rows = rows[np.isin(rows, np.array(larger, np.int64), kind="table")]
+    if raw_freely:
+        shared, alone, _ = _count(index, groups)
+        check_repeated(shared - NAMES * alone, alone, limits, format, spare=SHARED_SPARE_NBYTES)
+        larger = np.array([row for row, nbytes in index.decoded_nbytes.items() if nbytes > sizes[row]], np.int64)
+        groups = [(elsewhere, rows[np.isin(rows, larger, kind="table")]) for elsewhere, rows in groups]
+    shared, alone, other = _count(index, groups)
+    check_repeated(shared - NAMES * alone, stored + other, limits, format)
+
+
+def _count(index: Index, groups: list[tuple[bool, NDArray[np.int64]]]) -> tuple[int, int, int]:
+    """Bytes of tensors that begin inside another, those of all others, and stored bytes of these in other files."""
+    shared = alone = other = 0
+    for elsewhere, rows in groups:
         order = rows[np.lexsort((-index.ends[rows], index.begins[rows]))]
         inside = np.zeros(len(order), np.bool_)
         inside[1:] = index.begins[order[1:]] < np.maximum.accumulate(index.ends[order])[:-1]
         shared += sum(_nbytes(index, row) for row in order[inside].tolist())
         alone += sum(_nbytes(index, row) for row in order[~inside].tolist())
         if elsewhere:
-            stored += int(sizes[order[~inside]].sum())
-    check_repeated(shared - NAMES * alone, stored, limits, format)
+            other += int((index.ends - index.begins)[order[~inside]].sum())
+    return shared, alone, other
 
 
 def _rows_by_source(index: Index) -> Iterator[tuple[bool, NDArray[np.int64]]]:

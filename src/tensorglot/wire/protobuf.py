@@ -56,29 +56,29 @@ class Reader:
             start = position
             key, position = self._varint(position, end)
             number, kind = key >> 3, key & 7
-            value = 0
+            first, value = position, 0
             if kind == VARINT:
-                first = position
                 value, position = self._varint(position, end)
-                span = (first, position)
             elif kind == BYTES:
-                nbytes, position = self._varint(position, end)
-                span = (position, position + nbytes)
+                nbytes, first = self._varint(position, end)
+                position = first + nbytes
             elif kind in _WIDTHS:
-                span = (position, position + _WIDTHS[kind])
+                position += _WIDTHS[kind]
             else:
                 raise FormatError(f"unknown wire type {kind}", rule=f"{self._rule}.wire", offset=start)
             if number == 0:
                 raise FormatError("a field must have a number", rule=f"{self._rule}.wire", offset=start)
-            if span[1] > end:
-                self._fail(span[1], end, start)
-            position = span[1]
-            yield Field(number, kind, value, *span)
+            if position > end:
+                self._fail(position, end, start)
+            yield Field(number, kind, value, first, position)
 
     def take(self, field: Field) -> bytes:
         """The contents of a field."""
         nbytes = field.end - field.begin
         self._charge(nbytes, field.begin)
+        at = field.begin - self._begin
+        if 0 <= at <= len(self._window) - nbytes:
+            return self._window[at : at + nbytes]
         return bytes(self._read(field.begin, nbytes))
 
     def text(self, field: Field) -> str:
@@ -97,6 +97,10 @@ class Reader:
         return numbers.tolist()  # type: ignore[no-any-return]
 
     def _varint(self, position: int, end: int) -> tuple[int, int]:
+        at = position - self._begin
+        if position < end and 0 <= at < len(self._window) and self._left and self._window[at] < 0x80:
+            self._left -= 1  # most have one byte
+            return self._window[at], position + 1
         value = shift = 0
         first = position
         while position < end:

@@ -25,6 +25,9 @@ ALIGNMENT = 32
 
 _LEAST_PAIR_NBYTES = 13
 _LEAST_TENSOR_NBYTES = 24
+_WIDTHS = {kind: np.dtype(name).itemsize for kind, name in SCALARS.items()}
+_CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: "q", 12: "d"}
+_LAYOUTS = {order + code: struct.Struct(order + code) for order in "<>" for code in _CODES.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +60,18 @@ class _Cursor(Fetched):
 
     order = "<"
 
-    def number(self, code: str) -> int:
-        layout = struct.Struct(self.order + code)
-        value: int = layout.unpack(self.take(layout.size))[0]
-        return value
+    def number(self, code: str) -> Any:
+        layout = _LAYOUTS[self.order + code]
+        return layout.unpack(self.take(layout.size))[0]
 
     def count(self, least_nbytes: int, rule: str) -> int:
         """Reads the number of items that take at least `least_nbytes` each."""
-        start = self.position
-        count = self.number("Q")
-        if count * least_nbytes > self.left:
+        count: int = self.number("Q")
+        if count and count * least_nbytes > self.left:
             raise FormatError(
-                f"count of {count} exceeds the remaining {self.left} bytes", rule=f"gguf.{rule}", offset=start
+                f"count of {count} exceeds the remaining {self.left} bytes",
+                rule=f"gguf.{rule}",
+                offset=self.position - 8,
             )
         return count
 
@@ -133,14 +136,14 @@ def _value(cursor: _Cursor, kind: int, depth: int) -> Any:
     if kind == STRING:
         return _string(cursor)
     if kind != ARRAY:
-        return typed(_numbers(cursor, kind, 1)[0], kind)
-    start = cursor.position
+        return typed(_scalar(cursor, kind), kind)
     if depth == 0:
-        raise LimitError(f"metadata arrays nested deeper than {DEPTH} levels", rule="gguf.metadata.depth", offset=start)
+        raise LimitError(
+            f"metadata arrays nested deeper than {DEPTH} levels", rule="gguf.metadata.depth", offset=cursor.position
+        )
     kind = cursor.number("I")
     if kind in SCALARS:
-        width = np.dtype(SCALARS[kind]).itemsize
-        return typed(_numbers(cursor, kind, cursor.count(width, "metadata.length")), kind)
+        return typed(_numbers(cursor, kind, cursor.count(_WIDTHS[kind], "metadata.length")), kind)
     return typed([_value(cursor, kind, depth - 1) for _ in range(cursor.count(8, "metadata.length"))], kind)
 
 
@@ -153,14 +156,19 @@ def _string(cursor: _Cursor) -> str | bytes:
         return raw
 
 
-def _numbers(cursor: _Cursor, kind: int, count: int) -> list[Any]:
-    start = cursor.position
+def _scalar(cursor: _Cursor, kind: int) -> Any:
     if kind not in SCALARS:
-        raise FormatError(f"unknown metadata type {kind}", rule="gguf.metadata.kind", offset=start)
+        raise FormatError(f"unknown metadata type {kind}", rule="gguf.metadata.kind", offset=cursor.position)
+    return _numbers(cursor, kind, 1)[0] if kind == BOOL else cursor.number(_CODES[kind])
+
+
+def _numbers(cursor: _Cursor, kind: int, count: int) -> list[Any]:
+    if count == 0:
+        return []
     dtype = np.dtype(SCALARS[kind]).newbyteorder(cursor.order)  # type: ignore[arg-type]
     raw = cursor.take(count * dtype.itemsize)
     if kind == BOOL and raw.translate(None, b"\0\1"):
-        raise FormatError("a bool must be 0 or 1", rule="gguf.metadata.bool", offset=start)
+        raise FormatError("a bool must be 0 or 1", rule="gguf.metadata.bool", offset=cursor.position - len(raw))
     values: list[Any] = np.frombuffer(raw, dtype).tolist()
     return values
 

@@ -25,6 +25,9 @@ UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, INT64, FLOAT64 = 4, 5, 6, 7
 DEPTH = 8
 """Levels of nested arrays."""
 _KINDS = {np.dtype(name): kind for kind, name in SCALARS.items()}
+_RANGES = {
+    kind: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for kind, name in SCALARS.items() if name[0] in "iu"
+}
 _SMALLEST_FIRST = (INT32, UINT32, INT64, UINT64)
 """Types tried for the integers of an array; a single integer is unsigned if it can be, as in llama.cpp's keys."""
 
@@ -89,17 +92,19 @@ def _numpy_kind(dtype: np.dtype[Any]) -> int:
 
 def _integer_kind(least: int, largest: int, kinds: Sequence[int]) -> int:
     for kind in kinds:
-        limits = np.iinfo(SCALARS[kind])
-        if limits.min <= least and largest <= limits.max:
+        if _RANGES[kind][0] <= least and largest <= _RANGES[kind][1]:
             return kind
     raise ValueError("an integer exceeds 64 bits")
 
 
 def _float_kind(values: Sequence[float]) -> int:
     """Single precision where it holds the exact values, as llama.cpp's keys have."""
-    wide = np.array(values, np.float64)
-    with np.errstate(over="ignore"):
-        exact = np.array_equal(wide.astype(np.float32).astype(np.float64), wide, equal_nan=True)
+    layout = struct.Struct(f"<{len(values)}f")
+    try:
+        narrow = layout.unpack(layout.pack(*values))
+    except OverflowError:
+        return FLOAT64
+    exact = all(one == other or one != one for one, other in zip(narrow, values, strict=True))
     return FLOAT32 if exact else FLOAT64
 
 
@@ -108,9 +113,9 @@ def _elements_kind(values: Any) -> int:
         return values.kind
     if isinstance(values, np.ndarray):
         return ARRAY if values.ndim > 1 else _numpy_kind(values.dtype)
-    kinds = {type(value) for value in values}
-    if not kinds:
+    if len(values) == 0:
         return INT32
+    kinds = set(map(type, values))
     if kinds <= {str, bytes}:
         return STRING
     if kinds == {bool}:

@@ -67,6 +67,8 @@ class Model:
 class _Once:
     """Refuses a duplicate field."""
 
+    __slots__ = ("_seen",)
+
     def __init__(self) -> None:
         self._seen: set[int] = set()
 
@@ -195,14 +197,14 @@ def _tensor(reader: Reader, message: Field, max_rank: int) -> Initializer:
 
 
 def _dims(reader: Reader, found: Field, have: int, max_rank: int) -> list[int]:
-    if found.kind not in (VARINT, BYTES):
+    if found.kind != VARINT:
         _require(found, BYTES)
     if found.kind == BYTES and have + (found.end - found.begin) // 10 > max_rank:
         raise LimitError("more dimensions than Limits.rank", rule="onnx.limit.rank", offset=found.begin)
-    sizes = [signed(value) for value in reader.varints(found)]
+    sizes = list(map(signed, reader.varints(found)))
     if have + len(sizes) > max_rank:
         raise LimitError("more dimensions than Limits.rank", rule="onnx.limit.rank", offset=found.begin)
-    if any(size < 0 for size in sizes):
+    if min(sizes, default=0) < 0:
         raise FormatError("a negative dimension", rule="onnx.shape", offset=found.begin)
     return sizes
 

@@ -47,14 +47,15 @@ class Rows:
 
     def _row(self, tensor: Initializer) -> Row:
         shape = tuple(tensor.shape)
-        if math.prod(size for size in shape if size) >= 1 << 60:
+        count = math.prod(shape)
+        if count >= 1 << 60 or (count == 0 and math.prod(size for size in shape if size) >= 1 << 60):
             raise FormatError("the tensor would have 2**60 elements or more", rule="onnx.shape", offset=tensor.at)
         name = DTYPES.get(tensor.type)
         if not name:
             what = "STRING" if name == "" else f"data type {tensor.type}"
             return Row(dtype=what, shape=shape, begin=tensor.begin, end=tensor.end)
         dtype = BY_NAME[name]
-        nbytes = dtype.nbytes(math.prod(shape))
+        nbytes = dtype.nbytes(count)
         if tensor.external is not None:
             file, begin = external_span(tensor.external, nbytes, tensor.at)
             source = self._files.setdefault(file, ExternalFile(file, self._options))
@@ -63,7 +64,7 @@ class Rows:
         if tensor.data in ("raw_data", "") or name in _FIXED.get(tensor.data, ()):
             self._check_size(tensor, nbytes)
             return row
-        codec = _codec(tensor, dtype, math.prod(shape))
+        codec = _codec(tensor, dtype, count)
         return replace(row, codec=codec, nbytes=nbytes)
 
     def _check_size(self, tensor: Initializer, nbytes: int) -> None:

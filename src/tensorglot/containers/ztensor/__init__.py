@@ -87,8 +87,8 @@ def read(source: Source, options: ReadOptions) -> Index:
         raise FormatError(
             f"the file is {index.format}, not ztensor@{options.version}", rule="ztensor.version", offset=0
         )
-    # Raw blobs may have any number of names: in the canonical form of version 2, equal contents share one.
-    check_shared(index, source.size, options.limits, "ztensor", expanded=True)
+    # In the canonical form of version 2, equal contents share a blob.
+    check_shared(index, source.size, options.limits, "ztensor", raw_freely=True)
     return index
 
 

@@ -14,11 +14,13 @@ from typing import NamedTuple
 
 from tensorglot.containers.ztensor.codecs import Opaque
 from tensorglot.containers.ztensor.hashing import HashingThread
+from tensorglot.errors import InputError
+from tensorglot.limits import DEFAULT
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.layouts import COO, CSR, check_values
 from tensorglot.model.needed_twice import read_remote
 from tensorglot.model.payload import Buffer, Chunk, Encoded, Memory, Span, buffers, location
-from tensorglot.model.repeated import NAMES
+from tensorglot.model.repeated import NAMES, share_too_much
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.threads import ordered_map
 from tensorglot.wire import checksums, zstd
@@ -120,6 +122,10 @@ def write_blobs(
             blob.checksum = str(checksums.Checksum(str(blob.algorithm), blob.hasher.digest()))
         elif blob.twin is not None:
             blob.offset, blob.size, blob.checksum = blob.twin.offset, blob.twin.size, blob.twin.checksum
+    shared = sum(blob.part.nbytes for blob in blobs if blob.twin is not None)
+    if shared and share_too_much(shared, sum(blob.part.nbytes for blob in blobs) - shared, DEFAULT):
+        message = f"tensors that share bytes would add {shared} to those of the file: save some to another file"
+        raise InputError(message, rule="ztensor.write.repeated")
     return position
 
 
