@@ -334,7 +334,7 @@ def test_levels_and_checksums_of_frames() -> None:
         with pytest.raises(tg.InputError, match="goes with compression"):
             tg.dumps({"w": array}, format=f"ztensor@{version}", checksum="frame")
         for level in (23, -(1 << 18), 1.5, "3"):
-            with pytest.raises(tg.InputError, match="zstd level must be"):
+            with pytest.raises(tg.InputError, match="level must be"):
                 tg.dumps({"w": array}, format=f"ztensor@{version}", compression="zstd", level=level)
     with pytest.raises(tg.UnsupportedError):
         tg.dumps({"w": array}, format="ztensor", checksum="xxh3")

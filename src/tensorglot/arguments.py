@@ -1,4 +1,4 @@
-"""Checks of arguments: a path, a choice, a mapping, names.
+"""Checks of arguments: a path, a flag, a number, a choice, a mapping, names.
 
 A public function checks its arguments first, and raises an InputError that says what is
 expected. Nothing that it calls checks their types again.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping
+from typing import SupportsIndex
 
 from tensorglot.errors import InputError, escape
 
-__all__ = ["as_names", "as_path", "check_choice", "check_mapping"]
+__all__ = ["as_integer", "as_names", "as_path", "check_choice", "check_flags", "check_mapping"]
 
 
 def as_path(path: object) -> str:
@@ -30,9 +31,31 @@ def as_path(path: object) -> str:
     return text
 
 
+def check_flags(**flags: object) -> None:
+    """Each is a bool, of Python or of NumPy."""
+    for name, value in flags.items():
+        if value is not True and value is not False and type(value).__name__ not in ("bool", "bool_"):
+            raise InputError(f"{name} must be True or False, not {_shown(value)}", rule="argument.flag")
+
+
+def as_integer(value: object, what: str, rule: str, least: int | None = None, most: int | None = None) -> int:
+    """An integer of Python or of NumPy, within bounds; a bool is refused."""
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool) and not getattr(value, "ndim", 0):
+        number = value.__index__()
+        if (least is None or number >= least) and (most is None or number <= most):
+            return number
+    span = "" if least is None else f" of at least {least}" if most is None else f" from {least} to {most}"
+    raise InputError(f"{what} must be an integer{span}, not {_shown(value)}", rule=rule)
+
+
 def check_choice(value: object, choices: Collection[str], what: str, rule: str) -> None:
     if not isinstance(value, str) or value not in choices:
-        raise InputError(f"{what} must be one of {', '.join(map(repr, choices))}, not {value!r}", rule=rule)
+        raise InputError(f"{what} must be one of {', '.join(map(repr, choices))}, not {_shown(value)}", rule=rule)
+
+
+def _shown(value: object) -> str:
+    """A value in a message: itself if it is short, else its type."""
+    return repr(value) if value is None or isinstance(value, (str, int, float)) else type(value).__name__
 
 
 def check_mapping(value: object, what: str, rule: str) -> None:

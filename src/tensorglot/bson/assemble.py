@@ -14,12 +14,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast, get_arg
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.arguments import check_choice
+from tensorglot.arguments import check_choice, check_flags
 from tensorglot.bson.coerce import NUMPY, VectorData, apply_ignored_bits, unpack_bits
 from tensorglot.bson.sources import Batch
 from tensorglot.errors import FormatError, InputError
 from tensorglot.model.payload import as_bytes
-from tensorglot.wire.bson_vector import IgnoredBits, Row
+from tensorglot.wire.bson_vector import IGNORED_BITS, IgnoredBits, Row
 
 __all__ = [
     "MISSING_RULE",
@@ -63,7 +63,9 @@ class MatrixOptions:
     """Estimated number of rows, allocated in advance."""
 
     def __post_init__(self) -> None:
+        check_flags(packed=self.packed)
         check_choice(self.on_missing, get_args(OnMissing), "on_missing", "bson.on_missing")
+        check_choice(self.ignored_bits, IGNORED_BITS, "ignored_bits", "bson.ignored_bits")
         if self.out is not None and type(self.out) is not np.ndarray:
             raise InputError(f"out must be a NumPy array, not {type(self.out).__name__}", rule="out.memory")
 

@@ -16,13 +16,23 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arguments import as_integer, check_choice
 from tensorglot.bson.arrays import array_of_list, first_index, to_array
 from tensorglot.dynd.schema import check_void
 from tensorglot.errors import FormatError, InputError, TensorglotError
 from tensorglot.model.dtypes import dtype_of
 from tensorglot.wire.bson import VECTOR_SUBTYPE, view
 from tensorglot.wire.bson_value import Binary
-from tensorglot.wire.bson_vector import HEAD_NBYTES, IgnoredBits, Kind, Row, check_padding, find_kind, row_of
+from tensorglot.wire.bson_vector import (
+    HEAD_NBYTES,
+    IGNORED_BITS,
+    IgnoredBits,
+    Kind,
+    Row,
+    check_padding,
+    find_kind,
+    row_of,
+)
 
 __all__ = [
     "NUMPY",
@@ -88,8 +98,9 @@ def coerce_vector(
     value: Any, dtype: DType | Kind, padding: int | None, ndim: int, ignored_bits: IgnoredBits = "error"
 ) -> VectorData:
     """Converts a value to vector data of `ndim` dimensions, or raises InputError with the reason."""
+    check_choice(ignored_bits, IGNORED_BITS, "ignored_bits", "bson.ignored_bits")
     kind = None if dtype is None else find_kind(dtype)
-    padding = None if padding is None else _check_integer(padding)
+    padding = None if padding is None else _as_padding(padding)
     if is_vector(value):
         array, own_kind, own_padding = _unwrap(value)
         if kind not in (None, own_kind) or padding not in (None, own_padding):
@@ -130,10 +141,6 @@ def apply_ignored_bits(
     data: NDArray[Any], padding: int, ignored_bits: IgnoredBits, error: type[TensorglotError] = FormatError
 ) -> NDArray[Any]:
     """Refuses, keeps or clears ignored bits that are set."""
-    if ignored_bits not in ("error", "keep", "zero"):
-        raise InputError(
-            f"ignored_bits must be 'error', 'keep' or 'zero', not {ignored_bits!r}", rule="bson.ignored_bits"
-        )
     mask = (1 << padding) - 1
     if not mask or ignored_bits == "keep" or not (data[..., -1] & mask).any():
         return data
@@ -153,7 +160,7 @@ def _unwrap(value: Any) -> tuple[NDArray[Any], Kind, int]:
         payload = view(value.data if isinstance(value, Binary) else value)
         row = row_of(payload)
         return np.frombuffer(payload[HEAD_NBYTES:], NUMPY[row.kind.name]), row.kind, row.padding
-    return _dense(value.data), find_kind(value.dtype), _check_integer(value.padding)
+    return _dense(value.data), find_kind(value.dtype), _as_padding(value.padding)
 
 
 def _dense(value: Any) -> NDArray[Any]:
@@ -261,7 +268,5 @@ def _pack_bits(bits: NDArray[Any], kind: Kind, padding: int | None) -> VectorDat
     return VectorData(np.packbits(bits, axis=-1), kind, own)
 
 
-def _check_integer(padding: Any) -> int:
-    if isinstance(padding, bool) or not isinstance(padding, (int, np.integer)):
-        raise InputError(f"padding must be an integer from 0 to 7, not {padding!r}", rule="bson.vector.padding")
-    return int(padding)
+def _as_padding(padding: Any) -> int:
+    return as_integer(padding, "padding", "bson.vector.padding", 0, 7)

@@ -12,7 +12,7 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
-from tensorglot.arguments import check_mapping
+from tensorglot.arguments import check_flags, check_mapping
 from tensorglot.bson.coerce import is_vector
 from tensorglot.bson.vector import Vector, decode, encode
 from tensorglot.errors import FormatError, InputError
@@ -53,6 +53,7 @@ def to_extjson(vector: Any, *, legacy: bool = False) -> dict[str, Any]:
 
     As `{"$binary": {"base64": "…", "subType": "09"}}`; legacy, as `{"$binary": "…", "$type": "09"}`.
     """
+    check_flags(legacy=legacy)
     if not is_vector(vector):
         raise InputError(f"expected a vector, got {type(vector).__name__}", rule="extjson.value")
     text = base64.b64encode(encode(vector, ignored_bits="keep")).decode("ascii")

@@ -16,6 +16,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from tensorglot.arguments import as_integer, check_flags
 from tensorglot.bson.coerce import DType, VectorData, coerce_vector
 from tensorglot.bson.columns import ValueColumn, concat, from_plain, from_values
 from tensorglot.bson.quantize import quantize
@@ -60,6 +61,7 @@ class Embeddings:
         ranges: Ranges | None = None,
         new_ranges: bool = False,
     ) -> None:
+        check_flags(new_ranges=new_ranges)
         vectors = matrix if isinstance(matrix, VectorData) else coerce_vector(matrix, dtype, None, 2)
         columns = {name: from_values(values) for name, values in (fields or {}).items()}
         own_ids = None if ids is None else from_values(ids)
@@ -108,6 +110,7 @@ class Embeddings:
 
     def rows(self, begin: int, end: int) -> Embeddings:
         """The rows from `begin` to `end`, with their ids and fields."""
+        begin, end = as_integer(begin, "begin", "bson.rows", 0), as_integer(end, "end", "bson.rows", 0)
         vectors = VectorData(self.vectors.data[begin:end], self.vectors.kind, self.vectors.padding)
         return self._with(
             vectors,
@@ -117,6 +120,7 @@ class Embeddings:
 
     def batches(self, nbytes: int = BATCH_NBYTES) -> Iterator[Embeddings]:
         """All rows, about so many bytes of vectors at a time; one batch at least."""
+        nbytes = as_integer(nbytes, "nbytes", "bson.batches", 1)
         step = max(1, nbytes // max(1, self.vectors.row.nbytes))
         for begin in range(0, max(1, len(self)), step):
             yield self.rows(begin, min(begin + step, len(self)))

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arguments import check_flags
 from tensorglot.arrays import is_masked_array
 from tensorglot.bson.assemble import MatrixOptions, OnMissing, Out, PackedBits, ReadOptions, assemble
 from tensorglot.bson.coerce import DType, coerce_vector
@@ -132,6 +133,7 @@ def decode_matrix(
     pair: the matrix and a list with the `_id` of each row. `ignored_bits="keep"` has an
     effect only with `packed=True`.
     """
+    check_flags(ids=ids)
     options = MatrixOptions(out, on_missing, ignored_bits, packed)
     found = assemble(batches(source, key, read_ids if ids else None), options)
     return (found.matrix, found.ids) if ids else found.matrix

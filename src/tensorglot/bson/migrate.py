@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arguments import as_integer, check_flags
 from tensorglot.bson.lookup import refuse_nothing
 from tensorglot.bson.mongodb import Progress, pymongo_ids, require
 from tensorglot.bson.vector import encode
@@ -78,6 +79,8 @@ def migrate(
     numbers out of the range of float32, is left alone and reported. Several migrations may
     run at once. A collection that does not exist, and a key that no document has, are errors.
     """
+    check_flags(dry_run=dry_run)
+    batch_size = as_integer(batch_size, "batch_size", "migrate.batch_size", 1)
     require()
     path_bytes(key)
     query = {"$and": [dict(filter or {}), {key: {"$type": "array"}}]}

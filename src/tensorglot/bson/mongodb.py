@@ -7,12 +7,13 @@ Errors of the server and the driver pass through as pymongo raises them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arguments import check_flags
 from tensorglot.bson.assemble import MISSING_RULE, Assembled, MatrixOptions, PackedBits, ReadOptions, assemble
 from tensorglot.bson.coerce import DType, VectorData, coerce_vector
 from tensorglot.bson.columns import encode_by_pymongo
@@ -60,9 +61,9 @@ def write_matrix(
     `documents` are the other fields of each document. Without `ids`, the id is the `_id`
     in `documents` or a new ObjectId.
     """
+    whole = coerce_vector(matrix, dtype, None, 2)
     new_id = require().ObjectId
     path_bytes(key)
-    whole = coerce_vector(matrix, dtype, None, 2)
     count = len(whole.data)
     for what, given in (("ids", ids), ("documents", documents)):
         if given is not None:
@@ -237,9 +238,11 @@ def read_matrix(
     The options are those of `decode_matrix`. A collection that does not exist, and a key
     that no document has, are errors.
     """
+    check_flags(ids=ids)
+    checked = MatrixOptions(packed=packed, **options)
     query = Query(collection, key, filter, ("_id",) if ids else (), progress)
     parts = query.batches(pymongo_ids if ids else None)
-    found = query.assemble(parts, MatrixOptions(packed=packed, expected_rows=query.expected_rows(), **options))
+    found = query.assemble(parts, replace(checked, expected_rows=query.expected_rows()))
     return (found.matrix, found.ids) if ids else found.matrix
 
 

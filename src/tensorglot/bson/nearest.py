@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.arguments import check_choice
+from tensorglot.arguments import as_integer, check_choice
 from tensorglot.bson.coerce import VectorData, coerce_vector
 from tensorglot.errors import InputError
 
@@ -55,8 +55,7 @@ def nearest(matrix: Any, queries: Any, k: int = 10, metric: Metric = "cosine") -
     fewer than `k` rows all are returned. Equal scores are in the order of rows, NaN last.
     """
     check_choice(metric, METRICS, "metric", "nearest.metric")
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-        raise InputError(f"k must be an integer from 1 on, not {k!r}", rule="nearest.k")
+    k = as_integer(k, "k", "nearest.k", 1)
     rows = coerce_vector(matrix, None, None, 2)
     wanted = coerce_vector(queries, None, None, 2)
     if rows.row != wanted.row:
@@ -67,7 +66,7 @@ def nearest(matrix: Any, queries: Any, k: int = 10, metric: Metric = "cosine") -
             f"{rows.dtype} has no metric {metric} (packed_bit: hamming; float32 and int8: {others})",
             rule="nearest.metric",
         )
-    count = min(int(k), len(rows.data))
+    count = min(k, len(rows.data))
     found = Nearest(np.empty((len(wanted.data), count), np.int64), np.empty((len(wanted.data), count)))
     for begin in range(0, len(wanted.data), _QUERIES):
         part = slice(begin, begin + _QUERIES)

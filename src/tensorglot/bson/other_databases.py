@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from tensorglot.arguments import check_choice
 from tensorglot.bson.coerce import DType
 from tensorglot.bson.vector import Vector
 from tensorglot.errors import FormatError, InputError, UnsupportedError
@@ -49,7 +50,8 @@ _FORMS: Final[dict[tuple[str, str], _Form]] = {
 
 
 def _form(database: str, dtype: str) -> _Form:
-    form = _FORMS.get((database, dtype)) if isinstance(database, str) else None
+    check_choice(database, get_args(Database), "database", "database.name")
+    form = _FORMS.get((database, dtype))
     if form is None:
         known = ", ".join(f"{name} {kind}" for name, kind in _FORMS)
         raise UnsupportedError(f"{database} does not support {dtype} (supported: {known})", rule="database.form")

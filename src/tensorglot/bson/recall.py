@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.arguments import check_choice
+from tensorglot.arguments import as_integer, check_choice
 from tensorglot.bson.coerce import coerce_vector
 from tensorglot.bson.nearest import Metric, nearest
 from tensorglot.bson.quantize import quantize
@@ -74,10 +74,12 @@ def recall(
     100 by default, as far as there are as many rows.
     """
     check_choice(metric, _METRICS, "metric", "recall.metric")
+    sample = as_integer(sample, "sample", "recall.sample", 1)
+    seed = as_integer(seed, "seed", "recall.seed", 0)
     values = coerce_vector(matrix, "float32", None, 2).data
     own: NDArray[np.int64] | None = None
     if queries is None:
-        count = min(int(sample), len(values))
+        count = min(sample, len(values))
         own = np.sort(np.random.default_rng(seed).choice(len(values), count, replace=False))
         wanted = values[own]
     else:
@@ -86,8 +88,9 @@ def recall(
     if k is None:
         sizes = tuple(size for size in _SIZES if size <= max(1, others))
     else:
-        sizes = (int(k),) if isinstance(k, (int, np.integer)) else tuple(k)
-    if not sizes or min(sizes) < 1 or max(sizes) > others or not len(wanted):
+        given = k if isinstance(k, (Sequence, np.ndarray)) and not isinstance(k, str) else [k]
+        sizes = tuple(as_integer(size, "k", "recall.k", 1) for size in given)
+    if not sizes or max(sizes) > others or not len(wanted):
         raise InputError(
             f"k must be from 1 to the number of other rows, of {len(values)}, and there must be a query",
             rule="recall.k",

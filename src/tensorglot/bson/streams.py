@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.arguments import as_names, as_path
+from tensorglot.arguments import as_names, as_path, check_choice
 from tensorglot.bson.assemble import MISSING_RULE, OnMissing, assemble_each
 from tensorglot.bson.coerce import DType, coerce_vector
 from tensorglot.bson.columns import BSON_SUFFIX, ValueColumn, concat, gather
@@ -36,6 +36,7 @@ from tensorglot.model.payload import as_bytes, buffers
 from tensorglot.model.tensor import Tensor, check_bool
 from tensorglot.operations.open import OpenOptions, open_source
 from tensorglot.wire import bson as wire
+from tensorglot.wire.bson_vector import find_kind
 
 __all__ = ["DEFAULT_KEY", "HIGH", "LOW", "ReadPlan", "Stream", "dump_batches", "open_stream"]
 
@@ -62,6 +63,9 @@ class ReadPlan:
     """The field or column that has the ids."""
 
     def __post_init__(self) -> None:
+        check_choice(self.on_missing, get_args(OnMissing), "on_missing", "bson.on_missing")
+        if self.dtype is not None:
+            find_kind(self.dtype)
         object.__setattr__(self, "fields", as_names(self.fields, "fields", "place.fields"))
 
     def check(self, key: str) -> None:

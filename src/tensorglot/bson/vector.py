@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arguments import check_choice
 from tensorglot.bson.coerce import NUMPY, DType, DTypeName, apply_ignored_bits, coerce_vector, is_vector, unpack_bits
 from tensorglot.errors import InputError, OutOfRange, plural
 from tensorglot.extras import library
 from tensorglot.providers import provided
 from tensorglot.wire.bson import VECTOR_SUBTYPE, view
-from tensorglot.wire.bson_vector import HEAD_NBYTES, IgnoredBits, find_kind, row_of
+from tensorglot.wire.bson_vector import HEAD_NBYTES, IGNORED_BITS, IgnoredBits, find_kind, row_of
 
 if TYPE_CHECKING:
     from bson.binary import Binary, BinaryVector
@@ -156,6 +157,7 @@ def decode(payload: Any, ignored_bits: IgnoredBits = "error") -> Vector:
         return Vector(payload, ignored_bits=ignored_bits)
     if getattr(payload, "subtype", VECTOR_SUBTYPE) != VECTOR_SUBTYPE:
         raise InputError(f"binary of subtype {payload.subtype} is not a vector (subtype 9)", rule="bson.vector.subtype")
+    check_choice(ignored_bits, IGNORED_BITS, "ignored_bits", "bson.ignored_bits")
     raw = view(payload)
     row = row_of(raw)
     data = np.frombuffer(raw[HEAD_NBYTES:], NUMPY[row.kind.name]).copy()

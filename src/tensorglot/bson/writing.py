@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from tensorglot.arguments import as_path
+from tensorglot.arguments import as_path, check_flags
 from tensorglot.bson.embeddings import ID, Embeddings, Ranges
 from tensorglot.bson.lookup import check_collection
 from tensorglot.bson.mongodb import Progress
@@ -82,6 +82,9 @@ class WritePlan:
     ranges: str | os.PathLike[str] | None = None
     dry_run: bool = False
     progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        check_flags(update=self.update, dry_run=self.dry_run)
 
     def check(self, survey: Survey) -> None:
         """Refuses what the place cannot hold, before anything is written."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tensorglot.arguments import as_integer, check_flags
 from tensorglot.containers.table import Format, PerTensor, WriteOptions
 from tensorglot.errors import Hint, InputError, UnsupportedError
 from tensorglot.model.index import Index
@@ -32,6 +33,11 @@ class SaveOptions:
     checksum: Choice = AUTO
     durable: bool = True
     progress: Progress | bool | None = None
+
+    def __post_init__(self) -> None:
+        check_flags(durable=self.durable)
+        if self.level is not None:
+            object.__setattr__(self, "level", as_integer(self.level, "level", "save.level"))
 
     def settle(self, spec: Format, version: str, index: Index) -> WriteOptions:
         """The choice for each tensor; one that the format does not support is an error."""

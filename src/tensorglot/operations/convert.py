@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from tensorglot.arguments import check_choice
+from tensorglot.arguments import check_choice, check_flags
 from tensorglot.containers.table import for_target
 from tensorglot.errors import Hint, LossWarning, UnsupportedError, human_nbytes, plural
 from tensorglot.io.sink import Writable
-from tensorglot.limits import Limits, as_limits
+from tensorglot.limits import Limits
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._cast import Cast
 from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, make_plan
@@ -106,6 +106,7 @@ def convert(
     in memory, only the casts run there. `storage_options` are for whichever of source and
     target is a URL.
     """
+    check_flags(sums=sums, dry_run=dry_run)
     check_choice(on_loss, ("error", "warn", "drop"), "on_loss", "convert.on_loss")
     source, target = locate_each(storage_options, source, target)
     sidecar_of = check_target(target) if sums else None
@@ -120,7 +121,7 @@ def convert(
     )
     begun = time.perf_counter()
     spec, version = for_target(target, format)
-    opening = OpenOptions(source_format, verify=verify, limits=as_limits(limits))
+    opening = OpenOptions.of(source_format, verify=verify, limits=limits)
     with as_archive(source, opening) as archive:
         plan = make_plan(archive, spec, version, options)
         report = Conversion(plan.target, tensors=len(plan.steps), nbytes=plan.nbytes, plan=plan)

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from tensorglot.containers.table import named
 from tensorglot.errors import FormatError, InputError, UnsupportedError, escape, plural
-from tensorglot.limits import Limits, as_limits
+from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
@@ -126,7 +126,7 @@ def diff(
     """
     tolerance = _tolerance(atol, rtol)
     a, b = locate_each(storage_options, a, b)
-    options = OpenOptions(limits=as_limits(limits))
+    options = OpenOptions.of(limits=limits)
     with as_archive(a, options) as one, as_archive(b, options) as two:
         names = [*one, *(name for name in two if name not in one)]
         nbytes = [*one.index.tensor_nbytes.tolist(), *([0] * (len(names) - len(one)))]

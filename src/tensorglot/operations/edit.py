@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from typing import Any
 
-from tensorglot.arguments import as_names, check_mapping
+from tensorglot.arguments import as_names, check_flags, check_mapping
 from tensorglot.containers.table import Format, WriteOptions, named
 from tensorglot.errors import Hint, InputError, TensorNotFound, UnsupportedError, escape
 from tensorglot.io.in_place import lock_for_edit, replace_tail
 from tensorglot.io.local import Stamp, change_error, file_stamp
 from tensorglot.io.place import Place, as_place
 from tensorglot.io.sink import AtomicFile
-from tensorglot.limits import Limits, as_limits
+from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Chunk, Span, as_bytes
@@ -88,6 +88,7 @@ def edit(
     there; in zTensor 0.1 and `.npz` a kill or a crash while it is written loses the file.
     If another process changes the file meanwhile, that is an error and its change is kept.
     """
+    check_flags(in_place=in_place, durable=durable)
     place = as_place(path)
     if place.remote:
         raise UnsupportedError(
@@ -101,7 +102,7 @@ def edit(
         )
     removed = tuple(as_names(remove, "remove", "edit.remove"))
     tensors = _Changes(replace or {}, tuple(as_names(drop, "drop", "edit.drop")), add or {})
-    options = OpenOptions(format, verify="auto" if tensors else "never", limits=as_limits(limits))
+    options = OpenOptions.of(format, verify="auto" if tensors else "never", limits=limits)
     with lock_for_edit(place) as stamp, open_source(place, options) as archive:
         spec, version = _editable(archive, metadata=metadata is not None or bool(removed))
         if file_stamp(archive.source) != stamp:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from tensorglot.dynd import array_node
 from tensorglot.dynd.cbor import array_block
 from tensorglot.errors import FormatError, IntegrityError, UnsupportedError, plural
-from tensorglot.limits import Limits, as_limits
+from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.types.algebra import dense
@@ -78,7 +78,7 @@ def identify(
     found: dict[str, bytes] = {}
     problems: list[Problem] = []
     unsupported: list[str] = []
-    source, options = locate(source, storage_options), OpenOptions(format, limits=as_limits(limits))
+    source, options = locate(source, storage_options), OpenOptions.of(format, limits=limits)
     with (
         as_archive(source, options) as archive,
         start_progress(progress, "hashing") as report,

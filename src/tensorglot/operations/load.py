@@ -17,10 +17,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.arguments import as_names, check_mapping
+from tensorglot.arguments import as_integer, as_names, check_mapping
 from tensorglot.errors import InputError, TensorNotFound, UnsupportedError
 from tensorglot.io.source import Backend, is_stream
-from tensorglot.limits import Limits, as_limits
+from tensorglot.limits import Limits
 from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import dtype_of
@@ -71,16 +71,12 @@ def load(
     convert = provided("bridges.framework")(framework)
     if out is not None:
         check_mapping(out, "out", "load.out")
-    if threads is not None and (not isinstance(threads, int) or threads < 1):
-        raise InputError(f"threads must be a positive integer, not {threads!r}", rule="load.threads")
-    opened = (
-        nullcontext(source)
-        if isinstance(source, Archive)
-        else open_source(
-            locate(source, storage_options), OpenOptions(format, backend, strict, verify, as_limits(limits))
-        )
-    )
-    with opened as archive:
+    if threads is not None:
+        threads = as_integer(threads, "threads", "load.threads", least=1)
+    options = OpenOptions.of(format, backend, strict, verify, limits)
+    with (
+        nullcontext(source) if isinstance(source, Archive) else open_source(locate(source, storage_options), options)
+    ) as archive:
         given = output_arrays(out or {})
         loaded = load_archive(archive, names, given, threads)
     values: dict[str, Any] = {**loaded, **(out or {})}

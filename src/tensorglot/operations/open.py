@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
-from tensorglot.arguments import check_choice
+from tensorglot.arguments import check_choice, check_flags
 from tensorglot.containers.table import HEAD_NBYTES, ReadOptions, detect, named
 from tensorglot.errors import InputError, escape
 from tensorglot.io.folder import Folder, as_folder, file_named_by
@@ -51,6 +51,21 @@ class OpenOptions(NamedTuple):
     verify: Verify = "auto"
     limits: Limits = DEFAULT
 
+    @classmethod
+    def of(
+        cls,
+        format: str | None = None,
+        backend: Backend = "auto",
+        strict: bool = False,
+        verify: Verify = "auto",
+        limits: Limits | None = None,
+    ) -> OpenOptions:
+        """The arguments of a verb, checked."""
+        check_flags(strict=strict)
+        check_choice(backend, ("auto", "pread", "mmap"), "backend", "source.backend")
+        check_choice(verify, ("auto", "never", "require"), "verify", "verify.mode")
+        return cls(format, backend, strict, verify, as_limits(limits))
+
     def verifier(self) -> Once | None:
         return None if self.verify == "never" else Once(required=self.verify == "require")
 
@@ -78,14 +93,12 @@ def open(
     as one archive, too. At a URL only the ranges that are needed are read, all of one
     version of the object; `storage_options` say how to reach the server, in obstore's names.
     """
-    options = OpenOptions(format, backend, strict, verify, as_limits(limits))
+    options = OpenOptions.of(format, backend, strict, verify, limits)
     return open_source(locate(source, storage_options), options)
 
 
 def open_source(source: Readable | Sequence[Readable], options: OpenOptions) -> Archive:
     """Opens what `locate` returns."""
-    check_choice(options.backend, ("auto", "pread", "mmap"), "backend", "source.backend")
-    check_choice(options.verify, ("auto", "never", "require"), "verify", "verify.mode")
     if isinstance(source, Place):
         return _open_place(source, options)
     if isinstance(source, (list, tuple)):

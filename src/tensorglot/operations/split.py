@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arguments import as_integer, check_flags
 from tensorglot.containers.table import for_target
 from tensorglot.errors import Hint, InputError, LossWarning, UnsupportedError, escape
 from tensorglot.io.folder import Folder
@@ -31,7 +32,7 @@ from tensorglot.io.place import Place, as_place
 from tensorglot.io.sink import Writable, temporary_name
 from tensorglot.io.target import open_target
 from tensorglot.io.urls import check_target
-from tensorglot.limits import Limits, as_limits
+from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.operations._as_archive import Given, as_archive
@@ -69,12 +70,12 @@ def split(
     The directory can be opened like the source. `storage_options` are for whichever of
     source and target is a URL.
     """
-    if not isinstance(shard_nbytes, int) or not 0 < shard_nbytes < 1 << 62:
-        raise InputError(f"shard_nbytes must be a positive integer, not {shard_nbytes!r}", rule="split.size")
+    check_flags(durable=durable)
+    shard_nbytes = as_integer(shard_nbytes, "shard_nbytes", "split.size", least=1, most=(1 << 62) - 1)
     source, target = locate_each(storage_options, source, target)
     place = as_place(target)
     with (
-        as_archive(source, OpenOptions(limits=as_limits(limits))) as archive,
+        as_archive(source, OpenOptions.of(limits=limits)) as archive,
         start_progress(progress, "splitting") as report,
         ExitStack() as stack,
     ):
@@ -209,10 +210,11 @@ def merge(
     values for a metadata key. `storage_options` are for those of sources and target that
     are URLs.
     """
+    opening = OpenOptions.of(limits=limits)
+    options = SaveOptions(compression=compression, level=level, checksum=checksum, durable=durable, progress=progress)
     target, *given = locate_each(storage_options, target, *_as_sources(sources))
     spec, version = for_target(target, format)
     with ExitStack() as stack:
-        opening = OpenOptions(limits=as_limits(limits))
         archives = [stack.enter_context(as_archive(source, opening)) for source in given]
         said, conflicts = common_metadata(archives)
         if metadata is None:
@@ -221,9 +223,6 @@ def merge(
         index = join_archives(archives, "memory", said if metadata is None else metadata)
         verifier = next((archive.verifier for archive in archives if archive.verifier is not None), None)
         joined = Archive(index, None, verifier=verifier)
-        options = SaveOptions(
-            compression=compression, level=level, checksum=checksum, durable=durable, progress=progress
-        )
         save_archive(target, joined, f"{spec.name}@{version}", options)
         return Report(
             f"{spec.name}@{version}",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorglot.errors import FormatError, UnsupportedError, plural
-from tensorglot.limits import Limits, as_limits
+from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE, DType
 from tensorglot.model.tensor import Part, Tensor
@@ -119,7 +119,7 @@ def stats(
     A problem of a tensor is in its row; the others have their numbers. Tensors are read on
     the executor, if one is given.
     """
-    source, options = locate(source, storage_options), OpenOptions(format, limits=as_limits(limits))
+    source, options = locate(source, storage_options), OpenOptions.of(format, limits=limits)
     with (
         as_archive(source, options) as archive,
         start_progress(progress, "reading") as report,

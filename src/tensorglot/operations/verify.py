@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tensorglot.arguments import check_choice
+from tensorglot.arguments import check_choice, check_flags
 from tensorglot.containers.table import ReadOptions, named
 from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError, plural
 from tensorglot.io.place import Place
 from tensorglot.io.source import Backend
-from tensorglot.limits import Limits, as_limits
+from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Note
 from tensorglot.model.layouts import check_values
@@ -110,12 +110,13 @@ def verify(
     invalid arguments and I/O errors are raised. Tensors are read on the executor, if one
     is given.
     """
+    check_flags(deep=deep)
+    check_choice(sums, ("check", "write"), "sums", "verify.sums")
+    options = OpenOptions.of(format, backend, strict, "never", limits)
     source = locate(source, storage_options)
     place = find_file(source) if isinstance(source, Place) and not source.is_commit else None
-    check_choice(sums, ("check", "write"), "sums", "verify.sums")
     if sums == "write" and place is None:
         raise InputError("sums='write' needs a path as source", rule="verify.sums")
-    options = OpenOptions(format, backend, strict, "never", as_limits(limits))
     opened: AbstractContextManager[Archive]
     if isinstance(source, Archive):
         opened = nullcontext(Archive(source.index, source.source, limits=source.limits))

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import DTypeLike
 
-from tensorglot.arguments import check_mapping
+from tensorglot.arguments import check_flags, check_mapping
 from tensorglot.containers.table import for_target
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError
@@ -151,6 +151,10 @@ class Writer:
         progress: Progress | bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
+        check_flags(append=append, in_place=in_place)
+        self._options = SaveOptions(
+            compression=compression, level=level, checksum=checksum, durable=durable, progress=progress
+        )
         self._target = target = locate(target, storage_options)
         self._in_place = in_place
         if in_place and not append:
@@ -161,13 +165,6 @@ class Writer:
             self._format = f"{spec.name}@{version}"
         else:
             self._format = self._append_to.format
-        self._options = SaveOptions(
-            compression=compression,
-            level=level,
-            checksum=checksum,
-            durable=durable,
-            progress=progress,
-        )
         self._choices: dict[str, dict[str, str | None]] = {"compression": {}, "checksum": {}}
         self._metadata = metadata
         open_target(target)  # refused before a tensor is added

@@ -23,7 +23,7 @@ from tensorglot.errors import escape
 from tensorglot.io.place import as_place
 from tensorglot.io.sink import Writable
 from tensorglot.io.target import open_target
-from tensorglot.limits import Limits, as_limits
+from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._places import locate, locate_each
@@ -120,7 +120,7 @@ def write(
     `storage_options` are for whichever of the three is a URL.
     """
     source, other, target = locate_each(storage_options, source, other, target)
-    options = OpenOptions(format, limits=as_limits(limits))
+    options = OpenOptions.of(format, limits=limits)
     with (
         as_archive(source, options) as one,
         as_archive(other, options._replace(format=None)) if other is not None else nullcontext() as two,

@@ -17,6 +17,7 @@ from typing import Any
 import xxhash
 from blake3 import blake3
 
+from tensorglot.arguments import check_flags
 from tensorglot.containers.delta.index import MAGIC, Base, Body, Change, DeltaIndex, Special, encode_index
 from tensorglot.errors import TensorglotError, UnsupportedError, human_nbytes, plural
 from tensorglot.io.sink import Writable
@@ -83,6 +84,7 @@ def delta(
     changes tensors in memory by it, `patch` writes the new version of a file.
     `storage_options` are for those of the three that are URLs.
     """
+    check_flags(durable=durable)
     old, new, target = locate_each(storage_options, old, new, target)
     with (
         as_archive(old) as a,

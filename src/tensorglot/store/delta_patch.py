@@ -14,6 +14,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from tensorglot.arguments import check_flags
 from tensorglot.containers.delta.index import Body, Change, DeltaIndex
 from tensorglot.containers.table import for_target
 from tensorglot.errors import LimitError, TensorglotError
@@ -69,6 +70,7 @@ def patch(
     of the target's suffix or of `format`; a file that is replaced keeps its own. The metadata is
     that of the new version. `storage_options` are for those of the three that are URLs.
     """
+    check_flags(durable=durable)
     delta, source, target = locate_each(storage_options, delta, source, target)
     file = read_delta(delta)
     with (

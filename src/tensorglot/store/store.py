@@ -17,7 +17,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any
 
-from tensorglot.arguments import as_names, as_path, check_mapping
+from tensorglot.arguments import as_integer, as_names, as_path, check_flags, check_mapping
 from tensorglot.dynd import array
 from tensorglot.dynd.link_columns import may_link
 from tensorglot.dynd.merkle import save_links
@@ -287,8 +287,8 @@ class Store:
 
     def log(self, ref: str, limit: int | None = None) -> list[Commit]:
         """The commits from a ref to the first one, along the first parents; the last `limit` of them."""
-        if limit is not None and (type(limit) is not int or limit < 1):
-            raise InputError(f"limit must be a positive int, not {limit!r}", rule="store.limit")
+        if limit is not None:
+            limit = as_integer(limit, "limit", "store.limit", 1)
         return list(islice(self._history(self._resolve(ref)), limit))
 
     def _history(self, cid: CID) -> Iterator[Commit]:
@@ -379,6 +379,7 @@ class Store:
 
     def check(self, data: bool = False, *, progress: Progress | bool | None = None) -> Report:
         """Whether all that refs lead to is there; with `data`, whether every block matches its CID. Raises nothing."""
+        check_flags(data=data)
         with start_progress(progress, "checking") as report:
             return check_store(self._backend, self._packs, data=data, progress=report)
 

@@ -7,7 +7,7 @@ form the rows of one matrix. Knows bytes and offsets; the caller interprets the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from tensorglot.kernels import bson_rows
 
 __all__ = [
     "HEAD_NBYTES",
+    "IGNORED_BITS",
     "KINDS",
     "IgnoredBits",
     "Kind",
@@ -34,6 +35,7 @@ __all__ = [
 
 HEAD_NBYTES = 2
 IgnoredBits: TypeAlias = Literal["error", "keep", "zero"]
+IGNORED_BITS = get_args(IgnoredBits)
 
 
 @dataclass(frozen=True, slots=True)
