@@ -65,6 +65,7 @@ class TestOpen:
             assert f.get_tensor("a").tolist() == MATRIX.tolist()
             together = f.get_tensors()
             assert list(f.get_tensors([])) == []
+            assert list(f.get_tensors(reversed(together))) == list(reversed(together))
             assert [list(f.get_tensors([name])) for name in together] == [[name] for name in together]
             assert list(together) == f.offset_keys()
             assert all(raw(together[name]) == raw(f.get_tensor(name)) for name in together)

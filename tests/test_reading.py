@@ -102,6 +102,7 @@ def test_names_choose_and_are_checked(folder: Path) -> None:
         wanted = list(wanted)
         loaded = tg.load(folder / "x.bt", names=wanted)
         assert same(loaded, {name: values[name] for name in wanted})
+        assert list(loaded) == list(dict.fromkeys(wanted))
     with pytest.raises(tg.TensorNotFound) as caught:
         tg.load(folder / "x.bt", names=["w", "a.b/d"])
     assert caught.value.tensor == "a.b/d"

@@ -252,3 +252,12 @@ def test_two_writers_and_a_reader_at_once_see_only_whole_files(target: Path) -> 
     reader.join()
     assert not torn
     assert alone(target)
+
+
+@pytest.mark.parametrize("format", ["npy", "bson", "dynd"])
+def test_no_metadata_is_stored_where_there_is_no_place_for_any(format: str) -> None:
+    values = {"data": np.ones((2, 3), np.float32)}
+    assert tg.dumps(values, format=format, metadata={}) == tg.dumps(values, format=format)
+    with pytest.raises(tg.UnsupportedError) as caught:
+        tg.dumps(values, format=format, metadata={"k": "v"})
+    assert caught.value.rule == "save.metadata"

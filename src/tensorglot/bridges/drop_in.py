@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.arguments import check_mapping
+from tensorglot.arguments import as_names, check_mapping
 from tensorglot.bridges.table import framework as converter
 from tensorglot.containers.table import TABLE, for_target, named
 from tensorglot.errors import InputError, MissingFile, UnsupportedError
@@ -87,9 +87,10 @@ class SafeOpen:
         return self.convert(name, self._tensor(name).numpy())
 
     def get_tensors(self, names: Iterable[str] | None = None) -> dict[str, Any]:
-        """All tensors, or those in `names`, read together."""
-        arrays = load_archive(self.archive, names, {})
-        return {name: self.convert(name, _as_array(arrays[name])) for name in self.offset_keys() if name in arrays}
+        """All tensors, or those in `names` and in their order, read together."""
+        wanted = self.offset_keys() if names is None else as_names(names, "names", "load.names")
+        arrays = load_archive(self.archive, wanted, {})
+        return {name: self.convert(name, _as_array(arrays[name])) for name in wanted}
 
     def get_slice(self, name: str) -> Slice:
         """A tensor to index: `f.get_slice("w")[:, 2:5]` reads only that."""

@@ -484,11 +484,12 @@ class Tensor(Exporter):
             view = array.data
             if array.dtype.names is not None:
                 np.asarray(view)  # NumPy writes formats of nested records that it cannot read itself
-            return view
         except (ValueError, RuntimeError):
             if flags & _BUFFER_FORMAT or not array.flags.c_contiguous:
                 raise BufferError(f"{array.dtype.name} has no buffer format: use numpy()") from None
             return as_bytes(array)
+        else:
+            return view
 
     def __dlpack__(self, **options: Any) -> Any:
         return self._export("dlpack", **options)

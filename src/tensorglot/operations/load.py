@@ -60,7 +60,7 @@ def load(
     limits: Limits | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """All tensors of a file, or those in `names`, as arrays in memory.
+    """All tensors of a file, or those in `names` and in their order, as arrays in memory.
 
     They are NumPy arrays, or with `framework="torch"`, `"jax"` or `"awkward"` values of
     that library. What NumPy cannot represent (ragged and nested values, sparse and
@@ -78,12 +78,13 @@ def load(
         nullcontext(source) if isinstance(source, Archive) else open_source(locate(source, storage_options), options)
     ) as archive:
         given = output_arrays(out or {})
-        loaded = load_archive(archive, names, given, threads)
+        wanted = None if names is None else as_names(names, "names", "load.names")
+        loaded = load_archive(archive, wanted, given, threads)
     values: dict[str, Any] = {**loaded, **(out or {})}
     for name, value in loaded.items() if framework != "numpy" else ():
         if name not in given:
             values[name] = _export(name, value, framework, convert)
-    return values
+    return values if wanted is None else {name: values[name] for name in wanted}
 
 
 def load_archive(

@@ -161,10 +161,10 @@ def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) 
 
 def check_metadata(metadata: Mapping[str, Any], spec: Format) -> None:
     """Refuses metadata that the format cannot store."""
-    if spec.metadata == "none":
-        raise UnsupportedError(f"{spec.name} cannot store metadata", rule="save.metadata")
     if not isinstance(metadata, Mapping):
         raise InputError(f"metadata must be a mapping, not {type(metadata).__name__}", rule="save.metadata")
+    if metadata and spec.metadata == "none":
+        raise UnsupportedError(f"{spec.name} cannot store metadata", rule="save.metadata")
     for key, value in metadata.items():
         for text in (key, value) if spec.metadata == "text" else (key,):
             if not isinstance(text, str):
