@@ -28,6 +28,7 @@ from tensorglot.model.dtypes import TABLE
 __all__ = [
     "PIECE_NBYTES",
     "STREAM_NBYTES",
+    "BatchSource",
     "Buffer",
     "Check",
     "CheckedBy",
@@ -103,6 +104,20 @@ class Source(Protocol):
 
     def view(self, offset: int, nbytes: int) -> memoryview | None:
         """The bytes where they are, if the source is memory that the caller agreed to share."""
+        ...
+
+
+@runtime_checkable
+class BatchSource(Protocol):
+    """A source that reads fastest if it is told of many reads at once."""
+
+    def read_together(
+        self, begins: Sequence[int], outs: Sequence[memoryview], filled: Callable[[int, int, int], None]
+    ) -> None:
+        """Fills every buffer; the reads are in the order of the source.
+
+        `filled` is called, by several threads, with the position of a read and with begin and end of what is there now.
+        """
         ...
 
 
