@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -146,3 +147,31 @@ def test_checksums_are_compared_while_ranges_arrive(site: Site) -> None:
         with pytest.raises(tg.IntegrityError) as caught:
             tg.load(f"{site.url}/bad")
         assert caught.value.tensor == name
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_opening_large_members_reads_little_more_than_their_headers(compressed: bool, site: Site) -> None:
+    rng = np.random.default_rng(3)
+    tensors = {f"layers.{i}": rng.integers(0, 1 << 16, 150_000 + i, np.uint16) for i in range(30)}
+    file = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(file, **tensors)
+    site.files["/model.npz"] = file.getvalue()
+    site.clear()
+    with tg.open(f"{site.url}/model.npz") as archive:
+        assert len(site.requests) <= len(tensors) + 1, "headers that came with the first request or with the directory"
+        tail = 4 << 20
+        assert site.nbytes < tail + (256 << 10) + len(tensors) * 1100
+        assert all(np.array_equal(archive[name].numpy(), array) for name, array in tensors.items())
+
+
+def test_opening_a_pt_of_large_storages_reads_little_more_than_its_pickle(site: Site) -> None:
+    torch = needs("torch")
+    file = io.BytesIO()
+    tensors = {f"layers.{i}": torch.full((100_000 + i,), float(i)) for i in range(30)}
+    torch.save(tensors, file)
+    site.files["/model.pt"] = file.getvalue()
+    site.clear()
+    with tg.open(f"{site.url}/model.pt") as archive:
+        assert len(site.requests) <= len(tensors) + 2
+        assert site.nbytes < (4 << 20) + (512 << 10) + len(tensors) * 1100
+        assert all(np.array_equal(archive[name].numpy(), tensor.numpy()) for name, tensor in tensors.items())

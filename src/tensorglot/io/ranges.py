@@ -12,14 +12,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-__all__ = ["PIECE_NBYTES", "Range", "clamp", "plan_ranges"]
+__all__ = ["GAP_NBYTES", "HEADER_GAP_NBYTES", "PIECE_NBYTES", "Range", "clamp", "plan_ranges"]
 
 PIECE_NBYTES = range(1 << 20, 8 << 20)
 """Sizes of one request for a part of a tensor."""
 _REQUESTS = 16
 """Into so many requests reads are cut, within these sizes."""
-_GAP_NBYTES = 1 << 20
+GAP_NBYTES = 1 << 20
 """A gap up to this is read over: another request would cost more."""
+HEADER_GAP_NBYTES = 64 << 10
+"""The same between headers, of which there may be many: else opening a file would read most of it."""
 _TOGETHER_NBYTES = 4 << 20
 """Most bytes of several runs that are read with the gaps between them."""
 
@@ -39,7 +41,7 @@ def clamp(nbytes: int, bounds: range) -> int:
     return max(bounds.start, min(bounds.stop, nbytes))
 
 
-def plan_ranges(begins: Sequence[int], outs: Sequence[memoryview]) -> list[Range]:
+def plan_ranges(begins: Sequence[int], outs: Sequence[memoryview], most_gap: int) -> list[Range]:
     """The requests for reads that are in the order of the object; reads that overlap are not joined."""
     each = clamp(sum(map(len, outs)) // _REQUESTS, PIECE_NBYTES)
     together = max(each, _TOGETHER_NBYTES)
@@ -48,7 +50,7 @@ def plan_ranges(begins: Sequence[int], outs: Sequence[memoryview]) -> list[Range
     for i, (begin, out) in enumerate(zip(begins, outs, strict=True)):
         for a, b in _cut(begin, len(out), each):
             gap = begin + a - reached
-            if a or not found or not 0 <= gap <= _GAP_NBYTES or begin + b - found[-1].begin > together:
+            if a or not found or not 0 <= gap <= most_gap or begin + b - found[-1].begin > together:
                 found.append(Range(begin + a, []))
             elif gap:
                 found[-1].outs.append(memoryview(bytearray(gap)))

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from tensorglot.errors import InputError, RemoteError
 from tensorglot.io.local import BaseSource, change_error
 from tensorglot.io.objects import Address, PreconditionFailed, address_of, guarded
-from tensorglot.io.ranges import PIECE_NBYTES, Range, clamp, plan_ranges
+from tensorglot.io.ranges import GAP_NBYTES, HEADER_GAP_NBYTES, PIECE_NBYTES, Range, clamp, plan_ranges
 from tensorglot.io.storage_options import Given, StorageOptions
 from tensorglot.io.urls import refuse_credentials
 from tensorglot.memory import cut
@@ -132,7 +132,13 @@ class RemoteSource(BaseSource):
             for part in wanted.filled:
                 filled(*part)
 
-        for_each_request(work, plan_ranges(begins, outs))
+        for_each_request(work, plan_ranges(begins, outs, GAP_NBYTES))
+
+    def read_many(self, begins: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        outs = [memoryview(bytearray(nbytes)) for nbytes in sizes]
+        ranges = plan_ranges(begins, outs, HEADER_GAP_NBYTES)
+        for_each_request(lambda wanted: self._read_range(wanted.begin, wanted.outs), ranges)
+        return [bytes(out) for out in outs]
 
     def _read_range(self, begin: int, outs: Sequence[memoryview]) -> None:
         """Called by threads for requests: one that waited for a window could keep its pieces from being read."""

@@ -54,6 +54,7 @@ __all__ = [
     "join_arrays",
     "location",
     "read_ahead",
+    "read_many_of",
     "read_pieces",
 ]
 
@@ -119,6 +120,15 @@ class BatchSource(Protocol):
         `filled` is called, by several threads, with the position of a read and with begin and end of what is there now.
         """
         ...
+
+    def read_many(self, begins: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """The bytes of several short spans, in the order of the source: headers that are far apart."""
+        ...
+
+
+def read_many_of(source: Source) -> Callable[[Sequence[int], Sequence[int]], list[bytes]] | None:
+    """How to read many headers at once, if the source does not read them as fast one by one."""
+    return source.read_many if isinstance(source, BatchSource) else None
 
 
 @runtime_checkable
