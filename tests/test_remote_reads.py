@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -112,3 +113,65 @@ def test_no_byte_is_requested_twice_to_open_an_index_longer_than_the_first_guess
     assert len(site.requests) <= (10 if format == "npz" else 4)  # a header before each array
     spans = sorted(tuple(map(int, str(request.range).removeprefix("bytes=").split("-"))) for request in site.requests)
     assert all(one[1] < other[0] for one, other in pairwise(spans)), spans
+
+
+def test_a_load_requests_aligned_ranges_across_tensors(site: Site) -> None:
+    """Arrays have memory of their own; the requests for them do not end where they do."""
+    mib = 1 << 20
+    tensors = {f"layers.{i:02}": np.full(5 * mib // 4 + i, i, np.float32) for i in range(9)}
+    tensors["scale"] = np.arange(700, dtype=np.float64)
+    site.files["/model"] = data = tg.dumps(tensors, format="safetensors")
+    with tg.open(f"{site.url}/model") as archive:
+        site.clear()
+        loaded = tg.load(archive)
+    assert loaded.keys() == tensors.keys()
+    assert all(np.array_equal(loaded[name], array) for name, array in tensors.items())
+    spans = sorted(tuple(map(int, str(request.range).removeprefix("bytes=").split("-"))) for request in site.requests)
+    each = spans[1][0]
+    assert [begin % each for begin, _ in spans[1:]] == [0] * (len(spans) - 1)
+    assert all(one[1] + 1 == other[0] for one, other in pairwise(spans))
+    assert site.nbytes < len(data)
+    assert len(spans) <= 17
+
+
+def test_checksums_are_compared_while_ranges_arrive(site: Site) -> None:
+    """A range has the end of one tensor and the beginning of the next, each with a checksum of its own."""
+    tensors = {f"layers.{i}": np.full((3 << 20) + i, i, np.uint8) for i in range(7)}
+    data = bytearray(tg.dumps(tensors, format="ztensor@2"))
+    site.files["/good"] = bytes(data)
+    assert all(np.array_equal(array, tensors[name]) for name, array in tg.load(f"{site.url}/good").items())
+    for name in ("layers.0", "layers.3", "layers.6"):
+        with tg.open(bytes(data)) as archive:
+            last = archive[name].offset + tensors[name].nbytes - 1
+        site.files["/bad"] = bytes(data[:last]) + bytes([data[last] ^ 1]) + bytes(data[last + 1 :])
+        with pytest.raises(tg.IntegrityError) as caught:
+            tg.load(f"{site.url}/bad")
+        assert caught.value.tensor == name
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_opening_large_members_reads_little_more_than_their_headers(compressed: bool, site: Site) -> None:
+    rng = np.random.default_rng(3)
+    tensors = {f"layers.{i}": rng.integers(0, 1 << 16, 150_000 + i, np.uint16) for i in range(30)}
+    file = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(file, **tensors)
+    site.files["/model.npz"] = file.getvalue()
+    site.clear()
+    with tg.open(f"{site.url}/model.npz") as archive:
+        assert len(site.requests) <= len(tensors) + 1, "headers that came with the first request or with the directory"
+        tail = 4 << 20
+        assert site.nbytes < tail + (256 << 10) + len(tensors) * 1100
+        assert all(np.array_equal(archive[name].numpy(), array) for name, array in tensors.items())
+
+
+def test_opening_a_pt_of_large_storages_reads_little_more_than_its_pickle(site: Site) -> None:
+    torch = needs("torch")
+    file = io.BytesIO()
+    tensors = {f"layers.{i}": torch.full((100_000 + i,), float(i)) for i in range(30)}
+    torch.save(tensors, file)
+    site.files["/model.pt"] = file.getvalue()
+    site.clear()
+    with tg.open(f"{site.url}/model.pt") as archive:
+        assert len(site.requests) <= len(tensors) + 2
+        assert site.nbytes < (4 << 20) + (512 << 10) + len(tensors) * 1100
+        assert all(np.array_equal(archive[name].numpy(), tensor.numpy()) for name, tensor in tensors.items())

@@ -67,14 +67,15 @@ def command(
     replaced atomically. --in-place copies nothing: zTensor 2 is appended to, and a kill
     leaves the old contents or the new ones; in zTensor 0.1 and .npz only metadata can be
     changed, and a kill or a crash while it is written loses the file. If another process
-    changes the file meanwhile, that is an error. The files of --replace and --add may be
-    at URLs.
+    changes the file meanwhile, that is an error. FILE and the files of --replace and --add
+    may be at URLs; an object is downloaded and uploaded.
 
     \b
     Examples:
       tensorglot edit model.bt --set step=11 --remove draft
       tensorglot edit model.zt --replace head.weight=new.npy --drop head.bias
       tensorglot edit huge.zt --set-json 'layers=[1, 2]' --in-place
+      tensorglot edit s3://bucket/model.zt --set step=11
     """
     import tensorglot as tg
 
@@ -86,7 +87,7 @@ def command(
             raise click.UsageError(f"--set-json {key}: not JSON: {error}") from error
     if not (values or remove or replace or add or drop):
         raise click.UsageError("Nothing to do: pass --set, --set-json, --remove, --replace, --add or --drop.")
-    storage_options_of(*pairs(replace, "--replace").values(), *pairs(add, "--add").values())
+    storage_options_of(file, *pairs(replace, "--replace").values(), *pairs(add, "--add").values())
     with progress_bar("copying") as progress, ExitStack() as files:
         done = tg.edit(
             file,
@@ -98,6 +99,7 @@ def command(
             in_place=in_place,
             format=format,
             progress=progress,
+            storage_options=storage_options_for(file),
         )
     if as_json:
         print_json({"file": file, **done.to_dict()})

@@ -37,6 +37,7 @@ from tensorglot.model.payload import (
     buffers,
     inner_payload,
     read_ahead,
+    read_many_of,
     read_pieces,
 )
 from tensorglot.model.subbyte import unpack_pieces
@@ -73,9 +74,7 @@ class Deflated:
         with self._lock:
             inflater, self._at = self._at, None
             if inflater is None or inflater.position > begin:
-                inflater = _inflater(
-                    payload.source, payload.begin, payload.end, self._nbytes, payload.tensor, ahead=True
-                )
+                inflater = _inflater(payload, self._nbytes)
             inflater.skip(begin - inflater.position)
             inflater.read_into(out)
             if inflater.position < self._nbytes:
@@ -114,19 +113,30 @@ class Pickled:
 _PICKLE = "an array of Python objects is a pickle, which is never loaded (could execute code)"
 
 
-def _inflater(source: Source, begin: int, end: int, nbytes: int, tensor: str, *, ahead: bool = False) -> Inflater:
-    """With `ahead` for all of the stream, else for its beginning."""
+def _inflater(payload: Encoded, nbytes: int) -> Inflater:
+    """For all of a stream."""
 
     def read(at: int, wanted: int) -> memoryview:
-        return source.read(begin + at, wanted)
+        return payload.source.read(payload.begin + at, wanted)
 
-    many = ahead and source.concurrency is not None
-    return Inflater(read_ahead(read, end - begin) if many else read, end - begin, nbytes, "npz", tensor)
+    stored = payload.end - payload.begin
+    many = payload.source.concurrency is not None
+    return Inflater(read_ahead(read, stored) if many else read, stored, nbytes, "npz", payload.tensor)
+
+
+def _header_inflater(source: Source, window: ziparchive.Window, member: ziparchive.Member, tensor: str) -> Inflater:
+    """For the beginning of a stream, of which the window may have enough."""
+
+    def read(at: int, wanted: int) -> bytes | memoryview:
+        return window.up_to(member.begin + at, wanted) or source.read(member.begin + at, wanted)
+
+    return Inflater(read, member.end - member.begin, member.nbytes, "npz", tensor)
 
 
 def read(source: Source, options: ReadOptions) -> Index:
     limits = options.limits
     end = ziparchive.find_comment(source.read_bytes, source.size)
+    window = ziparchive.Window(source.read_bytes, end, read_many_of(source))
     members = ziparchive.scan(
         source.read_bytes,
         end,
@@ -134,10 +144,10 @@ def read(source: Source, options: ReadOptions) -> Index:
         max_members=limits.tensors_or(),
         max_directory=limits.header_or(),
         comment_nbytes=source.size - end,
+        window=window,
     )
     notes: list[Note] = []
     metadata = _read_metadata(source, end, notes)
-    window = ziparchive.Window(source.read_bytes, end)
     builder = IndexBuilder(limits, "npz")
     for member in members:
         name = member.name.removesuffix(SUFFIX)
@@ -227,7 +237,7 @@ def _read_member(
     if stored:
         prefix = window(member.begin, min(npy.PREFIX_NBYTES, member.nbytes))
     else:
-        inflater = _inflater(source, member.begin, member.end, member.nbytes, name)
+        inflater = _header_inflater(source, window, member, name)
         prefix = _read(inflater, min(npy.PREFIX_NBYTES, member.nbytes))
     header_nbytes = npy.header_nbytes(prefix, "npz")
     if header_nbytes > member.nbytes:

@@ -4,6 +4,7 @@ place       where a file or an object is: a caller's path or URL, parsed once
 local       memory, or a regular file by pread or mmap
 stream      file objects of the caller, to read and to write
 remote      an object at a URL, by ranges
+ranges      which ranges to request for many reads at once
 folder      the files of one checkpoint
 source      whatever a caller passes, as a source
 pieces      buffers and spans to be written

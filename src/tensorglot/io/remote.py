@@ -14,8 +14,8 @@ of the whole: what comes next is requested with them. Nothing is kept on disk.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 from tensorglot.errors import InputError, RemoteError
 from tensorglot.io.local import BaseSource, change_error
 from tensorglot.io.objects import Address, PreconditionFailed, address_of, guarded
+from tensorglot.io.ranges import GAP_NBYTES, HEADER_GAP_NBYTES, PIECE_NBYTES, Range, clamp, plan_ranges
 from tensorglot.io.storage_options import Given, StorageOptions
 from tensorglot.io.urls import refuse_credentials
 from tensorglot.memory import cut
@@ -34,8 +35,6 @@ HEAD_NBYTES = 256 << 10
 """The first request, and the least that is read of a header."""
 _TAIL_NBYTES = range(HEAD_NBYTES, 4 << 20)
 """Read at once at the end of an object: half of it, within these bounds. An index of 20,000 tensors fits."""
-_PIECE_NBYTES = range(1 << 20, 8 << 20)
-"""Sizes of one request for a part of a tensor."""
 _FEW_READERS = 4
 """If so few threads read, each read is cut into several requests."""
 _SPLIT = 16
@@ -48,10 +47,6 @@ _KEPT_NBYTES = 32 << 20
 """Size of kept headers and of what was read ahead."""
 _STREAMS = 16
 """Scans at a time."""
-_GAP_NBYTES = 1 << 20
-"""A gap up to this is read over: another request would cost more."""
-_TOGETHER_NBYTES = 4 << 20
-"""Most bytes of several runs that are read with the gaps between them."""
 _CHUNK_NBYTES = 256 << 10
 """What is copied at a time while an answer arrives: it is still in the processor's cache."""
 
@@ -66,7 +61,7 @@ class _Window:
     def __init__(self, begin: int, stop: int, *, header: bool) -> None:
         self.begin = begin
         self.stop = stop
-        self.least = _PIECE_NBYTES.stop if header else _PIECE_NBYTES.start
+        self.least = PIECE_NBYTES.stop if header else PIECE_NBYTES.start
         """Least size of one request: a header is read by as few as possible."""
         self.data = memoryview(bytearray(stop - begin))
         self.arrived = threading.Event()
@@ -95,7 +90,7 @@ class RemoteSource(BaseSource):
         self.size = 0 if version is None else version[0]
         if version is None and not self._locate_and_read():
             head = memoryview(bytearray(HEAD_NBYTES))
-            got = self._fetch(0, head)
+            got = self._fetch(0, [head])
             self._check_complete(0, got, min(HEAD_NBYTES, self.size))
             self._keep(0, head[:got])
 
@@ -121,40 +116,47 @@ class RemoteSource(BaseSource):
         self._read(offset, out, header=False)
 
     def read_runs(self, begins: Sequence[int], sizes: Sequence[int], offsets: Sequence[int], out: memoryview) -> None:
-        """Runs that are close together by one request, all requests at the same time."""
-        groups: list[list[int]] = []
-        first = reached = -_GAP_NBYTES - 1
-        for i, (begin, nbytes) in enumerate(zip(begins, sizes, strict=True)):
-            if begin + nbytes > self.size:
-                raise self.truncation_error(begin, nbytes)
-            if groups and 0 <= begin - reached <= _GAP_NBYTES and begin + nbytes - first <= _TOGETHER_NBYTES:
-                groups[-1].append(i)
-            else:
-                groups.append([i])
-                first = begin
-            reached = begin + nbytes
+        outs = [out[offset : offset + nbytes] for offset, nbytes in zip(offsets, sizes, strict=True)]
+        self.read_together(begins, outs, lambda *filled: None)
 
-        def work(group: list[int]) -> None:
-            first, last = group[0], group[-1]
-            if first == last:
-                self._read_exactly(begins[first], out[offsets[first] : offsets[first] + sizes[first]])
-                return
-            base = begins[first]
-            together = memoryview(bytearray(begins[last] + sizes[last] - base))
-            self._read_exactly(base, together)
-            for i in group:
-                out[offsets[i] : offsets[i] + sizes[i]] = together[begins[i] - base : begins[i] - base + sizes[i]]
+    def read_together(
+        self, begins: Sequence[int], outs: Sequence[memoryview], filled: Callable[[int, int, int], None]
+    ) -> None:
+        """Reads that are close together by one request, all requests at the same time."""
+        for begin, out in zip(begins, outs, strict=True):
+            if begin + len(out) > self.size:
+                raise self.truncation_error(begin, len(out))
 
-        for_each_request(work, groups)
+        def work(wanted: Range) -> None:
+            self._read_range(wanted.begin, wanted.outs)
+            for part in wanted.filled:
+                filled(*part)
 
-    def _read_exactly(self, offset: int, out: memoryview) -> None:
+        for_each_request(work, plan_ranges(begins, outs, GAP_NBYTES))
+
+    def read_many(self, begins: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        outs = [memoryview(bytearray(nbytes)) for nbytes in sizes]
+        ranges = plan_ranges(begins, outs, HEADER_GAP_NBYTES)
+        for_each_request(lambda wanted: self._read_range(wanted.begin, wanted.outs), ranges)
+        return [bytes(out) for out in outs]
+
+    def _read_range(self, begin: int, outs: Sequence[memoryview]) -> None:
         """Called by threads for requests: one that waited for a window could keep its pieces from being read."""
         self._check_open()
+        left, end = deque(outs), begin + sum(map(len, outs))
         with self._lock:
-            done = self._copy_kept(offset, out)
-            stop = done + self._copy_kept_end(offset + done, out[done:])
-        if done < stop:
-            self._fetch_pieces(offset + done, out[done:stop])
+            while left and (done := self._copy_kept(begin, left[0])):
+                begin += done
+                rest = left.popleft()[done:]
+                if rest:
+                    left.appendleft(rest)
+            while left and (missing := self._copy_kept_end(end - len(left[-1]), left[-1])) < len(left[-1]):
+                last = left.pop()
+                end -= len(last) - missing
+                if missing:
+                    left.append(last[:missing])
+        if left:
+            self._fetch_all(begin, left)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -194,7 +196,7 @@ class RemoteSource(BaseSource):
 
     def _window(self, begin: int, end: int, ahead: int, *, header: bool) -> _Window | None:
         """What to read, and keep, for a header or in a scan; None if just the bytes are to be read."""
-        tail = max(0, self.size - _clamp(self.size >> 1, _TAIL_NBYTES))
+        tail = max(0, self.size - clamp(self.size >> 1, _TAIL_NBYTES))
         if header and begin >= tail:
             kept = (start + len(data) for start, data in self._kept.items() if start <= tail < start + len(data))
             return _Window(max(0, tail, *kept), self.size, header=True)
@@ -207,7 +209,7 @@ class RemoteSource(BaseSource):
     def _least_header(self, begin: int) -> int:
         """Headers one after the other are read in windows of twice the size each."""
         before = max((len(data) for start, data in self._kept.items() if 0 < start == begin - len(data)), default=0)
-        return _clamp(2 * before, _TAIL_NBYTES)
+        return clamp(2 * before, _TAIL_NBYTES)
 
     def _fill(self, window: _Window) -> None:
         try:
@@ -233,12 +235,13 @@ class RemoteSource(BaseSource):
         return done
 
     def _copy_kept_end(self, offset: int, out: memoryview) -> int:
-        """Copies what is kept of the end of a read, whose beginning is not; returns how much is missing before."""
+        """Copies what is kept of the end of a read; returns how much is missing before."""
         end = offset + len(out)
         for begin, data in self._kept.items():
-            if offset < begin < end <= begin + len(data):
-                out[begin - offset :] = data[: end - begin]
-                return begin - offset
+            if begin < end <= begin + len(data):
+                missing = max(0, begin - offset)
+                out[missing:] = data[offset + missing - begin : end - begin]
+                return missing
         return len(out)
 
     def _keep(self, begin: int, data: memoryview) -> None:
@@ -258,15 +261,15 @@ class RemoteSource(BaseSource):
             self._streams[offset + nbytes] = reads + 1
             if len(self._streams) > _STREAMS:
                 self._streams.popitem(last=False)
-        return 0 if reads < _SCAN_READS else _clamp(reads << 20, _AHEAD_NBYTES)
+        return 0 if reads < _SCAN_READS else clamp(reads << 20, _AHEAD_NBYTES)
 
-    def _fetch_pieces(self, begin: int, out: memoryview, least: int = _PIECE_NBYTES.start) -> None:
+    def _fetch_pieces(self, begin: int, out: memoryview, least: int = PIECE_NBYTES.start) -> None:
         """By several requests, the more the fewer threads read at present."""
         with self._reading() as readers:
             share = -(-len(out) * readers // _SPLIT) if readers <= _FEW_READERS else len(out)
-            each = max(least, _clamp(share, _PIECE_NBYTES))
+            each = max(least, clamp(share, PIECE_NBYTES))
             for_each_request(
-                lambda piece: self._fetch_all(begin + piece[0], out[piece[0] : sum(piece)]), cut(len(out), each)
+                lambda piece: self._fetch_all(begin + piece[0], [out[piece[0] : sum(piece)]]), cut(len(out), each)
             )
 
     @contextmanager
@@ -280,8 +283,8 @@ class RemoteSource(BaseSource):
             with self._lock:
                 self._readers -= 1
 
-    def _fetch_all(self, begin: int, out: memoryview) -> None:
-        self._check_complete(begin, self._fetch(begin, out), len(out))
+    def _fetch_all(self, begin: int, outs: Collection[memoryview]) -> None:
+        self._check_complete(begin, self._fetch(begin, outs), sum(map(len, outs)))
 
     def _check_complete(self, begin: int, got: int, nbytes: int) -> None:
         if got < nbytes:
@@ -289,23 +292,24 @@ class RemoteSource(BaseSource):
                 f"the server sent {got} of {nbytes} bytes", rule="remote.short", offset=begin + got, path=self.path
             )
 
-    def _fetch(self, begin: int, out: memoryview) -> int:
-        """One request; returns the number of bytes that came."""
-        answer = self._request(begin, begin + len(out))
+    def _fetch(self, begin: int, outs: Collection[memoryview]) -> int:
+        """One request for adjacent bytes; returns the number that came."""
+        wanted = sum(map(len, outs))
+        answer = self._request(begin, begin + wanted)
         if answer is None:
             return 0
-        stream, done = answer.stream(_CHUNK_NBYTES), 0
+        stream, left, got = answer.stream(_CHUNK_NBYTES), deque(outs), 0
         while (chunk := guarded(self._address.name, partial(next, stream, None))) is not None:
-            if done + len(chunk) > len(out):
+            got += len(chunk)
+            if got > wanted:
                 raise RemoteError(
-                    f"the server sent more than the {len(out)} bytes that were requested",
+                    f"the server sent more than the {wanted} bytes that were requested",
                     rule="remote.long",
                     offset=begin,
                     path=self.path,
                 )
-            out[done : done + len(chunk)] = chunk
-            done += len(chunk)
-        return done
+            _scatter(memoryview(chunk), left)
+        return got
 
     def _request(self, begin: int, end: int) -> Any:
         """The answer to a request for a range. None for the first one, if the object is empty."""
@@ -361,8 +365,15 @@ def _is_same(one: Version, two: Version) -> bool:
     return one[:2] == two[:2] and (one[1] is not None or one == two)
 
 
-def _clamp(nbytes: int, bounds: range) -> int:
-    return max(bounds.start, min(bounds.stop, nbytes))
+def _scatter(chunk: memoryview, outs: deque[memoryview]) -> None:
+    """Copies a chunk to where it belongs, and takes what is full from the left."""
+    while chunk:
+        out = outs.popleft()
+        nbytes = min(len(out), len(chunk))
+        out[:nbytes] = chunk[:nbytes]
+        chunk = chunk[nbytes:]
+        if nbytes < len(out):
+            outs.appendleft(out[nbytes:])
 
 
 def _reopen(url: str, options: StorageOptions, version: Version) -> RemoteSource:

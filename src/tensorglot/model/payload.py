@@ -28,6 +28,7 @@ from tensorglot.model.dtypes import TABLE
 __all__ = [
     "PIECE_NBYTES",
     "STREAM_NBYTES",
+    "BatchSource",
     "Buffer",
     "Check",
     "CheckedBy",
@@ -53,6 +54,7 @@ __all__ = [
     "join_arrays",
     "location",
     "read_ahead",
+    "read_many_of",
     "read_pieces",
 ]
 
@@ -104,6 +106,29 @@ class Source(Protocol):
     def view(self, offset: int, nbytes: int) -> memoryview | None:
         """The bytes where they are, if the source is memory that the caller agreed to share."""
         ...
+
+
+@runtime_checkable
+class BatchSource(Protocol):
+    """A source that reads fastest if it is told of many reads at once."""
+
+    def read_together(
+        self, begins: Sequence[int], outs: Sequence[memoryview], filled: Callable[[int, int, int], None]
+    ) -> None:
+        """Fills every buffer; the reads are in the order of the source.
+
+        `filled` is called, by several threads, with the position of a read and with begin and end of what is there now.
+        """
+        ...
+
+    def read_many(self, begins: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """The bytes of several short spans, in the order of the source: headers that are far apart."""
+        ...
+
+
+def read_many_of(source: Source) -> Callable[[Sequence[int], Sequence[int]], list[bytes]] | None:
+    """How to read many headers at once, if the source does not read them as fast one by one."""
+    return source.read_many if isinstance(source, BatchSource) else None
 
 
 @runtime_checkable

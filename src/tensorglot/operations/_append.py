@@ -82,6 +82,5 @@ class Appended:
             ):  # fmt: skip
                 return
             chunks, whole = revise(archive, spec, version or "", added=added, metadata=new, options=options)
-            write_revision(
-                self.place.text, chunks, whole, stamp=stamp, durable=options.durable, progress=options.progress
-            )
+            total = int(whole.index.nbytes.sum())
+            write_revision(self.place, chunks, total, expect=stamp, durable=options.durable, progress=options.progress)

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from tensorglot.errors import TruncatedError
 from tensorglot.kernels.gather import gather
 from tensorglot.memory import READ_NBYTES, cut
-from tensorglot.model.payload import Source
+from tensorglot.model.lazy_source import LazySource
+from tensorglot.model.payload import BatchSource, Source
 from tensorglot.threads import for_each
 
 __all__ = ["InOrder", "Piece", "Runs", "fill"]
@@ -126,9 +127,25 @@ def fill(source: Source, pieces: Iterable[Piece], scattered: Iterable[Runs], thr
         for part in job:
             part.fill(source)
 
-    jobs: list[Sequence[Piece | Runs]] = [*_jobs(pieces)]
+    at_once = source.open() if isinstance(source, LazySource) else source
+    if threads is None and isinstance(at_once, BatchSource):
+        _fill_together(at_once, list(pieces))
+        jobs: list[Sequence[Piece | Runs]] = []
+    else:
+        jobs = [*_jobs(pieces)]
     jobs += [[runs.batch(start)] for runs in scattered for start in range(0, len(runs.begins), BATCH)]
     for_each(work, jobs, source.concurrency if threads is None else threads)
+
+
+def _fill_together(source: BatchSource, pieces: Sequence[Piece]) -> None:
+    """Fills the pieces by as few requests to a server as are fast."""
+
+    def filled(i: int, begin: int, end: int) -> None:
+        piece = pieces[i]
+        if piece.follower is not None:
+            piece.follower.filled(piece.start + begin, piece.start + end)
+
+    source.read_together([piece.begin for piece in pieces], [piece.memory for piece in pieces], filled)
 
 
 def _jobs(pieces: Iterable[Piece]) -> list[list[Piece]]:

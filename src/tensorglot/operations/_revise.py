@@ -20,8 +20,11 @@ from tensorglot.containers.table import Format, PerTensor, Revision, WriteOption
 from tensorglot.errors import Hint, UnsupportedError
 from tensorglot.io.in_place import append_tail
 from tensorglot.io.local import FileSource, Stamp
+from tensorglot.io.place import Place
 from tensorglot.io.sink import AtomicFile
 from tensorglot.io.stream import write_stream
+from tensorglot.io.target import open_target
+from tensorglot.io.upload import Upload
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, as_bytes
@@ -146,18 +149,20 @@ def inherited_options(archive: Archive, names: Iterable[str], spec: Format, vers
 
 
 def write_revision(
-    path: str,
+    place: Place,
     chunks: Iterator[Chunk],
-    whole: Archive,
+    total: int,
     *,
-    stamp: Stamp,
+    expect: Stamp | str,
     durable: bool,
     progress: Progress | bool | None,
 ) -> Stamp | None:
-    """Replaces the file, which must still have the stamp. Returns the new one."""
+    """Replaces the file or object, which must still have the stamp or the ETag. Returns the new stamp of a file."""
     with (
-        follow(chunks, int(whole.index.nbytes.sum()), progress, "copying") as followed,
-        AtomicFile(path, durable=durable, expect=stamp) as file,
+        follow(chunks, total, progress, "copying") as followed,
+        open_target(place, durable=durable, expect=expect) as target,
     ):
-        file.write(followed)
-    return file.stamp
+        if isinstance(target, Upload):
+            target.reserve(total)
+        target.write(followed)
+    return target.stamp if isinstance(target, AtomicFile) else None

@@ -9,13 +9,16 @@ place, on request, nothing is copied. A format whose last bytes say where the in
 by a new index over the old one: a kill or a crash meanwhile loses the file.
 
 Editors lock the file against each other. A process that ignores the lock is detected:
-the edit stops unless the file is still the one that was read.
+the edit stops unless the file is still the one that was read. An object at a URL is
+uploaded anew, by the same chunks; it has no lock, and is replaced only if it still has the
+ETag that was read.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from typing import Any
@@ -26,7 +29,8 @@ from tensorglot.errors import Hint, InputError, TensorNotFound, UnsupportedError
 from tensorglot.io.in_place import lock_for_edit, replace_tail
 from tensorglot.io.local import Stamp, change_error, file_stamp
 from tensorglot.io.place import Place, as_place
-from tensorglot.io.sink import AtomicFile
+from tensorglot.io.target import version_read
+from tensorglot.io.urls import check_target as check_url_target
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.names import check_name
@@ -34,10 +38,11 @@ from tensorglot.model.payload import Chunk, Span, as_bytes
 from tensorglot.operations._as_archive import collect
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._options import SaveOptions
-from tensorglot.operations._progress import Progress, follow
+from tensorglot.operations._places import locate
+from tensorglot.operations._progress import Progress
 from tensorglot.operations._revise import append, inherited_options, revise, write_revision
 from tensorglot.operations._shards import is_sharded
-from tensorglot.operations._sidecar import check_target, move_sidecar, read_sidecar
+from tensorglot.operations._sidecar import Sums, check_target, move_sidecar, read_sidecar
 from tensorglot.operations.open import OpenOptions, open_source
 from tensorglot.operations.save import check_metadata
 
@@ -72,6 +77,7 @@ def edit(
     durable: bool = True,
     progress: Progress | bool | None = None,
     limits: Limits | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Edit:
     """Sets and removes keys of a file's metadata; replaces, drops and adds tensors.
 
@@ -87,15 +93,12 @@ def edit(
     Metadata alone is changed by a new index at the end of the file, in formats that have it
     there; in zTensor 0.1 and `.npz` a kill or a crash while it is written loses the file.
     If another process changes the file meanwhile, that is an error and its change is kept.
+    An object at a URL is downloaded and uploaded, piece by piece.
     """
     check_flags(in_place=in_place, durable=durable)
-    place = as_place(path)
+    place = as_place(locate(path, storage_options))
     if place.remote:
-        raise UnsupportedError(
-            "an object at a URL cannot be edited; convert(url, url, metadata=…) replaces it",
-            rule="edit.url",
-            path=place.shown,
-        )
+        _check_object(place, in_place)
     if is_sharded(place):
         raise UnsupportedError(
             "a sharded checkpoint cannot be edited as a whole: edit one of its files", rule="edit.source"
@@ -103,43 +106,82 @@ def edit(
     removed = tuple(as_names(remove, "remove", "edit.remove"))
     tensors = _Changes(replace or {}, tuple(as_names(drop, "drop", "edit.drop")), add or {})
     options = OpenOptions.of(format, verify="auto" if tensors else "never", limits=limits)
-    with lock_for_edit(place) as stamp, open_source(place, options) as archive:
+    with _open_to_edit(place, options) as (archive, expect):
         spec, version = _editable(archive, metadata=metadata is not None or bool(removed))
-        if file_stamp(archive.source) != stamp:
-            raise change_error(place)
         old = dict(archive.metadata or {})
         new = _changed(old, metadata, removed, spec)
         if tensors:
-            return _change_tensors(place, archive, tensors, new, spec, version, stamp, durable, progress, in_place)
+            return _change_tensors(place, archive, tensors, new, spec, version, expect, durable, progress, in_place)
         if new == old:
             return Edit(archive.format, new, changed=False, in_place=False)
-        sums = read_sidecar(place, archive.limits)
-        if sums is not None:
-            check_target(place)
+        sums = _sidecar_to_move(place, archive)
         chunks = _chunks(archive, new, spec, version)
         written: Stamp | None = None
-        if in_place and version in spec.appends:
-            written = append(
-                archive, spec, version, place.text,
-                added=collect({}), metadata=new, options=SaveOptions(), stamp=stamp, durable=durable,
-            )  # fmt: skip
-        elif in_place:
-            written = _write_tail(place.text, archive, chunks, stamp, durable)
+        if in_place and not isinstance(expect, str):
+            if version in spec.appends:
+                written = append(
+                    archive, spec, version, place.text,
+                    added=collect({}), metadata=new, options=SaveOptions(), stamp=expect, durable=durable,
+                )  # fmt: skip
+            else:
+                written = _write_tail(place.text, archive, chunks, expect, durable)
         placed = written is not None
-        if written is None:
+        if not placed:
             total = int((archive.index.ends - archive.index.begins).sum())
-            with (
-                follow(chunks, total, progress, "copying") as followed,
-                AtomicFile(place, durable=durable, expect=stamp) as file,
-            ):
-                file.write(followed)
-            written = file.stamp
+            written = write_revision(place, chunks, total, expect=expect, durable=durable, progress=progress)
         if sums is not None:
             with open_source(place, OpenOptions(archive.format, verify="never", limits=options.limits)) as edited:
                 if file_stamp(edited.source) != written:
                     raise change_error(place)
                 move_sidecar(edited, place, sums)
         return Edit(archive.format, new, changed=True, in_place=placed)
+
+
+def _check_object(place: Place, in_place: bool) -> None:
+    """Refuses what cannot be done at a URL before anything is read."""
+    if place.is_commit:
+        raise UnsupportedError(
+            "a commit does not change: commit the changed tensors", rule="edit.source", path=place.shown
+        )
+    check_url_target(place.text)
+    if in_place:
+        raise UnsupportedError(
+            "an object at a URL cannot be changed in place", rule="edit.in_place", path=place.shown, hint=_NOT_IN_PLACE
+        )
+
+
+@contextmanager
+def _open_to_edit(place: Place, options: OpenOptions) -> Iterator[tuple[Archive, Stamp | str]]:
+    """The archive, and what must still be at the place when it is replaced: a file of this stamp, locked; an ETag."""
+    with nullcontext() if place.remote else lock_for_edit(place) as stamp, open_source(place, options) as archive:
+        found = version_read(archive.source, place) if stamp is None else file_stamp(archive.source)
+        if found is None:
+            raise UnsupportedError(
+                "the server gives no ETag, by which a change of the object could be noticed",
+                rule="edit.etag",
+                path=place.shown,
+            )
+        if stamp not in (None, found):
+            raise change_error(place)
+        yield archive, found
+
+
+def _sidecar_to_move(place: Place, archive: Archive) -> Sums | None:
+    """The checksums beside a file, which are still those of its tensors when its metadata has changed."""
+    sums = read_sidecar(place, archive.limits)
+    if sums is not None:
+        if place.remote:
+            raise _sidecar_error()
+        check_target(place)
+    return sums
+
+
+def _sidecar_error() -> UnsupportedError:
+    return UnsupportedError(
+        "the file has a sidecar of checksums, which would not match: verify the file, remove the sidecar, and "
+        "write it again afterwards",
+        rule="edit.sidecar",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +219,7 @@ def _change_tensors(
     metadata: Mapping[str, Any],
     spec: Format,
     version: str,
-    stamp: Stamp,
+    expect: Stamp | str,
     durable: bool,
     progress: Progress | bool | None,
     in_place: bool,
@@ -187,23 +229,22 @@ def _change_tensors(
     added = collect({**changes.replace, **changes.add})
     options = inherited_options(archive, changes.replace, spec, version)
     if read_sidecar(place, archive.limits) is not None:
-        raise UnsupportedError(
-            "the file has a sidecar of checksums, which would not match: verify the file, remove the sidecar, and "
-            "write it again afterwards",
-            rule="edit.sidecar",
-        )
-    appended = in_place and append(
-        archive, spec, version, place.text,
-        added=added, drop=changes.drop, metadata=kept, options=options, stamp=stamp, durable=durable,
-    )  # fmt: skip
-    if not appended:
+        raise _sidecar_error()
+    appended = None
+    if in_place and not isinstance(expect, str):
+        appended = append(
+            archive, spec, version, place.text,
+            added=added, drop=changes.drop, metadata=kept, options=options, stamp=expect, durable=durable,
+        )  # fmt: skip
+    if appended is None:
         chunks, whole = revise(archive, spec, version, added=added, drop=changes.drop, metadata=kept, options=options)
-        write_revision(place.text, chunks, whole, stamp=stamp, durable=durable, progress=progress)
+        total = int(whole.index.nbytes.sum())
+        write_revision(place, chunks, total, expect=expect, durable=durable, progress=progress)
     return Edit(
         archive.format,
         metadata,
         changed=True,
-        in_place=bool(appended),
+        in_place=appended is not None,
         replaced=tuple(changes.replace),
         dropped=changes.drop,
         added=tuple(changes.add),

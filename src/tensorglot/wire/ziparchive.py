@@ -12,8 +12,10 @@ Bytes come from a function, `read(offset, nbytes)`. Knows no tensor and no file.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError, escape
@@ -26,6 +28,7 @@ __all__ = [
     "STORED",
     "Member",
     "Read",
+    "ReadMany",
     "Window",
     "Writer",
     "find_comment",
@@ -35,6 +38,8 @@ __all__ = [
 
 Read: TypeAlias = "Callable[[int, int], bytes]"
 """`read(offset, nbytes)`: exactly that many bytes."""
+ReadMany: TypeAlias = "Callable[[Sequence[int], Sequence[int]], list[bytes]]"
+"""`read_many(offsets, sizes)`: the same of several places at once."""
 
 STORED, DEFLATED = 0, 8
 ALIGNMENT = 64
@@ -53,6 +58,13 @@ _END64 = struct.Struct("<4sQHHLLQQQQ")
 _LOCATOR = struct.Struct("<4sLQL")
 _DESCRIPTOR, _UTF8 = 1 << 3, 1 << 11
 _KNOWN_FLAGS = _DESCRIPTOR | _UTF8 | 0b110
+_DESCRIPTOR_NBYTES = 24
+"""The longest data descriptor, which is before the next local header."""
+_AROUND_NBYTES = 1 << 10
+"""What is read around a local header: name, padding, and the first bytes of the member."""
+_APART_NBYTES = 256 << 10
+"""Members of this size on average are large."""
+_MOST_EXPECTED = 1 << 14
 _FULL16, _FULL32 = 0xFFFF, 0xFFFF_FFFF
 _DATE = 0x21
 """1980-01-01, the earliest date in ZIP."""
@@ -76,25 +88,53 @@ class Member:
 
 
 class Window:
-    """A read buffer: small reads close to each other become one."""
+    """A read buffer: small reads close to each other become one.
+
+    With `read_many`, for a server, what is around the local headers of large members is
+    read at the same time, before the first of them is looked at.
+    """
 
     NBYTES = 1 << 16
 
-    def __init__(self, read: Read, size: int) -> None:
+    def __init__(self, read: Read, size: int, read_many: ReadMany | None = None) -> None:
         self._read = read
+        self._read_many = read_many
         self._size = size
         self._begin = 0
         self._data = b""
+        self._expected: list[int] = []
+        self._around: list[bytes] = []
 
     def __call__(self, offset: int, nbytes: int) -> bytes:
         if offset + nbytes > self._size:
             raise TruncatedError(
                 f"file truncated: needs {offset + nbytes} bytes, has {self._size}", rule="source.size", offset=offset
             )
-        if not self._begin <= offset <= offset + nbytes <= self._begin + len(self._data):
+        data = self.up_to(offset, nbytes)
+        if len(data) < nbytes:
             self._begin = offset
             self._data = bytes(self._read(offset, min(max(nbytes, self.NBYTES), self._size - offset)))
-        return self._data[offset - self._begin : offset - self._begin + nbytes]
+            data = self._data[:nbytes]
+        return data
+
+    def up_to(self, offset: int, nbytes: int) -> bytes:
+        """What is there of these bytes without a further read; may be nothing."""
+        begin, data = self._begin, self._data
+        if self._expected and not begin <= offset < begin + len(data):
+            place = max(0, bisect_right(self._expected, offset) - 1)
+            begin, data = self._expected[place], self._around[place]
+        return data[offset - begin : offset - begin + nbytes] if begin <= offset else b""
+
+    def expect(self, offsets: Sequence[int]) -> None:
+        """Reads what is around local headers, given in order, if that is worth it."""
+        if self._read_many is None or not 1 < len(offsets) <= _MOST_EXPECTED:
+            return
+        if self._size < len(offsets) * _APART_NBYTES:
+            return  # members are small: windows have many of them
+        begins = [max(0, offset - _DESCRIPTOR_NBYTES) for offset in offsets if offset < self._size]
+        ends = [min(begin + _AROUND_NBYTES, end) for begin, end in pairwise([*begins, self._size])]
+        self._around = self._read_many(begins, [end - begin for begin, end in zip(begins, ends, strict=True)])
+        self._expected = begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +171,19 @@ def with_comment(record: bytes, comment: bytes) -> bytes:
 
 
 def scan(
-    read: Read, size: int, *, rule: str, max_members: int, max_directory: int, comment_nbytes: int = 0
+    read: Read,
+    size: int,
+    *,
+    rule: str,
+    max_members: int,
+    max_directory: int,
+    comment_nbytes: int = 0,
+    window: Window | None = None,
 ) -> list[Member]:
-    """Reads the members of an archive, in the order of the directory. Its `size` is without the comment."""
+    """Reads the members of an archive, in the order of the directory. Its `size` is without the comment.
+
+    Local headers are read through the window of the caller, if there is one.
+    """
     begin, end, count = _directory(read, size, comment_nbytes, rule)
     if count > max_members:
         raise LimitError(
@@ -153,9 +203,10 @@ def scan(
         )
     entries = _entries(read(begin, end - begin), begin, count, rule)
     members: dict[int, Member] = {}
-    window = Window(read, size)
+    window = window or Window(read, size)
     position = 0
     order = sorted(range(count), key=lambda i: entries[i].offset)
+    window.expect([entries[i].offset for i in order])
     for place, i in enumerate(order):
         entry = entries[i]
         if entry.offset != position:

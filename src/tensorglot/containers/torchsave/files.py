@@ -17,7 +17,7 @@ from tensorglot.containers.torchsave.names import NAMES, Pairs, Storage
 from tensorglot.containers.torchsave.opcodes import load
 from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
 from tensorglot.model.index import Note
-from tensorglot.model.payload import Source
+from tensorglot.model.payload import Source, read_many_of
 from tensorglot.wire import ziparchive
 from tensorglot.wire.fetch import Fetched
 
@@ -56,6 +56,7 @@ def open_zip(source: Source, options: ReadOptions) -> Saved:
         rule="pt",
         max_members=limits.tensors_or() + 16,
         max_directory=limits.header_or(),
+        window=ziparchive.Window(source.read_bytes, source.size, read_many_of(source)),
     )
     by_name = {member.name: member for member in members}
     folder = _folder(by_name)
