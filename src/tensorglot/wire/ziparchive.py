@@ -76,7 +76,7 @@ class Member:
 
 
 class Window:
-    """A read buffer: small reads close to each other become one."""
+    """A read buffer: small reads close to each other become one. The caller has compared them with `size`."""
 
     NBYTES = 1 << 16
 
@@ -87,10 +87,6 @@ class Window:
         self._data = b""
 
     def __call__(self, offset: int, nbytes: int) -> bytes:
-        if offset + nbytes > self._size:
-            raise TruncatedError(
-                f"file truncated: needs {offset + nbytes} bytes, has {self._size}", rule="source.size", offset=offset
-            )
         if not self._begin <= offset <= offset + nbytes <= self._begin + len(self._data):
             self._begin = offset
             self._data = bytes(self._read(offset, min(max(nbytes, self.NBYTES), self._size - offset)))
