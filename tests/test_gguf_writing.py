@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
+import ztensor_builder as zt
 from gguf_builder import build, pair, string, tensor
 from peers import needs
 from tensorglot.containers.gguf.encode import ENCODERS
@@ -107,6 +108,41 @@ def test_what_cannot_be_written_is_refused(what: str) -> None:
     with pytest.raises(tg.TensorglotError) as caught:
         tg.dumps(tensors, format="gguf", metadata=metadata)
     assert caught.value.rule == rule
+
+
+def carried(layout: str, shape: list[int], nbytes: int, dtype: str = "u8") -> bytes:
+    """A zTensor file with one tensor of a layout."""
+    part = zt.part(dtype=dtype, blob=[4096, nbytes])
+    return zt.file2({"objects": {"x": zt.tensor({"data": part}, shape=shape, layout=layout)}}, bytes(nbytes))
+
+
+@pytest.mark.parametrize(("layout", "shape", "nbytes", "rule"), [
+    ("gguf.Q4_0", [32], 17, "gguf.write.blocks"),
+    ("gguf.Q4_0", [33], 18, "gguf.write.blocks"),
+    ("gguf.Q4_0", [], 18, "gguf.write.blocks"),
+    ("gguf.Q9_9", [32], 18, "gguf.write.layout"),
+])  # fmt: skip
+def test_blocks_of_another_file_must_be_those_of_the_shape(
+    layout: str, shape: list[int], nbytes: int, rule: str, tmp_path: Path
+) -> None:
+    with tg.open(carried(layout, shape, nbytes)) as archive:
+        with pytest.raises(tg.UnsupportedError) as caught:
+            tg.save(tmp_path / "x.gguf", archive)
+        assert caught.value.rule == rule
+        with pytest.raises(tg.TensorglotError) as caught_too:
+            archive["x"].dequantize()
+        assert caught_too.value.rule in ("gguf.shape.blocks", "gguf.dequantize")
+    right = tg.open(carried("gguf.Q4_0", [2, 32], 36))
+    tg.save(tmp_path / "x.gguf", right)
+    assert tg.open(tmp_path / "x.gguf")["x"].dequantize().tolist() == right["x"].dequantize().tolist()
+
+
+def test_a_type_of_the_future_in_another_file() -> None:
+    """Its number means nothing there."""
+    data = zt.file01([zt.entry("x", dtype="ggml type 99", size=4, shape=[4])])
+    with pytest.raises(tg.UnsupportedError) as caught:
+        tg.dumps(tg.open(data), format="gguf")
+    assert caught.value.rule == "gguf.write.dtype"
 
 
 def test_metadata_that_cannot_be_written_is_a_named_loss(tmp_path: Path) -> None:

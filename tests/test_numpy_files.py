@@ -601,6 +601,15 @@ class TestObjects:
         assert (found.same, found.equal) == (False, 1)
         assert str(found.changes[1]).startswith("evil: cannot be compared: an array of Python objects")
 
+    def test_strict_headers(self) -> None:
+        """Another version of the header, and elements of a type that we have not."""
+        text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }"
+        for data in (header(text, 2) + bytes(4), npy(np.zeros(2, "V3"))):
+            assert tg.open(data)
+            with pytest.raises(tg.FormatError) as caught:
+                tg.open(data, strict=True)
+            assert caught.value.rule == "npy.strict.header"
+
     def test_strict_is_for_what_we_write(self, data: bytes) -> None:
         with pytest.raises(tg.FormatError):
             tg.open(data, strict=True)
@@ -632,6 +641,22 @@ class TestBombs:
         with tg.open(self.member(stored, len(small), small)) as archive, pytest.raises(tg.FormatError) as caught:
             archive["a"].numpy()
         assert caught.value.rule == "npz.deflate.end"
+
+    def test_a_stream_without_its_end(self) -> None:
+        small = npy(np.zeros(1000, np.uint8))
+        stream = zlib.compressobj(9, zlib.DEFLATED, -15)
+        stored = stream.compress(small) + stream.flush(zlib.Z_SYNC_FLUSH)
+        with tg.open(self.member(stored, len(small), small)) as archive, pytest.raises(tg.FormatError) as caught:
+            archive["a"].numpy()
+        assert caught.value.rule == "npz.deflate.end"
+
+    def test_blocks_of_nothing(self) -> None:
+        """More of them than are read at a time, which is no end."""
+        small = npy(np.arange(1000, dtype=np.uint8))
+        stream = zlib.compressobj(9, zlib.DEFLATED, -15)
+        stored = 300_000 * b"\0\0\0\xff\xff" + stream.compress(small) + stream.flush()
+        with tg.open(self.member(stored, len(small), small)) as archive:
+            assert archive["a"].numpy().tolist() == np.arange(1000, dtype=np.uint8).tolist()
 
     def test_opening_a_deflated_file_decodes_only_the_header(self) -> None:
         import tracemalloc

@@ -291,6 +291,12 @@ def test_operator_sets() -> None:
         assert archive.metadata == {"onnx.ir_version": "8", "onnx.opset.ai.onnx": "21", "onnx.opset.com.x": "-1"}
 
 
+def test_text_beyond_what_is_read_at_a_time() -> None:
+    words = "x" * 100_000
+    archive = tg.open(model(X) + field(6, words.encode()), format="onnx")
+    assert archive.metadata["onnx.doc_string"] == words
+
+
 def test_there_is_no_canonical_form() -> None:
     with pytest.raises(tg.UnsupportedError) as caught:
         tg.open(model(X), format="onnx", strict=True)

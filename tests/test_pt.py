@@ -23,7 +23,7 @@ import pytest
 
 import tensorglot as tg
 from arrays import raw
-from peers import peer
+from peers import needs, peer
 from tensorglot.containers.torchsave.opcodes import OPCODES
 from tensorglot.model.payload import Span
 
@@ -418,6 +418,17 @@ def long_names() -> bytes:
     return b"\x80\x04" + body + b"]" + b"s" * 61 + b"."
 
 
+def many_texts() -> bytes:
+    """A text of 100 KB in 100 dicts."""
+    dicts = b"".join(b"}(" + text("k") + b"h\0u" for _ in range(100))
+    return b"\x80\x04" + text("x" * 100_000) + b"\x94](" + dicts + b"e\x86."
+
+
+def many_calls() -> bytes:
+    """A tuple of 5,000 as the argument of 50 calls."""
+    return b"\x80\x04(" + 5000 * b"K\0" + b"t\x94](" + 50 * (name("torch.Size") + b"h\0\x85R") + b"e\x86."
+
+
 def deep(count: int) -> bytes:
     return b"\x80\x04" + b"]\x94" * count + b"a" * (count - 1) + b"."
 
@@ -456,6 +467,8 @@ REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
     "a nest that doubles 60 times": (zipped(shared_nest(60)), tg.LimitError, "nest"),
     "a nest of 9000 cubed": (zipped(wide_nest()), tg.LimitError, "nest"),
     "names without end": (zipped(long_names()), tg.LimitError, "nest"),
+    "a text in many lists": (zipped(many_texts()), tg.LimitError, "nest"),
+    "a long tuple in many calls": (zipped(many_calls()), tg.LimitError, "pickle.bomb"),
     "a list in itself": (zipped(b"\x80\x04]\x94h\0a."), tg.LimitError, "nest"),
     "a tensor as a key": (zipped(pickled(b"}" + view() + b"Ns"), DATA), tg.UnsupportedError, "key"),
     "a list as a key": (zipped(pickled(b"}]Ns")), tg.UnsupportedError, "key"),
@@ -662,6 +675,33 @@ def test_two_folders_and_compressed_members() -> None:
     with pytest.raises(tg.UnsupportedError) as refused:
         tg.open(file.getvalue(), format="pt")
     assert refused.value.rule == "pt.zip.method"
+
+
+def test_limits_of_pickles_and_parts() -> None:
+    cases = {
+        "pt.limit.header": (zipped(pickled(text("x" * 1000))), tg.Limits(header_nbytes=500)),
+        "pt.limit.directory": (zipped(held(view()), DATA), tg.Limits(header_nbytes=5)),
+        "pt.limit.rank": (sparse(), tg.Limits(rank=1)),
+    }
+    for rule, (data, limits) in cases.items():
+        with pytest.raises(tg.LimitError) as caught:
+            tg.open(data, format="pt", limits=limits)
+        assert caught.value.rule == rule
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_elements_that_numpy_does_not_have() -> None:
+    """Pairs of 4 bits are elements where they are in order; sparse tensors of unknown ones are left out."""
+    torch = needs("torch")
+    pairs = torch.arange(12, dtype=torch.uint8).reshape(3, 4).view(torch.float4_e2m1fn_x2)
+    halves = torch.zeros(3, dtype=torch.complex32).to_sparse()
+    file = io.BytesIO()
+    torch.save({"pairs": pairs, "turned": pairs.t(), "halves": halves}, file)
+    with tg.open(file.getvalue()) as archive:
+        assert archive["pairs"].shape == (3, 8)
+        assert str(archive["pairs"].type) == "3 * 8 * float4_e2m1fn"
+        assert archive["turned"].dtype is None
+        assert [note.rule for note in archive.notes] == ["pt.sparse"]
 
 
 def test_scales_that_do_not_fit_the_shape() -> None:

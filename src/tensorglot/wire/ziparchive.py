@@ -88,7 +88,7 @@ class Member:
 
 
 class Window:
-    """A read buffer: small reads close to each other become one.
+    """A read buffer: small reads close to each other become one. The caller has compared them with `size`.
 
     With `read_many`, for a server, what is around the local headers of large members is
     read at the same time, before the first of them is looked at.
@@ -106,10 +106,6 @@ class Window:
         self._around: list[bytes] = []
 
     def __call__(self, offset: int, nbytes: int) -> bytes:
-        if offset + nbytes > self._size:
-            raise TruncatedError(
-                f"file truncated: needs {offset + nbytes} bytes, has {self._size}", rule="source.size", offset=offset
-            )
         data = self.up_to(offset, nbytes)
         if len(data) < nbytes:
             self._begin = offset

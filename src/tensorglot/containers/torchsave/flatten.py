@@ -34,10 +34,6 @@ def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, Any], dict[str, An
             letters -= len(name) * len(value) + sum(len(item) for item in value if isinstance(item, (str, bytes)))
             if visits < 0 or letters < 0 or depth > DEPTH:
                 raise LimitError("nested containers expand to far more than the size of the pickle", rule="pt.nest")
-        elif isinstance(value, (str, bytes)):
-            letters -= len(value)
-            if letters < 0:
-                raise LimitError("texts expand to far more than the size of the pickle", rule="pt.nest")
         children = _children(value)
         if children is not None:
             left.extend((f"{name}.{key}" if depth else key, depth + 1, child) for key, child in reversed(children))
