@@ -157,23 +157,23 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         assert str(tmp_path / "no.bt") in str(error)
 
 
-def test_signatures_begin_as_those_of_safetensors() -> None:
+@pytest.mark.parametrize(
+    ("theirs", "ours", "library"), [("numpy", "numpy", "numpy"), ("flax", "jax", "jax"), ("torch", "torch", "torch")]
+)
+def test_signatures_begin_as_those_of_safetensors(theirs: str, ours: str, library: str) -> None:
     """Their arguments, in their order and with their defaults; ours are keywords after them."""
-    pairs = [("numpy", "numpy"), ("flax", "jax")]
-    try:
-        needs("torch")
-        pairs.append(("torch", "torch"))
-    except pytest.skip.Exception:
-        pairs = [("numpy", "numpy")]
-    for theirs, ours in pairs:
-        one, two = import_module(f"safetensors.{theirs}"), import_module(f"tensorglot.{ours}")
-        for name in two.__all__:
-            if not inspect.isfunction(getattr(one, name, None)):
-                continue
-            wanted = [p for p in inspect.signature(getattr(one, name)).parameters.values() if p.kind != p.KEYWORD_ONLY]
-            found = [p for p in inspect.signature(getattr(two, name)).parameters.values() if p.kind != p.KEYWORD_ONLY]
-            assert len(found) >= len(wanted), name
-            assert [p.default for p in found[: len(wanted)]] == [p.default for p in wanted], name
+    needs(library)
+    one, two = import_module(f"safetensors.{theirs}"), import_module(f"tensorglot.{ours}")
+    for name in two.__all__:
+        if not inspect.isfunction(getattr(one, name, None)):
+            continue
+        wanted = [p for p in inspect.signature(getattr(one, name)).parameters.values() if p.kind != p.KEYWORD_ONLY]
+        found = [p for p in inspect.signature(getattr(two, name)).parameters.values() if p.kind != p.KEYWORD_ONLY]
+        assert len(found) >= len(wanted), name
+        assert [p.default for p in found[: len(wanted)]] == [p.default for p in wanted], name
+
+
+def test_safe_open_is_one_function() -> None:
     assert tg.safe_open is tg.numpy.safe_open is import_module("tensorglot.bridges.drop_in").safe_open
 
 
