@@ -112,7 +112,7 @@ def read_header(source: Source, limits: Limits) -> Header:
 
 
 def _version(cursor: _Cursor) -> int:
-    version = cursor.number("I")
+    version: int = cursor.number("I")
     if version & 0xFFFF == 0:
         cursor.order = ">"
         version = int.from_bytes(version.to_bytes(4, "little"), "big")
